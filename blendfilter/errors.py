@@ -1,0 +1,123 @@
+"""Everything that can go wrong, as one tree; each leaf is one kind of failure.
+
+::
+
+    BlendFilterError
+    ├── AskedWrong            exit 2: what was asked is wrong; the message says what, where and the next move
+    │   ├── UnknownName       a task, method, engine, provider, prompt or program nobody knows (with a suggestion)
+    │   ├── MissingFile       a file or folder that is not there
+    │   ├── BadData           a file that cannot be read as what it should be (which line)
+    │   ├── EmptyData         no questions or no passages
+    │   ├── BadArgument       a value outside its range
+    │   ├── NoKey             a provider that wants a key, and none in the environment
+    │   ├── RunMismatch       a run folder made by other settings (what differs)
+    │   ├── RunLocked         a second writer on one journal
+    │   ├── Leak              a question that is also a demonstration
+    │   ├── UseAcall          the synchronous call made on the loop thread itself
+    │   ├── ReplayMiss        a replay that needs a call or search its journal does not hold
+    │   ├── MissingExtra      an optional package that is not installed
+    │   └── ServerRefused     the server is not there, or refuses us: nothing can be done on this end
+    └── WorkFailed            exit 1: the work itself failed
+        └── ModelError        one model call failed for good; it carries its stage and its kind
+
+A failed model call is never an empty answer: it is recorded as that question's error.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class BlendFilterError(Exception):
+    """Root of the tree. `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class AskedWrong(BlendFilterError):  # noqa: N818 - these read as sentences
+    """What was asked cannot be done as asked; nothing was written."""
+
+    exit_code = 2
+
+
+class UnknownName(AskedWrong):
+    """A name outside its registry; `of` offers the nearest one that exists."""
+
+    @classmethod
+    def of(cls, kind: str, name: str, known: Iterable[str], where: str = "") -> UnknownName:
+        """The error for an unknown `kind`, with a suggestion when one is near.
+
+        >>> str(UnknownName.of("task", "hotpoqa", ["hotpotqa", "twowiki"]))
+        "no task 'hotpoqa'. Did you mean 'hotpotqa'? (known: hotpotqa, twowiki)"
+        """
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1)
+        guess = f" Did you mean '{near[0]}'?" if near else ""
+        listed = f" (known: {', '.join(names)})" if names else ""
+        return cls(f"no {kind} '{name}'.{guess}{listed}{' ' + where if where else ''}")
+
+
+class MissingFile(AskedWrong):
+    """A file or folder that is not there."""
+
+
+class BadData(AskedWrong):
+    """A file that is not what it should be."""
+
+
+class EmptyData(AskedWrong):
+    """No questions or no passages."""
+
+
+class BadArgument(AskedWrong, ValueError):
+    """A value outside its range."""
+
+
+class NoKey(AskedWrong):
+    """A provider that wants a key, and none is set."""
+
+
+class RunMismatch(AskedWrong):
+    """A run folder made by other settings."""
+
+
+class RunLocked(AskedWrong):
+    """Another process writes to this journal."""
+
+
+class Leak(AskedWrong):
+    """A question that is also a demonstration."""
+
+
+class UseAcall(AskedWrong, RuntimeError):
+    """The synchronous call was made on the loop thread, where it would wait for itself."""
+
+
+class ReplayMiss(AskedWrong, LookupError):
+    """A replay needs what its journal does not hold."""
+
+
+class MissingExtra(AskedWrong, ImportError):
+    """An optional package is not installed."""
+
+
+class ServerRefused(AskedWrong):
+    """The model server is not there, or does not let us in."""
+
+
+class WorkFailed(BlendFilterError):
+    """The work failed, wholly or for some questions."""
+
+
+class ModelError(WorkFailed):
+    """One model call failed for good.
+
+    `kind` is a stable word: `context_too_long`, `bad_request`, `rate_limited`, `server_error`, `timeout`, `unexpected`.
+    `stage` is the predictor that asked, empty outside a method.
+    """
+
+    def __init__(self, message: str, *, kind: str = "unexpected", stage: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.stage = stage

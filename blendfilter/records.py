@@ -1,0 +1,68 @@
+"""The data that rooms hand to each other: frozen records, no behaviour beyond how they read.
+
+A passage is shown to a model as one line, ``Title | text``; a question stands on one line, stripped at its ends only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+def one_line(text: str) -> str:
+    """`text` on one line: every line break (and the white space around it) becomes one space.
+
+    >>> one_line("a\\n  b\\r\\nc")
+    'a b c'
+    """
+    return " ".join(part for part in (piece.strip() for piece in text.splitlines()) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One retrievable text. `score` is the retriever's, None where it has none."""
+
+    id: str
+    title: str
+    text: str
+    score: float | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def line(self) -> str:
+        """What a model reads: ``Title | text`` on one line, or the text alone where there is no title.
+
+        >>> Passage("1", "Ormskerry", "A harbour\\ntown.").line
+        'Ormskerry | A harbour town.'
+        """
+        return f"{one_line(self.title)} | {one_line(self.text)}" if self.title.strip() else one_line(self.text)
+
+    @property
+    def long_text(self) -> str:
+        """The name under which `dspy.Retrieve` looks for a passage's text."""
+        return self.line
+
+    def scored(self, score: float | None) -> Passage:
+        """The same passage with another score."""
+        return replace(self, score=score)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question with what is known of its answer.
+
+    `golden_answers` are equally right (aliases). `evidence` holds one tuple of gold titles per annotator (HotPotQA and
+    2Wiki: one; StrategyQA: up to three; empty where unknown); `gold_titles` is their union in upstream's order.
+    `context` are the paragraphs that came with the question, as passages (for the `pooled` corpus).
+    """
+
+    id: str
+    question: str
+    golden_answers: tuple[str, ...] = ()
+    gold_titles: tuple[str, ...] = ()
+    evidence: tuple[tuple[str, ...], ...] = ()
+    supporting_facts: tuple[tuple[str, int], ...] = ()
+    context: tuple[Passage, ...] = field(default=(), repr=False)
+    type: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)

@@ -1,0 +1,48 @@
+"""What every test stands on: fresh DSPy settings, no DSPy cache on disk, no network but loopback."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("DSPY_CACHEDIR", str(Path(__file__).parent / ".dspy_cache"))
+for name in [key for key in os.environ if key.endswith("_API_KEY")]:
+    del os.environ[name]
+
+SHARED = Path(os.environ.get("BLENDFILTER_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
+"""Real questions and corpora for development; tests that read them skip, saying so, where they are absent."""
+
+_connect = socket.socket.connect
+
+
+def _loopback_only(self: socket.socket, address: object) -> None:
+    host = address[0] if isinstance(address, tuple) else address
+    if self.family != socket.AF_UNIX and host not in ("127.0.0.1", "::1", "localhost"):
+        raise OSError(f"tests may not reach the network (asked for {host!r})")
+    _connect(self, address)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket.socket, "connect", _loopback_only)
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The folder of real data, or a skip that says what is missing."""
+    if not SHARED.is_dir():
+        pytest.skip(f"needs the development data in {SHARED} (set BLENDFILTER_SHARED_DATA)")
+    return SHARED
+
+
+@pytest.fixture
+def fresh_dspy() -> Iterator[None]:
+    """DSPy settings as on import, for the length of one test."""
+    import dspy
+
+    with dspy.context(lm=None, adapter=None, rm=None, trace=[], callbacks=[]):
+        yield
