@@ -1,0 +1,95 @@
+"""blendfilter: DSPy modules that blend queries and filter knowledge, evaluated honestly.
+
+What a user writes::
+
+    import dspy, blendfilter as bf
+
+    lm = bf.connect("openai/gpt-4o-mini")        # or api_base="http://localhost:8000/v1", or "offline"
+    index = bf.BM25.build("corpus.jsonl.gz")     # or bf.open_index(DIR), or any callable (query, k)
+    with dspy.context(lm=lm):
+        bf.BlendFilter(index, k=5)(question="…").answer
+
+Names are imported when first used, so that `import blendfilter` and `blendfilter --help` are quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blendfilter.errors import BlendFilterError as BlendFilterError
+    from blendfilter.evaluation.comparison import Comparison as Comparison
+    from blendfilter.evaluation.run import Run as Run
+    from blendfilter.evaluation.run import compare as compare
+    from blendfilter.evaluation.runner import aevaluate as aevaluate
+    from blendfilter.evaluation.runner import evaluate as evaluate
+    from blendfilter.filters.base import Filter as Filter
+    from blendfilter.filters.knowledge import KnowledgeFilter as KnowledgeFilter
+    from blendfilter.journal import Journal as Journal
+    from blendfilter.lm.connect import connect as connect
+    from blendfilter.modules.answering import Answering as Answering
+    from blendfilter.modules.blendfilter import BlendFilter as BlendFilter
+    from blendfilter.modules.blending import Blending as Blending
+    from blendfilter.modules.direct import ChainOfThought as ChainOfThought
+    from blendfilter.modules.direct import Direct as Direct
+    from blendfilter.prompting import Prompts as Prompts
+    from blendfilter.prompting import TemplateAdapter as TemplateAdapter
+    from blendfilter.records import Passage as Passage
+    from blendfilter.records import Question as Question
+    from blendfilter.retrieval.base import Retriever as Retriever
+    from blendfilter.retrieval.bm25 import BM25 as BM25
+    from blendfilter.retrieval.callables import as_retriever as as_retriever
+    from blendfilter.retrieval.corpus import pooled as pooled
+    from blendfilter.retrieval.corpus import read_corpus as read_corpus
+    from blendfilter.retrieval.indexes import open_index as open_index
+    from blendfilter.retrieval.rank_bm25 import RankBM25 as RankBM25
+    from blendfilter.tasks.base import Questions as Questions
+    from blendfilter.tasks.loading import load as load
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Answering": "modules.answering",
+    "BM25": "retrieval.bm25",
+    "BlendFilter": "modules.blendfilter",
+    "BlendFilterError": "errors",
+    "Blending": "modules.blending",
+    "ChainOfThought": "modules.direct",
+    "Comparison": "evaluation.comparison",
+    "Direct": "modules.direct",
+    "Filter": "filters.base",
+    "Journal": "journal",
+    "KnowledgeFilter": "filters.knowledge",
+    "Passage": "records",
+    "Prompts": "prompting",
+    "Question": "records",
+    "Questions": "tasks.base",
+    "RankBM25": "retrieval.rank_bm25",
+    "Retriever": "retrieval.base",
+    "Run": "evaluation.run",
+    "TemplateAdapter": "prompting",
+    "aevaluate": "evaluation.runner",
+    "as_retriever": "retrieval.callables",
+    "compare": "evaluation.run",
+    "connect": "lm.connect",
+    "evaluate": "evaluation.runner",
+    "load": "tasks.loading",
+    "open_index": "retrieval.indexes",
+    "pooled": "retrieval.corpus",
+    "read_corpus": "retrieval.corpus",
+}
+
+__all__ = [*sorted(_HOME)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'blendfilter' has no attribute '{name}'")
+    value = getattr(import_module(f"blendfilter.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,138 @@
+"""`Ask`: a DSPy predictor that speaks through a prompt template, under its own stage name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import dspy
+import pydantic
+
+from blendfilter import resources
+from blendfilter.context import STAGE, setting
+from blendfilter.errors import BadData, UnknownName
+from blendfilter.lm.adopted import is_asynchronous
+from blendfilter.prompting import SHARED, Prompts, TemplateAdapter, own_prompts
+
+REPLY_TOKENS = 256
+"""Cap of a reasoning, a passage or a judgement (PAPERS: decoding)."""
+SHORT_TOKENS = 32
+"""Cap of ids, a topic or a short answer."""
+STOP = ["\nKnowledge:", "\nQuestion:"]
+"""Where a model starts to invent the next example."""
+FEW_SHOT = frozenset({"blendfilter/external", "blendfilter/answer", "cot", "direct"})
+"""Templates shown with a task's demonstrations; the others are zero-shot (BlendFilter, appendix D and F)."""
+
+
+class Ask(dspy.Predict):
+    """A predictor that speaks through a template.
+
+    It is a `dspy.Predict` in every way that optimisers and saved programs see; a call runs under its own adapter and
+    under its own stage name, and the adapter is never configured globally.
+
+    Args:
+        stage: the predictor's name in journals and ledgers.
+        signature: its fields; the instructions come from the template (or the task's program).
+        template: the template's name.
+        prompts: where templates come from.
+        adapter: another adapter to speak through (`dspy.ChatAdapter()`), in place of the template.
+        config: decoding settings, as `dspy.Predict` takes them.
+    """
+
+    def __init__(
+        self,
+        stage: str,
+        signature: type[dspy.Signature],
+        template: str,
+        *,
+        prompts: Prompts | None = None,
+        adapter: dspy.Adapter | None = None,
+        **config: Any,
+    ) -> None:
+        prompts = prompts or own_prompts()
+        super().__init__(signature.with_instructions(prompts[template].instructions), **config)
+        self.name = stage
+        self.template = prompts[template]
+        self.adapter = adapter or TemplateAdapter(template, prompts)
+
+    def forward(self, **inputs: Any) -> dspy.Prediction:
+        with setting(STAGE, self.name), dspy.context(adapter=self.adapter):
+            return super().forward(**inputs)
+
+    async def aforward(self, **inputs: Any) -> dspy.Prediction:
+        with setting(STAGE, self.name), dspy.context(adapter=self.adapter):
+            lm = inputs.get("lm") or self.lm or dspy.settings.lm
+            if lm is not None and not is_asynchronous(lm):
+                return await asyncio.to_thread(super().forward, **inputs)
+            return await super().aforward(**inputs)
+
+    def render(self, **inputs: Any) -> str:
+        """The prompt these inputs would be sent as (through a template)."""
+        adapter = self.adapter if isinstance(self.adapter, TemplateAdapter) else TemplateAdapter(self.template.name)
+        return adapter.render(self.template, self.signature, self.demos, inputs)
+
+
+class Demonstration(pydantic.BaseModel):
+    """One worked example; an unfilled slot is an error."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, str_min_length=1)
+
+    question: str
+    knowledge: list[str] = pydantic.Field(min_length=1)
+    reasoning: str
+    answer: str
+
+
+class Wording(pydantic.BaseModel):
+    """A task's default program, `programs/<task>/default.json`: what it says otherwise, and its demonstrations.
+
+    `instructions` replace a template's own, by template name. A demonstration has `question`, `knowledge` (lines of
+    Title | text), `reasoning` that ends "So the answer is X." and `answer`; every predictor takes the fields it has.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    offer_none: bool = False
+    ask_topic: bool = True
+    instructions: dict[str, str] = {}
+    demos: list[Demonstration] = []
+
+    @classmethod
+    def of(cls, task: str) -> Wording:
+        """The wording of `task`. Raises: UnknownName, BadData (an unfilled slot)."""
+        return _wording(task)
+
+    def __call__(self, predictor: Ask) -> Ask:
+        """`predictor` with this wording: its instructions, and demonstrations where its template is few-shot.
+
+        A template that somebody overrode keeps the instructions it was given there.
+        """
+        name = predictor.template.name
+        instructions = self.instructions.get(name) or self.instructions.get(SHARED.get(name, ""))
+        if instructions and not predictor.template.overridden:
+            predictor.signature = predictor.signature.with_instructions(instructions)
+        if name in FEW_SHOT:
+            predictor.demos = demonstrations(predictor, [demo.model_dump() for demo in self.demos])
+        return predictor
+
+
+def demonstrations(predictor: dspy.Predict, rows: Sequence[Mapping[str, Any]]) -> list[dspy.Example]:
+    """`rows` as DSPy demos of `predictor`: the fields that it has."""
+    inputs = list(predictor.signature.input_fields)
+    fields = [*inputs, *predictor.signature.output_fields]
+    return [dspy.Example(**{name: row[name] for name in fields if name in row}).with_inputs(*inputs) for row in rows]
+
+
+@lru_cache
+def _wording(task: str) -> Wording:
+    folder = resources.programs()
+    path = folder / task / "default.json"
+    if not path.is_file():
+        raise UnknownName.of("program", task, (each.parent.name for each in folder.glob("*/default.json")))
+    try:
+        return Wording.model_validate_json(path.read_bytes())
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise BadData(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error

@@ -1,0 +1,62 @@
+"""Who is asking: the question, stage and sample that a model call or search belongs to.
+
+Context variables, because one question's branches run side by side and cross from threads to the loop and back; DSPy
+carries its own settings the same way. Nothing here knows models, indexes or journals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+
+class CallNote(NamedTuple):
+    """One model call as a method's record keeps it: which stage, under which journal key, and how the reply ended."""
+
+    stage: str
+    key: str
+    event: str = ""
+    """`empty_reply`, `cut_reply`, or empty for a reply that ended well."""
+
+
+class Sample(NamedTuple):
+    """Which of several equal requests this is: DSPy's `rollout_id` and i of n; never the order of arrival."""
+
+    rollout_id: int | None = None
+    i: int = 0
+
+
+QUESTION: ContextVar[str] = ContextVar("blendfilter_question", default="")
+"""Id of the question under work, for messages."""
+ORDER: ContextVar[int] = ContextVar("blendfilter_order", default=0)
+"""Its place in the run: the oldest question's calls go first."""
+STAGE: ContextVar[str] = ContextVar("blendfilter_stage", default="")
+"""Name of the predictor that asks."""
+SAMPLE: ContextVar[Sample] = ContextVar("blendfilter_sample", default=Sample())
+NOTES: ContextVar[list[CallNote] | None] = ContextVar("blendfilter_notes", default=None)
+"""Where the calls of the step at hand are noted; None outside a method."""
+
+
+@contextmanager
+def setting(variable: ContextVar[Any], value: Any) -> Iterator[Any]:
+    """`variable` holds `value` inside the block, and what it held before after it."""
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
+
+
+def note(key: str, event: str = "", stage: str | None = None) -> None:
+    """Record one call of the step at hand (no-op where nobody keeps notes)."""
+    notes = NOTES.get()
+    if notes is not None:
+        notes.append(CallNote(STAGE.get() if stage is None else stage, key, event))
+
+
+def who() -> str:
+    """The asker in words, for an error: ``question 'q7', stage 'ids'``."""
+    parts = [f"question '{QUESTION.get()}'" if QUESTION.get() else "", f"stage '{STAGE.get()}'" if STAGE.get() else ""]
+    return ", ".join(part for part in parts if part) or "a call outside any question"

@@ -1,0 +1,86 @@
+"""A run folder's files: rows appended as they come, files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from blendfilter.errors import BadData, MissingFile
+
+RUN = "run.json"
+PREDICTIONS = "predictions.jsonl"
+METRICS = "metrics.json"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """`value` as JSON, by a temporary file and a rename."""
+    _replace(path, json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8", "backslashreplace") + b"\n")
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """`rows` as JSON lines, by a temporary file and a rename."""
+    _replace(path, b"".join(map(line_of, rows)))
+
+
+def line_of(row: Mapping[str, Any]) -> bytes:
+    """One row as a line."""
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises: MissingFile, BadData."""
+    try:
+        value: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise MissingFile(f"no run there: {path} is missing") from error
+    except ValueError as error:
+        raise BadData(f"{path}: not JSON ({error})") from error
+    return value
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a rows file; a torn last line is left out, an absent file has none."""
+    if not path.is_file():
+        return []
+    rows = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise BadData(f"{path}, line {number}: not JSON; delete the file, its rows are made again") from error
+    return rows
+
+
+class Appender:
+    """Rows appended one by one; each is on file when `add` returns."""
+
+    def __init__(self, path: Path, kept: Iterable[Mapping[str, Any]]) -> None:
+        # Rewritten first: a torn line, or rows that are to be made again, must not stay in the middle.
+        write_rows(path, kept)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Append one row."""
+        os.write(self._fd, line_of(row))
+
+    def close(self) -> None:
+        """Release the file."""
+        os.close(self._fd)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,137 @@
+"""What is shown while a run is under way: a bar with rate, time left, running scores and tokens.
+
+On a terminal it is one live line; elsewhere (a log file, CI) a plain line each tenth of the way.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+
+class Progress(Protocol):
+    """What the runner tells as it goes."""
+
+    def start(self, total: int, done: int) -> None:
+        """The run begins, `done` of `total` questions answered in earlier sittings."""
+
+    def advance(self, row: Mapping[str, Any], tokens: int) -> None:
+        """One more question is over; `tokens` were read and written for it (journal hits included)."""
+
+    def stop(self) -> None:
+        """The run is over or was stopped."""
+
+
+class Silent:
+    """Shows nothing."""
+
+    def start(self, total: int, done: int) -> None:
+        """Nothing."""
+
+    def advance(self, row: Mapping[str, Any], tokens: int) -> None:
+        """Nothing."""
+
+    def stop(self) -> None:
+        """Nothing."""
+
+
+class Running:
+    """Running means over the questions answered in this sitting and before."""
+
+    def __init__(self, metrics: list[str]) -> None:
+        self.metrics = metrics
+        self.sums = dict.fromkeys(metrics, 0.0)
+        self.seen = self.errors = self.tokens = 0
+
+    def add(self, row: Mapping[str, Any], tokens: int) -> None:
+        """Count one row."""
+        self.seen += 1
+        self.tokens += tokens
+        self.errors += row["error"] is not None
+        for name in self.metrics:
+            self.sums[name] += row[name]
+
+    def text(self) -> str:
+        """`EM 41.2  F1 52.0  312k tokens  1 error`."""
+        parts = [f"{name.upper()} {100 * value / max(self.seen, 1):.1f}" for name, value in self.sums.items()]
+        parts.append(f"{_short(self.tokens)} tokens")
+        if self.errors:
+            parts.append(f"{self.errors} error{'s' * (self.errors > 1)}")
+        return "  ".join(parts)
+
+
+class Lines:
+    """A plain line each tenth of the way, for logs."""
+
+    def __init__(self, metrics: list[str]) -> None:
+        self.running = Running(metrics)
+        self.total = self.before = 0
+        self.began = 0.0
+
+    def start(self, total: int, done: int) -> None:
+        """Note where the run begins."""
+        self.total, self.before, self.began = total, done, time.monotonic()
+
+    def advance(self, row: Mapping[str, Any], tokens: int) -> None:
+        """Count, and say so at each tenth."""
+        self.running.add(row, tokens)
+        done, step = self.before + self.running.seen, max(1, self.total // 10)
+        if done % step == 0 or done == self.total:
+            rate = self.running.seen / max(time.monotonic() - self.began, 1e-9)
+            print(f"{done}/{self.total} questions  {rate:.1f}/s  {self.running.text()}", file=sys.stderr, flush=True)
+
+    def stop(self) -> None:
+        """Nothing more to say."""
+
+
+class Bar:
+    """One live line on a terminal."""
+
+    def __init__(self, metrics: list[str]) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self.running = Running(metrics)
+        self.bar = RichProgress(
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[scores]}"),
+            console=Console(stderr=True),
+        )
+        self.began = 0.0
+
+    def start(self, total: int, done: int) -> None:
+        """Show the bar."""
+        self.began = time.monotonic()
+        self.task = self.bar.add_task("", total=total, completed=done, rate="", scores="")
+        self.bar.start()
+
+    def advance(self, row: Mapping[str, Any], tokens: int) -> None:
+        """Move it on."""
+        self.running.add(row, tokens)
+        rate = self.running.seen / max(time.monotonic() - self.began, 1e-9)
+        self.bar.update(self.task, advance=1, rate=f"{rate:.1f}/s", scores=self.running.text())
+
+    def stop(self) -> None:
+        """Leave its last state standing."""
+        self.bar.stop()
+
+
+def progress_for(metrics: list[str], show: bool = True) -> Progress:
+    """The bar on a terminal, lines elsewhere, nothing where `show` is off."""
+    if not show:
+        return Silent()
+    return Bar(metrics) if sys.stderr.isatty() else Lines(metrics)
+
+
+def _short(count: int) -> str:
+    if count < 10_000:
+        return str(count)
+    return f"{count / 1000:.0f}k" if count < 10_000_000 else f"{count / 1e6:.1f}M"

@@ -1,0 +1,121 @@
+"""One question's line of `predictions.jsonl`: what a method answered, what it retrieved and kept, which calls it made.
+
+Nothing here depends on clock, address or order of arrival: a run killed and resumed, or replayed, gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from blendfilter.context import CallNote
+from blendfilter.errors import ModelError
+from blendfilter.evaluation.losses import LossCase, loss
+from blendfilter.metrics import retrieval
+from blendfilter.modules.base import FLAGS, union
+from blendfilter.records import Passage, Question
+from blendfilter.retrieval.callables import as_passage
+from blendfilter.tasks.base import Task
+
+Row = dict[str, Any]
+DIGITS = 6
+"""Decimals of every stored figure."""
+
+
+def answered(task: Task, question: Question, prediction: Any, notes: Sequence[CallNote]) -> Row:
+    """The row of a question that was answered, by whatever module: `answer` is asked of it, the rest is read if there."""
+    answer = str(_field(prediction, "answer") or "")
+    branches: Mapping[str, Any] = _field(prediction, "branches") or {}
+    knowledge = [as_passage(item) for item in _field(prediction, "knowledge") or []]
+    retrieved = union(branch.retrieved for branch in branches.values()) if branches else knowledge
+    scores = {name: round(value, DIGITS) for name, value in task.score(answer, question).items()}
+    correct = scores[task.metrics[0]] == 1.0
+    flags = {name: 0 for name in FLAGS} | dict(_field(prediction, "flags") or _noted(notes))
+    return {
+        **_asked(question),
+        "answer": answer,
+        **scores,
+        "correct": correct,
+        "queries": dict(_field(prediction, "queries") or {}),
+        "branches": {name: _branch(branch) for name, branch in branches.items()},
+        "knowledge": [passage.id for passage in knowledge],
+        "retrieval": _retrieval(question, branches, retrieved, knowledge),
+        "loss": loss(
+            LossCase(correct, _titles(retrieved), _titles(knowledge), question.evidence or (question.gold_titles,))
+        ),
+        "calls": [[note.stage, note.key] for note in notes],
+        "flags": flags,
+        "error": None,
+    }
+
+
+def failed(task: Task, question: Question, error: Exception, notes: Sequence[CallNote]) -> Row:
+    """The row of a question that could not be answered: it counts as 0, and as an error."""
+    told = error if isinstance(error, ModelError) else None
+    return {
+        **_asked(question),
+        "answer": None,
+        **dict.fromkeys(task.metrics, 0.0),
+        "correct": False,
+        "queries": {},
+        "branches": {},
+        "knowledge": [],
+        "retrieval": {},
+        "loss": loss(LossCase(False, [], [], question.evidence or (question.gold_titles,))),
+        "calls": [[note.stage, note.key] for note in notes if note.event != "error"],
+        "flags": {name: 0 for name in FLAGS} | _noted(notes),
+        "error": {
+            "kind": told.kind if told else type(error).__name__,
+            "stage": told.stage if told else "",
+            "message": str(error),
+        },
+    }
+
+
+def _asked(question: Question) -> Row:
+    return {
+        "id": question.id,
+        "question": question.question,
+        "golden_answers": list(question.golden_answers),
+        "gold_titles": list(question.gold_titles),
+    }
+
+
+def _branch(branch: Any) -> Row:
+    return {
+        "retrieved": [passage.id for passage in branch.retrieved],
+        "kept": [passage.id for passage in branch.kept],
+        "ids_read": branch.ids_read,
+    }
+
+
+def _retrieval(
+    question: Question, branches: Mapping[str, Any], retrieved: Sequence[Passage], knowledge: Sequence[Passage]
+) -> dict[str, dict[str, float]]:
+    """Recall, precision and S-precision per query, of their union and of what was kept; nothing where gold is unknown."""
+    sets: dict[str, Iterable[Passage]] = {name: branch.retrieved for name, branch in branches.items()}
+    if branches or knowledge:
+        sets |= {"union": retrieved, "kept": knowledge}
+    measured = {name: retrieval(_titles(passages), question) for name, passages in sets.items()}
+    return {
+        name: {key: round(value, DIGITS) for key, value in scores._asdict().items()}
+        for name, scores in measured.items()
+        if scores is not None
+    }
+
+
+def _titles(passages: Iterable[Passage]) -> list[str]:
+    return [passage.title for passage in passages]
+
+
+def _noted(notes: Sequence[CallNote]) -> dict[str, int]:
+    events = [note.event for note in notes if note.event in FLAGS]
+    return {event: events.count(event) for event in events}
+
+
+def _field(prediction: Any, name: str) -> Any:
+    if isinstance(prediction, Mapping):
+        return prediction.get(name)
+    if isinstance(prediction, str):  # a module may give the bare answer
+        return prediction if name == "answer" else None
+    return getattr(prediction, name, None)

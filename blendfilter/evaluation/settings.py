@@ -1,0 +1,125 @@
+"""What a run was asked to be: the settings that `run.json` holds and that a later sitting must repeat.
+
+Address and concurrency are noted beside them and may change between sittings; so may the place of a file.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import dspy
+
+import blendfilter
+from blendfilter.asking import Ask
+from blendfilter.errors import Leak, RunMismatch
+from blendfilter.journal import digest
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.modules.base import Method
+from blendfilter.prompting import questions_of
+from blendfilter.retrieval.base import Retriever
+from blendfilter.tasks.base import Questions
+from blendfilter.text import normalize_answer
+
+
+def settings_of(
+    method: dspy.Module, questions: Questions, lm: ConnectedLM, *, seed: int, name: str | None = None
+) -> dict[str, Any]:
+    """The settings of a run, as JSON."""
+    return {
+        "task": questions.task.name,
+        "metrics": list(questions.task.metrics),
+        "data": {"source": questions.source, "fingerprint": questions.fingerprint, "n": len(questions)},
+        "method": {
+            "name": name or _name_of(method),
+            "arguments": method.arguments() if isinstance(method, Method) else {},
+            "program": program_digest(method),
+        },
+        "lm": {
+            "name": lm.name,
+            **{key: value for key, value in lm.identity.items() if value},
+            "parameters": {key: value for key, value in lm.kwargs.items() if value is not None},
+        },
+        "retrievers": [
+            {"kind": each.info()["kind"], "fingerprint": each.fingerprint} for each in retrievers_of(method)
+        ],
+        "seed": seed,
+    }
+
+
+def versions() -> dict[str, str]:
+    """What a run was made with."""
+    return {
+        "blendfilter": blendfilter.__version__,
+        "python": platform.python_version(),
+        **{package: version(package) for package in ("dspy", "openai", "bm25s")},
+    }
+
+
+def program_digest(method: dspy.Module) -> str:
+    """12 hex digits over everything that shapes the prompts: instructions, demonstrations, templates."""
+    state = method.dump_state()
+    for predictor in state.values():
+        if isinstance(predictor, dict):
+            predictor.pop("lm", None)
+    templates = {name: each.template.digest for name, each in method.named_predictors() if isinstance(each, Ask)}
+    return digest(state, templates)[:12]
+
+
+def retrievers_of(method: dspy.Module) -> list[Retriever]:
+    """The indexes that a module holds, its parts' included, each once and in the order it holds them."""
+    found: dict[int, Retriever] = {}
+    for _, module in method.named_sub_modules():
+        for value in vars(module).values():
+            if isinstance(value, Retriever):
+                found[id(value)] = value
+    return list(found.values())
+
+
+def check_leak(method: dspy.Module, questions: Questions) -> None:
+    """Refuse to evaluate on a question that a demonstration shows.
+
+    Raises:
+        Leak: naming the question and the predictor.
+    """
+    shown = {
+        normalize_answer(question): name
+        for name, predictor in method.named_predictors()
+        for question in questions_of(predictor.demos)
+    }
+    for question in questions:
+        if (name := shown.get(normalize_answer(question.question))) is not None:
+            raise Leak(
+                f"question '{question.id}' ({question.question!r}) is also a demonstration of '{name}': "
+                "take it out of the questions, or give the program other demonstrations"
+            )
+
+
+def check_same(stored: Mapping[str, Any], asked: Mapping[str, Any], folder: str) -> None:
+    """Refuse a run folder that other settings made.
+
+    Raises:
+        RunMismatch: naming what differs.
+    """
+    differing = list(_differences(stored, asked))
+    if differing:
+        shown = "; ".join(differing[:3]) + (f"; and {len(differing) - 3} more" if len(differing) > 3 else "")
+        raise RunMismatch(
+            f"{folder} holds a run with other settings: {shown}. "
+            "Give this run another folder (and --reuse that one, to pay only for what is new)"
+        )
+
+
+def _differences(stored: Any, asked: Any, path: str = "") -> Iterator[str]:
+    if isinstance(stored, Mapping) and isinstance(asked, Mapping):
+        for key in dict.fromkeys([*stored, *asked]):
+            yield from _differences(stored.get(key), asked.get(key), f"{path}.{key}" if path else str(key))
+    elif stored != asked:
+        yield f"{path} was {stored!r}, now {asked!r}"
+
+
+def _name_of(method: dspy.Module) -> str:
+    known = getattr(method, "method_name", None)
+    return str(known) if known else f"{type(method).__module__}:{type(method).__qualname__}"

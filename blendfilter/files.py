@@ -1,0 +1,119 @@
+"""Data files as they come: plain or gzipped, JSON Lines or one JSON list, streamed with every row's place known.
+
+In: a path. Out: lines or JSON values, one by one, each with the words that say where it stands. Packing and layout are
+told from the bytes, never from the file's name.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from blendfilter.errors import BadData, MissingFile
+from blendfilter.jsonlist import list_values, whole
+
+GZIP = b"\x1f\x8b"
+BOM = b"\xef\xbb\xbf"
+
+
+class Line(NamedTuple):
+    """One line of a text file; `where` names file and line, `number` counts from 1, `text` has no line break."""
+
+    where: str
+    number: int
+    text: str
+
+
+class Row(NamedTuple):
+    """One JSON value of a file; `where` is for messages, `position` counts values from 0 (blank lines do not count)."""
+
+    where: str
+    position: int
+    value: Any
+
+
+@contextmanager
+def opened(path: str | Path, *, unpack: bool = True) -> Iterator[BufferedIOBase]:
+    """The file's bytes, unpacked where it is gzip; what goes wrong while reading inside the block is said plainly.
+
+    Raises:
+        MissingFile: there is no such file.
+        BadData: it is a folder, cannot be read, or its gzip data is damaged.
+    """
+    try:
+        with open(path, "rb") as raw:
+            packed = unpack and raw.peek(2)[:2] == GZIP
+            yield gzip.GzipFile(fileobj=raw) if packed else raw
+    except FileNotFoundError:
+        raise MissingFile(f"no file '{path}': check the path") from None
+    except IsADirectoryError:
+        raise BadData(f"'{path}' is a folder, not a file") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadData(f"'{path}' is damaged gzip ({error}): fetch the file again") from None
+    except OSError as error:
+        raise BadData(f"'{path}' cannot be read: {error.strerror or error}") from None
+
+
+def lines(path: str | Path) -> Iterator[Line]:
+    """The lines that hold something, split at line feeds only (texts may hold other separators)."""
+    with opened(path) as stream:
+        for number, raw in enumerate(stream, start=1):
+            where = f"{path}, line {number}"
+            data = raw.removeprefix(BOM) if number == 1 else raw
+            try:
+                text = data.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise BadData(
+                    f"{where}: not UTF-8 (byte {error.start + 1} of the line): save the file as UTF-8"
+                ) from None
+            if text.strip():
+                yield Line(where, number, text.rstrip("\r\n"))
+
+
+def first_character(path: str | Path) -> str:
+    """The first character that is not white space, empty for an empty file; ``[`` begins a JSON list.
+
+    Reads blocks, not lines: a JSON list on one line may be hundreds of megabytes long.
+    """
+    with opened(path) as stream:
+        while block := stream.read(4096):
+            text = block.removeprefix(BOM).decode("utf-8", "ignore").strip()
+            if text:
+                return text[0]
+    return ""
+
+
+def json_rows(path: str | Path) -> Iterator[Row]:
+    """Every value of a JSON Lines file or of a file that is one JSON list, as a stream.
+
+    Raises:
+        MissingFile: there is no such file.
+        BadData: a line, or the list, does not parse (which line or item, and where it stops making sense).
+    """
+    if first_character(path) == "[":
+        with opened(path) as stream:
+            for position, value in enumerate(list_values(stream, str(path))):
+                yield Row(f"{path}, item {position + 1}", position, value)
+        return
+    for position, line in enumerate(lines(path)):
+        yield Row(line.where, position, parsed(line.text, line.where))
+
+
+def parsed(text: str, where: str) -> Any:
+    """`text` as JSON. Raises `BadData`, naming the place, where it is none."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise BadData(f"{where}: nested too deeply to be data") from None
+    except json.JSONDecodeError as error:
+        hint = "expected one JSON object a line, or one JSON list in the whole file"
+        raise BadData(f"{where}: does not parse as JSON ({error.msg} at character {error.pos + 1}): {hint}") from None
+    except ValueError as error:
+        raise BadData(f"{where}: does not parse as JSON ({error})") from None
+    return whole(value, text, where)

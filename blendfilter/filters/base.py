@@ -1,0 +1,25 @@
+"""What every filter is: a DSPy module from a question and passages to the passages kept, and why.
+
+Any filter fits any method. `await filter.acall(question=…, passages=[…])` gives a `dspy.Prediction` with `kept` (a list
+of `Passage`), `status` (how the decision was read) and `reason` (the model's own words, where it gave some).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dspy
+
+from blendfilter.lm import bridge
+from blendfilter.records import Passage
+
+
+class Filter(dspy.Module):
+    """Base class of filters; subclasses write `aforward`, and the synchronous call comes over the bridge."""
+
+    def forward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
+        return bridge.run(self.aforward(question=question, passages=passages), type(self).__name__)
+
+    async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
+        """The passages kept, in their order."""
+        raise NotImplementedError

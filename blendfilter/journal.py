@@ -1,0 +1,217 @@
+"""The journal: every model call and every search, one record a line, appended before its result is used.
+
+An append-only JSON-lines store addressed by key; it knows neither models nor indexes (`blendfilter.lm` and
+`blendfilter.retrieval` wrap it). Caching, resuming, replaying and accounting are readings of this file.
+
+A record is a JSON object whose first field is its `key` (32 hex digits) and whose second is its `kind`. The index in
+memory is key -> offset, about 150 bytes a record; a record is read back from the file. A later record under a key
+replaces an earlier one. A last line that was torn by a kill is dropped. One process writes at a time (`flock`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from blendfilter.errors import BadArgument, BadData, MissingFile, RunLocked
+
+Mode = Literal["auto", "record", "replay"]
+MODES: tuple[Mode, ...] = ("auto", "record", "replay")
+FILE = "journal.jsonl"
+_PREFIX = b'{"key":"'
+_KEY_DIGITS = 32
+
+
+def digest(*parts: Any) -> str:
+    """A record's key: the first 128 bits of the SHA-256 of `parts` as canonical JSON.
+
+    >>> digest("a", {"y": 1, "x": None}) == digest("a", {"x": None, "y": 1})
+    True
+    """
+    text = json.dumps(parts, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_KEY_DIGITS]
+
+
+class Journal:
+    """An open journal.
+
+    Args:
+        path: the file, or a folder that holds (or will hold) `journal.jsonl`.
+        mode: `auto` serves a hit, else lets the caller call and append; `record` never serves; `replay` serves only,
+            and writes nothing.
+        reuse: other journals (or run folders), read before a call is made; a hit is copied in, so that this journal
+            stays whole by itself.
+
+    Raises:
+        MissingFile: a replay or reuse without its file. RunLocked: another process writes here. BadData: a line
+        that no torn write explains.
+    """
+
+    def __init__(self, path: str | Path, mode: Mode = "auto", reuse: Iterable[str | Path] = ()) -> None:
+        if mode not in MODES:
+            raise BadArgument(f"no journal mode '{mode}' (known: {', '.join(MODES)})")
+        self.path = _file_of(Path(path))
+        self.mode: Mode = mode
+        self._lock = threading.Lock()
+        self._index: dict[bytes, int] = {}
+        self._write_fd = -1
+        self._read_fd = -1
+        if mode == "replay":
+            if not self.path.is_file():
+                raise MissingFile(f"nothing to replay: no journal at {self.path}")
+        else:
+            self._write_fd = _open_for_writing(self.path)
+        try:
+            self._read_fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._end = self._read_index()
+            if self._write_fd >= 0:
+                os.ftruncate(self._write_fd, self._end)
+            self._others = [Journal(other, "replay") for other in reuse]
+        except BaseException:
+            self.close()
+            raise
+
+    def find(self, key: str) -> dict[str, Any] | None:
+        """The record under `key` that this mode may serve, or None: the caller must call."""
+        if self.mode == "record":
+            return None
+        return self.read(key) or self._borrow(key)
+
+    def read(self, key: str) -> dict[str, Any] | None:
+        """The newest record under `key` in this file, whatever the mode."""
+        offset = self._index.get(bytes.fromhex(key))
+        return None if offset is None else self._record_at(offset)
+
+    def append(self, *records: Mapping[str, Any], new_only: bool = False) -> None:
+        """Write `records` in one stroke, each with its `key` first; they are on file when this returns.
+
+        `new_only` leaves out those whose key is there already (passages, which are stored once).
+        """
+        lines = [(bytes.fromhex(record["key"]), _line(record)) for record in records]
+        with self._lock:
+            if self._write_fd < 0:
+                raise BadArgument(f"{self.path} is open for replay and takes no records")
+            if new_only:
+                lines = [(key, line) for key, line in dict(lines).items() if key not in self._index]
+            _write_all(self._write_fd, b"".join(line for _, line in lines))
+            for key, line in lines:
+                self._index[key] = self._end
+                self._end += len(line)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Every record in the order of the file, superseded ones included."""
+        offset = 0
+        while offset < self._end:
+            line = self._line_at(offset)
+            yield self._parse(line, offset)
+            offset += len(line)
+
+    def __contains__(self, key: str) -> bool:
+        return bytes.fromhex(key) in self._index
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def close(self) -> None:
+        """Release the files (and the writer's lock)."""
+        for fd in (self._write_fd, self._read_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._write_fd = self._read_fd = -1
+        for other in getattr(self, "_others", ()):
+            other.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _borrow(self, key: str) -> dict[str, Any] | None:
+        for other in self._others:
+            record = other.read(key)
+            # Another run's failure is not worth keeping: here the call is made.
+            if record is not None and not record.get("error"):
+                if self._write_fd >= 0:
+                    self.append(record)
+                return record
+        return None
+
+    def _record_at(self, offset: int) -> dict[str, Any]:
+        return self._parse(self._line_at(offset), offset)
+
+    def _line_at(self, offset: int) -> bytes:
+        pieces: list[bytes] = []
+        size = 16_384
+        while True:
+            piece = os.pread(self._read_fd, size, offset + sum(map(len, pieces)))
+            cut = piece.find(b"\n")
+            if cut >= 0 or not piece:
+                pieces.append(piece[: cut + 1])
+                return b"".join(pieces)
+            pieces.append(piece)
+            size *= 4
+
+    def _parse(self, line: bytes, offset: int) -> dict[str, Any]:
+        try:
+            record: dict[str, Any] = json.loads(line)
+        except ValueError as error:
+            raise _damaged(self.path, f"byte {offset}") from error
+        return record
+
+    def _read_index(self) -> int:
+        """Fill the index; the offset at which the next record goes (before a torn last line)."""
+        end = 0
+        with open(self._read_fd, "rb", closefd=False) as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    break
+                key = line[len(_PREFIX) : len(_PREFIX) + _KEY_DIGITS]
+                try:
+                    if not (line.startswith(_PREFIX) and line.endswith(b"}\n")):
+                        raise ValueError("not a record")
+                    self._index[bytes.fromhex(key.decode("ascii"))] = end
+                except ValueError as error:
+                    raise _damaged(self.path, f"line {number}") from error
+                end += len(line)
+        return end
+
+
+def _file_of(path: Path) -> Path:
+    return path if path.suffix == ".jsonl" else path / FILE
+
+
+def _open_for_writing(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise RunLocked(
+            f"another process is writing to {path}: wait for it, or give this run a folder of its own"
+        ) from error
+    return fd
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    ordered = {"key": record["key"], "kind": record["kind"], **record}
+    text = json.dumps(ordered, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _damaged(path: Path, where: str) -> BadData:
+    return BadData(
+        f"{path}, {where}: not a journal record; cut the file before it (what follows is called again), or start a new run"
+    )

@@ -1,0 +1,200 @@
+"""`connect(name)`: from a model's name to a `dspy.LM` whose calls are retried, journaled and counted."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import dspy
+
+from blendfilter.errors import BadArgument, NoKey, UnknownName
+from blendfilter.journal import Journal, Mode
+from blendfilter.lm.model import ConnectedLM
+
+logger = logging.getLogger(__name__)
+
+
+class Provider(NamedTuple):
+    """An OpenAI-compatible provider: where it is, and which variable holds its key (empty: it wants none)."""
+
+    base_url: str
+    key_variable: str = ""
+
+
+PROVIDERS: Mapping[str, Provider] = {
+    "openai": Provider("https://api.openai.com/v1", "OPENAI_API_KEY"),
+    "openrouter": Provider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+    "together": Provider("https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+    "groq": Provider("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
+    "deepseek": Provider("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
+    "mistral": Provider("https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
+    "vllm": Provider("http://localhost:8000/v1"),
+    "llamacpp": Provider("http://localhost:8080/v1"),
+    "ollama": Provider("http://localhost:11434/v1"),
+}
+"""Providers by the first part of a model's name."""
+
+
+def connect(
+    name: str | dspy.BaseLM = "offline",
+    *,
+    api_base: str | None = None,
+    api_key: str | None = None,
+    endpoint: Literal["chat", "completions"] = "chat",
+    temperature: float | None = 0.0,
+    top_p: float | None = None,
+    label: str = "",
+    thinking: bool | None = None,
+    reasoning: str | None = None,
+    extra_body: Mapping[str, Any] | None = None,
+    json_schema: bool = False,
+    journal: Journal | str | Path | None = None,
+    mode: Mode = "auto",
+    timeout: float = 120.0,
+    **defaults: Any,
+) -> ConnectedLM:
+    """A language model for DSPy.
+
+    Args:
+        name: `offline` (the rule-based reader: shows the pipeline, not its quality); `provider/model` for a known
+            provider (`openai/gpt-4o-mini`, `ollama/llama3.2`); any model name with `api_base`; or a `dspy.LM` of your
+            own, which is then journaled like ours.
+        api_base: an OpenAI-compatible server, `http://localhost:8000/v1`.
+        api_key: its key; else the provider's variable, else `OPENAI_API_KEY` where a server wants one. Never stored.
+        endpoint: `chat`, or `completions` for base models and GPT-3.5-turbo-instruct.
+        temperature, top_p: decoding; greedy by default, as in the papers.
+        label: tells two servers apart that serve different weights under one name.
+        thinking: False asks a model that thinks by default not to. reasoning: `low`, `medium` or `high` effort.
+        extra_body: fields for the request as they stand (`{"top_k": 20}`).
+        json_schema: the server can hold a reply to a JSON schema; the ids step then asks for one.
+        journal: a folder or file, or an open `Journal`; without one nothing is kept.
+        mode: `auto`, `record` or `replay`.
+        timeout: seconds that one attempt may take.
+        defaults: more decoding settings for every call (`seed`, `max_tokens`).
+
+    Raises:
+        UnknownName: no such provider. NoKey: the provider wants a key. BadArgument: no such endpoint.
+
+    >>> connect("offline").name
+    'offline'
+    """
+    store = Journal(journal, mode) if isinstance(journal, str | Path) else journal
+    if isinstance(name, ConnectedLM):
+        return name.with_journal(store)
+    if isinstance(name, dspy.BaseLM):
+        return _adopted(name, store, label)
+    if endpoint not in ("chat", "completions"):
+        raise BadArgument(f"no endpoint '{endpoint}' (known: chat, completions)")
+    settings = {"temperature": temperature, "top_p": top_p, **defaults}
+    if name == "offline":
+        return _offline(store, label, settings)
+    return _served(
+        name, api_base, api_key, endpoint, label, thinking, reasoning, extra_body, json_schema, store, timeout, settings
+    )
+
+
+def _offline(journal: Journal | None, label: str, settings: dict[str, Any]) -> ConnectedLM:
+    from blendfilter.lm.offline_engine import OfflineEngine
+    from blendfilter.lm.profiles import Profile
+
+    return ConnectedLM(
+        "offline",
+        OfflineEngine(),
+        profile=Profile(),
+        identity={"label": label},
+        state={"name": "offline", "label": label, **settings},
+        journal=journal,
+        **settings,
+    )
+
+
+def _served(
+    name: str,
+    api_base: str | None,
+    api_key: str | None,
+    endpoint: Literal["chat", "completions"],
+    label: str,
+    thinking: bool | None,
+    reasoning: str | None,
+    extra_body: Mapping[str, Any] | None,
+    json_schema: bool,
+    journal: Journal | None,
+    timeout: float,
+    settings: dict[str, Any],
+) -> ConnectedLM:
+    import dataclasses
+
+    from blendfilter.lm.openai import OpenAIEngine
+    from blendfilter.lm.profiles import profile_for
+    from blendfilter.lm.retrying import RetryingEngine
+
+    base_url, model, key = _where(name, api_base, api_key)
+    profile = dataclasses.replace(profile_for(model), json_schema=True) if json_schema else profile_for(model)
+    engine = OpenAIEngine(
+        base_url,
+        key,
+        model=model,
+        endpoint=endpoint,
+        profile=profile,
+        timeout=timeout,
+        thinking=thinking,
+        reasoning=reasoning,
+        extra_body=extra_body,
+    )
+    options = {
+        "thinking": thinking,
+        "reasoning_effort": reasoning,
+        "extra_body": dict(extra_body) if extra_body else None,
+    }
+    return ConnectedLM(
+        model,
+        RetryingEngine(engine),
+        profile=profile,
+        identity={"label": label, "endpoint": endpoint, "options": options},
+        address=base_url,
+        state={
+            "name": name, "api_base": api_base, "endpoint": endpoint, "label": label, "thinking": thinking,
+            "reasoning": reasoning, "extra_body": dict(extra_body) if extra_body else None, "json_schema": json_schema,
+            **settings,
+        },
+        journal=journal,
+        **settings,
+    )  # fmt: skip
+
+
+def _where(name: str, api_base: str | None, api_key: str | None) -> tuple[str, str, str]:
+    """Address, the name the server knows, and the key."""
+    prefix, _, rest = name.partition("/")
+    known = PROVIDERS.get(prefix)
+    if api_base is not None:
+        if "://" not in api_base:
+            raise BadArgument(f"'{api_base}' is no address: write it as http://host:port/v1")
+        # A name may hold slashes of its own (Qwen/Qwen2.5-7B-Instruct): only a provider's prefix comes off.
+        model = rest if known and rest else name
+        return api_base.rstrip("/"), model, api_key or os.environ.get("OPENAI_API_KEY") or "none"
+    if known is None or not rest:
+        if not rest:
+            raise BadArgument(
+                f"'{name}' names no provider: write provider/model (openai/{name}), or say where it is served (--api-base URL)"
+            )
+        raise UnknownName.of("provider", prefix, PROVIDERS, f"- or say where '{name}' is served (--api-base URL)")
+    key = api_key or (os.environ.get(known.key_variable) if known.key_variable else "none")
+    if not key:
+        raise NoKey(f"{name} wants a key: set {known.key_variable}, or point --api-base at a server of your own")
+    return known.base_url, rest, key
+
+
+def _adopted(lm: dspy.BaseLM, journal: Journal | None, label: str) -> ConnectedLM:
+    from blendfilter.lm.adopted import AdoptedEngine
+    from blendfilter.lm.profiles import Profile
+
+    defaults = {name: value for name, value in lm.kwargs.items() if value is not None and name in _DECODING}
+    return ConnectedLM(
+        lm.model, AdoptedEngine(lm), profile=Profile(), identity={"label": label}, journal=journal, **defaults
+    )
+
+
+_DECODING = ("temperature", "top_p", "max_tokens", "seed", "stop", "n", "rollout_id")

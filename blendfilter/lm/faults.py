@@ -1,0 +1,232 @@
+"""What goes wrong between us and a model server: three readings of one fault.
+
+`translate` turns what the `openai` client raises into DSPy's lm15 errors, the language that engines speak; `retryable`
+says whether trying again can help; `final` says what the user is told once it cannot. `describe` and `restore` carry a
+final error through the journal. No key passes: `translate` takes it out of whatever the server echoes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import email.utils
+import re
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import httpx
+import openai
+from dspy import lm15
+
+from blendfilter.errors import ModelError, ServerRefused
+
+NO_CONNECTION = "no_connection"
+"""`provider_code` of a `TransportError` where no connection came about: refused, unknown host, no route."""
+
+_REFUSED = frozenset({NO_CONNECTION, "unauthorized", "no_model", "not_found", "no_credit"})
+_CONTEXT_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+_CONTEXT = re.compile(
+    # OpenAI, vLLM, llama-cpp-python
+    r"context (?:length|size|window)[^.]{0,60}(?:is|of|exceed|\d)|maximum model length|must be at least 1, got -"
+    # llama.cpp, SGLang, LM Studio
+    r"|exceeds? the (?:available )?context|(?:longer|greater) than the (?:model's )?context"
+    # Anthropic and vLLM, Gemini, TGI
+    r"|(?:prompt|input) (?:\([^)]*\) )?is too long|input token count .{0,40}exceeds|max_new_tokens` must be",
+    re.IGNORECASE,
+)
+_NO_MODEL = re.compile(
+    r"\bmodel\b.{0,200}(?:not exist|not found|no such|unknown)|not a valid model", re.IGNORECASE | re.DOTALL
+)
+_REFUSES = re.compile(
+    r"unsupported|not supported|(?:does not|doesn't) support|unrecogni[sz]ed|unknown|unexpected|not permitted"
+    r"|not allowed|extra inputs|extra fields",
+    re.IGNORECASE,
+)
+_KEYS = re.compile(r"(?i)\b(?:sk|gsk|pk|key|bearer)[-_ ][\w*.-]{6,}")
+_CLASSES: Mapping[int, type[Any]] = {
+    401: lm15.AuthError,
+    402: lm15.BillingError,
+    403: lm15.AuthError,
+    408: lm15.TimeoutError,
+    409: lm15.ServerError,  # a conflict that passes
+    425: lm15.ServerError,
+    429: lm15.RateLimitError,
+    504: lm15.TimeoutError,
+}
+_LONGEST = 400  # characters of a server's message that are passed on
+
+
+def translate(error: Exception, *, key: str = "") -> lm15.LM15Error:
+    """The lm15 error for what the `openai` client or `httpx` raised, with `key` taken out of its message.
+
+    Raise it outside the `except` block: the cause still holds the request and its headers.
+    """
+    if isinstance(error, openai.APIStatusError):
+        return _of_status(error.status_code, _body(error), error.response.headers, key)
+    cause = error.__cause__ if isinstance(error, openai.APIConnectionError) and error.__cause__ else error
+    if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
+        return lm15.TransportError(_clean(f"no connection ({_said(cause)})", key), provider_code=NO_CONNECTION)
+    if isinstance(error, openai.APITimeoutError | httpx.TimeoutException):
+        return lm15.TimeoutError("no reply within the time allowed for one attempt")
+    if isinstance(error, openai.APIConnectionError | httpx.HTTPError):
+        return lm15.TransportError(_clean(f"the connection broke off ({_said(cause)})", key))
+    return lm15.LM15Error(_clean(_said(error), key))
+
+
+def in_reply(data: Mapping[str, Any], *, key: str = "") -> lm15.LM15Error:
+    """The error for a body without choices: some servers send their errors with status 200."""
+    body = data.get("error") or data.get("detail")
+    if not body:
+        return lm15.TransportError("the reply holds no choices")
+    body = body if isinstance(body, Mapping) else {"message": str(body)}
+    code = body.get("code")
+    return _of_status(code if isinstance(code, int) and 400 <= code < 600 else 502, body, {}, key)
+
+
+def _of_status(status: int, body: Mapping[str, Any], headers: Mapping[str, str], key: str) -> lm15.LM15Error:
+    code, message = _code(body), _clean(_message(body, status), key)
+    facts: dict[str, Any] = {"status": status, "provider_code": code or None}
+    kind = _class_of(status, code, message)
+    if issubclass(kind, lm15.RateLimitError | lm15.ServerError):
+        facts["retry_after"] = seconds_to_wait(headers)
+    return kind(message, **facts)
+
+
+def _class_of(status: int, code: str, message: str) -> type[Any]:
+    if _too_long(status, code, message):
+        return lm15.ContextLengthError  # type: ignore[no-any-return]
+    if code == "insufficient_quota":
+        return lm15.BillingError  # type: ignore[no-any-return]
+    if code == "model_not_found" or (status in (400, 404) and _NO_MODEL.search(message)):
+        return lm15.UnsupportedModelError  # type: ignore[no-any-return]
+    return _CLASSES.get(status, lm15.ServerError if status >= 500 else lm15.InvalidRequestError)
+
+
+def _too_long(status: int, code: str, message: str) -> bool:
+    return code in _CONTEXT_CODES or (status in (400, 413, 422, 500) and _CONTEXT.search(message) is not None)
+
+
+def _body(error: openai.APIStatusError) -> Mapping[str, Any]:
+    """What the server said, whatever its layout: OpenAI's `error` object (already unwrapped), a bare string, a page."""
+    return error.body if isinstance(error.body, Mapping) else {"message": str(error.body or "")}
+
+
+def _code(body: Mapping[str, Any]) -> str:
+    return str(body["type"] if body.get("type") in _CONTEXT_CODES else body.get("code") or "")
+
+
+def _message(body: Mapping[str, Any], status: int) -> str:
+    return str(body.get("message") or body.get("detail") or body.get("error") or f"HTTP {status}")
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _clean(text: str, key: str) -> str:
+    """`text` on one line, not too long, without anything that looks like a key."""
+    if len(key) > 4:  # servers that want none are given a short placeholder
+        text = text.replace(key, "[key]")
+    text = " ".join(_KEYS.sub("[key]", text).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
+    """What ``Retry-After`` asks for: seconds, or the seconds until its date; None where it says nothing readable.
+
+    >>> seconds_to_wait({"retry-after": "2.5"}), seconds_to_wait({"retry-after": "soon"}), seconds_to_wait({})
+    (2.5, None, None)
+    """
+    value = headers.get("retry-after", "").strip()
+    if re.fullmatch(r"\d+(?:\.\d+)?", value):
+        return float(value)
+    try:
+        date = email.utils.parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if date.tzinfo is None:  # "-0000": RFC 9110 dates are in GMT
+        date = date.replace(tzinfo=datetime.UTC)
+    return max(0.0, date.timestamp() - time.time())
+
+
+def refused_parameter(error: openai.APIStatusError, sent: Collection[str]) -> str | None:
+    """The parameter among `sent` that a 400 or 422 refuses as such, or None where it refuses something else."""
+    if error.status_code not in (400, 422):
+        return None
+    body = _body(error)
+    code, message = _code(body), _message(body, error.status_code)
+    if _too_long(error.status_code, code, message):
+        return None
+    if not code.startswith(("unsupported_", "unknown_parameter")) and not _REFUSES.search(message):
+        return None
+    param = str(body.get("param") or "").split(".")[0]
+    if param in sent:
+        return param
+    found = (
+        (match.start(), name) for name in sent if (match := re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message))
+    )
+    return min(found, default=(0, None))[1]
+
+
+def retryable(error: BaseException) -> bool:
+    """Whether the same call may succeed later: timeouts, lost connections, unreadable bodies, 408, 409, 429 and 5xx."""
+    return isinstance(error, lm15.RateLimitError | lm15.TimeoutError | lm15.ServerError | lm15.TransportError)
+
+
+def final(error: BaseException, *, address: str, stage: str = "") -> ServerRefused | ModelError:
+    """What the user is told: `ServerRefused` where nothing can be done on this end, else `ModelError` of `stage`."""
+    return restore(describe(error, address=address), stage=stage)
+
+
+def describe(error: BaseException, *, address: str = "") -> dict[str, Any]:
+    """The final form of `error` for the journal: ``{"kind", "message", "status"}`` (`status` is HTTP's, or None)."""
+    if isinstance(error, ModelError):
+        return {"kind": error.kind, "message": str(error), "status": None}
+    if isinstance(error, ServerRefused):
+        return {"kind": "refused", "message": str(error), "status": None}
+    kind = _kind(error)
+    return {"kind": kind, "message": _told(kind, error, address), "status": getattr(error, "status", None)}
+
+
+def restore(record: Mapping[str, Any], *, stage: str = "") -> ServerRefused | ModelError:
+    """The error that `describe` described."""
+    kind, message = str(record["kind"]), str(record["message"])
+    if kind == "refused" or kind in _REFUSED:
+        return ServerRefused(message)
+    return ModelError(message, kind=kind, stage=stage)
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, lm15.TransportError):
+        return NO_CONNECTION if error.provider_code == NO_CONNECTION else "server_error"
+    if isinstance(error, lm15.InvalidRequestError) and error.status == 404:
+        return "no_model" if isinstance(error, lm15.UnsupportedModelError) else "not_found"
+    kinds = (
+        (lm15.AuthError, "unauthorized"),
+        (lm15.BillingError, "no_credit"),
+        (lm15.UnsupportedModelError, "no_model"),
+        (lm15.ContextLengthError, "context_too_long"),
+        (lm15.InvalidRequestError, "bad_request"),
+        (lm15.RateLimitError, "rate_limited"),
+        (lm15.TimeoutError, "timeout"),
+        (lm15.ServerError, "server_error"),
+    )
+    return next((kind for known, kind in kinds if isinstance(error, known)), "unexpected")
+
+
+_TOLD: Mapping[str, str] = {
+    NO_CONNECTION: "no model server answers at {where}: {said}; start it, or give its address (--api-base URL)",
+    "unauthorized": "{where} refuses the key{http}: {said}; check the key in the environment",
+    "no_credit": "{where} refuses to go on without credit{http}: {said}; check the account's plan and limits",
+    "no_model": "{where} does not serve this model{http}: {said}; check the model's name (--lm)",
+    "not_found": "{where} has nothing at this path{http}: {said}; check that the address ends in /v1, and --endpoint",
+    "context_too_long": "the prompt is longer than the model's context: {said}",
+}
+
+
+def _told(kind: str, error: BaseException, address: str) -> str:
+    # lm15 puts advice of its own after a blank line; what the server said stands before it.
+    said = str(getattr(error, "message", "") or error).split("\n\n")[0].strip().rstrip(".") or type(error).__name__
+    status = getattr(error, "status", None)
+    http = f" (HTTP {status})" if status else ""
+    return _TOLD.get(kind, "{where}: {said}{http}").format(where=address or "the model server", said=said, http=http)

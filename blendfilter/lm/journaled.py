@@ -1,0 +1,242 @@
+"""Model calls through the journal: an engine around an engine.
+
+A hit is served from the file; a miss is called, appended, then used. Equal requests in flight share one call. A call
+that failed for good is recorded too: a replay fails the same way, `auto` calls again. What the server address was is
+recorded and never hashed: a job may come back on another port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from dspy import lm15
+
+from blendfilter.context import SAMPLE, STAGE, note, who
+from blendfilter.errors import ModelError, ReplayMiss, ServerRefused
+from blendfilter.journal import Journal, digest
+from blendfilter.lm import faults
+from blendfilter.lm.gate import Gate
+
+
+class Engine(Protocol):
+    """What answers one request (DSPy's asynchronous engine interface)."""
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        """The model's response. Raises: lm15 errors."""
+
+
+class JournaledEngine:
+    """`inner`, with every call journaled once; without a journal it only notes calls and translates errors.
+
+    Args:
+        inner: the engine that really calls.
+        model, label, endpoint: what a key names beside the request (`label` is the user's, for two servers that serve
+            one name).
+        options: settings outside the request that change replies (thinking, reasoning effort, extra body).
+        address: where the calls go; recorded, not hashed.
+        journal: where they are kept. gate: how many may be in flight.
+    """
+
+    def __init__(
+        self,
+        inner: Engine,
+        *,
+        model: str,
+        label: str = "",
+        endpoint: str = "chat",
+        options: Mapping[str, Any] | None = None,
+        address: str = "",
+        journal: Journal | None = None,
+        gate: Gate | None = None,
+    ) -> None:
+        self.inner = inner
+        self.model, self.label, self.endpoint, self.address = model, label, endpoint, address
+        self.options = {name: value for name, value in (options or {}).items() if value is not None}
+        self.journal = journal
+        self.gate = gate
+        self._flights: dict[str, concurrent.futures.Future[dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        """The response to `request`, from the journal or from the model.
+
+        Raises:
+            ReplayMiss: a replay does not hold it. ServerRefused, ModelError: the call failed for good.
+        """
+        asked = self._asked(request)
+        key = digest(asked)
+        record = self.journal.find(key) if self.journal else None
+        if record is not None and record.get("error") and self.journal and self.journal.mode != "replay":
+            record = None
+        if record is None:
+            record = await self._called_once(key, asked, request)
+        if record.get("error"):
+            raise _replayed(record)
+        note(key, _event(record))
+        return _response(record, self.model)
+
+    def _asked(self, request: lm15.Request) -> dict[str, Any]:
+        sample = SAMPLE.get()
+        return {
+            "model": self.model,
+            "label": self.label,
+            "endpoint": self.endpoint,
+            "prompt": prompt_of(request),
+            "parameters": {**_parameters(request.config), **self.options},
+            "sample": [sample.rollout_id, sample.i],
+        }
+
+    async def _called_once(self, key: str, asked: dict[str, Any], request: lm15.Request) -> dict[str, Any]:
+        if self.journal is not None and self.journal.mode == "replay":
+            raise ReplayMiss(
+                f"not in the journal: {who()} asks for call {key[:12]}, which {self.journal.path} does not hold; "
+                "something about the run changed (prompt, settings, index), or it never finished: run it without --replay"
+            )
+        while True:
+            with self._lock:
+                flight = self._flights.get(key)
+                if flight is None:
+                    mine = self._flights[key] = concurrent.futures.Future()
+            if flight is None:
+                return await self._lead(key, asked, request, mine)
+            with contextlib.suppress(concurrent.futures.CancelledError):
+                return await asyncio.shield(asyncio.wrap_future(flight))
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise asyncio.CancelledError
+
+    async def _lead(
+        self,
+        key: str,
+        asked: dict[str, Any],
+        request: lm15.Request,
+        flight: concurrent.futures.Future[dict[str, Any]],
+    ) -> dict[str, Any]:
+        try:
+            record = await self._call(key, asked, request)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                flight.set_exception(error)
+                flight.exception()  # retrieved: nobody may be following
+            else:
+                flight.cancel()
+            raise
+        else:
+            flight.set_result(record)
+            return record
+        finally:
+            with self._lock:
+                self._flights.pop(key, None)
+
+    async def _call(self, key: str, asked: dict[str, Any], request: lm15.Request) -> dict[str, Any]:
+        start, waited = time.perf_counter(), 0.0
+        error: dict[str, Any] | None = None
+        response: lm15.Response | None = None
+        attempts = 1
+        async with self.gate or contextlib.nullcontext():
+            waited = time.perf_counter() - start
+            try:
+                response = await self.inner.complete(request)
+            except lm15.LM15Error as fault:
+                attempts = getattr(fault, "attempts", 1)
+                final = faults.final(fault, address=self.address, stage=STAGE.get())
+                if isinstance(final, ServerRefused):
+                    raise final from None  # nothing was asked of a model, so there is nothing to record
+                error = faults.describe(final)
+        record = {
+            "key": key,
+            "kind": "call",
+            "stage": STAGE.get(),
+            **asked,
+            "address": self.address,
+            **(_said(response) if response else {}),
+            "seconds": round(time.perf_counter() - start - waited, 6),
+            "attempts": (response.provider_data or {}).get("attempts", 1) if response else attempts,  # type: ignore[union-attr]
+            "error": error,
+        }
+        if self.journal is not None:
+            self.journal.append(record)
+        return record
+
+
+def prompt_of(request: lm15.Request) -> str | list[list[str]]:
+    """What a request shows the model: the text of a single user message, else ``[[role, text], …]``."""
+    system = [["system", _text(request.system)]] if request.system else []
+    messages = system + [[message.role, _text(message.parts)] for message in request.messages]
+    return messages[0][1] if len(messages) == 1 and messages[0][0] == "user" else messages
+
+
+def _text(parts: Any) -> str:
+    if isinstance(parts, str):
+        return parts
+    return "\n".join(part.text if hasattr(part, "text") else repr(part) for part in parts)
+
+
+_PARAMETERS = (
+    "temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty",
+    "response_format", "logprobs", "extensions",
+)  # fmt: skip
+
+
+def _parameters(config: lm15.Config) -> dict[str, Any]:
+    set_ones = {name: value for name in _PARAMETERS if (value := getattr(config, name)) is not None}
+    if config.stop:
+        set_ones["stop"] = list(config.stop)
+    if config.reasoning is not None:
+        set_ones["reasoning"] = repr(config.reasoning)
+    return set_ones
+
+
+def _said(response: lm15.Response) -> dict[str, Any]:
+    """The part of a record that the model gave."""
+    usage = response.usage
+    parts = response.message.parts
+    return {
+        "reply": "".join(part.text for part in parts if isinstance(part, lm15.TextPart)),
+        "reasoning": "".join(part.text for part in parts if isinstance(part, lm15.ThinkingPart)),
+        "finish": response.finish_reason,
+        **({"logprobs": [[t.token, t.logprob] for t in response.logprobs]} if response.logprobs else {}),
+        "tokens_in": usage.input_tokens,
+        "tokens_out": usage.output_tokens,
+        "tokens_cached": usage.cache_read_tokens,
+        "cost": (response.provider_data or {}).get("cost"),
+    }
+
+
+def _response(record: Mapping[str, Any], model: str) -> lm15.Response:
+    parts: list[Any] = []
+    if record["reasoning"]:
+        parts.append(lm15.ThinkingPart(text=record["reasoning"]))
+    parts.append(lm15.TextPart(text=record["reply"]))
+    scores = record.get("logprobs")
+    return lm15.Response(
+        id=None,
+        model=model,
+        message=lm15.Message(role="assistant", parts=tuple(parts)),
+        finish_reason=record["finish"],
+        usage=lm15.Usage(
+            input_tokens=record["tokens_in"],
+            output_tokens=record["tokens_out"],
+            cache_read_tokens=record["tokens_cached"],
+        ),
+        logprobs=tuple(lm15.TokenLogprob(token=token, logprob=value) for token, value in scores) if scores else None,
+    )
+
+
+def _event(record: Mapping[str, Any]) -> str:
+    if not record["reply"].strip():
+        return "empty_reply"
+    return "cut_reply" if record["finish"] == "length" else ""
+
+
+def _replayed(record: Mapping[str, Any]) -> Exception:
+    error = faults.restore(record["error"])
+    if isinstance(error, ModelError):
+        error.stage = STAGE.get()
+        note(record["key"], "error")
+    return error

@@ -1,0 +1,171 @@
+"""The `dspy.LM` that `connect()` returns: keeps each call's sample, names its stage, raises the package's own errors.
+
+DSPy strips `rollout_id` and `n` before an engine sees a request, so three samples of one prompt would arrive equal. This
+subclass splits `n` itself and carries (rollout_id, i) beside the request. Engines are asynchronous only; synchronous
+callers come over the bridge. DSPy's own cache and retries are off: the journal is the cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import dspy
+from dspy import lm15
+from dspy._vendor.lm15.result import response_to_events
+from dspy.utils.exceptions import LMError
+
+from blendfilter.context import SAMPLE, STAGE, Sample, setting
+from blendfilter.errors import BlendFilterError
+from blendfilter.journal import Journal
+from blendfilter.lm import bridge
+from blendfilter.lm.gate import Gate
+from blendfilter.lm.journaled import Engine, JournaledEngine
+from blendfilter.lm.profiles import Profile
+
+
+class ConnectedLM(dspy.LM):
+    """A language model with its engine, as `connect()` makes it.
+
+    Args:
+        model: the name a server knows it by.
+        engine: the asynchronous engine that calls it (retries included).
+        identity: what tells this model's calls from another's: `label`, `endpoint`, `options`.
+        address: where it is, for messages and records.
+        state: the arguments that `connect()` was given (never a key), for saving and loading.
+        journal, gate: see `JournaledEngine`.
+        defaults: temperature, top_p, max_tokens and the like.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        engine: Engine,
+        *,
+        profile: Profile,
+        identity: Mapping[str, Any] | None = None,
+        address: str = "",
+        state: Mapping[str, Any] | None = None,
+        journal: Journal | None = None,
+        gate: Gate | None = None,
+        **defaults: Any,
+    ) -> None:
+        self.inner = engine
+        self.profile = profile
+        self.identity = dict(identity or {})
+        self.address = address
+        self.state = dict(state or {})
+        journaled = JournaledEngine(engine, model=model, address=address, journal=journal, gate=gate, **self.identity)
+        super().__init__(
+            f"blendfilter/{model}",
+            engine=_Synchronous(journaled),
+            async_engine=_Asynchronous(journaled),
+            cache=False,
+            num_retries=0,
+            **defaults,
+        )
+        self.name = model
+        self.journal = journal
+
+    def with_journal(self, journal: Journal | None, gate: Gate | None = None) -> ConnectedLM:
+        """The same model, its calls kept in `journal` and counted by `gate`."""
+        return type(self)(
+            self.name,
+            self.inner,
+            profile=self.profile,
+            identity=self.identity,
+            address=self.address,
+            state=self.state,
+            journal=journal,
+            gate=gate,
+            **{name: value for name, value in self.kwargs.items() if value is not None},
+        )
+
+    @property
+    def offline(self) -> bool:
+        """Whether this is the rule-based reader, whose scores say nothing about a model."""
+        return self.name == "offline"
+
+    def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        return bridge.run(self.acall(prompt, messages=messages, **kwargs), "lm")
+
+    async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        """As `dspy.LM.acall`. Raises: `ServerRefused`, `ModelError`, `ReplayMiss` of this package."""
+        options = {**self.kwargs, **kwargs}
+        n = int(options.get("n") or options.get("num_generations") or 1)
+        rollout = options.get("rollout_id")
+        if n == 1:
+            return await self._one(Sample(rollout), prompt, messages, kwargs)
+        kwargs = {**kwargs, "n": 1, "num_generations": None}
+        each = [self._one(Sample(rollout, i), prompt, messages, kwargs) for i in range(n)]
+        return [output for outputs in await asyncio.gather(*each) for output in outputs]
+
+    async def _one(self, sample: Sample, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Any:
+        stage = STAGE.get() or _stage_in_caller()
+        with setting(SAMPLE, sample), setting(STAGE, stage):
+            try:
+                return await super().acall(prompt, messages=messages, **kwargs)
+            except LMError as error:
+                # DSPy wraps what an engine raises; our errors already say what, where and the next move.
+                if isinstance(error.__cause__, BlendFilterError):
+                    raise error.__cause__ from None
+                raise
+
+    def _get_initial_kwargs(self, **kwargs: Any) -> dict[str, Any]:
+        # What a model family refuses is the profile's business; DSPy's own checks would refuse temperature 0 here.
+        return {name: value for name, value in kwargs.items() if value is not None}
+
+    def dump_state(self) -> dict[str, Any]:
+        """What `connect()` needs to make this model again; never a key."""
+        return {"_dspy_lm_class": f"{type(self).__module__}.{type(self).__qualname__}", **self.state}
+
+    @classmethod
+    def load_state(cls, state: Mapping[str, Any], *, allow_custom_lm_class: bool = False) -> ConnectedLM:
+        """The model again, through `connect()`."""
+        from blendfilter.lm.connect import connect
+
+        given = {name: value for name, value in state.items() if name != "_dspy_lm_class"}
+        return connect(given.pop("name"), **given)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ConnectedLM:
+        return self.copy()  # type: ignore[no-any-return]  # engines and clients are shared, settings are not
+
+
+class _Asynchronous:
+    """DSPy's asynchronous engine over ours; a stream is the whole reply in one piece."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        return await self._engine.complete(request)
+
+    async def stream(self, request: lm15.Request) -> Any:
+        for event in response_to_events(await self._engine.complete(request)):
+            yield event
+
+
+class _Synchronous:
+    """The same over the bridge."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        return bridge.run(self._engine.complete(request), "lm")  # type: ignore[arg-type]
+
+    def stream(self, request: lm15.Request) -> Any:
+        yield from response_to_events(self.complete(request))
+
+
+def _stage_in_caller() -> str:
+    """The name of the predictor that asks, by its attribute path in the outermost module that was called."""
+    modules = dspy.settings.caller_modules or []
+    if not modules:
+        return ""
+    asking = modules[-1]
+    for name, predictor in modules[0].named_predictors():
+        if predictor is asking:
+            return str(name).removesuffix(".predict").removeprefix("self") or type(asking).__name__.lower()
+    return type(asking).__name__.lower()

@@ -1,0 +1,148 @@
+"""A rule-based reader that answers rendered prompts: no model, no network, always the same reply.
+
+It shows the pipeline, not its quality. It truly reads the prompt: the last line says what is asked (the cue), the block
+above it holds question, knowledge and context, and the reply has the shape that this kind of prompt asks for.
+Input: the prompt's text. Output: the reply's text. It raises on no text and takes time linear in its length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from blendfilter.lm.offline_answers import (
+    UNKNOWN,
+    answer_to,
+    concluded,
+    reading_of,
+    reasoning_about,
+    relevant_to,
+    shared_words,
+)
+from blendfilter.lm.offline_chat import asks_for_fields, fill_fields
+from blendfilter.lm.offline_prompt import THINK, Sheet, take_apart
+from blendfilter.lm.offline_reading import bare_title, split_line, stems
+from blendfilter.lm.offline_spans import Kind, is_yes_no, kind_of, names_in
+
+_VERDICT = re.compile(r"^\W{0,8}knowledge\W{0,3}(\d{1,6})\b(.{0,60})", re.IGNORECASE | re.MULTILINE)
+_DENIED = re.compile(r"\b(?:not|irrelevant|unrelated|no)\b", re.IGNORECASE)
+_SOUGHT = {
+    Kind.PERSON: "the person",
+    Kind.PLACE: "the place",
+    Kind.TIME: "the date",
+    Kind.COUNT: "the number",
+    Kind.PEOPLE: "the nationality",
+    Kind.YES_NO: "whether this holds",
+    Kind.THING: "the name",
+}
+
+
+def read(prompt: str) -> str:
+    """The reply to a rendered prompt (or to chat messages joined by blank lines).
+
+    >>> read("Knowledge:\\nOrm Pier | Orm Pier opened in 1871.\\nQuestion: When did Orm Pier open?\\nAnswer:")
+    '1871'
+    >>> read("Question: When did Orm Pier open?\\nTopic:")
+    'Orm Pier'
+    """
+    if asks_for_fields(prompt):
+        return fill_fields(prompt)
+    sheet = take_apart(prompt)
+    return _REPLIES.get(sheet.cue, _answer)(sheet)
+
+
+def _think(sheet: Sheet) -> str:
+    """Reasoning from the knowledge, or from nothing, and the answer in its last sentence."""
+    answer = answer_to(sheet.question, sheet.passages, sheet.wants_yes_or_no)
+    return f"{reasoning_about(sheet.question, sheet.passages)}\nSo the answer is {answer}."
+
+
+def _passage(sheet: Sheet) -> str:
+    """A passage from the question's own words: it names what is asked about and claims nothing of it."""
+    words = _content_words(sheet.question)
+    if not words:
+        return "This passage has no subject."
+    subject = _topic(sheet)
+    return (
+        f"This passage is about {subject}. It brings together {_listed(words)}. "
+        f"Who knows {subject} can tell {_SOUGHT[kind_of(sheet.question)]} that is asked for."
+    )
+
+
+def _topic(sheet: Sheet) -> str:
+    """The question's names, at most two; else its first content words that stand side by side."""
+    names = list(dict.fromkeys(names_in(sheet.question)))[:2]
+    if names:
+        return " and ".join(name[:120] for name in names)
+    return " ".join(_content_words(sheet.question)[:4]) or UNKNOWN
+
+
+def _content_words(question: str) -> list[str]:
+    """The question's words without stop words, each once, at most twelve."""
+    return list(dict.fromkeys(word for word in re.findall(r"[\w’'-]+", question) if stems(word)))[:12]
+
+
+def _listed(words: list[str]) -> str:
+    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else words[0]
+
+
+def _relevance(sheet: Sheet) -> str:
+    """One line for each numbered passage: relevant or not, and by which words."""
+    kept = set(relevant_to(sheet.question, sheet.passages))
+    chain = {sentence.passage: sentence for sentence in reading_of(sheet.question, sheet.passages).chosen}
+    if not sheet.passages:
+        return "There is no knowledge to judge."
+    lines = []
+    for number, line in enumerate(sheet.passages):
+        verdict = "is relevant" if number in kept else "is not relevant"
+        told = bare_title(split_line(line)[0]) or "this passage"
+        why = _why(sheet.question, line, number in chain)
+        lines.append(f"Knowledge {number} {verdict}: {told[:120]} {why}.")
+    return "\n".join(lines)
+
+
+def _why(question: str, line: str, in_chain: bool) -> str:
+    words = shared_words(question, line)[:8]
+    shares = f"shares {_listed(words)} with the question" if words else "shares no word with the question"
+    return f"{shares} and is a step towards the answer" if in_chain else shares
+
+
+def _ids(sheet: Sheet) -> str:
+    """The numbers that the check's reply calls relevant; by overlap where it names none."""
+    count = len(sheet.passages)
+    verdicts = {
+        int(match[1]): not _DENIED.search(match[2].partition(":")[0])
+        for match in _VERDICT.finditer(sheet.context)
+        if int(match[1]) < count
+    }
+    chosen = [number for number in sorted(verdicts) if verdicts[number]]
+    if not chosen and not (verdicts and sheet.offers_none):
+        chosen = list(relevant_to(sheet.question, sheet.passages))
+    if not chosen:
+        return "none" if sheet.offers_none or not count else "0"
+    return ", ".join(map(str, chosen))
+
+
+def _answer(sheet: Sheet) -> str:
+    """What the context concludes; else an answer from the context's or the knowledge's own sentences."""
+    lines = sheet.passages or tuple(line.strip() for line in sheet.context.split("\n") if line.strip())
+    answer = concluded(sheet.context) or answer_to(sheet.question, lines, sheet.wants_yes_or_no)
+    if sheet.wants_yes_or_no or is_yes_no(sheet.question):
+        return _yes_or_no(answer, sheet.question, lines)
+    return answer
+
+
+def _yes_or_no(answer: str, question: str, lines: tuple[str, ...]) -> str:
+    first = re.match(r"yes\b|no\b|true\b|false\b", answer.lower())
+    said = first[0] if first else answer_to(question, lines, True)
+    return "Yes" if said in ("yes", "true") else "No"
+
+
+_REPLIES: dict[str, Callable[[Sheet], str]] = {
+    THINK: _think,
+    "Passage:": _passage,
+    "Topic:": _topic,
+    "Relevance:": _relevance,
+    "Ids:": _ids,
+    "Answer:": _answer,
+}

@@ -1,0 +1,152 @@
+"""Finding the sentences that bear on a question: word overlap, weighted by rarity, followed from hop to hop.
+
+Input: a question and passages as lines ``Title | text``. Output: `Reading`, the two or three sentences most to the
+point, in the order in which they were found. The weight of a word is its idf over the sentences shown. After a sentence
+is taken, the words it covers count little, and passages that it names (or that name its title) count more: that is the
+next hop.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from blendfilter.text import sentences
+
+WORD = re.compile(r"\w+", re.UNICODE)
+_IN_BRACKETS = re.compile(r"\s*\([^()]*\)\s*$")
+_STOP = """
+a an and are as at be been being both but by can could did do does for from had has have he her hers him his how if in
+into is it its many may might much no nor not of on or other same shall she should so some such than that the their them
+then there these they this those to was were what when where which while who whom whose why will with would yes you your
+also one name named called known
+"""
+STOP_WORDS = frozenset(_STOP.split())
+_ENDING = re.compile(r"(?<=\w{3})(?:s|(?<=\w{4})(?:ed|ing))$(?<!ss)")
+_STEM = 6
+"""Words agree when their first six letters do: the simplest stemmer that joins "directed" and "director"."""
+_COVERED = 0.15
+_BRIDGE = 0.9
+
+
+class Sentence(NamedTuple):
+    """One sentence with where it stands: the passage's number, its title, and the stems of its words."""
+
+    passage: int
+    title: str
+    text: str
+    stems: frozenset[str]
+    title_stems: frozenset[str]
+
+
+class Reading(NamedTuple):
+    """What was found for a question: the chosen sentences, each passage's score, and how rare each word is."""
+
+    chosen: tuple[Sentence, ...]
+    scores: tuple[float, ...]
+    idf: dict[str, float]
+    wanted: frozenset[str]
+
+
+def stem(word: str) -> str:
+    """The form under which words are compared."""
+    return _ENDING.sub("", word.lower())[:_STEM]
+
+
+def stems(text: str) -> frozenset[str]:
+    """The stems of the content words of `text`.
+
+    >>> sorted(stems("Who directed the two films?"))
+    ['direct', 'film', 'two']
+    """
+    return frozenset(stem(word) for word in WORD.findall(text.lower()) if word not in STOP_WORDS)
+
+
+def bare_title(title: str) -> str:
+    """A title without the bracket that tells it from its namesakes.
+
+    >>> bare_title("Brackwater (1951 film)")
+    'Brackwater'
+    """
+    return _IN_BRACKETS.sub("", title).strip() or title.strip()
+
+
+def split_line(line: str) -> tuple[str, str]:
+    """Title and text of a passage's line; the title is empty where there is none."""
+    title, bar, text = line.partition(" | ")
+    return (title.strip(), text.strip()) if bar else ("", line.strip())
+
+
+@lru_cache(maxsize=4096)
+def _studied(line: str) -> tuple[tuple[str, str, frozenset[str], frozenset[str]], ...]:
+    """A passage's sentences with their stems; kept, because one question shows the same passage to several prompts."""
+    title, text = split_line(line)
+    named = stems(bare_title(title))
+    return tuple((title, part, stems(part), named) for part in (sentence.text for sentence in sentences(text)))
+
+
+def read_passages(question: str, lines: Sequence[str], hops: int = 3) -> Reading:
+    """The sentences of `lines` that bear on `question`, at most `hops` of them, and the score of every passage."""
+    shown = tuple(
+        Sentence(number, title, text, words, named)
+        for number, line in enumerate(lines)
+        for title, text, words, named in _studied(line)
+    )
+    wanted = stems(question)
+    idf = _idf(shown, wanted)
+    worth = [_worth(sentence, idf) for sentence in shown]
+    scores = [0.0] * len(lines)
+    for sentence, value in zip(shown, worth, strict=True):
+        scores[sentence.passage] = max(scores[sentence.passage], value)
+    return Reading(_follow(shown, worth, idf, hops), tuple(scores), idf, wanted)
+
+
+def _idf(shown: Sequence[Sentence], wanted: frozenset[str]) -> dict[str, float]:
+    """The rarity of each wanted word over the sentences shown."""
+    counts = Counter(word for sentence in shown for word in wanted & (sentence.stems | sentence.title_stems))
+    return {word: math.log(1 + len(shown) / counts[word]) for word in sorted(counts)}
+
+
+def _weigh(words: Iterable[str], idf: dict[str, float]) -> float:
+    """Sum of rarities; sorted, so that the last digit never depends on the order of a set."""
+    return sum(idf[word] for word in sorted(words))
+
+
+def _worth(sentence: Sentence, idf: dict[str, float]) -> float:
+    """Overlap with the question; a title's words count in each of its sentences, a little less where not repeated."""
+    own = idf.keys() & sentence.stems
+    return _weigh(own, idf) + 0.8 * _weigh((idf.keys() & sentence.title_stems) - own, idf)
+
+
+def _follow(
+    shown: Sequence[Sentence], worth: Sequence[float], idf: dict[str, float], hops: int
+) -> tuple[Sentence, ...]:
+    """Take the best sentence, then the best that goes on from there, until nothing new is found."""
+    chosen: list[Sentence] = []
+    values = list(worth)
+    scale = max(values, default=0.0)
+    for _ in range(hops):
+        best = max(range(len(values)), key=lambda i: (values[i], -i), default=-1)
+        if best < 0 or values[best] <= 0.2 * scale or scale <= 0.0:
+            break
+        taken = shown[best]
+        chosen.append(taken)
+        covered = frozenset(word for each in chosen for word in each.stems | each.title_stems)
+        lighter = {word: value * (_COVERED if word in covered else 1.0) for word, value in idf.items()}
+        values = [
+            -1.0 if each in chosen else _worth(each, lighter) + _BRIDGE * scale * _linked(taken, each) for each in shown
+        ]
+    return tuple(chosen)
+
+
+def _linked(taken: Sentence, other: Sentence) -> float:
+    """How strongly `other` goes on from `taken`: 1 where `taken` names its passage, less the other way round."""
+    if not other.title_stems or other.title_stems == taken.title_stems:
+        return 0.0
+    if other.title_stems <= taken.stems:
+        return 0.5
+    return 0.25 if taken.title_stems and taken.title_stems <= other.stems else 0.0

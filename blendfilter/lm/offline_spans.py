@@ -1,0 +1,229 @@
+"""Picking an answer span: candidates from the chosen sentences, judged by the kind of question and by nearness.
+
+Input: a question and its `Reading`. Output: a span that stands in the passages, or "" where nothing fits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from blendfilter.lm.offline_reading import STOP_WORDS, WORD, Reading, Sentence, bare_title, stem, stems
+
+_MONTH = (
+    "(?:January|February|March|April|May|June|July|August|September|October|November|December"
+    "|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)"
+)
+DATE = re.compile(
+    rf"\b(?:\d{{1,2}} {_MONTH},? \d{{3,4}}"
+    rf"|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?, ?\d{{3,4}}|{_MONTH},? \d{{4}}|1\d{{3}}|20\d{{2}})\b"
+)
+_COUNT_WORDS = (
+    "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen"
+    "|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred"
+)
+NUMBER = re.compile(rf"\b(?:\d[\d,]*(?:\.\d+)?(?: (?:million|billion|thousand|percent))?|(?:{_COUNT_WORDS}))\b", re.I)
+_CAPITAL = r"[^\W\d_a-zß-öø-ÿ][\w’'&.-]*"
+NAME = re.compile(
+    rf"{_CAPITAL}(?:(?:(?: (?:of|the|de|la|le|van|von|der|da|di|du|and|for|in|on|at|&)){{1,2}})? {_CAPITAL})*"
+)
+QUOTED = re.compile(r"[\"“]([^\"“”]{2,80})[\"”]")
+_AUXILIARY = re.compile(
+    r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|may|might|must)\b", re.IGNORECASE
+)
+_TIME = re.compile(r"\b(?:when|(?:what|which|in what|in which) (?:year|date|month|day|decade))\b", re.IGNORECASE)
+_COUNT = re.compile(
+    r"\bhow (?:many|much|old|long|tall|far|large|big|high)\b|\b(?:population|number) of\b|\bwhat number\b",
+    re.IGNORECASE,
+)
+_PLACE = re.compile(
+    r"\bwhere\b|\b(?:what|which)(?: \w+){0,2} (?:city|town|country|state|county|place|village|island|region|province"
+    r"|borough|continent|river|nation|district|neighbou?rhood|location)\b|\b(?:city|country|state|place of \w+)\b",
+    re.IGNORECASE,
+)
+_PERSON = re.compile(
+    r"\b(?:who|whom|whose)\b|\b(?:what|which)(?: \w+){0,3} (?:\w+(?:ist|er|or|ian)|person|man|woman|king|queen"
+    r"|actress|president|poet|band|group|team)\b",
+    re.IGNORECASE,
+)
+_PEOPLE_WORD = re.compile(r"\bnationality\b|\bethnicity\b", re.IGNORECASE)
+_AFTER_IS = re.compile(rf"\b(?:is|was|are|were) (?:an?|the) (?:[a-z-]+ ){{0,3}}({_CAPITAL})")
+_PLACE_BEFORE = frozenset(["in", "at", "from", "near", "to", "of", "into", "through", "outside"])
+_EDGE = " .,;:'’&-"
+_MOST = 60
+"""Candidates looked at in one sentence: keeps a sentence of any length at linear cost."""
+
+
+class Kind(Enum):
+    """What a question asks for."""
+
+    YES_NO = "yes_no"
+    PERSON = "person"
+    TIME = "time"
+    COUNT = "count"
+    PLACE = "place"
+    PEOPLE = "nationality"
+    THING = "thing"
+
+
+class Span(NamedTuple):
+    """A candidate answer: its text, where it starts in its sentence, and what it looks like."""
+
+    text: str
+    start: int
+    kind: str
+
+
+def kind_of(question: str) -> Kind:
+    """What `question` asks for, by its words.
+
+    >>> kind_of("In which year was the pier built?").value, kind_of("Is the pier old?").value
+    ('time', 'yes_no')
+    """
+    if is_yes_no(question):
+        return Kind.YES_NO
+    rules = (
+        (_PEOPLE_WORD, Kind.PEOPLE),
+        (_TIME, Kind.TIME),
+        (_COUNT, Kind.COUNT),
+        (_PLACE, Kind.PLACE),
+        (_PERSON, Kind.PERSON),
+    )
+    return next((kind for pattern, kind in rules if pattern.search(question)), Kind.THING)
+
+
+def is_yes_no(question: str) -> bool:
+    """Whether the question opens like one that wants yes or no, and offers no choice.
+
+    >>> is_yes_no("Are both towns in Wales?"), is_yes_no("Is Orm or Kerry older?")
+    (True, False)
+    """
+    return bool(_AUXILIARY.match(question.lstrip(" \"'“"))) and not re.search(r"\w,? or [A-Z\"“]", question)
+
+
+def spans(sentence: str) -> list[Span]:
+    """All candidate answers in a sentence, from left to right within each kind."""
+    found = [Span(match[0], match.start(), "date") for match in _some(DATE, sentence)]
+    found += [Span(match[0], match.start(), "number") for match in _some(NUMBER, sentence)]
+    found += [Span(match[1], match.start(1), "quoted") for match in _some(QUOTED, sentence)]
+    for match in _some(NAME, sentence):
+        found += _names(match[0], match.start())
+    return found
+
+
+def _some(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    return (match for _, match in zip(range(_MOST), pattern.finditer(text), strict=False))
+
+
+def names_in(text: str) -> list[str]:
+    """The names and quoted titles of a text, in its order, without those inside another one.
+
+    >>> names_in("Who directed the film Brackwater Rising?")
+    ['Brackwater Rising']
+    """
+    quoted = [Span(match[1], match.start(1), "quoted") for match in _some(QUOTED, text)]
+    inside = {at for span in quoted for at in range(span.start, span.start + len(span.text))}
+    plain = [
+        span
+        for match in _some(NAME, text)
+        if match.start() not in inside and (span := next(_names(match[0], match.start()), None))
+    ]
+    return [span.text for span in sorted([*quoted, *plain], key=lambda span: span.start)]
+
+
+def _names(text: str, start: int) -> Iterator[Span]:
+    """A capitalised run without leading stop words; also its parts around "and", which may join two names."""
+    text, start = _without_opening(text, start)
+    clean = text.rstrip(_EDGE)
+    if not clean:
+        return
+    yield Span(clean, start, "name")
+    if " and " in clean:
+        left, _, right = clean.partition(" and ")
+        yield Span(left.rstrip(_EDGE), start, "name")
+        yield Span(right, start + len(left) + 5, "name")
+
+
+def _without_opening(text: str, start: int) -> tuple[str, int]:
+    """`text` without the stop words it opens with ("The Ormskerry Pier" -> "Ormskerry Pier")."""
+    while True:
+        word, space, rest = text.partition(" ")
+        if word.lower().strip(_EDGE) not in STOP_WORDS:
+            return text, start
+        text, start = rest, start + len(word) + len(space)
+        if not rest:
+            return "", start
+
+
+def pick(question: str, reading: Reading) -> str:
+    """The best answer span for `question` among the chosen sentences, "" where there is none."""
+    kind = kind_of(question)
+    if kind is Kind.PEOPLE and (found := _nationality(reading)):
+        return found
+    asked = stems(question)
+    lowered = question.lower()
+    best, best_score = "", 0.0
+    for order, sentence in enumerate(reading.chosen):
+        near = _landmarks(sentence.text, reading.idf)
+        for span in [*spans(sentence.text), *_title_span(sentence)]:
+            own = stems(span.text)
+            if (own and own <= asked) or (not own and span.text.lower() in lowered):
+                continue
+            score = _fit(kind, span, sentence.text) * (1.0 + _nearness(span, near)) * (1.0 - 0.1 * order)
+            if score > best_score:
+                best, best_score = span.text, score
+    return best
+
+
+def _title_span(sentence: Sentence) -> list[Span]:
+    """The passage's own name is a candidate too: sentences often speak of it as "he" or "it"."""
+    return [Span(bare_title(sentence.title), -1, "title")] if sentence.title else []
+
+
+def _nationality(reading: Reading) -> str:
+    """The capitalised word in "was an American painter"."""
+    for sentence in reversed(reading.chosen):
+        if match := _AFTER_IS.search(sentence.text):
+            return match[1].strip(_EDGE)
+    return ""
+
+
+def _landmarks(text: str, idf: dict[str, float]) -> list[tuple[int, float]]:
+    """Where in `text` the question's words stand, and how rare they are."""
+    hits = ((match.start(), idf.get(stem(match[0]), 0.0)) for match in WORD.finditer(text))
+    return [(at, weight) for at, weight in hits if weight][:_MOST]
+
+
+def _nearness(span: Span, landmarks: list[tuple[int, float]]) -> float:
+    """How close the question's words stand to the span; a title stands beside everything said of it."""
+    if span.kind == "title":
+        return 0.5 * sum(weight for _, weight in landmarks[:8]) / 8
+    middle = span.start + len(span.text) / 2
+    return sum(weight / (1.0 + abs(middle - at) / 12) for at, weight in landmarks)
+
+
+_FIT: dict[Kind, dict[str, float]] = {
+    Kind.TIME: {"date": 1.0, "number": 0.2, "name": 0.05, "title": 0.01, "quoted": 0.01},
+    Kind.COUNT: {"number": 1.0, "date": 0.3, "name": 0.05, "title": 0.01, "quoted": 0.01},
+    Kind.PLACE: {"name": 1.0, "title": 0.6, "quoted": 0.2, "date": 0.02, "number": 0.02},
+    Kind.PERSON: {"name": 1.0, "title": 1.0, "quoted": 0.3, "date": 0.02, "number": 0.02},
+    Kind.THING: {"name": 1.0, "title": 1.0, "quoted": 1.0, "date": 0.3, "number": 0.3},
+    Kind.PEOPLE: {"name": 1.0, "title": 0.2, "quoted": 0.1, "date": 0.02, "number": 0.02},
+    Kind.YES_NO: {"name": 1.0, "title": 1.0, "quoted": 1.0, "date": 0.5, "number": 0.5},
+}
+
+
+def _fit(kind: Kind, span: Span, sentence: str) -> float:
+    """How well a span's look suits the kind of question."""
+    fit = _FIT[kind][span.kind]
+    if kind is Kind.PERSON and span.kind in ("name", "title") and not 2 <= span.text.count(" ") + 1 <= 4:
+        fit *= 0.5
+    if kind in (Kind.PERSON, Kind.PLACE) and span.kind == "name":
+        before = sentence[: max(0, span.start)][-16:].split()
+        after_place_word = bool(before) and before[-1].lower() in _PLACE_BEFORE
+        fit *= 1.5 if after_place_word == (kind is Kind.PLACE) else 0.7
+    if kind is Kind.COUNT and span.kind == "number" and DATE.fullmatch(span.text):
+        fit *= 0.2
+    return fit

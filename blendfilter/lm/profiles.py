@@ -1,0 +1,199 @@
+"""What a model family accepts on the wire, and how its thinking is told from its reply.
+
+Input: a model's name, or a reply's text. Output: a `Profile`, or (reasoning, reply). Families are known by name; what
+a name does not tell, the server's own refusals teach (`Learned`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from blendfilter.errors import BadArgument
+
+EFFORTS = ("off", "minimal", "low", "medium", "high")
+"""How much thinking can be asked for; `off` is `thinking=False`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What one model family accepts. The default accepts everything and does not think.
+
+    Attributes:
+        accepts_stop: `stop` may be sent, while it does not think: a stop string inside the thinking would end the call
+            before the reply. The reply is cut at the stop strings on this end in any case.
+        accepts_temperature: the sampling settings (temperature, top_p, penalties, log-probabilities) may be sent.
+        max_tokens_param: the name of the cap on the reply's tokens.
+        thinks: thinks before it replies unless told not to.
+        thinking_tokens: added to the cap where it thinks, since thinking counts against it.
+        switch: how thinking is steered: `reasoning_effort`, or a flag of the chat template
+            (`enable_thinking`, `thinking`) in `chat_template_kwargs`; None where it cannot be.
+        off: the word of `reasoning_effort` that comes nearest to no thinking.
+        can_stop_thinking: the switch really turns it off (else `off` only makes it short).
+        json_schema: the server can hold a reply to a JSON schema; None: unknown.
+    """
+
+    accepts_stop: bool = True
+    accepts_temperature: bool = True
+    max_tokens_param: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    thinks: bool = False
+    thinking_tokens: int = 0
+    switch: Literal["reasoning_effort", "enable_thinking", "thinking"] | None = None
+    off: str = "none"
+    can_stop_thinking: bool = False
+    json_schema: bool | None = None
+
+    def thinks_at(self, effort: str | None) -> bool:
+        """Whether a reply comes with thinking at this effort (None: as the model likes)."""
+        if effort is None:
+            return self.thinks
+        if effort == "off":
+            return self.thinks and not self.can_stop_thinking
+        return self.thinks or self.switch is not None
+
+    def steering(self, effort: str | None) -> dict[str, Any]:
+        """The request fields that ask for `effort`; none where the family has no switch.
+
+        >>> profile_for("Qwen/Qwen3-8B").steering("off")
+        {'chat_template_kwargs': {'enable_thinking': False}}
+        >>> profile_for("gpt-5-mini").steering("low")
+        {'reasoning_effort': 'low'}
+        """
+        if effort is None or self.switch is None:
+            return {}
+        if self.switch == "reasoning_effort":
+            return {"reasoning_effort": self.off if effort == "off" else effort}
+        return {"chat_template_kwargs": {self.switch: effort != "off"}}
+
+
+_OPENAI = Profile(max_tokens_param="max_completion_tokens", json_schema=True)
+_REASONING = replace(
+    _OPENAI,
+    accepts_stop=False,
+    accepts_temperature=False,
+    thinks=True,
+    thinking_tokens=8192,
+    switch="reasoning_effort",
+    off="low",
+)
+_OPEN = Profile(thinks=True, thinking_tokens=4096)
+
+_FAMILIES: tuple[tuple[str, Profile], ...] = (
+    (r"gpt-5[\w.-]*-chat", _OPENAI),
+    (r"gpt-5\.\d", replace(_REASONING, off="none", can_stop_thinking=True)),
+    (r"gpt-5", replace(_REASONING, off="minimal")),
+    (r"o[134](?:-|$)", _REASONING),
+    (r"gpt-oss", replace(_OPEN, switch="reasoning_effort", off="low")),
+    (r"qwen-?3[\w.-]*(?:instruct|coder)", Profile()),
+    (r"qwen-?3[\w.-]*thinking", _OPEN),
+    (r"qwen-?3", replace(_OPEN, switch="enable_thinking", can_stop_thinking=True)),
+    (r"deepseek-v3\.[1-9]", replace(_OPEN, thinks=False, switch="thinking", can_stop_thinking=True)),
+    (r"deepseek-(?:r\d|reasoner)|qwq|magistral", _OPEN),
+)
+_COMPILED = tuple((re.compile(rf"(?:^|[^a-z0-9])(?:{pattern})"), profile) for pattern, profile in _FAMILIES)
+
+
+def profile_for(model: str) -> Profile:
+    """The profile of the family that `model` belongs to, by its name with or without an owner; else the default.
+
+    >>> profile_for("openai/o3-mini").accepts_stop, profile_for("gpt-4o-mini").accepts_stop
+    (False, True)
+    """
+    name = model.lower()
+    return next((profile for pattern, profile in _COMPILED if pattern.search(name)), Profile())
+
+
+def effort_of(thinking: bool | None, reasoning: str | None) -> str | None:
+    """The one dial behind `thinking=` and `reasoning=`; None leaves it to the model.
+
+    Raises:
+        BadArgument: no such effort, or the two contradict each other.
+
+    >>> effort_of(False, None), effort_of(None, "low"), effort_of(True, None)
+    ('off', 'low', 'medium')
+    """
+    if reasoning is not None and reasoning not in EFFORTS:
+        raise BadArgument(f"no reasoning effort '{reasoning}' (known: {', '.join(EFFORTS)})")
+    if thinking is None:
+        return reasoning
+    if reasoning is not None and thinking == (reasoning == "off"):
+        raise BadArgument(f"thinking={thinking} and reasoning='{reasoning}' contradict each other: give one of them")
+    return reasoning or ("medium" if thinking else "off")
+
+
+_CAPS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+
+
+class Learned:
+    """The parameters that one server has refused; kept by an engine for its life.
+
+    >>> learned = Learned()
+    >>> learned.learn("max_tokens"); learned.learn("stop")
+    >>> learned.fit({"model": "m", "max_tokens": 9, "stop": ["x"]})
+    {'model': 'm', 'max_completion_tokens': 9}
+    """
+
+    def __init__(self) -> None:
+        self.refused: set[str] = set()
+
+    def learn(self, name: str) -> None:
+        """From now on `name` is dropped, or renamed where it has another spelling that is still untried."""
+        self.refused.add(name)
+        if name == "logprobs":
+            self.refused.add("top_logprobs")  # which means nothing without it
+
+    def fit(self, body: dict[str, Any]) -> dict[str, Any]:
+        """`body` itself, without what the server refuses."""
+        for name in self.refused & body.keys():
+            value = body.pop(name)
+            other = _CAPS.get(name)
+            if other is not None and other not in self.refused:
+                body.setdefault(other, value)
+        return body
+
+
+_THINK = re.compile(r"<(/?)think>|\[(/?)THINK\]", re.IGNORECASE)
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """A reply's text as (reasoning, reply); text without tags comes back unchanged, as the reply.
+
+    Blocks are ``<think>…</think>`` (or ``[THINK]…[/THINK]``) in either case, any number of them. Where the opening tag
+    stood in the chat template, all before the closing tag is reasoning; where the thinking was cut off, all after the
+    opening tag is, and the reply is empty.
+
+    >>> split_thinking("<think>a or b?</think>b")
+    ('a or b?', 'b')
+    >>> split_thinking("a or b?</think>\\n\\nb"), split_thinking("<think>a or")
+    (('a or b?', 'b'), ('a or', ''))
+    """
+    tags = list(_THINK.finditer(text))
+    if not tags:
+        return "", text
+    thoughts: list[str] = []
+    said: list[str] = []
+    start, thinking = 0, False
+    for tag in tags:
+        closes = bool(tag.group(1) or tag.group(2))
+        if closes:  # a closing tag makes thinking of what stands before it, opened or not
+            thoughts.append(text[start : tag.start()])
+        elif thinking:
+            continue  # an opening tag inside thinking is part of it
+        else:
+            said.append(text[start : tag.start()])
+        start, thinking = tag.end(), not closes
+    (thoughts if thinking else said).append(text[start:])
+    reasoning = "\n".join(thought.strip() for thought in thoughts if thought.strip())
+    return reasoning, "".join(said).strip()
+
+
+def cut_at_stop(text: str, stop: Sequence[str]) -> str:
+    """`text` up to the first of the stop strings; cutting twice changes nothing.
+
+    >>> cut_at_stop("Paris.\\n\\nQuestion: next", ["\\nQuestion:", "\\n\\n"])
+    'Paris.'
+    """
+    ends = [at for string in stop if string and (at := text.find(string)) >= 0]
+    return text[: min(ends)] if ends else text

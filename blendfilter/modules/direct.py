@@ -1,0 +1,118 @@
+"""The first baselines: direct prompting and chain of thought, each with and without retrieval.
+
+Wang et al., "BlendFilter" (EMNLP 2024), appendix C. The chain-of-thought prompt over retrieved knowledge is the very
+prompt of BlendFilter's external step, so a run that reuses the other's journal does not pay for it twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dspy
+
+from blendfilter.asking import SHORT_TOKENS, STOP, Ask, Wording
+from blendfilter.errors import BadArgument
+from blendfilter.modules.answering import Answering
+from blendfilter.modules.base import Branch, Method, search
+from blendfilter.prompting import Prompts
+from blendfilter.records import Passage
+from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.callables import as_retriever
+
+
+class DirectAnswer(dspy.Signature):
+    """The answer at once."""
+
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField()
+
+
+class DirectAnswerFromKnowledge(dspy.Signature):
+    """The answer at once, from knowledge."""
+
+    knowledge: list[str] = dspy.InputField(desc="lines of Title | text")
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField()
+
+
+class _Baseline(Method):
+    """A method that searches once, or not at all."""
+
+    def __init__(self, retriever: Retriever | None, k: int) -> None:
+        super().__init__()
+        if k < 1:
+            raise BadArgument(f"k must be at least 1, got {k}")
+        self.retriever = as_retriever(retriever) if retriever is not None else None
+        self.k = k
+
+    def arguments(self) -> dict[str, Any]:
+        """K, where something is retrieved."""
+        return {"k": self.k} if self.retriever is not None else {}
+
+    async def _retrieved(self, question: str) -> list[Passage] | None:
+        return await search(self.retriever, question, self.k) if self.retriever is not None else None
+
+
+class Direct(_Baseline):
+    """Direct prompting: one call. `Direct()` asks the model alone, `Direct(index)` over what the question retrieves."""
+
+    def __init__(
+        self,
+        retriever: Retriever | None = None,
+        k: int = 5,
+        *,
+        task: Wording | str = "hotpotqa",
+        prompts: Prompts | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        super().__init__(retriever, k)
+        self.method_name = "direct" if retriever is None else "direct-retrieval"
+        wording = Wording.of(task) if isinstance(task, str) else task
+        signature = DirectAnswer if retriever is None else DirectAnswerFromKnowledge
+        self.direct = wording(
+            Ask("direct", signature, "direct", prompts=prompts, adapter=adapter, max_tokens=SHORT_TOKENS, stop=STOP)
+        )
+
+    async def answer(self, question: str) -> dspy.Prediction:
+        """One call, over what the question retrieves if there is an index."""
+        found = await self._retrieved(question)
+        shown = {} if found is None else {"knowledge": [passage.line for passage in found]}
+        answered = await self.direct.acall(question=question, **shown)
+        return _prediction(question, found, str(answered.answer), "")
+
+
+class ChainOfThought(_Baseline):
+    """Chain of thought, then the short answer: two calls. Without an index, from the model's memory."""
+
+    def __init__(
+        self,
+        retriever: Retriever | None = None,
+        k: int = 5,
+        *,
+        task: Wording | str = "hotpotqa",
+        prompts: Prompts | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        super().__init__(retriever, k)
+        self.method_name = "cot" if retriever is None else "cot-retrieval"
+        template = "cot" if retriever is None else "blendfilter/external"
+        self.answering = Answering(template, wording=task, prompts=prompts, adapter=adapter)
+
+    async def answer(self, question: str) -> dspy.Prediction:
+        """Two calls, over what the question retrieves if there is an index."""
+        found = await self._retrieved(question)
+        answered = await self.answering.acall(question=question, knowledge=found or [])
+        return _prediction(question, found, answered.answer, answered.reasoning)
+
+
+def _prediction(question: str, found: list[Passage] | None, answer: str, reasoning: str) -> dspy.Prediction:
+    if found is None:
+        return dspy.Prediction(answer=answer, reasoning=reasoning, knowledge=[], queries={}, branches={})
+    return dspy.Prediction(
+        answer=answer,
+        reasoning=reasoning,
+        knowledge=found,
+        queries={"q": question},
+        branches={"q": Branch(retrieved=found, kept=found)},
+        flags={"empty_knowledge": int(not found)},
+    )

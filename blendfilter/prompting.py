@@ -1,0 +1,294 @@
+"""Jinja templates as a DSPy adapter: a signature says what goes in and out, a template says what the model reads.
+
+The one file that touches DSPy's adapter interface (which changes in 3.5). A template's default instructions stand in
+its `default_instructions` macro; they become the predictor's signature's instructions and are rendered, once, as
+``{{ instructions }}``, so that an optimiser which rewrites them is heard. Values are data: a passage can never become
+a template, and everything that must stand on one line does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import dspy
+import jinja2
+import jinja2.meta
+from jinja2 import nodes
+from jinja2.sandbox import SandboxedEnvironment
+
+from blendfilter import resources
+from blendfilter.errors import BadData, MissingFile, UnknownName
+from blendfilter.records import one_line
+
+logger = logging.getLogger(__name__)
+
+SHARED = {"blendfilter/answer": "blendfilter/external"}
+"""Templates that are another one's text until somebody overrides them."""
+
+TEMPLATE_OF = {
+    ("knowledge", "question", "reasoning"): "blendfilter/external",
+    ("question", "passage"): "blendfilter/internal",
+    ("question", "topic"): "blendfilter/topic",
+    ("topic", "offer_none", "knowledge", "question", "relevance"): "blendfilter/check",
+    ("context", "offer_none", "knowledge", "question", "ids"): "blendfilter/ids",
+    ("context", "question", "answer"): "blendfilter/short_answer",
+    ("question", "reasoning"): "cot",
+    ("question", "answer"): "direct",
+    ("knowledge", "question", "answer"): "direct",
+}
+"""The template of a signature (its field names in order) for an adapter that was not given one."""
+
+_MACRO = "default_instructions"
+
+
+@dataclass(frozen=True)
+class Template:
+    """One loaded template: `name`, the file it came from, its default instructions, the names it reads."""
+
+    name: str
+    path: Path
+    overridden: bool
+    instructions: str
+    variables: frozenset[str]
+    digest: str
+    compiled: jinja2.Template
+
+    @property
+    def takes_instructions(self) -> bool:
+        """Whether the template renders ``{{ instructions }}``; without it a compiled program could not speak."""
+        return "instructions" in self.variables
+
+
+class Prompts:
+    """The templates by name; a folder of one's own overrides the package's one by one.
+
+    Raises:
+        MissingFile: the folder is not there. UnknownName: it holds a template that no stage would ever read.
+    """
+
+    def __init__(self, override: str | Path | None = None) -> None:
+        own = resources.prompts()
+        self.override = Path(override) if override is not None else None
+        if self.override is not None and not self.override.is_dir():
+            raise MissingFile(f"no folder of prompts at {self.override}")
+        folders = [folder for folder in (self.override, own) if folder is not None]
+        self._folders = folders
+        self.names = sorted({_name_of(path, own) for path in own.rglob("*.j2")} | set(SHARED))
+        for path in sorted(self.override.rglob("*.j2")) if self.override else ():
+            if _name_of(path, self.override) not in self.names:  # type: ignore[arg-type]
+                raise UnknownName.of("prompt", _name_of(path, self.override), self.names, f"(found in {self.override})")  # type: ignore[arg-type]
+        self._environment = SandboxedEnvironment(
+            loader=jinja2.FileSystemLoader(folders),
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            autoescape=False,
+        )
+        self._environment.filters["line"] = _on_one_line
+        self._loaded: dict[str, Template] = {}
+
+    def __getitem__(self, name: str) -> Template:
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
+
+    def _load(self, name: str) -> Template:
+        if name not in self.names:
+            raise UnknownName.of("prompt", name, self.names, f"(looked in {', '.join(map(str, self._folders))})")
+        file = name if self._find(name) else SHARED[name]
+        path = self._find(file)
+        assert path is not None  # a name in self.names has a file, or shares one
+        try:
+            source = path.read_text(encoding="utf-8")
+            tree, variables = self._read(source, set())
+            compiled = self._environment.get_template(f"{file}.j2")
+        except jinja2.TemplateError as error:
+            raise BadData(f"{path}: not a Jinja template: {error}") from error
+        overridden = self.override is not None and path.is_relative_to(self.override)
+        return Template(
+            name=name,
+            path=path,
+            overridden=overridden,
+            instructions=tree,
+            variables=frozenset(variables),
+            digest=hashlib.sha256(source.encode()).hexdigest()[:16],
+            compiled=compiled,
+        )
+
+    def _read(self, source: str, seen: set[str]) -> tuple[str, set[str]]:
+        """Default instructions and free variables of a template and of those it extends."""
+        tree = self._environment.parse(source)
+        variables = jinja2.meta.find_undeclared_variables(tree)
+        instructions = next((_macro_text(macro) for macro in tree.find_all(nodes.Macro) if macro.name == _MACRO), "")
+        for parent in tree.find_all(nodes.Extends):
+            file = parent.template.as_const()
+            if file not in seen:
+                text, _, _ = self._environment.loader.get_source(self._environment, file)  # type: ignore[union-attr]
+                above, more = self._read(text, seen | {file})
+                instructions, variables = instructions or above, variables | more
+        return instructions, variables
+
+    def _find(self, name: str) -> Path | None:
+        return next((path for folder in self._folders if (path := folder / f"{name}.j2").is_file()), None)
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits that change when any template's text does."""
+        return hashlib.sha256("".join(f"{name}:{self[name].digest};" for name in self.names).encode()).hexdigest()[:16]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Prompts:
+        return self  # immutable once loaded; optimisers deep-copy modules by the dozen
+
+
+@lru_cache(maxsize=1)
+def own_prompts() -> Prompts:
+    """The package's own templates, loaded once."""
+    return Prompts()
+
+
+class TemplateAdapter(dspy.Adapter):
+    """Renders a predictor's template as one user message and reads the reply as its one output field.
+
+    Args:
+        template: a template's name; None picks it by the signature's fields, and a signature that has none goes to
+            `dspy.ChatAdapter` (so that this adapter may be configured globally without hurting optimisers).
+        prompts: the templates; the package's own by default.
+    """
+
+    def __init__(self, template: str | None = None, prompts: Prompts | None = None) -> None:
+        super().__init__()
+        self.prompts = prompts or own_prompts()
+        self.template = self.prompts[template] if template is not None else None
+        self._warned: set[str] = set()
+
+    def format(
+        self, signature: type[dspy.Signature], demos: Sequence[Mapping[str, Any]], inputs: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """One user message: the rendered template."""
+        template = self._template_of(signature)
+        if template is None:
+            return _chat().format(signature, demos, inputs)  # type: ignore[no-any-return]
+        return [{"role": "user", "content": self.render(template, signature, demos, inputs)}]
+
+    def render(
+        self,
+        template: Template,
+        signature: type[dspy.Signature],
+        demos: Sequence[Mapping[str, Any]],
+        inputs: Mapping[str, Any],
+    ) -> str:
+        """The text a model reads.
+
+        Raises:
+            BadData: the template wants a value that neither the call nor a demonstration gives, or an optimiser's
+                instructions meet a template that does not render them.
+        """
+        if signature.instructions != template.instructions and not template.takes_instructions:
+            raise BadData(
+                f"{template.path} does not render {{{{ instructions }}}}, so this program's instructions would be lost: "
+                "add it to the template, or use the program without this override"
+            )
+        complete = self._complete(template, signature, demos, inputs)
+        try:
+            return template.compiled.render(instructions=signature.instructions, demos=complete, **inputs).strip()
+        except jinja2.UndefinedError as error:
+            raise BadData(f"{template.path}: {error.message}; a template may read {_readable(signature)}") from error
+
+    def _complete(
+        self,
+        template: Template,
+        signature: type[dspy.Signature],
+        demos: Sequence[Mapping[str, Any]],
+        inputs: Mapping[str, Any],
+    ) -> list[Mapping[str, Any]]:
+        # An optimiser may hand over bare training rows beside its bootstrapped ones; a half-filled demonstration would
+        # teach the model to leave slots empty.
+        wanted = [name for name in (*inputs, *signature.output_fields) if name not in _OPTIONAL]
+        complete = [demo for demo in demos if all(_get(demo, name) is not None for name in wanted)]
+        if len(complete) < len(demos) and template.name not in self._warned:
+            self._warned.add(template.name)
+            logger.warning(
+                "%s: %d of %d demonstrations lack one of the fields %s and are left out",
+                template.name, len(demos) - len(complete), len(demos), ", ".join(wanted),
+            )  # fmt: skip
+        return complete
+
+    def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
+        """The reply as the signature's one output: its first line for short fields, all of it for the others."""
+        if self._template_of(signature) is None:
+            return _chat().parse(signature, completion)  # type: ignore[no-any-return]
+        (name,) = signature.output_fields
+        return {name: READERS.get(name, str.strip)(completion)}
+
+    def _call_postprocess(
+        self, processed_signature: Any, original_signature: Any, outputs: Any, lm: Any, lm_kwargs: Any
+    ) -> list[dict[str, Any]]:
+        if self._template_of(original_signature) is None:
+            return super()._call_postprocess(processed_signature, original_signature, outputs, lm, lm_kwargs)  # type: ignore[no-any-return]
+        # DSPy raises on an empty reply; here it is an event of its own, noted where the call is journaled.
+        values = []
+        for output in outputs:
+            text = output.get("text") if isinstance(output, dict) else output
+            value = self.parse(original_signature, text or "")
+            if isinstance(output, dict) and output.get("logprobs"):
+                value["logprobs"] = output["logprobs"]
+            values.append(value)
+        return values
+
+    def _template_of(self, signature: type[dspy.Signature]) -> Template | None:
+        if self.template is not None:
+            return self.template
+        name = TEMPLATE_OF.get((*signature.input_fields, *signature.output_fields))
+        return self.prompts[name] if name else None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TemplateAdapter:
+        return self
+
+
+_OPTIONAL = frozenset({"offer_none", "topic"})
+
+
+def _first_line(reply: str) -> str:
+    lines = [line.strip() for line in reply.splitlines() if line.strip()]
+    return lines[0].removeprefix("Answer:").removeprefix("Topic:").strip() if lines else ""
+
+
+READERS = {"answer": _first_line, "topic": _first_line}
+
+
+def _on_one_line(value: Any) -> str:
+    if isinstance(value, jinja2.Undefined):
+        return str(value)  # raises, naming what is missing
+    return one_line(str(value))
+
+
+def _get(demo: Mapping[str, Any], name: str) -> Any:
+    return demo[name] if name in demo else None
+
+
+def _name_of(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).with_suffix("").as_posix()
+
+
+def _macro_text(macro: nodes.Macro) -> str:
+    return "".join(part.data for part in macro.find_all(nodes.TemplateData)).strip()
+
+
+def _readable(signature: type[dspy.Signature]) -> str:
+    return ", ".join(["instructions", "demos", *signature.input_fields])
+
+
+@lru_cache(maxsize=1)
+def _chat() -> dspy.Adapter:
+    return dspy.ChatAdapter(use_json_adapter_fallback=False)
+
+
+def questions_of(demos: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The questions that demonstrations use (an evaluation must not)."""
+    return [str(question) for demo in demos if (question := _get(demo, "question"))]

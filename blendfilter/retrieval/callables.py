@@ -1,0 +1,141 @@
+"""Any function as an index: `as_retriever(search)`, whatever shape its passages come in.
+
+In: a callable `(query, k)`. Out: a `Retriever`. Read are our `Passage`, mappings (`{title, text}`, FlashRAG's
+`{contents}`, `dspy.ColBERTv2`'s `{text, pid, score}`, `{long_text}`), strings `Title | text`, objects with a
+`.long_text`, and a `dspy.Prediction` with `.passages` of any of these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from blendfilter.errors import BadArgument
+from blendfilter.records import Passage
+from blendfilter.retrieval.base import Retriever, fingerprint_of
+
+ACCEPTED = (
+    "a retriever is an index (open_index, BM25.build) or a callable (query, k) that returns passages: "
+    "Passage records, {'title', 'text'} mappings, 'Title | text' strings, objects with .long_text, "
+    "or a dspy.Prediction with .passages"
+)
+
+
+def as_retriever(searcher: Any, *, fingerprint: str | None = None) -> Retriever:
+    """`searcher` itself where it is a `Retriever`; any callable `(query, k)` wrapped as one.
+
+    `fingerprint` (or an attribute of that name) says when its results change; without it the callable's
+    module-qualified name stands for it, so name one for what a factory made. Raises `BadArgument` for anything else.
+
+    >>> towns = as_retriever(lambda query, k: ["Ormskerry | A harbour town.", "Fell | A hill."])
+    >>> [(p.title, p.text) for p in towns("where?", k=1)]
+    [('Ormskerry', 'A harbour town.')]
+    """
+    if isinstance(searcher, Retriever):
+        return searcher
+    if not callable(searcher) or inspect.isclass(searcher):
+        raise BadArgument(f"{searcher!r} cannot search: {ACCEPTED}")
+    if inspect.iscoroutinefunction(searcher) or inspect.iscoroutinefunction(type(searcher).__call__):
+        raise BadArgument(f"{name_of(searcher)} is async: give a plain function (it runs in a thread of its own)")
+    return CallableRetriever(searcher, fingerprint)
+
+
+class CallableRetriever(Retriever):
+    """A callable behind the `Retriever` interface; its results are cut to k, ids made from the content if missing."""
+
+    def __init__(self, searcher: Callable[..., Any], fingerprint: str | None = None) -> None:
+        self.searcher = searcher
+        self.name = name_of(searcher)
+        stated = fingerprint or getattr(searcher, "fingerprint", None)
+        own = isinstance(stated, str) and re.fullmatch("[0-9a-f]{16}", stated)
+        # a client's address is all that tells two of one class apart
+        unstated = [self.name, str(getattr(searcher, "url", ""))]
+        self.fingerprint = str(stated) if own else fingerprint_of("callable", stated or unstated)
+        self._ask = asker(searcher)
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """One call of the function a query, in order. What the function raises comes through as it is."""
+        return [[as_passage(item) for item in self._items(query, k)][:k] for query in queries]
+
+    def info(self) -> dict[str, Any]:
+        """Kind, fingerprint, and the callable's name."""
+        return {"kind": "callable", "fingerprint": self.fingerprint, "name": self.name}
+
+    def _items(self, query: str, k: int) -> Iterable[Any]:
+        found = self._ask(query, k)
+        found = getattr(found, "passages", found)
+        if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
+            raise BadArgument(f"{self.name} returned {type(found).__name__}, not a list of passages: {ACCEPTED}")
+        return found
+
+
+def asker(searcher: Callable[..., Any]) -> Callable[[str, int], Any]:
+    """How to call it: `k=` where it has one, else a second positional argument, else the query alone."""
+    try:
+        parameters = inspect.signature(searcher).parameters.values()
+    except ValueError:  # written in C, without a signature
+        return searcher
+    kinds = [p.kind for p in parameters]
+    if any(p.name == "k" and p.kind != p.POSITIONAL_ONLY for p in parameters) or inspect.Parameter.VAR_KEYWORD in kinds:
+        return lambda query, k: searcher(query, k=k)
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if sum(kind in by_position for kind in kinds) >= 2 or inspect.Parameter.VAR_POSITIONAL in kinds:
+        return searcher
+    return lambda query, _: searcher(query)
+
+
+def name_of(searcher: Any) -> str:
+    """Module and qualified name; anonymous and local functions share theirs, so their line is named too."""
+    while isinstance(searcher, partial):
+        searcher = searcher.func
+    named = searcher if hasattr(searcher, "__qualname__") else type(searcher)
+    name = f"{named.__module__}.{named.__qualname__}"
+    code = getattr(searcher, "__code__", None)
+    return f"{name}:{code.co_firstlineno}" if code is not None and name.endswith(">") else name
+
+
+def as_passage(item: Any) -> Passage:
+    """One result, in any accepted shape, as a `Passage`. Raises `BadArgument` for other shapes.
+
+    >>> as_passage({"contents": '"Ormskerry"\\nA harbour town.', "id": 7})
+    Passage(id='7', title='Ormskerry', text='A harbour town.', score=None)
+    """
+    if isinstance(item, Passage):
+        return item
+    if isinstance(item, str):
+        return _passage(*_split(item))
+    if isinstance(item, Mapping):
+        return _from_mapping(item)
+    text = getattr(item, "long_text", None)
+    if isinstance(text, str):
+        return _passage(*_split(text), name=getattr(item, "pid", None), score=getattr(item, "score", None))
+    raise BadArgument(f"cannot read a {type(item).__name__} as a passage: {ACCEPTED}")
+
+
+def _from_mapping(row: Mapping[str, Any]) -> Passage:
+    name = next((row[key] for key in ("id", "_id", "pid", "docid") if row.get(key) is not None), None)
+    if isinstance(row.get("contents"), str):
+        title, _, text = row["contents"].partition("\n")
+        title, text = (title.strip().strip('"'), text) if text else ("", title)
+    elif isinstance(row.get("title"), str) and isinstance(row.get("text"), str):
+        title, text = row["title"], row["text"]
+    else:
+        line = next((row[key] for key in ("long_text", "text") if isinstance(row.get(key), str)), None)
+        if line is None:
+            raise BadArgument(f"cannot read a mapping with the keys {sorted(map(str, row))} as a passage: {ACCEPTED}")
+        title, text = _split(line)
+    return _passage(title, text, name=name, score=row.get("score"))
+
+
+def _split(line: str) -> tuple[str, str]:
+    title, bar, text = line.partition(" | ")
+    return (title, text) if bar else ("", line)
+
+
+def _passage(title: str, text: str, name: Any = None, score: Any = None) -> Passage:
+    content = hashlib.sha256(f"{title}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return Passage(content if name is None else str(name), title, text, None if score is None else float(score))

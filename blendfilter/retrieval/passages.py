@@ -1,0 +1,114 @@
+"""An index's passages on disk: JSON lines, and where each of them begins; read one by one, never all at once.
+
+In: a stream of passages. Out: a folder's `passages.jsonl` and `offsets.npy`, read back as a sequence of `Passage`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from blendfilter.errors import BadArgument, BadData
+from blendfilter.records import Passage
+
+PASSAGES = "passages.jsonl"
+OFFSETS = "offsets.npy"
+
+
+def encode(passage: Passage) -> bytes:
+    """One line of `passages.jsonl`. The score is left out: it belongs to a search, not to a corpus."""
+    row: dict[str, Any] = {"id": passage.id, "title": passage.title, "text": passage.text}
+    if passage.metadata:
+        row["metadata"] = dict(passage.metadata)
+    try:
+        return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+    except TypeError as error:
+        raise BadData(f"passage '{passage.id}' has metadata that JSON cannot hold: {error}") from None
+
+
+class StoredPassages(Sequence[Passage]):
+    """The passages of an index folder by position, memory-mapped; threads may share it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lines = np.asarray(np.memmap(folder / PASSAGES, dtype=np.uint8, mode="r"))
+        self._offsets = np.asarray(np.load(folder / OFFSETS, mmap_mode="r"))
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @overload
+    def __getitem__(self, position: int) -> Passage: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Passage]: ...
+    def __getitem__(self, position: int | slice) -> Passage | list[Passage]:
+        if isinstance(position, slice):
+            return [self[i] for i in range(*position.indices(len(self)))]
+        at = range(len(self))[position]  # negative positions and IndexError as of any sequence
+        line = self._lines[self._offsets[at] : self._offsets[at + 1]].tobytes()
+        return Passage(**json.loads(line.decode("utf-8", "surrogatepass")))
+
+
+class Ledger:
+    """Keeps watch over a stream of passages: their number, a hash over all of them in order, and no id twice.
+
+    Ids are remembered by an eight-byte hash each, so that millions of them fit.
+    """
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._ids = array("q")
+
+    def add(self, passage: Passage) -> bytes:
+        """Take note of `passage`; returns its encoded line. Raises `BadArgument` where it is no `Passage`."""
+        if not isinstance(passage, Passage):
+            what = type(passage).__name__
+            raise BadArgument(f"passage {len(self._ids) + 1} of the corpus is a {what}, not a Passage(id, title, text)")
+        line = encode(passage)
+        self._digest.update(line)
+        self._ids.append(hash(passage.id))
+        return line
+
+    @property
+    def sha256(self) -> str:
+        """Over ids, titles, texts and metadata in corpus order, however the corpus was packed."""
+        return self._digest.hexdigest()
+
+    def check_ids(self, passages: Sequence[Passage]) -> None:
+        """Raise `BadData` naming the first id that occurs twice, and where."""
+        hashes, counts = np.unique(np.asarray(self._ids, dtype=np.int64), return_counts=True)
+        suspects = set(hashes[counts > 1].tolist())
+        first: dict[str, int] = {}
+        for position in (at for at, value in enumerate(self._ids) if value in suspects) if suspects else ():
+            name = passages[position].id
+            if name in first:
+                raise BadData(
+                    f"passage id '{name}' occurs twice in the corpus: passages {first[name] + 1} and {position + 1}; "
+                    "give every passage an id of its own"
+                )
+            first[name] = position
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+
+def keep(passages: Iterable[Passage], ledger: Ledger, folder: Path | None) -> Iterator[Passage]:
+    """Pass a stream through, noting each passage in `ledger` and, where there is a `folder`, writing it there."""
+    if folder is None:
+        for passage in passages:
+            ledger.add(passage)
+            yield passage
+        return
+    offsets = array("q", [0])
+    with open(folder / PASSAGES, "wb") as file:
+        for passage in passages:
+            line = ledger.add(passage)
+            file.write(line)
+            offsets.append(offsets[-1] + len(line))
+            yield passage
+    np.save(folder / OFFSETS, np.asarray(offsets, dtype=np.int64))

@@ -1,0 +1,105 @@
+"""What a task is: a name, the metrics it is scored by, and how one row of its data becomes a `Question`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, overload
+
+from blendfilter.files import Row
+from blendfilter.metrics import metric
+from blendfilter.records import Question
+
+Parser = Callable[[Row], Question]
+"""One row of a data set in, one question out; `BadData` names the row's place and the field that is wrong."""
+
+
+class Hub(NamedTuple):
+    """Where a data set lies on the Hugging Face hub (plain files there, no loading script)."""
+
+    name: str
+    config: str | None
+    split: str
+
+    def label(self, split: str | None = None) -> str:
+        """``name:config:split``, for reports."""
+        return ":".join(part for part in (self.name, self.config, split or self.split) if part)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One kind of question set.
+
+    `metrics` are names in `blendfilter.metrics.METRICS`, the leading one first; `wording` names the set of prompts and
+    demonstrations, `programs/<wording>`; `beside` makes a parser that also uses what lies beside a data file.
+    """
+
+    name: str
+    metrics: tuple[str, ...]
+    wording: str
+    parse: Parser = field(repr=False)
+    hub: Hub | None = None
+    beside: Callable[[Path], Parser] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in self.metrics:
+            metric(name)
+
+    def score(self, answer: str, question: Question) -> dict[str, float]:
+        """`answer` by each of the task's metrics, as fractions of 1; the best over the question's golden answers."""
+        return {name: metric(name)(answer, question.golden_answers) for name in self.metrics}
+
+    def parser(self, path: Path | None = None) -> Parser:
+        """How to read this task's rows, from the file at `path` where there is one."""
+        return self.beside(path) if self.beside and path else self.parse
+
+
+@dataclass(frozen=True)
+class Questions(Sequence[Question]):
+    """Questions of one task, in the order of their source; a slice is one too.
+
+    `source` says where they come from without any folder of this machine: a file's name, a name on the hub, `sample`.
+    """
+
+    items: tuple[Question, ...] = field(repr=False)
+    task: Task
+    source: str = "rows"
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @overload
+    def __getitem__(self, at: int) -> Question: ...
+    @overload
+    def __getitem__(self, at: slice) -> Questions: ...
+    def __getitem__(self, at: int | slice) -> Question | Questions:
+        return Questions(self.items[at], self.task, self.source) if isinstance(at, slice) else self.items[at]
+
+    def __iter__(self) -> Iterator[Question]:
+        return iter(self.items)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} questions of {self.task.name} from {self.source}>"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits over ids, questions, answers and gold, in order: the same set gives the same digits."""
+        return fingerprint(self)
+
+
+def fingerprint(questions: Iterable[Question]) -> str:
+    """SHA-256 over what asks and what scores (not over contexts and metadata), cut to 16 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for one in questions:
+        parts = [one.id, one.question, one.golden_answers, one.gold_titles, one.evidence, one.supporting_facts]
+        digest.update(json.dumps(parts).encode() + b"\n")
+    return digest.hexdigest()[:16]
+
+
+def registry(*tasks: Task) -> Mapping[str, Task]:
+    """`tasks` by name."""
+    return {task.name: task for task in tasks}

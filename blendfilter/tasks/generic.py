@@ -1,0 +1,128 @@
+"""`qa`: anyone's own questions, as JSON Lines or a JSON list. Least possible row, and everything a row may hold::
+
+    {"question": "Who runs the mill?", "answer": "Ane Lindqvist"}
+    {"id": "m-17", "question": "Who runs the mill?", "answers": ["Ane Lindqvist", "A. Lindqvist"], "type": "bridge",
+     "gold_titles": ["Lindqvist family", "Tide Mill"], "supporting_facts": [["Tide Mill", 2]],
+     "context": [{"title": "Tide Mill", "text": "The mill at Bremsund ..."}, ["Quay", ["One sentence.", "Another."]]]}
+
+Answers may stand under `golden_answers`, `answers` or `answer`, one or several, and may be numbers or true/false (read
+as yes/no). The normalised layout of this package, FlashRAG's, NQ-open's, SQuAD-like answers (``{"text": [...]}``),
+HotPotQA's and IRCoT's are read as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import AliasChoices, Field
+
+from blendfilter.errors import BadData
+from blendfilter.files import Row
+from blendfilter.records import Question
+from blendfilter.tasks.base import Task
+from blendfilter.tasks.layouts import Context, Facts, Names, Paragraph, distinct, ircot, normalised, paragraphs
+from blendfilter.tasks.reading import Outside, answers_of, checked, has, mapping, row_id
+
+JOINER = " "
+ANSWERS = ("golden_answers", "answers", "answer")
+"""Fields that may hold the answers; the first one present counts."""
+
+
+class Own(Outside):
+    """The fields of a free-form row that are not answers or paragraphs."""
+
+    id: str | None = Field(None, validation_alias=AliasChoices("id", "_id", "qid", "question_id"))
+    question: str
+    type: str | None = None
+    gold_titles: Names = ()
+    supporting_facts: Facts = ()
+
+
+class OwnParagraph(Outside):
+    """A paragraph given as an object."""
+
+    title: str = ""
+    text: str | None = None
+    sentences: list[str] | None = None
+    id: str | None = Field(None, validation_alias=AliasChoices("id", "paragraph_id"))
+
+
+class Columns(Outside):
+    """Paragraphs given as HotPotQA does: pairs of title and sentences, or these two as columns."""
+
+    context: Context
+
+
+def parse(row: Row) -> Question:
+    """A row of anyone's question file. Raises `BadData` naming the field that is missing or wrong."""
+    value = mapping(row)
+    if isinstance(value.get("metadata"), Mapping) and "golden_answers" in value:
+        return normalised(row, JOINER)
+    if "question_text" in value and "answers_objects" in value:
+        return ircot(row)
+    read = checked(Own, row)
+    name = row_id(row, read.id)
+    titles = distinct(read.gold_titles or (title for title, _ in read.supporting_facts))
+    return Question(
+        id=name,
+        question=read.question.strip(),
+        golden_answers=answers_of(row, _answers(row, value)),
+        gold_titles=titles,
+        evidence=(titles,) if titles else (),
+        supporting_facts=read.supporting_facts,
+        context=paragraphs(name, _paragraphs(row, value.get("context")), JOINER),
+        type=read.type,
+        metadata={key: kept for key, kept in read.rest.items() if key not in (*ANSWERS, "context")},
+    )
+
+
+def _answers(row: Row, value: Mapping[str, Any]) -> list[str]:
+    field = next((field for field in ANSWERS if value.get(field) is not None), None)
+    if field is None:
+        raise BadData(f"{row.where}: field 'answer' (or 'answers', 'golden_answers') is missing ({has(value)})")
+    found = value[field]
+    if isinstance(found, Mapping) and "text" in found:
+        found = found["text"]
+    listed = found if isinstance(found, list | tuple) else [found]
+    return [_answer(row, field, one) for one in listed]
+
+
+def _answer(row: Row, field: str, answer: Any) -> str:
+    if isinstance(answer, bool):
+        return "yes" if answer else "no"
+    if isinstance(answer, str | int | float):
+        return str(answer)
+    raise BadData(f"{row.where}: field '{field}' is wrong: expected a text or a list of texts, found {answer!r:.60}")
+
+
+def _paragraphs(row: Row, context: Any) -> Iterator[Paragraph]:
+    """Paragraphs as objects, pairs, columns or plain texts."""
+    if context is None:
+        return
+    if isinstance(context, Mapping):
+        whole = checked(Columns, Row(row.where, row.position, {"context": context}))
+        yield from (Paragraph(title, texts) for title, texts in whole.context)
+        return
+    if isinstance(context, str):
+        context = [context]
+    if not isinstance(context, Iterable):
+        raise BadData(f"{row.where}: field 'context' is wrong: expected a list of paragraphs, found {context!r:.60}")
+    for number, one in enumerate(context):
+        yield _paragraph(Row(f"{row.where}, context {number}", number, one))
+
+
+def _paragraph(row: Row) -> Paragraph:
+    if isinstance(row.value, str):
+        return Paragraph("", [row.value])
+    if isinstance(row.value, list | tuple):
+        pair = checked(Columns, Row(row.where, row.position, {"context": [row.value]}))
+        return Paragraph(*pair.context[0])
+    read = checked(OwnParagraph, row)
+    texts = read.sentences if read.sentences is not None else [read.text] if read.text is not None else None
+    if texts is None:
+        raise BadData(f"{row.where}: field 'text' (or 'sentences') is missing ({has(row.value)})")
+    return Paragraph(read.title, texts, read.id, read.rest)
+
+
+TASK = Task("qa", metrics=("em", "f1"), wording="qa", parse=parse)

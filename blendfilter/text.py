@@ -1,0 +1,151 @@
+"""Plain text: the official answer normalisation, tokens, sentences with offsets, unigram overlap. Pure functions.
+
+Normalisation is the one of the HotPotQA and SQuAD evaluation scripts (Yang et al. 2018; Rajpurkar et al. 2016): lower
+case, then punctuation, then articles, then white space, in that order.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+@lru_cache(maxsize=65536)
+def normalize_answer(text: str) -> str:
+    """`text` as EM and F1 compare it.
+
+    Only ASCII punctuation goes, and it goes before the articles do: ``"A."`` vanishes, ``"U.S.A."`` becomes ``"usa"``.
+
+    >>> normalize_answer("The  Old-Man and a Sea!")
+    'oldman and sea'
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def tokens(text: str) -> list[str]:
+    """The words of the normalised text: what F1 counts.
+
+    >>> tokens("The harbour, at dusk.")
+    ['harbour', 'at', 'dusk']
+    """
+    return normalize_answer(text).split()
+
+
+def folded(text: str) -> str:
+    """`text` in Unicode form NFC with every run of white space as one space: how titles are compared; case counts.
+
+    >>> folded("Cafe\\u0301  Noir ") == "Caf\\u00e9 Noir"
+    True
+    """
+    return " ".join((text if text.isascii() else unicodedata.normalize("NFC", text)).split())
+
+
+class Overlap(NamedTuple):
+    """Unigrams that two texts share, each counted as often as both hold it, and what follows from that."""
+
+    shared: int
+    precision: float
+    recall: float
+    f1: float
+
+
+def overlap(candidate: Sequence[str], reference: Sequence[str]) -> Overlap:
+    """Unigram overlap of two token lists; precision is over `candidate`, recall over `reference`; 0 where none.
+
+    >>> overlap(["red", "red", "boat"], ["red", "boat", "house", "key"])
+    Overlap(shared=2, precision=0.6666666666666666, recall=0.5, f1=0.5714285714285715)
+    """
+    shared = (Counter(candidate) & Counter(reference)).total()
+    if not shared:
+        return Overlap(0, 0.0, 0.0, 0.0)
+    precision, recall = shared / len(candidate), shared / len(reference)
+    return Overlap(shared, precision, recall, 2 * precision * recall / (precision + recall))
+
+
+class Sentence(NamedTuple):
+    """A sentence and where it lies: ``text == whole[start:end]``."""
+
+    text: str
+    start: int
+    end: int
+
+
+_BREAK = re.compile(r"""(?P<mark>[.!?…]+)["'”’)\]]*(?=\s)|\n\s*\n""")
+_NEXT = re.compile(r"""\s*[("'“‘\[]*(?P<word>\w+)?""")
+_LAST_WORD = re.compile(r"[^\s(\[\"'“‘]*$")
+
+
+def _words(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())
+
+
+_BEFORE_NAME = _words(
+    "mr mrs ms mx dr prof st ste mt ft gen col maj capt cpt cmdr lt sgt adm rev fr hon gov sen rep pres messrs mme mlle"
+    " vs cf e.g i.e viz approx ca née al"
+)
+"""A full stop after one of these ends no sentence."""
+_BEFORE_NUMBER = _words("no nos vol vols p pp fig figs ch sec art op eq")
+"""The same where a number follows."""
+_MAY_END = _words(
+    "inc ltd co corp llc bros jr sr esq etc dept univ assn ave blvd rd a.m p.m est"
+    " jan feb mar apr jun jul aug sep sept oct nov dec ph.d m.d b.a m.a"
+)
+"""After one of these, an initial or an acronym, a sentence ends only before a word that opens sentences."""
+_OPENERS = _words(
+    "the a an he she it they we you i in on at by as for from with after before during since until when while although"
+    " because however this that these those there his her its their our my but and or if so both one some many most"
+    " who what which where why how is was are were did does do has have had"
+)
+
+
+def sentences(text: str) -> list[Sentence]:
+    """The sentences of English `text`, by rules: abbreviations, initials, acronyms and decimals do not end one.
+
+    What lies between two sentences is white space only, so offsets and gaps give the text back. A blank line ends a
+    sentence as well.
+
+    >>> [s.text for s in sentences("Dr. J. K. Lund paid 2.5 crowns. She left.")]
+    ['Dr. J. K. Lund paid 2.5 crowns.', 'She left.']
+    """
+    found: list[Sentence] = []
+    start = 0
+    for match in _BREAK.finditer(text):
+        if match["mark"] is None or _ends(text, match):
+            _add(found, text, start, match.end())
+            start = match.end()
+    _add(found, text, start, len(text))
+    return found
+
+
+def _add(found: list[Sentence], text: str, start: int, end: int) -> None:
+    piece = text[start:end]
+    inner = piece.strip()
+    if inner:
+        first = start + len(piece) - len(piece.lstrip())
+        found.append(Sentence(inner, first, first + len(inner)))
+
+
+def _ends(text: str, match: re.Match[str]) -> bool:
+    """Whether the mark at `match` ends a sentence, by the words on both sides of it."""
+    following = _NEXT.match(text, match.end())
+    after = (following["word"] if following else None) or ""
+    if after[:1].islower():
+        return False
+    if match["mark"] != ".":
+        return True
+    before = _LAST_WORD.search(text, max(0, match.start() - 40), match.start())
+    word = before.group().lower() if before else ""
+    if word in _BEFORE_NAME:
+        return False
+    if word in _BEFORE_NUMBER and after[:1].isdigit():
+        return False
+    initial = (len(word) == 1 and word.isalpha()) or bool(re.fullmatch(r"(?:\w\.)+\w", word))
+    return not (initial or word in _MAY_END) or after.lower() in _OPENERS or not after

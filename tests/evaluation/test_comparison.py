@@ -1,0 +1,212 @@
+"""Runs side by side: eight questions whose every figure is worked out by hand, what is shown, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from blendfilter.errors import AskedWrong, BadArgument, BadData, EmptyData, RunMismatch, UnknownName
+from blendfilter.evaluation.comparison import NO_P_VALUE, Comparison, Row, compare_predictions
+from blendfilter.evaluation.statistics import holm, paired_bootstrap
+
+Rows = list[dict[str, Any]]
+
+
+def run(right: Sequence[int], partial: float = 0.0) -> Rows:
+    """A run over q0, q1, …: em as given, F1 of wrong answers `partial`."""
+    return [
+        {
+            "id": f"q{i}",
+            "question": f"Which {i}?",
+            "em": em,
+            "f1": float(em) or partial,
+            "correct": bool(em),
+            "error": None,
+        }
+        for i, em in enumerate(right)
+    ]
+
+
+PLAIN = run([0, 0, 0, 0, 0, 0, 1, 1])
+BLEND = run([1, 1, 1, 1, 1, 1, 1, 0], partial=0.5)
+
+
+def row(comparison: Comparison, label: str, measure: str) -> Row:
+    return next(row for row in comparison.rows if (row.run, row.measure) == (label, measure))
+
+
+def two() -> Comparison:
+    return compare_predictions({"plain": PLAIN, "blend": BLEND}, metrics=["em", "f1"])
+
+
+def three(**settings: Any) -> Comparison:
+    runs = {"plain": PLAIN, "blend": BLEND, "half": run([1, 1, 0, 0, 0, 0, 1, 1])}
+    return compare_predictions(runs, metrics=["em", "f1"], **settings)
+
+
+# the figures
+
+
+def test_figures_worked_by_hand() -> None:
+    """plain has 2 of 8 right, blend 7 of 8: six won, one lost, 2 (1 + 7) / 2^7 = .125. F1: 2/8 against 7.5/8."""
+    correct, f1 = row(two(), "blend", "correct"), row(two(), "blend", "f1")
+    assert (correct.value, correct.difference) == (7 / 8, 5 / 8)
+    assert (correct.won, correct.lost, correct.p) == (6, 1, 0.125)
+    assert correct.smallest == 7 / 8  # seven discordant questions must all go one way: 2 / 2^7 = .016
+    assert (f1.value, f1.difference, f1.won) == (7.5 / 8, 5.5 / 8, None)
+
+
+def test_intervals_and_p_of_other_measures_are_the_paired_bootstraps() -> None:
+    test = paired_bootstrap([r["f1"] for r in PLAIN], [r["f1"] for r in BLEND], seed=4, resamples=200)
+    compared = compare_predictions({"plain": PLAIN, "blend": BLEND}, metrics=["f1"], seed=4, resamples=200)
+    f1 = row(compared, "blend", "f1")
+    assert (f1.difference, f1.low, f1.high, f1.p) == test
+
+
+def test_the_baseline_comes_first_and_is_compared_with_nothing() -> None:
+    compared = three(against="blend")
+    assert list(dict.fromkeys(r.run for r in compared.rows)) == ["blend", "plain", "half"]
+    assert row(compared, "blend", "em") == Row("blend", "em", 7 / 8, errors=0)
+    assert row(compared, "plain", "em").difference == -5 / 8
+
+
+def test_holm_goes_over_the_runs_of_each_measure() -> None:
+    for measure in ("em", "f1", "correct"):
+        tested = [row(three(), label, measure) for label in ("blend", "half")]
+        assert [r.p_holm for r in tested] == holm([r.p for r in tested if r.p is not None])
+    assert row(two(), "blend", "em").p_holm == row(two(), "blend", "em").p
+
+
+def test_an_error_counts_as_zero_and_is_shown_as_its_own_number() -> None:
+    failed = [BLEND[0] | {"error": "context_too_long at answer", "em": None, "f1": None, "correct": False}, *BLEND[1:]]
+    compared = compare_predictions({"plain": PLAIN, "blend": failed}, metrics=["em", "f1"])
+    assert row(compared, "blend", "em").value == 6 / 8
+    assert {r.errors for r in compared.rows if r.run == "blend"} == {1}
+    assert "errors: questions that ended in an error; they count as 0" in compared.notes
+    assert compared.text().splitlines()[8].split() == ["blend", "1"]
+
+
+def test_rows_may_come_in_any_order() -> None:
+    assert compare_predictions({"plain": PLAIN, "blend": BLEND[::-1]}, metrics=["em", "f1"]) == two()
+
+
+def test_a_yes_no_task_is_compared_on_accuracy() -> None:
+    runs = {
+        label: [{"id": r["id"], "accuracy": r["em"], "correct": r["correct"], "error": None} for r in rows]
+        for label, rows in (("plain", PLAIN), ("blend", BLEND))
+    }
+    assert row(compare_predictions(runs, metrics=["accuracy"]), "blend", "accuracy").difference == 5 / 8
+
+
+# what is shown
+
+
+def test_text_of_two_runs() -> None:
+    """One comparison: no Holm column; the figures as papers print them."""
+    lines = two().text().splitlines()
+    assert lines[0] == "against plain, the same 8 questions"
+    assert lines[2].split() == ["value", "diff", "95", "%", "interval", "won/lost", "p", "errors"]
+    assert lines[4].split() == ["plain", "0"]
+    assert lines[7].split() == ["correct", ".250"]
+    assert lines[11].split()[:3] == ["correct", ".875", "+.625"]
+    assert lines[11].split()[-2:] == ["6/1", ".1250"]
+    assert "blend: with 7 questions won or lost, .875 is the least that reaches p < .05" in lines
+    assert str(two()) == two().text()
+
+
+def test_several_runs_show_holms_column() -> None:
+    assert "Holm" in three().text().splitlines()[2]
+    assert any(note.startswith("Holm: ") for note in three().notes)
+    assert not any(note.startswith("Holm: ") for note in two().notes)
+
+
+def test_too_few_differing_questions_are_said_to_show_nothing() -> None:
+    compared = compare_predictions({"a": run([0, 0, 1]), "b": run([1, 1, 1])}, metrics=["em"])
+    assert "b: with 2 questions won or lost, no difference could reach p < .05" in compared.notes
+
+
+def test_the_offline_reader_gets_no_p_value_anywhere() -> None:
+    compared = three(p_values=False)
+    assert all(r.p is r.p_holm is r.smallest is None for r in compared.rows)
+    assert NO_P_VALUE in compared.text()
+    assert "p <" not in compared.text()
+    assert compared.text().splitlines()[11].split()[-2:] == ["-", "-"]
+    assert row(compared, "blend", "correct").won == 6
+
+
+def test_rich_table_fits_eighty_columns_and_takes_names_literally() -> None:
+    runs: Mapping[str, Rows] = {"direct-retrieval": PLAIN, "[bold]runs/mine[/]": BLEND, "half": PLAIN}
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(compare_predictions(runs, metrics=["em", "f1"]))
+    shown = console.export_text()
+    for cell in ("[bold]runs/mine[/]", "won/lost", "95 % interval", "errors", "6/1", ".1250", "+.625"):
+        assert cell in shown
+
+
+def test_html_escapes_names() -> None:
+    html = compare_predictions({"<script>": PLAIN, "b&w": BLEND}, metrics=["em"])._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert "b&amp;w" in html
+
+
+def test_as_dict_is_plain_rounded_json_and_the_same_each_time() -> None:
+    thirds = [r | {"f1": 1 / 3} for r in BLEND]
+    data = compare_predictions({"plain": PLAIN, "blend": thirds}, metrics=["f1"]).as_dict()
+    again = compare_predictions({"plain": PLAIN, "blend": thirds}, metrics=["f1"]).as_dict()
+    assert json.dumps(data, allow_nan=False) == json.dumps(again)
+    f1 = next(r for r in data["rows"] if r["run"] == "blend" and r["measure"] == "f1")
+    assert f1["value"] == 0.333333
+    assert (data["baseline"], data["n"], data["seed"]) == ("plain", 8, 0)
+
+
+def test_a_tiny_p_is_not_stored_as_zero() -> None:
+    compared = compare_predictions({"a": run([0] * 60), "b": run([1] * 60)}, metrics=[])
+    stored = compared.as_dict()["rows"][1]
+    assert stored["p"] == pytest.approx(2**-59, rel=1e-5)
+    assert "<.0001" in compared.text()
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("runs", "settings", "error", "message"),
+    [
+        ({"a": PLAIN}, {}, BadArgument, "needs two runs or more, not 1"),
+        ({"plain": PLAIN, "b": BLEND}, {"against": "plian"}, UnknownName, "no run 'plian'. Did you mean 'plain'"),
+        ({"a": PLAIN, "b": []}, {}, EmptyData, "run 'b' has no predictions"),
+        ({"a": PLAIN, "b": [*BLEND, BLEND[2]]}, {}, BadData, "run 'b' holds question 'q2' twice"),
+        ({"a": PLAIN, "b": BLEND[:6]}, {}, RunMismatch, r"\(8\) and 'b' \(6\).*'q6' and 1 more only in 'a'"),
+        ({"a": PLAIN[1:], "b": BLEND}, {}, RunMismatch, "'q0' only in 'b'"),
+        (
+            {"a": PLAIN, "b": [BLEND[0] | {"question": "Who?"}, *BLEND[1:]]},
+            {},
+            RunMismatch,
+            "'q0' asks something else",
+        ),
+        (
+            {"a": PLAIN, "b": BLEND},
+            {"tasks": {"a": "hotpotqa", "b": "strategyqa"}},
+            RunMismatch,
+            "different tasks: 'a' is hotpotqa, 'b' is strategyqa",
+        ),
+        (
+            {"a": PLAIN, "b": BLEND},
+            {"metrics": ["accuracy"]},
+            RunMismatch,
+            r"no 'accuracy' for question 'q0' \(it has: em",
+        ),
+    ],
+)
+def test_bad_input_gets_one_clear_line(
+    runs: Mapping[str, Rows], settings: dict[str, Any], error: type[AskedWrong], message: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        compare_predictions(runs, **{"metrics": ["em"], **settings})
+    assert "\n" not in str(caught.value)

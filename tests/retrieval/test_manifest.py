@@ -1,0 +1,152 @@
+"""An index folder is whole or not there: what reading one refuses, and how one is put in its place."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, read_manifest, versions_of, write_manifest
+
+PLAIN = Manifest(
+    kind="bm25", fingerprint="0123456789abcdef", passages=2, corpus=CorpusInfo(name="c.jsonl", sha256="ab"), settings={}
+)
+
+
+def fill(folder: Path, text: str = "abc") -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "data.bin").write_text(text)
+    write_manifest(folder, PLAIN)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    with building(tmp_path / "index") as folder:
+        fill(folder)
+    return tmp_path / "index"
+
+
+def test_round_trip_with_its_files(index: Path) -> None:
+    manifest = read_manifest(index)
+    assert manifest == PLAIN.model_copy(update={"files": {"sub/data.bin": 3}})
+    assert versions_of("numpy")["numpy"].startswith("2")
+
+
+def edit(index: Path, **changes: Any) -> None:
+    raw = json.loads((index / "manifest.json").read_text())
+    (index / "manifest.json").write_text(json.dumps(raw | changes))
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match=r"no index at .*gone: build one with `blendfilter index CORPUS --out DIR`"):
+        read_manifest(tmp_path / "gone")
+
+
+def test_a_folder_that_is_no_index(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=r"is not an index \(it has no manifest.json\): build one with"):
+        read_manifest(tmp_path)
+    (tmp_path / "corpus.jsonl").write_text("{}")
+    with pytest.raises(BadData, match="it is a file, and an index is a folder"):
+        read_manifest(tmp_path / "corpus.jsonl")
+
+
+def test_a_newer_format(index: Path) -> None:
+    edit(index, format=2, kind=["something", "new"])
+    with pytest.raises(BadData, match="has format 2, and this version reads up to 1: upgrade blendfilter"):
+        read_manifest(index)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fingerprint": "xyz"}, "fingerprint: String should match pattern"),
+        ({"passages": 0}, "passages: Input should be greater than"),
+        ({"kind": None}, "kind: Input should be a valid string"),
+        ({"corpus": {"name": "c"}}, "corpus.sha256: Field required"),
+    ],
+)
+def test_a_manifest_that_is_not_one(index: Path, changes: dict[str, Any], message: str) -> None:
+    edit(index, **changes)
+    with pytest.raises(BadData, match=message):
+        read_manifest(index)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "3", "\udcff"])
+def test_a_manifest_that_does_not_parse(index: Path, content: str) -> None:
+    (index / "manifest.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(BadData, match=r"manifest\.json is not"):
+        read_manifest(index)
+
+
+def test_files_that_do_not_match(index: Path) -> None:
+    (index / "sub" / "data.bin").write_text("ab")
+    with pytest.raises(BadData, match=re.escape("sub/data.bin has 2 bytes where 3 were written; build it again")):
+        read_manifest(index)
+    (index / "sub" / "data.bin").unlink()
+    with pytest.raises(BadData, match=r"sub/data.bin is missing; build it again"):
+        read_manifest(index)
+
+
+def test_an_index_that_is_there_is_refused_before_any_work(index: Path) -> None:
+    with pytest.raises(BadArgument, match=r"there is an index at .* already: name another folder"), building(index):
+        pytest.fail("the block must not run")
+    assert read_manifest(index)
+
+
+def test_overwriting(index: Path) -> None:
+    with building(index, overwrite=True) as folder:
+        fill(folder, "other")
+        assert read_manifest(index).files == {"sub/data.bin": 3}, "the old one stands until the new one is whole"
+    assert read_manifest(index).files == {"sub/data.bin": 5}
+    assert [path.name for path in index.parent.iterdir()] == ["index"]
+
+
+def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("x")
+    for overwrite in (False, True):
+        with pytest.raises(BadArgument, match="is there already and is not an index"):
+            building(tmp_path / "thesis", overwrite=overwrite).__enter__()
+    assert (tmp_path / "thesis" / "chapter.tex").exists()
+
+
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    with building(tmp_path / "index") as folder:
+        fill(folder)
+    assert read_manifest(tmp_path / "index")
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_what_fails_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    def broken() -> None:
+        with building(tmp_path / "deep" / "index") as folder:
+            fill(folder)
+            raise error
+
+    with pytest.raises(error):
+        broken()
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_the_slower_of_two_builders(tmp_path: Path) -> None:
+    """With `share` the first whole index is kept; without it the slower builder is told."""
+    with building(tmp_path / "a", share=True) as slow:
+        fill(slow, "slow")
+        with building(tmp_path / "a", share=True) as fast:
+            fill(fast, "fast!")
+    assert read_manifest(tmp_path / "a").files == {"sub/data.bin": 5}
+
+    def race() -> None:
+        with building(tmp_path / "b") as slow:
+            fill(slow)
+            with building(tmp_path / "b") as fast:
+                fill(fast)
+
+    with pytest.raises(BadArgument, match="another builder put an index at"):
+        race()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]

@@ -1,0 +1,128 @@
+"""Files as streams: packing and layout told from the bytes, and what is said where they are not what they should be."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tracemalloc
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blendfilter import jsonlist
+from blendfilter.errors import BadData, MissingFile
+from blendfilter.files import json_rows, lines
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3)
+)
+OBJECTS = st.lists(st.dictionaries(st.text(max_size=4), JSON, max_size=3), max_size=6)
+
+
+def write(path: Path, data: str | bytes) -> Path:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def test_lines_know_their_numbers_and_skip_blank_ones(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "\ufeffone\r\n\n  \ntwo\u2028still two")
+    assert [(line.number, line.text) for line in lines(path)] == [(1, "one"), (4, "two\u2028still two")]
+    assert next(lines(path)).where == f"{path}, line 1"
+
+
+def test_json_lines_and_lists_give_the_same_rows_plain_or_packed(tmp_path: Path) -> None:
+    values = [{"a": 1}, {"b": "ü\n"}, {"c": [[]]}]
+    as_lines = "\n".join(json.dumps(value) for value in values).encode()
+    as_list = ("\ufeff \n" + json.dumps(values, indent=2, ensure_ascii=False)).encode()
+    for name, data in [("1", as_lines), ("2", as_list), ("3", gzip.compress(as_lines)), ("4", gzip.compress(as_list))]:
+        assert [row.value for row in json_rows(write(tmp_path / name, data))] == values
+    assert [row.position for row in json_rows(tmp_path / "2")] == [0, 1, 2]
+    assert [row.where for row in json_rows(tmp_path / "2")][2].endswith("2, item 3")
+    assert list(json_rows(write(tmp_path / "5", ""))) == list(json_rows(write(tmp_path / "6", " [ ] \n"))) == []
+
+
+@given(OBJECTS, st.sampled_from([None, 1, 4]), st.sampled_from([1, 7, 64]))
+def test_a_list_read_in_blocks_of_any_size_is_the_same(values: list[object], indent: int | None, block: int) -> None:
+    data = json.dumps(values, indent=indent, ensure_ascii=False).encode("utf-8", "replace")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonlist, "BLOCK", block)
+        assert list(jsonlist.list_values(io.BytesIO(data), "x")) == json.loads(data)
+
+
+@given(OBJECTS.filter(bool), st.data())
+def test_a_list_cut_anywhere_is_refused(values: list[object], data: st.DataObject) -> None:
+    whole = json.dumps(values, ensure_ascii=True)
+    cut = whole[: data.draw(st.integers(1, len(whole) - 1))].encode()
+    with pytest.raises(BadData, match="cut off"):
+        list(jsonlist.list_values(io.BytesIO(cut), "x"))
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_values_or_one_clear_error(data: bytes) -> None:
+    try:
+        list(jsonlist.list_values(io.BytesIO(b"[" + data), "x"))
+    except BadData as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ('{"a": 1}\n\n{"a": }\n', r"line 3: does not parse as JSON \(Expecting value at character 7\)"),
+        ("question\tanswer\n", "line 1: does not parse as JSON .* one JSON object a line"),
+        ('[{"a": 1}, {"a": x}]', r"item 2: does not parse as JSON \(Expecting value at character 18\)"),
+        ('[{"a": 1} {"a": 2}]', "item 1: does not parse .*comma"),
+        ('[{"a": 1}] []', "something follows the JSON list after item 1"),
+        ('[{"a": 1}, {"a": "half', "ends in item 2, after 22 characters.* cut off"),
+        ('[{"a": 1},', "ends in item 2.* cut off"),
+        ('[{"a": 1}', "ends in item 1.* cut off"),
+        (b'{"a": "\xff"}', "line 1: not UTF-8"),
+        (b'["\xff"]', "not UTF-8"),
+        ('{"a": "\\ud83d"}', "line 1: holds half a character"),
+        ('["\\ud83d"]', "item 1: holds half a character"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a": ' + "1" * 5000 + "}", "line 1: does not parse as JSON"),
+        (gzip.compress(b'{"a": 1}\n' * 9999)[:-20], "damaged gzip"),
+        (b"\x1f\x8b nothing of the kind", "damaged gzip|cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, data: str | bytes, message: str) -> None:
+    path = write(tmp_path / "bad.json", data)
+    with pytest.raises(BadData, match=message) as caught:
+        list(json_rows(path))
+    assert "bad.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="nowhere"):
+        list(json_rows(tmp_path / "nowhere.json"))
+    with pytest.raises(BadData, match="is a folder"):
+        list(json_rows(tmp_path))
+
+
+def test_pairs_of_surrogate_escapes_are_one_character(tmp_path: Path) -> None:
+    assert next(json_rows(write(tmp_path / "a", '{"a": "\\ud83d\\ude00"}'))).value == {"a": "\U0001f600"}
+
+
+def test_a_long_list_is_never_whole_in_memory(tmp_path: Path) -> None:
+    """24 MB in one line; the first item costs little, and so do all of them."""
+    row = json.dumps({"text": "x" * 6000})
+    path = write(tmp_path / "long.json", "[" + ", ".join([row] * 4000) + "]")
+    tracemalloc.start()
+    try:
+        assert len(list(islice(json_rows(path), 1))) == 1
+        assert sum(1 for _ in json_rows(path)) == 4000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < path.stat().st_size / 3
+
+
+def test_the_cut_off_official_file_is_called_that(shared_data: Path) -> None:
+    with pytest.raises(BadData, match=r"ends in item \d+, after 365,099 characters.* cut off"):
+        list(json_rows(shared_data / "raw" / "hotpotqa" / "truncated_official_dev.json"))

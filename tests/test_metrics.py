@@ -1,0 +1,142 @@
+"""Answer and retrieval scores, each worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blendfilter.errors import UnknownName
+from blendfilter.metrics import (
+    METRICS,
+    Retrieval,
+    accuracy,
+    exact_match,
+    f1,
+    metric,
+    precision,
+    recall,
+    retrieval,
+    s_precision,
+    verdict,
+)
+from blendfilter.records import Question
+
+TEXTS = st.text(st.sampled_from("abc the.yesno "), max_size=20)
+
+
+def asked(*annotators: tuple[str, ...]) -> Question:
+    return Question("1", "?", ("x",), tuple(dict.fromkeys(sum(annotators, ()))), annotators)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answers", "expected"),
+    [
+        ("The Lighthouse.", ["lighthouse"], 1.0),
+        ("lighthouse keeper", ["lighthouse"], 0.0),
+        ("Tern", ["Sterna", "tern"], 1.0),  # an alias is as right as the first answer
+        ("", ["x"], 0.0),
+        ("x", [], 0.0),
+    ],
+)
+def test_exact_match(prediction: str, answers: list[str], expected: float) -> None:
+    assert exact_match(prediction, answers) == expected
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answers", "expected"),
+    [
+        ("the old harbour", ["harbour master"], 0.5),  # old harbour / harbour master: 1 of 2 and 1 of 2
+        ("old red harbour", ["harbour"], 0.5),  # 1 of 3 and 1 of 1: 2 * 1/3 / (4/3)
+        ("red red boat", ["red boat"], 0.8),  # 2 of 3 and 2 of 2: 2 * 2/3 / (5/3)
+        ("harbour", ["mill", "the harbour"], 1.0),  # the best alias counts
+        ("yes", ["yes"], 1.0),
+        ("Yes.", ["yes"], 1.0),
+        ("yes it is", ["yes"], 0.0),  # the answer is a verdict, and they differ
+        ("no", ["no man's land"], 0.0),  # the prediction is one, and they differ
+        ("noanswer", ["noanswer found"], 0.0),
+        ("yes it is", ["yes it was"], 2 / 3),  # neither side is a bare verdict
+        ("", ["x"], 0.0),
+        ("the", ["a"], 0.0),  # nothing left on both sides: no overlap, as in the official script
+        ("x", [], 0.0),
+    ],
+)
+def test_f1(prediction: str, answers: list[str], expected: float) -> None:
+    assert f1(prediction, answers) == pytest.approx(expected)
+
+
+@given(TEXTS, TEXTS)
+def test_f1_is_symmetric_within_bounds_and_full_on_a_match(one: str, other: str) -> None:
+    score = f1(one, [other])
+    assert 0.0 <= score <= 1.0
+    assert score == pytest.approx(f1(other, [one]))
+    if exact_match(one, [other]) and f1(one, [one]):
+        assert score == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("Yes", "yes"),
+        ("So the answer is: FALSE.", "no"),
+        ("No, yes would be wrong", "no"),  # the first one counts
+        ("true", "yes"),
+        ("Nobody knows, yesterday", None),  # parts of words do not
+        ("", None),
+    ],
+)
+def test_verdict(reply: str, expected: str | None) -> None:
+    assert verdict(reply) == expected
+
+
+def test_accuracy_calls_a_reply_without_verdict_wrong() -> None:
+    assert accuracy("Yes, it floats.", ["yes"]) == 1.0
+    assert accuracy("true", ["yes"]) == 1.0
+    assert accuracy("no", ["yes"]) == 0.0
+    assert accuracy("perhaps", ["yes"]) == accuracy("perhaps", ["no"]) == 0.0
+
+
+def test_metrics_by_name() -> None:
+    assert set(METRICS) == {"em", "f1", "accuracy"}
+    assert metric("em") is exact_match
+    with pytest.raises(UnknownName, match="Did you mean 'accuracy'"):
+        metric("acuracy")
+
+
+def test_retrieval_counts_titles_once() -> None:
+    """Quay, Mill, Quay against Mill, Tower: 1 of 2 gold found, 1 of 2 distinct titles gold."""
+    question = asked(("Mill", "Tower"))
+    assert retrieval(["Quay", "Mill", "Quay"], question) == Retrieval(0.5, 0.5, 0.0)
+    assert recall(["Quay", "Mill", "Quay"], question) == 0.5
+    assert retrieval(["Tower", "Mill", "Tower"], question) == Retrieval(1.0, 1.0, 1.0)
+
+
+def test_nothing_retrieved_scores_zero() -> None:
+    assert retrieval([], asked(("Mill",))) == Retrieval(0.0, 0.0, 0.0)
+
+
+def test_titles_are_compared_after_folding() -> None:
+    assert retrieval(["Cafe\u0301  Noir"], asked(("Caf\u00e9 Noir",))) == Retrieval(1.0, 1.0, 1.0)
+    assert recall(["mill"], asked(("Mill",))) == 0.0
+
+
+def test_the_best_annotator_counts_for_all_three() -> None:
+    """First annotator A B C (1/3 found), second A D (2/2): the second is meant, so precision is 2/3 and not 1/3."""
+    question = asked(("A", "B", "C"), ("A", "D"))
+    assert retrieval(["A", "D", "E"], question) == pytest.approx(Retrieval(1.0, 2 / 3, 0.0))
+    assert retrieval(["D", "A"], question) == Retrieval(1.0, 1.0, 1.0)
+    assert precision(["D", "A"], question) == s_precision(["D", "A"], question) == 1.0
+
+
+def test_among_equal_recalls_the_better_precision_counts() -> None:
+    assert retrieval(["A", "B"], asked(("A",), ("A", "B"))) == Retrieval(1.0, 1.0, 1.0)
+
+
+def test_without_gold_there_is_no_score() -> None:
+    for question in (Question("1", "?", ("x",)), Question("1", "?", ("x",), evidence=((),))):
+        assert retrieval(["A"], question) is None
+        assert recall(["A"], question) is precision(["A"], question) is s_precision(["A"], question) is None
+
+
+def test_gold_titles_serve_where_no_annotator_is_known() -> None:
+    assert recall(["A"], Question("1", "?", gold_titles=("A", "B"))) == 0.5
