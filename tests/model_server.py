@@ -69,13 +69,12 @@ def options() -> argparse.ArgumentParser:
 
 @dataclass
 class Reply:
-    """What goes back; `cut` sends only that many bytes and closes, `drop` closes at once."""
+    """What goes back; `drop`: nothing, the connection is closed."""
 
     status: int = 200
     body: bytes = b"{}"
     kind: str = "application/json"
     headers: str = ""
-    cut: int | None = None
     drop: bool = False
 
     def wire(self) -> bytes:

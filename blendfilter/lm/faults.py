@@ -42,7 +42,7 @@ _REFUSES = re.compile(
     r"|not allowed|extra inputs|extra fields",
     re.IGNORECASE,
 )
-_KEYS = re.compile(r"(?i)\b(?:sk|gsk|pk|key|bearer)[-_ ][\w*.-]{6,}")
+_KEYS = re.compile(r"\b(?:sk|gsk|pk|xai|hf)[-_][\w*.-]{8,}|\bbearer\s+\S{8,}", re.IGNORECASE)
 _CLASSES: Mapping[int, type[Any]] = {
     401: lm15.AuthError,
     402: lm15.BillingError,

@@ -10,27 +10,32 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from blendfilter.lm.offline_reading import Reading, bare_title, split_line, stem, stems
+from blendfilter.lm.offline_reading import WORD, Reading, bare_title, key_of, split_line, stem, stems
 from blendfilter.lm.offline_spans import DATE, NAME, NUMBER
 
 _EARLY = re.compile(r"\b(?:first|earlier|older|oldest|earliest|before|eldest)\b", re.IGNORECASE)
-_LATE = re.compile(r"\b(?:later|younger|youngest|latest|last|recently|newer|after)\b", re.IGNORECASE)
+_LATE = re.compile(r"\b(?:later|younger|youngest|latest|last|recent|recently|newer|newest|after)\b", re.IGNORECASE)
 _MORE = re.compile(
-    r"\b(?:more|larger|largest|bigger|taller|tallest|longer|longest|higher|highest|most|greater|larger|wider|deeper)\b",
+    r"\b(?:more|larger|largest|bigger|taller|tallest|longer|longest|higher|highest|most|greater|greatest|wider|deeper"
+    r"|farther|further|heavier)\b",
     re.IGNORECASE,
 )
 _LESS = re.compile(r"\b(?:fewer|fewest|less|least|smaller|smallest|shorter|shortest|lower|lowest)\b", re.IGNORECASE)
 _DIED = re.compile(r"\b(?:died|die|death|deceased)\b", re.IGNORECASE)
-_LIVED = re.compile(r"\blived? (?:\w+ )?longer\b", re.IGNORECASE)
-_PAIR = re.compile(
-    r"(.{0,200}?[,?:]?)\s*([^,?]{1,120}?),?\s+(?:or|and)\s+(?:the\s+)?([^,?]{1,120})\s*\?*\s*$", re.DOTALL
+_OLDER = re.compile(r"\b(?:older|oldest|younger|youngest|born)\b", re.IGNORECASE)
+_LIVED = re.compile(r"\blived? (?:\w+ ){0,3}(?:longer|greater age)\b", re.IGNORECASE)
+_CHOICE = re.compile(r"\bor\b|\b(?:between|out of|of the)\b.{1,200}\band\b", re.IGNORECASE | re.DOTALL)
+_BEFORE_NAME = re.compile(
+    r".*(?:[,:?]|\b(?:is|are|was|were|between|among|of|does|do|did|has|have))\s", re.I | re.DOTALL
 )
-_BOTH = re.compile(r"\b(?:same|both|also|share)\b", re.IGNORECASE)
-_ATTRIBUTE = re.compile(r"\b(?:nationality|country|city|state|place|profession|occupation|genre|year)\b", re.IGNORECASE)
+_BOTH = re.compile(r"\b(?:same|both|also|share|each)\b", re.IGNORECASE)
+_ATTRIBUTE = re.compile(r"\b(?:nationality|country|city|state|place|profession|genre|year)\b", re.IGNORECASE)
 _NEGATIVE = re.compile(r"\b(?:not|never|no|neither|nor|without|unable|cannot)\b|n't\b", re.IGNORECASE)
+_ROLE = re.compile(r"\b(?:director|author|writer|composer|performer|producer|founder|creator|singer|artist)s?\b")
 _YEAR = re.compile(r"\b[12]\d{3}\b")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_LONGEST = 400
+_SOME = 40
+_NEAR_END = 400
 
 
 class Side(NamedTuple):
@@ -47,69 +52,80 @@ def choose(question: str, lines: tuple[str, ...]) -> str:
     >>> choose("Which pier is older, Orm Pier or Kerry Pier?", lines)
     'Kerry Pier'
     """
-    if not re.search(r"\bor\b", question) or not (pair := _PAIR.match(question[-_LONGEST:])):
+    sides = _sides(question, lines) if _CHOICE.search(question) else []
+    if len(sides) < 2:
         return ""
-    left, right = (_side(name, question, lines) for name in _names_of(pair))
-    if left is None or right is None:
-        return ""
+    left, right = sides[:2]
+    first = _comes_first(question, left, right)
+    if first is None:
+        return _by_overlap(question, left, right)
+    return left.name if first else right.name
+
+
+def _comes_first(question: str, left: Side, right: Side) -> bool | None:
+    """Whether the left side is the one the comparing word is after; None where nothing can be compared."""
     a, b = _measure(question, left.text), _measure(question, right.text)
     if a is None or b is None or a == b:
-        return _by_overlap(question, left, right)
-    wants_smallest = bool(_LESS.search(question)) or (bool(_EARLY.search(question)) and not _LIVED.search(question))
-    if _LATE.search(question) and not _EARLY.search(question):
-        wants_smallest = False
-    return left.name if (a < b) == wants_smallest else right.name
-
-
-def _names_of(pair: re.Match[str]) -> tuple[str, str]:
-    return pair[2].strip(" \"“”'"), pair[3].strip(" \"“”'.")
-
-
-def _side(name: str, question: str, lines: tuple[str, ...]) -> Side | None:
-    """The passage whose title best agrees with `name`, followed one step where the question asks for that."""
-    own = stems(name)
-    best, best_share = None, 0.0
-    for line in lines:
-        title = stems(bare_title(split_line(line)[0]))
-        share = len(own & title) / max(1, len(own | title))
-        if share > best_share:
-            best, best_share = line, share
-    if best is None:
         return None
-    named, text = split_line(best)
-    shown = bare_title(named) if stems(bare_title(named)) <= own else name
-    return Side(shown, _followed(named, text, question, lines) or text)
+    smallest = bool(_LESS.search(question) or _EARLY.search(question)) and not _LIVED.search(question)
+    if _LATE.search(question) and not _EARLY.search(question):
+        smallest = False
+    return (a < b) == smallest
+
+
+def _sides(question: str, lines: tuple[str, ...]) -> list[Side]:
+    """The things that the question names by title; else those on both sides of its last "or"."""
+    named = _named_in(question, lines)
+    if len(named) >= 2:
+        return [_side(bare_title(split_line(line)[0]), line, question, lines) for line in named]
+    left, _, right = question[-_NEAR_END:].rstrip(" ?.").rpartition(" or ")
+    names = [_BEFORE_NAME.sub("", part.strip(" ,\"“”'")).strip(" ,\"“”'") for part in (left, right)]
+    best = [_best_line(name, lines) for name in names]
+    if best[0] is None or best[1] is None or best[0] == best[1]:
+        return []
+    return [_side(name, line, question, lines) for name, line in zip(names, best, strict=True) if line]
+
+
+def _side(name: str, line: str, question: str, lines: tuple[str, ...]) -> Side:
+    """A side with its passage's text, followed one step where the question asks for that ("whose director …")."""
+    title, text = split_line(line)
+    return Side(name, _followed(title, text, question, lines) or text)
+
+
+def _best_line(name: str, lines: tuple[str, ...]) -> str | None:
+    """The passage whose title best agrees with `name`, None where none shares a word."""
+    own = stems(name)
+    titles = [stems(bare_title(split_line(line)[0])) for line in lines]
+    shares = [len(own & title) / max(1, len(own | title)) for title in titles]
+    best = max(range(len(lines)), key=lambda i: (shares[i], -i), default=-1)
+    return lines[best] if best >= 0 and shares[best] > 0 else None
 
 
 def _followed(title: str, text: str, question: str, lines: tuple[str, ...]) -> str:
-    """The passage of the person that `text` names, where the question asks about that person ("whose director …")."""
-    role = re.search(r"\b(director|author|writer|composer|performer|producer|founder|creator|singer)s?\b", question)
-    if role is None:
+    """The passage of the person that `text` names, where the question asks about that person."""
+    if not _ROLE.search(question):
         return ""
-    words = stems(text)
+    words, asked = stems(text), stems(question)
     for line in lines:
         other, about = split_line(line)
-        named = stems(bare_title(other))
-        if other != title and named and named <= words and not named <= stems(question):
+        named = key_of(other)
+        if other != title and named and named <= words and not named <= asked:
             return about
     return ""
 
 
 def _measure(question: str, text: str) -> float | None:
     """The year (with its months as a fraction) or number of `text` that the question's comparison is about."""
-    dates = [_as_year(match[0]) for _, match in zip(range(40), DATE.finditer(text), strict=False)]
+    dates = [_as_year(match[0]) for _, match in zip(range(_SOME), DATE.finditer(text), strict=False)]
     if _LIVED.search(question):
         return dates[1] - dates[0] if len(dates) > 1 else None
-    if _MORE.search(question) and not _EARLY.search(question) and not _LATE.search(question):
+    in_time = _EARLY.search(question) or _LATE.search(question)
+    if not in_time and (_MORE.search(question) or _LESS.search(question)):
         return _first_number(question, text)
-    if _LESS.search(question):
-        return _first_number(question, text)
-    if not (_EARLY.search(question) or _LATE.search(question)) or not dates:
+    if not in_time or not dates:
         return None
-    older = re.search(r"\b(?:older|oldest|younger|youngest|born)\b", question)
-    if _DIED.search(question) and not older:
-        return dates[1] if len(dates) > 1 else dates[0]
-    return dates[0]
+    by_death = _DIED.search(question) and not _OLDER.search(question)
+    return dates[1] if by_death and len(dates) > 1 else dates[0]
 
 
 def _as_year(date: str) -> float:
@@ -123,11 +139,12 @@ def _as_year(date: str) -> float:
 def _first_number(question: str, text: str) -> float | None:
     """The number in `text` nearest to a word of the question, else the first that is no year."""
     asked = stems(question)
-    values = [m for _, m in zip(range(40), NUMBER.finditer(text), strict=False) if m[0][0].isdigit()]
+    values = [m for _, m in zip(range(_SOME), NUMBER.finditer(text), strict=False) if m[0][0].isdigit()]
     plain = [m for m in values if not _YEAR.fullmatch(m[0])]
     beside = [m for m in plain if stems(text[max(0, m.start() - 40) : m.end() + 30]) & asked]
     found = next(iter(beside or plain), None)
-    return float(re.sub(r"[^\d.]", "", found[0]).rstrip(".") or 0) if found else None
+    digits = "".join(c for c in found[0] if c.isascii() and c in "0123456789.").strip(".") if found else ""
+    return float(digits) if digits else None
 
 
 def _by_overlap(question: str, left: Side, right: Side) -> str:
@@ -146,6 +163,10 @@ def yes_or_no(question: str, lines: tuple[str, ...], reading: Reading) -> bool:
     False
     """
     pair = _named_in(question, lines)
+    if len(pair) > 1 and (_EARLY.search(question) or _LATE.search(question) or _MORE.search(question)):
+        left, right = (_side("", line, question, lines) for line in pair[:2])
+        if (first := _comes_first(question, left, right)) is not None:
+            return first
     if len(pair) > 1 and _BOTH.search(question):
         first, second = (_followed(*split_line(line), question, lines) or line for line in pair[:2])
         return _agree(question, first, second)
@@ -156,16 +177,21 @@ def yes_or_no(question: str, lines: tuple[str, ...], reading: Reading) -> bool:
 
 
 def _named_in(question: str, lines: tuple[str, ...]) -> list[str]:
-    """The passages whose titles stand in the question, in the order of the prompt, one for each title."""
-    asked = stems(question)
-    seen: set[frozenset[str]] = set()
-    found: list[str] = []
+    """The passages whose titles the question names, in the question's order, one for each title.
+
+    A title inside a longer one that is named too ("Orm" in "Orm Pier") counts only where it stands apart.
+    """
+    asked, words = stems(question), " ".join(WORD.findall(question.lower()))
+    found: dict[int, tuple[int, str]] = {}
     for line in lines:
-        named = stems(bare_title(split_line(line)[0]))
-        if named and named <= asked and named not in seen:
-            seen.add(named)
-            found.append(line)
-    return found
+        title = bare_title(split_line(line)[0])
+        plain = " ".join(WORD.findall(title.lower()))
+        at = words.find(plain) if plain and len(plain) <= _NEAR_END and stems(title) <= asked else -1
+        if at >= 0 and len(plain) > found.get(at, (0, ""))[0]:
+            found[at] = (len(plain), line)
+    ends = [(at, at + size, line) for at, (size, line) in sorted(found.items())][:_SOME]
+    apart = [one for one in ends if not any(o[0] <= one[0] and one[1] <= o[1] and o is not one for o in ends)]
+    return [line for _, _, line in apart]
 
 
 def _agree(question: str, first: str, second: str) -> bool:

@@ -2,7 +2,8 @@
 
 Input: the text of a prompt in the shapes of docs/prompts.md. Output: a `Sheet`. Only line starts count, and a passage
 is one line ``Title | text``, so words like "Answer:" inside a passage never look like a part of the prompt.
-Demonstrations stand before the last block; `Sheet.instructions` is what the prompt says above the first of them, and between question and cue.
+Demonstrations stand before the last block; `Sheet.instructions` is what stands above the first of them, and what stands
+between the question and the cue.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ _NUMBERED = re.compile(r"knowledge (\d{1,6}):(.*)", re.IGNORECASE | re.DOTALL)
 _OPENS_A_BLOCK = re.compile(r"Question:|Context:|Knowledge:\s*$|knowledge \d+:")
 _YES_NO = re.compile(r"\byes\W{1,3}(?:or\W{1,3})?no\b", re.IGNORECASE)
 _ONLY = re.compile(r"\b(?:only|just|nothing else|either|always|must)\b", re.IGNORECASE)
+_OTHER = re.compile(r"\b(?:names?|phrases?|dates?|numbers?|words)\b", re.IGNORECASE)
 _NONE = re.compile(r"\bnone\b", re.IGNORECASE)
 
 
@@ -36,7 +38,8 @@ class Sheet:
     @property
     def wants_yes_or_no(self) -> bool:
         """Whether the instructions allow nothing but yes or no."""
-        return any(_YES_NO.search(line) and _ONLY.search(line) for line in self.instructions.split("\n"))
+        lines = self.instructions.split("\n")
+        return any(_YES_NO.search(line) and _ONLY.search(line) and not _OTHER.search(line) for line in lines)
 
 
 def take_apart(prompt: str) -> Sheet:

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from blendfilter.text import sentences
 
+_YEAR = re.compile(r"\b[12]\d{3}\b")
 WORD = re.compile(r"\w+", re.UNICODE)
-_IN_BRACKETS = re.compile(r"\s*\([^()]*\)\s*$")
 _STOP = """
 a an and are as at be been being both but by can could did do does for from had has have he her hers him his how if in
 into is it its many may might much no nor not of on or other same shall she should so some such than that the their them
@@ -26,6 +26,18 @@ then there these they this those to was were what when where which while who who
 also one name named called known
 """
 STOP_WORDS = frozenset(_STOP.split())
+_ALIKE = {
+    "born": "birth birthplace birthday birthdate",
+    "died": "die dies death dead deceased",
+    "spouse": "husband wife married marry marries",
+    "parent": "father mother son daughter child children grandfather grandmother paternal maternal",
+    "direct": "director directs",
+    "write": "wrote written writer author",
+    "compose": "composer composed",
+    "found": "founder founded",
+}
+_SAME = {other: word for word, others in _ALIKE.items() for other in others.split()}
+"""Words that questions and passages use for one relation."""
 _ENDING = re.compile(r"(?<=\w{3})(?:s|(?<=\w{4})(?:ed|ing))$(?<!ss)")
 _STEM = 6
 """Words agree when their first six letters do: the simplest stemmer that joins "directed" and "director"."""
@@ -52,9 +64,15 @@ class Reading(NamedTuple):
     wanted: frozenset[str]
 
 
+@lru_cache(maxsize=65536)
 def stem(word: str) -> str:
-    """The form under which words are compared."""
-    return _ENDING.sub("", word.lower())[:_STEM]
+    """The form under which words are compared.
+
+    >>> stem("directed") == stem("Director"), stem("wife") == stem("married")
+    (True, True)
+    """
+    word = word.lower()
+    return _ENDING.sub("", _SAME.get(word, word))[:_STEM]
 
 
 def stems(text: str) -> frozenset[str]:
@@ -72,7 +90,15 @@ def bare_title(title: str) -> str:
     >>> bare_title("Brackwater (1951 film)")
     'Brackwater'
     """
-    return _IN_BRACKETS.sub("", title).strip() or title.strip()
+    title = title.strip()
+    opening = title.rfind("(") if title.endswith(")") else -1
+    return title[:opening].strip() or title if opening > 0 else title
+
+
+def key_of(title: str) -> frozenset[str]:
+    """The stems by which a text names a title: without its bracket, and without what follows a comma."""
+    bare = bare_title(title)
+    return stems(bare.partition(", ")[0]) or stems(bare)
 
 
 def split_line(line: str) -> tuple[str, str]:
@@ -85,8 +111,18 @@ def split_line(line: str) -> tuple[str, str]:
 def _studied(line: str) -> tuple[tuple[str, str, frozenset[str], frozenset[str]], ...]:
     """A passage's sentences with their stems; kept, because one question shows the same passage to several prompts."""
     title, text = split_line(line)
-    named = stems(bare_title(title))
-    return tuple((title, part, stems(part), named) for part in (sentence.text for sentence in sentences(text)))
+    named = key_of(title)
+    parts = [sentence.text for sentence in sentences(text)]
+    words = [stems(part) for part in parts]
+    if parts:
+        words[0] |= _life(parts[0])
+    return tuple((title, part, own, named) for part, own in zip(parts, words, strict=True))
+
+
+def _life(sentence: str) -> frozenset[str]:
+    """ "Born" and "died" as stems where a first sentence gives years in a bracket and says no more: "Orm (1850-1911)"."""
+    years = len(_YEAR.findall(sentence[:160].partition("(")[2].partition(")")[0]))
+    return frozenset([stem("born"), stem("died")][:years])
 
 
 def read_passages(question: str, lines: Sequence[str], hops: int = 3) -> Reading:
@@ -138,15 +174,17 @@ def _follow(
         covered = frozenset(word for each in chosen for word in each.stems | each.title_stems)
         lighter = {word: value * (_COVERED if word in covered else 1.0) for word, value in idf.items()}
         values = [
-            -1.0 if each in chosen else _worth(each, lighter) + _BRIDGE * scale * _linked(taken, each) for each in shown
+            -1.0 if each in chosen else _worth(each, lighter) + _BRIDGE * scale * _linked(chosen, each)
+            for each in shown
         ]
     return tuple(chosen)
 
 
-def _linked(taken: Sentence, other: Sentence) -> float:
-    """How strongly `other` goes on from `taken`: 1 where `taken` names its passage, less the other way round."""
-    if not other.title_stems or other.title_stems == taken.title_stems:
+def _linked(chosen: Sequence[Sentence], other: Sentence) -> float:
+    """How strongly `other` goes on from the chosen ones: most where the last names its passage, else less."""
+    if not other.title_stems or any(other.title_stems == each.title_stems for each in chosen):
         return 0.0
-    if other.title_stems <= taken.stems:
+    if other.title_stems <= chosen[-1].stems:
         return 0.5
-    return 0.25 if taken.title_stems and taken.title_stems <= other.stems else 0.0
+    back = any(each.title_stems and each.title_stems <= other.stems for each in chosen)
+    return 0.25 if back or any(other.title_stems <= each.stems for each in chosen) else 0.0

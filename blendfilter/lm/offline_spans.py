@@ -24,7 +24,8 @@ _COUNT_WORDS = (
     "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen"
     "|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred"
 )
-NUMBER = re.compile(rf"\b(?:\d[\d,]*(?:\.\d+)?(?: (?:million|billion|thousand|percent))?|(?:{_COUNT_WORDS}))\b", re.I)
+_SCALE = "(?: (?:hundred|thousand|million|billion|percent))"
+NUMBER = re.compile(rf"\b(?:\d[\d,]*(?:\.\d+)?{_SCALE}?|(?:{_COUNT_WORDS})(?:-(?:{_COUNT_WORDS}))?{_SCALE}?)\b", re.I)
 _CAPITAL = r"[^\W\d_a-zß-öø-ÿ][\w’'&.-]*"
 NAME = re.compile(
     rf"{_CAPITAL}(?:(?:(?: (?:of|the|de|la|le|van|von|der|da|di|du|and|for|in|on|at|&)){{1,2}})? {_CAPITAL})*"
@@ -38,20 +39,24 @@ _COUNT = re.compile(
     r"\bhow (?:many|much|old|long|tall|far|large|big|high)\b|\b(?:population|number) of\b|\bwhat number\b",
     re.IGNORECASE,
 )
+_PLACE_NOUN = (
+    "(?:city|town|country|state|county|place|village|island|region|province|borough|continent|river|nation|district"
+    "|neighbou?rhood|location|area|street|municipality)"
+)
+_PERSON_NOUN = (
+    "(?:person|man|woman|king|queen|actor|actress|president|poet|director|author|writer|singer|player|composer|painter"
+    "|producer|founder|explorer|ruler|emperor|leader|performer|designer|engineer|inventor|\\w{3,20}(?:ist|ian))"
+)
 _PLACE = re.compile(
-    r"\bwhere\b|\b(?:what|which)(?: \w+){0,2} (?:city|town|country|state|county|place|village|island|region|province"
-    r"|borough|continent|river|nation|district|neighbou?rhood|location)\b|\b(?:city|country|state|place of \w+)\b",
-    re.IGNORECASE,
+    rf"\bwhere\b|\b(?:what|which)(?: \w+){{0,2}} {_PLACE_NOUN}\b|\bplace of \w+|\b(?:birth|burial) ?place\b", re.I
 )
-_PERSON = re.compile(
-    r"\b(?:who|whom|whose)\b|\b(?:what|which)(?: \w+){0,3} (?:\w+(?:ist|er|or|ian)|person|man|woman|king|queen"
-    r"|actress|president|poet|band|group|team)\b",
-    re.IGNORECASE,
-)
+_PERSON = re.compile(rf"\b(?:who|whom|whose)\b|\b(?:what|which)(?: \w+){{0,2}} {_PERSON_NOUN}\b", re.I)
 _PEOPLE_WORD = re.compile(r"\bnationality\b|\bethnicity\b", re.IGNORECASE)
 _AFTER_IS = re.compile(rf"\b(?:is|was|are|were) (?:an?|the) (?:[a-z-]+ ){{0,3}}({_CAPITAL})")
 _PLACE_BEFORE = frozenset(["in", "at", "from", "near", "to", "of", "into", "through", "outside"])
 _EDGE = " .,;:'’&-"
+_ALONE, _LATER, _STEP, _OWN, _REACH = 1.0, 0.1, 0.5, 0.3, 12
+"""A span's worth with nothing near; the loss by hop; for a mere step of the chain; for title words; letters to half."""
 _MOST = 60
 """Candidates looked at in one sentence: keeps a sentence of any length at linear cost."""
 
@@ -100,7 +105,9 @@ def is_yes_no(question: str) -> bool:
     >>> is_yes_no("Are both towns in Wales?"), is_yes_no("Is Orm or Kerry older?")
     (True, False)
     """
-    return bool(_AUXILIARY.match(question.lstrip(" \"'“"))) and not re.search(r"\w,? or [A-Z\"“]", question)
+    return bool(_AUXILIARY.match(question.lstrip(" \"'“"))) and not re.search(
+        r"\w,? or (?:in |the |an? )?[A-Z\"“]", question
+    )
 
 
 def spans(sentence: str) -> list[Span]:
@@ -162,19 +169,35 @@ def pick(question: str, reading: Reading) -> str:
     kind = kind_of(question)
     if kind is Kind.PEOPLE and (found := _nationality(reading)):
         return found
+    if kind is Kind.TIME and (found := _life_date(reading)):
+        return found
     asked = stems(question)
     lowered = question.lower()
     best, best_score = "", 0.0
     for order, sentence in enumerate(reading.chosen):
-        near = _landmarks(sentence.text, reading.idf)
+        near = _landmarks(sentence, reading.idf)
         for span in [*spans(sentence.text), *_title_span(sentence)]:
             own = stems(span.text)
             if (own and own <= asked) or (not own and span.text.lower() in lowered):
                 continue
-            score = _fit(kind, span, sentence.text) * (1.0 + _nearness(span, near)) * (1.0 - 0.1 * order)
+            score = _fit(kind, span, sentence.text) * (_ALONE + _nearness(span, near)) * (1.0 - _LATER * order)
+            if own and any(own == each.title_stems for each in reading.chosen):
+                score *= _STEP
             if score > best_score:
                 best, best_score = span.text, score
-    return best
+    return best.removesuffix("'s").removesuffix("’s")
+
+
+def _life_date(reading: Reading) -> str:
+    """The day of birth or death from "Orm (1850-1911)", of the last passage reached, where the question asks for it."""
+    born, died = (stem(word) in reading.wanted for word in ("born", "died"))
+    if born == died:
+        return ""
+    for sentence in reversed(reading.chosen):
+        dates = [match[0] for match in _some(DATE, sentence.text[:160].partition("(")[2].partition(")")[0])]
+        if dates and (born or len(dates) > 1):
+            return dates[0] if born else dates[-1]
+    return ""
 
 
 def _title_span(sentence: Sentence) -> list[Span]:
@@ -190,10 +213,11 @@ def _nationality(reading: Reading) -> str:
     return ""
 
 
-def _landmarks(text: str, idf: dict[str, float]) -> list[tuple[int, float]]:
-    """Where in `text` the question's words stand, and how rare they are."""
-    hits = ((match.start(), idf.get(stem(match[0]), 0.0)) for match in WORD.finditer(text))
-    return [(at, weight) for at, weight in hits if weight][:_MOST]
+def _landmarks(sentence: Sentence, idf: dict[str, float]) -> list[tuple[int, float]]:
+    """Where in a sentence the question's words stand, and how rare they are; its own title's words tell less."""
+    words = ((match.start(), stem(match[0])) for match in WORD.finditer(sentence.text))
+    hits = [(at, idf[word] * (_OWN if word in sentence.title_stems else 1.0)) for at, word in words if word in idf]
+    return hits[:_MOST]
 
 
 def _nearness(span: Span, landmarks: list[tuple[int, float]]) -> float:
@@ -201,7 +225,7 @@ def _nearness(span: Span, landmarks: list[tuple[int, float]]) -> float:
     if span.kind == "title":
         return 0.5 * sum(weight for _, weight in landmarks[:8]) / 8
     middle = span.start + len(span.text) / 2
-    return sum(weight / (1.0 + abs(middle - at) / 12) for at, weight in landmarks)
+    return sum(weight / (1.0 + abs(middle - at) / _REACH) for at, weight in landmarks)
 
 
 _FIT: dict[Kind, dict[str, float]] = {
@@ -218,12 +242,24 @@ _FIT: dict[Kind, dict[str, float]] = {
 def _fit(kind: Kind, span: Span, sentence: str) -> float:
     """How well a span's look suits the kind of question."""
     fit = _FIT[kind][span.kind]
-    if kind is Kind.PERSON and span.kind in ("name", "title") and not 2 <= span.text.count(" ") + 1 <= 4:
-        fit *= 0.5
-    if kind in (Kind.PERSON, Kind.PLACE) and span.kind == "name":
-        before = sentence[: max(0, span.start)][-16:].split()
-        after_place_word = bool(before) and before[-1].lower() in _PLACE_BEFORE
-        fit *= 1.5 if after_place_word == (kind is Kind.PLACE) else 0.7
     if kind is Kind.COUNT and span.kind == "number" and DATE.fullmatch(span.text):
-        fit *= 0.2
-    return fit
+        return fit * 0.2
+    if span.kind not in ("name", "title"):
+        return fit
+    words = span.text.count(" ") + 1
+    if kind is Kind.PERSON and not 2 <= words <= 4:
+        fit *= 0.5
+    return fit * _fit_of_place(kind, span, sentence, words) if span.kind == "name" else fit
+
+
+def _fit_of_place(kind: Kind, span: Span, sentence: str, words: int) -> float:
+    """What stands before a name tells a place ("in Orm") from a person ("by Orm") and both from "an American"."""
+    before = sentence[max(0, span.start - 16) : span.start].lower().split()
+    last = before[-1] if before else ""
+    if words == 1 and (last in ("a", "an") or (span.start == 0 and kind is not Kind.YES_NO)):
+        return 0.2
+    if kind is Kind.PLACE:
+        return 1.5 if last in _PLACE_BEFORE else 0.5
+    if kind is Kind.PERSON:
+        return 0.5 if last in _PLACE_BEFORE - {"to", "of", "from"} else 1.3 if last == "by" else 1.0
+    return 1.0

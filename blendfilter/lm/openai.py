@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import threading
 import weakref
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -209,6 +210,7 @@ class _Clients:
             "max_retries": 0,
             "default_headers": dict(headers or {}),
         }
+        self._lock = threading.Lock()  # loops of several threads may come at once
         self._trust: ssl.SSLContext | None = None
         self._idle: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[openai.AsyncOpenAI]] = (
             weakref.WeakKeyDictionary()
@@ -219,9 +221,10 @@ class _Clients:
         loop = asyncio.get_running_loop()
         idle = self._idle.get(loop)
         if idle is None:
-            for dead in [known for known in self._idle if known.is_closed()]:
-                self._idle.pop(dead, None)
-            idle = self._idle.setdefault(loop, [])
+            with self._lock:
+                for dead in [known for known in self._idle if known.is_closed()]:
+                    del self._idle[dead]
+                idle = self._idle[loop] = []
         client = idle.pop() if idle else self._new()
         try:
             return await client.post(path, body=body, cast_to=httpx.Response)

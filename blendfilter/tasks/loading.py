@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -114,11 +113,11 @@ def _questions(source: _Source) -> Iterator[Question]:
 
 def _kept(found: Iterator[Question], source: _Source, split: str | None, limit: int | None) -> list[Question]:
     """The questions of `split`, `limit` of them; what is behind the limit is still decoded, though not checked."""
-    met: Counter[str] = Counter()
+    met: set[str] = set()
 
     def wanted(question: Question) -> bool:
-        mark = str(question.metadata.get("split"))
-        met[mark] += 1
+        mark = str(question.metadata.get("split") or "(none)")
+        met.add(mark)
         return split is None or mark == split
 
     questions = list(islice(filter(wanted, found), limit))

@@ -1,0 +1,202 @@
+"""Corpora in every layout, streamed; the pooled corpus; and what is said of a file that is none."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blendfilter.errors import BadData, BlendFilterError, EmptyData, MissingFile
+from blendfilter.records import Passage, Question
+from blendfilter.retrieval.corpus import corpus_hash, pooled, read_corpus
+
+MILL = Passage("m1", "Tide Mill", "A mill at Bremsund. It turns.")
+QUAY = Passage("q2", "", "A quay.")
+
+LAYOUTS = {
+    "own": '{"id": "m1", "title": "Tide Mill", "text": "A mill at Bremsund. It turns."}\n\n'
+    '{"id": "q2", "text": "A quay."}',
+    "beir": '{"_id": "m1", "title": "Tide Mill", "text": "A mill at Bremsund. It turns.", "metadata": {}}\n'
+    '{"_id": "q2", "title": "", "text": "A quay."}',
+    "flashrag": '{"id": "m1", "contents": "\\"Tide Mill\\"\\nA mill at Bremsund. It turns."}\n'
+    '{"id": "q2", "contents": "A quay."}',
+    "abstracts": '{"id": "m1", "title": "Tide Mill", "text": ["A mill at Bremsund.", " It turns."]}\n'
+    '{"id": "q2", "title": "", "text": ["A quay."]}',
+    "colbert": "m1\tA mill at Bremsund. It turns.\tTide Mill\nq2\tA quay.\n",
+    "colbert with bars": "m1\tTide Mill | A mill at Bremsund. It turns.\r\nq2\tA quay.\r\n",
+    "dpr": 'id\ttext\ttitle\nm1\t"A mill at Bremsund. It turns."\tTide Mill\nq2\t"A quay."\t\n',
+    "list": '[{"id": "m1", "title": "Tide Mill", "text": "A mill at Bremsund. It turns."},\n'
+    ' {"id": "q2", "text": "A quay."}]',
+}
+
+
+def written(folder: Path, text: str | bytes, name: str = "corpus") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_plain_and_packed_gives_the_same_passages(tmp_path: Path, layout: str) -> None:
+    data = LAYOUTS[layout].encode()
+    assert list(read_corpus(written(tmp_path, data))) == [MILL, QUAY]
+    assert list(read_corpus(written(tmp_path, gzip.compress(data)))) == [MILL, QUAY]
+
+
+def test_positions_are_the_ids_where_there_are_none(tmp_path: Path) -> None:
+    rows = '[{"title": "Tide Mill", "text": "A mill."}, {"title": "Quay", "text": "A quay."}]'
+    assert [one.id for one in read_corpus(written(tmp_path, rows))] == ["0", "1"]
+    assert list(read_corpus(written(tmp_path, '["Tide Mill | A mill.", "A quay."]'))) == [
+        Passage("0", "Tide Mill", "A mill."),
+        Passage("1", "", "A quay."),
+    ]
+
+
+def test_doubled_quotes_of_a_dpr_file_are_single_ones(tmp_path: Path) -> None:
+    path = written(tmp_path, 'id\ttext\ttitle\n1\t"The ""Old"" mill."\t"Mill ""A"""\n')
+    assert list(read_corpus(path)) == [Passage("1", 'Mill "A"', 'The "Old" mill.')]
+    path = written(tmp_path, '1\t"The ""Old"" mill."\n')
+    assert next(read_corpus(path)).text == '"The ""Old"" mill."'
+
+
+def test_numbers_are_ids_and_metadata_is_kept(tmp_path: Path) -> None:
+    (one,) = read_corpus(written(tmp_path, '{"id": 7, "text": "A quay.", "metadata": {"year": 1961}}'))
+    assert (one.id, one.metadata) == ("7", {"year": 1961})
+
+
+def test_an_empty_abstract_is_its_title(tmp_path: Path) -> None:
+    (one,) = read_corpus(written(tmp_path, '{"title": "Quay", "text": []}'))
+    assert (one.title, one.text) == ("Quay", "Quay")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '{"id": "1", "text": "a"}\n{"id": "2", "text": "b"}\n\n{"id": "1", "text": "c"}',
+            "line 4: passage id '1'.*line 1",
+        ),
+        ('[{"id": 1, "text": "a"}, {"id": 1, "text": "a"}]', "item 2: passage id '1' was used before, at .*item 1"),
+        ("1\ta\n2\tb\n2\tc\n", "line 3: passage id '2' was used before, at .*line 2"),
+        ('{"id": "1", "text": "a"}\n{"id": "2", "text": ', "line 2: does not parse as JSON"),
+        ('{"id": "1", "text": "a"}\n{"id": "2"}', r"line 2: field 'text' is missing \(it has: id\)"),
+        ('{"id": "1", "text": "a"}\n{"text": "b"}', r"line 2: field 'id' is missing \(it has: text\)"),
+        ('{"id": "1", "title": "Quay"}', "line 1: field 'text' is missing"),
+        ('{"id": "1", "text": "a"}\n{"id": "2", "title": "Quay", "text": " "}', "line 2: passage '2' has no text"),
+        ('{"id": "1", "contents": "\\"Quay\\"\\n"}', "line 1: passage '1' has no text"),
+        ('{"id": "", "text": "a"}', "line 1: field 'id' is wrong"),
+        ('{"id": ["1"], "text": "a"}', "line 1: field 'id' is wrong"),
+        ('{"id": "1", "text": 5}', "line 1: field 'text' is wrong: expected a text, found 5"),
+        ('{"id": "1", "text": "a", "title": 5}', "line 1: field 'title' is wrong"),
+        ("[1, 2]", "item 1: expected an object"),
+        ("1\ta\nno tabs here\n", "line 2: expected an id, a tab and a passage"),
+        ("1\t \n", "line 1: passage '1' has no text"),
+        ("id\tbody\n1\ta\n", "line 1: the header names no column 'text'"),
+        (b'{"id": "1", "text": "\xff"}', "line 1: not UTF-8"),
+        (b"1\t\xff\n", "line 1: not UTF-8"),
+        (gzip.compress(b'{"id": "1", "text": "a"}' * 99)[:-9], "damaged gzip"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(BadData, match=message) as caught:
+        list(read_corpus(written(tmp_path, text)))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", " \n", "[]", "id\ttext\n"])
+def test_nothing_in_the_file(tmp_path: Path, text: str) -> None:
+    with pytest.raises(EmptyData, match="has no passages"):
+        list(read_corpus(written(tmp_path, text)))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="nowhere"):
+        list(read_corpus(tmp_path / "nowhere"))
+    with pytest.raises(MissingFile, match="nowhere"):
+        corpus_hash(tmp_path / "nowhere")
+
+
+@given(st.binary(max_size=80) | st.text(st.sampled_from('{}[]":,\t\n |id text1'), max_size=60).map(str.encode))
+def test_any_bytes_are_passages_or_one_clear_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = written(tmp_path_factory.getbasetemp(), data, "any")
+    message = ""
+    try:
+        assert all(one.text for one in read_corpus(path))
+    except BlendFilterError as error:
+        message = str(error)
+    assert "\n" not in message
+
+
+def test_two_ids_with_one_hash_are_no_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blendfilter.retrieval.corpus.hash", lambda _: 1, raising=False)
+    assert len(list(read_corpus(written(tmp_path, LAYOUTS["own"])))) == 2
+
+
+@pytest.mark.parametrize("kind", ["lines", "list"])
+def test_a_large_corpus_is_never_whole_in_memory(tmp_path: Path, kind: str) -> None:
+    rows = (json.dumps({"id": str(number), "text": "x" * 2000}) for number in range(8000))
+    path = written(tmp_path, "\n".join(rows) if kind == "lines" else "[" + ",".join(rows) + "]")
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_corpus(path)) == 8000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < path.stat().st_size / 2
+
+
+def test_the_first_passage_comes_before_the_rest_is_read(tmp_path: Path) -> None:
+    assert next(read_corpus(written(tmp_path, '{"id": "1", "text": "a"}\nbroken'))).id == "1"
+
+
+def test_the_hash_is_of_the_bytes_on_disk(tmp_path: Path) -> None:
+    packed = gzip.compress(b"anything")
+    assert corpus_hash(written(tmp_path, packed)) == hashlib.sha256(packed).hexdigest()
+
+
+def question(name: str, *context: Passage) -> Question:
+    return Question(name, "?", ("x",), context=context)
+
+
+def test_pooling_keeps_each_paragraph_once() -> None:
+    twin = Passage("other", "Tide  Mill", "A mill at Bremsund.\nIt turns.", metadata={"is_supporting": True})
+    assert pooled([question("1", MILL, QUAY), question("2", twin, QUAY)]) == [MILL, QUAY]
+    assert pooled([question("2", twin)])[0].metadata == {}
+
+
+def test_pooling_gives_two_texts_under_one_id_two_ids() -> None:
+    shorter = Passage("m1", "Tide Mill", "A mill.")
+    found = pooled([question("1", MILL), question("2", shorter), question("2", Passage("m1", "Tide Mill", "It."))])
+    assert [one.id for one in found] == ["m1", "m1@2", "m1@2+"]
+
+
+def test_nothing_to_pool() -> None:
+    with pytest.raises(EmptyData, match="no paragraphs of their own"):
+        pooled([question("1")])
+
+
+@pytest.mark.parametrize(
+    ("file", "count"),
+    [
+        ("corpus/hotpotqa.jsonl.gz", 19023),
+        ("corpus/2wikimultihopqa.jsonl.gz", 7428),
+        ("corpus/strategyqa.jsonl.gz", 10784),
+        ("raw/2wikimultihopqa/hipporag_2wikimultihopqa_corpus.json.gz", 6119),
+    ],
+)
+def test_real_corpora(shared_data: Path, file: str, count: int) -> None:
+    passages = list(read_corpus(shared_data / file))
+    assert len(passages) == len({one.id for one in passages}) == count
+    assert all(one.title and one.text for one in passages)
+
+
+def test_the_real_flashrag_file_agrees_with_its_normalised_copy(shared_data: Path) -> None:
+    raw = [(one.title, one.text) for one in read_corpus(shared_data / "raw" / "flashrag" / "sample_data.jsonl")]
+    assert len(raw) == 1000
+    assert raw == [(one.title, one.text) for one in read_corpus(shared_data / "corpus" / "flashrag_sample.jsonl.gz")]

@@ -1,0 +1,115 @@
+"""StrategyQA: evidence of several annotators at title level, worked out by hand and on the authors' file."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blendfilter.errors import BadData
+from blendfilter.metrics import recall
+from blendfilter.tasks import load
+from blendfilter.tasks.strategyqa import evidence_of, paragraph_ids, title_of
+
+ROW = {
+    "qid": "c91e",
+    "term": "Ulla",
+    "question": "Could a ferry reach Bremsund?",
+    "answer": False,
+    "facts": ["The crossing is long."],
+    "decomposition": ["How far is it?"],
+    "evidence": [
+        [[["Ulla-3", "Ulla-4", "Bremsund, Old Town-1"]], ["operation"]],
+        [[["Ferry-Boat-2"], "no_evidence"], ["operation"]],
+        [["no_evidence"], ["operation"]],
+    ],
+}
+
+
+def test_evidence_is_per_annotator_by_title_each_once() -> None:
+    (question,) = load("strategyqa", [ROW])
+    assert question.golden_answers == ("no",)
+    assert question.evidence == (("Ulla", "Bremsund, Old Town"), ("Ferry-Boat",))
+    assert question.gold_titles == ("Ulla", "Bremsund, Old Town", "Ferry-Boat")
+    assert recall(["Ferry-Boat"], question) == 1.0
+    assert question.metadata["facts"] == ["The crossing is long."]
+    assert question.metadata["evidence"] == ROW["evidence"]
+
+
+def test_a_row_of_the_hub_has_no_evidence() -> None:
+    (question,) = load("strategyqa", [{"qid": "1", "question": "Is it?", "answer": True, "facts": []}])
+    assert (question.golden_answers, question.evidence, question.gold_titles) == (("yes",), (), ())
+    assert recall(["Ulla"], question) is None
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "title"),
+    [("Ulla, Norrland-1", "Ulla, Norrland"), ("Jean-Luc-12", "Jean-Luc"), ("Ulla", "Ulla"), ("Catch-22", "Catch")],
+)
+def test_the_title_in_a_paragraph_id(paragraph: str, title: str) -> None:
+    """Ids always end in a number, so the last dash belongs to it."""
+    assert title_of(paragraph) == title
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)))
+def test_evidence_of_any_shape_is_titles_or_one_error(entry: object) -> None:
+    assert all(isinstance(name, str) for name in paragraph_ids(entry))
+    message = "here: field 'evidence'"
+    try:
+        assert all(titles for titles in evidence_of(entry, "here"))
+    except BadData as error:
+        message = str(error)
+    assert message.startswith("here: field 'evidence'")
+
+
+def test_a_normalised_row_has_annotators_or_their_union() -> None:
+    row = {
+        "id": "1",
+        "question": "Is it?",
+        "golden_answers": ["yes"],
+        "metadata": {"gold_titles": ["Ulla", "Ferry"], "evidence": [[[["Ulla-1"]]], [[["Ferry-2"]]]]},
+    }
+    (question,) = load("strategyqa", [row])
+    assert question.evidence == (("Ulla",), ("Ferry",))
+    del row["metadata"]["evidence"]  # type: ignore[attr-defined]
+    (question,) = load("strategyqa", [row])
+    assert question.evidence == (("Ulla", "Ferry"),)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({**ROW, "answer": "Bremsund"}, "field 'answer' is wrong"),
+        ({**ROW, "evidence": {"a": 1}}, "field 'evidence' is wrong: expected one list per annotator"),
+        ({"id": "1", "question": "?", "golden_answers": ["True Grit"]}, "is yes or no, found 'True Grit'"),
+    ],
+)
+def test_what_is_no_yes_no_question_is_refused(row: dict[str, object], message: str) -> None:
+    with pytest.raises(BadData, match=message):
+        load("strategyqa", [row])
+
+
+def test_the_authors_file_and_the_normalised_one_agree(shared_data: Path) -> None:
+    official = load("strategyqa", shared_data / "raw" / "strategyqa" / "dev.json")
+    normal = load("strategyqa", shared_data / "strategyqa" / "dev.jsonl.gz")
+    assert len(official) == 229
+    assert official.fingerprint == normal.fingerprint
+    assert official.task.metrics == ("accuracy",)
+    assert max(len(question.evidence) for question in official) >= 3
+    for one, other in zip(official, normal, strict=True):
+        assert set(one.gold_titles) == set(other.gold_titles)
+        assert {key: one.metadata[key] for key in ("facts", "decomposition")} == {
+            key: other.metadata[key] for key in ("facts", "decomposition")
+        }
+    assert all(one.context for one in normal)
+
+
+def test_the_train_part_reads_quickly(shared_data: Path) -> None:
+    start = time.perf_counter()
+    questions = load("strategyqa", shared_data / "strategyqa" / "train.jsonl.gz")
+    assert time.perf_counter() - start < 2
+    assert len(questions) == 1701
+    assert sum(bool(question.evidence) for question in questions) == 1700
