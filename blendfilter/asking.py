@@ -107,11 +107,11 @@ class Wording(pydantic.BaseModel):
     def __call__(self, predictor: Ask) -> Ask:
         """`predictor` with this wording: its instructions, and demonstrations where its template is few-shot.
 
-        A template that somebody overrode keeps the instructions it was given there.
+        A template that somebody overrode keeps the instructions that it brings.
         """
         name = predictor.template.name
         instructions = self.instructions.get(name) or self.instructions.get(SHARED.get(name, ""))
-        if instructions and not predictor.template.overridden:
+        if instructions and not predictor.template.keeps_its_words:
             predictor.signature = predictor.signature.with_instructions(instructions)
         if name in FEW_SHOT:
             predictor.demos = demonstrations(predictor, [demo.model_dump() for demo in self.demos])

@@ -11,6 +11,8 @@ import typer
 from blendfilter.errors import BadArgument, BlendFilterError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from blendfilter.lm.model import ConnectedLM
     from blendfilter.retrieval.base import Retriever
 
@@ -18,7 +20,6 @@ app = typer.Typer(
     name="blendfilter",
     help="Retrieval-augmented question answering that blends queries and filters knowledge, evaluated honestly.",
     epilog="Exit codes: 0 done; 1 the work failed, wholly or for some questions; 2 what was asked is wrong.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -99,7 +100,8 @@ def ask(
         _say("no --corpus and no --index: asking the sample world that comes with blendfilter")
         corpus = "sample"
     model = _connect(lm, api_base, endpoint, temperature, top_p, thinking, reasoning, label)
-    module = _method(method, _retriever(corpus, index), k, wording, without, prompts)
+    make = _maker(method, k, wording, without, prompts)
+    module = make(_retriever(corpus, index))
     with dspy.context(lm=model):
         prediction = module(question=question)
     if show_trace:
@@ -144,7 +146,7 @@ def search(
 
 
 @app.command()
-def eval(  # noqa: A001 - the command's name
+def eval(
     task: Annotated[str, typer.Argument(help="hotpotqa, twowiki, strategyqa, or qa for anyone's own JSON Lines.")],
     data: Annotated[str, typer.Option(help="A question file; 'hub' (Hugging Face), or 'sample' with the task qa.")],
     method: Method = "blendfilter",
@@ -181,7 +183,8 @@ def eval(  # noqa: A001 - the command's name
     if corpus is None and index is None and data == "sample":
         corpus = "sample"
     model = _connect(lm, api_base, endpoint, temperature, top_p, thinking, reasoning, label)
-    module = _method(method, _retriever(corpus, index, questions), k, questions.task.wording, without, prompts)
+    make = _maker(method, k, questions.task.wording, without, prompts)
+    module = make(_retriever(corpus, index, questions))
     folder = run or _default_folder(module, questions, model, seed, method)
     done = evaluate(
         module, questions, lm=model, run=folder, concurrency=concurrency, reuse=reuse or (), replay=replay, seed=seed,
@@ -222,9 +225,8 @@ def main() -> None:
     """The entry point: errors of ours are one line and an exit code, never a traceback."""
     _quiet_libraries()
     try:
-        app(standalone_mode=False)
-    except typer.Exit as stop:
-        sys.exit(stop.exit_code)
+        # Without its standalone mode typer hands an exit code back, it does not raise it.
+        sys.exit(app(sys.argv[1:] or ["--help"], prog_name="blendfilter", standalone_mode=False))
     except typer.TyperException as error:
         _fail(_usage(error), 2)
     except (KeyboardInterrupt, typer.Abort):
@@ -236,6 +238,10 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # whoever read us has gone
         sys.exit(1)
+    except OSError as error:  # a full disk, a folder one may not write to
+        if _State.debug:
+            raise
+        _fail(f"{error.filename or 'the system says'}: {error.strerror or error}", 1)
 
 
 def _connect(
@@ -254,20 +260,28 @@ def _connect(
     )  # fmt: skip
 
 
-def _method(
-    name: str, retriever: Retriever | None, k: int, wording: str, without: str | None, prompts: Path | None
-) -> Any:
+def _maker(
+    name: str, k: int, wording: str, without: str | None, prompts: Path | None
+) -> Callable[[Retriever | None], Any]:
+    """What makes the method of its retriever; what is wrong with it is said now, before a corpus is indexed."""
     from blendfilter.modules.methods import make_method
     from blendfilter.prompting import Prompts
+    from blendfilter.retrieval.callables import as_retriever
 
     if ":" in name:
         sys.path.insert(0, "")  # a class of one's own is looked for in the folder one stands in
-        return make_method(name, retriever, k=k)
+        return lambda retriever: make_method(name, retriever, k=k)
     dropped = [part.strip() for part in without.split(",") if part.strip()] if without else []
     if dropped and name != "blendfilter":
         raise BadArgument(f"--without is for blendfilter; {name} has one query at most")
     more = {"without": dropped} if name == "blendfilter" else {}
-    return make_method(name, retriever, k=k, task=wording, prompts=Prompts(prompts) if prompts else None, **more)
+    templates = Prompts(prompts) if prompts else None
+
+    def make(retriever: Retriever | None) -> Any:
+        return make_method(name, retriever, k=k, task=wording, prompts=templates, **more)
+
+    make(as_retriever(lambda query, k: []))
+    return make
 
 
 def _retriever(corpus: str | None, index: str | None, questions: Any = None) -> Retriever | None:
@@ -327,9 +341,10 @@ class _counting:  # noqa: N801 - used as a function
 def _print(*parts: Any) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 110)
+    # Names and messages are data: a bracket in them is no markup. A line of text is never cut.
+    console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 110)
     for part in parts:
-        console.print(part, markup=False) if isinstance(part, str) else console.print(part)
+        console.print(part, soft_wrap=isinstance(part, str))
 
 
 def _usage(error: Any) -> str:

@@ -34,7 +34,8 @@ ORDER: ContextVar[int] = ContextVar("blendfilter_order", default=0)
 """Its place in the run: the oldest question's calls go first."""
 STAGE: ContextVar[str] = ContextVar("blendfilter_stage", default="")
 """Name of the predictor that asks."""
-SAMPLE: ContextVar[Sample] = ContextVar("blendfilter_sample", default=Sample())
+_ONLY = Sample()
+SAMPLE: ContextVar[Sample] = ContextVar("blendfilter_sample", default=_ONLY)
 NOTES: ContextVar[list[CallNote] | None] = ContextVar("blendfilter_notes", default=None)
 """Where the calls of the step at hand are noted; None outside a method."""
 

@@ -35,7 +35,7 @@ class BlendFilterError(Exception):
     exit_code = 1
 
 
-class AskedWrong(BlendFilterError):  # noqa: N818 - these read as sentences
+class AskedWrong(BlendFilterError):
     """What was asked cannot be done as asked; nothing was written."""
 
     exit_code = 2

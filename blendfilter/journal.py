@@ -62,17 +62,18 @@ class Journal:
         self._index: dict[bytes, int] = {}
         self._write_fd = -1
         self._read_fd = -1
-        if mode == "replay":
-            if not self.path.is_file():
-                raise MissingFile(f"nothing to replay: no journal at {self.path}")
-        else:
-            self._write_fd = _open_for_writing(self.path)
+        self._others: list[Journal] = []
         try:
+            for other in reuse:  # first: where one is missing, nothing is made
+                self._others.append(Journal(other, "replay"))
+            if mode != "replay":
+                self._write_fd = _open_for_writing(self.path)
+            elif not self.path.is_file():
+                raise MissingFile(f"nothing to replay: no journal at {self.path}")
             self._read_fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             self._end = self._read_index()
             if self._write_fd >= 0:
                 os.ftruncate(self._write_fd, self._end)
-            self._others = [Journal(other, "replay") for other in reuse]
         except BaseException:
             self.close()
             raise
@@ -81,7 +82,10 @@ class Journal:
         """The record under `key` that this mode may serve, or None: the caller must call."""
         if self.mode == "record":
             return None
-        return self.read(key) or self._borrow(key)
+        record = self.read(key)
+        if record is None or (record.get("error") and self.mode != "replay"):
+            return self._borrow(key) or record  # a failure of our own gives way to another run's success
+        return record
 
     def read(self, key: str) -> dict[str, Any] | None:
         """The newest record under `key` in this file, whatever the mode."""
@@ -96,10 +100,15 @@ class Journal:
         lines = [(bytes.fromhex(record["key"]), _line(record)) for record in records]
         with self._lock:
             if self._write_fd < 0:
-                raise BadArgument(f"{self.path} is open for replay and takes no records")
+                state = "open for replay" if self.mode == "replay" else "closed"
+                raise BadArgument(f"{self.path} is {state} and takes no records")
             if new_only:
                 lines = [(key, line) for key, line in dict(lines).items() if key not in self._index]
-            _write_all(self._write_fd, b"".join(line for _, line in lines))
+            try:
+                _write_all(self._write_fd, b"".join(line for _, line in lines))
+            except OSError:  # a full disk: half a record must not stand in front of the next one
+                os.ftruncate(self._write_fd, self._end)
+                raise
             for key, line in lines:
                 self._index[key] = self._end
                 self._end += len(line)
@@ -124,7 +133,7 @@ class Journal:
             if fd >= 0:
                 os.close(fd)
         self._write_fd = self._read_fd = -1
-        for other in getattr(self, "_others", ()):
+        for other in self._others:
             other.close()
 
     def __enter__(self) -> Journal:
@@ -213,5 +222,6 @@ def _write_all(fd: int, data: bytes) -> None:
 
 def _damaged(path: Path, where: str) -> BadData:
     return BadData(
-        f"{path}, {where}: not a journal record; cut the file before it (what follows is called again), or start a new run"
+        f"{path}, {where}: not a journal record; cut the file before it (what follows is called again), "
+        "or start a new run"
     )

@@ -9,6 +9,7 @@ a template, and everything that must stand on one line does.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,12 +50,16 @@ _MACRO = "default_instructions"
 
 @dataclass(frozen=True)
 class Template:
-    """One loaded template: `name`, the file it came from, its default instructions, the names it reads."""
+    """One loaded template: `name`, the file it came from, its default instructions, the names it reads.
+
+    `instructs` says whether the instructions are its own words; an override without any speaks the package's.
+    """
 
     name: str
     path: Path
     overridden: bool
     instructions: str
+    instructs: bool
     variables: frozenset[str]
     digest: str
     compiled: jinja2.Template
@@ -63,6 +68,11 @@ class Template:
     def takes_instructions(self) -> bool:
         """Whether the template renders ``{{ instructions }}``; without it a compiled program could not speak."""
         return "instructions" in self.variables
+
+    @property
+    def keeps_its_words(self) -> bool:
+        """Whether a task's instructions stay away: somebody's own file that brings instructions, or renders none."""
+        return self.overridden and (self.instructs or not self.takes_instructions)
 
 
 class Prompts:
@@ -81,8 +91,9 @@ class Prompts:
         self._folders = folders
         self.names = sorted({_name_of(path, own) for path in own.rglob("*.j2")} | set(SHARED))
         for path in sorted(self.override.rglob("*.j2")) if self.override else ():
-            if _name_of(path, self.override) not in self.names:  # type: ignore[arg-type]
-                raise UnknownName.of("prompt", _name_of(path, self.override), self.names, f"(found in {self.override})")  # type: ignore[arg-type]
+            name = _name_of(path, self.override or own)
+            if name not in self.names:
+                raise UnknownName.of("prompt", name, self.names, f"(found in {self.override})")
         self._environment = SandboxedEnvironment(
             loader=jinja2.FileSystemLoader(folders),
             undefined=jinja2.StrictUndefined,
@@ -106,7 +117,7 @@ class Prompts:
         assert path is not None  # a name in self.names has a file, or shares one
         try:
             source = path.read_text(encoding="utf-8")
-            tree, variables = self._read(source, set())
+            instructions, variables = self._read(source, set())
             compiled = self._environment.get_template(f"{file}.j2")
         except jinja2.TemplateError as error:
             raise BadData(f"{path}: not a Jinja template: {error}") from error
@@ -115,7 +126,8 @@ class Prompts:
             name=name,
             path=path,
             overridden=overridden,
-            instructions=tree,
+            instructions=instructions or (own_prompts()[name].instructions if self.override else ""),
+            instructs=bool(instructions),
             variables=frozenset(variables),
             digest=hashlib.sha256(source.encode()).hexdigest()[:16],
             compiled=compiled,
@@ -191,7 +203,7 @@ class TemplateAdapter(dspy.Adapter):
         """
         if signature.instructions != template.instructions and not template.takes_instructions:
             raise BadData(
-                f"{template.path} does not render {{{{ instructions }}}}, so this program's instructions would be lost: "
+                f"{template.path} does not render {{{{ instructions }}}}: this program's instructions would be lost; "
                 "add it to the template, or use the program without this override"
             )
         complete = self._complete(template, signature, demos, inputs)
@@ -199,6 +211,8 @@ class TemplateAdapter(dspy.Adapter):
             return template.compiled.render(instructions=signature.instructions, demos=complete, **inputs).strip()
         except jinja2.UndefinedError as error:
             raise BadData(f"{template.path}: {error.message}; a template may read {_readable(signature)}") from error
+        except (jinja2.TemplateError, TypeError) as error:
+            raise BadData(f"{template.path}: cannot be rendered: {error}") from error
 
     def _complete(
         self,
@@ -230,7 +244,10 @@ class TemplateAdapter(dspy.Adapter):
         self, processed_signature: Any, original_signature: Any, outputs: Any, lm: Any, lm_kwargs: Any
     ) -> list[dict[str, Any]]:
         if self._template_of(original_signature) is None:
-            return super()._call_postprocess(processed_signature, original_signature, outputs, lm, lm_kwargs)  # type: ignore[no-any-return]
+            chat: list[dict[str, Any]] = super()._call_postprocess(
+                processed_signature, original_signature, outputs, lm, lm_kwargs
+            )
+            return chat
         # DSPy raises on an empty reply; here it is an event of its own, noted where the call is journaled.
         values = []
         for output in outputs:
@@ -255,8 +272,9 @@ _OPTIONAL = frozenset({"offer_none", "topic"})
 
 
 def _first_line(reply: str) -> str:
-    lines = [line.strip() for line in reply.splitlines() if line.strip()]
-    return lines[0].removeprefix("Answer:").removeprefix("Topic:").strip() if lines else ""
+    # A model may say the cue again, on a line of its own too.
+    told = (line.strip().removeprefix("Answer:").removeprefix("Topic:").strip() for line in reply.splitlines())
+    return next((line for line in told if line), "")
 
 
 READERS = {"answer": _first_line, "topic": _first_line}
@@ -269,7 +287,7 @@ def _on_one_line(value: Any) -> str:
 
 
 def _get(demo: Mapping[str, Any], name: str) -> Any:
-    return demo[name] if name in demo else None
+    return demo.get(name)
 
 
 def _name_of(path: Path, folder: Path) -> str:
@@ -277,7 +295,8 @@ def _name_of(path: Path, folder: Path) -> str:
 
 
 def _macro_text(macro: nodes.Macro) -> str:
-    return "".join(part.data for part in macro.find_all(nodes.TemplateData)).strip()
+    # As DSPy reads a signature's instructions, or the two would not be equal.
+    return inspect.cleandoc("".join(part.data for part in macro.find_all(nodes.TemplateData)).strip())
 
 
 def _readable(signature: type[dspy.Signature]) -> str:

@@ -16,7 +16,10 @@ def one_line(text: str) -> str:
     >>> one_line("a\\n  b\\r\\nc")
     'a b c'
     """
-    return " ".join(part for part in (piece.strip() for piece in text.splitlines()) if part)
+    lines = text.splitlines()
+    if len(lines) < 2:
+        return text.strip()
+    return " ".join(stripped for line in lines if (stripped := line.strip()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,8 +322,10 @@ class Server:
         urllib.request.urlopen(request, timeout=10).close()
 
     def stop(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        """End the process; a second call does nothing."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
 
     def __enter__(self) -> Server:
         return self

@@ -30,14 +30,16 @@ def line_of(row: Mapping[str, Any]) -> bytes:
     return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises: MissingFile, BadData."""
+def read_json(path: Path, *needs: str) -> dict[str, Any]:
+    """A JSON object that has the fields `needs`. Raises: MissingFile, BadData."""
     try:
-        value: dict[str, Any] = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise MissingFile(f"no run there: {path} is missing") from error
     except ValueError as error:
-        raise BadData(f"{path}: not JSON ({error})") from error
+        raise BadData(f"{path}: not JSON ({error}); restore it, or give the run another folder") from error
+    if not isinstance(value, dict) or not value.keys() >= set(needs):
+        raise BadData(f"{path}: not a run's ({', '.join(needs)} missing); restore it, or give the run another folder")
     return value
 
 
@@ -51,9 +53,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 break
             try:
-                rows.append(json.loads(line))
+                row = json.loads(line)
+                if not isinstance(row, dict) or not row.keys() >= {"id", "calls", "error"}:
+                    raise ValueError("not a row")
             except ValueError as error:
-                raise BadData(f"{path}, line {number}: not JSON; delete the file, its rows are made again") from error
+                what = f"{path}, line {number}: not a row of predictions"
+                raise BadData(f"{what}; delete the file and run again, its rows are made again") from error
+            rows.append(row)
     return rows
 
 

@@ -30,9 +30,9 @@ def report_text(run: Run, width: int = 100) -> str:
     from rich.console import Console
 
     out = io.StringIO()
-    console = Console(file=out, width=width, color_system=None, legacy_windows=False)
+    console = Console(file=out, width=width, color_system=None, legacy_windows=False, markup=False, emoji=False)
     for part in report(run):
-        console.print(part)
+        console.print(part, soft_wrap=isinstance(part, str))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

@@ -23,14 +23,14 @@ DIGITS = 6
 
 
 def answered(task: Task, question: Question, prediction: Any, notes: Sequence[CallNote]) -> Row:
-    """The row of a question that was answered, by whatever module: `answer` is asked of it, the rest is read if there."""
+    """The row of a question that was answered, by whatever module: it must give `answer`, the rest is read if there."""
     answer = str(_field(prediction, "answer") or "")
     branches: Mapping[str, Any] = _field(prediction, "branches") or {}
     knowledge = [as_passage(item) for item in _field(prediction, "knowledge") or []]
     retrieved = union(branch.retrieved for branch in branches.values()) if branches else knowledge
     scores = {name: round(value, DIGITS) for name, value in task.score(answer, question).items()}
     correct = scores[task.metrics[0]] == 1.0
-    flags = {name: 0 for name in FLAGS} | dict(_field(prediction, "flags") or _noted(notes))
+    flags = dict.fromkeys(FLAGS, 0) | dict(_field(prediction, "flags") or _noted(notes))
     return {
         **_asked(question),
         "answer": answer,
@@ -63,7 +63,7 @@ def failed(task: Task, question: Question, error: Exception, notes: Sequence[Cal
         "retrieval": {},
         "loss": loss(LossCase(False, [], [], question.evidence or (question.gold_titles,))),
         "calls": [[note.stage, note.key] for note in notes if note.event != "error"],
-        "flags": {name: 0 for name in FLAGS} | _noted(notes),
+        "flags": dict.fromkeys(FLAGS, 0) | _noted(notes),
         "error": {
             "kind": told.kind if told else type(error).__name__,
             "stage": told.stage if told else "",
@@ -92,7 +92,7 @@ def _branch(branch: Any) -> Row:
 def _retrieval(
     question: Question, branches: Mapping[str, Any], retrieved: Sequence[Passage], knowledge: Sequence[Passage]
 ) -> dict[str, dict[str, float]]:
-    """Recall, precision and S-precision per query, of their union and of what was kept; nothing where gold is unknown."""
+    """Recall, precision, S-precision per query, of their union and of what was kept; nothing where gold is unknown."""
     sets: dict[str, Iterable[Passage]] = {name: branch.retrieved for name, branch in branches.items()}
     if branches or knowledge:
         sets |= {"union": retrieved, "kept": knowledge}

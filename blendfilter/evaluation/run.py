@@ -30,7 +30,7 @@ class Run:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise MissingFile(f"no run folder at {self.folder}")
-        self.record = read_json(self.folder / RUN)
+        self.record = read_json(self.folder / RUN, "settings")
         self.settings: dict[str, Any] = self.record["settings"]
 
     @property
@@ -52,7 +52,7 @@ class Run:
                 f"{self.folder} is not finished: {done} of {self.settings['data']['n']} questions are answered; "
                 "run the same command again to go on"
             )
-        return read_json(self.folder / METRICS)
+        return read_json(self.folder / METRICS, "metrics", "flags", "losses", "signature")
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:

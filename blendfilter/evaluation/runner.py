@@ -128,7 +128,9 @@ class _Sitting:
         appender = None if replay else Appender(folder / PREDICTIONS, done.values())
         progress.start(len(self.questions), len(done))
         places = asyncio.Semaphore(window)
-        tasks: list[asyncio.Task[None]] = []
+        # Oldest question first; but the last ones share a rank, so that they go through their stages side by side and
+        # the end of a run keeps its calls in flight.
+        last_rank = len(self.questions) - window // 2
 
         def finished(row: Row) -> None:
             if appender is not None:
@@ -141,8 +143,7 @@ class _Sitting:
                 for order, question in enumerate(self.questions):
                     if question.id not in done:
                         await places.acquire()
-                        tasks = [task for task in tasks if not task.done()]
-                        tasks.append(group.create_task(self._one(order, question, finished, places)))
+                        group.create_task(self._one(min(order, last_rank), question, finished, places))
         except BaseExceptionGroup as several:
             raise _first(several) from None
         finally:
@@ -176,7 +177,7 @@ class _Sitting:
                 row = answered(task, question, prediction, notes)
         except AskedWrong:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a method raises is that question's error, and is shown
+        except Exception as error:  # whatever a method raises is that question's error, and is shown
             logger.debug("question %s failed", question.id, exc_info=True)
             row = failed(task, question, error, notes)
         finally:
@@ -215,7 +216,9 @@ def _model(lm: dspy.BaseLM | str | None) -> ConnectedLM:
 def _check_folder(folder: Path, settings: dict[str, Any]) -> None:
     path = folder / RUN
     if path.is_file():
-        check_same(read_json(path)["settings"], settings, str(folder))
+        check_same(read_json(path, "settings")["settings"], settings, str(folder))
+    elif folder.exists() and not folder.is_dir():
+        raise BadArgument(f"{folder} is a file, not a folder: name a folder for this run")
     elif folder.is_dir() and any(item.name != FILE for item in folder.iterdir()):
         raise BadArgument(f"{folder} is not empty and holds no run: name a new folder for this one")
 

@@ -55,7 +55,7 @@ class KnowledgeFilter(Filter):
     Args:
         offer_none: whether the prompt allows that nothing is relevant (StrategyQA's wording).
         ask_topic: whether the topic is asked for, to be set aside (HotPotQA and 2Wiki; not on StrategyQA).
-        json_schema: hold the ids reply to a JSON schema, where the server can.
+        json_schema: hold the ids reply to a JSON schema; None: where the model's profile says that its server can.
         wording: a task's instructions for these steps. prompts, adapter: see `blendfilter.asking.Ask`.
 
     The result's `status` is `ids`, `none`, `suspect` or `unparseable` (the last two: the branch was kept whole), or
@@ -67,7 +67,7 @@ class KnowledgeFilter(Filter):
         *,
         offer_none: bool = False,
         ask_topic: bool = True,
-        json_schema: bool = False,
+        json_schema: bool | None = None,
         wording: Wording | None = None,
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
@@ -106,8 +106,14 @@ class KnowledgeFilter(Filter):
         kept = list(passages) if read.status in ("suspect", "unparseable") else [passages[i] for i in sorted(read.ids)]
         return dspy.Prediction(kept=kept, status=read.status, reason=reason, flags=flags)
 
+    def _can_hold_to_schema(self) -> bool:
+        if self.json_schema is not None:
+            return self.json_schema
+        profile = getattr(self.ids.lm or dspy.settings.lm, "profile", None)
+        return bool(profile and profile.json_schema)
+
     async def _ids(self, context: str, shown: dict[str, Any], k: int) -> tuple[IdsRead, dict[str, int]]:
-        config = {"response_format": _schema(k)} if self.json_schema else {}
+        config = {"response_format": _schema(k)} if self._can_hold_to_schema() else {}
         first = read_ids(str((await self.ids.acall(context=context, **shown, config=config)).ids), k)
         flags = {_EVENTS[first.status]: 1} if first.status in _EVENTS else {}
         if first.status in ("ids", "none"):

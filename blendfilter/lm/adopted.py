@@ -33,7 +33,7 @@ class AdoptedEngine:
         own = replace(request, model=self.lm.model)
         try:
             if is_asynchronous(self.lm):
-                return await self.lm.acall(request=own)  # type: ignore[no-any-return]
+                return await self.lm.acall(request=own)
             return await asyncio.to_thread(self.lm, request=own)
         except LMError as error:
             if isinstance(error.__cause__, lm15.LM15Error):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +12,12 @@ import dspy
 
 from blendfilter.errors import BadArgument, NoKey, UnknownName
 from blendfilter.journal import Journal, Mode
+from blendfilter.lm.adopted import AdoptedEngine
 from blendfilter.lm.model import ConnectedLM
-
-logger = logging.getLogger(__name__)
+from blendfilter.lm.offline_engine import OfflineEngine
+from blendfilter.lm.openai import OpenAIEngine
+from blendfilter.lm.profiles import Profile, profile_for
+from blendfilter.lm.retrying import RetryingEngine
 
 
 class Provider(NamedTuple):
@@ -63,7 +66,8 @@ def connect(
             provider (`openai/gpt-4o-mini`, `ollama/llama3.2`); any model name with `api_base`; or a `dspy.LM` of your
             own, which is then journaled like ours.
         api_base: an OpenAI-compatible server, `http://localhost:8000/v1`.
-        api_key: its key; else the provider's variable, else `OPENAI_API_KEY` where a server wants one. Never stored.
+        api_key: its key; else the variable of the provider that `name` says (`OPENAI_API_KEY`), or for a server of
+            your own `BLENDFILTER_API_KEY`. Never stored.
         endpoint: `chat`, or `completions` for base models and GPT-3.5-turbo-instruct.
         temperature, top_p: decoding; greedy by default, as in the papers.
         label: tells two servers apart that serve different weights under one name.
@@ -91,15 +95,33 @@ def connect(
     settings = {"temperature": temperature, "top_p": top_p, **defaults}
     if name == "offline":
         return _offline(store, label, settings)
-    return _served(
-        name, api_base, api_key, endpoint, label, thinking, reasoning, extra_body, json_schema, store, timeout, settings
+    asked = {
+        "endpoint": endpoint,
+        "thinking": thinking,
+        "reasoning": reasoning,
+        "extra_body": dict(extra_body) if extra_body else None,
+    }
+    engine, profile = _engine(name, api_base, api_key, timeout=timeout, **asked)
+    return ConnectedLM(
+        engine.model,
+        RetryingEngine(engine),
+        profile=dataclasses.replace(profile, json_schema=True) if json_schema else profile,
+        identity={"label": label, "endpoint": endpoint, "options": {**asked, "endpoint": None}},
+        address=engine.address,
+        state={
+            "name": name,
+            "api_base": api_base and engine.address,
+            **asked,
+            "label": label,
+            "json_schema": json_schema,
+            **settings,
+        },
+        journal=store,
+        **settings,
     )
 
 
 def _offline(journal: Journal | None, label: str, settings: dict[str, Any]) -> ConnectedLM:
-    from blendfilter.lm.offline_engine import OfflineEngine
-    from blendfilter.lm.profiles import Profile
-
     return ConnectedLM(
         "offline",
         OfflineEngine(),
@@ -111,58 +133,10 @@ def _offline(journal: Journal | None, label: str, settings: dict[str, Any]) -> C
     )
 
 
-def _served(
-    name: str,
-    api_base: str | None,
-    api_key: str | None,
-    endpoint: Literal["chat", "completions"],
-    label: str,
-    thinking: bool | None,
-    reasoning: str | None,
-    extra_body: Mapping[str, Any] | None,
-    json_schema: bool,
-    journal: Journal | None,
-    timeout: float,
-    settings: dict[str, Any],
-) -> ConnectedLM:
-    import dataclasses
-
-    from blendfilter.lm.openai import OpenAIEngine
-    from blendfilter.lm.profiles import profile_for
-    from blendfilter.lm.retrying import RetryingEngine
-
+def _engine(name: str, api_base: str | None, api_key: str | None, **asked: Any) -> tuple[OpenAIEngine, Profile]:
     base_url, model, key = _where(name, api_base, api_key)
-    profile = dataclasses.replace(profile_for(model), json_schema=True) if json_schema else profile_for(model)
-    engine = OpenAIEngine(
-        base_url,
-        key,
-        model=model,
-        endpoint=endpoint,
-        profile=profile,
-        timeout=timeout,
-        thinking=thinking,
-        reasoning=reasoning,
-        extra_body=extra_body,
-    )
-    options = {
-        "thinking": thinking,
-        "reasoning_effort": reasoning,
-        "extra_body": dict(extra_body) if extra_body else None,
-    }
-    return ConnectedLM(
-        model,
-        RetryingEngine(engine),
-        profile=profile,
-        identity={"label": label, "endpoint": endpoint, "options": options},
-        address=base_url,
-        state={
-            "name": name, "api_base": api_base, "endpoint": endpoint, "label": label, "thinking": thinking,
-            "reasoning": reasoning, "extra_body": dict(extra_body) if extra_body else None, "json_schema": json_schema,
-            **settings,
-        },
-        journal=journal,
-        **settings,
-    )  # fmt: skip
+    profile = profile_for(model)
+    return OpenAIEngine(base_url, key, model=model, profile=profile, **asked), profile
 
 
 def _where(name: str, api_base: str | None, api_key: str | None) -> tuple[str, str, str]:
@@ -172,13 +146,16 @@ def _where(name: str, api_base: str | None, api_key: str | None) -> tuple[str, s
     if api_base is not None:
         if "://" not in api_base:
             raise BadArgument(f"'{api_base}' is no address: write it as http://host:port/v1")
-        # A name may hold slashes of its own (Qwen/Qwen2.5-7B-Instruct): only a provider's prefix comes off.
+        # A name may hold slashes of its own (Qwen/Qwen2.5-7B-Instruct): only a provider's prefix comes off. And a
+        # provider's key goes to an address of the user's only where the name says that provider.
         model = rest if known and rest else name
-        return api_base.rstrip("/"), model, api_key or os.environ.get("OPENAI_API_KEY") or "none"
+        variable = known.key_variable if known and known.key_variable else "BLENDFILTER_API_KEY"
+        return api_base.rstrip("/"), model, api_key or os.environ.get(variable) or "none"
     if known is None or not rest:
         if not rest:
             raise BadArgument(
-                f"'{name}' names no provider: write provider/model (openai/{name}), or say where it is served (--api-base URL)"
+                f"'{name}' names no provider: write provider/model (openai/{name}), "
+                "or say where it is served (--api-base URL)"
             )
         raise UnknownName.of("provider", prefix, PROVIDERS, f"- or say where '{name}' is served (--api-base URL)")
     key = api_key or (os.environ.get(known.key_variable) if known.key_variable else "none")
@@ -188,9 +165,6 @@ def _where(name: str, api_base: str | None, api_key: str | None) -> tuple[str, s
 
 
 def _adopted(lm: dspy.BaseLM, journal: Journal | None, label: str) -> ConnectedLM:
-    from blendfilter.lm.adopted import AdoptedEngine
-    from blendfilter.lm.profiles import Profile
-
     defaults = {name: value for name, value in lm.kwargs.items() if value is not None and name in _DECODING}
     return ConnectedLM(
         lm.model, AdoptedEngine(lm), profile=Profile(), identity={"label": label}, journal=journal, **defaults

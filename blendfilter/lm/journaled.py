@@ -96,7 +96,7 @@ class JournaledEngine:
         if self.journal is not None and self.journal.mode == "replay":
             raise ReplayMiss(
                 f"not in the journal: {who()} asks for call {key[:12]}, which {self.journal.path} does not hold; "
-                "something about the run changed (prompt, settings, index), or it never finished: run it without --replay"
+                "the run changed (prompt, settings, index) or never finished: run it without --replay"
             )
         while True:
             with self._lock:
@@ -156,7 +156,7 @@ class JournaledEngine:
             "address": self.address,
             **(_said(response) if response else {}),
             "seconds": round(time.perf_counter() - start - waited, 6),
-            "attempts": (response.provider_data or {}).get("attempts", 1) if response else attempts,  # type: ignore[union-attr]
+            "attempts": (response.provider_data or {}).get("attempts", 1) if response else attempts,
             "error": error,
         }
         if self.journal is not None:

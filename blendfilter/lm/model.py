@@ -1,4 +1,4 @@
-"""The `dspy.LM` that `connect()` returns: keeps each call's sample, names its stage, raises the package's own errors.
+"""The `dspy.LM` that `connect()` returns: keeps each call's sample, names its stage, raises our errors.
 
 DSPy strips `rollout_id` and `n` before an engine sees a request, so three samples of one prompt would arrive equal. This
 subclass splits `n` itself and carries (rollout_id, i) beside the request. Engines are asynchronous only; synchronous
@@ -129,7 +129,8 @@ class ConnectedLM(dspy.LM):
         return connect(given.pop("name"), **given)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ConnectedLM:
-        return self.copy()  # type: ignore[no-any-return]  # engines and clients are shared, settings are not
+        copied: ConnectedLM = self.copy()
+        return copied  # engines and clients are shared, settings are not
 
 
 class _Asynchronous:
@@ -153,7 +154,7 @@ class _Synchronous:
         self._engine = engine
 
     def complete(self, request: lm15.Request) -> lm15.Response:
-        return bridge.run(self._engine.complete(request), "lm")  # type: ignore[arg-type]
+        return bridge.run(self._engine.complete(request), "lm")
 
     def stream(self, request: lm15.Request) -> Any:
         yield from response_to_events(self.complete(request))

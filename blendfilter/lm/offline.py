@@ -22,7 +22,7 @@ from blendfilter.lm.offline_answers import (
 from blendfilter.lm.offline_chat import asks_for_fields, fill_fields
 from blendfilter.lm.offline_prompt import THINK, Sheet, take_apart
 from blendfilter.lm.offline_reading import bare_title, split_line, stems
-from blendfilter.lm.offline_spans import Kind, is_yes_no, kind_of, names_in
+from blendfilter.lm.offline_spans import Kind, kind_of, names_in
 
 _VERDICT = re.compile(r"^\W{0,8}knowledge\W{0,3}(\d{1,6})\b(.{0,60})", re.IGNORECASE | re.MULTILINE)
 _DENIED = re.compile(r"\b(?:not|irrelevant|unrelated|no)\b", re.IGNORECASE)
@@ -111,7 +111,7 @@ def _ids(sheet: Sheet) -> str:
     """The numbers that the check's reply calls relevant; by overlap where it names none."""
     count = len(sheet.passages)
     verdicts = {
-        int(match[1]): not _DENIED.search(match[2].partition(":")[0])
+        int(match[1]): not _DENIED.search(match[2].lstrip(" :").partition(":")[0])
         for match in _VERDICT.finditer(sheet.context)
         if int(match[1]) < count
     }
@@ -127,15 +127,11 @@ def _answer(sheet: Sheet) -> str:
     """What the context concludes; else an answer from the context's or the knowledge's own sentences."""
     lines = sheet.passages or tuple(line.strip() for line in sheet.context.split("\n") if line.strip())
     answer = concluded(sheet.context) or answer_to(sheet.question, lines, sheet.wants_yes_or_no)
-    if sheet.wants_yes_or_no or is_yes_no(sheet.question):
-        return _yes_or_no(answer, sheet.question, lines)
+    if said := re.match(r"(?:yes|no|true|false)\b", answer, re.IGNORECASE):
+        return "Yes" if said[0].lower() in ("yes", "true") else "No"
+    if sheet.wants_yes_or_no:
+        return answer_to(sheet.question, lines, yes_or_no_only=True).capitalize()
     return answer
-
-
-def _yes_or_no(answer: str, question: str, lines: tuple[str, ...]) -> str:
-    first = re.match(r"yes\b|no\b|true\b|false\b", answer.lower())
-    said = first[0] if first else answer_to(question, lines, True)
-    return "Yes" if said in ("yes", "true") else "No"
 
 
 _REPLIES: dict[str, Callable[[Sheet], str]] = {

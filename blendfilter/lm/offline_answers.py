@@ -9,11 +9,20 @@ import re
 from functools import lru_cache
 
 from blendfilter.lm.offline_comparing import choose, yes_or_no
-from blendfilter.lm.offline_reading import Reading, Sentence, bare_title, read_passages, stems
+from blendfilter.lm.offline_reading import (
+    STOP_WORDS,
+    WORD,
+    Reading,
+    Sentence,
+    bare_title,
+    read_passages,
+    stem,
+    words_of,
+)
 from blendfilter.lm.offline_spans import is_yes_no, pick
 
 UNKNOWN = "unknown"
-_CLOSE = 0.6
+_CLOSE = 0.75
 """A passage outside the chain is relevant from this share of the best passage's score on."""
 _SAID = re.compile(r"so the answer is:?", re.IGNORECASE)
 
@@ -86,6 +95,12 @@ def shared_words(question: str, line: str) -> list[str]:
     >>> shared_words("When did Orm Pier open?", "Orm Pier | It opened in 1871.")
     ['Orm', 'Pier', 'open']
     """
-    held = stems(line)
-    words = {word: None for word in re.findall(r"\w+", question) if stems(word) and stems(word) <= held}
-    return list(words)
+    held = words_of(line)
+    return [word for word, form in _words_asked(question) if form in held]
+
+
+@lru_cache(maxsize=64)
+def _words_asked(question: str) -> tuple[tuple[str, str], ...]:
+    """The question's content words, each once, with their stems."""
+    words = dict.fromkeys(WORD.findall(question))
+    return tuple((word, stem(word)) for word in words if word.lower() not in STOP_WORDS)

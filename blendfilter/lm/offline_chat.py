@@ -11,17 +11,20 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from xml.sax.saxutils import escape
 
 from blendfilter.lm.offline_answers import answer_to, reading_of, reasoning_about, relevant_to
 from blendfilter.lm.offline_reading import stems
 
-_RESPOND = re.compile(r"^Respond with (?:the corresponding output fields|a JSON object).*$", re.MULTILINE)
+_RESPOND = re.compile(r"^Respond with (?:the corresponding output fields|a JSON object)\b")
 _FIELD = re.compile(
     r"`(?:\[\[ ## (\w{1,80}) ## \]\]|<(\w{1,80})>|(\w{1,80}))`"
-    r"(?: \(must be formatted as a valid Python (.{1,500}?)\)(?=,))?"
+    r"(?: \(must be formatted as a valid Python (.{1,500}?)\)(?=[,.\s]|$))?"
 )
 _MARKED = re.compile(r"^\[\[ ## (\w{1,80}) ## \]\][ \t]*$|^<(\w{1,80})>[ \t]*$", re.MULTILINE)
-_INPUT = re.compile(r"^\d{1,3}\. `(\w{1,80})` \(", re.MULTILINE)
+_DECLARED = re.compile(r"^\d{1,3}\. `(\w{1,80})` \((.{1,500}?)\):", re.MULTILINE)
+_OUTPUTS = "Your output fields are:"
+_OBSERVED = re.compile(r"^\[\[ ## observation_\d+ ## \]\]", re.MULTILINE)
 _CHOICE = re.compile(r"'([^']{0,200})'|\"([^\"]{0,200})\"")
 _TOOL = re.compile(r"^\s*\(\d{1,3}\) ([^\s.,]{1,80})[.,].{0,2000}?It takes arguments \{'(\w{1,80})'", re.MULTILINE)
 _ASKING = ("question", "query", "claim", "prompt", "request", "input", "statement", "text")
@@ -54,9 +57,9 @@ class _Form:
 
 
 def asks_for_fields(prompt: str) -> bool:
-    """Whether the prompt ends as DSPy's adapters end theirs."""
-    start = prompt.rfind("\nRespond with ")
-    return start >= 0 and bool(_FIELD.search(prompt, start)) and bool(_RESPOND.match(prompt, start + 1))
+    """Whether the prompt's last line is the one with which DSPy's adapters end."""
+    last = prompt.rstrip().rpartition("\n")[2]
+    return bool(_RESPOND.match(last) and _FIELD.search(last))
 
 
 def fill_fields(prompt: str) -> str:
@@ -74,33 +77,37 @@ def fill_fields(prompt: str) -> str:
     if form.style == "json":
         return json.dumps(values, ensure_ascii=False)
     if form.style == "xml":
-        return "\n".join(f"<{name}>\n{_shown(value)}\n</{name}>" for name, value in values.items())
+        return "\n".join(f"<{name}>\n{_in_xml(value)}\n</{name}>" for name, value in values.items())
     parts = [f"[[ ## {name} ## ]]\n{_shown(value)}" for name, value in values.items()]
     return "\n\n".join([*parts, "[[ ## completed ## ]]"])
 
 
 def _take_apart(prompt: str) -> _Form:
-    start = prompt.rfind("\nRespond with ")
-    request = prompt[start + 1 :].partition("\n")[0]
+    above, _, request = prompt.rstrip().rpartition("\n")
+    declared, _, _ = above.partition(_OUTPUTS)[2].partition("All interactions will be")
+    types = dict(_DECLARED.findall(declared))
     outputs = [
-        (name, match[4] or "str")
+        (name, types.get(name) or match[4] or "str")
         for match in _FIELD.finditer(request)
         if (name := match[1] or match[2] or match[3]) != "completed"
     ]
     style = "json" if "JSON object" in request[:40] else "xml" if "XML tags" in request else "chat"
-    return _Form(_inputs(prompt[:start], {name for name, _ in outputs}), outputs, style, prompt)
+    return _Form(_inputs(above, {name for name, _ in outputs}), outputs, style, prompt)
 
 
 def _inputs(text: str, outputs: set[str]) -> dict[str, str]:
-    """The last value of each input field: earlier ones are the layout's and the demonstrations'."""
-    head = text.partition("Your output fields are:")[0]
-    known = [name for name in _INPUT.findall(head) if name not in outputs]
-    marks = list(_MARKED.finditer(text))
+    """The last value of each input field: earlier ones are the layout's and the demonstrations'.
+
+    A marker that names no declared field belongs to the value it stands in (an agent's trajectory holds such).
+    """
+    head = text.partition(_OUTPUTS)[0] if _OUTPUTS in text else ""
+    known = {name for name, _ in _DECLARED.findall(head)} | outputs | {"completed"}
+    marks = [mark for mark in _MARKED.finditer(text) if not head or (mark[1] or mark[2]) in known]
     found: dict[str, str] = {}
     for i, mark in enumerate(marks):
+        end = marks[i + 1].start() if i + 1 < len(marks) else len(text)
         name = mark[1] or mark[2]
-        if name not in outputs and name != "completed" and (not known or name in known):
-            end = marks[i + 1].start() if i + 1 < len(marks) else len(text)
+        if name not in outputs and name != "completed":
             found[name] = text[mark.end() : end].partition(f"\n</{name}>")[0].strip()
     return found
 
@@ -144,7 +151,7 @@ def _text(form: _Form, name: str) -> str:
 
 def _finished(form: _Form) -> bool:
     """An agent that has observed something is done; the offline reader takes one step only."""
-    return bool(form.inputs.get("trajectory")) or not _TOOL.search(form.prompt)
+    return bool(_OBSERVED.search(form.prompt)) or not _TOOL.search(form.prompt)
 
 
 def _chosen(form: _Form, kind: str) -> str:
@@ -172,6 +179,12 @@ _OF_TYPE: tuple[tuple[str, Callable[[_Form, str], Any]], ...] = (
     ("list", lambda form, _: [answer_to(form.question, form.lines)]),
     ("dict", lambda form, _: _arguments(form)),
 )
+
+
+def _in_xml(value: Any) -> str:
+    if isinstance(value, list):
+        return "".join(f"<item>{escape(str(item))}</item>" for item in value)
+    return escape(_shown(value))
 
 
 def _shown(value: Any) -> str:

@@ -168,8 +168,8 @@ def yes_or_no(question: str, lines: tuple[str, ...], reading: Reading) -> bool:
         if (first := _comes_first(question, left, right)) is not None:
             return first
     if len(pair) > 1 and _BOTH.search(question):
-        first, second = (_followed(*split_line(line), question, lines) or line for line in pair[:2])
-        return _agree(question, first, second)
+        one, other = (_followed(*split_line(line), question, lines) or line for line in pair[:2])
+        return _agree(question, one, other)
     shown = frozenset(word for each in reading.chosen for word in each.stems | each.title_stems)
     share = len(reading.wanted & shown) / max(1, len(reading.wanted))
     denied = any(_NEGATIVE.search(each.text) for each in reading.chosen[:2])
@@ -198,7 +198,7 @@ def _agree(question: str, first: str, second: str) -> bool:
     """Whether two passages agree in what the question asks about."""
     if re.search(r"\bsame\b", question, re.IGNORECASE) and _ATTRIBUTE.search(question):
         return bool(_proper(question, first) & _proper(question, second))
-    named = stems(split_line(first)[0]) | stems(split_line(second)[0])
+    named = stems(split_line(first)[0]) ^ stems(split_line(second)[0])
     asked = {word for word in stems(question) - named if word not in (stem("same"), stem("share"))}
     shared = asked & stems(first) & stems(second)
     return len(shared) >= max(1, (len(asked) + 1) // 2)

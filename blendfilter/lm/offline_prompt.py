@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 
 THINK = "Let's think step by step."
+_SHOW_NUMBERS = ("Relevance:", "Ids:")
 _NUMBERED = re.compile(r"knowledge (\d{1,6}):(.*)", re.IGNORECASE | re.DOTALL)
 _OPENS_A_BLOCK = re.compile(r"Question:|Context:|Knowledge:\s*$|knowledge \d+:")
 _YES_NO = re.compile(r"\byes\W{1,3}(?:or\W{1,3})?no\b", re.IGNORECASE)
@@ -55,10 +56,11 @@ def take_apart(prompt: str) -> Sheet:
     if asked < 0:
         return Sheet(cue=lines[-1].strip(), question=_loose_question(above), instructions="\n".join(above))
     question = above[asked][len("Question:") :].strip()
-    numbered_at, numbered = _numbered(above, asked)
+    cue = lines[-1].strip()
+    numbered_at, numbered = _numbered(above, asked) if cue in _SHOW_NUMBERS else (asked, [])
     instructions = above[: next(i for i, line in enumerate(above) if _OPENS_A_BLOCK.match(line))] + above[asked + 1 :]
     passages = numbered or _listed(above, asked)
-    return Sheet(lines[-1].strip(), question, tuple(passages), _context(above, numbered_at), "\n".join(instructions))
+    return Sheet(cue, question, tuple(passages), _context(above, numbered_at), "\n".join(instructions))
 
 
 def _last(lines: list[str], opening: str) -> int:
@@ -95,7 +97,7 @@ def _listed(lines: list[str], end: int) -> list[str]:
         line = lines[i]
         if line.rstrip() == "Knowledge:":
             return [text.strip() for text in lines[i + 1 : end] if text.strip()]
-        if line.startswith((THINK, "Answer:")) and " | " not in line:
+        if line.startswith((THINK, "Answer:")) and i and lines[i - 1].startswith("Question:"):
             break
     return []
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from blendfilter.text import sentences
 
+_MARKS = re.compile(r"[.!?…]{4,}")
 _YEAR = re.compile(r"\b[12]\d{3}\b")
 WORD = re.compile(r"\w+", re.UNICODE)
 _STOP = """
@@ -41,8 +42,15 @@ _SAME = {other: word for word, others in _ALIKE.items() for other in others.spli
 _ENDING = re.compile(r"(?<=\w{3})(?:s|(?<=\w{4})(?:ed|ing))$(?<!ss)")
 _STEM = 6
 """Words agree when their first six letters do: the simplest stemmer that joins "directed" and "director"."""
+_BIRTH, _DEATH = "(birth", "(death"
+_ASKS_WHERE = re.compile(
+    r"\bwhere\b|\bplace\b|\bbirthplace\b|\b(?:what|which) (?:city|town|country|state)\b", re.IGNORECASE
+)
+_AFTER_WHICH = re.compile(r"\b(?:what|which) (\w+)", re.IGNORECASE)
+_SOUGHT = 0.6
 _COVERED = 0.15
 _BRIDGE = 0.9
+_SAME_PASSAGE, _APART = 0.0, -0.1
 
 
 class Sentence(NamedTuple):
@@ -95,6 +103,7 @@ def bare_title(title: str) -> str:
     return title[:opening].strip() or title if opening > 0 else title
 
 
+@lru_cache(maxsize=4096)
 def key_of(title: str) -> frozenset[str]:
     """The stems by which a text names a title: without its bracket, and without what follows a comma."""
     bare = bare_title(title)
@@ -112,17 +121,31 @@ def _studied(line: str) -> tuple[tuple[str, str, frozenset[str], frozenset[str]]
     """A passage's sentences with their stems; kept, because one question shows the same passage to several prompts."""
     title, text = split_line(line)
     named = key_of(title)
-    parts = [sentence.text for sentence in sentences(text)]
+    parts = [sentence.text for sentence in sentences(_MARKS.sub("...", text))]
     words = [stems(part) for part in parts]
     if parts:
         words[0] |= _life(parts[0])
     return tuple((title, part, own, named) for part, own in zip(parts, words, strict=True))
 
 
+@lru_cache(maxsize=4096)
+def words_of(line: str) -> frozenset[str]:
+    """The stems of all that a passage's line says, its title included."""
+    return frozenset().union(stems(split_line(line)[0]), *(own for _, _, own, _ in _studied(line)))
+
+
 def _life(sentence: str) -> frozenset[str]:
-    """ "Born" and "died" as stems where a first sentence gives years in a bracket and says no more: "Orm (1850-1911)"."""
+    """Marks for a first sentence that gives years in a bracket and no words for them, as in "Orm (1850-1911)"."""
     years = len(_YEAR.findall(sentence[:160].partition("(")[2].partition(")")[0]))
-    return frozenset([stem("born"), stem("died")][:years])
+    return frozenset([_BIRTH, _DEATH][:years])
+
+
+def _asked(question: str) -> frozenset[str]:
+    """The stems of the question; days of birth and death also by their marks, unless it asks for the place."""
+    words = stems(question)
+    if _ASKS_WHERE.search(question):
+        return words
+    return words | {mark for mark, word in ((_BIRTH, "born"), (_DEATH, "died")) if stem(word) in words}
 
 
 def read_passages(question: str, lines: Sequence[str], hops: int = 3) -> Reading:
@@ -132,8 +155,8 @@ def read_passages(question: str, lines: Sequence[str], hops: int = 3) -> Reading
         for number, line in enumerate(lines)
         for title, text, words, named in _studied(line)
     )
-    wanted = stems(question)
-    idf = _idf(shown, wanted)
+    wanted = _asked(question)
+    idf = _idf(shown, wanted, stems(" ".join(_AFTER_WHICH.findall(question))))
     worth = [_worth(sentence, idf) for sentence in shown]
     scores = [0.0] * len(lines)
     for sentence, value in zip(shown, worth, strict=True):
@@ -141,10 +164,12 @@ def read_passages(question: str, lines: Sequence[str], hops: int = 3) -> Reading
     return Reading(_follow(shown, worth, idf, hops), tuple(scores), idf, wanted)
 
 
-def _idf(shown: Sequence[Sentence], wanted: frozenset[str]) -> dict[str, float]:
-    """The rarity of each wanted word over the sentences shown."""
+def _idf(shown: Sequence[Sentence], wanted: frozenset[str], sought: frozenset[str]) -> dict[str, float]:
+    """The rarity of each wanted word over the sentences shown; of what is sought ("which town"), a part of it."""
     counts = Counter(word for sentence in shown for word in wanted & (sentence.stems | sentence.title_stems))
-    return {word: math.log(1 + len(shown) / counts[word]) for word in sorted(counts)}
+    return {
+        word: math.log(1 + len(shown) / counts[word]) * (_SOUGHT if word in sought else 1.0) for word in sorted(counts)
+    }
 
 
 def _weigh(words: Iterable[str], idf: dict[str, float]) -> float:
@@ -181,10 +206,10 @@ def _follow(
 
 
 def _linked(chosen: Sequence[Sentence], other: Sentence) -> float:
-    """How strongly `other` goes on from the chosen ones: most where the last names its passage, else less."""
+    """How strongly `other` goes on from the chosen ones: most where the last names its passage; apart from all: 0."""
     if not other.title_stems or any(other.title_stems == each.title_stems for each in chosen):
-        return 0.0
+        return _SAME_PASSAGE
     if other.title_stems <= chosen[-1].stems:
         return 0.5
     back = any(each.title_stems and each.title_stems <= other.stems for each in chosen)
-    return 0.25 if back or any(other.title_stems <= each.stems for each in chosen) else 0.0
+    return 0.25 if back or any(other.title_stems <= each.stems for each in chosen) else _APART

@@ -28,13 +28,17 @@ _SCALE = "(?: (?:hundred|thousand|million|billion|percent))"
 NUMBER = re.compile(rf"\b(?:\d[\d,]*(?:\.\d+)?{_SCALE}?|(?:{_COUNT_WORDS})(?:-(?:{_COUNT_WORDS}))?{_SCALE}?)\b", re.I)
 _CAPITAL = r"[^\W\d_a-zß-öø-ÿ][\w’'&.-]*"
 NAME = re.compile(
-    rf"{_CAPITAL}(?:(?:(?: (?:of|the|de|la|le|van|von|der|da|di|du|and|for|in|on|at|&)){{1,2}})? {_CAPITAL})*"
+    rf"{_CAPITAL}(?:(?:(?: (?:of|the|de|la|le|van|von|der|da|di|du|and|for|in|on|at|&)){{1,2}})? {_CAPITAL}){{0,9}}"
 )
 QUOTED = re.compile(r"[\"“]([^\"“”]{2,80})[\"”]")
 _AUXILIARY = re.compile(
     r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|may|might|must)\b", re.IGNORECASE
 )
-_TIME = re.compile(r"\b(?:when|(?:what|which|in what|in which) (?:year|date|month|day|decade))\b", re.IGNORECASE)
+_CHOICE = re.compile(r"\w,? or (?:in |the |an? )?[A-Z\"“]")
+_TIME = re.compile(
+    r"\b(?:when|(?:what|which|in what|in which) (?:year|date|month|day|decade))\b|\bdate of\b|\bbirthday\b",
+    re.IGNORECASE,
+)
 _COUNT = re.compile(
     r"\bhow (?:many|much|old|long|tall|far|large|big|high)\b|\b(?:population|number) of\b|\bwhat number\b",
     re.IGNORECASE,
@@ -55,8 +59,11 @@ _PEOPLE_WORD = re.compile(r"\bnationality\b|\bethnicity\b", re.IGNORECASE)
 _AFTER_IS = re.compile(rf"\b(?:is|was|are|were) (?:an?|the) (?:[a-z-]+ ){{0,3}}({_CAPITAL})")
 _PLACE_BEFORE = frozenset(["in", "at", "from", "near", "to", "of", "into", "through", "outside"])
 _EDGE = " .,;:'’&-"
+_RELATIONS = frozenset(map(stem, ("born", "died", "spouse", "parent", "located", "graduated", "buried")))
+_RELATION, _AFTER = 3.0, 0.8
+"""Weight near a span of a word that names a relation; of any word that stands after the span instead of before it."""
 _ALONE, _LATER, _STEP, _OWN, _REACH = 1.0, 0.1, 0.5, 0.3, 12
-"""A span's worth with nothing near; the loss by hop; for a mere step of the chain; for title words; letters to half."""
+"""A span's worth with nothing near; the gain by hop; for a mere step of the chain; for title words; letters to half."""
 _MOST = 60
 """Candidates looked at in one sentence: keeps a sentence of any length at linear cost."""
 
@@ -180,7 +187,7 @@ def pick(question: str, reading: Reading) -> str:
             own = stems(span.text)
             if (own and own <= asked) or (not own and span.text.lower() in lowered):
                 continue
-            score = _fit(kind, span, sentence.text) * (_ALONE + _nearness(span, near)) * (1.0 - _LATER * order)
+            score = _fit(kind, span, sentence.text) * (_ALONE + _nearness(span, near)) * (1.0 + _LATER * order)
             if own and any(own == each.title_stems for each in reading.chosen):
                 score *= _STEP
             if score > best_score:
@@ -216,8 +223,14 @@ def _nationality(reading: Reading) -> str:
 def _landmarks(sentence: Sentence, idf: dict[str, float]) -> list[tuple[int, float]]:
     """Where in a sentence the question's words stand, and how rare they are; its own title's words tell less."""
     words = ((match.start(), stem(match[0])) for match in WORD.finditer(sentence.text))
-    hits = [(at, idf[word] * (_OWN if word in sentence.title_stems else 1.0)) for at, word in words if word in idf]
+    hits = [(at, idf[word] * _weight(word, sentence)) for at, word in words if word in idf]
     return hits[:_MOST]
+
+
+def _weight(word: str, sentence: Sentence) -> float:
+    if word in _RELATIONS:
+        return _RELATION
+    return _OWN if word in sentence.title_stems else 1.0
 
 
 def _nearness(span: Span, landmarks: list[tuple[int, float]]) -> float:
@@ -225,7 +238,9 @@ def _nearness(span: Span, landmarks: list[tuple[int, float]]) -> float:
     if span.kind == "title":
         return 0.5 * sum(weight for _, weight in landmarks[:8]) / 8
     middle = span.start + len(span.text) / 2
-    return sum(weight / (1.0 + abs(middle - at) / _REACH) for at, weight in landmarks)
+    return sum(
+        weight * (1.0 if at < span.start else _AFTER) / (1.0 + abs(middle - at) / _REACH) for at, weight in landmarks
+    )
 
 
 _FIT: dict[Kind, dict[str, float]] = {
@@ -256,7 +271,9 @@ def _fit_of_place(kind: Kind, span: Span, sentence: str, words: int) -> float:
     """What stands before a name tells a place ("in Orm") from a person ("by Orm") and both from "an American"."""
     before = sentence[max(0, span.start - 16) : span.start].lower().split()
     last = before[-1] if before else ""
-    if words == 1 and (last in ("a", "an") or (span.start == 0 and kind is not Kind.YES_NO)):
+    end = span.start + len(span.text)
+    adjective = last in ("a", "an") and sentence[end : end + 1] == " " and sentence[end + 1 : end + 2].islower()
+    if adjective or (words == 1 and span.start == 0):
         return 0.2
     if kind is Kind.PLACE:
         return 1.5 if last in _PLACE_BEFORE else 0.5

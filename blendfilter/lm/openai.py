@@ -24,7 +24,7 @@ from dspy import lm15
 from blendfilter.lm import faults
 from blendfilter.lm.profiles import Learned, Profile, cut_at_stop, effort_of, split_thinking
 
-MAX_ADAPTATIONS = 3
+MAX_ADAPTATIONS = 5
 """Refused parameters that one call may give up before the refusal counts as its error."""
 
 _ESSENTIAL = frozenset({"model", "messages", "prompt"})

@@ -1,4 +1,4 @@
-"""What every method shares: the bridge under its synchronous call, its search, its wording, its record of what it did."""
+"""What every method shares: the bridge under its synchronous call, its search, its record of what it did."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def union(lists: Iterable[Sequence[Passage]]) -> list[Passage]:
 
 
 def _flags(prediction: dspy.Prediction, notes: Sequence[CallNote]) -> dict[str, int]:
-    counted = Counter({name: 0 for name in FLAGS})
+    counted = Counter(dict.fromkeys(FLAGS, 0))
     counted.update(prediction.get("flags") or {})
     counted.update(note.event for note in notes if note.event in FLAGS)
     return dict(counted)

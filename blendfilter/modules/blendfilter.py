@@ -67,7 +67,7 @@ class BlendFilter(Method):
         drop_conclusion: bool = False,
         offer_none: bool | None = None,
         ask_topic: bool | None = None,
-        json_schema: bool = False,
+        json_schema: bool | None = None,
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:

@@ -148,7 +148,7 @@ class Blending(dspy.Module):
                 "q_ex": lambda: self.externally(question, found),
                 "q_in": lambda: self.internally(question),
             }
-            started = {name: steps.start(work[name]()) for name in self.use}  # type: ignore[operator]
+            started = {name: steps.start(work[name]()) for name in self.use}
             done = {name: await step for name, step in started.items()}
         return dspy.Prediction(
             queries={name: query for name, (query, _) in done.items()},

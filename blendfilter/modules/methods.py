@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import dspy
 
-from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.errors import BadArgument, BlendFilterError, UnknownName
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.retrieval.base import Retriever
@@ -49,22 +50,40 @@ def make_method(name: str, retriever: Retriever | None, *, k: int = 5, **argumen
 
 
 def _own(name: str, retriever: Retriever | None, k: int) -> dspy.Module:
-    import inspect
+    made = _imported(name)
+    if isinstance(made, dspy.Module):
+        return made
+    if not callable(made) or (inspect.isclass(made) and not issubclass(made, dspy.Module)):
+        raise BadArgument(f"{name} is no dspy.Module: a method is a module that returns a Prediction with an answer")
+    # The class itself shows (*args, **kwargs), its metaclass' arguments; one without an __init__ of its own takes none.
+    makes = made.__init__ if inspect.isclass(made) else made
+    taken = {} if makes is dspy.Module.__init__ else dict(inspect.signature(makes).parameters)
+    taken.pop("self", None)
+    positional = [p for p in taken.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    first = [retriever] if positional and positional[0].name != "k" else []
+    try:
+        method = made(*first, **({"k": k} if "k" in taken else {}))
+    except BlendFilterError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a user's own code may raise anything, and is named for it
+        raise BadArgument(
+            f"{name} cannot be made ({type(error).__name__}: {error}): mend it, or see --debug"
+        ) from error
+    if not isinstance(method, dspy.Module):
+        raise BadArgument(f"{name} makes no dspy.Module: a method is a module that returns a Prediction with an answer")
+    return method
 
+
+def _imported(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     try:
-        made = getattr(importlib.import_module(module_name), attribute)
+        return getattr(importlib.import_module(module_name), attribute)
     except ModuleNotFoundError as error:
         raise UnknownName(
             f"no module '{error.name}' for method '{name}': is it on the path? (run from its folder, or install it)"
         ) from error
     except AttributeError as error:
         raise UnknownName(f"module '{module_name}' has no '{attribute}'") from error
-    accepted = inspect.signature(made).parameters
-    positional = [p for p in accepted.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    takes_k = "k" in accepted
-    first = [retriever] if positional and positional[0].name != "k" else []
-    method = made(*first, **({"k": k} if takes_k else {}))
-    if not isinstance(method, dspy.Module):
-        raise BadArgument(f"{name} is no dspy.Module: a method is a module that returns a Prediction with an answer")
-    return method
+    except Exception as error:  # noqa: BLE001 - as above
+        what = f"module '{module_name}' cannot be imported ({type(error).__name__}: {error})"
+        raise BadArgument(f"{what}: mend it, or see --debug") from error

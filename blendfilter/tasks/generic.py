@@ -125,4 +125,4 @@ def _paragraph(row: Row) -> Paragraph:
     return Paragraph(read.title, texts, read.id, read.rest)
 
 
-TASK = Task("qa", metrics=("em", "f1"), wording="qa", parse=parse)
+TASK = Task("qa", metrics=("em", "f1"), wording="hotpotqa", parse=parse)

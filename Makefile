@@ -1,0 +1,83 @@
+# What one does here, each by one command. `make` lists it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := test,data,notebook
+SAMPLE := --corpus sample --lm offline
+DEMO := runs/demo
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench venv constraints clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
+
+# --- the environment ------------------------------------------------------------------------------------------------
+
+venv: $(VENV)/.test ## Make .venv with the package and its test tools; again when what is pinned has changed
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
+	  "blendfilter needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1)." \
+	  "Name another: make $(or $(MAKECMDGOALS),venv) PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+# A stamp for the package alone, which is all that the demo wants, and one for the tests' extras on top of it.
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing blendfilter into $(VENV); the first time takes a minute or two"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --constraint constraints.txt
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing blendfilter and its test tools into $(VENV); the first time takes a minute or two"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' --constraint constraints.txt
+	@touch $(VENV)/.demo $@
+
+# --- seeing it work -------------------------------------------------------------------------------------------------
+
+demo: $(VENV)/.demo $(DEMO) ## Answer three questions with the trace shown, then hold BlendFilter against plain retrieval
+	$(BIN)/blendfilter ask $(SAMPLE) --show-trace \
+	  "Name the brother of the engineer whose bridge of 1974 hangs from three towers."
+	$(BIN)/blendfilter ask $(SAMPLE) --show-trace \
+	  "The vessel that first reached the Ice Wall ended as a training ship. Which king founded the school that it served?"
+	$(BIN)/blendfilter ask $(SAMPLE) --show-trace \
+	  "Was Ostrey's Comet back in the sky in the year that Ambry Tolk reached the Ice Wall?"
+	$(BIN)/blendfilter eval qa --data sample $(SAMPLE) --method direct-retrieval --run $(DEMO)/direct-retrieval
+	$(BIN)/blendfilter eval qa --data sample $(SAMPLE) --method blendfilter --run $(DEMO)/blendfilter
+	$(BIN)/blendfilter compare $(DEMO)/direct-retrieval $(DEMO)/blendfilter
+	@echo "All of it was answered by the offline reader, which shows the pipeline, not its quality."
+	@echo "Next: a model of your own, --lm openai/gpt-4o-mini or --api-base http://localhost:8000/v1 (see README.md)."
+
+# A run refuses to go on under other prompts or another sample, so the demo's runs go when these change.
+$(DEMO): $(shell find blendfilter prompts programs -name '*.py' -o -name '*.j2' -o -name '*.json' -o -name '*.jsonl')
+	@rm -rf $@ && mkdir -p $@
+
+bench: $(VENV)/.test ## Take the measurements that need no data set and no key
+	$(BIN)/python eval/bench/bm25_recall.py --task qa \
+	  --questions blendfilter/sample/questions.jsonl --corpus blendfilter/sample/corpus.jsonl
+
+# --- keeping it right -----------------------------------------------------------------------------------------------
+
+test: lint ## Check everything: lint, then every test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.test ## Check style, types and the layers of the package
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.test ## Put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+constraints: ## Pin everything anew, at the newest versions that pyproject.toml allows
+	@rm -rf build/pins && $(PYTHON) -m venv build/pins
+	build/pins/bin/pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	{ sed '/^$$/q' constraints.txt; build/pins/bin/pip freeze --exclude-editable; \
+	  echo; sed -n '/^# Not installed/,$$p' constraints.txt; } > build/constraints.txt
+	mv build/constraints.txt constraints.txt
+
+clean: ## Remove the environment, caches and what was built (runs and indexes stay)
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache $(DEMO)
+	find blendfilter tests eval -name __pycache__ -prune -exec rm -rf {} +

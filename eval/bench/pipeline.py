@@ -1,0 +1,182 @@
+"""The whole pipeline against a local model server: calls a question, wall time, throughput, processor time a call.
+
+    python eval/bench/pipeline.py calls|wall|throughput|cpu [--delay SECONDS]
+
+The server is `tests/model_server.py` in a process of its own, which answers with the offline reader; questions and
+passages are the sample world's. Times are printed as ratios of what the same run measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+import dspy
+from model_server import serve
+
+import blendfilter as bf
+from blendfilter.lm import bridge
+from blendfilter.resources import sample
+
+
+def index() -> bf.BM25:
+    """The sample world, in memory."""
+    return bf.BM25.build(sample("corpus.jsonl"))
+
+
+def questions_with_three_lists(method: bf.BlendFilter, lm: dspy.LM, wanted: int) -> list[str]:
+    """Sample questions whose three queries bring three different ranked lists, so that no filter is shared."""
+    found = []
+    with dspy.context(lm=lm):
+        for question in bf.load("qa", "sample"):
+            branches = method(question=question.question).branches.values()
+            if len({tuple(p.id for p in branch.retrieved) for branch in branches}) == len(branches):
+                found.append(question.question)
+            if len(found) == wanted:
+                break
+    return found
+
+
+def calls(_: argparse.Namespace) -> None:
+    """Requests that a server counts for one question at temperature 0, three ranked lists that differ."""
+    for task, expected in (("hotpotqa", 11), ("strategyqa", 10)):
+        with serve(reply="offline", keep=True) as server:
+            lm = bf.connect("any/model", api_base=server.url, temperature=0.0)
+            method = bf.BlendFilter(index(), task=task)
+            (question,) = questions_with_three_lists(method, bf.connect("offline"), 1)
+            with dspy.context(lm=lm):
+                prediction = method(question=question)
+            stats = server.stats()
+        stages = Counter(stage for stage, _ in prediction.calls)
+        print(
+            f"{task}: {stats['requests']} requests (expected {expected}), {len(set(stats['prompts']))} different prompts"
+        )
+        print(f"  {dict(stages)}")
+        assert stats["requests"] == len(set(stats["prompts"])) == expected
+
+
+def wall(args: argparse.Namespace) -> None:
+    """Wall time of one question in units of the server's delay: the pipeline is 5 calls deep."""
+    delay = args.delay or 0.2
+    with serve(reply="offline", delay=delay) as server:
+        lm = bf.connect("any/model", api_base=server.url)
+        method = bf.BlendFilter(index())
+        questions = questions_with_three_lists(method, bf.connect("offline"), 12)
+        times = []
+        for question in questions:
+            start = time.perf_counter()
+            with dspy.context(lm=lm):
+                method(question=question)
+            times.append((time.perf_counter() - start) / delay)
+    first, rest = times[0], times[1:]
+    print(
+        f"one question at {delay * 1000:.0f} ms a call: {statistics.median(rest):.2f} x the delay (median of {len(rest)}),"
+    )
+    print(f"  worst {max(rest):.2f} x, the first of the process {first:.2f} x")
+
+
+def throughput(args: argparse.Namespace) -> None:
+    """64 questions at --concurrency 32: calls a second over the whole run, and the most in flight."""
+    delay = args.delay or 0.5
+    questions = bf.load("qa", "sample", limit=64)
+    with serve(reply="offline", delay=delay) as server, tempfile.TemporaryDirectory() as folder:
+        lm = bf.connect("any/model", api_base=server.url)
+        start = time.perf_counter()
+        run = bf.evaluate(bf.BlendFilter(index()), questions, lm=lm, run=folder, concurrency=32, progress=False)
+        seconds, errors = time.perf_counter() - start, run.errors
+        stats = server.stats()
+    ceiling = 32 / delay
+    rate = stats["requests"] / seconds
+    print(f"{len(questions)} questions, {stats['requests']} calls in {seconds:.2f} s: {rate:.1f} calls a second,")
+    print(f"  {100 * rate / ceiling:.1f} % of {ceiling:.0f}; most in flight {stats['max_in_flight']}; errors {errors}")
+
+
+def cpu(args: argparse.Namespace) -> None:
+    """Processor time a model call, server at 0 ms: bare `openai` client, our engine, the whole pipeline and run."""
+    questions = bf.load("qa", "sample", limit=64)
+    rounds = []
+    with serve(reply="offline") as server:
+        for _ in range(args.rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                lm = bf.connect("any/model", api_base=server.url)
+                method = bf.BlendFilter(index())
+                before = server.stats()["requests"]
+                spent, seconds = _spent(
+                    lambda method=method, lm=lm, folder=folder: bf.evaluate(
+                        method, questions, lm=lm, run=folder, concurrency=32, progress=False
+                    )
+                )
+                made = server.stats()["requests"] - before
+                prompts = [
+                    record["prompt"] for record in bf.Journal(folder, "replay").records() if record["kind"] == "call"
+                ]
+            bare, _ = _spent(lambda prompts=prompts: bridge.run(_bare(server.url, prompts, 32)))
+            alone, _ = _spent(lambda prompts=prompts: bridge.run(_bare(server.url, prompts, 1)))
+            rounds.append((spent / made, bare / made, alone / made, made / seconds))
+    rounds = rounds[1:] or rounds  # the first round pays for imports and first connections
+    whole, bare, alone, rate = (statistics.median(column) for column in zip(*rounds, strict=True))
+    print(f"processor time a call, median of {len(rounds)} rounds of {made} calls (ms):")
+    print(f"  whole pipeline, 32 in flight   {1000 * whole:.2f}")
+    print(f"  bare openai client, 32 in flight {1000 * bare:.2f}  ->  {whole / bare:.2f} x")
+    print(f"  bare openai client, one by one {1000 * alone:.2f}  ->  {whole / alone:.2f} x")
+    print(f"  ceiling: {rate:.0f} calls a second of the whole pipeline on this machine")
+
+
+async def _bare(url: str, prompts: list[str], in_flight: int) -> None:
+    """The same prompts and settings through `openai` alone."""
+    import openai
+
+    client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+    gate = asyncio.Semaphore(in_flight)
+
+    async def one(prompt: str) -> None:
+        async with gate:
+            reply = await client.chat.completions.create(
+                model="any/model", messages=[{"role": "user", "content": prompt}], temperature=0.0, max_tokens=256,
+                stop=["\nKnowledge:", "\nQuestion:"],
+            )  # fmt: skip
+            assert reply.choices[0].message.content is not None
+
+    await asyncio.gather(*(one(prompt) for prompt in prompts))
+    await client.close()
+
+
+def _spent(work: Callable[[], Any]) -> tuple[float, float]:
+    """Processor seconds of this process (all its threads) and wall seconds."""
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    work()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return spent, time.perf_counter() - start
+
+
+BENCHES: dict[str, Callable[[argparse.Namespace], None]] = {
+    "calls": calls,
+    "wall": wall,
+    "throughput": throughput,
+    "cpu": cpu,
+}
+
+
+def main() -> None:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=BENCHES)
+    parser.add_argument("--delay", type=float, help="seconds the server waits before each reply")
+    parser.add_argument("--rounds", type=int, default=6)
+    args = parser.parse_args()
+    BENCHES[args.what](args)
+
+
+if __name__ == "__main__":
+    main()

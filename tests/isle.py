@@ -1,0 +1,143 @@
+"""A few invented passages, a retriever that knows which query asks, and every predictor of a task: what tests share.
+
+The passages are about the island of Quillmere, which does not exist. Golden prompts are made of them too, so a change
+here changes `tests/golden`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from blendfilter.asking import Ask
+from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.modules.direct import ChainOfThought, Direct
+from blendfilter.records import Passage
+
+TASKS = ("hotpotqa", "twowiki", "strategyqa")
+
+QUESTION = "Who kept the lighthouse that stands beside Tolm Harbour?"
+PASSAGES = (
+    Passage("p0", "Tolm Harbour", "Tolm Harbour is the only port of Quillmere. Skerry Light stands beside it."),
+    Passage("p1", "Skerry Light", "Skerry Light is a lighthouse of 1884. Ada Brennock kept it for thirty years."),
+    Passage("p2", "Quillmere", "Quillmere is an island of two villages."),
+    Passage("p3", "Ada Brennock", "Ada Brennock was a lighthouse keeper and beekeeper."),
+    Passage("p4", "Honey of Quillmere", "Heather honey is sold in both villages."),
+)
+LINES = [passage.line for passage in PASSAGES]
+
+EXTERNAL = "Skerry Light stands beside Tolm Harbour.\nSo the answer is the keeper of Skerry Light."
+INTERNAL = "Lighthouses of small islands were often kept by one family."
+CHECK = "0 names the lighthouse and is relevant. 2 is irrelevant."
+REASONING = "Skerry Light stands beside Tolm Harbour. Ada Brennock kept it.\nSo the answer is Ada Brennock."
+REPLIES = {
+    "external": EXTERNAL,
+    "internal": INTERNAL,
+    "topic": "lighthouses",
+    "check": CHECK,
+    "ids": "0",
+    "ids_again": "0",
+    "answer": REASONING,
+    "short_answer": "Ada Brennock",
+    "direct": "Ada Brennock",
+}
+"""One plausible reply for each stage."""
+
+Q_EX = "Skerry Light stands beside Tolm Harbour. So the answer is the keeper of Skerry Light. " + QUESTION
+Q_IN = INTERNAL + " " + QUESTION
+
+
+def replies(**changed: str | Callable[[str], str]) -> Callable[[str, str], str]:
+    """A script that answers each stage as `REPLIES` says, or as `changed` does."""
+
+    def reply(stage: str, prompt: str) -> str:
+        said = changed.get(stage, REPLIES[stage])
+        return said(prompt) if callable(said) else said
+
+    return reply
+
+
+class Shelf:
+    """A retriever (query, k) that tells the three queries of `QUESTION` apart, and remembers what was searched."""
+
+    def __init__(
+        self, q: Sequence[Passage], q_ex: Sequence[Passage], q_in: Sequence[Passage], question: str = QUESTION
+    ) -> None:
+        self.lists = {"q": q, "q_ex": q_ex, "q_in": q_in}
+        self.question = question
+        self.searches: list[tuple[str, int]] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, query: str, k: int) -> list[Passage]:
+        with self._lock:
+            self.searches.append((query, k))
+        if query == self.question:
+            return list(self.lists["q"])[:k]
+        return list(self.lists["q_in" if query.startswith(INTERNAL) else "q_ex"])[:k]
+
+
+def three_lists() -> Shelf:
+    """A shelf on which each query finds passages of its own."""
+    return Shelf(PASSAGES[:2], PASSAGES[1:3], PASSAGES[3:5])
+
+
+def one_list() -> Shelf:
+    """A shelf on which every query finds the same."""
+    return Shelf(PASSAGES, PASSAGES, PASSAGES)
+
+
+def nothing(query: str, k: int) -> list[Passage]:
+    """A retriever that finds nothing."""
+    return []
+
+
+def predictors(task: str, **settings: Any) -> dict[str, Ask]:
+    """Every predictor that the methods use on `task`, by a name that says which prompt it is."""
+    whole = BlendFilter(nothing, task=task, **settings)
+    return {
+        "external": whole.blending.external,
+        "internal": whole.blending.internal,
+        "topic": whole.select.topic,
+        "check": whole.select.check,
+        "ids": whole.select.ids,
+        "ids_again": whole.select.ids_again,
+        "answer": whole.answering.answer,
+        "short_answer": whole.answering.short_answer,
+        "direct": Direct(task=task, **settings).direct,
+        "direct_retrieval": Direct(nothing, task=task, **settings).direct,
+        "cot": ChainOfThought(task=task, **settings).answering.answer,
+        "cot_retrieval": ChainOfThought(nothing, task=task, **settings).answering.answer,
+    }
+
+
+NAMES = tuple(predictors("hotpotqa"))
+
+CUES = {
+    "external": "Let's think step by step.",
+    "internal": "Passage:",
+    "topic": "Topic:",
+    "check": "Relevance:",
+    "ids": "Ids:",
+    "ids_again": "Ids:",
+    "answer": "Let's think step by step.",
+    "short_answer": "Answer:",
+    "direct": "Answer:",
+    "direct_retrieval": "Answer:",
+    "cot": "Let's think step by step.",
+    "cot_retrieval": "Let's think step by step.",
+}
+"""The last line of each prompt."""
+
+
+def inputs(predictor: Ask, **changed: Any) -> dict[str, Any]:
+    """Values for every input field of `predictor`: those above, less what is `changed`."""
+    values: Mapping[str, Any] = {
+        "question": QUESTION,
+        "knowledge": LINES,
+        "context": CHECK if "ids" in predictor.signature.output_fields else REASONING,
+        "topic": "lighthouses",
+        "offer_none": False,
+        **changed,
+    }
+    return {name: values[name] for name in predictor.signature.input_fields}

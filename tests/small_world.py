@@ -1,0 +1,138 @@
+"""What the tests of runs and of the command line share: a model that counts, the sample world, a command in-process.
+
+Only the model is made up; prompts, filter, index, journal and runner are the package's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from dspy import lm15
+
+from blendfilter import cli
+from blendfilter.context import ORDER, STAGE
+from blendfilter.lm.journaled import prompt_of
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.offline import read
+from blendfilter.lm.profiles import Profile
+
+FILES = {"run.json", "journal.jsonl", "predictions.jsonl", "metrics.json"}
+"""What a run folder holds."""
+STABLE = ("predictions.jsonl", "metrics.json")
+"""What is the same bytes however the run came about."""
+
+
+class CountingEngine:
+    """The offline reader as an engine that counts what really reaches it.
+
+    `before` is awaited with (stage, prompt) ahead of each reply: it may wait, or raise.
+    """
+
+    def __init__(
+        self,
+        before: Callable[[str, str], Awaitable[None]] | None = None,
+        reply: Callable[[str], str] = read,
+    ) -> None:
+        self.before, self.reply = before, reply
+        self.prompts: list[str] = []
+        self.stages: Counter[str] = Counter()
+        self.orders: list[int] = []
+        self.in_flight = self.most_in_flight = 0
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        prompt = prompt_of(request)
+        text = prompt if isinstance(prompt, str) else "\n\n".join(said for _, said in prompt)
+        self.prompts.append(text)
+        self.stages[STAGE.get()] += 1
+        self.orders.append(ORDER.get())
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            if self.before is not None:
+                await self.before(STAGE.get(), text)
+        finally:
+            self.in_flight -= 1
+        reply = self.reply(text)
+        return lm15.Response(
+            id=None,
+            model="counting",
+            message=lm15.Message(role="assistant", parts=(lm15.TextPart(text=reply),)),
+            finish_reason="stop",
+            usage=lm15.Usage(input_tokens=len(text.split()), output_tokens=len(reply.split())),
+        )
+
+    @property
+    def calls(self) -> int:
+        return len(self.prompts)
+
+    def lm(self, name: str = "counting", **defaults: Any) -> ConnectedLM:
+        """A connected model that this engine answers."""
+        return ConnectedLM(
+            name, self, profile=Profile(), address="http://127.0.0.1:1/v1", **{"temperature": 0.0, **defaults}
+        )
+
+
+def slowly(seconds: float = 0.001) -> Callable[[str, str], Awaitable[None]]:
+    """Wait a little before each reply, longer or shorter by the prompt, so that questions overtake each other."""
+
+    async def wait(_stage: str, prompt: str) -> None:
+        await asyncio.sleep(seconds * (sum(prompt.encode()[-400:]) % 7))
+
+    return wait
+
+
+def stable(folder: Path) -> dict[str, bytes]:
+    """The bytes of a run that must not depend on how it came about."""
+    return {name: (folder / name).read_bytes() for name in STABLE}
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file under `folder` with its bytes, and every folder (empty bytes); hidden and temporary ones too."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+class Outcome(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def notices(self) -> list[str]:
+        """Every line on stderr."""
+        return self.err.splitlines()
+
+    @property
+    def error(self) -> str:
+        """The last line on stderr, which says what is wrong."""
+        return self.notices[-1]
+
+
+class Command:
+    """`blendfilter` in this process, as the shell would run it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *words: object) -> Outcome:
+        with self._monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["blendfilter", *map(str, words)])
+            patch.setattr(sys, "path", list(sys.path))
+            self._capsys.readouterr()
+            code = 0
+            try:
+                cli.main()
+            except SystemExit as stop:
+                code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+            told = self._capsys.readouterr()
+        return Outcome(code, told.out, told.err)

@@ -1,0 +1,240 @@
+"""The house as a whole: public names, light imports, layers, sizes, docstrings, reasons for every dependency."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+import blendfilter
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "blendfilter"
+BIN = Path(sys.executable).parent
+HEAVY = {"dspy", "litellm", "torch", "transformers", "numpy", "scipy", "pandas", "openai", "bm25s", "datasets"}
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+MODULES = ["blendfilter", *(found.name for found in pkgutil.walk_packages(blendfilter.__path__, "blendfilter."))]
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter, waited for."""
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
+    )
+
+
+# --- public names ---------------------------------------------------------------------------------------------------
+
+
+def typed_names() -> set[str]:
+    """The names that `blendfilter/__init__.py` imports for type checkers."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    return {
+        alias.asname or alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+
+
+def test_all_is_exact() -> None:
+    assert blendfilter.__all__ == sorted(set(blendfilter.__all__))
+    assert set(blendfilter.__all__) == typed_names()
+    assert set(dir(blendfilter)) == {*blendfilter.__all__, "__version__"}
+    with pytest.raises(AttributeError, match="no attribute 'Blendfilter'"):
+        _ = blendfilter.Blendfilter
+
+
+@pytest.mark.parametrize("name", blendfilter.__all__)
+def test_a_public_name_is_there_and_says_what_it_is(name: str) -> None:
+    value = getattr(blendfilter, name)
+    assert callable(value)
+    written = vars(value).get("__doc__") if isinstance(value, type) else value.__doc__
+    assert written, f"{name} has no docstring of its own"
+    if isinstance(value, type):
+        bare = [each for each, method in own_methods(value) if not inspect.getdoc(getattr(value, each, method))]
+        assert not bare, f"{name} has public methods without a docstring: {bare}"
+
+
+def own_methods(value: type) -> list[tuple[str, Any]]:
+    """Public methods written in the class itself; DSPy's `forward` is told by the class."""
+    found = [(name, each) for name, each in vars(value).items() if inspect.isfunction(each)]
+    return [(name, each) for name, each in found if not name.startswith("_") and name not in ("forward", "aforward")]
+
+
+def test_the_version_is_told_once() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == blendfilter.__version__
+    assert f"## {blendfilter.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+# --- light imports --------------------------------------------------------------------------------------------------
+
+
+def roots_imported(*arguments: str) -> set[str]:
+    """Top-level packages that a fresh interpreter imports on the way."""
+    lines = python("-X", "importtime", *arguments).stderr.splitlines()
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines if line.startswith("import time:")}
+
+
+def test_importing_the_package_is_light() -> None:
+    imported = roots_imported("-c", "import blendfilter")
+    assert "blendfilter" in imported
+    assert not imported & (HEAVY | {"pydantic", "typer", "rich", "jinja2"})
+
+
+@pytest.mark.parametrize("command", ["", "ask", "index", "search", "eval", "report", "compare"])
+def test_help_imports_nothing_heavy(command: str) -> None:
+    imported = roots_imported("-m", "blendfilter.cli", *command.split(), "--help")
+    assert "typer" in imported
+    assert not imported & HEAVY
+
+
+def test_help_is_fast() -> None:
+    def once() -> float:
+        started = time.perf_counter()
+        assert "eval" in python("-m", "blendfilter.cli", "--help").stdout
+        return time.perf_counter() - started
+
+    assert min(once() for _ in range(3)) < 1.5
+
+
+# --- layers and sizes -----------------------------------------------------------------------------------------------
+
+
+def test_the_layers_hold() -> None:
+    done = subprocess.run(
+        [BIN / "lint-imports", "--no-logo", "--no-cache"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_module_has_a_room() -> None:
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ][0]
+    rooms = {room.strip() for layer in contract["layers"] for room in re.split(r"[|:]", layer)}
+    assert contract["exhaustive"] is True
+    assert rooms == {name.split(".")[1] for name in MODULES if "." in name}
+
+
+def test_files_are_small() -> None:
+    sizes = {path.relative_to(ROOT): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    assert not {path: size for path, size in sizes.items() if size > 400}
+    assert statistics.median(size for size in sizes.values() if size) <= 160
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [str(path.relative_to(ROOT)) for path in SOURCES if (text := path.read_text(encoding="utf-8")).strip()
+              and not ast.get_docstring(ast.parse(text))]  # fmt: skip
+    assert not silent
+
+
+def committed() -> list[Path]:
+    """The files that are in git or about to be; all of the usual places where there is no git."""
+    if shutil.which("git") and (ROOT / ".git").exists():
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+    folders = ("blendfilter", "prompts", "programs", "docs", "eval", "tests", ".ci")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    return [path for path in (*files, *ROOT.glob("*.*"), ROOT / "Makefile") if "__pycache__" not in path.parts]
+
+
+def test_no_file_names_a_place_on_somebodys_machine() -> None:
+    machine = re.compile(r"(?<![\w.])/(?:work|root|Users|home)/(?!\.)|\.\./shared\b|[A-Z]:\\Users")
+    found = []
+    for path in committed():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found += [
+            f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, hit.start()) + 1}" for hit in machine.finditer(text)
+        ]
+    assert not found
+
+
+# --- examples -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_in_docstrings_hold(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BLENDFILTER_CACHE", str(tmp_path / "cache"))
+    assert doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS).failed == 0
+
+
+def test_there_are_examples() -> None:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    examples = [test for name in MODULES for test in finder.find(importlib.import_module(name)) if test.examples]
+    assert len(examples) >= 25
+
+
+# --- dependencies and commands --------------------------------------------------------------------------------------
+
+
+def requirements() -> dict[str, list[Requirement]]:
+    """The requirements of pyproject.toml: the core's under an empty name, then every extra's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = {"": project["dependencies"], **project["optional-dependencies"]}
+    return {extra: [Requirement(each) for each in listed] for extra, listed in named.items()}
+
+
+def pins() -> dict[str, str]:
+    """The versions of constraints.txt by canonical name."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    named = (line.split("==") for line in lines if line and not line.startswith("#"))
+    return {canonical(name): version for name, version in named}
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_every_dependency_has_its_reason() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    listed = [each for group in requirements().values() for each in group]
+    arrays = text[text.index("\ndependencies = [") : text.index("\n[project.scripts]")]
+    reasons = re.findall(r'^  "([\w-]+)[^"]*",\s*# (\S.{8,})$', arrays, re.MULTILINE)
+    assert sorted(name for name, _ in reasons) == sorted(each.name for each in listed)
+
+
+def test_the_core_is_light() -> None:
+    core = {canonical(each.name) for each in requirements()[""]}
+    assert not core & {"torch", "transformers", "datasets", "pandas", "scipy", "faiss-cpu"}
+
+
+def test_every_dependency_is_pinned_within_its_bounds() -> None:
+    pinned = pins()
+    for each in (each for group in requirements().values() for each in group):
+        assert canonical(each.name) in pinned, f"constraints.txt does not pin {each.name}: run `make constraints`"
+        assert each.specifier.contains(pinned[canonical(each.name)]), each
+    assert "torch" in pinned
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_make_lists_every_target() -> None:
+    listed = subprocess.run(["make", "-s", "-C", ROOT], capture_output=True, text=True, check=True).stdout
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert phony
+    for target in phony.group(1).split():
+        assert re.search(rf"^  make {target} +\S.{{10,}}", listed, re.MULTILINE), target
+
+
+def test_the_whole_check_is_one_command() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert subprocess.run(["bash", "-n", script], check=True).returncode == 0

@@ -1,0 +1,421 @@
+"""The journal as a file: what is written, what a kill may do to it, who may write, what each mode serves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blendfilter.errors import BadArgument, BadData, MissingFile, RunLocked
+from blendfilter.journal import Journal, digest
+
+
+def made(name: Any, **fields: Any) -> dict[str, Any]:
+    return {"kind": "call", "key": digest(name), **fields}
+
+
+def filled(path: Path, *records: dict[str, Any]) -> Path:
+    with Journal(path) as journal:
+        journal.append(*records)
+    return journal.path
+
+
+# ---- the key
+
+
+def test_a_key_is_32_hex_digits_of_the_canonical_json() -> None:
+    # printf '["search",{"a":2,"b":"é"}]' | sha256sum
+    assert digest("search", {"b": "é", "a": 2}) == "078cb56e0dd8b246c3b93008c1fc6f73"
+
+
+def test_a_key_tells_types_and_places_apart() -> None:
+    different = [
+        digest(1),
+        digest("1"),
+        digest(1.5),
+        digest(None),
+        digest(True),
+        digest([1]),
+        digest(1, None),
+        digest(),
+    ]
+    different += [digest("a", "b"), digest("ab"), digest(["a", "b"]), digest("b", "a"), digest("é"), digest("e\u0301")]
+    assert len(set(different)) == len(different)
+
+
+# ---- writing and reading
+
+
+def test_what_is_appended_is_found_and_is_on_file_at_once(tmp_path: Path) -> None:
+    with Journal(tmp_path / "run") as journal:
+        assert journal.find(digest(1)) is None
+        assert digest(1) not in journal
+        journal.append(made(1, reply="one"), made(2, reply="two"))
+        assert journal.find(digest(1)) == made(1, reply="one")
+        assert (digest(2) in journal, len(journal)) == (True, 2)
+        lines = (tmp_path / "run" / "journal.jsonl").read_text().splitlines()  # before anything is closed
+        assert [json.loads(line)["reply"] for line in lines] == ["one", "two"]
+    with Journal(tmp_path / "run") as again:
+        assert again.find(digest(2)) == made(2, reply="two")
+        assert [record["reply"] for record in again.records()] == ["one", "two"]
+
+
+def test_the_key_stands_first_and_the_kind_second_whatever_order_was_given(tmp_path: Path) -> None:
+    path = filled(tmp_path, {"reply": "a", "kind": "call", "key": digest(1), "b": 1, "a": 2})
+    assert path.read_text() == f'{{"key":"{digest(1)}","kind":"call","reply":"a","b":1,"a":2}}\n'
+
+
+def test_a_path_may_be_a_folder_or_a_jsonl_file(tmp_path: Path) -> None:
+    assert filled(tmp_path / "deep" / "run", made(1)) == tmp_path / "deep" / "run" / "journal.jsonl"
+    assert filled(tmp_path / "calls.jsonl", made(1)) == tmp_path / "calls.jsonl"
+    with Journal(tmp_path / "calls.jsonl", "replay") as journal:
+        assert digest(1) in journal
+
+
+def test_a_later_record_replaces_an_earlier_one(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        journal.append(made(1, reply="old"))
+        journal.append(made(1, reply="new"))
+        assert journal.find(digest(1)) == made(1, reply="new")
+        assert len(journal) == 1
+    with Journal(tmp_path) as again:
+        assert again.find(digest(1)) == made(1, reply="new")
+        assert [record["reply"] for record in again.records()] == ["old", "new"]
+
+
+def test_new_only_leaves_out_what_is_there_and_what_comes_twice(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        journal.append(made(1, text="first"))
+        journal.append(made(1, text="second"), made(2, text="x"), made(2, text="x"), new_only=True)
+        assert journal.find(digest(1)) == made(1, text="first")
+        assert [record["text"] for record in journal.records()] == ["first", "x"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Zoë naïve 東京 🏝 \u0000",
+        "a\u2028b\u2029c\x85d\ne\r\n",
+        "\ud800 half a pair \udfff",
+        "x" * 1_000_000,
+        "é" * 500_000,
+        "",
+    ],
+    ids=["unicode", "line breaks", "lone surrogates", "1 MB", "1 MB of two-byte letters", "empty"],
+)
+def test_any_text_comes_back_whole_and_takes_one_line(tmp_path: Path, text: str) -> None:
+    path = filled(tmp_path, made("before", reply="b"), made(text, reply=text), made("after", reply="a"))
+    assert path.read_bytes().count(b"\n") == 3
+    with Journal(tmp_path, "replay") as journal:
+        assert journal.find(digest(text)) == made(text, reply=text)
+        assert journal.find(digest("after")) == made("after", reply="a")
+
+
+# ---- kills and damage
+
+
+def test_a_torn_last_line_is_dropped_and_cut_off_at_the_next_writing(tmp_path: Path) -> None:
+    path = filled(tmp_path, made(1, reply="whole"))
+    whole = path.read_bytes()
+    torn = whole + f'{{"key":"{digest(2)}","kind":"call","reply":"ha'.encode()
+    path.write_bytes(torn)
+    with Journal(tmp_path, "replay") as reader:
+        assert [record["reply"] for record in reader.records()] == ["whole"]
+    assert path.read_bytes() == torn  # a replay writes nothing
+    with Journal(tmp_path) as journal:
+        assert path.read_bytes() == whole
+        assert digest(2) not in journal
+        journal.append(made(3, reply="next"))
+    with Journal(tmp_path) as again:
+        assert [record["reply"] for record in again.records()] == ["whole", "next"]
+
+
+def test_a_file_that_is_torn_from_its_first_byte_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").write_bytes(b'{"ke')
+    with Journal(tmp_path) as journal:
+        assert len(journal) == 0
+    assert (tmp_path / "journal.jsonl").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"\n", b"not json\n", b'{"kind":"call","key":"00"}\n', b'{"key":"' + b"z" * 32 + b'","kind":"call"}\n',
+     f'{{"key":"{digest(9)}","kind":"call","reply":"cut\n'.encode()],
+    ids=["empty line", "words", "key not first", "key not hex", "cut in the middle"],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", ["auto", "replay"])
+def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, damage: bytes, mode: Any) -> None:
+    path = filled(tmp_path, made(1), made(2))
+    first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + damage + second)
+    before = path.read_bytes()
+    with pytest.raises(BadData, match=r"journal\.jsonl, line 2: not a journal record; cut the file before it"):
+        Journal(tmp_path, mode)
+    assert path.read_bytes() == before
+    path.write_bytes(first)
+    Journal(tmp_path).close()  # the refusal kept no lock
+
+
+def test_a_line_that_only_looks_like_a_record_is_refused_where_it_is_read(tmp_path: Path) -> None:
+    path = filled(tmp_path, made(1))
+    start = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(f'{{"key":"{digest(2)}","kind":"call" oops}}\n'.encode())
+    with Journal(tmp_path) as journal:
+        assert journal.find(digest(1)) == made(1)
+        with pytest.raises(BadData, match=f"byte {start}: not a journal record"):
+            journal.find(digest(2))
+
+
+def test_a_write_that_fails_halfway_spoils_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk: half of the record is written, then the system refuses."""
+    written = os.write
+
+    def full(fd: int, data: bytes) -> int:
+        written(fd, data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    with Journal(tmp_path) as journal:
+        journal.append(made(1, reply="one"))
+        with monkeypatch.context() as patch:
+            patch.setattr("blendfilter.journal.os.write", full)
+            with pytest.raises(OSError, match="No space"):
+                journal.append(made(2, reply="two"))
+        assert digest(2) not in journal
+        journal.append(made(3, reply="three"))
+        assert journal.find(digest(3)) == made(3, reply="three")
+    with Journal(tmp_path) as again:
+        assert [record["reply"] for record in again.records()] == ["one", "three"]
+
+
+# Lone surrogates too; two halves that stand side by side are one character, in JSON as in UTF-16.
+TEXT = st.text(st.characters(codec=None), max_size=20).map(
+    lambda text: text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.dictionaries(st.sampled_from(["reply", "a", "ü"]), JSON)), max_size=8),
+    st.floats(0, 1),
+)
+def test_every_record_is_read_back_whatever_was_cut_off_the_last_line(
+    written: list[tuple[int, dict[str, Any]]], share: float
+) -> None:
+    records = [made(name, **fields) for name, fields in written]
+    with TemporaryDirectory() as folder:
+        path = filled(Path(folder), *records)
+        lines = path.read_bytes().split(b"\n")[:-1]
+        assert len(lines) == len(records)
+        if records:
+            cut = 1 + int(share * len(lines[-1]))  # at least the line's end, at most all of it
+            with path.open("rb+") as file:
+                file.truncate(path.stat().st_size - cut)
+            records.pop()
+        with Journal(folder) as journal:
+            assert list(journal.records()) == records
+            for record in {each["key"]: each for each in records}.values():
+                assert journal.find(record["key"]) == record
+            journal.append(made("after", reply="still writes"))
+            assert [*journal.records()] == [*records, made("after", reply="still writes")]
+
+
+# ---- modes
+
+
+def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match="no journal mode 'play' \\(known: auto, record, replay\\)"):
+        Journal(tmp_path, "play")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_record_serves_nothing_and_writes_anew(tmp_path: Path) -> None:
+    filled(tmp_path, made(1, reply="old"))
+    with Journal(tmp_path, "record") as journal:
+        assert journal.find(digest(1)) is None
+        journal.append(made(1, reply="new"))
+        assert journal.find(digest(1)) is None
+        assert journal.read(digest(1)) == made(1, reply="new")
+    with Journal(tmp_path) as again:
+        assert again.find(digest(1)) == made(1, reply="new")
+
+
+def test_replay_serves_and_writes_nothing(tmp_path: Path) -> None:
+    path = filled(tmp_path, made(1, reply="one", error={"kind": "timeout"}))
+    before = path.read_bytes()
+    with Journal(tmp_path, "replay") as journal:
+        assert journal.find(digest(1)) == made(1, reply="one", error={"kind": "timeout"})
+        assert journal.find(digest(2)) is None
+        with pytest.raises(BadArgument, match="is open for replay and takes no records"):
+            journal.append(made(2))
+    assert path.read_bytes() == before
+
+
+def test_replay_without_its_file_says_where_it_looked_and_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match=f"no journal at {tmp_path}/gone/journal.jsonl"):
+        Journal(tmp_path / "gone", "replay")
+    assert not list(tmp_path.iterdir())
+
+
+# ---- reuse
+
+
+def test_reuse_copies_hits_in_and_this_journal_then_stands_alone(tmp_path: Path) -> None:
+    old = filled(tmp_path / "old", made(1, reply="from old"), made(2, reply="never asked"))
+    older = filled(tmp_path / "older", made(1, reply="from older"), made(3, reply="three"))
+    before = old.read_bytes(), older.read_bytes()
+    with Journal(tmp_path / "new", reuse=[tmp_path / "old", older]) as journal:
+        assert journal.find(digest(1)) == made(1, reply="from old")
+        assert journal.find(digest(3)) == made(3, reply="three")
+        assert journal.find(digest(4)) is None
+        assert journal.find(digest(1)) == made(1, reply="from old")
+    assert (old.read_bytes(), older.read_bytes()) == before
+    with Journal(tmp_path / "new", "replay") as alone:
+        assert list(alone.records()) == [made(1, reply="from old"), made(3, reply="three")]
+
+
+def test_reuse_leaves_failures_where_they_are(tmp_path: Path) -> None:
+    failure = made(1, error={"kind": "timeout", "message": "slow"})
+    filled(tmp_path / "old", failure)
+    with Journal(tmp_path / "new", reuse=[tmp_path / "old"]) as journal:
+        assert journal.find(digest(1)) is None
+        assert len(journal) == 0
+
+
+def test_a_failure_of_our_own_gives_way_to_another_runs_success(tmp_path: Path) -> None:
+    filled(tmp_path / "good", made(1, reply="fine", error=None))
+    filled(tmp_path / "new", made(1, error={"kind": "timeout", "message": "slow"}))
+    with Journal(tmp_path / "new", reuse=[tmp_path / "good"]) as journal:
+        assert journal.find(digest(1)) == made(1, reply="fine", error=None)
+        assert journal.read(digest(1)) == made(1, reply="fine", error=None)
+
+
+def test_what_is_our_own_goes_before_reuse(tmp_path: Path) -> None:
+    filled(tmp_path / "old", made(1, reply="old"))
+    filled(tmp_path / "new", made(1, reply="own"))
+    with Journal(tmp_path / "new", reuse=[tmp_path / "old"]) as journal:
+        assert journal.find(digest(1)) == made(1, reply="own")
+
+
+def test_a_missing_run_to_reuse_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match=f"no journal at {tmp_path}/old"):
+        Journal(tmp_path / "new", reuse=[tmp_path / "old"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_replay_reads_reused_runs_without_copying(tmp_path: Path) -> None:
+    filled(tmp_path / "old", made(1, reply="old"))
+    path = filled(tmp_path / "new", made(2))
+    before = path.read_bytes()
+    with Journal(tmp_path / "new", "replay", reuse=[tmp_path / "old"]) as journal:
+        assert journal.find(digest(1)) == made(1, reply="old")
+    assert path.read_bytes() == before
+
+
+# ---- one writer
+
+HOLD = """
+import sys
+from blendfilter.journal import Journal
+journal = Journal(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds `folder`'s journal for writing."""
+    words = [sys.executable, "-c", HOLD, str(folder)]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_writer_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
+    filled(tmp_path, made(1))
+    with holder(tmp_path) as process:
+        with pytest.raises(RunLocked, match=f"another process is writing to {tmp_path}/journal.jsonl"):
+            Journal(tmp_path)
+        with Journal(tmp_path, "replay") as reader:  # reading needs no lock
+            assert digest(1) in reader
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        with Journal(tmp_path) as journal:
+            assert digest(1) in journal
+
+
+def test_a_second_writer_in_the_same_process_is_refused_until_the_first_closes(tmp_path: Path) -> None:
+    first = Journal(tmp_path)
+    with pytest.raises(RunLocked):
+        Journal(tmp_path)
+    first.append(made(1))  # the refusal took nothing from it
+    first.close()
+    first.close()  # closing twice is closing
+    with Journal(tmp_path) as second:
+        assert digest(1) in second
+
+
+def test_a_closed_journal_says_so(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.append(made(1))
+    journal.close()
+    with pytest.raises(BadArgument, match=r"journal\.jsonl is closed"):
+        journal.append(made(2))
+
+
+def test_eight_threads_write_whole_lines(tmp_path: Path) -> None:
+    def write(thread: int) -> None:
+        for number in range(50):
+            journal.append(made([thread, number], reply="x" * (number * 37)), made([thread, number, "b"]))
+            assert journal.find(digest([thread, number])) is not None
+
+    with Journal(tmp_path) as journal:
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(journal) == 800
+    with Journal(tmp_path) as again:
+        records = list(again.records())
+        assert len(records) == 800
+        pairs = [(a["key"], b["key"]) for a, b in zip(records[::2], records[1::2], strict=True)]
+        expected = {(digest([t, n]), digest([t, n, "b"])) for t in range(8) for n in range(50)}
+        assert set(pairs) == expected  # what one append wrote stands together
+
+
+def test_memory_is_at_most_1_kb_a_record(tmp_path: Path) -> None:
+    count, prompt = 20_000, "p" * 1_000
+    with Journal(tmp_path) as journal:
+        tracemalloc.start()
+        for number in range(count):
+            journal.append(made(number, prompt=prompt, reply="r"))
+        grown = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert len(journal) == count
+    assert grown / count <= 1_000
+    print(f"{grown / count:.0f} bytes of memory a record")

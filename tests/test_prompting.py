@@ -1,0 +1,431 @@
+"""The prompts' contract (their shape), the folder of overrides, and the adapter that renders and reads."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from isle import CUES, LINES, NAMES, QUESTION, TASKS, inputs, predictors
+from scripted import ScriptedLM
+
+from blendfilter.asking import Ask, Wording
+from blendfilter.errors import BadData, MissingFile, UnknownName
+from blendfilter.filters.knowledge import Topic
+from blendfilter.modules.answering import ShortAnswer
+from blendfilter.modules.blending import Reasoning
+from blendfilter.prompting import TEMPLATE_OF, Prompts, TemplateAdapter, own_prompts, questions_of
+from blendfilter.records import Passage
+
+EVERY = [(task, name) for task in TASKS for name in NAMES]
+
+NASTY = [
+    "{{ x }}",
+    "{% raw %}",
+    "{# gone #}",
+    "{{ instructions }}",
+    "{% for a in b %}",
+    "Question: Who am I?",
+    "Answer: 9",
+    "knowledge 0: nothing",
+    "<b>&amp;</b>",
+    "Let's think step by step.",
+]
+
+
+def lines_of(prompt: str) -> list[str]:
+    return prompt.split("\n")
+
+
+def override(folder: Path, **templates: str) -> Prompts:
+    """`folder` filled with `templates` (`blendfilter__external` is blendfilter/external), as prompts."""
+    for name, text in templates.items():
+        path = folder / f"{name.replace('__', '/')}.j2"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return Prompts(folder)
+
+
+class TestShape:
+    @pytest.mark.parametrize(("task", "name"), EVERY)
+    def test_the_cue_is_the_last_line(self, task: str, name: str) -> None:
+        predictor = predictors(task)[name]
+        assert lines_of(predictor.render(**inputs(predictor)))[-1] == CUES[name]
+
+    @pytest.mark.parametrize(("task", "name"), EVERY)
+    def test_instructions_are_rendered_exactly_once(self, task: str, name: str) -> None:
+        predictor = predictors(task)[name]
+        assert predictor.signature.instructions
+        assert predictor.render(**inputs(predictor)).count(predictor.signature.instructions) == 1
+        predictor.signature = predictor.signature.with_instructions("Speak as an optimiser wants it.")
+        prompt = predictor.render(**inputs(predictor))
+        assert prompt.startswith("Speak as an optimiser wants it.\n")
+        assert predictor.template.instructions not in prompt
+
+    @pytest.mark.parametrize("name", ["external", "answer", "cot_retrieval", "direct_retrieval"])
+    def test_order_over_knowledge(self, name: str) -> None:
+        predictor = predictors("hotpotqa")[name]
+        own = lines_of(predictor.render(**inputs(predictor)))[-8:]
+        assert own == ["Knowledge:", *LINES, f"Question: {QUESTION}", CUES[name]]
+
+    @pytest.mark.parametrize("name", ["internal", "topic", "direct", "cot"])
+    def test_order_over_the_question_alone(self, name: str) -> None:
+        predictor = predictors("hotpotqa")[name]
+        own = lines_of(predictor.render(**inputs(predictor)))[-3:]
+        assert own == ["", f"Question: {QUESTION}", CUES[name]]
+
+    def test_order_of_the_filter(self) -> None:
+        steps = predictors("hotpotqa")
+        numbered = [f"knowledge {i}: {line}" for i, line in enumerate(LINES)]
+        check = lines_of(steps["check"].render(**inputs(steps["check"])))
+        assert check[-7:] == [*numbered, f"Question: {QUESTION}", "Relevance:"]
+        ids = lines_of(steps["ids"].render(**inputs(steps["ids"], context="0 is relevant.")))
+        assert ids[-9:] == ["Context:", "0 is relevant.", *numbered, f"Question: {QUESTION}", "Ids:"]
+
+    def test_order_of_the_short_answer(self) -> None:
+        predictor = predictors("hotpotqa")["short_answer"]
+        own = lines_of(predictor.render(context="One.\nTwo.", question=QUESTION))[-5:]
+        assert own == ["Context:", "One.", "Two.", f"Question: {QUESTION}", "Answer:"]
+
+    @pytest.mark.parametrize("name", ["external", "answer", "cot", "direct", "direct_retrieval"])
+    @pytest.mark.parametrize("task", TASKS)
+    def test_three_demonstrations_stand_before_the_question(self, task: str, name: str) -> None:
+        predictor = predictors(task)[name]
+        prompt = predictor.render(**inputs(predictor))
+        places = [prompt.index(f"Question: {demo.question}\n{CUES[name]}\n") for demo in Wording.of(task).demos]
+        assert len(places) == 3
+        assert places == sorted(places)
+        assert places[-1] < prompt.index(f"Question: {QUESTION}")
+
+    @pytest.mark.parametrize(("task", "name"), EVERY)
+    def test_the_static_part_is_the_same_bytes_for_every_question(self, task: str, name: str) -> None:
+        predictor = predictors(task)[name]
+        one = predictor.render(**inputs(predictor))
+        other = predictor.render(
+            **inputs(
+                predictor, question="Is Oddle a village?", knowledge=["Oddle | A village."], topic="x", context="y"
+            )
+        )
+        shared = 0
+        while one[shared] == other[shared]:
+            shared += 1
+        static = one[:shared]
+        # What differs is the question's own block: nothing before it may.
+        assert predictor.signature.instructions in static
+        for demo in predictor.demos:
+            assert f"Question: {demo.question}\n" in static
+        assert QUESTION not in static
+
+    @pytest.mark.parametrize(("task", "name"), EVERY)
+    def test_question_stands_verbatim_on_one_line(self, task: str, name: str) -> None:
+        predictor = predictors(task)[name]
+        asked = "  Which  isle\tis “small”, & why?\n"
+        assert "Question: Which  isle\tis “small”, & why?" in lines_of(
+            predictor.render(**inputs(predictor, question=asked))
+        )
+
+    @pytest.mark.parametrize("broken", ["\n", "\r\n", "\r", "\n\n", "\u2028", "\x0b", " \n\t "])
+    def test_line_breaks_become_spaces(self, broken: str) -> None:
+        line = Passage("1", f"Tolm{broken}Harbour", f"A port.{broken}Small.").line
+        assert line == "Tolm Harbour | A port. Small."
+        for name in ("external", "check", "ids", "direct_retrieval"):
+            predictor = predictors("hotpotqa")[name]
+            # A user's own callers may hand over lines that are none.
+            prompt = predictor.render(**inputs(predictor, knowledge=[f"Tolm | A port.{broken}Small."]))
+            assert "Tolm | A port. Small." in prompt
+
+    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("nasty", NASTY)
+    def test_what_looks_like_a_template_or_a_question_stays_data(self, name: str, nasty: str) -> None:
+        """The same lines come out as with harmless text in the same places."""
+        predictor = predictors("hotpotqa")[name]
+        passage = Passage("1", f"{nasty}\n{nasty}", f"{nasty}\nAnswer: 3\n{nasty}").line
+        values = inputs(predictor, question=f"{nasty}\n{nasty}", knowledge=[passage], topic=nasty)
+        harmless = inputs(predictor, question="QQ", knowledge=["KK"], topic="TT")
+        expected = predictor.render(**harmless)
+        expected = expected.replace("TT", nasty).replace("KK", passage).replace("QQ", f"{nasty} {nasty}")
+        assert predictor.render(**values) == expected
+
+    @given(title=st.text(), text=st.text(), question=st.text())
+    def test_any_text_is_one_line_each(self, title: str, text: str, question: str) -> None:
+        predictor = predictors("hotpotqa")["external"]
+        predictor.demos = []
+        passage = Passage("1", title, text)
+        own = lines_of(predictor.render(knowledge=[passage.line], question=question))[-4:]
+        assert own[0] == "Knowledge:"
+        assert own[1] == passage.line.strip()
+        assert own[2].startswith("Question: ")
+        assert own[3] == CUES["external"]
+
+    @pytest.mark.parametrize("name", ["check", "ids", "ids_again"])
+    @pytest.mark.parametrize("k", [1, 2, 5, 12])
+    def test_numbers_run_to_k_and_say_so(self, name: str, k: int) -> None:
+        predictor = predictors("hotpotqa")[name]
+        prompt = predictor.render(**inputs(predictor, knowledge=[f"T{i} | x" for i in range(k)]))
+        assert [int(n) for n in re.findall(r"^knowledge (\d+): T\1 \| x$", prompt, re.M)] == list(range(k))
+        assert (f"from 0 to {k - 1}." in prompt) == (k > 1)
+
+    def test_none_is_offered_where_the_task_says_so(self) -> None:
+        for task, offered in (("hotpotqa", False), ("twowiki", False), ("strategyqa", True)):
+            assert Wording.of(task).offer_none is offered
+        for name in ("ids", "ids_again"):
+            predictor = predictors("hotpotqa")[name]
+            assert "none" in predictor.render(**inputs(predictor, offer_none=True))
+            assert "none" not in predictor.render(**inputs(predictor, offer_none=False))
+        check = predictors("hotpotqa")["check"]
+        assert "none of them" in check.render(**inputs(check, offer_none=True))
+        assert "none of them" not in check.render(**inputs(check, offer_none=False))
+
+    def test_the_topic_is_set_aside_only_where_there_is_one(self) -> None:
+        check = predictors("hotpotqa")["check"]
+        assert "Set aside what you remember about lighthouses;" in check.render(**inputs(check))
+        assert "Set aside" not in check.render(**inputs(check, topic=""))
+
+    def test_ids_again_adds_one_line_and_nothing_else(self) -> None:
+        steps = predictors("hotpotqa")
+        once = lines_of(steps["ids"].render(**inputs(steps["ids"])))
+        again = lines_of(steps["ids_again"].render(**inputs(steps["ids_again"])))
+        assert again == [*once[:-1], again[-2], "Ids:"]
+        assert again[-2].startswith("Write only the relevant numbers from 0 to 4")
+
+    @pytest.mark.parametrize(("task", "name"), EVERY)
+    def test_a_template_reads_what_its_caller_gives(self, task: str, name: str) -> None:
+        predictor = predictors(task)[name]
+        given_to_it = {"instructions", "demos", *predictor.signature.input_fields}
+        if name == "direct":  # one file with direct_retrieval: it asks whether there is knowledge
+            given_to_it |= {"knowledge"}
+        if name == "ids_again":
+            assert predictor.template.path.name == "ids_again.j2"
+        assert predictor.template.variables == given_to_it
+
+    def test_every_template_belongs_to_a_predictor(self) -> None:
+        assert {each.template.name for each in predictors("hotpotqa").values()} == set(own_prompts().names)
+
+
+class TestOverrides:
+    def test_an_external_of_ones_own_is_the_answer_prompt_too(self, tmp_path: Path) -> None:
+        prompts = override(tmp_path, blendfilter__external="Mine: {{ question }}")
+        mine = predictors("hotpotqa", prompts=prompts)
+        for name in ("external", "answer", "cot_retrieval"):
+            assert mine[name].template.overridden
+            assert mine[name].render(knowledge=[], question="why?") == "Mine: why?"
+        assert not mine["internal"].template.overridden
+        plain = predictors("hotpotqa")
+        assert mine["internal"].render(question="why?") == plain["internal"].render(question="why?")
+
+    def test_an_answer_of_ones_own_leaves_external_alone(self, tmp_path: Path) -> None:
+        prompts = override(tmp_path, blendfilter__answer="Mine: {{ question }}")
+        mine, plain = predictors("hotpotqa", prompts=prompts), predictors("hotpotqa")
+        assert mine["answer"].render(knowledge=[], question="why?") == "Mine: why?"
+        assert mine["external"].render(knowledge=[], question="why?") == plain["external"].render(
+            knowledge=[], question="why?"
+        )
+
+    def test_a_folder_is_taken_file_by_file(self, tmp_path: Path) -> None:
+        prompts = override(tmp_path, cot="C {{ question }}", blendfilter__topic="T {{ question }}")
+        mine = predictors("hotpotqa", prompts=prompts)
+        assert {name for name, each in mine.items() if each.template.overridden} == {"cot", "topic"}
+        assert mine["topic"].render(question="why?") == "T why?"
+
+    def test_ids_again_follows_ids(self, tmp_path: Path) -> None:
+        own = "{{ instructions }} I {{ context }} {{ knowledge | join }} {{ question }} {% block again %}{% endblock %}"
+        mine = predictors("hotpotqa", prompts=override(tmp_path, blendfilter__ids=own))
+        again = mine["ids_again"].render(context="c", knowledge=["a", "b"], question="why?", offer_none=False)
+        assert " I c ab why? " in f" {again} "
+        assert "Write only the relevant numbers from 0 to 1" in again
+
+    def test_default_instructions_of_an_override_become_the_predictors(self, tmp_path: Path) -> None:
+        own = "{% macro default_instructions() %}\nAnswer drily.\n{% endmacro %}\n{{ instructions }}\n{{ question }}"
+        for task in TASKS:  # StrategyQA's own words must not push out those of the researcher's file
+            mine = predictors(task, prompts=override(tmp_path / task, blendfilter__external=own))["external"]
+            assert mine.signature.instructions == "Answer drily."
+            assert mine.render(knowledge=[], question="why?") == "Answer drily.\nwhy?"
+
+    def test_an_override_without_words_of_its_own_speaks_the_tasks(self, tmp_path: Path) -> None:
+        prompts = override(tmp_path, blendfilter__external="{{ instructions }}|{{ question }}")
+        for task in TASKS:
+            words = predictors(task)["external"].signature.instructions
+            assert predictors(task, prompts=prompts)["external"].render(knowledge=[], question="q") == f"{words}|q"
+
+    @pytest.mark.parametrize("task", TASKS)
+    def test_a_verbatim_prompt_needs_no_instructions(self, tmp_path: Path, task: str) -> None:
+        prompts = override(tmp_path, blendfilter__external="Verbatim. {{ question }}")
+        assert predictors(task, prompts=prompts)["external"].render(knowledge=[], question="q?") == "Verbatim. q?"
+
+    def test_a_template_without_instructions_works_until_somebody_rewrites_them(self, tmp_path: Path) -> None:
+        mine = predictors("hotpotqa", prompts=override(tmp_path, cot="Verbatim. {{ question }}"))["cot"]
+        assert mine.render(question="why?") == "Verbatim. why?"
+        mine.signature = mine.signature.with_instructions("Optimised.")
+        with pytest.raises(BadData, match=r"cot\.j2 does not render {{ instructions }}.*add it to the template"):
+            mine.render(question="why?")
+
+    def test_indented_default_instructions_are_the_same_instructions(self, tmp_path: Path) -> None:
+        own = "{% macro default_instructions() %}\n  One.\n  Two.\n{% endmacro %}\nVerbatim. {{ question }}"
+        mine = predictors("hotpotqa", prompts=override(tmp_path, cot=own))["cot"]
+        assert mine.render(question="why?") == "Verbatim. why?"
+
+    def test_a_name_that_no_stage_reads_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(UnknownName, match=r"no prompt 'blendfilter/chek'. Did you mean 'blendfilter/check'\?"):
+            override(tmp_path, blendfilter__chek="x")
+
+    def test_an_unknown_name_suggests(self) -> None:
+        with pytest.raises(UnknownName, match=r"no prompt 'blendfilter/extrenal'. Did you mean 'blendfilter/external'"):
+            TemplateAdapter("blendfilter/extrenal")
+
+    def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(MissingFile, match="no folder of prompts at .*nowhere"):
+            Prompts(tmp_path / "nowhere")
+
+    def test_a_file_that_is_no_template(self, tmp_path: Path) -> None:
+        prompts = override(tmp_path, cot="{% if %}")
+        with pytest.raises(BadData, match=r"cot\.j2: not a Jinja template"):
+            prompts["cot"]
+
+    def test_a_variable_nobody_gives_is_named_with_its_template(self, tmp_path: Path) -> None:
+        mine = predictors("hotpotqa", prompts=override(tmp_path, cot="{{ instructions }} {{ qestion }}"))["cot"]
+        with pytest.raises(BadData, match=r"cot\.j2: 'qestion' is undefined; a template may read .*question"):
+            mine.render(question="why?")
+
+    def test_a_template_that_breaks_on_its_values(self, tmp_path: Path) -> None:
+        mine = predictors("hotpotqa", prompts=override(tmp_path, cot="{{ instructions }} {{ question + 1 }}"))["cot"]
+        with pytest.raises(BadData, match=r"cot\.j2: cannot be rendered"):
+            mine.render(question="why?")
+
+    def test_so_is_one_inside_a_filter_or_a_demonstration(self, tmp_path: Path) -> None:
+        one = predictors("hotpotqa", prompts=override(tmp_path / "a", cot="{{ instructions }} {{ qestion | line }}"))
+        with pytest.raises(BadData, match=r"cot\.j2: 'qestion' is undefined"):
+            one["cot"].render(question="why?")
+        text = "{{ instructions }} {% for demo in demos %}{{ demo.resoning | line }}{% endfor %}"
+        two = predictors("hotpotqa", prompts=override(tmp_path / "b", cot=text))
+        with pytest.raises(BadData, match=r"cot\.j2: .*resoning"):
+            two["cot"].render(question="why?")
+
+    def test_the_digest_changes_with_any_template(self, tmp_path: Path) -> None:
+        same = Prompts(tmp_path)
+        assert same.digest == own_prompts().digest
+        assert override(tmp_path, blendfilter__topic="T {{ question }}").digest != own_prompts().digest
+
+    def test_a_template_can_not_reach_into_python(self, tmp_path: Path) -> None:
+        text = "{{ instructions }} {{ question.__class__.__mro__ }}"
+        mine = predictors("hotpotqa", prompts=override(tmp_path, cot=text))["cot"]
+        with pytest.raises(BadData, match=r"cot\.j2"):
+            mine.render(question="why?")
+
+
+def asked(adapter: dspy.Adapter, signature: Any, replies: list[str], /, **values: Any) -> tuple[dspy.Prediction, Any]:
+    """One call of a plain `dspy.Predict` through `adapter`, and the prompts it sent."""
+    lm = ScriptedLM(replies)
+    with dspy.context(lm=lm, adapter=adapter):
+        prediction = dspy.Predict(signature)(**values)
+    lm.check()
+    return prediction, [prompt for _, prompt in lm.prompts]
+
+
+class TestAdapter:
+    def test_what_is_sent_is_what_is_rendered(self) -> None:
+        adapter = TemplateAdapter()
+        _, sent = asked(adapter, Reasoning, ["So the answer is x."], knowledge=LINES, question=QUESTION)
+        template = own_prompts()["blendfilter/external"]
+        assert sent == [adapter.render(template, Reasoning, [], {"knowledge": LINES, "question": QUESTION})]
+        assert all(line in sent[0] for line in LINES)
+
+    @pytest.mark.parametrize(
+        ("reply", "answer"),
+        [
+            ("Tolm", "Tolm"),
+            ("  Tolm \nbecause it is.", "Tolm"),
+            ("\n\nTolm\n", "Tolm"),
+            ("Answer: Tolm", "Tolm"),
+            ("Answer:\nTolm", "Tolm"),
+            ("", ""),
+            (" \n ", ""),
+        ],
+    )
+    def test_a_short_answer_is_the_first_line(self, reply: str, answer: str) -> None:
+        said, _ = asked(TemplateAdapter(), ShortAnswer, [reply], context="c", question="q?")
+        assert said.answer == answer
+
+    @pytest.mark.parametrize(("reply", "topic"), [("Topic: mills", "mills"), ("mills\nQuestion: x", "mills"), ("", "")])
+    def test_so_is_a_topic(self, reply: str, topic: str) -> None:
+        said, _ = asked(TemplateAdapter(), Topic, [reply], question="q?")
+        assert said.topic == topic
+
+    def test_a_reasoning_is_kept_whole(self) -> None:
+        said, _ = asked(TemplateAdapter(), Reasoning, [" One.\nTwo.\n "], knowledge=[], question="q?")
+        assert said.reasoning == "One.\nTwo."
+
+    def test_an_empty_reasoning_is_empty(self) -> None:
+        said, _ = asked(TemplateAdapter(), Reasoning, [""], knowledge=[], question="q?")
+        assert said.reasoning == ""
+
+    def test_configured_globally_it_leaves_other_signatures_to_dspy(self) -> None:
+        reply = "[[ ## colour ## ]]\nheather\n\n[[ ## completed ## ]]"
+        said, sent = asked(TemplateAdapter(), "island -> colour", [reply], island="Quillmere")
+        assert said.colour == "heather"
+        assert "[[ ## colour ## ]]" in sent[0]
+        assert "Quillmere" in sent[0]
+
+    def test_an_empty_reply_to_another_signature_is_dspys_error(self) -> None:
+        with pytest.raises(Exception, match="empty or null response"):
+            asked(TemplateAdapter(), "island -> colour", [""], island="Quillmere")
+
+    def test_every_signature_of_ours_finds_its_template(self) -> None:
+        for task in TASKS:
+            for name, predictor in predictors(task).items():
+                fields = (*predictor.signature.input_fields, *predictor.signature.output_fields)
+                found = TEMPLATE_OF[fields]
+                shared = {"answer": "blendfilter/external", "ids_again": "blendfilter/ids"}
+                assert found == shared.get(name, predictor.template.name)
+
+    def test_several_completions(self) -> None:
+        lm = ScriptedLM(["Tolm\nx", "", "Oddle"])
+        with dspy.context(lm=lm, adapter=TemplateAdapter()):
+            said = dspy.Predict(ShortAnswer, n=3, temperature=1.0)(context="c", question="q?")
+        assert said.completions.answer == ["Tolm", "", "Oddle"]
+        assert said.answer == "Tolm"
+
+    def test_half_filled_demonstrations_are_left_out_with_one_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        adapter = TemplateAdapter()
+        whole = {"knowledge": ["a | b"], "question": "kept?", "reasoning": "So the answer is x."}
+        row = dspy.Example(question="bare row?", answer="x")
+        lm = ScriptedLM(["one", "two"])
+        predict = dspy.Predict(Reasoning)
+        predict.demos = [whole, row, {**whole, "question": "nothing?", "knowledge": None}]
+        with dspy.context(lm=lm, adapter=adapter), caplog.at_level("WARNING", logger="blendfilter"):
+            predict(knowledge=LINES, question=QUESTION)
+            predict(knowledge=LINES, question=QUESTION)
+        assert "kept?" in lm.prompts[0][1]
+        assert "bare row?" not in lm.prompts[0][1]
+        assert "nothing?" not in lm.prompts[0][1]
+        told = [record.getMessage() for record in caplog.records if record.name.startswith("blendfilter")]
+        assert told == [
+            "blendfilter/external: 2 of 3 demonstrations lack one of the fields knowledge, question, reasoning "
+            "and are left out"
+        ]
+
+    def test_demonstrations_without_knowledge_of_the_empty_list_stay(self) -> None:
+        predict = predictors("hotpotqa")["external"]
+        predict.demos = [{"knowledge": [], "question": "from nothing?", "reasoning": "So the answer is x."}]
+        assert "Question: from nothing?\n" in predict.render(knowledge=[], question="q?")
+
+    def test_copies_share_templates(self) -> None:
+        adapter = TemplateAdapter("cot")
+        assert copy.deepcopy(adapter) is adapter
+        assert copy.deepcopy(own_prompts()) is own_prompts()
+
+    def test_questions_of_demonstrations(self) -> None:
+        assert questions_of([{"question": "a?"}, dspy.Example(question="b?"), {"other": 1}]) == ["a?", "b?"]
+
+
+def test_an_adapter_of_ones_own_takes_the_templates_place() -> None:
+    lm = ScriptedLM(["[[ ## answer ## ]]\nTolm\n\n[[ ## completed ## ]]"])
+    ask = Ask("short_answer", ShortAnswer, "blendfilter/short_answer", adapter=dspy.ChatAdapter())
+    with dspy.context(lm=lm):
+        assert ask(context="c", question="q?").answer == "Tolm"
+    assert "[[ ## answer ## ]]" in lm.prompts[0][1]
+    assert own_prompts()["blendfilter/short_answer"].instructions in lm.prompts[0][1]

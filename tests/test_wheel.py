@@ -1,0 +1,82 @@
+"""The wheel: what it holds, and that it works from elsewhere, without the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the source distribution, as an index of packages would; with the installed hatchling, no network."""
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT), cwd=out)
+    (built,) = out.glob("blendfilter-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel installed, and nothing of the checkout."""
+    folder = tmp_path_factory.mktemp("site")
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile")
+    run(*pip, "--disable-pip-version-check", "--target", str(folder), str(wheel), cwd=folder)
+    return folder
+
+
+def run(*command: str, cwd: Path, **environment: str) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def files(folder: str, pattern: str) -> set[str]:
+    return {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob(pattern)}
+
+
+def test_it_holds_the_package_and_its_files_and_nothing_else(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {f"blendfilter/_data/{name}" for name in files("prompts", "*.j2") | files("programs", "*.json")} <= names
+    assert files("blendfilter", "*.py") | files("blendfilter", "*.jsonl") | {"blendfilter/py.typed"} <= names
+    assert {"blendfilter/sample/corpus.jsonl", "blendfilter/sample/questions.jsonl"} <= names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"blendfilter"}
+    assert not [name for name in names if name.endswith(".pyc")]
+
+
+def test_it_tells_what_it_needs_and_how_it_is_called(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        texts = {name.rpartition("/")[2]: archive.read(name).decode() for name in archive.namelist()
+                 if ".dist-info/" in name}  # fmt: skip
+    assert "Requires-Python: >=3.11" in texts["METADATA"]
+    assert "License-Expression: Apache-2.0" in texts["METADATA"]
+    assert "blendfilter = blendfilter.cli:main" in texts["entry_points.txt"]
+
+
+def test_installed_elsewhere_it_finds_its_prompts_and_programs(elsewhere: Path, tmp_path: Path) -> None:
+    listing = (
+        "import blendfilter; from blendfilter import resources as r; print(blendfilter.__file__);"
+        "print(*(p.relative_to(f.parent) for f in (r.prompts(), r.programs()) for p in f.rglob('*.*')), sep='\\n')"
+    )
+    told = run(sys.executable, "-c", listing, cwd=tmp_path, PYTHONPATH=str(elsewhere)).splitlines()
+    assert Path(told[0]).is_relative_to(elsewhere)
+    assert set(told[1:]) == files("prompts", "*.j2") | files("programs", "*.json")
+
+
+def test_installed_elsewhere_it_answers(elsewhere: Path, tmp_path: Path) -> None:
+    question = "Is Isk Varra smaller than Pellisand?"
+    told = run(
+        sys.executable, "-m", "blendfilter.cli", "ask", question, "--corpus", "sample", "--lm", "offline",
+        cwd=tmp_path, PYTHONPATH=str(elsewhere), BLENDFILTER_CACHE=str(tmp_path / "cache"),
+    )  # fmt: skip
+    assert told.strip().casefold() in ("yes", "no")
