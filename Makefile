@@ -37,9 +37,9 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/pip
 
 demo: $(VENV)/.demo $(DEMO) ## Answer three questions with the trace shown, then hold BlendFilter against plain retrieval
 	$(BIN)/blendfilter ask $(SAMPLE) --show-trace \
-	  "Name the brother of the engineer whose bridge of 1974 hangs from three towers."
+	  "The winner of the Seven Isles Regatta takes home a copy of an old figurehead. How many tons was the ship that carried the original?"
 	$(BIN)/blendfilter ask $(SAMPLE) --show-trace \
-	  "The vessel that first reached the Ice Wall ended as a training ship. Which king founded the school that it served?"
+	  "Who founded the school in whose staircase the works of Bram Skarl's daughter hang?"
 	$(BIN)/blendfilter ask $(SAMPLE) --show-trace \
 	  "Was Ostrey's Comet back in the sky in the year that Ambry Tolk reached the Ice Wall?"
 	$(BIN)/blendfilter eval qa --data sample $(SAMPLE) --method direct-retrieval --run $(DEMO)/direct-retrieval
@@ -55,6 +55,9 @@ $(DEMO): $(shell find blendfilter prompts programs -name '*.py' -o -name '*.j2' 
 bench: $(VENV)/.test ## Take the measurements that need no data set and no key
 	$(BIN)/python eval/bench/bm25_recall.py --task qa \
 	  --questions blendfilter/sample/questions.jsonl --corpus blendfilter/sample/corpus.jsonl
+	for what in calls wall throughput cpu; do $(BIN)/python eval/bench/pipeline.py $$what || exit 1; done
+	$(BIN)/python eval/bench/growth.py
+	$(BIN)/python eval/bench/kill.py
 
 # --- keeping it right -----------------------------------------------------------------------------------------------
 

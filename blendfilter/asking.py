@@ -68,6 +68,21 @@ class Ask(dspy.Predict):
                 return await asyncio.to_thread(super().forward, **inputs)
             return await super().aforward(**inputs)
 
+    def load_state(self, state: Mapping[str, Any], **options: Any) -> Ask:
+        """As `dspy.Predict.load_state`. Raises: BadData where the saved fields are not this predictor's.
+
+        DSPy would take them over by position. The last one's prefix is an optimiser's to rewrite (COPRO).
+        """
+        saved = [field["prefix"] for field in state["signature"]["fields"]]
+        own = [field["prefix"] for field in self.signature.dump_state()["fields"]]
+        if len(saved) != len(own) or saved[:-1] != own[:-1]:
+            raise BadData(
+                f"the saved program's '{self.name}' has the fields {' '.join(saved)} and this one {' '.join(own)}: "
+                "it was saved for another method or version; compile it again"
+            )
+        super().load_state(state, **options)
+        return self
+
     def render(self, **inputs: Any) -> str:
         """The prompt these inputs would be sent as (through a template)."""
         adapter = self.adapter if isinstance(self.adapter, TemplateAdapter) else TemplateAdapter(self.template.name)

@@ -26,6 +26,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
+INTERRUPTED = 130
+"""What shells and typer call the end by Ctrl-C."""
+
 Method = Annotated[
     str, typer.Option(help="direct, cot, direct-retrieval, cot-retrieval, blendfilter, or package:Class of your own.")
 ]
@@ -137,7 +140,10 @@ def search(
     query: Annotated[str, typer.Argument(help="What to search for, in quotes.")],
     k: K = 5,
 ) -> None:
-    """Search an index: rank, score, id, title and text, a line a passage."""
+    """Search an index: rank, score, id, title and text, a line a passage.
+
+    Example: blendfilter search indexes/wiki17 "lighthouse designer" -k 10
+    """
     from blendfilter.retrieval.indexes import open_index
 
     for rank, passage in enumerate(open_index(index).search([query], k)[0], 1):
@@ -200,7 +206,10 @@ def eval(
 def report_command(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
 ) -> None:
-    """Show a run: scores with intervals, retrieval per query, losses, events, the ledger."""
+    """Show a run: scores with intervals, retrieval per query, losses, events, the ledger.
+
+    Example: blendfilter report runs/blendfilter
+    """
     from blendfilter.evaluation.report import report
     from blendfilter.evaluation.run import Run
 
@@ -215,7 +224,10 @@ def compare(
     metric: Annotated[list[str] | None, typer.Option(help="Which metrics; all of the task's by default.")] = None,
     seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
 ) -> None:
-    """Hold runs against the first: paired bootstrap intervals, exact McNemar, Holm's correction."""
+    """Hold runs against the first: paired bootstrap intervals, exact McNemar, Holm's correction.
+
+    Example: blendfilter compare runs/direct-retrieval runs/cot-retrieval runs/blendfilter
+    """
     from blendfilter.evaluation.run import compare as compare_runs
 
     _print(compare_runs(*runs, metrics=metric or None, seed=seed))
@@ -226,11 +238,14 @@ def main() -> None:
     _quiet_libraries()
     try:
         # Without its standalone mode typer hands an exit code back, it does not raise it.
-        sys.exit(app(sys.argv[1:] or ["--help"], prog_name="blendfilter", standalone_mode=False))
+        code = app(sys.argv[1:] or ["--help"], prog_name="blendfilter", standalone_mode=False)
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code)
     except typer.TyperException as error:
         _fail(_usage(error), 2)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("stopped; the same command goes on where it was", 1)
+        _fail("stopped; the same command goes on where it was", INTERRUPTED)
     except BlendFilterError as error:
         if _State.debug:
             raise

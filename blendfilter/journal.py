@@ -69,7 +69,7 @@ class Journal:
             if mode != "replay":
                 self._write_fd = _open_for_writing(self.path)
             elif not self.path.is_file():
-                raise MissingFile(f"nothing to replay: no journal at {self.path}")
+                raise MissingFile(f"no journal at {self.path}: to replay or reuse a run, name its folder")
             self._read_fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             self._end = self._read_index()
             if self._write_fd >= 0:
@@ -211,7 +211,7 @@ def _open_for_writing(path: Path) -> int:
 
 def _line(record: Mapping[str, Any]) -> bytes:
     ordered = {"key": record["key"], "kind": record["kind"], **record}
-    text = json.dumps(ordered, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(ordered, ensure_ascii=False, separators=(",", ":"), default=str)
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 

@@ -69,6 +69,9 @@ class Template:
         """Whether the template renders ``{{ instructions }}``; without it a compiled program could not speak."""
         return "instructions" in self.variables
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Template:
+        return self  # never changed, and Jinja's compiled half cannot be copied
+
     @property
     def keeps_its_words(self) -> bool:
         """Whether a task's instructions stay away: somebody's own file that brings instructions, or renders none."""
@@ -86,7 +89,7 @@ class Prompts:
         own = resources.prompts()
         self.override = Path(override) if override is not None else None
         if self.override is not None and not self.override.is_dir():
-            raise MissingFile(f"no folder of prompts at {self.override}")
+            raise MissingFile(f"no folder of prompts at {self.override}: check the path")
         folders = [folder for folder in (self.override, own) if folder is not None]
         self._folders = folders
         self.names = sorted({_name_of(path, own) for path in own.rglob("*.j2")} | set(SHARED))

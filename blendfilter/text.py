@@ -78,7 +78,8 @@ class Sentence(NamedTuple):
     end: int
 
 
-_BREAK = re.compile(r"""(?P<mark>[.!?…]+)["'”’)\]]*(?=\s)|\n\s*\n""")
+# Possessive, and only from a run's first mark: a megabyte of dots is read once.
+_BREAK = re.compile(r"""(?<![.!?…])(?P<mark>[.!?…]++)["'”’)\]]*+(?=\s)|\n\s*\n""")
 _NEXT = re.compile(r"""\s*[("'“‘\[]*(?P<word>\w+)?""")
 _LAST_WORD = re.compile(r"[^\s(\[\"'“‘]*$")
 

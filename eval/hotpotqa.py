@@ -1,6 +1,8 @@
 """BlendFilter on HotPotQA: data set, method, metric, run.
 
-python eval/hotpotqa.py --data hotpot_dev_distractor_v1.json --corpus wiki.abstracts.jsonl --lm openai/gpt-4o-mini --limit 500
+    python eval/hotpotqa.py --data hotpot_dev_distractor_v1.json --corpus wiki.abstracts.jsonl --lm openai/gpt-4o-mini
+
+Without --lm the offline reader answers, which shows the pipeline, not its quality.
 """
 
 import argparse
@@ -10,10 +12,10 @@ import blendfilter as bf
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--data", required=True, help="the official file, normalised JSON Lines, or 'hub'")
 parser.add_argument("--corpus", default="pooled", help="a file of passages; without it, the questions' own paragraphs")
-parser.add_argument("--lm", default="offline", help="provider/model; without it, the rule-based offline reader")
+parser.add_argument("--lm", default="offline", help="provider/model, or any name with --api-base")
 parser.add_argument("--api-base", help="an OpenAI-compatible server that has the model")
 parser.add_argument("--limit", type=int, help="the first N questions")
-parser.add_argument("--run", default="runs/hotpotqa-blendfilter", help="the run's folder; the same again goes on there")
+parser.add_argument("--run", default="runs/hotpotqa-blendfilter", help="the run's folder, to stop and go on")
 asked = parser.parse_args()
 
 questions = bf.load("hotpotqa", asked.data, limit=asked.limit)
@@ -21,4 +23,4 @@ index = bf.BM25.build(bf.pooled(questions)) if asked.corpus == "pooled" else bf.
 method = bf.BlendFilter(index, k=5, task="hotpotqa")
 lm = bf.connect(asked.lm, api_base=asked.api_base)
 run = bf.evaluate(method, questions, lm=lm, run=asked.run)
-print(run.report())  # EM and F1, with 95 % intervals
+print(run.report())  # EM and F1 with 95 % intervals

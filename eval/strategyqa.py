@@ -1,6 +1,8 @@
 """BlendFilter on StrategyQA: data set, method, metric, run.
 
-python eval/strategyqa.py --data strategyqa_train.json --corpus wiki.abstracts.jsonl --lm openai/gpt-4o-mini --limit 500
+    python eval/strategyqa.py --data strategyqa/dev.json --corpus wiki.abstracts.jsonl --lm openai/gpt-4o-mini
+
+Without --lm the offline reader answers, which shows the pipeline, not its quality.
 """
 
 import argparse
@@ -9,18 +11,16 @@ import blendfilter as bf
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--data", required=True, help="the official file, normalised JSON Lines, or 'hub'")
-parser.add_argument("--corpus", default="pooled", help="a file of passages; without it, the questions' own paragraphs")
-parser.add_argument("--lm", default="offline", help="provider/model; without it, the rule-based offline reader")
+parser.add_argument("--corpus", required=True, help="a file of passages (the questions bring none)")
+parser.add_argument("--lm", default="offline", help="provider/model, or any name with --api-base")
 parser.add_argument("--api-base", help="an OpenAI-compatible server that has the model")
 parser.add_argument("--limit", type=int, help="the first N questions")
-parser.add_argument(
-    "--run", default="runs/strategyqa-blendfilter", help="the run's folder; the same again goes on there"
-)
+parser.add_argument("--run", default="runs/strategyqa-blendfilter", help="the run's folder, to stop and go on")
 asked = parser.parse_args()
 
 questions = bf.load("strategyqa", asked.data, limit=asked.limit)
-index = bf.BM25.build(bf.pooled(questions)) if asked.corpus == "pooled" else bf.BM25.for_corpus(asked.corpus)
+index = bf.BM25.for_corpus(asked.corpus)
 method = bf.BlendFilter(index, k=5, task="strategyqa")
 lm = bf.connect(asked.lm, api_base=asked.api_base)
 run = bf.evaluate(method, questions, lm=lm, run=asked.run)
-print(run.report())  # accuracy of yes and no
+print(run.report())  # accuracy of yes and no with its 95 % interval

@@ -134,7 +134,7 @@ class ScriptedLM(ConnectedLM):
 
     def with_journal(self, journal: Journal | None, gate: Gate | None = None) -> ConnectedLM:
         """A `ConnectedLM` over the same script."""
-        defaults = {name: value for name, value in self.kwargs.items() if value is not None}
+        defaults = {"callbacks": self.callbacks, **self.kwargs}
         return ConnectedLM(self.name, self.inner, profile=self.profile, journal=journal, gate=gate, **defaults)
 
 

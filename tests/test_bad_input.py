@@ -32,6 +32,9 @@ PASSAGES = [
     {"id": "a", "title": "Orm Pier", "text": "Orm Pier is a pier in Tavenby. Lise Harrow designed it in 1871."},
     {"id": "b", "title": "Lise Harrow", "text": "Lise Harrow was an engineer, born in Ormskerry."},
     {"id": "c", "title": "Tavenby", "text": "Tavenby is a harbour town with a fish market."},
+    {"id": "d", "title": "Fell", "text": "Fell is a hill behind the harbour town."},
+    {"id": "e", "title": "Tavenby Fair", "text": "The fair is held on the pier each year since 1902."},
+    {"id": "f", "title": "Ormskerry", "text": "Ormskerry is an island where an engineer was born."},
 ]
 ROWS = [
     {"id": "one", "question": "Where was the designer of Orm Pier born?", "answer": "Ormskerry"},
@@ -94,8 +97,9 @@ def evaluation(**other: object) -> list[object]:
 def refused(outcome: Outcome, *said: str, code: int = 2, notices: int = 0) -> None:
     """One line that says all of `said`, after so many notices; no traceback and no secret."""
     assert outcome.code == code, outcome
-    assert len(outcome.notices) == notices + 1, outcome.err
-    assert all(line.startswith("blendfilter: ") for line in outcome.notices), outcome.err
+    told = [line for line in outcome.notices if not re.match(r"\d+/\d+ questions ", line)]  # a run's progress
+    assert len(told) == notices + 1, outcome.err
+    assert all(line.startswith("blendfilter: ") for line in told), outcome.err
     for words in said:
         assert words in outcome.error
     assert "Traceback" not in outcome.err + outcome.out
@@ -192,9 +196,9 @@ def test_a_passage_id_that_occurs_twice(blendfilter: Command, here: Path) -> Non
     lines(here / "twice.jsonl", [*PASSAGES, {**PASSAGES[1], "text": "Another text."}])
     before = tree(here)
     told = blendfilter("index", "twice.jsonl", "--out", "made")
-    refused(told, "id 'b' occurs twice", "passages 2 and 4", "an id of its own")
+    refused(told, "twice.jsonl, line 7", "id 'b' was used before, at twice.jsonl, line 2", "must differ")
     untouched(here, before)
-    refused(blendfilter(*evaluation(corpus="twice.jsonl")), "id 'b' occurs twice")
+    refused(blendfilter(*evaluation(corpus="twice.jsonl")), "id 'b' was used before")
     assert not [name for name in tree(here) if "building" in name or name.startswith("run")]
 
 
@@ -236,13 +240,13 @@ def test_k_above_the_corpus_works_and_says_so(blendfilter: Command, here: Path) 
     said = [line for line in told.notices if line.startswith("blendfilter: ")]
     assert len(said) == 1, "said once, not once a search"
     assert "k=50" in said[0]
-    assert "at most 3 passages" in said[0]
+    assert "at most 6 passages" in said[0]
     rows = [json.loads(line) for line in (here / "run/predictions.jsonl").read_text().splitlines()]
-    assert max(len(row["branches"]["q"]["retrieved"]) for row in rows) in (1, 2, 3)
+    assert all(1 <= len(row["branches"]["q"]["retrieved"]) <= 6 for row in rows)
     assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
     told = blendfilter("search", "made", "pier harbour engineer", "--k", 50)
-    assert (told.code, len(told.out.splitlines())) == (0, 3)
-    assert "at most 3 passages" in told.error
+    assert (told.code, len(told.out.splitlines())) == (0, 6)
+    assert "at most 6 passages" in told.error
 
 
 @pytest.mark.parametrize(
@@ -269,8 +273,8 @@ def test_bm25_settings_outside_their_range(blendfilter: Command, here: Path, set
 
 def test_words_where_a_number_belongs(blendfilter: Command, here: Path) -> None:
     before = tree(here)
-    refused(blendfilter(*evaluation(k="five")), "'five'", "--k", "eval --help")
-    refused(blendfilter(*EVAL, "--krypton", "5"), "--krypton", "eval --help")
+    refused(blendfilter(*evaluation(k="five")), "--k", "valid integer", "(blendfilter eval --help ")
+    refused(blendfilter(*EVAL, "--krypton", "5"), "--krypton", "(blendfilter eval --help ")
     refused(blendfilter("evl"), "evl", "--help")
     untouched(here, before)
 
@@ -285,7 +289,7 @@ def test_words_where_a_number_belongs(blendfilter: Command, here: Path) -> None:
         ({"method": "blendfiltr"}, "no method 'blendfiltr'", "blendfilter"),
         ({"method": "cot-retreival"}, "no method 'cot-retreival'", "cot-retrieval"),
         ({"lm": "opnai/gpt-4o-mini"}, "no provider 'opnai'", "openai"),
-        ({"task": "qa", "metric": "fl"}, "no metric 'fl'", "f1"),
+        ({"task": "qa", "metric": "accurcy"}, "no metric 'accurcy'", "accuracy"),
         ({"without": "q_exx"}, "no query 'q_exx'", "q_ex"),
     ],
 )
@@ -338,7 +342,7 @@ def test_a_template_that_reads_what_nobody_gives(blendfilter: Command, here: Pat
     (here / "mine/blendfilter").mkdir(parents=True)
     (here / "mine/blendfilter/internal.j2").write_text("{{ instructions }}\nQuestion: {{ qestion }}\nPassage:")
     before = tree(here)
-    refused(blendfilter(*evaluation(prompts="mine")), "internal.j2", "qestion", "may read", "question")
+    refused(blendfilter(*evaluation(prompts="mine")), "internal.j2", "'qestion'", "may read", "question")
     untouched(here, before, indexed=True)
 
 
@@ -346,7 +350,7 @@ def test_a_template_that_reads_what_nobody_gives(blendfilter: Command, here: Pat
     ("method", "said"),
     [
         ("nowhere:Mine", "no module 'nowhere'"),
-        ("json:Mine", "module 'json' has no 'Mine'"),
+        ("json:Mine", "no class 'Mine'"),
         ("json:JSONDecoder", "is no dspy.Module"),
     ],
 )
@@ -516,7 +520,7 @@ def test_a_run_made_by_other_settings(
 
 
 def test_a_run_made_by_other_passages_or_prompts(blendfilter: Command, done: Path, here: Path) -> None:
-    lines(here / "more.jsonl", [*PASSAGES, {"id": "d", "title": "Ormskerry", "text": "Ormskerry is an island."}])
+    lines(here / "more.jsonl", [*PASSAGES, {"id": "g", "title": "Ormskerry", "text": "Ormskerry is an island."}])
     refused(blendfilter(*evaluation(corpus="more.jsonl")), "retrievers")
     (here / "mine/blendfilter").mkdir(parents=True)
     (here / "mine/blendfilter/topic.j2").write_text("{{ instructions }}\nQuestion: {{ question }}\nTopic:")
@@ -536,7 +540,7 @@ def test_a_folder_that_holds_something_else(blendfilter: Command, here: Path) ->
 
 def test_a_second_writer(blendfilter: Command, done: Path) -> None:
     before = tree(done)
-    code = "import sys; from blendfilter.journal import Journal; j = Journal(sys.argv[1]); print('open', flush=True); input()"
+    code = "import sys; from blendfilter import Journal; j = Journal(sys.argv[1]); print('open', flush=True); input()"
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(done)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -567,7 +571,7 @@ def test_a_replay_that_its_journal_cannot_serve(blendfilter: Command, done: Path
 
 def test_a_replay_of_no_run(blendfilter: Command, here: Path) -> None:
     before = tree(here)
-    refused(blendfilter(*evaluation(), "--replay"), "nothing to replay", "run/journal.jsonl")
+    refused(blendfilter(*evaluation(), "--replay"), "no journal at run/journal.jsonl", "replay")
     untouched(here, before, indexed=True)
 
 
@@ -596,7 +600,7 @@ def test_a_damaged_line_in_the_middle_of_a_journal(blendfilter: Command, done: P
 def test_a_damaged_file_of_a_run(blendfilter: Command, done: Path, name: str, content: str) -> None:
     (done / name).write_text(content)
     before = tree(done)
-    refused(blendfilter("report", "run"), name)
+    refused(blendfilter("report", "run"), name, "restore it" if name == "run.json" else "run")
     assert tree(done) == before
 
 
@@ -659,12 +663,12 @@ def test_a_question_that_is_also_a_demonstration(blendfilter: Command, here: Pat
 
 
 def test_forward_called_on_the_loop_thread() -> None:
-    module = BlendFilter(as_retriever(lambda query, k: ["A | b"]))
+    module = BlendFilter(as_retriever(lambda query, k: ["A | b"]), k=1)
 
     async def on_the_loop() -> dspy.Prediction:
         return module(question="Who?")
 
-    with pytest.raises(UseAcall, match=r"BlendFilter was called synchronously on the loop thread: .* await .*acall"):
+    with pytest.raises(UseAcall, match=r"BlendFilter was called .* on the loop thread: write `await .*acall"):
         bridge.submit(on_the_loop()).result(10)
 
 

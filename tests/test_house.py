@@ -22,6 +22,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import blendfilter
+from blendfilter import resources
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "blendfilter"
@@ -152,8 +153,9 @@ def committed() -> list[Path]:
         )  # fmt: skip
         return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
     folders = ("blendfilter", "prompts", "programs", "docs", "eval", "tests", ".ci")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
-    return [path for path in (*files, *ROOT.glob("*.*"), ROOT / "Makefile") if "__pycache__" not in path.parts]
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    every = [*files, *ROOT.glob("*.*"), ROOT / "Makefile"]
+    return [path for path in every if path.is_file() and "__pycache__" not in path.parts]
 
 
 def test_no_file_names_a_place_on_somebodys_machine() -> None:
@@ -232,6 +234,17 @@ def test_make_lists_every_target() -> None:
     assert phony
     for target in phony.group(1).split():
         assert re.search(rf"^  make {target} +\S.{{10,}}", listed, re.MULTILINE), target
+
+
+def test_the_demos_questions_are_answered_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a newcomer sees first should not look broken."""
+    monkeypatch.setenv("BLENDFILTER_CACHE", str(tmp_path))
+    asked = re.findall(r'^\t  "(.+)"$', (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    known = {each.question: each for each in blendfilter.load("qa", "sample")}
+    assert len(asked) == 3
+    method = blendfilter.BlendFilter(blendfilter.BM25.for_corpus(resources.sample("corpus.jsonl")))
+    run = blendfilter.evaluate(method, [known[question] for question in asked], lm="offline", progress=False)
+    assert [row["em"] for row in run.rows] == [1.0] * 3
 
 
 def test_the_whole_check_is_one_command() -> None:

@@ -13,6 +13,10 @@ from blendfilter.errors import BadData, MissingFile
 RUN = "run.json"
 PREDICTIONS = "predictions.jsonl"
 METRICS = "metrics.json"
+_MEND = {
+    RUN: "restore it, or give the run another folder",
+    METRICS: "run the same command again, and it is made anew",
+}
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -35,11 +39,11 @@ def read_json(path: Path, *needs: str) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError as error:
-        raise MissingFile(f"no run there: {path} is missing") from error
+        raise MissingFile(f"no run there: {path} is missing; name a folder that an evaluation made") from error
     except ValueError as error:
-        raise BadData(f"{path}: not JSON ({error}); restore it, or give the run another folder") from error
+        raise BadData(f"{path}: not JSON ({error}); {_MEND[path.name]}") from error
     if not isinstance(value, dict) or not value.keys() >= set(needs):
-        raise BadData(f"{path}: not a run's ({', '.join(needs)} missing); restore it, or give the run another folder")
+        raise BadData(f"{path}: not a run's (it should hold {', '.join(needs)}); {_MEND[path.name]}")
     return value
 
 

@@ -22,7 +22,7 @@ _LOSS_WORDS = {
     "right": "right",
     "right_without_gold": "right without gold",
 }
-_VARIANT_WORDS = {"union": "union", "kept": "kept by the filter"}
+_VARIANT_WORDS = {"union": "all together", "kept": "kept for the answer"}
 
 
 def report_text(run: Run, width: int = 100) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from blendfilter.context import CallNote
-from blendfilter.errors import ModelError
+from blendfilter.errors import BadArgument, ModelError
 from blendfilter.evaluation.losses import LossCase, loss
 from blendfilter.metrics import retrieval
 from blendfilter.modules.base import FLAGS, union
@@ -23,8 +23,12 @@ DIGITS = 6
 
 
 def answered(task: Task, question: Question, prediction: Any, notes: Sequence[CallNote]) -> Row:
-    """The row of a question that was answered, by whatever module: it must give `answer`, the rest is read if there."""
-    answer = str(_field(prediction, "answer") or "")
+    """The row of a question that was answered, by whatever module: it must give `answer`, the rest is read if there.
+
+    Raises:
+        BadArgument: there is no `answer`, or knowledge that cannot be read as passages.
+    """
+    answer = _answer(prediction)
     branches: Mapping[str, Any] = _field(prediction, "branches") or {}
     knowledge = [as_passage(item) for item in _field(prediction, "knowledge") or []]
     retrieved = union(branch.retrieved for branch in branches.values()) if branches else knowledge
@@ -111,6 +115,15 @@ def _titles(passages: Iterable[Passage]) -> list[str]:
 def _noted(notes: Sequence[CallNote]) -> dict[str, int]:
     events = [note.event for note in notes if note.event in FLAGS]
     return {event: events.count(event) for event in events}
+
+
+def _answer(prediction: Any) -> str:
+    there = "answer" in prediction if isinstance(prediction, Mapping) else hasattr(prediction, "answer")
+    if not there and not isinstance(prediction, str):
+        what = type(prediction).__name__
+        raise BadArgument(f"the method returned a {what} without an answer: return dspy.Prediction(answer=…)")
+    answer = _field(prediction, "answer")
+    return "" if answer is None else str(answer)
 
 
 def _field(prediction: Any, name: str) -> Any:

@@ -29,7 +29,7 @@ class Run:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if not self.folder.is_dir():
-            raise MissingFile(f"no run folder at {self.folder}")
+            raise MissingFile(f"no run folder at {self.folder}: name one that an evaluation made")
         self.record = read_json(self.folder / RUN, "settings")
         self.settings: dict[str, Any] = self.record["settings"]
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from blendfilter.evaluation.ledger import ledger
 from blendfilter.evaluation.progress import Progress, progress_for
 from blendfilter.evaluation.rows import Row, answered, failed
 from blendfilter.evaluation.run import Run
-from blendfilter.evaluation.settings import check_leak, check_same, settings_of, versions
+from blendfilter.evaluation.settings import check_leak, check_prompts, check_same, settings_of, versions
 from blendfilter.evaluation.summary import summarise
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm import bridge
@@ -96,20 +96,29 @@ async def _evaluate(
     questions = _questions(questions)
     model = _model(lm)
     check_leak(method, questions)
+    check_prompts(method)
     settings = settings_of(method, questions, model, seed=seed, name=name)
     if run is None and replay:
         raise BadArgument("a replay needs the run's folder: run=…")
+    if seed < 0:  # said before any call is paid for
+        raise BadArgument(f"seed is {seed}: give 0 or a positive whole number")
     folder = Path(run) if run is not None else Path(tempfile.mkdtemp(prefix="blendfilter-run-"))
     gate = Gate(concurrency)
     _check_folder(folder, settings)
     with ExitStack() as stack:
-        journal = stack.enter_context(Journal(folder, "replay" if replay else "auto", reuse))
+        journal = stack.enter_context(Journal(folder / FILE, "replay" if replay else "auto", reuse))
         _check_folder(folder, settings)  # once more, now that nobody else can write
+        fresh = not (folder / RUN).is_file()
         if not replay:
             _write_record(folder, settings, model, concurrency)
         sitting = _Sitting(method, questions, model.with_journal(journal, gate), journal)
         shown = progress_for(list(questions.task.metrics), bool(progress)) if isinstance(progress, bool) else progress
-        rows = await sitting.rows(folder, replay=replay, window=2 * concurrency, progress=shown)
+        try:
+            rows = await sitting.rows(folder, replay=replay, window=2 * concurrency, progress=shown)
+        except AskedWrong:
+            if fresh and not replay:
+                _forget(folder, journal)
+            raise
         write_rows(folder / PREDICTIONS, rows)
         metrics = summarise(rows, settings=settings, entries=ledger(rows, journal.read), seed=seed)
         write_json(folder / METRICS, metrics)
@@ -227,6 +236,15 @@ def _write_record(folder: Path, settings: dict[str, Any], lm: ConnectedLM, concu
     """`run.json`: settings stay as first asked; notes are those of the last sitting."""
     notes = {"address": lm.address, "concurrency": concurrency}
     write_json(folder / RUN, {"settings": settings, "notes": notes, "versions": versions()})
+
+
+def _forget(folder: Path, journal: Journal) -> None:
+    """Take away what a first sitting left that got no call and no row done, or its settings would stand in the way."""
+    if not read_rows(folder / PREDICTIONS) and not any(record["kind"] == "call" for record in journal.records()):
+        for name in (RUN, PREDICTIONS, FILE):
+            (folder / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _first(several: BaseExceptionGroup[Any]) -> BaseException:

@@ -39,7 +39,7 @@ def settings_of(
         },
         "lm": {
             "name": lm.name,
-            **{key: value for key, value in lm.identity.items() if value},
+            **{key: said for key, value in lm.identity.items() if (said := _said(value))},
             "parameters": {key: value for key, value in lm.kwargs.items() if value is not None},
         },
         "retrievers": [
@@ -97,6 +97,21 @@ def check_leak(method: dspy.Module, questions: Questions) -> None:
             )
 
 
+def check_prompts(method: dspy.Module) -> None:
+    """Render every template once with values made up, so that one that cannot be rendered is said before any call.
+
+    Raises:
+        BadData: naming the template, and what it may read.
+    """
+    for _, predictor in method.named_predictors():
+        if isinstance(predictor, Ask):
+            fields = predictor.signature.input_fields
+            predictor.render(**{name: _MADE_UP.get(field.annotation, "?") for name, field in fields.items()})
+
+
+_MADE_UP: Mapping[Any, Any] = {list[str]: ["? | ?"], bool: False}
+
+
 def check_same(stored: Mapping[str, Any], asked: Mapping[str, Any], folder: str) -> None:
     """Refuse a run folder that other settings made.
 
@@ -118,6 +133,11 @@ def _differences(stored: Any, asked: Any, path: str = "") -> Iterator[str]:
             yield from _differences(stored.get(key), asked.get(key), f"{path}.{key}" if path else str(key))
     elif stored != asked:
         yield f"{path} was {stored!r}, now {asked!r}"
+
+
+def _said(value: Any) -> Any:
+    """`value` without what was left open in it."""
+    return {key: each for key, each in value.items() if each is not None} if isinstance(value, Mapping) else value
 
 
 def _name_of(method: dspy.Module) -> str:

@@ -4,18 +4,22 @@ BlendFilter, section 3.3 and appendix F, leaves open how a free-text reply becom
 
 1. A JSON array, or an object with `ids`, is read as it stands.
 2. Else the reply's last line that holds ids is read: whole tokens 0..K-1, in order, without repeats; `0-2` is a range.
-   Lines that hold one id each and end the reply are read together as a list.
-3. What restates the prompt is not an id: the full range of numbers after "knowledge", "ids" or "from", or in brackets.
-   Nor is a count ("2 of the 5"), nor the number of a list item that goes on with words, nor what stands before a
+3. Where that line is one of several that speak of one id each ("0", "knowledge 3: relevant"), they are read together,
+   and one that is judged irrelevant is left out. A list numbered 1, 2, 3 is read by what stands behind its numbers.
+4. What restates the prompt is not an id: the full range of numbers after "knowledge", "ids" or "from", or in brackets.
+   Nor is a count ("2 of the 5"), nor the number of a list item that goes on with numbers, nor what stands before a
    colon that announces nothing but numbers.
-4. A line that negates ("1, 3 and 4 are irrelevant", "all but 2") is `suspect`: it is not read as ids.
-5. No ids, but a word for nothing ("none"), is an explicit `none`. Anything else is `unparseable`.
+5. Any other line that negates ("1, 3 and 4 are irrelevant", "all but 2") is `suspect`: it is not read as ids.
+6. No ids, but a word for nothing ("none"), is an explicit `none`. Anything else is `unparseable`.
+
+In doubt a reading is `suspect` or `unparseable`, which costs one more call; a wrong one would cost the knowledge.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 Status = Literal["ids", "none", "suspect", "unparseable"]
@@ -28,26 +32,45 @@ class IdsRead(NamedTuple):
     status: Status
 
 
+_SUSPECT = IdsRead((), "suspect")
+_NOUN = r"(?:knowledge|passage|id|number|piece)s?"
+
 _NEGATION = re.compile(
-    r"\b(?:ir+elevant|unrelated|unhelpful|useless|not|isn't|aren't|doesn't|don't|cannot|no|none|neither|nor|without"
-    r"|except(?:ing)?|exclud\w+|remov\w+|discard\w+|drop\w*|omit\w*|ignor\w+|unnecessary|all but|other than|apart from)\b",
+    r"\b(?:ir+elevant|unrelated|unhelpful|unnecessary|useless|not|\w+n't|cannot|no|none|neither|nor|without"
+    r"|except(?:ing)?|exclud\w+|remov\w+|discard\w+|drop\w*|omit\w*|ignor\w+|all but|other than|apart from)\b",
     re.IGNORECASE,
 )
+_VERDICT = re.compile(
+    r"\b(?:ir+elevant|unrelated|(?:not|\w+n't) (?:\w+ )?(?:relevant|related|helpful|useful))\b", re.IGNORECASE
+)
+_RELEVANT = re.compile(r"\b(?:relevant|not ir+elevant)\b", re.IGNORECASE)
 _NOTHING = re.compile(
-    r"\b(?:none|nothing|no ids?|no numbers?|not any|empty|n/a|null"
-    r"|no (?:\w+ ){0,3}(?:relevant|related|knowledge|passages?|pieces?|ones?)"
-    r"|(?:nothing|not|isn't|aren't) (?:\w+ ){0,3}relevant)\b|^\W*\[\s*\]\W*$",
+    r"\b(?:none|nothing (?:\w+ ){0,6}(?:relevant|related|useful|helpful|helps)|no ids?|no numbers?|not any"
+    r"|no (?:\w+ )?(?:relevant|related|knowledge|passages?|pieces?|ones?))\b"
+    r"|^(?:\W*ids?\b)?\W*(?:nothing|empty|null|n/a)\W*$|^\W*\[\s*\]\W*$",
     re.IGNORECASE,
 )
+_REMOVED = re.compile(
+    r"\b(?:ir+elevant|unrelated|unhelpful|unnecessary|useless|exclud\w+|remov\w+|discard\w+|drop\w*|omit\w*|ignor\w+)\b",
+    re.IGNORECASE,
+)
+
 _RANGE = re.compile(r"(?<![\w.-])(\d{1,4})\s*(?:-|–|—|to|through)\s*(\d{1,4})(?![\w-]|\.\d)", re.IGNORECASE)
-_ID = re.compile(r"(?<![\w.,/-])(?:(?<=[a-z]_)|#)?(\d{1,4})(?![\w%/-]|[.,]\d)", re.IGNORECASE)
-_ANNOUNCED = re.compile(r":\s*((?:[\W_]|\d|\band\b)*\d(?:[\W_]|\d|\band\b)*)$")  # "three of them: 0, 1 and 2"
-_AFTER_COMMA = re.compile(r",(?=\d)")
+_ID = re.compile(r"(?<![\w.,/-])(\d{1,4})(?![\w%/-]|[.,]\d)")
+_GLUED = re.compile(rf"\b(?:{_NOUN}|k)_?(?=\d)", re.IGNORECASE)  # "knowledge0"
+_WORD = re.compile(r"\b(?!and\b)[^\W\d_]+", re.IGNORECASE)
+_AFTER_COMMA = re.compile(r",(?=\d)(?!\d{3}\b)")  # "0,3", but not "1,000"
 _COUNT = re.compile(r"\b\d+\s+(?:out\s+)?of\s+(?:the\s+)?\d+\b|\bof\s+(?:the|these|those)\s+\d+\b", re.IGNORECASE)
-_ITEM = re.compile(r"^\s*\d+[.)]\s+(?=\S)")
-_BARE = re.compile(
-    r"^\W*(?:(?:knowledge|passage|id|number|piece)s?\W*)?#?(\d{1,4})\W*$", re.IGNORECASE
-)  # one id and nothing else
+_ITEM = re.compile(r"^\s*[1-9]\d*[.)]\s+(?!and\b|or\b)(?=\w|\[)")
+_BARE = re.compile(  # one id and nothing else, but not "Ids: 1", which is said of all
+    r"^\W*(?:(?:knowledges?|passages?|pieces?|id|number)\W*)?#?(?P<id>\d{1,4})\W*$", re.IGNORECASE
+)
+_LABELLED = re.compile(  # "knowledge 3: …", "0 is …": one id, then words about it
+    rf"^\W*(?P<noun>{_NOUN}\W*)?#?(?P<id>\d{{1,4}})"
+    r"(?:[\s*_`\"]*(?P<mark>[:|)]|\.(?!\d)|[(\]](?=\W*[^\W\d_])|[-–—](?!\s*\d))"
+    r"|\s+(?!(?:and|or|to|through|of|out)\b)(?=[^\W\d_]))\W*(?P<rest>.*)$",
+    re.IGNORECASE,
+)
 
 
 def read_ids(reply: str, k: int) -> IdsRead:
@@ -63,15 +86,24 @@ def read_ids(reply: str, k: int) -> IdsRead:
     from_json = _read_json(reply, k)
     if from_json is not None:
         return from_json
-    lines = [line for line in reply.splitlines() if line.strip()]
-    listed = _trailing_list(lines, k)
-    if listed:
-        return IdsRead(listed, "ids")
-    for line in reversed(lines):
+    plain = reply.replace("’", "'")
+    lines = [line for line in plain.splitlines() if re.search(r"\w", line) and not line.lstrip().startswith("```")]
+    for end in range(len(lines), 0, -1):
+        line = lines[end - 1]
         ids = _ids_in(line, k)
+        block = _block(lines[:end])
+        if len(block) > 1:
+            return _read_block(block, k)
         if ids:
-            return IdsRead((), "suspect") if _NEGATION.search(line) else IdsRead(ids, "ids")
-    return IdsRead((), "none" if any(_NOTHING.search(line) for line in lines) else "unparseable")
+            return _SUSPECT if _NEGATION.search(line) else IdsRead(ids, "ids")
+    return _read_nothing(lines)
+
+
+def _read_nothing(lines: Sequence[str]) -> IdsRead:
+    said = [line for line in lines if _NOTHING.search(line)]
+    if any(_REMOVED.search(line) for line in said):  # "none of them is irrelevant"
+        return _SUSPECT
+    return IdsRead((), "none" if said else "unparseable")
 
 
 def _read_json(reply: str, k: int) -> IdsRead | None:
@@ -97,20 +129,51 @@ def _is_integer(item: object) -> bool:
     )
 
 
-def _trailing_list(lines: list[str], k: int) -> tuple[int, ...]:
-    """Ids of the lines at the end that hold one id each, where there are at least two."""
-    found: list[int] = []
+def _block(lines: Sequence[str]) -> list[re.Match[str]]:
+    """The lines at the end that speak of one id each, in their order."""
+    block: list[re.Match[str]] = []
     for line in reversed(lines):
-        match = _BARE.match(line)
+        match = _BARE.match(line) or (None if _COUNT.match(line.lstrip()) else _LABELLED.match(line))
         if match is None:
             break
-        found.append(int(match.group(1)))
-    return _within(reversed(found), k) if len(found) > 1 else ()
+        block.append(match)
+    return block[::-1]
+
+
+def _read_block(block: Sequence[re.Match[str]], k: int) -> IdsRead:
+    if _is_numbered(block):
+        return _read_numbered([match["rest"] for match in block], k)
+    kept = []
+    for match in block:
+        words = match.groupdict().get("rest") or ""
+        judged = _VERDICT.search(words)
+        if judged and not _RELEVANT.search(_VERDICT.sub("", words)) and not re.search(r"\bnot ir", words, re.I):
+            continue
+        if _NEGATION.search(words):
+            return _SUSPECT
+        kept.append(int(match["id"]))
+    if not kept:
+        return _SUSPECT
+    ids = _within(kept, k)
+    return IdsRead(ids, "ids") if ids else IdsRead((), "unparseable")
+
+
+def _is_numbered(block: Sequence[re.Match[str]]) -> bool:
+    """Whether the lines count "1. …", "2. …": then their numbers are the list's, not the passages'."""
+    groups = [match.groupdict() for match in block]
+    marked = all(each.get("mark") in (".", ")") and not each.get("noun") for each in groups)
+    return marked and [int(each["id"]) for each in groups] == list(range(1, len(groups) + 1))
+
+
+def _read_numbered(items: Sequence[str], k: int) -> IdsRead:
+    each = [_ids_in(item, k) for item in items]
+    if not all(each) or any(_NEGATION.search(item) for item in items):
+        return _SUSPECT
+    return IdsRead(_within((number for ids in each for number in ids), k), "ids")
 
 
 def _ids_in(line: str, k: int) -> tuple[int, ...]:
-    if announced := _ANNOUNCED.search(line):
-        line = announced.group(1)
+    line = _GLUED.sub(" ", _announced(line))
     line = _COUNT.sub(" ", _full_range_pattern(k).sub(" ", line))
     if _ITEM.match(line) and re.search(r"\d", _ITEM.sub("", line)):
         line = _ITEM.sub("", line)
@@ -118,12 +181,17 @@ def _ids_in(line: str, k: int) -> tuple[int, ...]:
     return _within((int(number) for number in _ID.findall(_AFTER_COMMA.sub(", ", line))), k)
 
 
+def _announced(line: str) -> str:
+    """The numbers alone, where a colon announces nothing else: "three of them: 0, 1 and 2"."""
+    words = list(_WORD.finditer(line))
+    told = line[words[-1].end() if words else 0 :].partition(":")[2]
+    return told if re.search(r"\d", told) else line
+
+
 def _full_range_pattern(k: int) -> re.Pattern[str]:
     """The prompt's own range: "knowledge 0-4", "numbered from 0 to 4", "(0-4)"."""
     span = rf"0\s*(?:-|–|—|to|through)\s*{k - 1}"
-    return re.compile(
-        rf"(?:\b(?:knowledges?|ids?|numbers?|numbered|from)\s+{span}\b|[(\[]\s*{span}\s*[)\]])", re.IGNORECASE
-    )
+    return re.compile(rf"(?:\b(?:{_NOUN}|numbered|from)\s+{span}\b|[(\[]\s*{span}\s*[)\]])", re.IGNORECASE)
 
 
 def _spelled_out(match: re.Match[str], k: int) -> str:
@@ -133,5 +201,5 @@ def _spelled_out(match: re.Match[str], k: int) -> str:
     return " "
 
 
-def _within(numbers: object, k: int) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(number for number in numbers if 0 <= number < k))  # type: ignore[attr-defined]
+def _within(numbers: Iterable[int], k: int) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(number for number in numbers if 0 <= number < k))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import dspy
+from dspy.clients.backend_selection import CLIENT_KEYS
 
 from blendfilter.errors import BadArgument, NoKey, UnknownName
 from blendfilter.journal import Journal, Mode
@@ -18,6 +20,8 @@ from blendfilter.lm.offline_engine import OfflineEngine
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import Profile, profile_for
 from blendfilter.lm.retrying import RetryingEngine
+
+logger = logging.getLogger(__name__)
 
 
 class Provider(NamedTuple):
@@ -85,16 +89,15 @@ def connect(
     >>> connect("offline").name
     'offline'
     """
-    store = Journal(journal, mode) if isinstance(journal, str | Path) else journal
     if isinstance(name, ConnectedLM):
-        return name.with_journal(store)
+        return name.with_journal(_opened(journal, mode))
     if isinstance(name, dspy.BaseLM):
-        return _adopted(name, store, label)
+        return _adopted(name, _opened(journal, mode), label)
     if endpoint not in ("chat", "completions"):
         raise BadArgument(f"no endpoint '{endpoint}' (known: chat, completions)")
     settings = {"temperature": temperature, "top_p": top_p, **defaults}
     if name == "offline":
-        return _offline(store, label, settings)
+        return _offline(_opened(journal, mode), label, settings)
     asked = {
         "endpoint": endpoint,
         "thinking": thinking,
@@ -116,9 +119,14 @@ def connect(
             "json_schema": json_schema,
             **settings,
         },
-        journal=store,
+        journal=_opened(journal, mode),
         **settings,
     )
+
+
+def _opened(journal: Journal | str | Path | None, mode: Mode) -> Journal | None:
+    """The journal, opened last of all: a name that is refused leaves no file and no lock behind."""
+    return Journal(journal, mode) if isinstance(journal, str | Path) else journal
 
 
 def _offline(journal: Journal | None, label: str, settings: dict[str, Any]) -> ConnectedLM:
@@ -165,10 +173,17 @@ def _where(name: str, api_base: str | None, api_key: str | None) -> tuple[str, s
 
 
 def _adopted(lm: dspy.BaseLM, journal: Journal | None, label: str) -> ConnectedLM:
-    defaults = {name: value for name, value in lm.kwargs.items() if value is not None and name in _DECODING}
+    given = {name: value for name, value in lm.kwargs.items() if value is not None}
+    left = sorted(given.keys() - _DECODING - CLIENT_KEYS)
+    if left:  # they may be secrets (aws_secret_access_key), and what a call is given is journaled
+        logger.warning("settings of your own %s that are not passed on: %s", lm.model, ", ".join(left))
+    defaults = {name: value for name, value in given.items() if name in _DECODING}
     return ConnectedLM(
         lm.model, AdoptedEngine(lm), profile=Profile(), identity={"label": label}, journal=journal, **defaults
     )
 
 
-_DECODING = ("temperature", "top_p", "max_tokens", "seed", "stop", "n", "rollout_id")
+_DECODING = frozenset({
+    "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "seed", "stop", "n", "rollout_id",
+    "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs", "reasoning_effort", "response_format",
+})  # fmt: skip

@@ -227,6 +227,7 @@ _TOLD: Mapping[str, str] = {
 def _told(kind: str, error: BaseException, address: str) -> str:
     # lm15 puts advice of its own after a blank line; what the server said stands before it.
     said = str(getattr(error, "message", "") or error).split("\n\n")[0].strip().rstrip(".") or type(error).__name__
+    said = _clean(said, "")  # an engine that is not ours may pass on a key that its server echoed
     status = getattr(error, "status", None)
     http = f" (HTTP {status})" if status else ""
     return _TOLD.get(kind, "{where}: {said}{http}").format(where=address or "the model server", said=said, http=http)

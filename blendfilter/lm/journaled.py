@@ -71,15 +71,20 @@ class JournaledEngine:
         """
         asked = self._asked(request)
         key = digest(asked)
-        record = self.journal.find(key) if self.journal else None
-        if record is not None and record.get("error") and self.journal and self.journal.mode != "replay":
-            record = None
+        record = self._found(key)
         if record is None:
             record = await self._called_once(key, asked, request)
         if record.get("error"):
             raise _replayed(record)
         note(key, _event(record))
         return _response(record, self.model)
+
+    def _found(self, key: str) -> dict[str, Any] | None:
+        if self.journal is None:
+            return None
+        record = self.journal.find(key)
+        failed = record is not None and record.get("error")
+        return None if failed and self.journal.mode != "replay" else record
 
     def _asked(self, request: lm15.Request) -> dict[str, Any]:
         sample = SAMPLE.get()
@@ -105,10 +110,13 @@ class JournaledEngine:
                     mine = self._flights[key] = concurrent.futures.Future()
             if flight is None:
                 return await self._lead(key, asked, request, mine)
-            with contextlib.suppress(concurrent.futures.CancelledError):
+            try:
                 return await asyncio.shield(asyncio.wrap_future(flight))
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise asyncio.CancelledError
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not flight.cancelled() or (task is not None and task.cancelling()):
+                    raise
+                # Only the one who called for us was cancelled: somebody takes over.
 
     async def _lead(
         self,
@@ -118,7 +126,8 @@ class JournaledEngine:
         flight: concurrent.futures.Future[dict[str, Any]],
     ) -> dict[str, Any]:
         try:
-            record = await self._call(key, asked, request)
+            # Once more: another loop may have answered since this one looked.
+            record = self._found(key) or await self._call(key, asked, request)
         except BaseException as error:
             if isinstance(error, Exception):
                 flight.set_exception(error)

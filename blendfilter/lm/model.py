@@ -1,8 +1,8 @@
 """The `dspy.LM` that `connect()` returns: keeps each call's sample, names its stage, raises our errors.
 
-DSPy strips `rollout_id` and `n` before an engine sees a request, so three samples of one prompt would arrive equal. This
-subclass splits `n` itself and carries (rollout_id, i) beside the request. Engines are asynchronous only; synchronous
-callers come over the bridge. DSPy's own cache and retries are off: the journal is the cache.
+DSPy strips `rollout_id` and `n` before an engine sees a request, so three samples of one prompt would arrive equal.
+This subclass splits `n` itself and carries (rollout_id, i) beside the request. Engines are asynchronous only;
+synchronous callers come over the bridge. DSPy's own cache and retries are off: the journal is the cache.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from blendfilter.context import SAMPLE, STAGE, Sample, setting
 from blendfilter.errors import BlendFilterError
 from blendfilter.journal import Journal
 from blendfilter.lm import bridge
+from blendfilter.lm.adopted import AdoptedEngine
 from blendfilter.lm.gate import Gate
 from blendfilter.lm.journaled import Engine, JournaledEngine
 from blendfilter.lm.profiles import Profile
@@ -79,6 +80,7 @@ class ConnectedLM(dspy.LM):
             state=self.state,
             journal=journal,
             gate=gate,
+            callbacks=self.callbacks,
             **{name: value for name, value in self.kwargs.items() if value is not None},
         )
 
@@ -117,8 +119,10 @@ class ConnectedLM(dspy.LM):
         return {name: value for name, value in kwargs.items() if value is not None}
 
     def dump_state(self) -> dict[str, Any]:
-        """What `connect()` needs to make this model again; never a key."""
-        return {"_dspy_lm_class": f"{type(self).__module__}.{type(self).__qualname__}", **self.state}
+        """What `connect()` needs to make this model again, never a key; a user's own model is saved as itself."""
+        if not self.state and isinstance(self.inner, AdoptedEngine):
+            return dict(self.inner.lm.dump_state())
+        return {"_dspy_lm_class": f"{type(self).__module__}.{type(self).__qualname__}", **self.state, **self.kwargs}
 
     @classmethod
     def load_state(cls, state: Mapping[str, Any], *, allow_custom_lm_class: bool = False) -> ConnectedLM:
@@ -168,5 +172,6 @@ def _stage_in_caller() -> str:
     asking = modules[-1]
     for name, predictor in modules[0].named_predictors():
         if predictor is asking:
-            return str(name).removesuffix(".predict").removeprefix("self") or type(asking).__name__.lower()
+            path = str(name).removesuffix(".predict")
+            return type(asking).__name__.lower() if path == "self" else path
     return type(asking).__name__.lower()

@@ -153,7 +153,9 @@ async def _at_once(query: str, passages: list[Passage]) -> tuple[str, list[Passa
 
 
 def _branch(found: tuple[str, list[Passage]], chosen: dspy.Prediction) -> Branch:
-    return Branch(retrieved=found[1], kept=chosen.kept, ids_read=chosen.status, reason=chosen.reason)
+    # Of a filter of somebody's own, `kept` is all that is needed.
+    reason = str(chosen.get("reason") or "")
+    return Branch(retrieved=found[1], kept=chosen.kept, ids_read=chosen.get("status"), reason=reason)
 
 
 def _flags(chosen: list[dspy.Prediction], empty: bool) -> dict[str, int]:

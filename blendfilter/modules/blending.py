@@ -63,8 +63,12 @@ def without_conclusion(reasoning: str) -> str:
 
 
 def used_queries(without: str | Iterable[str]) -> tuple[str, ...]:
-    """The queries in use. Raises: UnknownName, BadArgument (none is left)."""
-    dropped = {without} if isinstance(without, str) else set(without)
+    """The queries in use; `without` may be one name, several with commas, or a list.
+
+    Raises: UnknownName, BadArgument (none is left).
+    """
+    names = without.split(",") if isinstance(without, str) else without
+    dropped = {name.strip() for name in names if name.strip()}
     for name in dropped:
         if name not in QUERIES:
             raise UnknownName.of("query", name, QUERIES)

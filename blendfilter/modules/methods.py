@@ -14,6 +14,8 @@ from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.retrieval.base import Retriever
 
+MEND = "mend it (blendfilter --debug eval … shows where)"
+
 
 class Named(NamedTuple):
     """How a method is made, and whether it searches."""
@@ -65,10 +67,8 @@ def _own(name: str, retriever: Retriever | None, k: int) -> dspy.Module:
         method = made(*first, **({"k": k} if "k" in taken else {}))
     except BlendFilterError:
         raise
-    except Exception as error:  # noqa: BLE001 - a user's own code may raise anything, and is named for it
-        raise BadArgument(
-            f"{name} cannot be made ({type(error).__name__}: {error}): mend it, or see --debug"
-        ) from error
+    except Exception as error:  # whatever a user's own code raises
+        raise BadArgument(f"{name} cannot be made ({_told(error)}): {MEND}") from error
     if not isinstance(method, dspy.Module):
         raise BadArgument(f"{name} makes no dspy.Module: a method is a module that returns a Prediction with an answer")
     return method
@@ -77,13 +77,17 @@ def _own(name: str, retriever: Retriever | None, k: int) -> dspy.Module:
 def _imported(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module_name), attribute)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise UnknownName(
             f"no module '{error.name}' for method '{name}': is it on the path? (run from its folder, or install it)"
         ) from error
-    except AttributeError as error:
-        raise UnknownName(f"module '{module_name}' has no '{attribute}'") from error
-    except Exception as error:  # noqa: BLE001 - as above
-        what = f"module '{module_name}' cannot be imported ({type(error).__name__}: {error})"
-        raise BadArgument(f"{what}: mend it, or see --debug") from error
+    except Exception as error:  # whatever a user's own code raises
+        raise BadArgument(f"module '{module_name}' cannot be imported ({_told(error)}): {MEND}") from error
+    if not hasattr(module, attribute):
+        raise UnknownName.of("class", attribute, [each for each in vars(module) if each[0] != "_"], f"in {module_name}")
+    return getattr(module, attribute)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -39,7 +39,8 @@ def search(journal: Journal, fingerprint: str, find: Find, queries: Sequence[str
     if missing:
         for (key, query), found in zip(missing.items(), find(list(missing.values()), k), strict=True):
             journal.append(*(_stored(fingerprint, passage) for passage in found), new_only=True)
-            journal.append(_record(key, fingerprint, query, k, found), new_only=True)
+            # A search made twice at once is kept once; `record` mode replaces what an earlier sitting found.
+            journal.append(_record(key, fingerprint, query, k, found), new_only=journal.mode != "record")
             served[key] = found
     return [served[key] for key in keys]
 
@@ -69,6 +70,7 @@ def _stored(fingerprint: str, passage: Passage) -> dict[str, object]:
         "id": passage.id,
         "title": passage.title,
         "text": passage.text,
+        **({"metadata": dict(passage.metadata)} if passage.metadata else {}),
     }
 
 
@@ -81,5 +83,5 @@ def _served(journal: Journal, fingerprint: str, key: str) -> list[Passage] | Non
         kept = journal.find(passage_key(fingerprint, name))
         if kept is None:
             return None
-        passages.append(Passage(kept["id"], kept["title"], kept["text"], score))
+        passages.append(Passage(kept["id"], kept["title"], kept["text"], score, kept.get("metadata", {})))
     return passages

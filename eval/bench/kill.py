@@ -94,18 +94,19 @@ def main() -> None:
             rough, [one, other], args.kills, args.questions, needed * 0.055 / 8 / args.kills * 1.6
         )
         same = [(calm / name).read_bytes() == (rough / name).read_bytes() for name in FILES]
-        print(
-            f"{args.questions} questions, {needed} calls; {args.kills} kills, {met} with calls in flight; then another port"
-        )
+        print(f"{args.questions} questions, {needed} calls; {args.kills} kills, {met} of them with calls in flight,")
+        print("  half of the sittings on another port")
         print(f"  asked of the servers in all: {asked}; journaled calls asked again: {again}")
         for name, equal in zip(FILES, same, strict=True):
             print(f"  {name}: {'the same bytes' if equal else 'DIFFERENT'}")
-        one.stop(), other.stop()
+        one.stop()
+        other.stop()
         before = {name: (rough / name).read_bytes() for name in FILES}
         finish(start(rough, one.url, args.questions, "--replay"))
         replayed = all((rough / name).read_bytes() == before[name] for name in FILES)
         print(f"  replay with both servers gone: {'the same bytes' if replayed else 'DIFFERENT'}")
-        assert all(same) and replayed and not again
+    if not (all(same) and replayed and not again):
+        raise SystemExit("the run did not survive")
 
 
 if __name__ == "__main__":

@@ -58,9 +58,8 @@ def calls(_: argparse.Namespace) -> None:
                 prediction = method(question=question)
             stats = server.stats()
         stages = Counter(stage for stage, _ in prediction.calls)
-        print(
-            f"{task}: {stats['requests']} requests (expected {expected}), {len(set(stats['prompts']))} different prompts"
-        )
+        different = len(set(stats["prompts"]))
+        print(f"{task}: {stats['requests']} requests (expected {expected}), {different} different prompts")
         print(f"  {dict(stages)}")
         assert stats["requests"] == len(set(stats["prompts"])) == expected
 
@@ -79,10 +78,8 @@ def wall(args: argparse.Namespace) -> None:
                 method(question=question)
             times.append((time.perf_counter() - start) / delay)
     first, rest = times[0], times[1:]
-    print(
-        f"one question at {delay * 1000:.0f} ms a call: {statistics.median(rest):.2f} x the delay (median of {len(rest)}),"
-    )
-    print(f"  worst {max(rest):.2f} x, the first of the process {first:.2f} x")
+    print(f"one question at {delay * 1000:.0f} ms a call: {statistics.median(rest):.2f} x the delay,")
+    print(f"  median of {len(rest)}; worst {max(rest):.2f} x, the first of the process {first:.2f} x")
 
 
 def throughput(args: argparse.Namespace) -> None:

@@ -1,0 +1,88 @@
+"""Files that appear whole or not at all, and rows that survive a torn end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blendfilter.errors import BadData, MissingFile
+from blendfilter.evaluation.files import Appender, line_of, read_json, read_rows, write_json, write_rows
+
+ROWS: list[dict[str, Any]] = [
+    {"id": "one", "calls": [], "error": None, "answer": "Ormskérry\n| — ✓"},
+    {"id": "two", "calls": [["ids", "a"]], "error": {"kind": "x"}, "answer": None},
+]
+
+
+def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "predictions.jsonl"
+    write_rows(path, ROWS)
+    assert read_rows(path) == ROWS
+    assert path.read_bytes().count(b"\n") == 2, "a line break inside a value is no line"
+    assert "Ormskérry" in path.read_text(encoding="utf-8"), "text stays readable"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_half_a_character_is_stored_as_an_escape() -> None:
+    assert line_of({"answer": "\ud83d"}) == b'{"answer": "\\ud83d"}\n'
+
+
+def test_json_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.json"
+    write_json(path, {"a": 1})
+    assert path.read_bytes() == b'{\n  "a": 1\n}\n'
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_json(path, {"a": 2})
+    assert read_json(path) == {"a": 1}, "the old one stands"
+    assert list(tmp_path.iterdir()) == [path], "and no temporary file is left"
+
+
+def test_a_torn_last_row_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "predictions.jsonl"
+    whole = b"".join(map(line_of, ROWS))
+    for cut in range(len(line_of(ROWS[0])), len(whole)):
+        path.write_bytes(whole[:cut])
+        assert read_rows(path) == ROWS[:1]
+    assert read_rows(tmp_path / "absent.jsonl") == []
+
+
+@pytest.mark.parametrize("line", [b"oops\n", b"[1]\n", b'{"id": "one"}\n', b"\n", b"\xff\n"])
+def test_a_damaged_row_is_named(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "predictions.jsonl"
+    path.write_bytes(line_of(ROWS[0]) + line + line_of(ROWS[1]))
+    with pytest.raises(BadData, match=r"predictions\.jsonl, line 2: not a row .* made again"):
+        read_rows(path)
+
+
+def test_a_missing_or_damaged_object(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with pytest.raises(MissingFile, match=r"no run there: .*run\.json is missing"):
+        read_json(path)
+    path.write_text("{")
+    with pytest.raises(BadData, match=r"run\.json: not JSON"):
+        read_json(path)
+    path.write_text('{"settings": 1}')
+    assert read_json(path, "settings") == {"settings": 1}
+    with pytest.raises(BadData, match=r"it should hold settings, notes\); restore it"):
+        read_json(path, "settings", "notes")
+    path.write_text("[]")
+    with pytest.raises(BadData, match="not a run's"):
+        read_json(path)
+
+
+def test_an_appender_keeps_what_is_to_be_kept_and_adds(tmp_path: Path) -> None:
+    path = tmp_path / "predictions.jsonl"
+    path.write_bytes(line_of(ROWS[1]) + b'{"id": "torn')
+    appender = Appender(path, ROWS[:1])
+    assert read_rows(path) == ROWS[:1]
+    appender.add(ROWS[1])
+    assert read_rows(path) == ROWS, "on file as soon as it is added"
+    appender.close()

@@ -1,0 +1,84 @@
+"""What is shown while a run is under way: running means, a line each tenth, a bar on a terminal, or nothing."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from blendfilter.evaluation import progress
+from blendfilter.evaluation.progress import Bar, Lines, Running, Silent, progress_for
+
+
+def row(em: float, error: Any = None) -> dict[str, Any]:
+    return {"em": em, "f1": em / 2, "error": error}
+
+
+def test_running_means_are_over_what_was_seen() -> None:
+    running = Running(["em", "f1"])
+    assert running.text() == "EM 0.0  F1 0.0  0 tokens"
+    running.add(row(1.0), 4000)
+    running.add(row(0.0), 5999)
+    running.add(row(0.0, {"kind": "timeout"}), 1)
+    assert running.text() == "EM 33.3  F1 16.7  10k tokens  1 error"
+    running.add(row(0.0, {"kind": "timeout"}), 9_990_000)
+    assert running.text() == "EM 25.0  F1 12.5  10.0M tokens  2 errors"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"), [(0, "0"), (9999, "9999"), (10_000, "10k"), (312_400, "312k"), (12_000_000, "12.0M")]
+)
+def test_tokens_in_few_characters(tokens: int, text: str) -> None:
+    running = Running([])
+    running.add(row(0), tokens)
+    assert running.text() == f"{text} tokens"
+
+
+def test_lines_come_each_tenth_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(["em"])
+    lines.start(total=43, done=0)
+    for _ in range(43):
+        lines.advance(row(1.0), 10)
+    lines.stop()
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in told] == [f"{n}/43" for n in [*range(4, 43, 4), 43]]
+    assert told[0].endswith("EM 100.0  40 tokens")
+    assert all(" questions  " in line and "/s  " in line for line in told)
+
+
+def test_lines_count_what_earlier_sittings_did(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(["em"])
+    lines.start(total=10, done=7)
+    lines.advance(row(0.0), 1)
+    assert capsys.readouterr().err.startswith("8/10 questions  ")
+
+
+def test_a_bar_moves_and_leaves_its_last_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    bar = Bar(["em"])
+    monkeypatch.setattr(bar.bar.live, "console", Console(file=out, width=120, force_terminal=True, color_system=None))
+    bar.start(total=4, done=1)
+    for em in (1.0, 0.0, 0.0):
+        bar.advance(row(em), 500)
+    bar.stop()
+    assert "4/4" in out.getvalue()
+    assert "EM 33.3  1500 tokens" in out.getvalue()
+    assert "/s" in out.getvalue()
+
+
+def test_which_one_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(progress_for(["em"], show=False), Silent)
+    assert isinstance(progress_for(["em"]), Lines), "a test's output is no terminal"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert isinstance(progress_for(["em"]), Bar)
+
+
+def test_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    silent: progress.Progress = Silent()
+    silent.start(3, 0)
+    silent.advance(row(1.0), 1)
+    silent.stop()
+    assert capsys.readouterr() == ("", "")

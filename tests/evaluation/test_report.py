@@ -1,0 +1,135 @@
+"""The report of a run made by hand, word for word; nothing in it is cut, coloured or read as markup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blendfilter import Run
+from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, write_json, write_rows
+from blendfilter.evaluation.losses import LOSSES
+from blendfilter.evaluation.report import OFFLINE, report_text
+from blendfilter.journal import Journal
+from blendfilter.modules.base import FLAGS
+
+A, B, C = (letter * 32 for letter in "abc")
+SIGNATURE = "hotpotqa EM 50.0 ± 50.0 | n:2|data:dev[1].jsonl/0123|method:blendfilter|lm:m|retriever:bm25/feed|k:5|v0"
+REFUSED = "the key [key] and the tag [/red] stand as they are"
+
+
+def call(key: str, stage: str, **more: Any) -> dict[str, Any]:
+    counts = {"tokens_in": 1200, "tokens_out": 30, "tokens_cached": 600, "seconds": 0.5, "attempts": 1, "cost": 0.01}
+    return {"key": key, "kind": "call", "stage": stage, **counts, **more}
+
+
+def made(folder: Path, *, lm: str = "m", errors: int = 1, retrieval: bool = True) -> Run:
+    """A run of two questions: one right, one (or more) that ended in an error."""
+    folder.mkdir()
+    measures = {"recall": 0.75, "precision": 0.3, "s_precision": 0.0}
+    write_json(
+        folder / METRICS,
+        {
+            "n": 2,
+            "metrics": {"em": {"value": 0.5, "low": 0.0, "high": 1.0}},
+            "retrieval": {"q": measures, "kept": {**measures, "recall": 0.5}} if retrieval else {},
+            "flags": {**dict.fromkeys([*FLAGS, "errors"], 0), "cut_reply": 3, "errors": errors},
+            "losses": dict.fromkeys(LOSSES, 0) | {"right": 1, "not_retrieved": 1},
+            "signature": SIGNATURE,
+        },
+    )
+    write_json(folder / RUN, {"settings": {"lm": {"name": lm}}})
+    failed = {"error": {"kind": "timeout", "stage": "check", "message": REFUSED}, "calls": [["external", C]]}
+    rows = [{"id": "q-0", "error": None, "calls": [["external", A], ["ids", B]]}]
+    write_rows(folder / PREDICTIONS, [*rows, *({"id": f"q-{n}", **failed} for n in range(1, errors + 1))])
+    with Journal(folder) as journal:
+        journal.append(call(A, "external"), call(B, "ids", cost=None, attempts=3, seconds=0.25), call(C, "external"))
+    return Run(folder)
+
+
+def test_a_report_word_for_word(tmp_path: Path) -> None:
+    assert report_text(made(tmp_path / "run"), width=90).splitlines() == GOLDEN.splitlines()
+
+
+GOLDEN = """\
+hotpotqa EM 50.0 ± 50.0 | n:2|data:dev[1].jsonl/0123|method:blendfilter|lm:m|retriever:bm25/feed|k:5|v0
+Scores over 2 questions, in %
+
+ metric   value   95 % interval
+ ──────────────────────────────
+ em        50.0    0.0 to 100.0
+
+Gold titles, in %
+
+ query                 recall   precision   S-precision
+ ──────────────────────────────────────────────────────
+ q                       75.0        30.0           0.0
+ kept for the answer     50.0        30.0           0.0
+
+Where questions are lost
+
+                               questions      %
+ ──────────────────────────────────────────────
+ gold not retrieved                    1   50.0
+ retrieved and filtered away           0    0.0
+ kept and answered wrong               0    0.0
+ right                                 1   50.0
+ right without gold                    0    0.0
+
+Events: cut_reply 3, errors 1
+
+Ledger
+
+                           a     tokens              tokens                 s a
+ stage      calls   question         in   cached        out   retries      call      cost
+ ────────────────────────────────────────────────────────────────────────────────────────
+ external       2       1.00      2,400    1,200         60         0     0.500   $0.0200
+ ids            1       0.50      1,200      600         30         2     0.250         -
+ total          3       1.50      3,600    1,800         90         2     0.417         -
+
+Errors (1); the same command again asks these questions again
+
+ question   stage
+ ──────────────────────────────────────────────────────────────────────────────
+ q-1        check   timeout: the key [key] and the tag [/red] stand as they are
+
+"""
+
+
+def test_the_offline_reader_is_named_for_what_it_is(tmp_path: Path) -> None:
+    assert OFFLINE in report_text(made(tmp_path / "offline", lm="offline"))
+    assert OFFLINE not in report_text(made(tmp_path / "model"))
+
+
+def test_the_headline_is_never_cut(tmp_path: Path) -> None:
+    assert report_text(made(tmp_path / "run"), width=40).splitlines()[0] == SIGNATURE
+
+
+@pytest.mark.parametrize("width", [60, 100, 200])
+def test_brackets_in_messages_are_no_markup(tmp_path: Path, width: int) -> None:
+    told = " ".join(report_text(made(tmp_path / "run"), width=width).split())
+    assert "[key]" in told
+    assert "[/red]" in told
+    assert "dev[1].jsonl" in told
+
+
+def test_parts_without_figures_are_left_out(tmp_path: Path) -> None:
+    told = report_text(made(tmp_path / "run", errors=0, retrieval=False))
+    assert "Gold titles" not in told
+    assert "Errors (" not in told
+
+
+def test_many_errors_are_counted(tmp_path: Path) -> None:
+    told = report_text(made(tmp_path / "run", errors=13), width=120)
+    assert "Errors (13)" in told
+    assert told.count("timeout: ") == 10
+    assert "and 3 more" in told
+
+
+def test_a_report_is_the_runs_own(tmp_path: Path) -> None:
+    run = made(tmp_path / "run")
+    assert run.report() == report_text(run)
+    before = {path.name: path.read_bytes() for path in run.folder.iterdir()}
+    run.report()
+    assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before, "reading writes nothing"

@@ -1,0 +1,182 @@
+"""A question's row, from predictions of every shape; each figure worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import dspy
+import pytest
+
+from blendfilter.context import CallNote
+from blendfilter.errors import BadArgument, ModelError
+from blendfilter.evaluation.rows import answered, failed
+from blendfilter.modules.base import FLAGS, Branch
+from blendfilter.records import Passage, Question
+from blendfilter.tasks import TASKS
+
+HOTPOT, STRATEGY = TASKS["hotpotqa"], TASKS["strategyqa"]
+PIER, HARROW, FAIR = (Passage(name[0], name, f"About {name}.") for name in ("pier", "harrow", "fair"))
+QUESTION = Question("q1", "Where was its designer born?", ("Ormskerry",), ("pier", "harrow"), (("pier", "harrow"),))
+NO_FLAGS = dict.fromkeys(FLAGS, 0)
+NOTES = [CallNote("external", "a" * 32), CallNote("ids", "b" * 32, "cut_reply")]
+
+
+def blended(answer: str = "Ormskerry", **fields: Any) -> dspy.Prediction:
+    """q brings the pier and the fair and keeps the pier; q_ex brings harrow, kept; together the gold and no more."""
+    branches = {
+        "q": Branch([PIER, FAIR], [PIER], "ids", "why"),
+        "q_ex": Branch([HARROW], [HARROW], "unparseable"),
+    }
+    given = {"queries": {"q": "Where?", "q_ex": "Harrow. Where?"}, "branches": branches, "knowledge": [PIER, HARROW]}
+    return dspy.Prediction(answer=answer, **{**given, **fields})
+
+
+def row(prediction: Any, question: Question = QUESTION, notes: list[CallNote] = NOTES) -> dict[str, Any]:
+    return answered(HOTPOT, question, prediction, notes)
+
+
+def test_a_whole_row() -> None:
+    assert row(blended()) == {
+        "id": "q1",
+        "question": "Where was its designer born?",
+        "golden_answers": ["Ormskerry"],
+        "gold_titles": ["pier", "harrow"],
+        "answer": "Ormskerry",
+        "em": 1.0,
+        "f1": 1.0,
+        "correct": True,
+        "queries": {"q": "Where?", "q_ex": "Harrow. Where?"},
+        "branches": {
+            "q": {"retrieved": ["p", "f"], "kept": ["p"], "ids_read": "ids"},
+            "q_ex": {"retrieved": ["h"], "kept": ["h"], "ids_read": "unparseable"},
+        },
+        "knowledge": ["p", "h"],
+        "retrieval": {
+            "q": {"recall": 0.5, "precision": 0.5, "s_precision": 0.0},
+            "q_ex": {"recall": 0.5, "precision": 1.0, "s_precision": 0.0},
+            "union": {"recall": 1.0, "precision": 0.666667, "s_precision": 0.0},
+            "kept": {"recall": 1.0, "precision": 1.0, "s_precision": 1.0},
+        },
+        "loss": "right",
+        "calls": [["external", "a" * 32], ["ids", "b" * 32]],
+        "flags": NO_FLAGS | {"cut_reply": 1},
+        "error": None,
+    }
+
+
+def test_a_row_is_json() -> None:
+    assert json.loads(json.dumps(row(blended()))) == row(blended())
+
+
+def test_scores_are_kept_to_six_decimals() -> None:
+    """One word of two in three: precision 1/2, recall 1/3, F1 = 2 * 1/2 * 1/3 / (5/6) = 0.4."""
+    question = Question("q", "?", ("red stone bridge",))
+    told = row(dspy.Prediction(answer="red house"), question)
+    assert (told["em"], told["f1"], told["correct"]) == (0.0, 0.4, False)
+    third = row(dspy.Prediction(answer="red"), Question("q", "?", ("red a b c d e",)))
+    assert third["f1"] == 0.333333, "'a' is an article: one of five words, 2 * 1 * 1/5 / (6/5)"
+
+
+def test_the_leading_metric_says_what_is_correct() -> None:
+    question = Question("q", "Is it?", ("yes",))
+    told = answered(STRATEGY, question, dspy.Prediction(answer="Yes, it is."), [])
+    assert (told["accuracy"], told["correct"], "em" in told) == (1.0, True, False)
+
+
+@pytest.mark.parametrize(("answer", "lost"), [("Ormskerry", "right_without_gold"), ("Tavenby", "filtered_away")])
+def test_losses_follow_knowledge_and_branches(answer: str, lost: str) -> None:
+    assert row(blended(answer, knowledge=[PIER]))["loss"] == lost
+
+
+def test_flags_of_the_method_win_over_those_counted_here() -> None:
+    told = row(blended(flags={"unparseable_ids": 2, "cut_reply": 1}))
+    assert told["flags"] == NO_FLAGS | {"unparseable_ids": 2, "cut_reply": 1}
+    noted = [CallNote("a", "0" * 32, "empty_reply"), CallNote("a", "1" * 32, "empty_reply"), CallNote("b", "2" * 32)]
+    assert row(dspy.Prediction(answer="x"), notes=noted)["flags"] == NO_FLAGS | {"empty_reply": 2}
+
+
+@pytest.mark.parametrize(
+    "prediction",
+    [
+        dspy.Prediction(answer="Ormskerry"),
+        dspy.Example(answer="Ormskerry"),
+        {"answer": "Ormskerry"},
+        SimpleNamespace(answer="Ormskerry"),
+        "Ormskerry",
+    ],
+)
+def test_the_least_a_module_may_give(prediction: Any) -> None:
+    told = row(prediction)
+    assert (told["answer"], told["em"]) == ("Ormskerry", 1.0)
+    assert told["queries"] == told["branches"] == told["retrieval"] == {}
+    assert told["knowledge"] == []
+    assert told["loss"] == "right_without_gold"
+
+
+@pytest.mark.parametrize(("answer", "text"), [(None, ""), (0, "0"), (False, "False"), (1871, "1871")])
+def test_an_answer_of_another_type_is_read_as_text(answer: Any, text: str) -> None:
+    assert row(dspy.Prediction(answer=answer))["answer"] == text
+
+
+@pytest.mark.parametrize("prediction", [None, dspy.Prediction(reply="x"), {"reply": "x"}, 7])
+def test_no_answer_at_all_is_said_and_not_scored(prediction: Any) -> None:
+    with pytest.raises(BadArgument, match=r"without an answer: return dspy\.Prediction\(answer=…\)"):
+        row(prediction)
+
+
+@pytest.mark.parametrize(
+    "knowledge",
+    [
+        [PIER, HARROW],
+        ["pier | About pier.", "harrow | About harrow."],
+        [{"title": "pier", "text": "About pier."}, {"title": "harrow", "text": "About harrow."}],
+        [SimpleNamespace(long_text="pier | About pier."), {"contents": '"harrow"\nAbout harrow.'}],
+    ],
+)
+def test_knowledge_of_any_shape_is_measured_by_its_titles(knowledge: list[Any]) -> None:
+    told = row(dspy.Prediction(answer="x", knowledge=knowledge))
+    whole = {"recall": 1.0, "precision": 1.0, "s_precision": 1.0}
+    assert told["retrieval"] == {"union": whole, "kept": whole}
+    assert len(told["knowledge"]) == 2
+    assert told["loss"] == "answered_wrong"
+
+
+def test_knowledge_that_is_none_is_refused() -> None:
+    with pytest.raises(BadArgument, match="cannot read a int as a passage"):
+        row(dspy.Prediction(answer="x", knowledge=[7]))
+
+
+def test_unknown_gold_is_not_measured() -> None:
+    told = row(blended("x"), Question("q", "?", ("y",)))
+    assert told["retrieval"] == {}
+    assert told["loss"] == "answered_wrong"
+
+
+def test_an_annotator_is_enough() -> None:
+    question = Question("q", "?", ("x",), ("pier", "tower"), (("tower",), ("pier",)))
+    assert row(blended(), question)["retrieval"]["kept"] == {"recall": 1.0, "precision": 0.5, "s_precision": 0.0}
+
+
+def test_the_row_of_an_error() -> None:
+    error = ModelError("9 tokens too many", kind="context_too_long", stage="check")
+    notes = [
+        CallNote("external", "a" * 32),
+        CallNote("check", "c" * 32, "error"),
+        CallNote("t", "d" * 32, "empty_reply"),
+    ]
+    told = failed(HOTPOT, QUESTION, error, notes)
+    assert list(told) == list(row(blended())), "the same fields in the same order"
+    assert told["error"] == {"kind": "context_too_long", "stage": "check", "message": "9 tokens too many"}
+    assert (told["answer"], told["em"], told["f1"], told["correct"]) == (None, 0.0, 0.0, False)
+    assert told["calls"] == [["external", "a" * 32], ["t", "d" * 32]], "what was paid for, not what failed"
+    assert told["flags"] == NO_FLAGS | {"empty_reply": 1}
+    assert told["loss"] == "not_retrieved"
+
+
+def test_the_row_of_a_users_mistake() -> None:
+    told = failed(STRATEGY, Question("q", "?", ("yes",)), ZeroDivisionError("division by zero"), [])
+    assert told["error"] == {"kind": "ZeroDivisionError", "stage": "", "message": "division by zero"}
+    assert told["accuracy"] == 0.0
+    assert told["loss"] == "answered_wrong", "nothing can be missing where no gold is known"

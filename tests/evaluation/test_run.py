@@ -1,0 +1,133 @@
+"""A run read back: rows, metrics, losses, frame; and `compare` over runs as they lie in their folders."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_world import CountingEngine
+
+from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, compare, evaluate, load
+from blendfilter.errors import BadArgument, MissingExtra, MissingFile, RunMismatch
+from blendfilter.evaluation.comparison import NO_P_VALUE
+from blendfilter.evaluation.losses import LOSSES
+from blendfilter.resources import sample
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """Three methods over the same eight questions, one of them with a model that is not the offline reader."""
+    folder, index = tmp_path_factory.mktemp("runs"), BM25.build(sample("corpus.jsonl"))
+    questions = load("hotpotqa", "sample", limit=8)
+
+    def run(name: str, method: Any, lm: Any, asked: Any = questions) -> Run:
+        return evaluate(method, asked, lm=lm, run=folder / name, progress=False)
+
+    return {
+        "direct": run("direct", Direct(index), "offline"),
+        "blend": run("blend", BlendFilter(index), "offline"),
+        "cot": run("cot", ChainOfThought(index), CountingEngine().lm()),
+        "silly": run("silly", Direct(index), CountingEngine(reply=lambda _: "no idea").lm()),
+        "fewer": run("fewer", Direct(index), "offline", questions[:5]),
+        "other": run("other", Direct(index), "offline", load("qa", "sample", limit=8)),
+    }
+
+
+def test_a_run_reads_its_folder(runs: dict[str, Run]) -> None:
+    run = Run(runs["blend"].folder)
+    assert run.name == "blend"
+    assert run.finished
+    assert run.offline
+    assert not runs["cot"].offline
+    assert run.errors == 0
+    assert len(run.rows) == run.metrics["n"] == 8
+    assert run.settings == json.loads((run.folder / "run.json").read_text())["settings"]
+    assert repr(run) == f"<run blend: {run.metrics['signature']}>"
+    assert run.metrics["signature"] in run._repr_html_().replace("&#x27;", "'")
+
+
+def test_losses_add_up(runs: dict[str, Run]) -> None:
+    losses = runs["blend"].losses()
+    assert list(losses) == list(LOSSES)
+    assert sum(losses.values()) == 8
+    right = sum(row["correct"] for row in runs["blend"].rows)
+    assert losses["right"] + losses["right_without_gold"] == right
+
+
+def test_a_frame_has_a_row_a_question(runs: dict[str, Run]) -> None:
+    frame = runs["blend"].frame()
+    assert list(frame.index) == [row["id"] for row in runs["blend"].rows]
+    assert frame["em"].mean() == pytest.approx(runs["blend"].metrics["metrics"]["em"]["value"])
+    assert {"question", "answer", "queries", "knowledge", "loss"} <= set(frame.columns)
+
+
+def test_a_frame_without_pandas_says_what_to_install(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    importing = builtins.__import__
+
+    def without_pandas(name: str, *rest: Any) -> Any:
+        if name == "pandas":
+            raise ImportError(name)
+        return importing(name, *rest)
+
+    monkeypatch.delitem(sys.modules, "pandas", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without_pandas)
+    with pytest.raises(MissingExtra, match=r"pip install 'blendfilter\[notebook\]'"):
+        runs["blend"].frame()
+
+
+def test_a_run_that_is_not_there_or_not_finished(runs: dict[str, Run], tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match=r"no run folder at .*gone"):
+        Run(tmp_path / "gone")
+    with pytest.raises(MissingFile, match="no run there"):
+        Run(tmp_path)
+    for name in ("run.json", "predictions.jsonl"):
+        (tmp_path / name).write_bytes((runs["blend"].folder / name).read_bytes())
+    half = Run(tmp_path)
+    assert not half.finished
+    assert repr(half).endswith(": not finished>")
+    for ask in (lambda: half.rows, lambda: half.metrics, half.losses, lambda: half.errors):
+        with pytest.raises(MissingFile, match="8 of 8 questions are answered; run the same command again"):
+            ask()
+
+
+def test_runs_are_compared_with_the_first(runs: dict[str, Run]) -> None:
+    compared = compare(runs["silly"], runs["cot"])
+    assert (compared.baseline, compared.n) == ("silly", 8)
+    assert [(row.run, row.measure) for row in compared.rows] == [
+        (run, measure) for run in ("silly", "cot") for measure in ("em", "f1", "correct")
+    ]
+    correct = compared.rows[-1]
+    right = [row["correct"] for row in runs["cot"].rows]
+    assert (correct.won, correct.lost) == (sum(right), 0)
+    assert correct.p is not None
+    assert compare(runs["silly"].folder, str(runs["cot"].folder)).as_dict() == compared.as_dict()
+    assert {row.measure for row in compare(runs["silly"], runs["cot"], metrics=["f1"]).rows} == {"f1", "correct"}
+
+
+@pytest.mark.parametrize("names", [("direct", "blend"), ("cot", "direct"), ("cot", "silly", "blend")])
+def test_no_p_value_where_the_offline_reader_took_part(runs: dict[str, Run], names: tuple[str, ...]) -> None:
+    compared = compare(*(runs[name] for name in names))
+    assert not compared.p_values
+    assert all(row.p is None and row.p_holm is None and row.smallest is None for row in compared.rows)
+    assert all(row.difference is not None for row in compared.rows if row.run != names[0])
+    assert NO_P_VALUE in str(compared)
+    assert "p:" not in str(compared).replace(NO_P_VALUE, "")
+
+
+def test_two_names_alike_are_told_apart(runs: dict[str, Run]) -> None:
+    compared = compare(runs["cot"], runs["cot"].folder)
+    assert list(dict.fromkeys(row.run for row in compared.rows)) == ["cot", "cot (2)"]
+    assert all(row.difference in (None, 0.0) for row in compared.rows)
+
+
+def test_what_cannot_be_compared(runs: dict[str, Run]) -> None:
+    with pytest.raises(BadArgument, match="at least two runs, got 1"):
+        compare(runs["cot"])
+    with pytest.raises(RunMismatch, match=r"different questions: 'sw-q-005' and 2 more only in 'direct'"):
+        compare(runs["direct"], runs["fewer"])
+    with pytest.raises(RunMismatch, match="'direct' is hotpotqa, 'other' is qa"):
+        compare(runs["direct"], runs["other"])

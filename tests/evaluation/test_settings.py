@@ -1,0 +1,158 @@
+"""What a run's settings hold, what counts as another program, and what is refused before any call."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from scripted import ScriptedLM
+
+from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Passage, Prompts, as_retriever, connect, load
+from blendfilter.asking import Wording
+from blendfilter.errors import BadData, Leak, RunMismatch
+from blendfilter.evaluation.settings import (
+    check_leak,
+    check_prompts,
+    check_same,
+    program_digest,
+    retrievers_of,
+    settings_of,
+    versions,
+)
+from blendfilter.tasks import Questions
+
+INDEX = BM25.build([Passage("a", "Orm Pier", "A pier."), Passage("b", "Fell", "A hill.")])
+
+
+@pytest.fixture
+def questions() -> Questions:
+    return load("qa", [{"id": "one", "question": "Which pier?", "answer": "Orm Pier"}])
+
+
+def settings(method: dspy.Module, questions: Questions, **options: Any) -> dict[str, Any]:
+    return settings_of(method, questions, options.pop("lm", ScriptedLM([])), **{"seed": 0, **options})
+
+
+def test_settings_are_json_without_place_or_haste(questions: Questions) -> None:
+    told = settings(BlendFilter(INDEX), questions)
+    assert json.loads(json.dumps(told)) == told
+    assert told == settings(BlendFilter(INDEX), questions)
+    assert not re.search(r"address|concurrency|http|127\.0|path", json.dumps(told))
+
+
+def test_the_models_settings_are_named_without_its_key() -> None:
+    questions = load("qa", [{"question": "?", "answer": "x"}])
+    lm = connect(
+        "llama", api_base="http://127.0.0.1:9/v1", api_key="sk-secret-123", label="b", thinking=False, top_p=0.9
+    )
+    told = settings(Direct(INDEX), questions, lm=lm)["lm"]
+    assert told["name"] == "llama"
+    assert told["label"] == "b"
+    assert told["endpoint"] == "chat"
+    assert told["options"]["thinking"] is False
+    assert told["parameters"] == {"temperature": 0.0, "top_p": 0.9}
+    assert "sk-secret" not in json.dumps(told)
+    assert "127.0.0.1" not in json.dumps(told)
+    plain = settings(Direct(INDEX), questions, lm=connect("llama", api_base="http://127.0.0.1:9/v1"))["lm"]
+    assert plain == {"name": "llama", "endpoint": "chat", "parameters": {"temperature": 0.0}}
+
+
+def test_a_method_is_called_by_its_name(questions: Questions) -> None:
+    assert settings(Direct(), questions)["method"]["name"] == "direct"
+    assert settings(ChainOfThought(INDEX), questions)["method"]["name"] == "cot-retrieval"
+    assert settings(dspy.Predict("question -> answer"), questions)["method"] == {
+        "name": "dspy.predict.predict:Predict",
+        "arguments": {},
+        "program": program_digest(dspy.Predict("question -> answer")),
+    }
+    assert settings(Direct(), questions, name="mine")["method"]["name"] == "mine"
+
+
+def test_a_program_is_its_instructions_demonstrations_and_templates(tmp_path: Path) -> None:
+    """Whatever shapes a prompt changes the digest; models, and a copy of the same program, do not."""
+    plain = program_digest(BlendFilter(INDEX))
+    assert re.fullmatch("[0-9a-f]{12}", plain)
+    assert program_digest(BlendFilter(INDEX).deepcopy()) == plain
+    with_model = BlendFilter(INDEX)
+    with_model.set_lm(ScriptedLM([]))
+    assert program_digest(with_model) == plain
+    demos, instructed = BlendFilter(INDEX), BlendFilter(INDEX)
+    demos.answering.answer.demos = []
+    asking = instructed.select.check
+    asking.signature = asking.signature.with_instructions("Be strict.")
+    (tmp_path / "blendfilter").mkdir()
+    own = Prompts()["blendfilter/check"].path.read_text()
+    (tmp_path / "blendfilter/check.j2").write_text(own + "\n{# changed #}")
+    overridden = BlendFilter(INDEX, prompts=Prompts(tmp_path))
+    digests = [plain, *map(program_digest, (demos, instructed, overridden, BlendFilter(INDEX, task="strategyqa")))]
+    assert len(set(digests)) == 5
+
+
+def test_every_index_is_found_once_in_order() -> None:
+    other = as_retriever(lambda query, k: [], fingerprint="0123456789abcdef")
+
+    class Two(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = other
+            self.inner = BlendFilter(INDEX)
+            self.again = INDEX
+
+    assert retrievers_of(Two()) == [other, INDEX]
+    assert retrievers_of(Direct()) == []
+
+
+def test_versions_name_what_answers_depend_on() -> None:
+    assert set(versions()) == {"blendfilter", "python", "dspy", "openai", "bm25s"}
+
+
+@pytest.mark.parametrize("written", ["Which pier?", "  which PIER ", "The which pier!?"])
+def test_a_demonstration_among_the_questions(written: str, questions: Questions) -> None:
+    method = ChainOfThought(INDEX)
+    check_leak(method, questions)
+    method.answering.answer.demos = [dspy.Example(question=written, reasoning="…")]
+    with pytest.raises(Leak, match=r"question 'one' \('Which pier\?'\) is also a demonstration of 'answering.answer'"):
+        check_leak(method, questions)
+
+
+def test_every_task_s_own_demonstrations_are_watched() -> None:
+    for task in ("hotpotqa", "twowiki", "strategyqa"):
+        for demo in Wording.of(task).demos:
+            asked = load("qa", [{"question": demo.question, "answer": "x"}])
+            with pytest.raises(Leak):
+                check_leak(BlendFilter(INDEX, task=task), asked)
+
+
+def test_what_differs_is_said_by_its_path() -> None:
+    stored = {"a": {"b": 1, "c": [1]}, "d": "x", "gone": 2}
+    check_same(stored, {"d": "x", "a": {"c": [1], "b": 1}, "gone": 2}, "runs/x")
+    with pytest.raises(RunMismatch) as told:
+        check_same(stored, {"a": {"b": 2, "c": [1]}, "d": "x", "new": None}, "runs/x")
+    assert str(told.value) == (
+        "runs/x holds a run with other settings: a.b was 1, now 2; gone was 2, now None. "
+        "Give this run another folder (and --reuse that one, to pay only for what is new)"
+    )
+
+
+def test_many_differences_are_counted() -> None:
+    with pytest.raises(RunMismatch, match=r"a was 0, now 1; b was 0, now 1; c was 0, now 1; and 2 more\. Give"):
+        check_same(dict.fromkeys("abcde", 0), dict.fromkeys("abcde", 1), "x")
+
+
+def test_templates_are_tried_before_any_call(tmp_path: Path) -> None:
+    for task in ("hotpotqa", "twowiki", "strategyqa"):
+        for method in (
+            Direct(task=task),
+            ChainOfThought(task=task),
+            Direct(INDEX, task=task),
+            BlendFilter(INDEX, task=task),
+        ):
+            check_prompts(method)
+    check_prompts(dspy.ChainOfThought("question -> answer"))
+    (tmp_path / "direct.j2").write_text("{{ instructions }} {% for d in demos %}{{ d.resoning }}{% endfor %}")
+    with pytest.raises(BadData, match=r"direct\.j2: .*resoning"):
+        check_prompts(Direct(prompts=Prompts(tmp_path)))

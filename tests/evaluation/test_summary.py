@@ -1,0 +1,124 @@
+"""`metrics.json` from rows made by hand: means, flags, losses and the signature line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import blendfilter
+from blendfilter.evaluation.ledger import Entry
+from blendfilter.evaluation.losses import LOSSES
+from blendfilter.evaluation.statistics import bootstrap_interval
+from blendfilter.evaluation.summary import signature, summarise
+from blendfilter.modules.base import FLAGS
+
+SETTINGS: dict[str, Any] = {
+    "task": "hotpotqa",
+    "metrics": ["em", "f1"],
+    "data": {"source": "dev.jsonl", "fingerprint": "0123456789abcdef", "n": 4},
+    "method": {"name": "blendfilter", "arguments": {"k": 5, "without": "", "filter": "X"}, "program": "cafe"},
+    "lm": {"name": "m"},
+    "retrievers": [{"kind": "bm25", "fingerprint": "feed"}],
+    "seed": 3,
+}
+
+
+def measured(recall: float, precision: float, s_precision: float = 0.0) -> dict[str, float]:
+    return {"recall": recall, "precision": precision, "s_precision": s_precision}
+
+
+def row(em: float, loss: str, *, retrieval: dict[str, Any], gold: bool = True, **more: Any) -> dict[str, Any]:
+    return {
+        "em": em,
+        "f1": em,
+        "loss": loss,
+        "retrieval": retrieval,
+        "gold_titles": ["A"] if gold else [],
+        "flags": {},
+        "error": None,
+        **more,
+    }
+
+
+ROWS = [
+    row(1.0, "right", retrieval={"q": measured(1, 0.2), "kept": measured(1, 1, 1)}, flags={"explicit_none": 2}),
+    row(0.0, "filtered_away", retrieval={"q": measured(0.5, 0.2), "kept": measured(0, 0)}, flags={"query_cut": 1}),
+    row(0.0, "not_retrieved", retrieval={}, error={"kind": "timeout"}, flags={"explicit_none": 1}),
+    row(1.0, "right", retrieval={}, gold=False),
+]
+
+
+def summary(rows: list[dict[str, Any]] = ROWS, **settings: Any) -> dict[str, Any]:
+    entries = {"ids": Entry(2, 10, 4), "total": Entry(2, 10, 4, 0.5)}
+    return summarise(rows, settings={**SETTINGS, **settings}, entries=entries, seed=3)
+
+
+def test_scores_are_means_with_seeded_intervals() -> None:
+    em = summary()["metrics"]["em"]
+    told = bootstrap_interval([1, 0, 0, 1], seed=3)
+    assert em == {"value": 0.5, "low": round(told.low, 6), "high": round(told.high, 6)}
+    assert em["low"] < 0.5 < em["high"]
+    assert summary() == summary()
+
+
+def test_retrieval_is_the_mean_over_questions_whose_gold_is_known() -> None:
+    """Three such questions; the one that failed retrieved nothing and counts as 0: recall of q = (1 + .5 + 0) / 3."""
+    assert summary()["retrieval"] == {
+        "q": measured(0.5, 0.133333),
+        "kept": measured(0.333333, 0.333333, 0.333333),
+    }
+
+
+def test_variants_stand_in_the_order_of_the_pipeline_and_others_behind() -> None:
+    names = ("kept", "hop2", "q_in", "union", "q", "q_ex")
+    rows = [row(1.0, "right", retrieval={name: measured(1, 1) for name in names})]
+    assert list(summary(rows)["retrieval"]) == ["q", "q_ex", "q_in", "union", "kept", "hop2"]
+
+
+def test_no_gold_no_retrieval() -> None:
+    assert summary([row(1.0, "right", retrieval={}, gold=False)])["retrieval"] == {}
+
+
+def test_events_and_losses_are_counted_and_all_named() -> None:
+    told = summary()
+    assert told["flags"] == dict.fromkeys(FLAGS, 0) | {"explicit_none": 3, "query_cut": 1, "errors": 1}
+    assert list(told["flags"])[-1] == "errors"
+    assert list(told["losses"]) == list(LOSSES)
+    assert told["losses"] == dict.fromkeys(LOSSES, 0) | {"right": 2, "filtered_away": 1, "not_retrieved": 1}
+
+
+def test_the_ledger_is_stored_by_stage() -> None:
+    assert summary()["ledger"] == {
+        "ids": {"calls": 2, "tokens_in": 10, "tokens_out": 4, "cost": None},
+        "total": {"calls": 2, "tokens_in": 10, "tokens_out": 4, "cost": 0.5},
+    }
+
+
+def test_the_head_says_what_was_done() -> None:
+    told = summary()
+    assert list(told)[:3] == ["task", "method", "n"]
+    assert (told["task"], told["method"], told["n"]) == ("hotpotqa", "blendfilter", 4)
+
+
+def test_the_signature_is_the_headline_with_its_recipe() -> None:
+    metrics = {"em": {"value": 0.462, "low": 0.42, "high": 0.504}, "f1": {}}
+    assert signature(SETTINGS, metrics, 500) == (
+        "hotpotqa EM 46.2 ± 4.2 | n:500|data:dev.jsonl/0123456789abcdef|method:blendfilter|lm:m|retriever:bm25/feed"
+        f"|k:5|program:cafe|seed:3|v{blendfilter.__version__}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"retrievers": []}, "|retriever:none|"),
+        ({"retrievers": [{"kind": "a", "fingerprint": "1"}, {"kind": "b", "fingerprint": "2"}]}, "|retriever:a/1+b/2|"),
+        ({"method": {"name": "x", "arguments": {"k": 2, "without": "q_in"}, "program": "p"}}, "|k:2|without:q_in|"),
+        ({"method": {"name": "mine:M", "arguments": {}, "program": "p"}}, "|retriever:bm25/feed|program:p|"),
+    ],
+)
+def test_the_signature_names_what_changes_results(change: dict[str, Any], said: str) -> None:
+    assert said in summary(**change)["signature"]
+    assert "accuracy" not in summary()["signature"].lower()
+    assert summary(metrics=["f1"])["signature"].startswith("hotpotqa F1 50.0 ± ")

@@ -1,0 +1,106 @@
+"""A trace reads as the pipeline went: queries, what each brought, what was kept and why, the answer."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import dspy
+import pytest
+from scripted import ScriptedLM
+
+from blendfilter import BlendFilter, Direct, Passage, as_retriever
+from blendfilter.evaluation.trace import reasons_of, trace_text
+from blendfilter.modules.base import Branch
+
+PIER = Passage("p", "Orm Pier", "Orm Pier is a pier in Tavenby.")
+FAIR = Passage("f", "Fair", "The fair is on the pier.")
+
+
+def test_a_whole_trace() -> None:
+    prediction = dspy.Prediction(
+        answer="Tavenby",
+        reasoning="The pier is in Tavenby.\nSo the answer is Tavenby.",
+        knowledge=[PIER],
+        queries={"q": "Where is Orm Pier?", "q_ex": "It is in Tavenby. Where is Orm Pier?", "q_in": "A pier. Where?"},
+        branches={
+            "q": Branch([PIER, FAIR], [PIER], "ids", "Knowledge 1 is irrelevant.\nknowledge 0: it names the pier"),
+            "q_ex": Branch([FAIR], [FAIR], "unparseable", "hm"),
+            "q_in": Branch([], [], "empty"),
+        },
+        flags={"unparseable_ids": 1, "cut_reply": 0},
+        calls=[("external", "a"), ("ids", "b")],
+    )
+    assert trace_text(prediction) == dedent("""\
+        q    the question
+             Where is Orm Pier?
+             + Orm Pier | Orm Pier is a pier in Tavenby.
+                 it names the pier
+             - Fair | The fair is on the pier.
+                 is irrelevant.
+
+        q_ex external reasoning + question
+             It is in Tavenby. Where is Orm Pier?
+             + Fair | The fair is on the pier.
+               the filter's reply was unparseable: the whole branch is kept
+
+        q_in internal knowledge + question
+             A pier. Where?
+               nothing retrieved
+
+        knowledge  Orm Pier
+        reasoning  The pier is in Tavenby. So the answer is Tavenby.
+        answer     Tavenby
+        calls      2  (unparseable_ids 1)
+        """)
+
+
+def test_long_texts_are_shortened_to_the_width() -> None:
+    long = Passage("l", "Long", "word " * 100)
+    branch = Branch([long], [], "ids", "knowledge 0: " + "no " * 99)
+    prediction = dspy.Prediction(answer="x", queries={"q": "word " * 100}, branches={"q": branch})
+    lines = trace_text(prediction, width=60).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert sum(line.endswith("…") for line in lines) == 2
+    assert "knowledge  (empty)" in lines
+
+
+def test_the_least_a_prediction_may_hold() -> None:
+    assert trace_text(dspy.Prediction(answer="x")) == "answer     x\ncalls      0\n"
+
+
+def test_real_methods_trace(fresh_dspy: None) -> None:
+    index = as_retriever(lambda query, k: [PIER, FAIR], fingerprint="0123456789abcdef")
+    replies = {
+        "external": "It is so.",
+        "internal": "It may be.",
+        "topic": "piers",
+        "ids": "0",
+        "answer": "So.",
+        "short_answer": "Tavenby",
+    }
+    replies["check"] = "Knowledge 0: relevant, it names the place.\nKnowledge 1: irrelevant."
+    with dspy.context(lm=ScriptedLM(lambda stage, _: replies[stage])):
+        told = trace_text(BlendFilter(index)(question="Where is Orm Pier?"))
+    assert told.count("     + Orm Pier | ") == told.count("     - Fair | ") == 3
+    assert told.count("         relevant, it names the place.\n") == 3
+    assert "     It may be. Where is Orm Pier?\n" in told
+    assert told.endswith("answer     Tavenby\ncalls      7\n"), "three lists alike share one check and one ids"
+    with dspy.context(lm=ScriptedLM(["Tavenby"])):
+        told = trace_text(Direct()(question="Where?"))
+    assert told == "answer     Tavenby\ncalls      1\n"
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("knowledge 0: relevant\nknowledge 1: not", ["relevant", "not"]),
+        ("Knowledge 1 is irrelevant.", ["", "is irrelevant."]),
+        ("- **Knowledge 0** - yes", ["yes", ""]),
+        ("* knowledge [1]: no", ["", "no"]),
+        ("Knowledge 7: out of range", ["", ""]),
+        ("I cannot say.", ["", ""]),
+        ("", ["", ""]),
+    ],
+)
+def test_reasons_are_read_where_a_line_gives_one(reason: str, told: list[str]) -> None:
+    assert list(reasons_of(reason, 2)) == told

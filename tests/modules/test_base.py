@@ -1,0 +1,131 @@
+"""What every method shares: the cleaned question, its record of calls and flags, and the union of passages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import dspy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from isle import PASSAGES
+
+from blendfilter.context import NOTES, note, setting
+from blendfilter.errors import BadArgument, UseAcall
+from blendfilter.lm import bridge
+from blendfilter.modules.base import FLAGS, Method, union
+from blendfilter.records import Passage
+
+
+class Echo(Method):
+    """Answers with the question, and notes two calls."""
+
+    async def answer(self, question: str) -> dspy.Prediction:
+        note("k1", "empty_reply", stage="one")
+        note("k2", "cut_reply", stage="two")
+        note("k3", "", stage="two")
+        return dspy.Prediction(answer=question, flags={"empty_knowledge": 1})
+
+
+class TestMethod:
+    @pytest.mark.parametrize("asked", [" why? ", "why?", "\nwhy?\n"])
+    def test_the_question_is_stripped_at_its_ends_only(self, asked: str) -> None:
+        assert Echo()(question=asked).answer == "why?"
+        assert Echo()(question="a  b\t“c”").answer == "a  b\t“c”"
+
+    def test_and_stands_on_one_line(self) -> None:
+        assert Echo()(question="why\n  not?").answer == "why not?"
+
+    @pytest.mark.parametrize("asked", ["", "  \n ", None, 7])
+    def test_an_empty_question_is_refused(self, asked: Any) -> None:
+        with pytest.raises(BadArgument, match=r"Echo needs a question, got"):
+            Echo()(question=asked)
+
+    def test_calls_are_told_in_order_and_flags_counted(self) -> None:
+        said = Echo()(question="why?")
+        assert said.calls == [("one", "k1"), ("two", "k2"), ("two", "k3")]
+        expected = dict.fromkeys(FLAGS, 0)
+        assert said.flags == {**expected, "empty_reply": 1, "cut_reply": 1, "empty_knowledge": 1}
+
+    def test_a_method_inside_another_tells_it_what_it_did(self) -> None:
+        class Twice(Method):
+            async def answer(self, question: str) -> dspy.Prediction:
+                note("k0", stage="outer")
+                inner = await Echo().acall(question=question)
+                return dspy.Prediction(answer=inner.answer)
+
+        assert [key for _, key in Twice()(question="why?").calls] == ["k0", "k1", "k2", "k3"]
+
+    def test_notes_of_a_failing_question_are_not_lost(self) -> None:
+        class Failing(Method):
+            async def answer(self, question: str) -> dspy.Prediction:
+                note("k1", stage="one")
+                raise LookupError("x")
+
+        async def body() -> list[str]:
+            with setting(NOTES, []) as notes:
+                with pytest.raises(LookupError):
+                    await Failing().acall(question="why?")
+                return [each.key for each in notes]
+
+        assert asyncio.run(body()) == ["k1"]
+
+    def test_it_works_inside_a_running_loop(self) -> None:
+        async def notebook() -> str:
+            return str(Echo()(question="why?").answer)
+
+        assert asyncio.run(notebook()) == "why?"
+
+    def test_on_the_loop_thread_it_says_to_await(self) -> None:
+        async def inside() -> None:
+            Echo()(question="why?")
+
+        with pytest.raises(
+            UseAcall, match=r"Echo was called synchronously on the loop thread: write `await Echo\.acall"
+        ):
+            bridge.run(inside())
+
+    def test_awaited_it_works_there(self) -> None:
+        async def inside() -> str:
+            return str((await Echo().acall(question="why?")).answer)
+
+        assert bridge.run(inside()) == "why?"
+
+    def test_a_method_that_forgets_to_answer(self) -> None:
+        with pytest.raises(NotImplementedError):
+            Method()(question="why?")
+
+
+A, B, C = PASSAGES[:3]
+
+
+@pytest.mark.parametrize(
+    ("lists", "merged"),
+    [
+        ([], []),
+        ([[], []], []),
+        ([[A, B], [B, C], [A]], [A, B, C]),
+        ([[C], [A, B]], [C, A, B]),
+        # by id, though the text differs
+        ([[A], [Passage("p0", "Other", "words")]], [A]),
+        # by title and text, though the id differs: case and spaces do not matter
+        ([[A], [Passage("x", A.title.upper(), f" {A.text}  ")]], [A]),
+        # one title, two texts: both
+        ([[A], [Passage("x", A.title, "Another part.")]], [A, Passage("x", A.title, "Another part.")]),
+        # within one list too
+        ([[A, A, B]], [A, B]),
+    ],
+)
+def test_union_keeps_the_first_of_each_in_order(lists: list[list[Passage]], merged: list[Passage]) -> None:
+    assert union(lists) == merged
+
+
+@given(st.lists(st.lists(st.sampled_from(PASSAGES)), max_size=4))
+def test_union_is_every_passage_once(lists: Sequence[Sequence[Passage]]) -> None:
+    merged = union(lists)
+    assert set(merged) == {passage for each in lists for passage in each}
+    assert len(set(merged)) == len(merged)
+    if lists and lists[0]:
+        assert merged[0] == lists[0][0]

@@ -1,0 +1,171 @@
+"""Query generation blending: three queries, in order, from what the model was really asked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import dspy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from isle import EXTERNAL, INTERNAL, LINES, PASSAGES, Q_EX, Q_IN, QUESTION, Shelf, nothing, replies, three_lists
+from scripted import ScriptedLM, scripted
+
+from blendfilter.asking import Wording
+from blendfilter.errors import BadArgument, UnknownName, UseAcall
+from blendfilter.lm import bridge
+from blendfilter.modules.blending import Blending, blend, used_queries, without_conclusion
+
+
+def blended(shelf: Any, question: str = QUESTION, **settings: Any) -> tuple[dspy.Prediction, ScriptedLM]:
+    lm = ScriptedLM(replies())
+    with dspy.context(lm=lm):
+        said = asyncio.run(Blending(shelf, **settings).acall(question=question))
+    return said, lm
+
+
+class TestBlend:
+    def test_the_augmentation_stands_before_the_question(self) -> None:
+        """q_ex = a_ex || q, q_in = a_in || q (section 3.2)."""
+        assert blend("A b.\nSo the answer is C.", "Why?") == "A b. So the answer is C. Why?"
+
+    def test_an_empty_augmentation_leaves_the_question(self) -> None:
+        assert blend(" \n ", "Why?") == "Why?"
+
+    @given(st.text(), st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1))
+    def test_the_question_is_never_lost_and_all_is_one_line(self, augmentation: str, question: str) -> None:
+        query = blend(augmentation, question)
+        assert query.endswith(question)
+        assert len(query.splitlines()) == 1
+
+    @pytest.mark.parametrize(
+        ("reasoning", "left"),
+        [
+            ("A b.\nSo the answer is C.", "A b."),
+            ("A b. So the answer is C.", "A b."),
+            ("A b.\nso the final answer is: C. D. E.\n", "A b."),
+            ("A b.\nSo, the answer is C", "A b."),
+            ("So the answer is C.", ""),
+            ("A b.", "A b."),
+            ("So the answer is C.\nBut wait, A b.", "So the answer is C.\nBut wait, A b."),
+            ("", ""),
+        ],
+    )
+    def test_without_conclusion(self, reasoning: str, left: str) -> None:
+        assert without_conclusion(reasoning) == left
+
+
+class TestUsedQueries:
+    @pytest.mark.parametrize(
+        ("without", "left"),
+        [
+            ((), ("q", "q_ex", "q_in")),
+            ("", ("q", "q_ex", "q_in")),
+            ("q", ("q_ex", "q_in")),
+            (["q_in"], ("q", "q_ex")),
+            ("q,q_ex", ("q_in",)),
+            (("q_in", "q"), ("q_ex",)),
+        ],
+    )
+    def test_what_stays(self, without: Any, left: tuple[str, ...]) -> None:
+        assert used_queries(without) == left
+
+    def test_something_must_stay(self) -> None:
+        with pytest.raises(BadArgument, match="at least one of q, q_ex and q_in must stay"):
+            used_queries(("q", "q_ex", "q_in"))
+
+    def test_an_unknown_query_suggests(self) -> None:
+        with pytest.raises(UnknownName, match="no query 'q_exx'. Did you mean 'q_ex'"):
+            used_queries("q_exx")
+
+
+class TestBlending:
+    def test_three_queries_and_what_each_finds(self) -> None:
+        shelf = three_lists()
+        said, lm = blended(shelf)
+        assert said.queries == {"q": QUESTION, "q_ex": Q_EX, "q_in": Q_IN}
+        assert list(said.queries) == ["q", "q_ex", "q_in"]
+        assert said.retrieved == {name: list(found) for name, found in shelf.lists.items()}
+        assert sorted(stage for stage, _ in lm.prompts) == ["external", "internal"]
+
+    def test_k_ex_is_k_q_and_fetched_once(self) -> None:
+        shelf = three_lists()
+        _, lm = blended(shelf)
+        assert sorted(query for query, _ in shelf.searches) == sorted([QUESTION, Q_EX, Q_IN])
+        own = "\n".join(["Knowledge:", *LINES[:2], f"Question: {QUESTION}", "Let's think step by step."])
+        assert lm.asked("external")[0].endswith("\n" + own)
+        assert lm.asked("internal")[0].endswith(f"\nQuestion: {QUESTION}\nPassage:")
+        assert not any(line in lm.asked("internal")[0] for line in LINES)
+
+    def test_k_reaches_the_retriever_and_the_prompt(self) -> None:
+        shelf = Shelf(PASSAGES, PASSAGES, PASSAGES)
+        said, lm = blended(shelf, k=3)
+        assert {k for _, k in shelf.searches} == {3}
+        assert {name: len(found) for name, found in said.retrieved.items()} == {"q": 3, "q_ex": 3, "q_in": 3}
+        assert [line in lm.asked("external")[0] for line in LINES] == [True, True, True, False, False]
+
+    @pytest.mark.parametrize(
+        ("without", "searched", "asked"),
+        [
+            ("q", {QUESTION, Q_EX, Q_IN}, {"external", "internal"}),
+            ("q_ex", {QUESTION, Q_IN}, {"internal"}),
+            ("q_in", {QUESTION, Q_EX}, {"external"}),
+            (("q", "q_ex"), {Q_IN}, {"internal"}),
+            (("q_ex", "q_in"), {QUESTION}, set()),
+        ],
+    )
+    def test_a_query_left_out_costs_nothing_that_the_others_do_not_need(
+        self, without: Any, searched: set[str], asked: set[str]
+    ) -> None:
+        shelf = three_lists()
+        said, lm = blended(shelf, without=without)
+        assert {query for query, _ in shelf.searches} == searched
+        assert {stage for stage, _ in lm.prompts} == asked
+        assert set(said.queries) == {"q", "q_ex", "q_in"} - ({without} if isinstance(without, str) else set(without))
+
+    def test_the_conclusion_can_be_dropped(self) -> None:
+        said, _ = blended(three_lists(), drop_conclusion=True)
+        assert said.queries["q_ex"] == f"{EXTERNAL.splitlines()[0]} {QUESTION}"
+
+    def test_nothing_found_is_an_empty_knowledge_block(self) -> None:
+        said, lm = blended(nothing)
+        assert said.retrieved == {"q": [], "q_ex": [], "q_in": []}
+        assert f"\nKnowledge:\nQuestion: {QUESTION}\n" in lm.asked("external")[0]
+
+    def test_a_model_that_says_nothing_leaves_the_question_as_query(self) -> None:
+        shelf = Shelf(PASSAGES, PASSAGES, PASSAGES)
+        with scripted({"external": [""], "internal": [""]}) as lm, dspy.context(lm=lm):
+            said = asyncio.run(Blending(shelf).acall(question=QUESTION))
+        assert set(said.queries.values()) == {QUESTION}
+
+    @pytest.mark.parametrize("k", [0, -1])
+    def test_k_below_one_is_refused(self, k: int) -> None:
+        with pytest.raises(BadArgument, match=f"k must be at least 1, got {k}"):
+            Blending(nothing, k)
+
+    def test_what_cannot_search_is_refused(self) -> None:
+        with pytest.raises(BadArgument, match="cannot search"):
+            Blending("indexes/wiki")  # type: ignore[arg-type]
+
+    def test_an_empty_question_is_refused(self) -> None:
+        for ask in ("", " \n "):
+            with pytest.raises(BadArgument, match="empty"):
+                blended(nothing, question=ask)
+
+    def test_the_wording_is_a_tasks_or_ones_own(self) -> None:
+        own = Wording(instructions={"blendfilter/internal": "Recite."})
+        assert Blending(nothing, wording=own).internal.signature.instructions == "Recite."
+        assert len(Blending(nothing, wording="strategyqa").external.demos) == 3
+
+    def test_alone_and_synchronous(self) -> None:
+        lm = ScriptedLM(replies())
+        with dspy.context(lm=lm):
+            assert Blending(three_lists())(question=QUESTION).queries["q_in"].startswith(INTERNAL)
+
+    def test_on_the_loop_thread_it_says_to_await(self) -> None:
+        async def inside() -> None:
+            Blending(nothing)(question=QUESTION)
+
+        with pytest.raises(UseAcall, match=r"await Blending\.acall"):
+            bridge.run(inside())

@@ -1,0 +1,99 @@
+"""The first baselines, and the prompts they share with BlendFilter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dspy
+import pytest
+from isle import LINES, PASSAGES, QUESTION, REASONING, TASKS, nothing, one_list, replies
+from scripted import ScriptedLM
+
+from blendfilter.errors import BadArgument
+from blendfilter.modules.base import Branch
+from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.modules.direct import ChainOfThought, Direct
+
+
+def run(method: dspy.Module, **changed: Any) -> tuple[dspy.Prediction, ScriptedLM]:
+    lm = ScriptedLM(replies(**changed))
+    with dspy.context(lm=lm):
+        return method(question=QUESTION), lm
+
+
+class TestDirect:
+    def test_alone_it_makes_one_call_over_the_question(self) -> None:
+        said, lm = run(Direct())
+        assert [stage for stage, _ in lm.prompts] == ["direct"]
+        assert "Knowledge:" not in lm.prompts[0][1]
+        assert lm.prompts[0][1].endswith(f"\n\nQuestion: {QUESTION}\nAnswer:")
+        assert (said.answer, said.reasoning, said.knowledge, said.queries, said.branches) == (
+            "Ada Brennock", "", [], {}, {},
+        )  # fmt: skip
+
+    def test_over_an_index_it_shows_what_the_question_retrieves(self) -> None:
+        shelf = one_list()
+        said, lm = run(Direct(shelf, k=4))
+        assert shelf.searches == [(QUESTION, 4)]
+        own = "\n".join(["Knowledge:", *LINES[:4], f"Question: {QUESTION}", "Answer:"])
+        assert lm.prompts[0][1].endswith("\n" + own)
+        assert said.knowledge == list(PASSAGES[:4])
+        assert said.queries == {"q": QUESTION}
+        assert said.branches == {"q": Branch(said.knowledge, said.knowledge)}
+
+    def test_the_prompt_speaks_of_knowledge_only_where_there_is_some(self) -> None:
+        assert "knowledge" not in run(Direct())[1].prompts[0][1].lower()
+        assert "Take the answer from the knowledge" in run(Direct(one_list()))[1].prompts[0][1]
+
+    def test_its_calls_are_recorded(self) -> None:
+        said, _ = run(Direct())
+        assert [stage for stage, _ in said.calls] == ["direct"]
+        assert len(said.calls[0][1]) == 32
+
+
+class TestChainOfThought:
+    def test_alone_it_reasons_from_memory_and_answers(self) -> None:
+        said, lm = run(ChainOfThought())
+        assert [stage for stage, _ in lm.prompts] == ["answer", "short_answer"]
+        assert "Knowledge:" not in lm.prompts[0][1]
+        assert (said.answer, said.reasoning) == ("Ada Brennock", REASONING)
+
+    def test_over_an_index(self) -> None:
+        said, lm = run(ChainOfThought(one_list(), k=2))
+        assert [line in lm.prompts[0][1] for line in LINES] == [True, True, False, False, False]
+        assert said.knowledge == list(PASSAGES[:2])
+
+    @pytest.mark.parametrize("task", TASKS)
+    def test_its_prompt_is_the_very_prompt_of_blendfilters_external_step(self, task: str) -> None:
+        """A run that reuses the other's journal does not pay for it twice."""
+        _, cot = run(ChainOfThought(one_list(), task=task))
+        _, whole = run(BlendFilter(one_list(), task=task))
+        assert cot.asked("answer") == whole.asked("external")
+        request, other = cot.inner.requests[0], whole.inner.requests[0]
+        assert request.config == other.config
+
+    def test_without_anything_found_it_says_so(self) -> None:
+        said, lm = run(ChainOfThought(nothing))
+        assert said.flags["empty_knowledge"] == 1
+        assert f"\nKnowledge:\nQuestion: {QUESTION}\n" in lm.prompts[0][1]
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "arguments"),
+    [
+        (Direct(), "direct", {}),
+        (Direct(nothing, k=7), "direct-retrieval", {"k": 7}),
+        (ChainOfThought(), "cot", {}),
+        (ChainOfThought(nothing), "cot-retrieval", {"k": 5}),
+    ],
+)
+def test_names_and_arguments(method: Any, name: str, arguments: dict[str, Any]) -> None:
+    assert (method.method_name, method.arguments()) == (name, arguments)
+
+
+@pytest.mark.parametrize("kind", [Direct, ChainOfThought])
+def test_bad_input(kind: Any) -> None:
+    with pytest.raises(BadArgument, match="k must be at least 1, got 0"):
+        kind(nothing, 0)
+    with pytest.raises(BadArgument, match="needs a question"):
+        kind(nothing)(question="")

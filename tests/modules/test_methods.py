@@ -1,0 +1,149 @@
+"""The methods by name, and a class of one's own in their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from isle import nothing
+
+from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.modules.direct import ChainOfThought, Direct
+from blendfilter.modules.methods import METHODS, make_method
+from blendfilter.retrieval.callables import as_retriever
+
+INDEX = as_retriever(nothing)
+
+OWN = """
+import dspy
+
+class Whole(dspy.Module):
+    def __init__(self, retriever, k=5):
+        super().__init__()
+        self.given = (retriever, k)
+
+class Searching(dspy.Module):
+    def __init__(self, index):
+        super().__init__()
+        self.given = (index,)
+
+class Bare(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.given = ()
+
+class OnlyK(dspy.Module):
+    def __init__(self, k):
+        super().__init__()
+        self.given = (k,)
+
+class Keyword(dspy.Module):
+    def __init__(self, *, k=1):
+        super().__init__()
+        self.given = (k,)
+
+def made(retriever, k):
+    return Whole(retriever, k)
+
+class Plain:
+    pass
+
+number = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_methods_of_a_test.py").write_text(OWN)
+    (tmp_path / "own_broken_of_a_test.py").write_text("import a_package_that_is_not_there\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "own_methods_of_a_test"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "retrieves"),
+    [
+        ("direct", Direct, False),
+        ("cot", ChainOfThought, False),
+        ("direct-retrieval", Direct, True),
+        ("cot-retrieval", ChainOfThought, True),
+        ("blendfilter", BlendFilter, True),
+    ],
+)
+def test_methods_by_name(name: str, kind: type, retrieves: bool) -> None:
+    method = make_method(name, INDEX, k=3, task="strategyqa")
+    assert type(method) is kind
+    assert method.method_name == name
+    assert ("k" in method.arguments()) is retrieves
+    assert METHODS[name].retrieves is retrieves
+
+
+def test_the_list_is_complete() -> None:
+    assert set(METHODS) == {"direct", "cot", "direct-retrieval", "cot-retrieval", "blendfilter"}
+
+
+def test_arguments_reach_the_method() -> None:
+    method = make_method("blendfilter", INDEX, k=3, task="strategyqa", without="q_in", fallback=True)
+    expected = {
+        "k": 3,
+        "without": "q_in",
+        "filter": "KnowledgeFilter",
+        "offer_none": True,
+        "ask_topic": False,
+        "json_schema": None,
+        "fallback": True,
+        "drop_conclusion": False,
+    }
+    assert method.arguments() == expected
+
+
+def test_an_unknown_name_suggests() -> None:
+    with pytest.raises(UnknownName, match="no method 'blendfiltr'. Did you mean 'blendfilter'.*package:Class"):
+        make_method("blendfiltr", INDEX)
+
+
+@pytest.mark.parametrize("name", ["direct-retrieval", "cot-retrieval", "blendfilter"])
+def test_a_method_that_retrieves_needs_passages(name: str) -> None:
+    with pytest.raises(BadArgument, match=rf"{name} retrieves: give it passages \(--corpus"):
+        make_method(name, None)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "given"),
+    [
+        ("Whole", (INDEX, 3)),
+        ("Searching", (INDEX,)),
+        ("Bare", ()),
+        ("OnlyK", (3,)),
+        ("Keyword", (3,)),
+        ("made", (INDEX, 3)),
+    ],
+)
+def test_a_class_of_ones_own_gets_as_much_as_it_takes(own: str, attribute: str, given: Any) -> None:
+    method = make_method(f"{own}:{attribute}", INDEX, k=3)
+    assert isinstance(method, dspy.Module)
+    assert method.given == given
+
+
+def test_a_module_that_is_not_there() -> None:
+    with pytest.raises(UnknownName, match="no module 'nowhere_at_all' for method 'nowhere_at_all:Mine'"):
+        make_method("nowhere_at_all:Mine", INDEX)
+
+
+def test_a_module_that_misses_something_names_that(own: str) -> None:
+    with pytest.raises(UnknownName, match="no module 'a_package_that_is_not_there'"):
+        make_method("own_broken_of_a_test:Mine", INDEX)
+
+
+def test_a_class_that_is_not_there(own: str) -> None:
+    with pytest.raises(UnknownName, match=rf"'Mine'.*{own}|{own}.*'Mine'"):
+        make_method(f"{own}:Mine", INDEX)
+
+
+@pytest.mark.parametrize("attribute", ["Plain", "number"])
+def test_what_is_no_module_of_dspys(own: str, attribute: str) -> None:
+    with pytest.raises(BadArgument, match=f"{own}:{attribute}"):
+        make_method(f"{own}:{attribute}", INDEX)

@@ -1,0 +1,227 @@
+"""Searches through the journal: found once, served afterwards, replayed with the index gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from scripted import scripted
+
+from blendfilter.context import QUESTION, STAGE, setting
+from blendfilter.errors import BadArgument, ReplayMiss
+from blendfilter.evaluation.runner import evaluate
+from blendfilter.journal import Journal
+from blendfilter.records import Passage
+from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.journaled import JOURNAL, passage_key, search
+
+PASSAGES = {
+    "1": Passage("1", "Orm Pier", "Orm Pier opened in 1871."),
+    "2": Passage("2", "Skerry", "A rock\nin the sea — naïve 東京."),
+    "3": Passage("3", "", "No title."),
+}
+
+
+class Counting(Retriever):
+    """Finds the same passages for every query, scored by k, and counts what it was asked."""
+
+    def __init__(self, fingerprint: str = "f" * 16, ids: Sequence[str] = ("1", "2", "3")) -> None:
+        self.fingerprint, self.ids = fingerprint, ids
+        self.asked: list[tuple[list[str], int]] = []
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        self.asked.append((list(queries), k))
+        return [[PASSAGES[name].scored(k - at + len(query) / 8) for at, name in enumerate(self.ids[:k])]
+                for query in queries]  # fmt: skip
+
+
+def texts_of(found: list[list[Passage]]) -> list[list[tuple[str, str, str]]]:
+    return [[(passage.id, passage.title, passage.text) for passage in each] for each in found]
+
+
+def test_a_search_is_made_once_and_served_as_it_was(tmp_path: Path) -> None:
+    index = Counting()
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        live = index.search(["orm"], 2)
+        served = index.search(["orm"], 2)
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        replayed = index.search(["orm"], 2)
+    assert live == served == replayed  # ids, texts and scores
+    assert [[passage.score for passage in each] for each in replayed] == [[2.375, 1.375]]
+    assert texts_of(replayed) == [[("1", *_text("1")), ("2", *_text("2"))]]
+    assert index.asked == [(["orm"], 2)]
+
+
+def _text(name: str) -> tuple[str, str]:
+    return PASSAGES[name].title, PASSAGES[name].text
+
+
+def test_without_a_run_nothing_is_kept() -> None:
+    index = Counting()
+    index.search(["orm"], 1)
+    index.search(["orm"], 1)
+    assert len(index.asked) == 2
+
+
+def test_each_passage_is_stored_once_and_a_search_holds_ids_and_scores(tmp_path: Path) -> None:
+    index = Counting()
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        for query in ("a", "b", "c"):
+            index.search([query], 3)
+        records = list(journal.records())
+    passages = [record for record in records if record["kind"] == "passage"]
+    searches = [record for record in records if record["kind"] == "search"]
+    assert [record["id"] for record in passages] == ["1", "2", "3"]
+    assert passages[0] == {"key": passage_key("f" * 16, "1"), "kind": "passage", "fingerprint": "f" * 16, "id": "1",
+                           "title": "Orm Pier", "text": "Orm Pier opened in 1871."}  # fmt: skip
+    assert [record["query"] for record in searches] == ["a", "b", "c"]
+    assert searches[0].keys() == {"key", "kind", "fingerprint", "query", "k", "ids", "scores"}
+    assert (searches[0]["ids"], searches[0]["scores"]) == (["1", "2", "3"], [3.125, 2.125, 1.125])
+
+
+def test_a_batch_asks_only_for_what_is_missing_each_once_and_keeps_its_order(tmp_path: Path) -> None:
+    index = Counting()
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        first = index.search(["b"], 1)
+        found = index.search(["a", "b", "ccc", "a"], 1)
+    assert index.asked == [(["b"], 1), (["a", "ccc"], 1)]
+    assert found[1] == first[0]
+    assert found == [Counting().find([query], 1)[0] for query in ("a", "b", "ccc", "a")]
+
+
+def test_an_empty_result_is_a_result(tmp_path: Path) -> None:
+    index = Counting(ids=())
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        assert [index.search(["orm"], 2), index.search(["orm"], 2)] == [[[]], [[]]]
+    assert len(index.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("index", "query", "k"),
+    [(Counting("0" * 16), "orm", 2), (Counting(), "Orm", 2), (Counting(), "orm ", 2), (Counting(), "orm", 3)],
+    ids=["fingerprint", "case", "space", "k"],
+)
+def test_another_fingerprint_query_or_k_is_another_search(tmp_path: Path, index: Counting, query: str, k: int) -> None:
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        Counting().search(["orm"], 2)
+        index.search([query], k)
+    assert len(index.asked) == 1
+
+
+def test_a_rebuilt_index_serves_its_own_texts(tmp_path: Path) -> None:
+    class Rebuilt(Counting):
+        def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+            return [[Passage("1", "Orm Pier", "It burned down in 1902.", 1.0)] for _ in queries]
+
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        assert Counting().search(["orm"], 1)[0][0].text == "Orm Pier opened in 1871."
+        assert Rebuilt("0" * 16).search(["orm"], 1)[0][0].text == "It burned down in 1902."
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        assert Counting().search(["orm"], 1)[0][0].text == "Orm Pier opened in 1871."
+        assert Rebuilt("0" * 16).search(["orm"], 1)[0][0].text == "It burned down in 1902."
+
+
+def test_reuse_copies_the_search_and_its_passages(tmp_path: Path) -> None:
+    index = Counting()
+    with Journal(tmp_path / "old") as journal, setting(JOURNAL, journal):
+        index.search(["orm", "never asked again"], 2)
+    with Journal(tmp_path / "new", reuse=[tmp_path / "old"]) as journal, setting(JOURNAL, journal):
+        copied = index.search(["orm"], 2)
+    with Journal(tmp_path / "new", "replay") as journal, setting(JOURNAL, journal):
+        assert index.search(["orm"], 2) == copied
+        assert sorted(record["kind"] for record in journal.records()) == ["passage", "passage", "search"]
+    assert len(index.asked) == 1
+
+
+def test_a_replay_miss_names_question_index_and_query(tmp_path: Path) -> None:
+    index = Counting()
+    Journal(tmp_path).close()
+    told = rf"question 'q7', stage 'ids' searches index {'f' * 16} for 'when did it open', k=2.*does not hold"
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        with setting(QUESTION, "q7"), setting(STAGE, "ids"), pytest.raises(ReplayMiss, match=told):
+            index.search(["when did it open"], 2)
+        assert len(journal) == 0
+    assert not index.asked
+
+
+def test_a_search_whose_passages_were_cut_off_is_made_again(tmp_path: Path) -> None:
+    """Two journals joined by hand, or one cut in front: ids without their texts are no hit."""
+    index = Counting()
+    with Journal(tmp_path / "a") as journal, setting(JOURNAL, journal):
+        index.search(["orm"], 1)
+        (search_record,) = [record for record in journal.records() if record["kind"] == "search"]
+    with Journal(tmp_path / "b") as journal, setting(JOURNAL, journal):
+        journal.append(search_record)
+        assert index.search(["orm"], 1) == index.search(["orm"], 1)
+        assert len(index.asked) == 2
+
+
+def test_bad_arguments_are_refused_before_the_journal_is_asked(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        for queries, k in ((["orm"], 0), ([" "], 2)):
+            with pytest.raises(BadArgument):
+                Counting().search(queries, k)
+        assert len(journal) == 0
+
+
+def test_an_index_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    def broken(queries: Sequence[str], k: int) -> list[list[Passage]]:
+        raise OSError("the disk went away")
+
+    with Journal(tmp_path) as journal:
+        with pytest.raises(OSError, match="went away"):
+            search(journal, "f" * 16, broken, ["orm"], 2)
+        assert len(journal) == 0
+
+
+def test_threads_search_at_once(tmp_path: Path) -> None:
+    index = Counting()
+    found: dict[int, Any] = {}
+
+    def ask(number: int) -> None:
+        with setting(JOURNAL, journal):
+            found[number] = index.search([f"query {number % 3}"], 3)
+
+    with Journal(tmp_path) as journal:
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        kinds = [record["kind"] for record in journal.records()]
+    assert (kinds.count("passage"), kinds.count("search")) == (3, 3)
+    assert all(found[number] == found[number % 3] for number in range(24))
+
+
+class Own(dspy.Module):  # type: ignore[misc]
+    """A user's own synchronous module, which searches in its own way."""
+
+    def __init__(self, index: Retriever) -> None:
+        super().__init__()
+        self.index = index
+        self.reply = dspy.Predict("knowledge, question -> answer")
+
+    def forward(self, question: str) -> dspy.Prediction:
+        knowledge = [passage.line for passage in self.index(question, k=2)]
+        return self.reply(knowledge=knowledge, question=question)
+
+
+def test_an_index_inside_a_users_own_module_takes_part_in_the_run(tmp_path: Path) -> None:
+    index = Counting()
+    questions = [{"id": f"q{n}", "question": f"When did pier {n} open?", "golden_answers": ["1871"]} for n in range(3)]
+    with scripted(lambda *_: "[[ ## answer ## ]]\n1871\n[[ ## completed ## ]]") as lm:
+        run = evaluate(Own(index), questions, lm=lm, run=tmp_path / "run", progress=False)
+        first = (tmp_path / "run" / "predictions.jsonl").read_bytes()
+        again = evaluate(Own(index), questions, lm=lm, run=tmp_path / "run", progress=False, replay=True)
+    assert (len(index.asked), lm.calls) == (3, 3)
+    assert "Orm Pier opened in 1871." in lm.prompts[0][1]
+    assert (tmp_path / "run" / "predictions.jsonl").read_bytes() == first
+    assert run.metrics == again.metrics
+    with Journal(tmp_path / "run", "replay") as journal:
+        assert sorted(r["query"] for r in journal.records() if r["kind"] == "search") == [
+            q["question"] for q in questions
+        ]
