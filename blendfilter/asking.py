@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
+import anyio.to_thread
 import dspy
 import pydantic
 
@@ -65,7 +65,8 @@ class Ask(dspy.Predict):
         with setting(STAGE, self.name), dspy.context(adapter=self.adapter):
             lm = inputs.get("lm") or self.lm or dspy.settings.lm
             if lm is not None and not is_asynchronous(lm):
-                return await asyncio.to_thread(super().forward, **inputs)
+                # Of anyio's threads, because DSPy's status messages find their way back from those.
+                return await anyio.to_thread.run_sync(partial(super().forward, **inputs))
             return await super().aforward(**inputs)
 
     def load_state(self, state: Mapping[str, Any], **options: Any) -> Ask:

@@ -284,6 +284,8 @@ def _maker(
     from blendfilter.retrieval.callables import as_retriever
 
     if ":" in name:
+        if without or prompts:
+            raise BadArgument(f"--without and --prompts are for our own methods; {name} brings its own prompts")
         sys.path.insert(0, "")  # a class of one's own is looked for in the folder one stands in
         return lambda retriever: make_method(name, retriever, k=k)
     dropped = [part.strip() for part in without.split(",") if part.strip()] if without else []
@@ -386,6 +388,7 @@ def _quiet_libraries() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     logging.basicConfig(format="blendfilter: %(message)s", level=logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.ERROR)
+    logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)  # cut replies are counted and shown by us
 
 
 if __name__ == "__main__":

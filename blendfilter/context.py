@@ -6,6 +6,7 @@ carries its own settings the same way. Nothing here knows models, indexes or jou
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -38,6 +39,8 @@ _ONLY = Sample()
 SAMPLE: ContextVar[Sample] = ContextVar("blendfilter_sample", default=_ONLY)
 NOTES: ContextVar[list[CallNote] | None] = ContextVar("blendfilter_notes", default=None)
 """Where the calls of the step at hand are noted; None outside a method."""
+JOURNAL: ContextVar[Any] = ContextVar("blendfilter_search_journal", default=None)
+"""The journal that searches go through; None outside a run."""
 
 
 @contextmanager
@@ -48,6 +51,36 @@ def setting(variable: ContextVar[Any], value: Any) -> Iterator[Any]:
         yield value
     finally:
         variable.reset(token)
+
+
+class Asker(NamedTuple):
+    """All of the above in one piece, for threads that take DSPy's settings along and nothing else."""
+
+    question: str
+    order: int
+    notes: list[CallNote]
+    journal: Any
+
+
+CARRIED = "blendfilter_asker"
+"""Its name among DSPy's settings: `dspy.Parallel` starts threads that copy those and no context variables."""
+
+
+@contextmanager
+def rejoined() -> Iterator[None]:
+    """Inside the block, who asks is known again in a thread that `dspy.Parallel` started."""
+    dspy = sys.modules.get("dspy")
+    asker: Asker | None = dspy.settings.get(CARRIED) if dspy is not None and NOTES.get() is None else None
+    if asker is None:
+        yield
+        return
+    with (
+        setting(QUESTION, asker.question),
+        setting(ORDER, asker.order),
+        setting(NOTES, asker.notes),
+        setting(JOURNAL, asker.journal),
+    ):
+        yield
 
 
 def note(key: str, event: str = "", stage: str | None = None) -> None:

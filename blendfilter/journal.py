@@ -47,13 +47,16 @@ class Journal:
             and writes nothing.
         reuse: other journals (or run folders), read before a call is made; a hit is copied in, so that this journal
             stays whole by itself.
+        exclusive: a replay that holds the writer's lock too (the runner rewrites files beside the journal).
 
     Raises:
         MissingFile: a replay or reuse without its file. RunLocked: another process writes here. BadData: a line
         that no torn write explains.
     """
 
-    def __init__(self, path: str | Path, mode: Mode = "auto", reuse: Iterable[str | Path] = ()) -> None:
+    def __init__(
+        self, path: str | Path, mode: Mode = "auto", reuse: Iterable[str | Path] = (), *, exclusive: bool = False
+    ) -> None:
         if mode not in MODES:
             raise BadArgument(f"no journal mode '{mode}' (known: {', '.join(MODES)})")
         self.path = _file_of(Path(path))
@@ -62,6 +65,7 @@ class Journal:
         self._index: dict[bytes, int] = {}
         self._write_fd = -1
         self._read_fd = -1
+        self._pid = os.getpid()
         self._others: list[Journal] = []
         try:
             for other in reuse:  # first: where one is missing, nothing is made
@@ -71,6 +75,8 @@ class Journal:
             elif not self.path.is_file():
                 raise MissingFile(f"no journal at {self.path}: to replay or reuse a run, name its folder")
             self._read_fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            if exclusive and mode == "replay":
+                _lock_for_writing(self._read_fd, self.path)
             self._end = self._read_index()
             if self._write_fd >= 0:
                 os.ftruncate(self._write_fd, self._end)
@@ -90,7 +96,12 @@ class Journal:
     def read(self, key: str) -> dict[str, Any] | None:
         """The newest record under `key` in this file, whatever the mode."""
         offset = self._index.get(bytes.fromhex(key))
-        return None if offset is None else self._record_at(offset)
+        if offset is None:
+            return None
+        record = self._parse(self._line_at(offset), offset)
+        if record.get("key") != key:
+            raise _damaged(self.path, f"byte {offset} (another process has written here)")
+        return record
 
     def append(self, *records: Mapping[str, Any], new_only: bool = False) -> None:
         """Write `records` in one stroke, each with its `key` first; they are on file when this returns.
@@ -99,13 +110,15 @@ class Journal:
         """
         lines = [(bytes.fromhex(record["key"]), _line(record)) for record in records]
         with self._lock:
+            if self._pid != os.getpid():
+                raise RunLocked(f"{self.path} was opened by the process that this one was forked from: open it anew")
             if self._write_fd < 0:
                 state = "open for replay" if self.mode == "replay" else "closed"
                 raise BadArgument(f"{self.path} is {state} and takes no records")
             if new_only:
                 lines = [(key, line) for key, line in dict(lines).items() if key not in self._index]
             try:
-                _write_all(self._write_fd, b"".join(line for _, line in lines))
+                write_all(self._write_fd, b"".join(line for _, line in lines))
             except OSError:  # a full disk: half a record must not stand in front of the next one
                 os.ftruncate(self._write_fd, self._end)
                 raise
@@ -136,6 +149,16 @@ class Journal:
         for other in self._others:
             other.close()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed: nothing can be kept any more."""
+        return self._read_fd < 0
+
+    def __del__(self) -> None:
+        # A notebook's cell run again drops its journal: the lock must not outlive it.
+        if getattr(self, "_pid", None) == os.getpid():
+            self.close()
+
     def __enter__(self) -> Journal:
         return self
 
@@ -148,12 +171,9 @@ class Journal:
             # Another run's failure is not worth keeping: here the call is made.
             if record is not None and not record.get("error"):
                 if self._write_fd >= 0:
-                    self.append(record)
+                    self.append(record, new_only=record["kind"] == "passage")
                 return record
         return None
-
-    def _record_at(self, offset: int) -> dict[str, Any]:
-        return self._parse(self._line_at(offset), offset)
 
     def _line_at(self, offset: int) -> bytes:
         pieces: list[bytes] = []
@@ -200,13 +220,21 @@ def _open_for_writing(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
+        _lock_for_writing(fd, path)
+    except RunLocked:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _lock_for_writing(fd: int, path: Path) -> None:
+    try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        os.close(fd)
         raise RunLocked(
-            f"another process is writing to {path}: wait for it, or give this run a folder of its own"
+            f"{path} is being written to, by another process or by a journal still open in this one: "
+            "wait for it or close it, or give this run a folder of its own"
         ) from error
-    return fd
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
@@ -215,7 +243,8 @@ def _line(record: Mapping[str, Any]) -> bytes:
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
+    """All of `data`: one `os.write` may take only a part."""
     while data:
         data = data[os.write(fd, data) :]
 

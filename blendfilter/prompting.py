@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -64,13 +65,16 @@ class Template:
     digest: str
     compiled: jinja2.Template
 
+    def __copy__(self) -> Template:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Template:
+        return self  # nothing in it changes; a compiled template cannot be copied
+
     @property
     def takes_instructions(self) -> bool:
         """Whether the template renders ``{{ instructions }}``; without it a compiled program could not speak."""
         return "instructions" in self.variables
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Template:
-        return self  # never changed, and Jinja's compiled half cannot be copied
 
     @property
     def keeps_its_words(self) -> bool:
@@ -122,7 +126,7 @@ class Prompts:
             source = path.read_text(encoding="utf-8")
             instructions, variables = self._read(source, set())
             compiled = self._environment.get_template(f"{file}.j2")
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, OSError, UnicodeError) as error:
             raise BadData(f"{path}: not a Jinja template: {error}") from error
         overridden = self.override is not None and path.is_relative_to(self.override)
         return Template(
@@ -226,8 +230,8 @@ class TemplateAdapter(dspy.Adapter):
     ) -> list[Mapping[str, Any]]:
         # An optimiser may hand over bare training rows beside its bootstrapped ones; a half-filled demonstration would
         # teach the model to leave slots empty.
-        wanted = [name for name in (*inputs, *signature.output_fields) if name not in _OPTIONAL]
-        complete = [demo for demo in demos if all(_get(demo, name) is not None for name in wanted)]
+        wanted = [*(name for name in inputs if name not in _OPTIONAL), *signature.output_fields]
+        complete = [demo for demo in demos if all(demo.get(name) is not None for name in wanted)]
         if len(complete) < len(demos) and template.name not in self._warned:
             self._warned.add(template.name)
             logger.warning(
@@ -276,8 +280,12 @@ _OPTIONAL = frozenset({"offer_none", "topic"})
 
 def _first_line(reply: str) -> str:
     # A model may say the cue again, on a line of its own too.
-    told = (line.strip().removeprefix("Answer:").removeprefix("Topic:").strip() for line in reply.splitlines())
+    told = (_LEAD.sub("", line.strip()) for line in reply.splitlines())
     return next((line for line in told if line), "")
+
+
+# The cue again, or the close that the reasoning prompts teach ("So the answer is X."): no part of a short answer.
+_LEAD = re.compile(r"^(?:(?:answer|topic)\s*:|(?:so,?\s+)?the (?:final )?answer is\b:?)\s*", re.IGNORECASE)
 
 
 READERS = {"answer": _first_line, "topic": _first_line}
@@ -287,10 +295,6 @@ def _on_one_line(value: Any) -> str:
     if isinstance(value, jinja2.Undefined):
         return str(value)  # raises, naming what is missing
     return one_line(str(value))
-
-
-def _get(demo: Mapping[str, Any], name: str) -> Any:
-    return demo.get(name)
 
 
 def _name_of(path: Path, folder: Path) -> str:
@@ -313,4 +317,4 @@ def _chat() -> dspy.Adapter:
 
 def questions_of(demos: Iterable[Mapping[str, Any]]) -> list[str]:
     """The questions that demonstrations use (an evaluation must not)."""
-    return [str(question) for demo in demos if (question := _get(demo, "question"))]
+    return [str(question) for demo in demos if (question := demo.get("question"))]

@@ -6,24 +6,33 @@ Only the model is made up; prompts, filter, index, journal and runner are the pa
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import dspy
 import pytest
 from dspy import lm15
 
-from blendfilter import cli
+from blendfilter import Run, cli, evaluate
 from blendfilter.context import ORDER, STAGE
+from blendfilter.journal import Journal
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import read
 from blendfilter.lm.profiles import Profile
+from blendfilter.tasks import Questions
 
 FILES = {"run.json", "journal.jsonl", "predictions.jsonl", "metrics.json"}
 """What a run folder holds."""
+ROW = [
+    "id", "question", "golden_answers", "gold_titles", "answer", "em", "f1", "correct", "queries", "branches",
+    "knowledge", "retrieval", "loss", "calls", "flags", "error",
+]  # fmt: skip
+"""The fields of a line of predictions.jsonl, on a task scored by EM and F1."""
 STABLE = ("predictions.jsonl", "metrics.json")
 """What is the same bytes however the run came about."""
 
@@ -100,6 +109,39 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
+def done_by(method: dspy.Module, questions: Questions, run: Path, **options: Any) -> tuple[Run, CountingEngine]:
+    """A run by an engine of its own, and that engine."""
+    engine = options.pop("engine", None) or CountingEngine()
+    return evaluate(method, questions, lm=engine.lm(), run=run, progress=False, **options), engine
+
+
+def journaled(run: Path, kind: str = "call") -> list[dict[str, Any]]:
+    with Journal(run, "replay") as journal:
+        return [record for record in journal.records() if record["kind"] == kind]
+
+
+class Watching:
+    """A `Progress` that keeps what it was told, and runs `at` after each question."""
+
+    def __init__(self, at: Callable[[int], None] = lambda count: None) -> None:
+        self.order: list[str] = []
+        self.tokens = 0
+        self.started: tuple[int, int] | None = None
+        self.stopped = 0
+        self.at = at
+
+    def start(self, total: int, done: int) -> None:
+        self.started = (total, done)
+
+    def advance(self, row: Mapping[str, Any], tokens: int) -> None:
+        self.order.append(row["id"])
+        self.tokens += tokens
+        self.at(len(self.order))
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
 class Outcome(NamedTuple):
     """How a command ended."""
 
@@ -136,3 +178,18 @@ class Command:
                 code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
             told = self._capsys.readouterr()
         return Outcome(code, told.out, told.err)
+
+
+def shell(*words: object, timeout: float = 60) -> Outcome:
+    """The same in a process of its own."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "blendfilter.cli", *map(str, words)],
+        capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+    return Outcome(ended.returncode, ended.stdout, ended.stderr)
+
+
+def small_eval(method: str, run: str, *more: object) -> tuple[object, ...]:
+    """The words of an evaluation on four questions of the sample."""
+    words = ("--data", "sample", "--corpus", "sample", "--lm", "offline", "--limit", 4)
+    return ("eval", "hotpotqa", *words, "--method", method, "--run", run, *more)

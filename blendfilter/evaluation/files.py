@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blendfilter.errors import BadData, MissingFile
+from blendfilter.journal import write_all
 
 RUN = "run.json"
 PREDICTIONS = "predictions.jsonl"
@@ -67,6 +68,11 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def stale(folder: Path) -> list[Path]:
+    """Temporary files that a killed sitting left; no reader ever looks at them."""
+    return [path for name in (RUN, PREDICTIONS, METRICS) for path in folder.glob(f".{name}.*.tmp")]
+
+
 class Appender:
     """Rows appended one by one; each is on file when `add` returns."""
 
@@ -77,7 +83,7 @@ class Appender:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append one row."""
-        os.write(self._fd, line_of(row))
+        write_all(self._fd, line_of(row))
 
     def close(self) -> None:
         """Release the file."""

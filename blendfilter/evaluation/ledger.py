@@ -56,6 +56,10 @@ def ledger(rows: Iterable[Mapping[str, Any]], read: Read) -> dict[str, Entry]:
             record = read(key) if packed not in seen else None
             seen.add(packed)
             if record is not None and not record.get("error"):
-                entries.setdefault(stage or "call", Entry()).add(record)
+                entries.setdefault(_named(stage), Entry()).add(record)
                 total.add(record)
     return {**entries, "total": total}
+
+
+def _named(stage: str) -> str:
+    return {"": "call", "total": "total (stage)"}.get(stage, stage)

@@ -5,6 +5,7 @@ Nothing here depends on clock, address or order of arrival: a run killed and res
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from blendfilter.tasks.base import Task
 
 Row = dict[str, Any]
 DIGITS = 6
+_PLACES = re.compile(r" at 0x[0-9a-fA-F]+")  # where an object lay in memory, in its repr
 """Decimals of every stored figure."""
 
 
@@ -71,7 +73,7 @@ def failed(task: Task, question: Question, error: Exception, notes: Sequence[Cal
         "error": {
             "kind": told.kind if told else type(error).__name__,
             "stage": told.stage if told else "",
-            "message": str(error),
+            "message": _PLACES.sub("", str(error)),
         },
     }
 

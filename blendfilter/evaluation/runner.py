@@ -8,24 +8,29 @@ server that is not there, a refused key, a replay miss) stops the run at once, w
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 import logging
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import dspy
 
-from blendfilter.context import NOTES, ORDER, QUESTION, CallNote, setting
+from blendfilter.context import CARRIED, JOURNAL, NOTES, ORDER, QUESTION, Asker, CallNote, setting
 from blendfilter.errors import AskedWrong, BadArgument, EmptyData
 from blendfilter.evaluation.files import (
     METRICS,
     PREDICTIONS,
     RUN,
     Appender,
+    line_of,
     read_json,
     read_rows,
+    stale,
     write_json,
     write_rows,
 )
@@ -35,13 +40,13 @@ from blendfilter.evaluation.rows import Row, answered, failed
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.settings import check_leak, check_prompts, check_same, settings_of, versions
 from blendfilter.evaluation.summary import summarise
-from blendfilter.journal import FILE, Journal
+from blendfilter.journal import FILE, Journal, Mode
 from blendfilter.lm import bridge
 from blendfilter.lm.connect import connect
 from blendfilter.lm.gate import Gate
 from blendfilter.lm.model import ConnectedLM
+from blendfilter.modules.base import Method
 from blendfilter.records import Question
-from blendfilter.retrieval.journaled import JOURNAL
 from blendfilter.tasks.base import Questions
 
 logger = logging.getLogger(__name__)
@@ -51,7 +56,7 @@ OFFLINE_NOTE = "no model was named: the offline reader answers, which shows the 
 
 def evaluate(method: dspy.Module, questions: Questions | Sequence[Any], **options: Any) -> Run:
     """`aevaluate`, waited for; works inside a notebook too."""
-    return bridge.run(_evaluate(method, questions, **options), "evaluate")
+    return bridge.run(_evaluate(method, questions, **options), "evaluate", "await aevaluate(…)")
 
 
 async def aevaluate(method: dspy.Module, questions: Questions | Sequence[Any], **options: Any) -> Run:
@@ -97,24 +102,35 @@ async def _evaluate(
     model = _model(lm)
     check_leak(method, questions)
     check_prompts(method)
+    method = _with_own_models(method)
     settings = settings_of(method, questions, model, seed=seed, name=name)
     if run is None and replay:
         raise BadArgument("a replay needs the run's folder: run=…")
+    if replay:
+        read_json(Path(run or "") / RUN, "settings")  # nothing to replay is said before anything is done
     if seed < 0:  # said before any call is paid for
         raise BadArgument(f"seed is {seed}: give 0 or a positive whole number")
     folder = Path(run) if run is not None else Path(tempfile.mkdtemp(prefix="blendfilter-run-"))
     gate = Gate(concurrency)
     _check_folder(folder, settings)
     with ExitStack() as stack:
-        journal = stack.enter_context(Journal(folder / FILE, "replay" if replay else "auto", reuse))
+        mode: Mode = "replay" if replay else "auto"
+        journal = stack.enter_context(Journal(folder / FILE, mode, reuse, exclusive=True))
         _check_folder(folder, settings)  # once more, now that nobody else can write
         fresh = not (folder / RUN).is_file()
+        for left in stale(folder):
+            left.unlink(missing_ok=True)
         if not replay:
             _write_record(folder, settings, model, concurrency)
-        sitting = _Sitting(method, questions, model.with_journal(journal, gate), journal)
+        for predictor in method.predictors():
+            predictor.lm = predictor.lm and predictor.lm.with_journal(journal, gate)
+        window = 2 * concurrency
+        pool = ThreadPoolExecutor(window, thread_name_prefix="blendfilter-method")
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # waiting here would stop the loop it needs
+        sitting = _Sitting(method, questions, model.with_journal(journal, gate), journal, pool)
         shown = progress_for(list(questions.task.metrics), bool(progress)) if isinstance(progress, bool) else progress
         try:
-            rows = await sitting.rows(folder, replay=replay, window=2 * concurrency, progress=shown)
+            rows = await sitting.rows(folder, replay=replay, window=window, progress=shown)
         except AskedWrong:
             if fresh and not replay:
                 _forget(folder, journal)
@@ -128,12 +144,18 @@ async def _evaluate(
 class _Sitting:
     """One sitting of a run: what is still to be answered, answered."""
 
-    def __init__(self, method: dspy.Module, questions: Questions, lm: ConnectedLM, journal: Journal) -> None:
+    def __init__(
+        self, method: dspy.Module, questions: Questions, lm: ConnectedLM, journal: Journal, pool: Executor
+    ) -> None:
         self.method, self.questions, self.lm, self.journal = method, questions, lm, journal
+        # Synchronous methods wait in threads of their own: searches and models must find theirs free.
+        self.pool = pool
 
     async def rows(self, folder: Path, *, replay: bool, window: int, progress: Progress) -> list[Row]:
         """Every question's row in question order, at most `window` questions under work at a time."""
         done = {} if replay else self._kept(folder)
+        if not replay and len(done) < len(self.questions):
+            (folder / METRICS).unlink(missing_ok=True)  # an earlier sitting's: it would not fit the rows
         appender = None if replay else Appender(folder / PREDICTIONS, done.values())
         progress.start(len(self.questions), len(done))
         places = asyncio.Semaphore(window)
@@ -180,29 +202,49 @@ class _Sitting:
                 setting(NOTES, notes),
                 setting(JOURNAL, self.journal),
                 # A fresh trace and no history: what DSPy remembers of a call would grow with the run.
-                dspy.context(lm=self.lm, trace=[], disable_history=True),
+                dspy.context(
+                    lm=self.lm,
+                    trace=[],
+                    disable_history=True,
+                    **{CARRIED: Asker(question.id, order, notes, self.journal)},
+                ),
             ):
-                prediction = await _asked(self.method, question.question)
-                row = answered(task, question, prediction, notes)
+                prediction = await self._asked(question.question)
+                row = answered(task, question, prediction, self._told(notes))
+                line_of(row)  # what JSON cannot hold is this question's error, not the run's
         except AskedWrong:
             raise
         except Exception as error:  # whatever a method raises is that question's error, and is shown
             logger.debug("question %s failed", question.id, exc_info=True)
-            row = failed(task, question, error, notes)
+            row = failed(task, question, error, self._told(notes))
         finally:
             places.release()
         finished(row)
+
+    async def _asked(self, question: str) -> Any:
+        """The method's prediction: awaited where it can be, in a worker thread where it is synchronous."""
+        if hasattr(self.method, "aforward"):
+            return await self.method.acall(question=question)
+        call = functools.partial(contextvars.copy_context().run, self.method, question=question)
+        return await asyncio.get_running_loop().run_in_executor(self.pool, call)
+
+    def _told(self, notes: list[CallNote]) -> list[CallNote]:
+        """The calls in plan order; a module that is not ours has no plan, and may call side by side: sorted."""
+        return notes if isinstance(self.method, Method) else sorted(notes)
 
     def _tokens(self, row: Row) -> int:
         records = (self.journal.read(key) for _, key in row["calls"])
         return sum((each.get("tokens_in") or 0) + (each.get("tokens_out") or 0) for each in records if each)
 
 
-async def _asked(method: dspy.Module, question: str) -> Any:
-    """The method's prediction: awaited where it can be, in a worker thread where it is synchronous."""
-    if hasattr(method, "aforward"):
-        return await method.acall(question=question)
-    return await asyncio.to_thread(method, question=question)
+def _with_own_models(method: dspy.Module) -> dspy.Module:
+    """`method`, or a copy where predictors have models of their own: their calls are journaled and counted too."""
+    if not any(predictor.lm for predictor in method.predictors()):
+        return method
+    copied: dspy.Module = method.deepcopy()
+    for predictor in copied.predictors():
+        predictor.lm = predictor.lm and connect(predictor.lm)
+    return copied
 
 
 def _questions(given: Questions | Sequence[Any]) -> Questions:
@@ -228,7 +270,7 @@ def _check_folder(folder: Path, settings: dict[str, Any]) -> None:
         check_same(read_json(path, "settings")["settings"], settings, str(folder))
     elif folder.exists() and not folder.is_dir():
         raise BadArgument(f"{folder} is a file, not a folder: name a folder for this run")
-    elif folder.is_dir() and any(item.name != FILE for item in folder.iterdir()):
+    elif folder.is_dir() and {item for item in folder.iterdir() if item.name != FILE} - set(stale(folder)):
         raise BadArgument(f"{folder} is not empty and holds no run: name a new folder for this one")
 
 

@@ -5,6 +5,7 @@ Address and concurrency are noted beside them and may change between sittings; s
 
 from __future__ import annotations
 
+import inspect
 import platform
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
@@ -36,17 +37,54 @@ def settings_of(
             "name": name or _name_of(method),
             "arguments": method.arguments() if isinstance(method, Method) else {},
             "program": program_digest(method),
+            **({"code": code} if (code := code_digest(method)) else {}),
         },
-        "lm": {
-            "name": lm.name,
-            **{key: said for key, value in lm.identity.items() if (said := _said(value))},
-            "parameters": {key: value for key, value in lm.kwargs.items() if value is not None},
-        },
+        "lm": _model(lm) | {"of": own} if (own := own_models(method)) else _model(lm),
         "retrievers": [
             {"kind": each.info()["kind"], "fingerprint": each.fingerprint} for each in retrievers_of(method)
         ],
         "seed": seed,
     }
+
+
+def _model(lm: ConnectedLM) -> dict[str, Any]:
+    return {
+        "name": lm.name,
+        **{key: said for key, value in lm.identity.items() if (said := _said(value))},
+        "parameters": {key: value for key, value in lm.kwargs.items() if value is not None},
+    }
+
+
+def own_models(method: dspy.Module) -> dict[str, Any]:
+    """The models of predictors that have one of their own, by the predictor's name."""
+    named = {name: predictor.lm for name, predictor in method.named_predictors()}
+    return {name: _model(lm) for name, lm in named.items() if isinstance(lm, ConnectedLM)}
+
+
+def code_digest(method: dspy.Module) -> str:
+    """12 hex digits over the source and the plain attributes of modules that are not this package's or DSPy's.
+
+    A user edits a method and runs it again: that is another method. Empty where every part is ours or DSPy's.
+    """
+    parts = [
+        (name, _source(type(module)), {key: value for key, value in vars(module).items() if _is_plain(value)})
+        for name, module in method.named_sub_modules()
+        if type(module).__module__.split(".")[0] not in ("blendfilter", "dspy") and isinstance(module, dspy.Module)
+    ]
+    return digest(parts)[:12] if parts else ""
+
+
+def _source(kind: type) -> str:
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):  # typed into a console: its name is all there is
+        return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int | float | bool)
 
 
 def versions() -> dict[str, str]:
@@ -118,7 +156,8 @@ def check_same(stored: Mapping[str, Any], asked: Mapping[str, Any], folder: str)
     Raises:
         RunMismatch: naming what differs.
     """
-    differing = list(_differences(stored, asked))
+    # The same questions under another file name are the same questions: their fingerprint says so.
+    differing = [each for each in _differences(stored, asked) if not each.startswith("data.source ")]
     if differing:
         shown = "; ".join(differing[:3]) + (f"; and {len(differing) - 3} more" if len(differing) > 3 else "")
         raise RunMismatch(

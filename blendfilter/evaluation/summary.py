@@ -65,7 +65,7 @@ def _interval(rows: Sequence[Row], name: str, seed: int) -> dict[str, float]:
 
 def _retrieval(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """Means over the questions whose gold is known; an error's question counts as 0, for it retrieved nothing."""
-    known = [row for row in rows if row["gold_titles"]]
+    known = [row for row in rows if row["gold_titles"] or row["retrieval"]]
     seen = {name for row in rows for name in row["retrieval"]}
     names = [*(name for name in VARIANTS if name in seen), *sorted(seen - set(VARIANTS))]
     return {

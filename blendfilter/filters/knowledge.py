@@ -20,6 +20,7 @@ from blendfilter.filters.base import Filter
 from blendfilter.filters.reading import IdsRead, read_ids
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
+from blendfilter.retrieval.callables import as_passage
 
 
 class Topic(dspy.Signature):
@@ -91,6 +92,7 @@ class KnowledgeFilter(Filter):
 
     async def aforward(self, question: str, passages: Sequence[Passage], topic: str | None = None) -> dspy.Prediction:
         """The passages kept; `topic` where it is known already."""
+        passages = [as_passage(passage) for passage in passages]
         if not passages:
             return dspy.Prediction(kept=[], status="empty", reason="", flags={})
         if topic is None:

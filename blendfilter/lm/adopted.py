@@ -31,6 +31,11 @@ class AdoptedEngine:
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response. Raises: lm15 errors, whatever DSPy made of them."""
         own = replace(request, model=self.lm.model)
+        # The model around it is the one that DSPy is told of: streams, callbacks and usage count each call once.
+        with dspy.context(send_stream=None, callbacks=[], usage_tracker=None):
+            return await self._answer(own)
+
+    async def _answer(self, own: lm15.Request) -> lm15.Response:
         try:
             if is_asynchronous(self.lm):
                 return await self.lm.acall(request=own)

@@ -15,10 +15,14 @@ from collections.abc import Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import anyio.from_thread
+import dspy
+
 from blendfilter.errors import UseAcall
 
 T = TypeVar("T")
 _WORKERS = 64
+_LONGEST_STOP = 5.0
 _lock = threading.Lock()
 _state: tuple[int, asyncio.AbstractEventLoop, threading.Thread] | None = None
 
@@ -41,21 +45,49 @@ def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
     return asyncio.run_coroutine_threadsafe(coroutine, loop())
 
 
-def run(coroutine: Coroutine[Any, Any, T], who: str = "this module") -> T:
-    """The result of `coroutine`, waited for on the calling thread; Ctrl-C cancels it cleanly.
+def run(coroutine: Coroutine[Any, Any, T], who: str = "this module", instead: str = "") -> T:
+    """The result of `coroutine`, waited for on the calling thread; Ctrl-C cancels it and waits for its end.
+
+    `instead` is what to write on the loop thread, `await {who}.acall(…)` by default.
 
     Raises:
         UseAcall: called on the loop thread, which would wait for itself.
     """
     if on_loop_thread():
         coroutine.close()
-        raise UseAcall(f"{who} was called synchronously on the loop thread: write `await {who}.acall(…)` there")
-    future = submit(coroutine)
+        written = instead or f"await {who}.acall(…)"
+        raise UseAcall(f"{who} was called synchronously on the loop thread: write `{written}` there")
+    if dspy.settings.send_stream is not None and _streams_from_here():
+        # Status messages are sent to the loop that streams: a coroutine elsewhere would wait for it for ever.
+        return anyio.from_thread.run(_awaited, coroutine)
+    over = threading.Event()
+    future = submit(_until_over(coroutine, over))
     try:
         return future.result()
     except BaseException:
-        future.cancel()
+        if future.cancel():
+            over.wait(_LONGEST_STOP)
         raise
+
+
+async def _until_over(coroutine: Coroutine[Any, Any, T], over: threading.Event) -> T:
+    try:
+        return await coroutine
+    finally:
+        over.set()
+
+
+async def _awaited(coroutine: Coroutine[Any, Any, T]) -> T:
+    return await coroutine
+
+
+def _streams_from_here() -> bool:
+    """Whether this is a worker thread that `dspy.streamify` started from its own loop."""
+    try:
+        anyio.from_thread.check_cancelled()
+    except RuntimeError:
+        return False
+    return True
 
 
 def on_loop_thread() -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import dspy
+import httpx
 from dspy.clients.backend_selection import CLIENT_KEYS
 
 from blendfilter.errors import BadArgument, NoKey, UnknownName
@@ -89,8 +90,14 @@ def connect(
     >>> connect("offline").name
     'offline'
     """
+    if isinstance(name, dspy.BaseLM):
+        asked_in_vain = bool(
+            api_base or api_key or top_p or thinking or reasoning or extra_body or json_schema or defaults
+        )
+        if asked_in_vain or temperature or (label and isinstance(name, ConnectedLM)):
+            raise BadArgument(f"{name.model} is made already: give its settings where it is made, or use its copy(…)")
     if isinstance(name, ConnectedLM):
-        return name.with_journal(_opened(journal, mode))
+        return name if journal is None else name.with_journal(_opened(journal, mode))
     if isinstance(name, dspy.BaseLM):
         return _adopted(name, _opened(journal, mode), label)
     if endpoint not in ("chat", "completions"):
@@ -109,7 +116,11 @@ def connect(
         engine.model,
         RetryingEngine(engine),
         profile=dataclasses.replace(profile, json_schema=True) if json_schema else profile,
-        identity={"label": label, "endpoint": endpoint, "options": {**asked, "endpoint": None}},
+        identity={
+            "label": label,
+            "endpoint": endpoint,
+            "options": {**asked, **_served_by(name, api_base, json_schema)},
+        },
         address=engine.address,
         state={
             "name": name,
@@ -122,6 +133,12 @@ def connect(
         journal=_opened(journal, mode),
         **settings,
     )
+
+
+def _served_by(name: str, api_base: str | None, json_schema: bool) -> dict[str, Any]:
+    """What tells one provider's model from another's of the same name; an address of the user's own is not hashed."""
+    provider = name.partition("/")[0] if api_base is None else None
+    return {"endpoint": None, "provider": provider, "json_schema": json_schema or None}
 
 
 def _opened(journal: Journal | str | Path | None, mode: Mode) -> Journal | None:
@@ -152,8 +169,7 @@ def _where(name: str, api_base: str | None, api_key: str | None) -> tuple[str, s
     prefix, _, rest = name.partition("/")
     known = PROVIDERS.get(prefix)
     if api_base is not None:
-        if "://" not in api_base:
-            raise BadArgument(f"'{api_base}' is no address: write it as http://host:port/v1")
+        _check_address(api_base)
         # A name may hold slashes of its own (Qwen/Qwen2.5-7B-Instruct): only a provider's prefix comes off. And a
         # provider's key goes to an address of the user's only where the name says that provider.
         model = rest if known and rest else name
@@ -170,6 +186,17 @@ def _where(name: str, api_base: str | None, api_key: str | None) -> tuple[str, s
     if not key:
         raise NoKey(f"{name} wants a key: set {known.key_variable}, or point --api-base at a server of your own")
     return known.base_url, rest, key
+
+
+def _check_address(api_base: str) -> None:
+    try:
+        url = httpx.URL(api_base)
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    if url.scheme not in ("http", "https") or not url.host or not 0 < (url.port or 80) < 65536:
+        raise BadArgument(f"'{api_base.partition('?')[0]}' is no address: write it as http://host:port/v1")
+    if url.query:  # it would be shown and recorded with the address (a login before the host is not)
+        raise BadArgument("the address must hold no query, such as a key: put the key into BLENDFILTER_API_KEY")
 
 
 def _adopted(lm: dspy.BaseLM, journal: Journal | None, label: str) -> ConnectedLM:

@@ -43,6 +43,7 @@ _REFUSES = re.compile(
     re.IGNORECASE,
 )
 _KEYS = re.compile(r"\b(?:sk|gsk|pk|xai|hf)[-_][\w*.-]{8,}|\bbearer\s+\S{8,}", re.IGNORECASE)
+_MODERATED = re.compile(r"moderat|flagged|content.?(?:policy|filter)|safety", re.IGNORECASE)
 _CLASSES: Mapping[int, type[Any]] = {
     401: lm15.AuthError,
     402: lm15.BillingError,
@@ -95,6 +96,8 @@ def _of_status(status: int, body: Mapping[str, Any], headers: Mapping[str, str],
 def _class_of(status: int, code: str, message: str) -> type[Any]:
     if _too_long(status, code, message):
         return lm15.ContextLengthError  # type: ignore[no-any-return]
+    if status == 403 and _MODERATED.search(f"{code} {message}"):
+        return lm15.InvalidRequestError  # type: ignore[no-any-return]  # this prompt is refused, not the key
     if code == "insufficient_quota":
         return lm15.BillingError  # type: ignore[no-any-return]
     if code == "model_not_found" or (status in (400, 404) and _NO_MODEL.search(message)):
@@ -230,4 +233,5 @@ def _told(kind: str, error: BaseException, address: str) -> str:
     said = _clean(said, "")  # an engine that is not ours may pass on a key that its server echoed
     status = getattr(error, "status", None)
     http = f" (HTTP {status})" if status else ""
-    return _TOLD.get(kind, "{where}: {said}{http}").format(where=address or "the model server", said=said, http=http)
+    # What becomes a question's error names no address: it is stored, and a resumed run may have another.
+    return _TOLD.get(kind, "{said}{http}").format(where=address or "the model server", said=said, http=http)

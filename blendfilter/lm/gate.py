@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import threading
 from types import TracebackType
 
 from blendfilter.context import ORDER
@@ -16,26 +17,28 @@ from blendfilter.errors import BadArgument
 
 
 class Gate:
-    """An `async with` that lets at most `limit` through at a time; of one loop.
+    """An `async with` that lets at most `limit` through at a time, from whichever loops.
 
     Raises:
         BadArgument: a limit below 1.
     """
 
     def __init__(self, limit: int) -> None:
-        if limit < 1:
-            raise BadArgument(f"concurrency must be at least 1, got {limit}")
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise BadArgument(f"concurrency must be a whole number of at least 1, got {limit!r}")
         self.limit = limit
         self.in_flight = 0
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._ticket = itertools.count()
+        self._lock = threading.Lock()
 
     async def __aenter__(self) -> None:
-        if self.in_flight < self.limit:
-            self.in_flight += 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (ORDER.get(), next(self._ticket), turn))
+        with self._lock:
+            if self.in_flight < self.limit:
+                self.in_flight += 1
+                return
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (ORDER.get(), next(self._ticket), turn))
         try:
             await turn
         except asyncio.CancelledError:
@@ -50,9 +53,21 @@ class Gate:
         self._release()
 
     def _release(self) -> None:
-        while self._waiting:
-            _, _, turn = heapq.heappop(self._waiting)
-            if not turn.done():
-                turn.set_result(None)  # the place goes over; the count stays
-                return
-        self.in_flight -= 1
+        """Hand the place to whoever waits longest at the lowest rank; the count goes down only where nobody does."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self.in_flight -= 1
+                    return
+                _, _, turn = heapq.heappop(self._waiting)
+            try:
+                turn.get_loop().call_soon_threadsafe(self._grant, turn)
+            except RuntimeError:
+                continue  # its loop is closed: nobody waits there any more
+            return
+
+    def _grant(self, turn: asyncio.Future[None]) -> None:
+        if turn.done():  # cancelled while it was on its way
+            self._release()
+        else:
+            turn.set_result(None)

@@ -13,22 +13,17 @@ import contextlib
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from dspy import lm15
+from dspy._vendor.lm15.serde import response_from_dict, response_to_dict
 
 from blendfilter.context import SAMPLE, STAGE, note, who
-from blendfilter.errors import ModelError, ReplayMiss, ServerRefused
+from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
 from blendfilter.lm.gate import Gate
-
-
-class Engine(Protocol):
-    """What answers one request (DSPy's asynchronous engine interface)."""
-
-    async def complete(self, request: lm15.Request) -> lm15.Response:
-        """The model's response. Raises: lm15 errors."""
+from blendfilter.lm.retrying import Engine
 
 
 class JournaledEngine:
@@ -93,11 +88,15 @@ class JournaledEngine:
             "label": self.label,
             "endpoint": self.endpoint,
             "prompt": prompt_of(request),
-            "parameters": {**_parameters(request.config), **self.options},
+            "parameters": _parameters(request) | ({"options": self.options} if self.options else {}),
             "sample": [sample.rollout_id, sample.i],
         }
 
     async def _called_once(self, key: str, asked: dict[str, Any], request: lm15.Request) -> dict[str, Any]:
+        if self.journal is not None and self.journal.closed:
+            raise BadArgument(
+                f"{who()} asks for a call, but its journal ({self.journal.path}) is closed: the run is over"
+            )
         if self.journal is not None and self.journal.mode == "replay":
             raise ReplayMiss(
                 f"not in the journal: {who()} asks for call {key[:12]}, which {self.journal.path} does not hold; "
@@ -192,12 +191,16 @@ _PARAMETERS = (
 )  # fmt: skip
 
 
-def _parameters(config: lm15.Config) -> dict[str, Any]:
+def _parameters(request: lm15.Request) -> dict[str, Any]:
+    config = request.config
     set_ones = {name: value for name in _PARAMETERS if (value := getattr(config, name)) is not None}
     if config.stop:
         set_ones["stop"] = list(config.stop)
     if config.reasoning is not None:
         set_ones["reasoning"] = repr(config.reasoning)
+    if request.tools:
+        set_ones["tools"] = [repr(tool) for tool in request.tools]
+        set_ones["tool_choice"] = repr(config.tool_choice)
     return set_ones
 
 
@@ -214,10 +217,17 @@ def _said(response: lm15.Response) -> dict[str, Any]:
         "tokens_out": usage.output_tokens,
         "tokens_cached": usage.cache_read_tokens,
         "cost": (response.provider_data or {}).get("cost"),
+        # Tool calls and the like have no place above: such a response is kept whole.
+        **({} if all(isinstance(part, _PLAIN) for part in parts) else {"response": response_to_dict(response)}),
     }
 
 
+_PLAIN = (lm15.TextPart, lm15.ThinkingPart)
+
+
 def _response(record: Mapping[str, Any], model: str) -> lm15.Response:
+    if "response" in record:
+        return response_from_dict(record["response"])
     parts: list[Any] = []
     if record["reasoning"]:
         parts.append(lm15.ThinkingPart(text=record["reasoning"]))
@@ -238,7 +248,7 @@ def _response(record: Mapping[str, Any], model: str) -> lm15.Response:
 
 
 def _event(record: Mapping[str, Any]) -> str:
-    if not record["reply"].strip():
+    if not record["reply"].strip() and "response" not in record:
         return "empty_reply"
     return "cut_reply" if record["finish"] == "length" else ""
 

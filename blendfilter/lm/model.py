@@ -16,14 +16,15 @@ from dspy import lm15
 from dspy._vendor.lm15.result import response_to_events
 from dspy.utils.exceptions import LMError
 
-from blendfilter.context import SAMPLE, STAGE, Sample, setting
+from blendfilter.context import NOTES, SAMPLE, STAGE, CallNote, Sample, rejoined, setting
 from blendfilter.errors import BlendFilterError
 from blendfilter.journal import Journal
 from blendfilter.lm import bridge
 from blendfilter.lm.adopted import AdoptedEngine
 from blendfilter.lm.gate import Gate
-from blendfilter.lm.journaled import Engine, JournaledEngine
+from blendfilter.lm.journaled import JournaledEngine
 from blendfilter.lm.profiles import Profile
+from blendfilter.lm.retrying import Engine
 
 
 class ConnectedLM(dspy.LM):
@@ -89,6 +90,15 @@ class ConnectedLM(dspy.LM):
         """Whether this is the rule-based reader, whose scores say nothing about a model."""
         return self.name == "offline"
 
+    # DSPy looks a model's abilities up by its name, which here says blendfilter: an adopted one knows its own.
+    supports_function_calling = property(lambda self: self._ability("supports_function_calling", False))
+    supports_response_schema = property(lambda self: self._ability("supports_response_schema", False))
+    supports_reasoning = property(lambda self: self._ability("supports_reasoning", False))
+    supported_params = property(lambda self: self._ability("supported_params", set()))
+
+    def _ability(self, name: str, unknown: Any) -> Any:
+        return getattr(self.inner.lm, name) if isinstance(self.inner, AdoptedEngine) else unknown
+
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         return bridge.run(self.acall(prompt, messages=messages, **kwargs), "lm")
 
@@ -97,11 +107,26 @@ class ConnectedLM(dspy.LM):
         options = {**self.kwargs, **kwargs}
         n = int(options.get("n") or options.get("num_generations") or 1)
         rollout = options.get("rollout_id")
-        if n == 1:
-            return await self._one(Sample(rollout), prompt, messages, kwargs)
-        kwargs = {**kwargs, "n": 1, "num_generations": None}
-        each = [self._one(Sample(rollout, i), prompt, messages, kwargs) for i in range(n)]
-        return [output for outputs in await asyncio.gather(*each) for output in outputs]
+        with rejoined():
+            if n == 1:
+                return await self._one(Sample(rollout), prompt, messages, kwargs)
+            kwargs = {**kwargs, "n": 1, "num_generations": None}
+            return await self._several([Sample(rollout, i) for i in range(n)], prompt, messages, kwargs)
+
+    async def _several(self, samples: list[Sample], prompt: Any, messages: Any, kwargs: dict[str, Any]) -> list[Any]:
+        """The outputs of all samples; calls are noted in the samples' order, not in that of arrival."""
+        noted: list[list[CallNote]] = [[] for _ in samples]
+
+        async def one(sample: Sample, notes: list[CallNote]) -> Any:
+            with setting(NOTES, notes):
+                return await self._one(sample, prompt, messages, kwargs)
+
+        try:
+            each = await asyncio.gather(*(one(*pair) for pair in zip(samples, noted, strict=True)))
+        finally:
+            if (outer := NOTES.get()) is not None:
+                outer.extend(note for notes in noted for note in notes)
+        return [output for outputs in each for output in outputs]
 
     async def _one(self, sample: Sample, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Any:
         stage = STAGE.get() or _stage_in_caller()

@@ -12,9 +12,11 @@ import dspy
 
 from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, Wording
 from blendfilter.lm import bridge
+from blendfilter.modules.base import cleaned
 from blendfilter.modules.blending import Reasoning
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
+from blendfilter.retrieval.callables import as_passage
 
 
 class UnaidedReasoning(dspy.Signature):
@@ -69,7 +71,8 @@ class Answering(dspy.Module):
 
     async def aforward(self, question: str, knowledge: Sequence[Passage] = ()) -> dspy.Prediction:
         """The answer and the reasoning before it."""
-        shown = {} if self.unaided else {"knowledge": [passage.line for passage in knowledge]}
+        question = cleaned(question, type(self).__name__)
+        shown = {} if self.unaided else {"knowledge": [as_passage(passage).line for passage in knowledge]}
         reasoning = str((await self.answer.acall(question=question, **shown)).reasoning)
         short = await self.short_answer.acall(context=reasoning, question=question)
         return dspy.Prediction(answer=str(short.answer), reasoning=reasoning)

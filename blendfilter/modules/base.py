@@ -13,6 +13,7 @@ import dspy
 from blendfilter.context import NOTES, CallNote, setting
 from blendfilter.errors import BadArgument
 from blendfilter.lm import bridge
+from blendfilter.lm.relay import relayed
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.base import Retriever
 
@@ -47,13 +48,12 @@ class Method(dspy.Module):
         return bridge.run(self.aforward(question=question), type(self).__name__)
 
     async def aforward(self, question: str) -> dspy.Prediction:
-        cleaned = one_line(question) if isinstance(question, str) else ""
-        if not cleaned:
-            raise BadArgument(f"{type(self).__name__} needs a question, got {question!r}")
+        asked = cleaned(question, type(self).__name__)
         outer = NOTES.get()
         with setting(NOTES, []) as notes:
             try:
-                prediction = await self.answer(cleaned)
+                async with relayed():
+                    prediction = await self.answer(asked)
             finally:
                 if outer is not None:
                     outer.extend(notes)
@@ -71,6 +71,23 @@ class Method(dspy.Module):
     def arguments(self) -> dict[str, Any]:
         """The settings that change what it does, as JSON, for a run's record."""
         return {}
+
+
+def check_k(k: object) -> int:
+    """`k` where it is a whole number of at least 1. Raises: BadArgument."""
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise BadArgument(f"k must be a whole number, got {k!r}")
+    if k < 1:
+        raise BadArgument(f"k must be at least 1, got {k}")
+    return k
+
+
+def cleaned(question: object, who: str) -> str:
+    """A question on one line. Raises: BadArgument where there is none."""
+    line = one_line(question) if isinstance(question, str) else ""
+    if not line:
+        raise BadArgument(f"{who} needs a question, got {question!r}")
+    return line
 
 
 async def search(retriever: Retriever, query: str, k: int) -> list[Passage]:

@@ -105,7 +105,7 @@ class BlendFilter(Method):
     async def answer(self, question: str) -> dspy.Prediction:
         """Algorithm 1, everything that may overlap overlapping."""
         use, blending = self.blending.use, self.blending
-        first = await blending.retrieve(question) if {"q", "q_ex"} & set(use) else []  # K_q, which is K_ex too
+        first = await blending.retrieve(question) if self._wants_k_q() else []  # K_q, which is K_ex too
         async with Steps() as steps:
             found: dict[str, Found] = {"q": steps.start(_at_once(question, first))}
             if "q_ex" in use:
@@ -127,6 +127,9 @@ class BlendFilter(Method):
             branches=branches,
             flags=_flags([(await (await filtering[name])) for name in use], empty=not kept),
         )
+
+    def _wants_k_q(self) -> bool:
+        return self.fallback or bool({"q", "q_ex"} & set(self.blending.use))
 
     async def _topic(self, question: str) -> str:
         ask = getattr(self.select, "topic_of", None)

@@ -16,7 +16,7 @@ import dspy
 from blendfilter.asking import REPLY_TOKENS, STOP, Ask, Wording
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.lm import bridge
-from blendfilter.modules.base import search
+from blendfilter.modules.base import check_k, cleaned, search
 from blendfilter.modules.steps import Steps
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, one_line
@@ -103,11 +103,9 @@ class Blending(dspy.Module):
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
-        if k < 1:
-            raise BadArgument(f"k must be at least 1, got {k}")
         worded = Wording.of(wording) if isinstance(wording, str) else wording
         self.retriever = as_retriever(retriever)
-        self.k = k
+        self.k = check_k(k)
         self.use = used_queries(without)
         self.drop_conclusion = drop_conclusion
         self.external = worded(
@@ -144,7 +142,7 @@ class Blending(dspy.Module):
 
     async def aforward(self, question: str) -> dspy.Prediction:
         """The queries in use and what each retrieves."""
-        question = one_line(question)
+        question = cleaned(question, type(self).__name__)
         found = await self.retrieve(question) if {"q", "q_ex"} & set(self.use) else []
         async with Steps() as steps:
             work = {

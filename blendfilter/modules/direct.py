@@ -11,9 +11,8 @@ from typing import Any
 import dspy
 
 from blendfilter.asking import SHORT_TOKENS, STOP, Ask, Wording
-from blendfilter.errors import BadArgument
 from blendfilter.modules.answering import Answering
-from blendfilter.modules.base import Branch, Method, search
+from blendfilter.modules.base import Branch, Method, check_k, search
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
@@ -40,10 +39,8 @@ class _Baseline(Method):
 
     def __init__(self, retriever: Retriever | None, k: int) -> None:
         super().__init__()
-        if k < 1:
-            raise BadArgument(f"k must be at least 1, got {k}")
         self.retriever = as_retriever(retriever) if retriever is not None else None
-        self.k = k
+        self.k = check_k(k)
 
     def arguments(self) -> dict[str, Any]:
         """K, where something is retrieved."""

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
+from blendfilter.context import JOURNAL, rejoined
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
 from blendfilter.retrieval import journaled
@@ -31,10 +32,11 @@ class Retriever(ABC):
         Under a run, searches go through its journal. Raises `BadArgument` where `k` is below 1 or a query is empty.
         """
         check_search(queries, k)
-        journal = journaled.JOURNAL.get()
-        if journal is None:
-            return self.find(queries, k)
-        return journaled.search(journal, self.fingerprint, self.find, queries, k)
+        with rejoined():
+            journal = JOURNAL.get()
+            if journal is None:
+                return self.find(queries, k)
+            return journaled.search(journal, self.fingerprint, self.find, queries, k)
 
     @abstractmethod
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:

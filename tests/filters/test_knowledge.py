@@ -1,4 +1,4 @@
-"""BlendFilter's knowledge filter: which calls it makes, what each is sent, and what is kept after every kind of reply."""
+"""BlendFilter's knowledge filter: which calls it makes, what each is sent, what is kept after every kind of reply."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ def filtered(
 
 class TestCalls:
     def test_check_then_ids_over_the_same_knowledge(self) -> None:
-        """K^f = M(K | Prompt(q, K)): the check's reply is the context of the ids step; knowledge and question repeat."""
+        """K^f = M(K | Prompt(q, K)): the check's reply is the context of the ids step; the knowledge is repeated."""
         said, lm = filtered({"check": [CHECK], "ids": ["0, 3"]})
         assert [stage for stage, _ in lm.prompts] == ["check", "ids"]
         numbered = "\n".join(f"knowledge {i}: {line}" for i, line in enumerate(LINES))
         (check,), (ids,) = lm.asked("check"), lm.asked("ids")
         assert check.endswith(f"\n{numbered}\nQuestion: {QUESTION}\nRelevance:")
-        assert ids.endswith(f"\nContext:\n{CHECK}\n{numbered}\nQuestion: {QUESTION}\nIds:")
+        assert ids.endswith(f"\n{numbered}\nQuestion: {QUESTION}\nIds:")
+        assert ids.index(f"\nContext:\n{CHECK}\n") < ids.index(numbered)
         assert "Set aside what you remember about lighthouses;" in check
         assert said.kept == [PASSAGES[0], PASSAGES[3]]
         assert (said.status, said.reason, said.flags) == ("ids", CHECK, {})
@@ -100,8 +101,12 @@ class TestReplies:
 
     @pytest.mark.parametrize(
         ("first", "flag"),
-        [("I cannot say.", "unparseable_ids"), ("", "unparseable_ids"), ("9", "unparseable_ids")]
-        + [("1 and 2 are irrelevant", "suspect_ids")],
+        [
+            ("I cannot say.", "unparseable_ids"),
+            ("", "unparseable_ids"),
+            ("9", "unparseable_ids"),
+            ("1 and 2 are irrelevant", "suspect_ids"),
+        ],
     )
     def test_a_reply_without_ids_is_asked_for_once_more(self, first: str, flag: str) -> None:
         said, lm = filtered({"check": [CHECK], "ids": [first], "ids_again": ["0, 3"]})
@@ -132,7 +137,7 @@ class TestReplies:
 
     def test_an_empty_check_still_leads_to_ids(self) -> None:
         said, lm = filtered({"check": [""], "ids": ["1"]})
-        assert "Context:\n\nknowledge 0:" in lm.asked("ids")[0]
+        assert "\nContext:\n\n" in lm.asked("ids")[0]
         assert (said.kept, said.reason) == ([PASSAGES[1]], "")
 
     def test_a_failing_call_is_an_error_and_no_empty_answer(self) -> None:

@@ -213,28 +213,10 @@ def test_range_is_of_the_passages_shown(reply: str, k: int, ids: tuple[int, ...]
 
 SCRAPS = st.sampled_from(
     [
-        "0",
-        "1",
-        "4",
-        "7",
-        "1884",
-        "1.5",
-        ", ",
-        " and ",
-        "-",
-        "–",
-        " to ",
-        ": ",
-        ". ",
-        "\n",
-        "- ",
-        "1. ",
-        "[",
-        "]",
-        "{",
-        "}",
+        *("0", "1", "4", "7", "1884", "1.5", ", ", " and ", "-", "–", " to ", ": ", ". ", "\n", "- ", "1. "),
+        *("[", "]", "{", "}", '"ids"', "none", "not ", "irrelevant", "relevant", "knowledge ", "Ids:", "of the 5"),
+        *("(0-4)", "```", "**", "’"),
     ]
-    + ['"ids"', "none", "not ", "irrelevant", "relevant", "knowledge ", "Ids:", "of the 5", "(0-4)", "```", "**", "’"]
 )
 REPLIES = st.text() | st.lists(SCRAPS).map("".join) | st.text(alphabet="0123456789,.-: \n[]{}()")
 
@@ -265,8 +247,11 @@ def test_json_reads_back(ids: list[int]) -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    [":" * 3_000 + "0" * 3_000 + "x", "0 " * 10_000, "1. " * 10_000, "0-" * 10_000, "0: a " * 5_000, "0: a\n" * 5_000]
-    + ["a, " * 10_000 + "0", "[" * 50_000, "*" * 50_000 + "0", "not " * 10_000 + "0", '"' * 20_000],
+    [
+        *(":" * 3_000 + "0" * 3_000 + "x", "0 " * 10_000, "1. " * 10_000, "0-" * 10_000, "0: a " * 5_000),
+        *("0: a\n" * 5_000, "a, " * 10_000 + "0", "[" * 50_000, "*" * 50_000 + "0", "not " * 10_000 + "0"),
+        '"' * 20_000,
+    ],
     ids=range(11),
 )
 def test_a_long_reply_takes_no_time(reply: str) -> None:

@@ -43,7 +43,8 @@ def test_a_record_says_what_was_asked_and_what_came_back(tmp_path: Path) -> None
     assert record == {
         "kind": "call", "stage": "topic", "model": "m", "label": "b", "endpoint": "chat",
         "prompt": "Question: q\nTopic:",
-        "parameters": {"temperature": 0.0, "top_p": 0.9, "max_tokens": 32, "stop": ["\n"], "thinking": False},
+        "parameters": {"temperature": 0.0, "top_p": 0.9, "max_tokens": 32, "stop": ["\n"],
+                       "options": {"thinking": False}},
         "sample": [3, 1], "address": "http://127.0.0.1:9/v1",
         "reply": "Orm Pier", "reasoning": "it is a pier", "finish": "stop",
         "logprobs": [["Orm", -0.25], [" Pier", -1.5]],

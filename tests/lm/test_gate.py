@@ -14,7 +14,7 @@ from blendfilter.lm.gate import Gate
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_below_one_is_refused(limit: int) -> None:
-    with pytest.raises(BadArgument, match=f"concurrency must be at least 1, got {limit}"):
+    with pytest.raises(BadArgument, match=f"of at least 1, got {limit}"):
         Gate(limit)
 
 

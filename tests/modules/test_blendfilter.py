@@ -14,8 +14,23 @@ import dspy
 import pytest
 from dspy import lm15
 from isle import (
-    INTERNAL, LINES, NAMES, PASSAGES, Q_EX, Q_IN, QUESTION, REASONING, REPLIES, TASKS, Shelf, inputs, nothing, one_list,
-    predictors, replies, three_lists,
+    INTERNAL,
+    LINES,
+    NAMES,
+    PASSAGES,
+    Q_EX,
+    Q_IN,
+    QUESTION,
+    REASONING,
+    REPLIES,
+    TASKS,
+    Shelf,
+    inputs,
+    nothing,
+    one_list,
+    predictors,
+    replies,
+    three_lists,
 )  # fmt: skip
 from scripted import ScriptedLM, response, scripted
 
@@ -320,7 +335,7 @@ class TestSettings:
                 assert question == QUESTION
                 return dspy.Prediction(kept=list(passages[1:2]), status="ids", reason="by rule", flags={"mine": 1})
 
-        said, lm = ask(BlendFilter(three_lists(), select=Second()))
+        said, _ = ask(BlendFilter(three_lists(), select=Second()))
         assert [stage for stage, _ in said.calls] == ["external", "internal", "answer", "short_answer"]
         assert [passage.id for passage in said.knowledge] == ["p1", "p2", "p4"]
         assert said.branches["q"].reason == "by rule"
@@ -388,7 +403,7 @@ class TestSettings:
     def test_bad_settings(self) -> None:
         with pytest.raises(BadArgument, match="k must be at least 1, got 0"):
             BlendFilter(nothing, k=0)
-        with pytest.raises(UnknownName, match="no program 'hotpotq'. Did you mean 'hotpotqa'"):
+        with pytest.raises(UnknownName, match=r"no program 'hotpotq'\. Did you mean 'hotpotqa'"):
             BlendFilter(nothing, task="hotpotq")
         with pytest.raises(UnknownName, match="no query 'qin'"):
             BlendFilter(nothing, without="qin")

@@ -76,7 +76,7 @@ class TestUsedQueries:
             used_queries(("q", "q_ex", "q_in"))
 
     def test_an_unknown_query_suggests(self) -> None:
-        with pytest.raises(UnknownName, match="no query 'q_exx'. Did you mean 'q_ex'"):
+        with pytest.raises(UnknownName, match=r"no query 'q_exx'\. Did you mean 'q_ex'"):
             used_queries("q_exx")
 
 
@@ -150,7 +150,7 @@ class TestBlending:
 
     def test_an_empty_question_is_refused(self) -> None:
         for ask in ("", " \n "):
-            with pytest.raises(BadArgument, match="empty"):
+            with pytest.raises(BadArgument, match="Blending needs a question"):
                 blended(nothing, question=ask)
 
     def test_the_wording_is_a_tasks_or_ones_own(self) -> None:

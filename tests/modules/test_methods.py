@@ -101,7 +101,7 @@ def test_arguments_reach_the_method() -> None:
 
 
 def test_an_unknown_name_suggests() -> None:
-    with pytest.raises(UnknownName, match="no method 'blendfiltr'. Did you mean 'blendfilter'.*package:Class"):
+    with pytest.raises(UnknownName, match=r"no method 'blendfiltr'\. Did you mean 'blendfilter'.*package:Class"):
         make_method("blendfiltr", INDEX)
 
 

@@ -11,13 +11,13 @@ import dspy
 import pytest
 from scripted import scripted
 
-from blendfilter.context import QUESTION, STAGE, setting
+from blendfilter.context import JOURNAL, QUESTION, STAGE, setting
 from blendfilter.errors import BadArgument, ReplayMiss
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
-from blendfilter.retrieval.journaled import JOURNAL, passage_key, search
+from blendfilter.retrieval.journaled import search
 
 PASSAGES = {
     "1": Passage("1", "Orm Pier", "Orm Pier opened in 1871."),
@@ -76,10 +76,10 @@ def test_each_passage_is_stored_once_and_a_search_holds_ids_and_scores(tmp_path:
     passages = [record for record in records if record["kind"] == "passage"]
     searches = [record for record in records if record["kind"] == "search"]
     assert [record["id"] for record in passages] == ["1", "2", "3"]
-    assert passages[0] == {"key": passage_key("f" * 16, "1"), "kind": "passage", "fingerprint": "f" * 16, "id": "1",
+    assert passages[0] == {"key": searches[0]["passages"][0], "kind": "passage", "fingerprint": "f" * 16, "id": "1",
                            "title": "Orm Pier", "text": "Orm Pier opened in 1871."}  # fmt: skip
     assert [record["query"] for record in searches] == ["a", "b", "c"]
-    assert searches[0].keys() == {"key", "kind", "fingerprint", "query", "k", "ids", "scores"}
+    assert searches[0].keys() == {"key", "kind", "fingerprint", "query", "k", "ids", "scores", "passages"}
     assert (searches[0]["ids"], searches[0]["scores"]) == (["1", "2", "3"], [3.125, 2.125, 1.125])
 
 

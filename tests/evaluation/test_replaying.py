@@ -1,0 +1,161 @@
+"""What is used again and replayed, and which folders a run refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from small_world import done_by, stable
+
+from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Prompts, evaluate, load
+from blendfilter.asking import Wording
+from blendfilter.errors import (
+    BadArgument,
+    Leak,
+    MissingFile,
+    ReplayMiss,
+    RunLocked,
+    RunMismatch,
+)
+from blendfilter.journal import Journal
+from blendfilter.resources import sample
+from blendfilter.tasks import Questions
+
+# reuse and replay
+
+
+def test_reuse_copies_calls(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    """External is the very prompt of cot-retrieval's answer: what that run asked is not asked again."""
+    cot, asked = done_by(ChainOfThought(index), questions, tmp_path / "cot")
+    alone, full = done_by(BlendFilter(index), questions, tmp_path / "alone")
+    run, engine = done_by(BlendFilter(index), questions, tmp_path / "run", reuse=[cot.folder])
+    assert engine.stages["external"] == 0
+    assert engine.calls <= full.calls - len(questions)
+    assert Counter(engine.prompts) == Counter(full.prompts) - Counter(asked.prompts)
+    assert stable(run.folder) == stable(alone.folder), "what was reused counts as this run's own"
+    for path in cot.folder.iterdir():
+        path.unlink()
+    replayed, silent = done_by(BlendFilter(index), questions, tmp_path / "run", replay=True)
+    assert silent.calls == 0, "the run is whole by itself"
+    assert stable(replayed.folder) == stable(alone.folder)
+
+
+def test_an_edited_answer_template_costs_two_calls_a_question(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    old, _ = done_by(BlendFilter(index), questions, tmp_path / "old")
+    mine = tmp_path / "prompts/blendfilter"
+    mine.mkdir(parents=True)
+    text = Prompts()["blendfilter/external"].path.read_text()
+    (mine / "answer.j2").write_text(text.replace("{{ instructions }}", "{{ instructions }} Be brief."))
+    method = BlendFilter(index, prompts=Prompts(tmp_path / "prompts"))
+    _, engine = done_by(method, questions, tmp_path / "new", reuse=[old.folder])
+    assert engine.stages["answer"] == len(questions)
+    assert set(engine.stages) <= {"answer", "short_answer"}
+
+
+def test_reuse_of_no_run_makes_none(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="gone"):
+        done_by(BlendFilter(index), questions, tmp_path / "run", reuse=[tmp_path / "gone"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replay_asks_nobody(
+    index: BM25, questions: Questions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = done_by(BlendFilter(index), questions, tmp_path / "run")
+    before = stable(run.folder)
+    attempts: list[Any] = []
+
+    def no_connection(*address: Any) -> None:
+        attempts.append(address)
+        raise OSError("the network is gone")
+
+    for name in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(socket.socket, name, no_connection)
+    monkeypatch.setattr(BM25, "find", lambda *_: pytest.fail("the index was searched"))
+    for name in ("predictions.jsonl", "metrics.json"):
+        (run.folder / name).unlink()
+    again, engine = done_by(BlendFilter(index), questions, tmp_path / "run", replay=True)
+    assert stable(again.folder) == before
+    assert engine.calls == 0
+    assert attempts == []
+
+
+def test_a_replay_miss_names_question_and_stage(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    done_by(BlendFilter(index), questions[:5], tmp_path / "run")
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    record["settings"]["data"] = {"source": "sample", "fingerprint": questions.fingerprint, "n": 6}
+    (tmp_path / "run/run.json").write_text(json.dumps(record))
+    before = stable(tmp_path / "run")
+    with pytest.raises(ReplayMiss, match=rf"question '{questions[5].id}'.*searches index {index.fingerprint}"):
+        done_by(BlendFilter(index), questions, tmp_path / "run", replay=True)
+    assert stable(tmp_path / "run") == before
+    with pytest.raises(BadArgument, match="a replay needs the run's folder"):
+        evaluate(BlendFilter(index), questions, lm="offline", replay=True, progress=False)
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (lambda index: BlendFilter(index, k=3), "method.arguments.k was 5, now 3"),
+        (lambda index: BlendFilter(index, without=["q"]), "method.arguments.without was '', now 'q'"),
+        (lambda index: BlendFilter(index, offer_none=True), "method.arguments.offer_none was False, now True"),
+        (lambda index: BlendFilter(index, task="twowiki"), "method.program was "),
+        (ChainOfThought, "method.name was 'blendfilter', now 'cot-retrieval'"),
+        (lambda index: BlendFilter(BM25.build(sample("corpus.jsonl"), k1=1.2)), "retrievers was "),
+    ],
+    ids=["k", "without", "none offered", "wording", "method", "index"],
+)
+def test_a_folder_of_another_run(
+    other: Callable[[BM25], dspy.Module], said: str, index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    run, _ = done_by(BlendFilter(index), questions, tmp_path / "run")
+    before = stable(run.folder)
+    with pytest.raises(RunMismatch, match=re.escape(said)):
+        done_by(other(index), questions, tmp_path / "run")
+    assert stable(run.folder) == before
+
+
+def test_a_folder_of_other_demonstrations_model_or_questions(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    run, engine = done_by(BlendFilter(index), questions, tmp_path / "run")
+    changed = BlendFilter(index)
+    changed.answering.answer.demos = changed.answering.answer.demos[:1]
+    with pytest.raises(RunMismatch, match=r"method\.program"):
+        done_by(changed, questions, run.folder)
+    with pytest.raises(RunMismatch, match=r"lm.parameters.temperature was 0.0, now 0.5"):
+        evaluate(BlendFilter(index), questions, lm=engine.lm(temperature=0.5), run=run.folder, progress=False)
+    with pytest.raises(RunMismatch, match=r"data.fingerprint was .*; data.n was 6, now 3"):
+        done_by(BlendFilter(index), questions[:3], run.folder)
+    moved = engine.lm()
+    moved.address = "http://127.0.0.1:77/v1"
+    evaluate(BlendFilter(index), questions, lm=moved, run=run.folder, concurrency=2, progress=False)
+    notes = json.loads((run.folder / "run.json").read_text())["notes"]
+    assert notes == {"address": "http://127.0.0.1:77/v1", "concurrency": 2}, "these may change between sittings"
+
+
+def test_a_second_writer(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    run, _ = done_by(Direct(index), questions, tmp_path / "run")
+    with Journal(run.folder), pytest.raises(RunLocked, match="is being written to"):
+        done_by(Direct(index), questions, tmp_path / "run")
+
+
+def test_a_question_that_is_also_a_demonstration(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    method = ChainOfThought(index)
+    method.answering.answer.demos = [dspy.Example(question=f" {questions[4].question.upper()}", reasoning="x")]
+    with pytest.raises(Leak, match=rf"question '{questions[4].id}'.*also a demonstration of 'answering.answer'"):
+        done_by(method, questions, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    shown = {"id": "x", "question": Wording.of("hotpotqa").demos[1].question, "answer": "y"}
+    with pytest.raises(Leak, match="'x'"):
+        done_by(BlendFilter(index), load("qa", [shown]), tmp_path / "run")

@@ -1,0 +1,78 @@
+"""A run stopped by Ctrl-C or killed, through the shell and against a real server: the same command goes on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from model_server import serve
+from small_world import shell, small_eval, stable
+
+from blendfilter.journal import Journal
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BLENDFILTER_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(here: Path) -> None:
+    with serve(delay=0.05, reply="offline", keep=True) as server:
+        words = [*small_eval("blendfilter", "run"), "--lm", "m", "--api-base", server.url, "--concurrency", "2"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "blendfilter.cli", *map(str, words)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        wait_for(lambda: server.stats()["requests"] >= 8)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, out) == (130, "")
+        assert err.splitlines()[-1] == "blendfilter: stopped; the same command goes on where it was"
+        assert "Traceback" not in err
+        with Journal(here / "run", "replay") as journal:
+            before = {record["prompt"] for record in journal.records() if record["kind"] == "call"}
+        server.reset()
+        told = shell(*words)
+        assert told.code == 0
+        assert before
+        assert not before & set(server.stats()["prompts"])
+
+
+def test_a_killed_run_goes_on_at_another_port(here: Path) -> None:
+    """kill -9 with calls in flight, the server gone and back elsewhere: the same bytes, no journaled call twice."""
+    words = [*small_eval("blendfilter", "run"), "--lm", "m", "--concurrency", "3", "--api-base"]
+    with serve(delay=0.03, reply="offline") as server:
+        whole = shell(*[word if word != "run" else "whole" for word in words], server.url)
+        assert whole.code == 0
+        server.reset()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "blendfilter.cli", *map(str, words), server.url],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        wait_for(lambda: server.stats()["requests"] >= 15)
+        process.kill()
+        process.wait()
+    with Journal(here / "run", "replay") as journal:
+        before = [record["prompt"] for record in journal.records() if record["kind"] == "call"]
+    with serve(reply="offline", keep=True) as elsewhere:
+        assert elsewhere.url != server.url
+        assert shell(*words, elsewhere.url).code == 0
+        asked = elsewhere.stats()["prompts"]
+    assert stable(here / "run") == stable(here / "whole")
+    assert 0 < len(before) < 44
+    assert not set(before) & set(asked)
+    with Journal(here / "whole", "replay") as journal:
+        assert len(before) + len(asked) == sum(record["kind"] == "call" for record in journal.records())
+
+
+def wait_for(what: object) -> None:
+    deadline = time.monotonic() + 30
+    while not what():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.02)
