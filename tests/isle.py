@@ -6,9 +6,14 @@ here changes `tests/golden`.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import dspy
+from openai.types.chat import ChatCompletion
+from scripted import ScriptedLM
 
 from blendfilter.asking import Ask
 from blendfilter.modules.blendfilter import BlendFilter
@@ -141,3 +146,34 @@ def inputs(predictor: Ask, **changed: Any) -> dict[str, Any]:
         **changed,
     }
     return {name: values[name] for name in predictor.signature.input_fields}
+
+
+def slowed(lm: ScriptedLM, delay: Callable[[], float]) -> ScriptedLM:
+    """`lm`, whose engine waits before each answer."""
+    quick = lm.inner.complete
+
+    async def complete(request: Any) -> Any:
+        await asyncio.sleep(delay())
+        return await quick(request)
+
+    lm.inner.complete = complete  # type: ignore[method-assign]
+    return lm
+
+
+class Echo(dspy.BaseLM):
+    """A user's own model: synchronous only, in OpenAI's shape."""
+
+    def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
+        text = messages[-1]["content"] if messages else prompt
+        said = "0" if text.endswith("Ids:") else "So the answer is Tolm."
+        message = {"role": "assistant", "content": said}
+        return ChatCompletion.model_validate(
+            {
+                "id": "1",
+                "created": 0,
+                "object": "chat.completion",
+                "model": "echo",
+                "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+                "usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12},
+            }
+        )

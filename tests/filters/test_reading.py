@@ -258,3 +258,19 @@ def test_a_long_reply_takes_no_time(reply: str) -> None:
     start = time.perf_counter()
     read_ids(reply, K)
     assert time.perf_counter() - start < 2.0
+
+
+@pytest.mark.parametrize(
+    ("reply", "ids"),
+    [
+        ("0, 1\n\nKnowledge 2 talks about another subject.", None),
+        ("Ids: 2, 4\n\nThe film was made in 3 parts.", None),
+        ("None.\n\nKnowledge 0 describes a different film.", None),
+        ("0, 1\n\nKnowledge 2: about a ship\nKnowledge 3: about a bird", None),
+        ("0, 3\nSo 0 and 3 are relevant.", (0, 3)),
+        ("Knowledge 0 and 3 matter.\n0, 3", (0, 3)),
+        ("0, 1\nFinal: 2", (2,)),
+    ],
+)
+def test_words_after_a_statement_do_not_overrule_it(reply: str, ids: tuple[int, ...] | None) -> None:
+    assert read_ids(reply, 5) == (IdsRead((), "suspect") if ids is None else IdsRead(ids, "ids"))

@@ -1,0 +1,183 @@
+"""BlendFilter as one sets it up: its arguments, filters and prompts of one's own, state that is saved and loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from isle import (
+    LINES,
+    NAMES,
+    PASSAGES,
+    QUESTION,
+    REPLIES,
+    TASKS,
+    inputs,
+    nothing,
+    predictors,
+    replies,
+    three_lists,
+)  # fmt: skip
+from scripted import ScriptedLM
+
+from blendfilter.asking import Wording
+from blendfilter.errors import BadArgument, BadData, UnknownName
+from blendfilter.filters.base import Filter
+from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.prompting import Prompts
+
+
+def ask(method: BlendFilter, question: str = QUESTION, **changed: Any) -> tuple[dspy.Prediction, ScriptedLM]:
+    lm = ScriptedLM(replies(**changed))
+    with dspy.context(lm=lm):
+        return asyncio.run(method.acall(question=question)), lm
+
+
+class TestSettings:
+    def test_none_and_topic_follow_the_task_unless_one_says_otherwise(self) -> None:
+        _, lm = ask(BlendFilter(three_lists(), task="strategyqa"))
+        assert all("write: none" in prompt for prompt in lm.asked("ids"))
+        _, lm = ask(BlendFilter(three_lists(), task="hotpotqa", offer_none=True, ask_topic=False))
+        assert all("write: none" in prompt for prompt in lm.asked("ids"))
+        assert lm.calls == 10
+        _, lm = ask(BlendFilter(three_lists(), task="strategyqa", offer_none=False, ask_topic=True))
+        assert not any("write: none" in prompt for prompt in lm.asked("ids"))
+        assert lm.calls == 11
+
+    def test_a_filter_of_ones_own(self) -> None:
+        class Second(Filter):
+            """Keeps every branch's second passage, and asks nobody."""
+
+            async def aforward(self, question: str, passages: Any) -> dspy.Prediction:
+                assert question == QUESTION
+                return dspy.Prediction(kept=list(passages[1:2]), status="ids", reason="by rule", flags={"mine": 1})
+
+        said, _ = ask(BlendFilter(three_lists(), select=Second()))
+        assert [stage for stage, _ in said.calls] == ["external", "internal", "answer", "short_answer"]
+        assert [passage.id for passage in said.knowledge] == ["p1", "p2", "p4"]
+        assert said.branches["q"].reason == "by rule"
+        assert said.flags["mine"] == 3
+        assert "select" not in {name for name, _ in BlendFilter(nothing, select=Second()).named_predictors()}
+
+    def test_a_filter_of_ones_own_that_asks_a_model(self) -> None:
+        class Asking(Filter):
+            def __init__(self) -> None:
+                super().__init__()
+                self.judge = dspy.Predict("question, passage -> keep: bool")
+
+            async def aforward(self, question: str, passages: Any) -> dspy.Prediction:
+                judged = [await self.judge.acall(question=question, passage=each.line) for each in passages]
+                return dspy.Prediction(kept=[p for p, j in zip(passages, judged, strict=True) if j.keep])
+
+        def reply(stage: str, prompt: str) -> str:
+            if stage == "judge" or "[[ ## keep ## ]]" in prompt:
+                return f"[[ ## keep ## ]]\n{'Skerry Light |' in prompt}\n\n[[ ## completed ## ]]"
+            return str(REPLIES[stage])
+
+        lm = ScriptedLM(reply)
+        with dspy.context(lm=lm):
+            said = BlendFilter(three_lists(), select=Asking())(question=QUESTION)
+        assert said.knowledge == [PASSAGES[1]]
+        assert said.branches["q"].ids_read is None
+        assert len(lm.asked("select.judge")) + len(lm.asked("judge")) == 6
+
+    @pytest.mark.parametrize("kind", ["positional", "keyword", "query only", "texts", "mappings"])
+    def test_any_callable_retrieves(self, kind: str) -> None:
+        callables: dict[str, Any] = {
+            "positional": lambda query, k: PASSAGES[:k],
+            "keyword": lambda query, *, k=5: PASSAGES[:k],
+            "query only": lambda query: PASSAGES,
+            "texts": lambda query, k: LINES,
+            "mappings": lambda query, k: [{"title": p.title, "text": p.text} for p in PASSAGES],
+        }
+        _, lm = ask(BlendFilter(callables[kind], k=2))
+        assert [line in lm.asked("external")[0] for line in LINES] == [True, True, False, False, False]
+
+    def test_prompts_of_ones_own(self, tmp_path: Path) -> None:
+        (tmp_path / "blendfilter").mkdir()
+        (tmp_path / "blendfilter" / "internal.j2").write_text("{{ instructions }}\nWrite of: {{ question }}")
+        _, lm = ask(BlendFilter(three_lists(), prompts=Prompts(tmp_path)))
+        assert lm.asked("internal")[0].endswith(f"\nWrite of: {QUESTION}")
+        assert lm.asked("topic")[0].endswith("\nTopic:")
+
+    def test_an_adapter_of_ones_own(self) -> None:
+        def reply(stage: str, prompt: str) -> str:
+            field = {"external": "reasoning", "answer": "reasoning", "internal": "passage", "check": "relevance"}
+            name = {**field, "short_answer": "answer"}.get(stage, stage)
+            return f"[[ ## {name} ## ]]\n{REPLIES[stage]}\n\n[[ ## completed ## ]]"
+
+        lm = ScriptedLM(reply)
+        with dspy.context(lm=lm):
+            said = BlendFilter(three_lists(), adapter=dspy.ChatAdapter())(question=QUESTION)
+        assert (said.answer, len(said.calls)) == ("Ada Brennock", 11)
+
+    def test_a_wording_of_ones_own(self) -> None:
+        wording = Wording(instructions={"blendfilter/topic": "In one word."}, offer_none=True)
+        _, lm = ask(BlendFilter(three_lists(), task=wording))
+        assert lm.asked("topic")[0].startswith("In one word.\n")
+        assert "write: none" in lm.asked("ids")[0]
+
+    def test_bad_settings(self) -> None:
+        with pytest.raises(BadArgument, match="k must be at least 1, got 0"):
+            BlendFilter(nothing, k=0)
+        with pytest.raises(UnknownName, match=r"no program 'hotpotq'\. Did you mean 'hotpotqa'"):
+            BlendFilter(nothing, task="hotpotq")
+        with pytest.raises(UnknownName, match="no query 'qin'"):
+            BlendFilter(nothing, without="qin")
+
+
+class TestState:
+    def prompts_of(self, method: BlendFilter) -> list[tuple[str, str]]:
+        return sorted(ask(method)[1].prompts)
+
+    @pytest.mark.parametrize("task", TASKS)
+    def test_a_saved_program_renders_the_same_prompts(self, tmp_path: Path, task: str) -> None:
+        method = BlendFilter(three_lists(), task=task)
+        method.blending.internal.signature = method.blending.internal.signature.with_instructions("Optimised: é\n“x”.")
+        method.select.check.demos = [
+            dspy.Example(question="q?", knowledge=["T | x"], relevance="0 is relevant.", augmented=True)
+        ]
+        method.save(tmp_path / "program.json")
+        again = BlendFilter(three_lists(), task="hotpotqa", offer_none=task == "strategyqa")
+        again.select.ask_topic = method.select.ask_topic
+        again.load(tmp_path / "program.json")
+        assert self.prompts_of(again) == self.prompts_of(method)
+        again.save(tmp_path / "again.json")
+        assert (tmp_path / "again.json").read_bytes() == (tmp_path / "program.json").read_bytes()
+
+    def test_it_is_plain_json_without_the_model(self, tmp_path: Path) -> None:
+        path = tmp_path / "program.json"
+        with dspy.context(lm=ScriptedLM(replies())):
+            method = BlendFilter(three_lists())
+            method(question=QUESTION)
+            method.save(path)
+        state = json.loads(path.read_text(encoding="utf-8"))
+        assert all(each["lm"] is None for name, each in state.items() if name != "metadata")
+        demo = state["blending.external"]["demos"][0]
+        assert set(demo) == {"knowledge", "question", "reasoning"}
+        assert all(isinstance(line, str) for line in demo["knowledge"])
+
+    def test_a_renamed_predictor_does_not_load(self) -> None:
+        state = BlendFilter(nothing).dump_state()
+        state["blending.outside"] = state.pop("blending.external")
+        with pytest.raises(KeyError, match=r"blending\.external"):
+            BlendFilter(nothing).load_state(state)
+
+    def test_nor_a_renamed_field_and_nothing_is_half_loaded(self) -> None:
+        method = BlendFilter(nothing)
+        before = json.dumps(method.dump_state())
+        state = json.loads(before.replace('"Context:"', '"Reasoning So Far:"'))
+        state["blending.external"]["signature"]["instructions"] = "Changed."
+        with pytest.raises(BadData, match=r"'ids' has the fields Reasoning So Far: "):
+            method.load_state(state)
+        assert json.dumps(method.dump_state()) == before
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_a_predictors_demonstrations_come_back_as_they_were(self, name: str) -> None:
+        one, two = predictors("twowiki")[name], predictors("hotpotqa")[name]
+        two.load_state(json.loads(json.dumps(one.dump_state())))
+        assert two.render(**inputs(two)) == one.render(**inputs(one))

@@ -1,0 +1,157 @@
+"""`dspy.streamify` over our modules and models: status messages, errors, and whoever stops reading."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import dspy
+import pytest
+from isle import QUESTION, REPLIES, Echo, replies, three_lists
+from scripted import ScriptedLM
+
+from blendfilter.lm.connect import connect
+from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.modules.direct import Direct
+
+ELEVEN = 11
+
+
+def statuses(told: list[Any]) -> Counter[str]:
+    """How often each status message came (between them come the replies, each in one piece)."""
+    return Counter(each.message for each in told if isinstance(each, dspy.streaming.StatusMessage))
+
+
+class TestStreaming:
+    def test_status_messages_and_the_prediction(self) -> None:
+        class Told(dspy.streaming.StatusMessageProvider):
+            def module_start_status_message(self, instance: Any, inputs: Any) -> str:
+                return f"module {type(instance).__name__} {getattr(instance, 'name', '')}".strip()
+
+            def lm_start_status_message(self, instance: Any, inputs: Any) -> str:
+                return f"lm {instance.name}"
+
+        async def follow() -> list[Any]:
+            stream = dspy.streamify(BlendFilter(three_lists()), status_message_provider=Told(), is_async_program=True)
+            return [each async for each in stream(question=QUESTION)]
+
+        lm = ScriptedLM(replies())
+        with dspy.context(lm=lm):
+            told = asyncio.run(follow())
+        said = statuses(told)
+        assert said["lm scripted"] == ELEVEN
+        assert said["module KnowledgeFilter"] == 3
+        assert {f"module Ask {stage}" for stage in REPLIES if stage not in ("ids_again", "direct")} <= set(said)
+        assert isinstance(told[-1], dspy.Prediction)
+        assert told[-1].answer == "Ada Brennock"
+
+    @pytest.mark.timeout(60)
+    @pytest.mark.parametrize("wrapped", [True, False])
+    def test_the_synchronous_program_streams_too(self, wrapped: bool) -> None:
+        """It runs on another thread, over the bridge; and sends more messages than DSPy's stream holds at once."""
+
+        class Wrapped(dspy.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = BlendFilter(three_lists())
+
+            def forward(self, question: str) -> dspy.Prediction:
+                return self.inner(question=question)
+
+        class Told(dspy.streaming.StatusMessageProvider):
+            def module_start_status_message(self, instance: Any, inputs: Any) -> str:
+                return type(instance).__name__
+
+            def module_end_status_message(self, outputs: Any) -> str:
+                return "over"
+
+        async def follow() -> list[Any]:
+            program = Wrapped() if wrapped else BlendFilter(three_lists())
+            return [each async for each in dspy.streamify(program, Told())(question=QUESTION)]
+
+        with dspy.context(lm=ScriptedLM(replies())):
+            *told, last = asyncio.run(follow())
+        assert last.answer == "Ada Brennock"
+        said = statuses(told)
+        assert said["Ask"] == ELEVEN
+        assert said["over"] == sum(said.values()) / 2
+
+    @pytest.mark.timeout(60)
+    def test_many_steps_at_once_do_not_fill_the_stream(self) -> None:
+        class Many(dspy.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = BlendFilter(three_lists())
+
+            async def aforward(self, question: str) -> dspy.Prediction:
+                return (await asyncio.gather(*(self.inner.acall(question=question) for _ in range(20))))[0]
+
+        class Told(dspy.streaming.StatusMessageProvider):
+            def lm_start_status_message(self, instance: Any, inputs: Any) -> str:
+                return "asked"
+
+            def lm_end_status_message(self, outputs: Any) -> str:
+                return "answered"
+
+        async def follow() -> list[Any]:
+            return [each async for each in dspy.streamify(Many(), Told(), is_async_program=True)(question=QUESTION)]
+
+        with dspy.context(lm=ScriptedLM(replies())):
+            told = asyncio.run(follow())
+        assert statuses(told) == {"asked": 20 * ELEVEN, "answered": 20 * ELEVEN}
+
+    @pytest.mark.timeout(60)
+    @pytest.mark.parametrize("is_async_program", [True, False])
+    def test_whoever_stops_reading_stops_the_work(self, is_async_program: bool) -> None:
+        async def follow() -> Any:
+            stream = dspy.streamify(BlendFilter(three_lists()), is_async_program=is_async_program)(question=QUESTION)
+            first = await anext(stream)
+            await stream.aclose()
+            return first
+
+        lm = ScriptedLM(replies())
+        with dspy.context(lm=lm):
+            assert asyncio.run(asyncio.wait_for(follow(), 20)) is not None
+
+    def test_an_error_reaches_whoever_streams(self) -> None:
+        async def follow() -> None:
+            async for _ in dspy.streamify(Direct())(question=QUESTION):
+                pass
+
+        with dspy.context(lm=ScriptedLM([RuntimeError("gone")])), pytest.raises(Exception, match="gone"):
+            asyncio.run(follow())
+
+    @pytest.mark.parametrize("connected", [True, False])
+    @pytest.mark.parametrize("is_async_program", [True, False])
+    def test_over_a_users_synchronous_model(
+        self, connected: bool, is_async_program: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Told(dspy.streaming.StatusMessageProvider):
+            def lm_start_status_message(self, instance: Any, inputs: Any) -> str:
+                return "asked"
+
+        async def follow() -> list[Any]:
+            method = BlendFilter(three_lists())
+            stream = dspy.streamify(method, status_message_provider=Told(), is_async_program=is_async_program)
+            return [each async for each in stream(question=QUESTION)]
+
+        with dspy.context(lm=connect(Echo("echo")) if connected else Echo("echo")):
+            told = asyncio.run(follow())
+        assert statuses(told) == {"asked": 9}  # q_ex and q_in bring the same list here: they share a filter
+        assert isinstance(told[-1], dspy.Prediction)
+        assert "Error when calling callback" not in caplog.text
+
+    def test_a_listener_hears_the_answer(self) -> None:
+        """An engine of ours gives the whole reply in one piece; a listener still finds its field."""
+
+        async def follow() -> list[Any]:
+            program = dspy.Predict("question -> answer")
+            listener = dspy.streaming.StreamListener(signature_field_name="answer")
+            stream = dspy.streamify(program, stream_listeners=[listener])
+            return [each async for each in stream(question=QUESTION)]
+
+        reply = "[[ ## answer ## ]]\nAda Brennock\n\n[[ ## completed ## ]]"
+        with dspy.context(lm=ScriptedLM([reply]), adapter=dspy.ChatAdapter()):
+            told = asyncio.run(follow())
+        assert told[-1].answer == "Ada Brennock"
