@@ -73,6 +73,8 @@ class Lines:
     def start(self, total: int, done: int) -> None:
         """Note where the run begins."""
         self.total, self.before, self.began = total, done, time.monotonic()
+        if done:
+            print(f"{done}/{total} questions were answered in an earlier sitting", file=sys.stderr, flush=True)
 
     def advance(self, row: Mapping[str, Any], tokens: int) -> None:
         """Count, and say so at each tenth."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import dspy
 import pytest
-from small_world import done_by, stable
+from small_world import CountingEngine, done_by, stable
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Prompts, evaluate, load
 from blendfilter.asking import Wording
@@ -25,6 +25,7 @@ from blendfilter.errors import (
     RunMismatch,
 )
 from blendfilter.journal import Journal
+from blendfilter.lm.offline import read
 from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 
@@ -56,9 +57,11 @@ def test_an_edited_answer_template_costs_two_calls_a_question(
     text = Prompts()["blendfilter/external"].path.read_text()
     (mine / "answer.j2").write_text(text.replace("{{ instructions }}", "{{ instructions }} Be brief."))
     method = BlendFilter(index, prompts=Prompts(tmp_path / "prompts"))
-    _, engine = done_by(method, questions, tmp_path / "new", reuse=[old.folder])
-    assert engine.stages["answer"] == len(questions)
-    assert set(engine.stages) <= {"answer", "short_answer"}
+    # A model that heeds the edit reasons otherwise, so its short answer is asked for anew as well.
+    brief = CountingEngine(reply=lambda prompt: ("In short: " if "Be brief." in prompt else "") + read(prompt))
+    run = evaluate(method, questions, lm=brief.lm(), run=tmp_path / "new", reuse=[old.folder], progress=False)
+    assert brief.stages == {"answer": len(questions), "short_answer": len(questions)}
+    assert run.metrics["ledger"]["total"]["calls"] > 2 * len(questions), "what was reused is accounted for too"
 
 
 def test_reuse_of_no_run_makes_none(index: BM25, questions: Questions, tmp_path: Path) -> None:
