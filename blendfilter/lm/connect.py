@@ -17,7 +17,7 @@ from blendfilter.errors import BadArgument, NoKey, UnknownName
 from blendfilter.journal import Journal, Mode
 from blendfilter.lm.adopted import AdoptedEngine
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.offline_engine import OfflineEngine
+from blendfilter.lm.offline.engine import OfflineEngine
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import Profile, profile_for
 from blendfilter.lm.retrying import RetryingEngine

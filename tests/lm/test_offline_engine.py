@@ -8,7 +8,7 @@ from dspy import lm15
 
 from blendfilter.lm.connect import connect
 from blendfilter.lm.offline import read
-from blendfilter.lm.offline_engine import OfflineEngine
+from blendfilter.lm.offline.engine import OfflineEngine
 
 PROMPT = "Knowledge:\nOrm Pier | Orm Pier opened in 1871.\nQuestion: When did Orm Pier open?\nAnswer:"
 

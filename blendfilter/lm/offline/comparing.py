@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from blendfilter.lm.offline_reading import WORD, Reading, bare_title, key_of, split_line, stem, stems
-from blendfilter.lm.offline_spans import DATE, NAME, NUMBER
+from blendfilter.lm.offline.reading import WORD, Reading, bare_title, key_of, split_line, stem, stems
+from blendfilter.lm.offline.spans import DATE, NAME, NUMBER
 
 _EARLY = re.compile(r"\b(?:first|earlier|older|oldest|earliest|before|eldest)\b", re.IGNORECASE)
 _LATE = re.compile(r"\b(?:later|younger|youngest|latest|last|recent|recently|newer|newest|after)\b", re.IGNORECASE)
@@ -157,7 +157,7 @@ def yes_or_no(question: str, lines: tuple[str, ...], reading: Reading) -> bool:
     """A simple check of a yes/no question: compare attributes for "both" and "same", else see what is covered.
 
     >>> lines = ("Orm | Orm is a Welsh painter.", "Kerry | Kerry is an Irish painter.")
-    >>> from blendfilter.lm.offline_reading import read_passages
+    >>> from blendfilter.lm.offline.reading import read_passages
     >>> q = "Are Orm and Kerry of the same nationality?"
     >>> yes_or_no(q, lines, read_passages(q, lines))
     False

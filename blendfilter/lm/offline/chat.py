@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
-from blendfilter.lm.offline_answers import answer_to, reading_of, reasoning_about, relevant_to
-from blendfilter.lm.offline_reading import stems
+from blendfilter.lm.offline.answers import answer_to, reading_of, reasoning_about, relevant_to
+from blendfilter.lm.offline.reading import stems
 
 _RESPOND = re.compile(r"^Respond with (?:the corresponding output fields|a JSON object)\b")
 _FIELD = re.compile(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from blendfilter.lm.offline_reading import STOP_WORDS, WORD, Reading, Sentence, bare_title, stem, stems
+from blendfilter.lm.offline.reading import STOP_WORDS, WORD, Reading, Sentence, bare_title, stem, stems
 
 _MONTH = (
     "(?:January|February|March|April|May|June|July|August|September|October|November|December"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from blendfilter.lm.offline_comparing import choose, yes_or_no
-from blendfilter.lm.offline_reading import (
+from blendfilter.lm.offline.comparing import choose, yes_or_no
+from blendfilter.lm.offline.reading import (
     STOP_WORDS,
     WORD,
     Reading,
@@ -19,7 +19,7 @@ from blendfilter.lm.offline_reading import (
     stem,
     words_of,
 )
-from blendfilter.lm.offline_spans import is_yes_no, pick
+from blendfilter.lm.offline.spans import is_yes_no, pick
 
 UNKNOWN = "unknown"
 _CLOSE = 0.75

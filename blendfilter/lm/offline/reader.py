@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from blendfilter.lm.offline_answers import (
+from blendfilter.lm.offline.answers import (
     UNKNOWN,
     answer_to,
     concluded,
@@ -19,10 +19,10 @@ from blendfilter.lm.offline_answers import (
     relevant_to,
     shared_words,
 )
-from blendfilter.lm.offline_chat import asks_for_fields, fill_fields
-from blendfilter.lm.offline_prompt import THINK, Sheet, take_apart
-from blendfilter.lm.offline_reading import bare_title, split_line, stems
-from blendfilter.lm.offline_spans import Kind, kind_of, names_in
+from blendfilter.lm.offline.chat import asks_for_fields, fill_fields
+from blendfilter.lm.offline.prompt import THINK, Sheet, take_apart
+from blendfilter.lm.offline.reading import bare_title, split_line, stems
+from blendfilter.lm.offline.spans import Kind, kind_of, names_in
 
 _VERDICT = re.compile(r"^\W{0,8}knowledge\W{0,3}(\d{1,6})\b(.{0,60})", re.IGNORECASE | re.MULTILINE)
 _DENIED = re.compile(r"\b(?:not|irrelevant|unrelated|no)\b", re.IGNORECASE)
