@@ -25,6 +25,9 @@ from blendfilter.tasks.base import Questions
 from blendfilter.text import normalize_answer
 
 
+_NOT_USERS = ("blendfilter", "dspy", "builtins", "abc", "typing")
+
+
 def settings_of(
     method: dspy.Module, questions: Questions, lm: ConnectedLM, *, seed: int, name: str | None = None
 ) -> dict[str, Any]:
@@ -67,11 +70,17 @@ def code_digest(method: dspy.Module) -> str:
     A user edits a method and runs it again: that is another method. Empty where every part is ours or DSPy's.
     """
     parts = [
-        (name, _source(type(module)), {key: value for key, value in vars(module).items() if _is_plain(value)})
+        (name, written, {key: value for key, value in vars(module).items() if _is_plain(value)})
         for name, module in method.named_sub_modules()
-        if type(module).__module__.split(".")[0] not in ("blendfilter", "dspy") and isinstance(module, dspy.Module)
+        if isinstance(module, dspy.Module) and (written := _written(type(module)))
     ]
     return digest(parts)[:12] if parts else ""
+
+
+def _written(kind: type) -> list[str]:
+    """The source of a class and of those it builds on; empty where it is this package's or DSPy's."""
+    own = [each for each in kind.__mro__ if each.__module__.split(".")[0] not in _NOT_USERS]
+    return [_source(each) for each in own] if kind in own else []
 
 
 def _source(kind: type) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import dspy
 
-from blendfilter.context import NOTES, CallNote, setting
+from blendfilter.context import NOTES, CallNote, rejoined, setting
 from blendfilter.errors import BadArgument
 from blendfilter.lm import bridge
 from blendfilter.lm.relay import relayed
@@ -49,14 +49,15 @@ class Method(dspy.Module):
 
     async def aforward(self, question: str) -> dspy.Prediction:
         asked = cleaned(question, type(self).__name__)
-        outer = NOTES.get()
-        with setting(NOTES, []) as notes:
-            try:
-                async with relayed():
-                    prediction = await self.answer(asked)
-            finally:
-                if outer is not None:
-                    outer.extend(notes)
+        with rejoined():
+            outer = NOTES.get()
+            with setting(NOTES, []) as notes:
+                try:
+                    async with relayed():
+                        prediction = await self.answer(asked)
+                finally:
+                    if outer is not None:
+                        outer.extend(notes)
         prediction["flags"] = _flags(prediction, notes)
         prediction["calls"] = [(note.stage, note.key) for note in notes]
         return prediction

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import ExitStack
 from typing import Any, Generic, TypeVar
 
 import dspy
 
-from blendfilter.context import NOTES, CallNote, setting
+from blendfilter.context import NOTES, CallNote, rejoined, setting
 
 T = TypeVar("T")
 
@@ -46,6 +47,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.plan: list[Step[Any]] = []
+        self._asker = ExitStack()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Step[T]:
         """Run `work` beside the others; its place in the plan is after those started before it."""
@@ -54,9 +56,14 @@ class Steps:
         return step
 
     async def __aenter__(self) -> Steps:
+        self._asker.enter_context(rejoined())
         return self
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with self._asker:
+            await self._join(error)
+
+    async def _join(self, error: BaseException | None) -> None:
         told = await self._settled(cancel=error is not None and not isinstance(error, Exception))
         ambient, notes = dspy.settings.trace, NOTES.get()
         for step in told:
