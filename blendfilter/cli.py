@@ -9,6 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blendfilter.errors import BadArgument, BlendFilterError
+from blendfilter.options import (
+    ApiBase,
+    Corpus,
+    Endpoint,
+    Index,
+    K,
+    Label,
+    Lm,
+    Method,
+    PromptsDir,
+    Reasoning,
+    Temperature,
+    Thinking,
+    TopP,
+    Without,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,36 +44,6 @@ app = typer.Typer(
 
 INTERRUPTED = 130
 """What shells and typer call the end by Ctrl-C."""
-
-Method = Annotated[
-    str, typer.Option(help="direct, cot, direct-retrieval, cot-retrieval, blendfilter, or package:Class of your own.")
-]
-Lm = Annotated[
-    str | None,
-    typer.Option(
-        "--lm",
-        help="offline (a rule-based reader: no model), provider/model (openai/gpt-4o-mini, ollama/llama3.2), "
-        "or any name with --api-base. Without it: offline.",
-    ),
-]
-ApiBase = Annotated[str | None, typer.Option(help="An OpenAI-compatible server, http://localhost:8000/v1.")]
-Endpoint = Annotated[str, typer.Option(help="chat, or completions for base models.")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy, as in the papers.")]
-TopP = Annotated[float | None, typer.Option(help="Nucleus sampling.")]
-Thinking = Annotated[bool | None, typer.Option(help="Ask a model that thinks by default to think, or not to.")]
-Reasoning = Annotated[str | None, typer.Option(help="Effort of a reasoning model: low, medium or high.")]
-Label = Annotated[str, typer.Option(help="Tells two servers apart that serve other weights under one name.")]
-Corpus = Annotated[
-    str | None,
-    typer.Option(
-        help="Passages (JSON Lines, TSV, gzipped or not), indexed with BM25 once and kept; "
-        "'sample', or 'pooled' for the questions' own paragraphs."
-    ),
-]
-Index = Annotated[str | None, typer.Option(help="An index folder (or URL) made before.")]
-K = Annotated[int, typer.Option("--k", "-k", help="Passages per query.")]
-Without = Annotated[str | None, typer.Option(help="Leave a query out: q, q_ex or q_in (commas for several).")]
-PromptsDir = Annotated[Path | None, typer.Option(help="A folder of templates that override ours one by one.")]
 
 
 @app.callback()
@@ -115,7 +101,12 @@ def ask(
 
 @app.command()
 def index(
-    corpus: Annotated[str, typer.Argument(help="Passages: JSON Lines, TSV, BEIR, FlashRAG or DSPy's abstracts.")],
+    corpus: Annotated[
+        str,
+        typer.Argument(
+            help="Passages: JSON Lines (id, title, text), TSV (id, text, title), BEIR, FlashRAG or DSPy's abstracts."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="The index folder to make.")],
     engine: Annotated[str, typer.Option(help="bm25, or rank-bm25 (the reference, for small corpora).")] = "bm25",
     k1: Annotated[float, typer.Option("--k1", help="Term frequency saturation.")] = 0.9,
@@ -146,7 +137,10 @@ def search(
     """
     from blendfilter.retrieval.indexes import open_index
 
-    for rank, passage in enumerate(open_index(index).search([query], k)[0], 1):
+    found = open_index(index).search([query], k)[0]
+    if not found:
+        _say("no passage shares a word with this query")
+    for rank, passage in enumerate(found, 1):
         score = "" if passage.score is None else f"{passage.score:.4f}"
         print(f"{rank}\t{score}\t{passage.id}\t{passage.line}")
 
@@ -154,7 +148,13 @@ def search(
 @app.command()
 def eval(
     task: Annotated[str, typer.Argument(help="hotpotqa, twowiki, strategyqa, or qa for anyone's own JSON Lines.")],
-    data: Annotated[str, typer.Option(help="A question file; 'hub' (Hugging Face), or 'sample' with the task qa.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="A question file (qa: JSON Lines with question, answer or answers, and if known id, gold_titles); "
+            "'hub' (Hugging Face), or 'sample' with the task qa."
+        ),
+    ],
     method: Method = "blendfilter",
     corpus: Corpus = None,
     index: Index = None,

@@ -53,7 +53,7 @@ def opened(path: str | Path, *, unpack: bool = True) -> Iterator[BufferedIOBase]
     except FileNotFoundError:
         raise MissingFile(f"no file '{path}': check the path") from None
     except IsADirectoryError:
-        raise BadData(f"'{path}' is a folder, not a file") from None
+        raise BadData(f"'{path}' is a folder, not a file (an index goes with --index)") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadData(f"'{path}' is damaged gzip ({error}): fetch the file again") from None
     except OSError as error:

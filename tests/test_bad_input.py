@@ -286,6 +286,23 @@ def test_a_method_of_ones_own_with_a_mistake(blendfilter: Command, here: Path, c
     assert not (here / "run").exists()
 
 
+@pytest.mark.parametrize("option", [{"without": "q"}, {"prompts": "nowhere"}])
+def test_a_class_of_ones_own_brings_its_own_prompts(
+    blendfilter: Command, here: Path, option: dict[str, object]
+) -> None:
+    """What would have no effect is refused, not ignored."""
+    (here / "own_prompted.py").write_text(
+        "import dspy\nclass Mine(dspy.Module):\n    def forward(self, question):\n"
+        "        return dspy.Prediction(answer='x')\n"
+    )
+    sys.modules.pop("own_prompted", None)
+    said = ("--without and --prompts are for our own methods", "own_prompted:Mine brings its own")
+    refused(blendfilter(*evaluation(method="own_prompted:Mine", **option)), *said)
+    assert not (here / "run").exists()
+    told = blendfilter("ask", "Who?", "--lm", "offline", "--method", "own_prompted:Mine", "--without", "q")
+    refused(told, *said, notices=len(told.notices) - 1)
+
+
 def test_without_takes_queries_of_blendfilter_and_leaves_one(blendfilter: Command, here: Path) -> None:
     before = tree(here)
     refused(blendfilter(*evaluation(without="q,q_ex,q_in")), "at least one of q, q_ex and q_in must stay")

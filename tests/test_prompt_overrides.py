@@ -128,3 +128,8 @@ class TestOverrides:
         mine = predictors("hotpotqa", prompts=override(tmp_path, cot=text))["cot"]
         with pytest.raises(BadData, match=r"cot\.j2"):
             mine.render(question="why?")
+
+    def test_a_template_in_another_encoding_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "cot.j2").write_bytes("caf\xe9 {{ question }}".encode("latin-1"))
+        with pytest.raises(BadData, match=r"cot\.j2: not a Jinja template: .*utf-8"):
+            Prompts(tmp_path)["cot"]

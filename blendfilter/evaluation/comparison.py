@@ -52,7 +52,7 @@ class Row:
     smallest: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Runs against one baseline over the same `n` questions; the baseline's rows come first."""
 
@@ -65,6 +65,9 @@ class Comparison:
 
     def __str__(self) -> str:
         return self.text()
+
+    def __repr__(self) -> str:
+        return self.text()  # what a prompt shows is the table
 
     def __rich__(self) -> Table:
         return self.table()

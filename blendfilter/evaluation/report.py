@@ -45,7 +45,7 @@ def report(run: Run) -> list[RenderableType]:
     parts.append(_scores(metrics))
     if metrics["retrieval"]:
         parts.append(_retrieval(metrics["retrieval"]))
-    parts.append(_losses(metrics["losses"], metrics["n"]))
+    parts.append(_losses(metrics["losses"], metrics["n"], sum(bool(row["gold_titles"]) for row in run.rows)))
     parts.append(_flags(metrics["flags"]))
     with Journal(run.folder / FILE, "replay") as journal:
         parts.append(_ledger(ledger(run.rows, journal.read), metrics["n"]))
@@ -58,7 +58,7 @@ def _table(title: str, *columns: str) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", pad_edge=False)
     for number, name in enumerate(columns):
         table.add_column(name, justify="right" if number else "left")
     return table
@@ -78,8 +78,12 @@ def _retrieval(variants: Mapping[str, Mapping[str, float]]) -> Any:
     return table
 
 
-def _losses(losses: Mapping[str, int], n: int) -> Any:
+def _losses(losses: Mapping[str, int], n: int, known: int) -> Any:
+    if not known:
+        return "No gold titles are known: where questions are lost cannot be told.\n"
     table = _table("Where questions are lost", "", "questions", "%")
+    if known < n:
+        table.caption = f"gold titles are known for {known} of {n}; the others count as kept"
     for name, count in losses.items():
         table.add_row(_LOSS_WORDS[name], str(count), _percent(count / n))
     return table
@@ -105,6 +109,7 @@ def _ledger(entries: Mapping[str, Entry], n: int) -> Any:
             f"{entry.seconds / entry.calls:.3f}" if entry.calls else "-",
             "-" if entry.unpriced or entry.cost is None else f"${entry.cost:.4f}",
         )
+    table.caption = "what the run used, reused calls included; equal calls count once"
     return table
 
 

@@ -83,7 +83,7 @@ class Run:
         try:
             import pandas as pd
         except ImportError as error:
-            raise MissingExtra("frame() wants pandas: pip install 'blendfilter[notebook]'") from error
+            raise MissingExtra("frame() wants pandas: pip install pandas") from error
         return pd.DataFrame(self.rows).set_index("id")
 
     def report(self) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import dspy
 
 from blendfilter.context import CARRIED, JOURNAL, NOTES, ORDER, QUESTION, Asker, CallNote, setting
-from blendfilter.errors import AskedWrong, BadArgument, EmptyData
+from blendfilter.errors import AskedWrong, BadArgument, EmptyData, ServerRefused
 from blendfilter.evaluation.files import (
     METRICS,
     PREDICTIONS,
@@ -131,9 +131,13 @@ async def _evaluate(
         shown = progress_for(list(questions.task.metrics), bool(progress)) if isinstance(progress, bool) else progress
         try:
             rows = await sitting.rows(folder, replay=replay, window=window, progress=shown)
-        except AskedWrong:
+        except AskedWrong as error:
             if fresh and not replay:
                 _forget(folder, journal)
+            if isinstance(error, ServerRefused) and (done := len(read_rows(folder / PREDICTIONS))):
+                raise ServerRefused(
+                    f"{error} ({done} of {len(questions)} questions are answered; the same command goes on there)"
+                ) from error
             raise
         write_rows(folder / PREDICTIONS, rows)
         metrics = summarise(rows, settings=settings, entries=ledger(rows, journal.read), seed=seed)

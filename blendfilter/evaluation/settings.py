@@ -24,7 +24,6 @@ from blendfilter.retrieval.base import Retriever
 from blendfilter.tasks.base import Questions
 from blendfilter.text import normalize_answer
 
-
 _NOT_USERS = ("blendfilter", "dspy", "builtins", "abc", "typing")
 
 

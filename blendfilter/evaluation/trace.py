@@ -19,6 +19,9 @@ def trace_text(prediction: Any, width: int = _WIDTH) -> str:
 
 
 def _lines(prediction: Any, width: int) -> Iterator[str]:
+    if prediction.get("queries"):
+        yield "each query and what it brings (+ kept, - dropped)"
+        yield ""
     for name, query in (prediction.get("queries") or {}).items():
         yield f"{name:<5}{_NAMES.get(name, '')}"
         yield f"     {shorten(query, width - 5)}"

@@ -7,6 +7,7 @@ of `Passage`), `status` (how the decision was read) and `reason` (the model's ow
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import dspy
 
@@ -17,8 +18,8 @@ from blendfilter.records import Passage
 class Filter(dspy.Module):
     """Base class of filters; subclasses write `aforward`, and the synchronous call comes over the bridge."""
 
-    def forward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
-        return bridge.run(self.aforward(question=question, passages=passages), type(self).__name__)
+    def forward(self, question: str, passages: Sequence[Passage], **more: Any) -> dspy.Prediction:
+        return bridge.run(self.aforward(question=question, passages=passages, **more), type(self).__name__)
 
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """The passages kept, in their order."""

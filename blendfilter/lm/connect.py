@@ -92,7 +92,7 @@ def connect(
     """
     if isinstance(name, dspy.BaseLM):
         asked_in_vain = bool(
-            api_base or api_key or top_p or thinking or reasoning or extra_body or json_schema or defaults
+            api_base or api_key or top_p or thinking is not None or reasoning or extra_body or json_schema or defaults
         )
         if asked_in_vain or temperature or (label and isinstance(name, ConnectedLM)):
             raise BadArgument(f"{name.model} is made already: give its settings where it is made, or use its copy(…)")
@@ -193,7 +193,7 @@ def _check_address(api_base: str) -> None:
         url = httpx.URL(api_base)
     except httpx.InvalidURL:
         url = httpx.URL()
-    if url.scheme not in ("http", "https") or not url.host or not 0 < (url.port or 80) < 65536:
+    if url.scheme not in ("http", "https") or not url.host or not 0 < (80 if url.port is None else url.port) < 65536:
         raise BadArgument(f"'{api_base.partition('?')[0]}' is no address: write it as http://host:port/v1")
     if url.query:  # it would be shown and recorded with the address (a login before the host is not)
         raise BadArgument("the address must hold no query, such as a key: put the key into BLENDFILTER_API_KEY")

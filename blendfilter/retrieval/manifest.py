@@ -130,7 +130,9 @@ def _check_target(target: Path, overwrite: bool) -> None:
     if target.exists() and not (target / MANIFEST).is_file():
         raise BadArgument(f"{target} is there already and is not an index: name another folder")
     if target.exists() and not overwrite:
-        raise BadArgument(f"there is an index at {target} already: name another folder, or ask to overwrite it")
+        raise BadArgument(
+            f"there is an index at {target} already: name another folder, or overwrite it (--overwrite, overwrite=True)"
+        )
 
 
 def _publish(folder: Path, target: Path, *, overwrite: bool, share: bool) -> None:

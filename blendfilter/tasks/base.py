@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 from blendfilter.files import Row
 from blendfilter.metrics import metric
@@ -84,6 +84,25 @@ class Questions(Sequence[Question]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} questions of {self.task.name} from {self.source}>"
+
+    def examples(self) -> list[Any]:
+        """As `dspy.Example`s with the input `question`, for `dspy.Evaluate` and the optimisers."""
+        import dspy
+
+        return [
+            dspy.Example(
+                id=one.id,
+                question=one.question,
+                answer=next(iter(one.golden_answers), ""),
+                golden_answers=list(one.golden_answers),
+            ).with_inputs("question")
+            for one in self
+        ]
+
+    def metric(self, example: Any, prediction: Any, trace: Any = None) -> float | bool:
+        """The task's leading metric as DSPy calls one; right or wrong where an optimiser collects traces."""
+        score = metric(self.task.metrics[0])(str(prediction.answer), example.golden_answers)
+        return score if trace is None else score == 1.0
 
     @cached_property
     def fingerprint(self) -> str:

@@ -65,3 +65,9 @@ def test_costs_are_rounded_to_a_millionth() -> None:
     assert entry.cost == pytest.approx(0.3)
     assert entry.stored()["cost"] == 0.3
     assert entry.attempts == 3
+
+
+def test_a_stage_called_total_does_not_hide_the_total() -> None:
+    entries = ledger([{"calls": [["total", A], ["ids", B]]}], JOURNAL.get)
+    assert list(entries) == ["total (stage)", "ids", "total"]
+    assert [entry.calls for entry in entries.values()] == [1, 1, 2]

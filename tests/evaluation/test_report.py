@@ -40,8 +40,9 @@ def made(folder: Path, *, lm: str = "m", errors: int = 1, retrieval: bool = True
         },
     )
     write_json(folder / RUN, {"settings": {"lm": {"name": lm}}})
-    failed = {"error": {"kind": "timeout", "stage": "check", "message": REFUSED}, "calls": [["external", C]]}
-    rows = [{"id": "q-0", "error": None, "calls": [["external", A], ["ids", B]]}]
+    known = {"gold_titles": ["Orm Pier"]}
+    failed = {**known, "error": {"kind": "timeout", "stage": "check", "message": REFUSED}, "calls": [["external", C]]}
+    rows = [{"id": "q-0", **known, "error": None, "calls": [["external", A], ["ids", B]]}]
     write_rows(folder / PREDICTIONS, [*rows, *({"id": f"q-{n}", **failed} for n in range(1, errors + 1))])
     with Journal(folder) as journal:
         journal.append(call(A, "external"), call(B, "ids", cost=None, attempts=3, seconds=0.25), call(C, "external"))
@@ -88,6 +89,7 @@ Ledger
  ids            1       0.50      1,200      600         30         2     0.250         -
  total          3       1.50      3,600    1,800         90         2     0.417         -
 
+what the run used, reused calls included; equal calls count once
 Errors (1); the same command again asks these questions again
 
  question   stage
@@ -133,3 +135,14 @@ def test_a_report_is_the_runs_own(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in run.folder.iterdir()}
     run.report()
     assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before, "reading writes nothing"
+
+
+def test_without_gold_titles_no_losses_are_told(tmp_path: Path) -> None:
+    run = made(tmp_path / "run")
+    for row in run.rows:
+        row["gold_titles"] = []
+    told = report_text(run)
+    assert "No gold titles are known" in told
+    assert "gold not retrieved" not in told
+    run.rows[0]["gold_titles"] = ["Orm Pier"]
+    assert "gold titles are known for 1 of 2" in report_text(run)

@@ -211,3 +211,17 @@ def test_a_run_refused_before_its_first_call_leaves_no_folder(
     with pytest.raises(ServerRefused):
         done_by(ChainOfThought(index), questions, tmp_path / "run", engine=failing("", "answer", lm15.AuthError("no")))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_is_the_same_row_at_another_address(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    """A server that breaks down is that question's error; where it stood is not in the row."""
+    rows = []
+    for port in (4711, 4712):
+        engine = failing(questions[2].question, error=lm15.ServerError("out of memory", status=500))
+        lm = engine.lm()
+        lm.address = f"http://127.0.0.1:{port}/v1"
+        run = evaluate(BlendFilter(index), questions, lm=lm, run=tmp_path / str(port), progress=False)
+        assert run.rows[2]["error"]["kind"] == "server_error"
+        rows.append((run.folder / "predictions.jsonl").read_bytes())
+        assert b"127.0.0.1" not in rows[-1]
+    assert rows[0] == rows[1]

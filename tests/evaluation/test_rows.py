@@ -180,3 +180,17 @@ def test_the_row_of_a_users_mistake() -> None:
     assert told["error"] == {"kind": "ZeroDivisionError", "stage": "", "message": "division by zero"}
     assert told["accuracy"] == 0.0
     assert told["loss"] == "answered_wrong", "nothing can be missing where no gold is known"
+
+
+@pytest.mark.parametrize(("answer", "scored"), [(False, 1.0), (True, 0.0), ("No.", 1.0)])
+def test_a_boolean_answers_a_yes_no_question(answer: Any, scored: float) -> None:
+    question = Question("q", "Is it?", ("no",))
+    assert answered(STRATEGY, question, dspy.Prediction(answer=answer), [])["accuracy"] == scored
+
+
+def test_an_errors_message_holds_no_place_in_memory() -> None:
+    """It differs from sitting to sitting, and the row must not."""
+    error = RuntimeError(f"cannot read {object()!r} and {object()!r} at 0xzone")
+    assert failed(HOTPOT, QUESTION, error, [])["error"]["message"] == (
+        "cannot read <object object> and <object object> at 0xzone"
+    )

@@ -122,3 +122,8 @@ def test_the_signature_names_what_changes_results(change: dict[str, Any], said: 
     assert said in summary(**change)["signature"]
     assert "accuracy" not in summary()["signature"].lower()
     assert summary(metrics=["f1"])["signature"].startswith("hotpotqa F1 50.0 ± ")
+
+
+def test_gold_that_only_the_evidence_names_counts_too() -> None:
+    rows = [row(1.0, "right", retrieval={"q": measured(1, 0.5)}, gold=False), row(0.0, "right", retrieval={})]
+    assert summary(rows)["retrieval"] == {"q": measured(0.5, 0.25)}

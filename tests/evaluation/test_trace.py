@@ -31,6 +31,8 @@ def test_a_whole_trace() -> None:
         calls=[("external", "a"), ("ids", "b")],
     )
     assert trace_text(prediction) == dedent("""\
+        each query and what it brings (+ kept, - dropped)
+
         q    the question
              Where is Orm Pier?
              + Orm Pier | Orm Pier is a pier in Tavenby.

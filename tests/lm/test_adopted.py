@@ -213,3 +213,20 @@ def test_which_models_can_be_awaited() -> None:
     assert is_asynchronous(dspy.LM("openai/gpt-4o-mini"))
     assert is_asynchronous(DummyLM([]))
     assert is_asynchronous(connect("offline"))
+
+
+ABILITIES = ("supports_function_calling", "supports_response_schema", "supports_reasoning", "supported_params")
+
+
+@pytest.mark.parametrize("name", ["openai/gpt-4o", "openai/o3-mini", "own/unknown"])
+def test_what_a_users_model_can_do_is_still_known(name: str) -> None:
+    own = dspy.LM(name, api_key="sk-verysecret0123")
+    lm = connect(own)
+    assert [getattr(lm, each) for each in ABILITIES] == [getattr(own, each) for each in ABILITIES]
+    assert [getattr(lm.copy(temperature=0.9), each) for each in ABILITIES] == [getattr(own, each) for each in ABILITIES]
+    if name == "openai/gpt-4o":
+        assert lm.supports_function_calling is True
+
+
+def test_of_our_own_models_nothing_is_claimed() -> None:
+    assert [getattr(connect("offline"), each) for each in ABILITIES] == [False, False, False, set()]

@@ -233,3 +233,32 @@ def test_an_error_sent_with_status_200() -> None:
     assert type(faults.in_reply({"error": {"message": "slow", "code": 429}})) is lm15.RateLimitError
     assert type(faults.in_reply({"error": "broken"})) is lm15.ServerError
     assert type(faults.in_reply({"choices": []})) is lm15.TransportError
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        said("Your input was flagged by our moderation"),
+        said("not allowed", code="content_policy_violation"),
+        said("refused by the content filter"),
+        said("This prompt is against the safety rules"),
+    ],
+)
+def test_a_prompt_that_is_moderated_is_that_calls_error(body: dict[str, Any]) -> None:
+    """Other questions may well be answered; a key that is refused stops the run."""
+    told = faults.final(faults.translate(refused(403, body)), address=ADDRESS, stage="internal")
+    assert isinstance(told, ModelError)
+    assert (told.kind, told.stage) == ("bad_request", "internal")
+    other = faults.final(faults.translate(refused(403, said("this key may not use the model"))), address=ADDRESS)
+    assert isinstance(other, ServerRefused)
+
+
+@pytest.mark.parametrize("status", [400, 408, 422, 429, 500, 503, 504])
+def test_what_becomes_a_questions_error_names_no_address(status: int) -> None:
+    """It is stored, and a run taken up at another address must be the same run."""
+    told = faults.final(faults.translate(refused(status, said("the cause"))), address=ADDRESS, stage="answer")
+    assert isinstance(told, ModelError)
+    assert "127.0.0.1" not in str(told)
+    lost = faults.final(faults.translate(raised(httpx.RemoteProtocolError("gone"))), address=ADDRESS)
+    assert isinstance(lost, ModelError)
+    assert "127.0.0.1" not in str(lost)

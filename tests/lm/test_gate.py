@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 
 import pytest
 
@@ -108,3 +109,57 @@ def test_a_place_handed_over_in_the_instant_of_a_cancellation_is_passed_on() -> 
         assert watch.gate.in_flight == 0
 
     asyncio.run(main())
+
+
+def test_one_gate_serves_the_loops_of_several_threads() -> None:
+    """A place that is handed over must wake the loop where somebody waits for it."""
+    gate, inside, most, done = Gate(1), 0, 0, []
+
+    async def call() -> None:
+        nonlocal inside, most
+        async with gate:
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.001)
+            inside -= 1
+
+    async def several() -> None:
+        await asyncio.gather(*(asyncio.wait_for(call(), 10) for _ in range(15)))
+
+    def thread() -> None:
+        asyncio.run(several())
+        done.append(True)
+
+    threads = [threading.Thread(target=thread, daemon=True) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(20)
+    assert done == [True] * 3
+    assert (most, gate.in_flight) == (1, 0)
+
+
+def test_who_waited_on_a_loop_that_is_closed_is_passed_over() -> None:
+    gate = Gate(1)
+
+    async def hold_then_free() -> None:
+        await gate.__aenter__()
+        forgotten = asyncio.new_event_loop()
+        waiting = forgotten.create_task(gate.__aenter__())
+        await asyncio.to_thread(forgotten.run_until_complete, asyncio.sleep(0))
+        forgotten.close()
+        waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+        next_one = asyncio.create_task(gate.__aenter__())
+        await asyncio.sleep(0)
+        await gate.__aexit__(None, None, None)
+        await asyncio.wait_for(next_one, 5)
+        await gate.__aexit__(None, None, None)
+
+    asyncio.run(hold_then_free())
+    assert gate.in_flight == 0
+
+
+@pytest.mark.parametrize("limit", [True, 2.5, "4", None])
+def test_a_limit_that_is_no_whole_number_is_refused(limit: object) -> None:
+    with pytest.raises(BadArgument, match="concurrency must be a whole number"):
+        Gate(limit)  # type: ignore[arg-type]

@@ -242,3 +242,83 @@ def test_a_replay_miss_names_question_and_stage(tmp_path: Path) -> None:
         with pytest.raises(ReplayMiss, match=told):
             ask(engine)
     assert live.calls == 0
+
+
+# ---- what is in a request beside its words
+
+
+def tool(name: str) -> lm15.FunctionTool:
+    return lm15.FunctionTool(name=name, description="looks it up", parameters={"type": "object", "properties": {}})
+
+
+def test_a_models_reasoning_and_a_calls_do_not_hide_each_other() -> None:
+    """The option is the model's setting, the effort this call's: each may change the reply."""
+    efforts = [request(reasoning=lm15.Reasoning(effort=effort)) for effort in ("low", "high")]
+    keys = [
+        key_of(asked, options=options)
+        for asked in (request(), *efforts)
+        for options in ({}, {"reasoning": "low"}, {"reasoning": "high"})
+    ]
+    assert len(set(keys)) == 9
+
+
+def test_tools_and_how_they_are_to_be_chosen_are_part_of_the_key() -> None:
+    asked = [
+        request(),
+        replace(request(), tools=(tool("search"),)),
+        replace(request(), tools=(tool("look"),)),
+        replace(request(), tools=(tool("search"), tool("look"))),
+        replace(request(tool_choice=lm15.ToolChoice(mode="required")), tools=(tool("search"),)),
+    ]
+    assert len({key_of(each) for each in asked}) == len(asked)
+    assert key_of(asked[1]) == key_of(replace(request(), tools=(tool("search"),)))
+
+
+def test_a_reply_with_tool_calls_survives_the_journal(tmp_path: Path) -> None:
+    call = lm15.ToolCallPart(id="1", name="search", input={"query": "Orm Pier", "k": [1, None]})
+    message = lm15.Message(role="assistant", parts=(lm15.TextPart(text="Let me look."), call))
+    usage = lm15.Usage(input_tokens=3, output_tokens=2)
+    said = lm15.Response(id="r", model="m", message=message, finish_reason="tool_call", usage=usage)
+
+    async def answer(_: lm15.Request, __: int) -> lm15.Response:
+        return said
+
+    live = Live(answer)
+    asked = replace(request(), tools=(tool("search"),))
+    with Journal(tmp_path) as journal, setting(NOTES, []) as notes:
+        first = asyncio.run(journaled(live, journal).complete(asked))
+    with Journal(tmp_path, "replay") as journal:
+        again = asyncio.run(journaled(live, journal).complete(asked))
+    assert live.calls == 1
+    assert first.message == again.message == message
+    assert (again.finish_reason, again.usage.input_tokens, again.usage.output_tokens) == ("tool_call", 3, 2)
+    assert notes[0].event == ""
+
+
+def test_a_reply_of_tool_calls_alone_is_not_empty() -> None:
+    call = lm15.ToolCallPart(id="1", name="search", input={})
+
+    async def answer(_: lm15.Request, __: int) -> lm15.Response:
+        message = lm15.Message(role="assistant", parts=(call,))
+        return lm15.Response(id=None, model="m", message=message, finish_reason="tool_call", usage=lm15.Usage())
+
+    with setting(NOTES, []) as notes:
+        asyncio.run(journaled(Live(answer)).complete(request()))
+    assert [note.event for note in notes] == [""]
+
+
+def test_samples_are_noted_in_their_order_whatever_arrived_first() -> None:
+    async def slow_first(_: lm15.Request, __: int) -> lm15.Response:
+        i = SAMPLE.get().i
+        await asyncio.sleep(0.04 - 0.02 * i)
+        return response("" if i == 0 else f"sample {i}")
+
+    lm = connect("offline")
+    lm.inner = Live(slow_first)
+    lm = lm.with_journal(None)
+    with setting(NOTES, []) as notes:
+        lm("prompt", n=3, temperature=1.0)
+    assert [note.event for note in notes] == ["empty_reply", "", ""]
+    with setting(NOTES, []) as first:
+        lm("prompt", temperature=1.0)
+    assert notes[0] == first[0]

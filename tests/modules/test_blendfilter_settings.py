@@ -121,6 +121,21 @@ class TestSettings:
         assert lm.asked("topic")[0].startswith("In one word.\n")
         assert "write: none" in lm.asked("ids")[0]
 
+    @pytest.mark.parametrize("without", [(), ("q",), ("q", "q_ex"), ("q_ex", "q_in")])
+    def test_the_fallback_is_what_the_question_finds_whichever_queries_are_used(self, without: Any) -> None:
+        """K_q, searched for even where no other step needs it."""
+        method = BlendFilter(three_lists(), without=without, fallback=True, offer_none=True)
+        said, lm = ask(method, ids="none")
+        assert [passage.id for passage in said.knowledge] == ["p0", "p1"]
+        assert said.flags["empty_knowledge"] == 1
+        assert f"Knowledge:\n{LINES[0]}\n{LINES[1]}\nQuestion: {QUESTION}" in lm.asked("answer")[0]
+        assert "q" not in said.queries or "q" not in without
+
+    def test_without_a_fallback_nobody_searches_for_it(self) -> None:
+        shelf = three_lists()
+        ask(BlendFilter(shelf, without=("q", "q_ex")))
+        assert len(shelf.searches) == 1
+
     def test_bad_settings(self) -> None:
         with pytest.raises(BadArgument, match="k must be at least 1, got 0"):
             BlendFilter(nothing, k=0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+import numpy as np
 import pytest
 from scripted import scripted
 
@@ -225,3 +226,61 @@ def test_an_index_inside_a_users_own_module_takes_part_in_the_run(tmp_path: Path
         assert sorted(r["query"] for r in journal.records() if r["kind"] == "search") == [
             q["question"] for q in questions
         ]
+
+
+class Excerpts(Retriever):
+    """A search service: one document, of which each query is shown another passage."""
+
+    fingerprint = "e" * 16
+
+    def __init__(self, score: Any = 1.0) -> None:
+        self.score = score
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        found = [
+            Passage("doc1", "Doc", f"What it says of {query}.", self.score, {"url": f"http://x/{query}", "page": 3})
+            for query in queries
+        ]
+        return [[passage][:k] for passage in found]
+
+
+def test_other_excerpts_under_one_id_are_served_as_they_were_found(tmp_path: Path) -> None:
+    """Of the second, found by the same query as before, and of the first, which came before the second."""
+    index = Excerpts()
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        live = [index.search([query], 1) for query in ("piers", "mills")]
+        served = [index.search([query], 1) for query in ("piers", "mills")]
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        replayed = [index.search([query], 1) for query in ("piers", "mills")]
+    assert live == served == replayed
+    assert [each[0][0].text for each in replayed] == ["What it says of piers.", "What it says of mills."]
+
+
+def test_metadata_survives_a_served_search(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        Excerpts().search(["piers"], 1)
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        assert Excerpts().search(["piers"], 1)[0][0].metadata == {"url": "http://x/piers", "page": 3}
+
+
+@pytest.mark.parametrize("score", [np.float32(1.5), np.float64(1.5), np.int64(2), 2, None])
+def test_scores_of_any_number_type_are_kept(score: Any, tmp_path: Path) -> None:
+    index = Excerpts(score)
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        live = index.search(["piers"], 1)[0][0].score
+        (record,) = (each for each in journal.records() if each["kind"] == "search")
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        replayed = index.search(["piers"], 1)[0][0].score
+    assert live == replayed == score
+    assert record["scores"] == [None if score is None else float(score)]
+
+
+def test_metadata_that_json_cannot_hold_does_not_end_the_search(tmp_path: Path) -> None:
+    class Dated(Excerpts):
+        def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+            return [[Passage("1", "T", "t", 1.0, {"path": Path("a/b")})] for _ in queries]
+
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        assert Dated().search(["x"], 1)[0][0].text == "t"
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        assert Dated().search(["x"], 1)[0][0].metadata == {"path": "a/b"}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from blendfilter.errors import UnknownName
 from blendfilter.records import Question
-from blendfilter.tasks import TASKS, Hub, Questions, Task
+from blendfilter.tasks import TASKS, Hub, Questions, Task, load
 from blendfilter.tasks.generic import parse
 
 MILL = Question("1", "Who runs the mill?", ("Ane Lindqvist", "Lindqvist"), ("Tide Mill",), (("Tide Mill",),))
@@ -65,3 +66,15 @@ def test_the_fingerprint_is_of_what_asks_and_what_scores(change: dict[str, objec
 def test_a_place_on_the_hub_has_a_label() -> None:
     assert Hub("some/set", None, "dev").label() == "some/set:dev"
     assert Hub("some/set", "small", "dev").label("test") == "some/set:small:test"
+
+
+def test_questions_serve_dspys_own_tools() -> None:
+    """`examples` and `metric` are what `dspy.Evaluate` and the optimisers ask for."""
+    questions = load("qa", [{"id": "1", "question": "Who?", "answers": ["Ada Orm", "Orm"]}])
+    (example,) = questions.examples()
+    assert (example.id, example.question, example.answer) == ("1", "Who?", "Ada Orm")
+    assert example.golden_answers == ["Ada Orm", "Orm"]
+    assert example.inputs().toDict() == {"question": "Who?"}
+    right, wrong = SimpleNamespace(answer="the orm"), SimpleNamespace(answer="Bea")
+    assert (questions.metric(example, right), questions.metric(example, wrong)) == (1.0, 0.0)
+    assert (questions.metric(example, right, trace=[]), questions.metric(example, wrong, trace=[])) == (True, False)

@@ -1,0 +1,63 @@
+"""What modules take and refuse: k, questions, and knowledge in any shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import dspy
+import pytest
+from isle import CHECK, LINES, PASSAGES, QUESTION, REASONING, nothing
+from scripted import scripted
+
+from blendfilter.errors import BadArgument
+from blendfilter.filters.knowledge import KnowledgeFilter
+from blendfilter.modules.answering import Answering
+from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.modules.blending import Blending
+from blendfilter.modules.direct import ChainOfThought, Direct
+
+
+@pytest.mark.parametrize("kind", [BlendFilter, Blending, Direct, ChainOfThought])
+@pytest.mark.parametrize("k", ["5", None, 2.5, True])
+def test_k_is_a_whole_number(kind: Callable[..., Any], k: Any) -> None:
+    with pytest.raises(BadArgument) as told:
+        kind(nothing, k=k)
+    assert str(told.value) == f"k must be a whole number, got {k!r}"
+
+
+@pytest.mark.parametrize("question", [None, "", " \n ", 5, ["Who?"]])
+@pytest.mark.parametrize(
+    "module",
+    [lambda: BlendFilter(nothing), lambda: Blending(nothing), Answering, Direct, ChainOfThought],
+    ids=["BlendFilter", "Blending", "Answering", "Direct", "ChainOfThought"],
+)
+def test_a_question_is_needed(module: Callable[[], dspy.Module], question: Any) -> None:
+    asked = module()
+    with scripted([]) as lm, dspy.context(lm=lm), pytest.raises(BadArgument) as told:
+        asked(question=question)
+    assert str(told.value) == f"{type(asked).__name__} needs a question, got {question!r}"
+
+
+SHAPES: dict[str, Callable[[Any], Any]] = {
+    "Passage": lambda passage: passage,
+    "line": lambda passage: passage.line,
+    "mapping": lambda passage: {"title": passage.title, "text": passage.text},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_knowledge_of_an_answer_in_any_shape(shape: Callable[[Any], Any]) -> None:
+    with scripted({"answer": [REASONING], "short_answer": ["Ada Brennock"]}) as lm, dspy.context(lm=lm):
+        said = Answering()(question=QUESTION, knowledge=[shape(passage) for passage in PASSAGES])
+    assert said.answer == "Ada Brennock"
+    assert "\n".join(["Knowledge:", *LINES]) in lm.asked("answer")[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_passages_to_filter_in_any_shape(shape: Callable[[Any], Any]) -> None:
+    with scripted({"check": [CHECK], "ids": ["0, 3"]}) as lm, dspy.context(lm=lm):
+        given = [shape(passage) for passage in PASSAGES]
+        said = KnowledgeFilter()(question=QUESTION, passages=given, topic="lighthouses")
+    assert [passage.line for passage in said.kept] == [LINES[0], LINES[3]]
+    assert all(f"knowledge {i}: {line}" in lm.asked("check")[0] for i, line in enumerate(LINES))
