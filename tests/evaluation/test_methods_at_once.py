@@ -34,7 +34,7 @@ class Wrapped(dspy.Module):
         return self.inner(question=question)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(60, method="thread")  # threads that wait for one another would keep the process from ending
 def test_synchronous_methods_leave_threads_for_the_searches_inside_them(tmp_path: Path) -> None:
     """More of them wait at once than one pool has threads; each waits for a search, which needs a thread too."""
     method = Wrapped(lambda query, k: ["Orm Pier | A pier.", "Fell | A hill."])
