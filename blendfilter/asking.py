@@ -17,7 +17,7 @@ from blendfilter.lm.adopted import is_asynchronous
 from blendfilter.prompting import SHARED, Prompts, TemplateAdapter, own_prompts
 
 REPLY_TOKENS = 256
-"""Cap of a reasoning, a passage or a judgement (PAPERS: decoding)."""
+"""Cap of a reasoning, a passage or a judgement, in tokens (what the paper leaves open)."""
 SHORT_TOKENS = 32
 """Cap of ids, a topic or a short answer."""
 STOP = ["\nKnowledge:", "\nQuestion:"]
