@@ -7,7 +7,7 @@ carries its own settings the same way. Nothing here knows models, indexes or jou
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -18,8 +18,9 @@ class CallNote(NamedTuple):
 
     stage: str
     key: str
+    """Empty where it is an event alone, and no model was asked (a search that cut its query)."""
     event: str = ""
-    """`empty_reply`, `cut_reply`, or empty for a reply that ended well."""
+    """`empty_reply`, `cut_reply`, `query_cut`, or empty for a reply that ended well."""
 
 
 class Sample(NamedTuple):
@@ -88,6 +89,11 @@ def note(key: str, event: str = "", stage: str | None = None) -> None:
     notes = NOTES.get()
     if notes is not None:
         notes.append(CallNote(STAGE.get() if stage is None else stage, key, event))
+
+
+def calls_of(notes: Iterable[CallNote]) -> list[CallNote]:
+    """The notes that are model calls which came to an end: no mere events, no errors."""
+    return [note for note in notes if note.key and note.event != "error"]
 
 
 def who() -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from blendfilter.context import CallNote
+from blendfilter.context import CallNote, calls_of
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.evaluation.losses import LossCase, loss
 from blendfilter.metrics import retrieval
@@ -49,7 +49,7 @@ def answered(task: Task, question: Question, prediction: Any, notes: Sequence[Ca
         "loss": loss(
             LossCase(correct, _titles(retrieved), _titles(knowledge), question.evidence or (question.gold_titles,))
         ),
-        "calls": [[note.stage, note.key] for note in notes],
+        "calls": [[note.stage, note.key] for note in calls_of(notes)],
         "flags": flags,
         "error": None,
     }
@@ -68,7 +68,7 @@ def failed(task: Task, question: Question, error: Exception, notes: Sequence[Cal
         "knowledge": [],
         "retrieval": {},
         "loss": loss(LossCase(False, [], [], question.evidence or (question.gold_titles,))),
-        "calls": [[note.stage, note.key] for note in notes if note.event != "error"],
+        "calls": [[note.stage, note.key] for note in calls_of(notes)],
         "flags": dict.fromkeys(FLAGS, 0) | _noted(notes),
         "error": {
             "kind": told.kind if told else type(error).__name__,

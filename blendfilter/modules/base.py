@@ -10,7 +10,7 @@ from typing import Any
 
 import dspy
 
-from blendfilter.context import NOTES, CallNote, rejoined, setting
+from blendfilter.context import NOTES, CallNote, calls_of, rejoined, setting
 from blendfilter.errors import BadArgument
 from blendfilter.lm import bridge
 from blendfilter.lm.relay import relayed
@@ -59,7 +59,7 @@ class Method(dspy.Module):
                     if outer is not None:
                         outer.extend(notes)
         prediction["flags"] = _flags(prediction, notes)
-        prediction["calls"] = [(note.stage, note.key) for note in notes]
+        prediction["calls"] = [(note.stage, note.key) for note in calls_of(notes)]
         return prediction
 
     method_name: str = ""

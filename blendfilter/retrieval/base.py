@@ -12,10 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
-from blendfilter.context import JOURNAL, rejoined
+from blendfilter.context import JOURNAL, note, rejoined
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
 from blendfilter.retrieval import journaled
+from blendfilter.retrieval.hits import cut_of
 
 
 class Retriever(ABC):
@@ -35,12 +36,17 @@ class Retriever(ABC):
         with rejoined():
             journal = JOURNAL.get()
             if journal is None:
-                return self.find(queries, k)
-            return journaled.search(journal, self.fingerprint, self.find, queries, k)
+                found = self.find(queries, k)
+            else:
+                found = journaled.search(journal, self.fingerprint, self.find, queries, k)
+            for hits in found:
+                if cut_of(hits):
+                    note("", "query_cut")
+            return found
 
     @abstractmethod
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """The search itself, of arguments already checked."""
+        """The search itself, of arguments already checked. A query that was cut is answered by `Hits(…, cut=True)`."""
 
     def __call__(self, query: str, k: int = 5, **_: Any) -> list[Passage]:
         """One query's passages. This makes any index a retrieval model for `dspy.configure(rm=index)`."""
@@ -64,6 +70,23 @@ class Retriever(ABC):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
+
+
+class CutQueries:
+    """Says once that an engine cannot read queries as long as these, and how long the longest it reads is."""
+
+    def __init__(self, limit: str) -> None:
+        self.limit = limit
+        self.said = False
+
+    def check(self, query: str, cut: bool) -> None:
+        """Warn on the first query that was cut; every one of them is flagged besides (`Hits.cut`)."""
+        if cut and not self.said:
+            self.said = True
+            warnings.warn(
+                f"a query of {len(query.split()):,} words was cut: {self.limit}; each one is flagged (query_cut)",
+                stacklevel=4,
+            )
 
 
 def fingerprint_of(*parts: Any) -> str:

@@ -1,23 +1,25 @@
 """The registries: engines that build an index, kinds that open one; `build` and `open_index` go by name.
 
-In: an engine's name and a corpus, or an index's folder or address. Out: a `Retriever`.
+In: an engine's name and a corpus, or an index's folder or address. Out: a `Retriever`. Engines and kinds whose packages
+come with an extra are named as `module:name` and imported when first asked for.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from blendfilter.errors import UnknownName
 from blendfilter.retrieval.base import Retriever
-from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.lexical import Corpus
-from blendfilter.retrieval.manifest import read_manifest
-from blendfilter.retrieval.rank_bm25 import RankBM25
+from blendfilter.retrieval.manifest import MANIFEST, read_manifest
+from blendfilter.retrieval.stored import Corpus
 
-Opener = Callable[[str], Retriever]
+HERE = "blendfilter.retrieval"
+
+Opener = Callable[..., Retriever]
 
 
 class Engine(Protocol):
@@ -28,11 +30,38 @@ class Engine(Protocol):
         """Index `corpus` into the folder `out`."""
 
 
-ENGINES: dict[str, type[Any]] = {"bm25": BM25, "rank-bm25": RankBM25}
+class Foreign(NamedTuple):
+    """Folders that other programs made: how they are known, and what opens them."""
+
+    name: str
+    marks: tuple[str, ...]
+    """Files that such a folder has, all of them."""
+    opener: str | Opener
+
+
+ENGINES: dict[str, str | type[Any]] = {
+    "bm25": f"{HERE}.bm25:BM25",
+    "rank-bm25": f"{HERE}.rank_bm25:RankBM25",
+    "colbert": f"{HERE}.colbert:ColBERT",
+    "dense": f"{HERE}.dense:Dense",
+}
 """Engine name to a class with `Engine`'s `build`."""
 
-KINDS: dict[str, Opener] = {"bm25": BM25.open, "rank-bm25": RankBM25.open}
+KINDS: dict[str, str | Opener] = {
+    "bm25": f"{HERE}.bm25:BM25.open",
+    "rank-bm25": f"{HERE}.rank_bm25:RankBM25.open",
+    "colbert": f"{HERE}.colbert:ColBERT.open",
+    "dense": f"{HERE}.dense:Dense.open",
+    "http": f"{HERE}.remote:Remote",
+    "https": f"{HERE}.remote:Remote",
+}
 """A manifest's kind, or an address's scheme, to what opens it."""
+
+FOREIGN: list[Foreign] = [
+    Foreign("colbert-ai", ("metadata.json", "centroids.pt"), f"{HERE}.plaid:open_plaid"),
+    Foreign("bm25s", ("params.index.json", "vocab.index.json"), f"{HERE}.bm25s_folder:open_bm25s"),
+]
+"""Folders without a manifest of ours that open all the same."""
 
 
 def build(engine: str, corpus: Corpus, out: str | os.PathLike[str] | None = None, **settings: Any) -> Retriever:
@@ -44,7 +73,7 @@ def build(engine: str, corpus: Corpus, out: str | os.PathLike[str] | None = None
     """
     if engine not in ENGINES:
         raise UnknownName.of("engine", engine, ENGINES)
-    index: Retriever = ENGINES[engine].build(corpus, out, **settings)
+    index: Retriever = _named(ENGINES[engine]).build(corpus, out, **settings)
     return index
 
 
@@ -53,19 +82,39 @@ def register_kind(name: str, opener: Opener) -> None:
     KINDS[name] = opener
 
 
-def open_index(location: str | os.PathLike[str]) -> Retriever:
-    """The index in a folder or at an address (`http://…`), of whatever kind it is.
+def open_index(location: str | os.PathLike[str], **options: Any) -> Retriever:
+    """The index in a folder or at an address (`http://…`), of whatever kind it is; `options` are that kind's.
+
+    Folders that colbert-ai or bm25s made open as they are.
 
     Raises `MissingFile`, `BadData` (no index, damaged, too new) and `UnknownName` (a kind nobody registered).
     """
     address = os.fspath(location)
     scheme, mark, _ = address.partition("://")
     if mark:
-        return _opener(scheme.lower(), "kind of address", address)(address)
-    return _opener(read_manifest(Path(address)).kind, "kind of index", address)(address)
+        return _opener(scheme.lower(), "kind of address", address)(address, **options)
+    folder = Path(address)
+    if not (folder / MANIFEST).exists():
+        for foreign in FOREIGN:
+            if all((folder / name).is_file() for name in foreign.marks):
+                index: Retriever = _named(foreign.opener)(address, **options)
+                return index
+    return _opener(read_manifest(folder).kind, "kind of index", address)(address, **options)
 
 
 def _opener(kind: str, what: str, where: str) -> Opener:
     if kind not in KINDS:
         raise UnknownName.of(what, kind, KINDS, f"at {where}: register_kind adds one")
-    return KINDS[kind]
+    opener: Opener = _named(KINDS[kind])
+    return opener
+
+
+def _named(target: str | Any) -> Any:
+    """What `module:name.name` names; anything that is no string is itself."""
+    if not isinstance(target, str):
+        return target
+    module, _, path = target.partition(":")
+    found: Any = import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found

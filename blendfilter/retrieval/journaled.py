@@ -14,6 +14,7 @@ from blendfilter.context import who
 from blendfilter.errors import ReplayMiss
 from blendfilter.journal import Journal, digest
 from blendfilter.records import Passage
+from blendfilter.retrieval.hits import Hits, cut_of
 
 Find = Callable[[Sequence[str], int], list[list[Passage]]]
 
@@ -56,6 +57,7 @@ def _record(
         "ids": [passage.id for passage in found],
         "scores": [None if passage.score is None else float(passage.score) for passage in found],
         "passages": list(passages),
+        **({"query_cut": True} if cut_of(found) else {}),
     }
 
 
@@ -77,4 +79,4 @@ def _served(journal: Journal, key: str) -> list[Passage] | None:
         if kept is None:
             return None
         passages.append(Passage(kept["id"], kept["title"], kept["text"], score, kept.get("metadata", {})))
-    return passages
+    return Hits(passages, cut=True) if record.get("query_cut") else passages

@@ -12,23 +12,21 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
-from blendfilter.errors import BadArgument, BadData, EmptyData
+from blendfilter.errors import BadArgument, EmptyData
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
-from blendfilter.retrieval.base import Retriever, ShortCorpus, fingerprint_of
+from blendfilter.retrieval.base import fingerprint_of
 from blendfilter.retrieval.cache import cached_folder, open_or_build
-from blendfilter.retrieval.corpus import read_corpus
-from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, read_manifest, versions_of, write_manifest
-from blendfilter.retrieval.passages import Ledger, StoredPassages, keep
+from blendfilter.retrieval.manifest import Manifest, building, versions_of, write_manifest
+from blendfilter.retrieval.passages import StoredPassages
+from blendfilter.retrieval.progress import Progress, silent
 from blendfilter.retrieval.ranking import Scores, best
-
-Corpus = str | os.PathLike[str] | Iterable[Passage]
-Progress = Callable[[int], object]
+from blendfilter.retrieval.stored import Corpus, Stored, corpus_name, gather, manifest_of
 
 
 class Documents:
@@ -68,20 +66,16 @@ class Scorer(Protocol):
         """One score a passage, in corpus order."""
 
 
-class Lexical(Retriever):
+class Lexical(Stored):
     """A BM25 index: `build` one, `open` one, or let `for_corpus` do either."""
 
     kind: ClassVar[str]
     packages: ClassVar[tuple[str, ...]]
 
     def __init__(self, manifest: Manifest, passages: Sequence[Passage], scorer: Scorer, path: Path | None) -> None:
-        self.manifest = manifest
-        self.passages = passages
-        self.path = path
-        self.fingerprint = manifest.fingerprint
+        super().__init__(manifest, passages, path)
         self.analyser = Analyser.from_settings(manifest.settings["analyser"])
         self._scorer = scorer
-        self._short = ShortCorpus(len(passages))
 
     @classmethod
     @abstractmethod
@@ -104,13 +98,13 @@ class Lexical(Retriever):
         analyser: Analyser | None = None,
         overwrite: bool = False,
         share: bool = False,
-        progress: Progress | None = None,
+        progress: Progress = silent,
     ) -> Self:
         """Index `corpus` (a file, or passages) into the folder `out`, or in memory without one.
 
         With `out` the corpus is streamed: passages go to the folder one by one and are read from there afterwards.
         The folder appears whole or not at all; one that is there already is refused, replaced (`overwrite`), or, where
-        another builder was faster, used instead (`share`). `progress` is told the number of passages done so far.
+        another builder was faster, used instead (`share`). `progress` is told what is done so far.
         Raises `EmptyData`, `BadData` (two passages with one id), `BadArgument`.
         """
         settings = settings_of(k1, b, analyser)
@@ -119,39 +113,28 @@ class Lexical(Retriever):
         return index if out is None else cls.open(out)
 
     @classmethod
-    def _build(cls, corpus: Corpus, settings: dict[str, Any], folder: Path | None, progress: Progress | None) -> Self:
-        analyse = Analyser.from_settings(settings["analyser"])
-        ledger, documents, kept = Ledger(), Documents(), list[Passage]()
-        for passage in keep(stream(corpus), ledger, folder):
-            documents.add(analyse(passage.line))
-            if folder is None:
-                kept.append(passage.scored(None))
-            if progress and len(documents) % 1000 == 0:
-                progress(len(documents))
-        if progress:
-            progress(len(documents))
-        name = Path(corpus).name if isinstance(corpus, (str, os.PathLike)) else ""
-        check_documents(documents, name)
-        passages = StoredPassages(folder) if folder else kept
-        ledger.check_ids(passages)
+    def _build(cls, corpus: Corpus, settings: dict[str, Any], folder: Path | None, progress: Progress) -> Self:
+        analyse, documents = Analyser.from_settings(settings["analyser"]), Documents()
+        gathered = gather(corpus, folder, progress, lambda passage: documents.add(analyse(passage.line)))
+        if not documents.vocabulary:
+            raise EmptyData(
+                f"{corpus_name(gathered.corpus.name)} has {len(documents)} passages and not one word to index in them"
+            )
         manifest = Manifest(
             kind=cls.kind,
-            fingerprint=fingerprint_of(cls.kind, ledger.sha256, settings),
-            passages=len(passages),
-            corpus=CorpusInfo(name=name, sha256=ledger.sha256),
+            fingerprint=fingerprint_of(cls.kind, gathered.corpus.sha256, settings),
+            passages=len(gathered.passages),
+            corpus=gathered.corpus,
             settings=settings,
             versions=versions_of(*cls.packages),
         )
         scorer = cls._score(documents, settings["k1"], settings["b"], folder)
-        return cls(write_manifest(folder, manifest) if folder else manifest, passages, scorer, folder)
+        return cls(write_manifest(folder, manifest) if folder else manifest, gathered.passages, scorer, folder)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
         """The index in `folder`, its arrays and passages memory-mapped. Raises as `read_manifest` does."""
-        manifest = read_manifest(folder)
-        if manifest.kind != cls.kind:
-            raise BadData(f"the index at {folder} is of kind '{manifest.kind}', not '{cls.kind}': use open_index")
-        path = Path(folder)
+        manifest, path = manifest_of(folder, cls.kind), Path(folder)
         passages = StoredPassages(path)
         return cls(manifest, passages, cls._load(path, passages, manifest.settings), path)
 
@@ -164,7 +147,7 @@ class Lexical(Retriever):
         k1: float = 0.9,
         b: float = 0.4,
         analyser: Analyser | None = None,
-        progress: Progress | None = None,
+        progress: Progress = silent,
     ) -> Self:
         """The index of a corpus file, built the first time and used again while the file's content is the same.
 
@@ -194,19 +177,6 @@ class Lexical(Retriever):
         scores = self._scorer.scores(terms)
         return [self.passages[at].scored(float(scores[at])) for at in best(scores / self._scorer.factor, k)]
 
-    def info(self) -> dict[str, Any]:
-        """Kind, fingerprint, number of passages, corpus, settings, and the folder where there is one."""
-        fields = self.manifest.model_dump(include={"kind", "fingerprint", "passages", "corpus", "settings"})
-        return fields | ({"path": str(self.path)} if self.path else {})
-
-    def __len__(self) -> int:
-        return len(self.passages)
-
-
-def stream(corpus: Corpus) -> Iterable[Passage]:
-    """The passages of a corpus file, or the passages themselves."""
-    return read_corpus(Path(corpus)) if isinstance(corpus, (str, os.PathLike)) else corpus
-
 
 def settings_of(k1: float, b: float, analyser: Analyser | None) -> dict[str, Any]:
     """An index's settings, for its manifest. Raises `BadArgument` unless k1 > 0 and 0 <= b <= 1."""
@@ -215,12 +185,3 @@ def settings_of(k1: float, b: float, analyser: Analyser | None) -> dict[str, Any
     if not 0 <= b <= 1:
         raise BadArgument(f"BM25's b must lie between 0 and 1, got {b} (usual: 0.4 to 0.75)")
     return {"k1": float(k1), "b": float(b), "method": "lucene", "analyser": (analyser or Analyser()).settings()}
-
-
-def check_documents(documents: Documents, name: str) -> None:
-    """Raise `EmptyData` where there is no passage, or no word in any of them."""
-    corpus = f"the corpus {name}" if name else "the corpus"
-    if not len(documents):
-        raise EmptyData(f"{corpus} has no passages: there is nothing to index")
-    if not documents.vocabulary:
-        raise EmptyData(f"{corpus} has {len(documents)} passages and not one word to index in them")

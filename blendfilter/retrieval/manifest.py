@@ -5,12 +5,14 @@ In: an index under construction, or a folder. Out: a folder that is whole or not
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -110,18 +112,52 @@ def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: boo
     if not share:
         _check_target(target, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
+    sweep(target)
     folder = _sibling(target, "building")
     folder.mkdir()
+    lock = _locked(folder)
     try:
         yield folder
         _publish(folder, target, overwrite=overwrite, share=share)
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # nothing is left of it after a rename
+        if lock is not None:
+            os.close(lock)
+
+
+def sweep(target: Path) -> None:
+    """Remove what builders of `target` left behind when they were killed; those still at work hold a lock."""
+    for pattern in (_name(target, "building", "*"), _name(target, "old", "*")):
+        for folder in target.parent.glob(pattern):
+            lock = _locked(folder)
+            if lock is None:
+                continue
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """A lock on the folder itself, gone with the process that holds it; None where another one does."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # gone meanwhile
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _sibling(target: Path, what: str) -> Path:
     """A name beside `target`, on the same file system, so that a rename is one step."""
-    return target.with_name(f".{target.name}.{what}-{uuid.uuid4().hex[:12]}")
+    return target.with_name(_name(target, what, uuid.uuid4().hex[:12]))
+
+
+def _name(target: Path, what: str, which: str) -> str:
+    """``which`` may be a star: names of folders are no patterns."""
+    return f".{escape(target.name) if which == '*' else target.name}.{what}-{which}"
 
 
 def _check_target(target: Path, overwrite: bool) -> None:

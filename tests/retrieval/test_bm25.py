@@ -176,9 +176,9 @@ def test_building_over_an_index(tmp_path: Path) -> None:
 
 
 def test_progress_is_told() -> None:
-    told: list[int] = []
-    BM25.build((Passage(str(n), "", f"hen {n}") for n in range(2500)), progress=told.append)
-    assert told == [1000, 2000, 2500]
+    told: list[tuple[object, ...]] = []
+    BM25.build((Passage(str(n), "", f"hen {n}") for n in range(2500)), progress=lambda *each: told.append(each))
+    assert told == [("reading passages", 1000), ("reading passages", 2000), ("reading passages", 2500, 2500)]
 
 
 def test_passages_without_words_are_never_found() -> None:

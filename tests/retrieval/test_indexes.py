@@ -38,7 +38,7 @@ def test_each_engine_builds_what_open_index_opens(tmp_path: Path, engine: str, k
 
 
 def test_an_unknown_engine() -> None:
-    with pytest.raises(UnknownName, match=r"no engine 'bm52'. Did you mean 'bm25'\? \(known: bm25, rank-bm25\)"):
+    with pytest.raises(UnknownName, match=r"no engine 'bm52'. Did you mean 'bm25'\? \(known: bm25, colbert, dense, rank-bm25\)"):
         build("bm52", CORPUS)
     assert set(ENGINES) >= {"bm25", "rank-bm25"}
 

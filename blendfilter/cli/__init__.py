@@ -1,0 +1,13 @@
+"""The command line: a file a command; parse, then import what the command needs. `--help` imports no dspy, no torch."""
+
+# in the order in which --help lists them
+# isort: off
+from blendfilter.cli import ask as ask
+from blendfilter.cli import indexing as indexing
+from blendfilter.cli import evaluating as evaluating
+# isort: on
+
+from blendfilter.cli.app import app
+from blendfilter.cli.entry import main
+
+__all__ = ["app", "main"]

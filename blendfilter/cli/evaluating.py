@@ -1,0 +1,128 @@
+"""`blendfilter eval`, `report` and `compare`: a run, what it shows, and runs held against each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from blendfilter.cli.app import app
+from blendfilter.cli.console import say, show
+from blendfilter.cli.making import connect, maker, retriever
+from blendfilter.cli.options import (
+    ApiBase,
+    Corpus,
+    Endpoint,
+    Index,
+    K,
+    Label,
+    Lm,
+    Method,
+    PromptsDir,
+    Reasoning,
+    Temperature,
+    Thinking,
+    TopP,
+    Without,
+)
+
+if TYPE_CHECKING:
+    from blendfilter.lm.model import ConnectedLM
+
+
+@app.command()
+def eval(
+    task: Annotated[str, typer.Argument(help="hotpotqa, twowiki, strategyqa, or qa for anyone's own JSON Lines.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="A question file (qa: JSON Lines with question, answer or answers, and if known id, gold_titles); "
+            "'hub' (Hugging Face), or 'sample' with the task qa."
+        ),
+    ],
+    method: Method = "blendfilter",
+    corpus: Corpus = None,
+    index: Index = None,
+    lm: Lm = None,
+    api_base: ApiBase = None,
+    endpoint: Endpoint = "chat",
+    temperature: Temperature = 0.0,
+    top_p: TopP = None,
+    thinking: Thinking = None,
+    reasoning: Reasoning = None,
+    label: Label = "",
+    k: K = 5,
+    without: Without = None,
+    limit: Annotated[int | None, typer.Option(help="The first N questions.")] = None,
+    concurrency: Annotated[int, typer.Option(help="Model calls in flight in the whole run.")] = 16,
+    run: Annotated[Path | None, typer.Option(help="The run's folder; the same command again goes on there.")] = None,
+    reuse: Annotated[list[Path] | None, typer.Option(help="Runs whose calls may be used; may be repeated.")] = None,
+    replay: Annotated[bool, typer.Option("--replay", help="Answer from the run's journal alone; no call.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the bootstrap intervals.")] = 0,
+    prompts: PromptsDir = None,
+    metric: Annotated[list[str] | None, typer.Option(help="For the task qa: em, f1 or accuracy.")] = None,
+) -> None:
+    """Evaluate a method on a question set: resumable, every call journaled once.
+
+    Example: blendfilter eval hotpotqa --data hotpot_dev_distractor_v1.json --corpus pooled --lm openai/gpt-4o-mini
+    """
+    from blendfilter.evaluation.report import report
+    from blendfilter.evaluation.runner import evaluate
+    from blendfilter.tasks import load
+
+    questions = load(task, data, limit=limit, metrics=metric or None)
+    if corpus is None and index is None and data == "sample":
+        corpus = "sample"
+    model = connect(lm, api_base, endpoint, temperature, top_p, thinking, reasoning, label)
+    make = maker(method, k, questions.task.wording, without, prompts)
+    module = make(retriever(corpus, index, questions))
+    folder = run or _default_folder(module, questions, model, seed, method)
+    done = evaluate(
+        module, questions, lm=model, run=folder, concurrency=concurrency, reuse=reuse or (), replay=replay, seed=seed,
+        name=method,
+    )  # fmt: skip
+    show(*report(done), f"run: {folder}")
+    if done.errors:
+        say(f"{done.errors} of {len(questions)} questions ended in an error; the same command asks them again")
+        raise typer.Exit(1)
+
+
+def _default_folder(module: Any, questions: Any, model: ConnectedLM, seed: int, method: str) -> Path:
+    """`runs/<task>-<method>-<digest>`: the same command finds its run again, another one gets another folder."""
+    from blendfilter.evaluation.settings import settings_of
+    from blendfilter.journal import digest
+
+    settings = settings_of(module, questions, model, seed=seed, name=method)
+    return Path("runs") / f"{questions.task.name}-{method.replace(':', '.')}-{digest(settings)[:8]}"
+
+
+@app.command(name="report")
+def report_command(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+) -> None:
+    """Show a run: scores with intervals, retrieval per query, losses, events, the ledger.
+
+    Example: blendfilter report runs/blendfilter
+    """
+    from blendfilter.evaluation.report import report
+    from blendfilter.evaluation.run import Run
+
+    show(*report(Run(run)))
+
+
+@app.command()
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Two runs or more over the same questions; the first is the baseline.")
+    ],
+    metric: Annotated[list[str] | None, typer.Option(help="Which metrics; all of the task's by default.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
+) -> None:
+    """Hold runs against the first: paired bootstrap intervals, exact McNemar, Holm's correction.
+
+    Example: blendfilter compare runs/direct-retrieval runs/cot-retrieval runs/blendfilter
+    """
+    from blendfilter.evaluation.run import compare as compare_runs
+
+    show(compare_runs(*runs, metrics=metric or None, seed=seed))

@@ -1,0 +1,30 @@
+"""Packages that come with an extra, imported when first used.
+
+In: a module's name and the extra that brings it. Out: the module, or one line that says what to install.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from blendfilter.errors import MissingExtra
+
+
+def needed(module: str, extra: str, why: str) -> Any:
+    """The module of that name.
+
+    >>> needed("json", "colbert", "an example").__name__
+    'json'
+
+    Raises:
+        MissingExtra: it is not installed; `why` says who wants it.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        # a broken installation of the package itself is told as it is
+        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
+            raise
+        package = module.partition(".")[0]
+        raise MissingExtra(f"{why} needs '{package}': pip install 'blendfilter[{extra}]'") from None

@@ -1,0 +1,91 @@
+"""What the indexes that lie in a folder share: a manifest, passages on disk read one by one, and how both are told.
+
+In: a corpus, streamed. Out: its passages in the folder, checked; a `Stored` retriever over them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from blendfilter.errors import BadData, EmptyData
+from blendfilter.records import Passage
+from blendfilter.retrieval.base import Retriever, ShortCorpus
+from blendfilter.retrieval.corpus import read_corpus
+from blendfilter.retrieval.manifest import CorpusInfo, Manifest, read_manifest
+from blendfilter.retrieval.passages import Ledger, StoredPassages, keep
+from blendfilter.retrieval.progress import Progress, silent
+
+Corpus = str | os.PathLike[str] | Iterable[Passage]
+READING = "reading passages"
+_OFTEN = 1000
+
+
+class Gathered(NamedTuple):
+    """A corpus that was read through: its passages where they now lie, and what identifies it."""
+
+    passages: Sequence[Passage]
+    corpus: CorpusInfo
+
+
+class Stored(Retriever):
+    """A retriever over the passages of a folder (or of memory, where `path` is None)."""
+
+    def __init__(self, manifest: Manifest, passages: Sequence[Passage], path: Path | None) -> None:
+        self.manifest = manifest
+        self.passages = passages
+        self.path = path
+        self.fingerprint = manifest.fingerprint
+        self._short = ShortCorpus(len(passages))
+
+    def info(self) -> dict[str, Any]:
+        """Kind, fingerprint, number of passages, corpus, settings, and the folder where there is one."""
+        fields = self.manifest.model_dump(include={"kind", "fingerprint", "passages", "corpus", "settings"})
+        return fields | ({"path": str(self.path)} if self.path else {})
+
+    def __len__(self) -> int:
+        return len(self.passages)
+
+
+def gather(
+    corpus: Corpus, folder: Path | None, progress: Progress = silent, each: Callable[[Passage], object] | None = None
+) -> Gathered:
+    """Read `corpus` through: passages go to `folder` one by one (or stay in memory), `each` sees them on their way.
+
+    Raises `EmptyData` where there are none, `BadData` for an id that occurs twice or a passage without text.
+    """
+    ledger, kept = Ledger(), list[Passage]()
+    for passage in keep(stream(corpus), ledger, folder):
+        if each:
+            each(passage)
+        if folder is None:
+            kept.append(passage.scored(None))
+        if len(ledger) % _OFTEN == 0:
+            progress(READING, len(ledger))
+    progress(READING, len(ledger), len(ledger))
+    name = Path(corpus).name if isinstance(corpus, (str, os.PathLike)) else ""
+    if not len(ledger):
+        raise EmptyData(f"{corpus_name(name)} has no passages: there is nothing to index")
+    passages = StoredPassages(folder) if folder else kept
+    ledger.check_ids(passages)
+    return Gathered(passages, CorpusInfo(name=name, sha256=ledger.sha256))
+
+
+def corpus_name(name: str) -> str:
+    """How messages call a corpus."""
+    return f"the corpus {name}" if name else "the corpus"
+
+
+def stream(corpus: Corpus) -> Iterable[Passage]:
+    """The passages of a corpus file, or the passages themselves."""
+    return read_corpus(Path(corpus)) if isinstance(corpus, (str, os.PathLike)) else corpus
+
+
+def manifest_of(folder: str | os.PathLike[str], kind: str) -> Manifest:
+    """The manifest of an index of that kind. Raises as `read_manifest` does, and `BadData` for another kind."""
+    manifest = read_manifest(folder)
+    if manifest.kind != kind:
+        raise BadData(f"the index at {folder} is of kind '{manifest.kind}', not '{kind}': use open_index")
+    return manifest
