@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := test,data,notebook
+# one build of torch for everybody: left to itself, pip takes the newest with gigabytes of CUDA beside it
+TORCH := 2.13.0
 SAMPLE := --corpus sample --lm offline
 DEMO := runs/demo
 .DEFAULT_GOAL := help
@@ -76,9 +78,9 @@ format: $(VENV)/.test ## Put the code into shape
 
 constraints: ## Pin everything anew, at the newest versions that pyproject.toml allows
 	@rm -rf build/pins && $(PYTHON) -m venv build/pins
-	build/pins/bin/pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
-	{ sed '/^$$/q' constraints.txt; build/pins/bin/pip freeze --exclude-editable; \
-	  echo; sed -n '/^# Not installed/,$$p' constraints.txt; } > build/constraints.txt
+	build/pins/bin/pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]' torch==$(TORCH)
+	{ sed '/^$$/q' constraints.txt; build/pins/bin/pip freeze --exclude-editable | sed 's/+cpu$$//'; \
+	  } > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 
 clean: ## Remove the environment, caches and what was built (runs and indexes stay)

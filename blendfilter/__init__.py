@@ -40,10 +40,18 @@ if TYPE_CHECKING:
     from blendfilter.retrieval.base import Retriever as Retriever
     from blendfilter.retrieval.bm25 import BM25 as BM25
     from blendfilter.retrieval.callables import as_retriever as as_retriever
+    from blendfilter.retrieval.colbert import ColBERT as ColBERT
     from blendfilter.retrieval.corpus import pooled as pooled
     from blendfilter.retrieval.corpus import read_corpus as read_corpus
+    from blendfilter.retrieval.dense import Dense as Dense
+    from blendfilter.retrieval.documents import chunked as chunked
+    from blendfilter.retrieval.documents import read_documents as read_documents
+    from blendfilter.retrieval.hybrid import Hybrid as Hybrid
     from blendfilter.retrieval.indexes import open_index as open_index
+    from blendfilter.retrieval.precomputed import Precomputed as Precomputed
+    from blendfilter.retrieval.precomputed import write_hits as write_hits
     from blendfilter.retrieval.rank_bm25 import RankBM25 as RankBM25
+    from blendfilter.retrieval.remote import Remote as Remote
     from blendfilter.tasks.base import Questions as Questions
     from blendfilter.tasks.loading import load as load
 
@@ -69,6 +77,14 @@ _HOME = {
     "Retriever": "retrieval.base",
     "Run": "evaluation.run",
     "TemplateAdapter": "prompting",
+    "ColBERT": "retrieval.colbert",
+    "Dense": "retrieval.dense",
+    "Hybrid": "retrieval.hybrid",
+    "Precomputed": "retrieval.precomputed",
+    "Remote": "retrieval.remote",
+    "chunked": "retrieval.documents",
+    "read_documents": "retrieval.documents",
+    "write_hits": "retrieval.precomputed",
     "aevaluate": "evaluation.runner",
     "as_retriever": "retrieval.callables",
     "compare": "evaluation.run",

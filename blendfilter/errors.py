@@ -16,6 +16,7 @@
     │   ├── UseAcall          the synchronous call made on the loop thread itself
     │   ├── ReplayMiss        a replay that needs a call or search its journal does not hold
     │   ├── MissingExtra      an optional package that is not installed
+    │   ├── IndexChanged      the index behind an address was rebuilt since it was opened
     │   └── ServerRefused     the server is not there, or refuses us: nothing can be done on this end
     └── WorkFailed            exit 1: the work itself failed
         └── ModelError        one model call failed for good; it carries its stage and its kind
@@ -100,6 +101,10 @@ class ReplayMiss(AskedWrong, LookupError):
 
 class MissingExtra(AskedWrong, ImportError):
     """An optional package is not installed."""
+
+
+class IndexChanged(AskedWrong):
+    """The index behind an address is no longer the one that was opened."""
 
 
 class ServerRefused(AskedWrong):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from blendfilter.context import NOTES, ORDER, QUESTION, STAGE, CallNote, note, setting, who
+from blendfilter.context import NOTES, ORDER, QUESTION, STAGE, CallNote, calls_of, note, setting, who
 
 
 def test_setting_holds_inside_the_block_and_restores_after_it() -> None:
@@ -61,3 +61,9 @@ def test_notes_are_kept_where_somebody_keeps_them() -> None:
 def test_the_asker_in_words(question: str, stage: str, words: str) -> None:
     with setting(QUESTION, question), setting(STAGE, stage):
         assert who() == words
+
+
+def test_calls_are_notes_of_calls_that_came_to_an_end() -> None:
+    answered, cut = CallNote("ids", "a" * 32), CallNote("answer", "b" * 32, "cut_reply")
+    others = [CallNote("external", "", "query_cut"), CallNote("answer", "c" * 32, "error")]
+    assert calls_of([answered, *others, cut]) == [answered, cut]

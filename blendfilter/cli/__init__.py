@@ -4,6 +4,7 @@
 # isort: off
 from blendfilter.cli import ask as ask
 from blendfilter.cli import indexing as indexing
+from blendfilter.cli import serving as serving
 from blendfilter.cli import evaluating as evaluating
 # isort: on
 

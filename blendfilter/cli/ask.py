@@ -55,7 +55,7 @@ def ask(
 
     from blendfilter.evaluation.trace import trace_text
 
-    if corpus is None and index is None and method not in ("direct", "cot"):
+    if corpus is None and not index and method not in ("direct", "cot"):
         say("no --corpus and no --index: asking the sample world that comes with blendfilter")
         corpus = "sample"
     model = connect(lm, api_base, endpoint, temperature, top_p, thinking, reasoning, label)

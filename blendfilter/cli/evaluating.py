@@ -21,6 +21,7 @@ from blendfilter.cli.options import (
     Method,
     PromptsDir,
     Reasoning,
+    Retrieved,
     Temperature,
     Thinking,
     TopP,
@@ -44,6 +45,7 @@ def eval(
     method: Method = "blendfilter",
     corpus: Corpus = None,
     index: Index = None,
+    retrieved: Retrieved = None,
     lm: Lm = None,
     api_base: ApiBase = None,
     endpoint: Endpoint = "chat",
@@ -72,11 +74,11 @@ def eval(
     from blendfilter.tasks import load
 
     questions = load(task, data, limit=limit, metrics=metric or None)
-    if corpus is None and index is None and data == "sample":
+    if corpus is None and not index and retrieved is None and data == "sample":
         corpus = "sample"
     model = connect(lm, api_base, endpoint, temperature, top_p, thinking, reasoning, label)
     make = maker(method, k, questions.task.wording, without, prompts)
-    module = make(retriever(corpus, index, questions))
+    module = make(retriever(corpus, index, questions, retrieved))
     folder = run or _default_folder(module, questions, model, seed, method)
     done = evaluate(
         module, questions, lm=model, run=folder, concurrency=concurrency, reuse=reuse or (), replay=replay, seed=seed,

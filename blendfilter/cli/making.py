@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.cli.console import Bars, say
-from blendfilter.errors import BadArgument
+from blendfilter.errors import BadArgument, BadData, EmptyData
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from blendfilter.files import Row
     from blendfilter.lm.model import ConnectedLM
+    from blendfilter.records import Passage
     from blendfilter.retrieval.base import Retriever
 
 
@@ -58,26 +60,114 @@ def maker(
     return make
 
 
-def retriever(corpus: str | None, index: str | None, questions: Any = None) -> Retriever | None:
+def retriever(
+    corpus: str | None, index: list[str] | None, questions: Any = None, retrieved: Path | None = None
+) -> Retriever | None:
+    """What is searched; None where nothing was named. `questions` are those that a run asks."""
     from blendfilter.retrieval.bm25 import BM25
     from blendfilter.retrieval.corpus import pooled
-    from blendfilter.retrieval.indexes import open_index
 
-    if corpus is not None and index is not None:
-        raise BadArgument("--corpus and --index name two sources of passages: give one")
-    if index is not None:
-        return open_index(index)
+    sources = {"--corpus": corpus, "--index": index, "--retrieved": retrieved}
+    named = [name for name, value in sources.items() if value]
+    if len(named) > 1:
+        raise BadArgument(f"{' and '.join(named)} name {len(named)} sources of passages: give one")
+    if retrieved is not None:
+        return _found_before(retrieved, questions)
+    if index:
+        return _opened(index)
     if corpus is None:
         return None
     if corpus == "pooled":
         if questions is None:
             raise BadArgument("--corpus pooled takes the paragraphs of a question set: it goes with eval")
         return BM25.build(pooled(questions))
+    path = corpus_file(corpus)
+    if path.is_dir():
+        raise BadArgument(
+            f"{path} is a folder: make an index of its texts (blendfilter index {path} --chunk 100w --out DIR), then "
+            "name that with --index; or is it one already?"
+        )
     with Bars() as progress:
-        return BM25.for_corpus(corpus_file(corpus), progress=progress)
+        return BM25.for_corpus(path, progress=progress)
+
+
+def _opened(locations: list[str]) -> Retriever:
+    if len(locations) > 1:
+        from blendfilter.retrieval.hybrid import open_indexes
+
+        return open_indexes(locations)
+    from blendfilter.retrieval.indexes import open_index
+
+    return open_index(locations[0])
+
+
+def _found_before(file: Path, questions: Any) -> Retriever:
+    """The hits of a file; that each question of the run has some is checked before any model is asked."""
+    from blendfilter.retrieval.precomputed import Precomputed
+
+    hits = Precomputed(file)
+    missing = hits.missing(question.question for question in questions)
+    if missing:
+        raise BadArgument(
+            f"{file} holds no hits for {len(missing)} of {len(questions)} questions, the first of them "
+            f"{missing[0][:80]!r}: search for them too, or ask fewer (--limit)"
+        )
+    return hits
 
 
 def corpus_file(corpus: str) -> Path:
     from blendfilter.resources import sample
 
     return sample("corpus.jsonl") if corpus == "sample" else Path(corpus)
+
+
+def passages_to_index(corpus: str, chunk: str | None) -> Path | Iterator[Passage]:
+    """What an index is built of: a corpus file as it is, or, with `chunk`, its texts or a folder's cut to that size."""
+    from blendfilter.retrieval.chunking import chunk_size
+    from blendfilter.retrieval.corpus import read_corpus
+    from blendfilter.retrieval.documents import chunked, read_documents, refuse_index
+
+    words = None if chunk is None else chunk_size(chunk)
+    path = corpus_file(corpus)
+    if path.is_dir():
+        refuse_index(path)
+        if words is None:
+            raise BadArgument(f"{path} is a folder: add --chunk 100w to make passages of its text files")
+        return read_documents(path, words)
+    return path if words is None else chunked(read_corpus(path), words)
+
+
+def queries_of(file: str) -> list[dict[str, Any]]:
+    """The queries of a file, each with its id where it has one: JSON rows with a question or query, or lines of text.
+
+    Rows without either are read as questions of the task qa. Raises `BadData` and `EmptyData`, as `load` does.
+    """
+    from blendfilter.files import first_character, json_rows, lines
+    from blendfilter.resources import sample
+    from blendfilter.tasks import load
+
+    path = sample("questions.jsonl") if file == "sample" else Path(file)
+    if first_character(path) not in ("[", "{"):
+        asked = [{"question": line.text.strip()} for line in lines(path)]
+    else:
+        first = next(json_rows(path), None)
+        if first is None or _text(first.value) is not None:
+            asked = [_query(row) for row in json_rows(path)]
+        else:
+            asked = [{"id": one.id, "question": one.question} for one in load("qa", path)]
+    if not asked:
+        raise EmptyData(f"{file} has no queries: is it the right file?")
+    return asked
+
+
+def _query(row: Row) -> dict[str, Any]:
+    text = _text(row.value)
+    if not isinstance(text, str) or not text.strip():
+        raise BadData(f"{row.where}: expected an object with a 'question' or 'query', found {row.value!r:.60}")
+    ids = (row.value.get(name) for name in ("id", "_id", "qid", "question_id")) if isinstance(row.value, dict) else ()
+    name = next((each for each in ids if each is not None), None)
+    return {"question": text.strip()} if name is None else {"id": name, "question": text.strip()}
+
+
+def _text(value: Any) -> Any:
+    return value.get("question", value.get("query")) if isinstance(value, dict) else value

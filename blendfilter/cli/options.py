@@ -32,7 +32,20 @@ Corpus = Annotated[
         "'sample', or 'pooled' for the own paragraphs of the questions that are asked (with --limit: of these)."
     ),
 ]
-Index = Annotated[str | None, typer.Option(help="An index folder (or URL) made before.")]
+Index = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="An index folder (or URL) made before, of bm25s or colbert-ai too; given several times, their hits are "
+        "fused by reciprocal rank."
+    ),
+]
+Retrieved = Annotated[
+    Path | None,
+    typer.Option(
+        help="Hits found before, instead of an index: JSON Lines with question and passages "
+        "(blendfilter search --queries writes them; DPR's ctxs are read too)."
+    ),
+]
 K = Annotated[int, typer.Option("--k", "-k", help="Passages per query.")]
 Without = Annotated[str | None, typer.Option(help="Leave a query out: q, q_ex or q_in (commas for several).")]
 PromptsDir = Annotated[Path | None, typer.Option(help="A folder of templates that override ours one by one.")]

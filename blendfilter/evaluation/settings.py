@@ -42,11 +42,15 @@ def settings_of(
             **({"code": code} if (code := code_digest(method)) else {}),
         },
         "lm": _model(lm) | {"of": own} if (own := own_models(method)) else _model(lm),
-        "retrievers": [
-            {"kind": each.info()["kind"], "fingerprint": each.fingerprint} for each in retrievers_of(method)
-        ],
+        "retrievers": [{"kind": _kind_of(each), "fingerprint": each.fingerprint} for each in retrievers_of(method)],
         "seed": seed,
     }
+
+
+def _kind_of(retriever: Retriever) -> str:
+    """An index's kind, wherever it is searched: one behind an address is the same index."""
+    info = retriever.info()
+    return str(info["of"] if info["kind"] == "remote" else info["kind"])
 
 
 def _model(lm: ConnectedLM) -> dict[str, Any]:

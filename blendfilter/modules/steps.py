@@ -26,6 +26,8 @@ class Step(Generic[T]):
         self.trace: list[Any] = []
         self.notes: list[CallNote] = []
         self.task = asyncio.ensure_future(self._run(work))
+        # Where a run is stopped nobody may come for its error; one line has told it already.
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:
         traced = dspy.settings.trace is not None

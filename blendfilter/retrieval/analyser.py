@@ -31,7 +31,8 @@ _MEMO = 2**17  # stems kept: English running text uses fewer different words tha
 class Analyser:
     """Callable: text to terms, in reading order, repeats kept. Safe to share between threads, to pickle and to store.
 
-    `pattern` finds the words, `stop_words` are dropped before stemming, `stemmer` is a Snowball language or None.
+    `pattern` finds the words, `stop_words` are dropped before stemming, `stemmer` is a Snowball language or None;
+    without `lower` capitals stay, which only folders of other programs ask for.
 
     >>> Analyser()("The harbours of Ormskerry were built in 1882.")
     ['harbour', 'ormskerri', 'were', 'built', '1882']
@@ -40,6 +41,7 @@ class Analyser:
     pattern: str = r"\w+"
     stop_words: tuple[str, ...] = STOP_WORDS
     stemmer: str | None = "english"
+    lower: bool = True
     _words: Callable[[str], list[str]] = field(init=False, repr=False, compare=False)
     _stops: frozenset[str] = field(init=False, repr=False, compare=False)
     _stem: Callable[[str], str] | None = field(init=False, repr=False, compare=False)
@@ -57,20 +59,23 @@ class Analyser:
 
     def __call__(self, text: str) -> list[str]:
         """The terms of `text`; an empty list where it has none."""
-        words = [word for word in self._words(text.lower()) if word not in self._stops]
+        text = text.lower() if self.lower else text
+        words = [word for word in self._words(text) if word not in self._stops]
         return [self._stem(word) for word in words] if self._stem else words
 
     def settings(self) -> dict[str, Any]:
         """What makes this analyser, as JSON values; `from_settings` reads them back."""
-        return {"pattern": self.pattern, "stop_words": list(self.stop_words), "stemmer": self.stemmer}
+        # told only where it is unusual, so that the fingerprints of indexes built before it was there still hold
+        case = {} if self.lower else {"lower": False}
+        return {"pattern": self.pattern, "stop_words": list(self.stop_words), "stemmer": self.stemmer, **case}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Analyser:
         """The analyser whose `settings()` these are."""
-        return cls(settings["pattern"], tuple(settings["stop_words"]), settings["stemmer"])
+        return cls(settings["pattern"], tuple(settings["stop_words"]), settings["stemmer"], settings.get("lower", True))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Analyser, (self.pattern, self.stop_words, self.stemmer)
+        return Analyser, (self.pattern, self.stop_words, self.stemmer, self.lower)
 
 
 def snowball(language: str) -> Callable[[str], str]:

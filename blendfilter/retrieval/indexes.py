@@ -58,7 +58,7 @@ KINDS: dict[str, str | Opener] = {
 """A manifest's kind, or an address's scheme, to what opens it."""
 
 FOREIGN: list[Foreign] = [
-    Foreign("colbert-ai", ("metadata.json", "centroids.pt"), f"{HERE}.plaid:open_plaid"),
+    Foreign("colbert-ai", ("metadata.json", "centroids.pt"), f"{HERE}.colbert.plaid:open_plaid"),
     Foreign("bm25s", ("params.index.json", "vocab.index.json"), f"{HERE}.bm25s_folder:open_bm25s"),
 ]
 """Folders without a manifest of ours that open all the same."""

@@ -113,14 +113,23 @@ def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: boo
         _check_target(target, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
     sweep(target)
-    folder = _sibling(target, "building")
-    folder.mkdir()
-    lock = _locked(folder)
+    folder, lock = _workshop(target)
     try:
         yield folder
         _publish(folder, target, overwrite=overwrite, share=share)
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # nothing is left of it after a rename
+        os.close(lock)
+
+
+def _workshop(target: Path) -> tuple[Path, int]:
+    """A new folder beside `target` and the lock on it. Another builder's sweep may be quicker than we are: again."""
+    while True:
+        folder = _sibling(target, "building")
+        folder.mkdir()
+        lock = _locked(folder)
+        if lock is not None and folder.is_dir():
+            return folder, lock
         if lock is not None:
             os.close(lock)
 
@@ -173,12 +182,16 @@ def _check_target(target: Path, overwrite: bool) -> None:
 
 def _publish(folder: Path, target: Path, *, overwrite: bool, share: bool) -> None:
     if overwrite and target.exists():
+        lock = _locked(target)  # it goes along with the new name, so that nobody sweeps what may have to come back
         old = target.rename(_sibling(target, "old"))
         try:
             folder.rename(target)
         except OSError:
             old.rename(target)
             raise
+        finally:
+            if lock is not None:
+                os.close(lock)
         shutil.rmtree(old, ignore_errors=True)
         return
     try:

@@ -65,7 +65,7 @@ def gather(
         if len(ledger) % _OFTEN == 0:
             progress(READING, len(ledger))
     progress(READING, len(ledger), len(ledger))
-    name = Path(corpus).name if isinstance(corpus, (str, os.PathLike)) else ""
+    name = Path(corpus).name if isinstance(corpus, (str, os.PathLike)) else str(getattr(corpus, "name", ""))
     if not len(ledger):
         raise EmptyData(f"{corpus_name(name)} has no passages: there is nothing to index")
     passages = StoredPassages(folder) if folder else kept

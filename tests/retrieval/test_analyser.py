@@ -37,12 +37,20 @@ def test_repeats_are_kept_in_order() -> None:
 def test_every_part_can_be_changed() -> None:
     assert Analyser(pattern=r"[a-z]{3,}", stop_words=("hens",), stemmer=None)("The 12 hens ran") == ["the", "ran"]
     assert Analyser(stemmer="german")("Häuser") == ["haus"]
+    assert Analyser(stemmer=None, lower=False)("The Orm Pier the") == ["The", "Orm", "Pier"]
 
 
-@pytest.mark.parametrize("analyser", [Analyser(), Analyser(r"[a-z]+", ("x",), None)])
+@pytest.mark.parametrize("analyser", [Analyser(), Analyser(r"[a-z]+", ("x",), None), Analyser(lower=False)])
 def test_settings_and_pickle_bring_it_back(analyser: Analyser) -> None:
     assert Analyser.from_settings(json.loads(json.dumps(analyser.settings()))) == analyser
     assert pickle.loads(pickle.dumps(analyser))("Running x") == analyser("Running x")
+
+
+def test_the_settings_of_old_indexes_stay_what_they_were() -> None:
+    """Their fingerprints are made of these."""
+    assert set(Analyser().settings()) == {"pattern", "stop_words", "stemmer"}
+    assert Analyser.from_settings(Analyser().settings()).lower is True
+    assert Analyser(lower=False).settings()["lower"] is False
 
 
 def test_bad_settings() -> None:

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from blendfilter.context import NOTES, STAGE, CallNote, setting
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever, ShortCorpus, check_search, fingerprint_of
+from blendfilter.retrieval.base import CutQueries, Retriever, ShortCorpus, check_search, fingerprint_of
+from blendfilter.retrieval.hits import Hits
 
 TOWN = Passage("1", "Ormskerry", "A harbour town.", 2.0)
 
@@ -79,6 +81,41 @@ def test_a_k_above_the_corpus_is_said_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         short.check(5)
+
+
+class Cutting(Fixed):
+    """Reads two words of a query."""
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        return [Hits([TOWN], cut=len(query.split()) > 2) for query in queries]
+
+
+def test_a_query_that_was_cut_is_noted_for_the_stage_that_searches() -> None:
+    notes: list[CallNote] = []
+    with setting(NOTES, notes), setting(STAGE, "external"):
+        found = Cutting().search(["one", "one two three", "four five six"], 1)
+        Fixed().search(["one two three"], 1)
+    assert found == [[TOWN]] * 3
+    assert notes == [CallNote("external", "", "query_cut")] * 2
+
+
+def test_outside_a_method_nobody_keeps_notes() -> None:
+    assert Cutting()("one two three") == [TOWN]
+    assert NOTES.get() is None
+
+
+def test_cut_queries_are_said_once() -> None:
+    cut = CutQueries("the encoder reads 32 tokens")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cut.check("short", False)
+    with pytest.warns(
+        UserWarning, match=r"a query of 1,200 words was cut: the encoder reads 32 tokens; each one is flag"
+    ):
+        cut.check("word " * 1200, True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cut.check("another one", True)
 
 
 def test_dspy_retrieve_reads_an_index(fresh_dspy: None) -> None:

@@ -38,7 +38,9 @@ def test_each_engine_builds_what_open_index_opens(tmp_path: Path, engine: str, k
 
 
 def test_an_unknown_engine() -> None:
-    with pytest.raises(UnknownName, match=r"no engine 'bm52'. Did you mean 'bm25'\? \(known: bm25, colbert, dense, rank-bm25\)"):
+    with pytest.raises(
+        UnknownName, match=r"no engine 'bm52'. Did you mean 'bm25'\? \(known: bm25, colbert, dense, rank-bm25\)"
+    ):
         build("bm52", CORPUS)
     assert set(ENGINES) >= {"bm25", "rank-bm25"}
 
@@ -60,10 +62,10 @@ def test_a_registered_kind_opens(tmp_path: Path) -> None:
 
 
 def test_addresses_go_by_scheme() -> None:
-    with pytest.raises(UnknownName, match=r"no kind of address 'http'.*at http://localhost:9/wiki"):
-        open_index("http://localhost:9/wiki")
-    register_kind("http", lambda where: as_retriever(lambda query, k: [where]))
-    assert open_index("http://localhost:9/wiki")("q")[0].text == "http://localhost:9/wiki"
+    with pytest.raises(UnknownName, match=r"no kind of address 'ftp'.*at ftp://localhost:9/wiki"):
+        open_index("ftp://localhost:9/wiki")
+    register_kind("ftp", lambda where: as_retriever(lambda query, k: [where]))
+    assert open_index("ftp://localhost:9/wiki")("q")[0].text == "ftp://localhost:9/wiki"
 
 
 def test_what_is_no_index(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from scripted import scripted
 
-from blendfilter.context import JOURNAL, QUESTION, STAGE, setting
+from blendfilter.context import JOURNAL, NOTES, QUESTION, STAGE, CallNote, setting
 from blendfilter.errors import BadArgument, ReplayMiss
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.hits import Hits, cut_of
 from blendfilter.retrieval.journaled import search
 
 PASSAGES = {
@@ -284,3 +285,56 @@ def test_metadata_that_json_cannot_hold_does_not_end_the_search(tmp_path: Path) 
         assert Dated().search(["x"], 1)[0][0].text == "t"
     with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
         assert Dated().search(["x"], 1)[0][0].metadata == {"path": "a/b"}
+
+
+class Cutting(Counting):
+    """Reads three words of a query."""
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        found = super().find(queries, k)
+        return [Hits(hits, cut=len(query.split()) > 3) for hits, query in zip(found, queries, strict=True)]
+
+
+def noted(index: Retriever, queries: Sequence[str]) -> tuple[list[bool], list[CallNote]]:
+    """Which of the hits say that they are of a cut query, and what the search noted."""
+    notes: list[CallNote] = []
+    with setting(NOTES, notes), setting(STAGE, "internal"):
+        found = index.search(queries, 1)
+    return [cut_of(hits) for hits in found], notes
+
+
+def test_a_cut_query_is_noted_live_served_and_replayed(tmp_path: Path) -> None:
+    index, queries = Cutting(), ["orm", "a blended query of many words", "orm pier"]
+    expected = ([False, True, False], [CallNote("internal", "", "query_cut")])
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        assert noted(index, queries) == expected
+        assert noted(index, queries) == expected
+        records = [record for record in journal.records() if record["kind"] == "search"]
+    assert len(index.asked) == 1
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        assert noted(index, queries) == expected
+    plain = {"key", "kind", "fingerprint", "query", "k", "ids", "scores", "passages"}
+    assert [set(record) - plain for record in records] == [set(), {"query_cut"}, set()]
+    assert records[1]["query_cut"] is True
+
+
+def test_a_run_counts_cut_queries_and_lists_them_under_no_calls(tmp_path: Path) -> None:
+    from blendfilter import Direct, load
+
+    questions = load([{"question": "Who?", "answer": "x"}, {"question": "Who built the pier of Orm?", "answer": "y"}])
+    index = Cutting()
+
+    def run() -> Any:
+        return evaluate(Direct(index), questions, lm="offline", run=tmp_path / "run", progress=False)
+
+    first = run()
+    assert [row["flags"]["query_cut"] for row in first.rows] == [0, 1]
+    assert first.metrics["flags"]["query_cut"] == 1
+    with Journal(tmp_path / "run", "replay") as journal:
+        calls = {record["key"] for record in journal.records() if record["kind"] == "call"}
+    for row in first.rows:
+        assert len(row["calls"]) == 1
+        assert {key for _, key in row["calls"]} <= calls
+    again = run()
+    assert again.rows == first.rows
+    assert len(index.asked) == 2, "the second sitting finds both rows whole, and asks nothing again"

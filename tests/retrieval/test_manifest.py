@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
-from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, read_manifest, versions_of, write_manifest
+from blendfilter.retrieval.manifest import (
+    CorpusInfo,
+    Manifest,
+    building,
+    read_manifest,
+    sweep,
+    versions_of,
+    write_manifest,
+)
 
 PLAIN = Manifest(
     kind="bm25", fingerprint="0123456789abcdef", passages=2, corpus=CorpusInfo(name="c.jsonl", sha256="ab"), settings={}
@@ -150,3 +163,92 @@ def test_the_slower_of_two_builders(tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="another builder put an index at"):
         race()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+# builders that are killed, and builders that are not
+
+BUILDER = """
+import sys, time
+from blendfilter.retrieval.manifest import building
+with building(sys.argv[1]) as folder:
+    (folder / "half.bin").write_bytes(b"x" * 1000)
+    print(folder.name, flush=True)
+    time.sleep(60)
+"""
+
+
+@contextlib.contextmanager
+def builder(target: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process in the midst of building `target`, and the folder it builds in."""
+    process = subprocess.Popen([sys.executable, "-c", BUILDER, target], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process, target.parent / process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_a_killed_builder_left_goes_with_the_next_build(tmp_path: Path) -> None:
+    target = tmp_path / "index"
+    with builder(target) as (process, left):
+        assert (left / "half.bin").is_file()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert left.is_dir(), "nobody could clean up"
+    with building(target) as folder:
+        assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+        fill(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
+def test_what_a_living_builder_makes_is_left_alone(tmp_path: Path) -> None:
+    target = tmp_path / "index"
+    with builder(target) as (process, made):
+        sweep(target)
+        assert (made / "half.bin").is_file()
+        with building(target) as folder:
+            assert made.is_dir()
+            fill(folder)
+        assert made.is_dir()
+        process.send_signal(signal.SIGINT)  # it ends by an error, and cleans up behind itself
+        process.wait()
+        assert not made.exists()
+    assert read_manifest(target)
+
+
+def test_builders_of_one_process_leave_each_other_alone_too(tmp_path: Path) -> None:
+    with building(tmp_path / "index", share=True) as first:
+        fill(first)
+        sweep(tmp_path / "index")
+        assert (first / "manifest.json").is_file()
+    assert read_manifest(tmp_path / "index")
+
+
+def test_an_old_index_that_was_not_removed_goes_too(tmp_path: Path) -> None:
+    """Overwriting puts the old index aside first; whoever is killed then leaves it."""
+    left = tmp_path / ".index.old-0123456789ab"
+    left.mkdir()
+    (left / "data.bin").write_bytes(b"x")
+    sweep(tmp_path / "index")
+    assert not left.exists()
+
+
+def test_only_what_builders_of_this_index_left_is_swept(tmp_path: Path) -> None:
+    others = [".indexes.building-1", ".index.backup", "index.building-1", ".index2.old-1", "index"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    (tmp_path / ".index.building-1").mkdir()
+    sweep(tmp_path / "index")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+@pytest.mark.parametrize("name", ["wiki[17]", "a*", "what?", "[!x]"])
+def test_a_name_is_no_pattern(tmp_path: Path, name: str) -> None:
+    bystanders = [".wiki1.building-1", ".wiki7.building-1", ".ab.building-1", ".whats.old-1", ".y.building-1"]
+    for each in (*bystanders, f".{name}.building-1"):
+        (tmp_path / each).mkdir()
+    with building(tmp_path / name) as folder:
+        fill(folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*bystanders, name])
+    assert read_manifest(tmp_path / name)

@@ -1,0 +1,42 @@
+"""`blendfilter serve`: an index over HTTP, for DSPy and for a team."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from blendfilter.cli.app import app
+from blendfilter.cli.console import say
+
+MEBIBYTE = 1024 * 1024
+
+
+@app.command()
+def serve(
+    index: Annotated[list[str], typer.Argument(help="An index folder; several are searched as one hybrid.")],
+    host: Annotated[
+        str,
+        typer.Option(help="Where to listen. Others can reach any but 127.0.0.1: set BLENDFILTER_INDEX_TOKEN for them."),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 is any free one.")] = 8893,
+    max_k: Annotated[int, typer.Option(help="Passages a query, at most.")] = 100,
+    max_query_chars: Annotated[int, typer.Option(help="Characters of a query, at most.")] = 20_000,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request, at most.")] = 4 * MEBIBYTE,
+    max_batch: Annotated[int, typer.Option(help="Queries that the index is asked at once, at most.")] = 64,
+) -> None:
+    """Serve an index over HTTP: to dspy.ColBERTv2(url=…) as it is, and to --index URL.
+
+    With BLENDFILTER_INDEX_TOKEN set, clients must know it. Ctrl-C or SIGTERM: what is in flight is finished, exit 0.
+
+    Example: blendfilter serve indexes/wiki17 --port 8893
+    """
+    from blendfilter.retrieval.hybrid import open_indexes
+    from blendfilter.server import index_server
+    from blendfilter.server.limits import Limits
+
+    limits = Limits(max_k=max_k, max_query_chars=max_query_chars, max_body=max_body, max_batch=max_batch)
+    opened = open_indexes(index)
+    server = index_server(opened, host=host, port=port, limits=limits)
+    server.run(ready=lambda: print(server.line(" + ".join(index)), flush=True))
+    say("stopped")

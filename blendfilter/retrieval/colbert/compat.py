@@ -1,0 +1,232 @@
+"""colbert-ai 0.2.22 made to run under transformers 5, and kept from changing the process around it.
+
+What is patched, and when it can go:
+
+- `HF_ColBERT.__init__` ends with `init_weights()`; transformers 5 wants `post_init()`. Goes with the first colbert-ai
+  release after 0.2.22 that calls it.
+- `colbert.infra.launcher` sets the start method of all of `multiprocessing` to spawn: set back. Goes when it stops.
+- Its kernels are compiled at first use into one folder for all environments, and wait for ever behind the lock of a
+  process that was killed: they get a folder for this torch, and a lock that ends with its holder.
+- Its CUDA kernels want a CUDA compiler that few machines with a GPU have: two functions of torch do the same.
+- It prints as it goes: told to Python's logging instead, at level DEBUG.
+
+In: nothing. Out: `HF_ColBERT` classes, and the parts of colbert-ai that an index stands on, as `Parts`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import importlib
+import io
+import logging
+import multiprocessing
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from blendfilter.errors import MissingExtra
+from blendfilter.extras import needed
+from blendfilter.retrieval.cache import index_cache
+
+logger = logging.getLogger(__name__)
+_loading = threading.RLock()
+
+PRINTING = (
+    "colbert.modeling.colbert",
+    "colbert.search.index_storage",
+    "colbert.search.index_loader",
+    "colbert.search.strided_tensor",
+    "colbert.indexing.codecs.residual",
+    "colbert.indexing.codecs.residual_embeddings",
+)
+
+
+class Parts(NamedTuple):
+    """What is used of colbert-ai."""
+
+    config: Any
+    """`ColBERTConfig`."""
+    codec: Any
+    """`ResidualCodec`."""
+    scorer: Any
+    """`IndexScorer`."""
+    model: Any
+    """`ColBERT`, for its kernel alone."""
+    strided: Any
+    """`StridedTensor`, for its kernel alone."""
+    class_factory: Any
+    """Makes the `HF_ColBERT` class for a checkpoint."""
+
+
+@functools.cache
+def parts() -> Parts:
+    """colbert-ai, imported and patched once. Raises `MissingExtra` where it is not installed."""
+    # without faiss, which only its own builds want, it says so on stdout
+    with _loading, _process_kept(), redirect_stdout(io.StringIO()):
+        modules = {name: needed(name, "colbert", "a ColBERT index") for name in PRINTING}
+        for module in modules.values():
+            module.print_message = _told
+            if hasattr(module, "tqdm"):
+                module.tqdm = _NoBar
+        factory = importlib.import_module("colbert.modeling.hf_colbert")
+        storage, codecs = modules["colbert.search.index_storage"], modules["colbert.indexing.codecs.residual"]
+        codecs.ResidualCodec.decompress_residuals = staticmethod(decompress)
+        codecs.ResidualCodec.packbits = staticmethod(packbits)
+        codecs.ResidualCodec.loaded_extensions = True
+        return Parts(
+            config=importlib.import_module("colbert.infra.config").ColBERTConfig,
+            codec=codecs.ResidualCodec,
+            scorer=storage.IndexScorer,
+            model=modules["colbert.modeling.colbert"].ColBERT,
+            strided=modules["colbert.search.strided_tensor"].StridedTensor,
+            class_factory=functools.partial(_made, factory.class_factory),
+        )
+
+
+def _made(class_factory: Any, folder: str) -> Any:
+    """The class for a checkpoint, with `post_init` called where transformers 5 wants it."""
+    made = class_factory(folder)
+    plain, init_weights = made.__init__, made.init_weights
+
+    @functools.wraps(plain)
+    def initialised(self: Any, *arguments: Any, **settings: Any) -> None:
+        plain(self, *arguments, **settings)
+        self._built = True
+        self.post_init()
+
+    def once_built(self: Any) -> None:  # `plain` calls it before transformers 5 has anything to initialise
+        if getattr(self, "_built", False):
+            init_weights(self)
+
+    made.__init__, made.init_weights = initialised, once_built
+    return made
+
+
+def patch_colbert() -> None:
+    """Let colbert-ai's own classes (`Checkpoint`, `Searcher`, `Indexer`) load too, for who uses them beside ours."""
+    parts()
+    factory = importlib.import_module("colbert.modeling.hf_colbert")
+    if getattr(factory.class_factory, "func", None) is _made:
+        return
+    patched = functools.partial(_made, factory.class_factory)
+    for name in ("hf_colbert", "base_colbert", "tokenization.doc_tokenization", "tokenization.query_tokenization"):
+        setattr(importlib.import_module(f"colbert.modeling.{name}"), "class_factory", patched)  # noqa: B010
+
+
+# --- kernels --------------------------------------------------------------------------------------------------------
+
+
+def load_kernels() -> None:
+    """Compile colbert-ai's four C++ kernels, or load them from an earlier time. Searching on the CPU wants them.
+
+    Raises:
+        MissingExtra: there is no C++ compiler, and they have not been compiled before.
+    """
+    used = parts()
+    with _loading, _on_path(), _build_folder() as folder:
+        compiled = len(list(folder.glob("*/*.so"))) >= 4
+        if not compiled and not shutil.which(os.environ.get("CXX", "c++")):
+            raise MissingExtra(
+                "searching a ColBERT index on the CPU compiles four small kernels once, and there is no C++ compiler: "
+                "install one (g++)"
+            )
+        if not compiled:
+            logger.warning("compiling ColBERT's kernels into %s: once, a minute or two", folder)
+        for part in (used.model, used.scorer, used.strided):
+            part.try_load_torch_extensions(False)
+
+
+@contextmanager
+def _build_folder() -> Iterator[Path]:
+    """Where kernels lie for this interpreter and torch; one process at a time, and no lock outlives its holder."""
+    set_by_user = os.environ.get("TORCH_EXTENSIONS_DIR")
+    build = f"torch-{torch.__version__}-{sys.implementation.cache_tag}"
+    folder = Path(set_by_user) if set_by_user else index_cache().parent / "kernels" / build
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
+    try:
+        with open(folder / ".building", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for stale in folder.glob("*/lock"):  # we hold the lock, so whoever wrote these has died
+                stale.unlink(missing_ok=True)
+            yield folder
+    finally:
+        if set_by_user is None:
+            del os.environ["TORCH_EXTENSIONS_DIR"]
+
+
+@contextmanager
+def _on_path() -> Iterator[None]:
+    """torch looks for ninja on the PATH, where the script of an environment that is not activated is not."""
+    before = os.environ.get("PATH", "")
+    os.environ["PATH"] = os.pathsep.join([before, str(Path(sys.executable).parent)])
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+def packbits(bits: Any) -> Any:
+    """Bits (uint8 of 0 and 1, a multiple of eight) as bytes, the first bit highest; what colbert-ai's kernel does.
+
+    >>> packbits(torch.tensor([1, 0, 0, 0, 0, 0, 1, 1], dtype=torch.uint8)).tolist()
+    [131]
+    """
+    weights = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.int32, device=bits.device)
+    return (bits.view(-1, 8).to(torch.int32) * weights).sum(1).to(torch.uint8)
+
+
+def decompress(
+    residuals: Any, weights: Any, reversed_bits: Any, table: Any, codes: Any, centroids: Any, dim: int, nbits: int
+) -> Any:
+    """Centroid plus residual of each embedding, not yet normalised: (n, dim). What colbert-ai's CUDA kernel does."""
+    buckets = table[reversed_bits[residuals.long()].long()].reshape(residuals.size(0), dim)
+    return centroids[codes.long()] + weights[buckets.long()].to(centroids.dtype)
+
+
+# --- a quiet guest --------------------------------------------------------------------------------------------------
+
+
+def _told(*parts: Any, **_: Any) -> None:
+    logger.debug("%s", " ".join(map(str, parts)))
+
+
+class _NoBar:
+    """tqdm's place in colbert-ai's modules: `tqdm.tqdm(things)` is the things."""
+
+    @staticmethod
+    def tqdm(things: Any, *_: Any, **__: Any) -> Any:
+        return things
+
+
+@contextmanager
+def _process_kept() -> Iterator[None]:
+    """What importing colbert-ai changes for the whole process is put back."""
+    method, tokenizers = multiprocessing.get_start_method(allow_none=True), os.environ.get("TOKENIZERS_PARALLELISM")
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(method, force=True)
+        os.environ.pop("TOKENIZERS_PARALLELISM", None)
+        if tokenizers is not None:
+            os.environ["TOKENIZERS_PARALLELISM"] = tokenizers
+
+
+@contextmanager
+def gpus_seen(count: int) -> Iterator[None]:
+    """colbert-ai takes a GPU wherever it sees one; inside the block it sees `count`."""
+    settings = importlib.import_module("colbert.infra.config.settings").RunSettings
+    with _loading:
+        seen, settings.total_visible_gpus = settings.total_visible_gpus, count
+        try:
+            yield
+        finally:
+            settings.total_visible_gpus = seen

@@ -1,0 +1,231 @@
+"""Encoders: a text becomes one vector, and near vectors mean near texts. Run by sentence-transformers.
+
+A folder (or hub name) laid out for sentence-transformers says itself how its tokens are pooled. Any other Hugging Face
+folder is read Contriever's way (Izacard et al. 2022, https://arxiv.org/abs/2112.09118, section 3.1): the mean over its
+last layer's unmasked tokens, not normalised, compared by dot product.
+
+In: queries or passages as strings. Out: one float32 vector each, and which of the texts were cut to its limit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blendfilter.errors import BadArgument, BadData
+from blendfilter.extras import needed
+from blendfilter.retrieval.encoder_files import MARKS, WHY, encoder_folder, files_hash
+
+Vectors = NDArray[np.float32]
+Similarity = Literal["cosine", "dot"]
+SIMILARITIES = ("cosine", "dot")
+_QUERY_PROMPTS = ("query",)
+_PASSAGE_PROMPTS = ("document", "passage", "corpus")
+_MINIMUM = 8
+"""Tokens. Below, little is left of a text beside the two marks around it."""
+_ENDLESS = 10**9
+
+
+class Encoded(NamedTuple):
+    """One vector a text; `cut` says of each whether it was longer than the encoder reads."""
+
+    vectors: Vectors
+    cut: list[bool]
+
+
+class Reading(NamedTuple):
+    """How an encoder is used: what stands before a text, how vectors are compared, how many tokens are read."""
+
+    query_prefix: str
+    passage_prefix: str
+    similarity: Similarity
+    max_length: int | None
+    """None where there is no limit."""
+
+
+class Encoder:
+    """An encoder at work. Threads share it: they take turns."""
+
+    def __init__(self, name: str, model: Any, reading: Reading, files: str) -> None:
+        self.name = name
+        self.reading = reading
+        self.dimension: int = model.get_embedding_dimension()
+        self.identity = identity_of(files, reading)
+        self._model = model
+        # a fast tokenizer that two threads use at once fails ("Already borrowed")
+        self._turn = threading.Lock()
+
+    def encode_queries(self, queries: Sequence[str]) -> Encoded:
+        """Their vectors, of shape (n, dimension); of length 1 each where the similarity is cosine.
+
+        On a CPU a query's vector is the same to the last bit whichever queries stand beside it.
+        """
+        # padding changes last bits; a batch of short queries gains nothing on a CPU, and much on a GPU
+        batch_size = 1 if self._model.device.type == "cpu" else 64
+        return self._encode(self._model.encode_query, queries, self.reading.query_prefix, batch_size)
+
+    def encode_passages(self, passages: Sequence[str], batch_size: int = 64) -> Encoded:
+        """The same for passages. Texts of like length are encoded together, `batch_size` at a time."""
+        return self._encode(self._model.encode_document, passages, self.reading.passage_prefix, batch_size)
+
+    def _encode(self, encode: Any, texts: Sequence[str], prefix: str, batch_size: int) -> Encoded:
+        if not texts:
+            return Encoded(np.empty((0, self.dimension), dtype=np.float32), [])
+        # half a character has no UTF-8, and tokenizers want UTF-8
+        plain = [text.encode("utf-8", "replace").decode() for text in texts]
+        with self._turn:
+            cut = self._longer([prefix + text for text in plain])
+            unit = self.reading.similarity == "cosine"
+            vectors: Vectors = encode(
+                plain, prompt=prefix, batch_size=batch_size, show_progress_bar=False, normalize_embeddings=unit
+            )
+        if not np.isfinite(vectors).all():
+            raise BadData(f"the encoder {self.name} answers with numbers that are none (NaN): its weights are damaged")
+        return Encoded(np.ascontiguousarray(vectors, dtype=np.float32), cut)
+
+    def _longer(self, texts: list[str]) -> list[bool]:
+        """Which of them have more tokens than are read, the marks at both ends included."""
+        limit = self.reading.max_length
+        if limit is None:
+            return [False] * len(texts)
+        tokens = self._model.tokenizer(texts, truncation=False, padding=False, verbose=False)["input_ids"]
+        return [len(each) > limit for each in tokens]
+
+
+def load_encoder(
+    name: str,
+    *,
+    query_prefix: str = "",
+    passage_prefix: str = "",
+    similarity: Similarity | None = None,
+    max_length: int | None = None,
+    device: str | None = None,
+) -> Encoder:
+    """The encoder of a folder or of a name on the hub; on a GPU where there is one, unless `device` says otherwise.
+
+    Where nothing is said, the model's own word counts: its prompts as prefixes, its similarity (for a plain Hugging
+    Face folder: dot), as many tokens as it reads. Code that comes with a model is never run.
+
+    Raises:
+        MissingFile: there is no such encoder.
+        BadData: it cannot be loaded, or not whole.
+        BadArgument: a similarity or a length that it cannot do.
+    """
+    if similarity not in (None, *SIMILARITIES):
+        raise BadArgument(f"similarity must be one of {', '.join(SIMILARITIES)}, got {similarity!r}")
+    if max_length is not None and (isinstance(max_length, bool) or max_length < _MINIMUM):
+        raise BadArgument(f"max_length must be at least {_MINIMUM} tokens, got {max_length!r}")
+    folder = encoder_folder(name)
+    library = needed("sentence_transformers", "dense", WHY)
+    with _quiet():
+        model = _load(library, folder, device)
+        _check_whole(model, folder)
+    reading = Reading(
+        query_prefix or _prompt(model, _QUERY_PROMPTS),
+        passage_prefix or _prompt(model, _PASSAGE_PROMPTS),
+        similarity or _own_similarity(model, folder),
+        _limit(model, max_length, name),
+    )
+    if reading.max_length is not None:
+        model.max_seq_length = reading.max_length
+    return Encoder(name, model, reading, files_hash(folder))
+
+
+def identity_of(files: str, reading: Reading) -> str:
+    """sha256 over an encoder's files and how it is used: equal for a folder that moved, other for one that changed."""
+    return hashlib.sha256(json.dumps([files, reading]).encode()).hexdigest()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the bars and reports that loading prints on stderr; what they would say is checked here."""
+    logging = needed("transformers.utils.logging", "dense", WHY)
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _load(library: Any, folder: Path, device: str | None) -> Any:
+    try:
+        # in 32 bits wherever it runs, so that a GPU and a CPU agree
+        return library.SentenceTransformer(str(folder), device=device, local_files_only=True).float().eval()
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
+        raise BadData(f"the encoder in {folder} cannot be loaded ({_one_line(error)}): is it whole?") from error
+
+
+def _check_whole(model: Any, folder: Path) -> None:
+    """Raise `BadData` where weights were made up, at random, because the files lack them."""
+    for place in _transformers(folder):
+        kind = type(model[0].auto_model)
+        _, report = kind.from_pretrained(place, output_loading_info=True, local_files_only=True)
+        # nothing that pools token vectors looks at BERT's pooler, and many encoders come without it
+        missing = sorted(key for key in report["missing_keys"] if "pooler" not in key.split("."))
+        if missing:
+            raise BadData(
+                f"the encoder in {place} is not whole: {len(missing)} of its weights are missing, "
+                f"{missing[0]} first; fetch or save it again"
+            )
+
+
+def _transformers(folder: Path) -> list[Path]:
+    """The folder of the transformer, for it need not be the encoder's own; none for encoders without one."""
+    if not (folder / MARKS[1]).is_file():
+        return [folder]
+    modules = json.loads((folder / MARKS[1]).read_bytes())
+    return [folder / str(module["path"]) for module in modules[:1] if str(module["type"]).endswith(".Transformer")]
+
+
+def _prompt(model: Any, names: Sequence[str]) -> str:
+    return next((prompt for name in names if (prompt := model.prompts.get(name))), "")
+
+
+def _own_similarity(model: Any, folder: Path) -> Similarity:
+    if not (folder / MARKS[1]).is_file():
+        return "dot"
+    stated = str(model.similarity_fn_name)
+    if stated not in SIMILARITIES:
+        raise BadArgument(f"the encoder in {folder} wants the similarity '{stated}': say similarity='cosine' or 'dot'")
+    return "cosine" if stated == "cosine" else "dot"
+
+
+def _limit(model: Any, asked: int | None, name: str) -> int | None:
+    """How many tokens are read. Raises `BadArgument` where more are asked for than the model has positions."""
+    positions = _positions(model)
+    if asked is not None:
+        if positions is not None and asked > positions:
+            raise BadArgument(f"max_length={asked} is more than the encoder {name} can read: {positions} tokens")
+        return asked
+    stated = model.max_seq_length
+    # a tokenizer that knows no limit states a number of thirty digits, or infinity
+    return min((int(limit) for limit in (stated, positions) if limit is not None and limit < _ENDLESS), default=None)
+
+
+def _positions(model: Any) -> int | None:
+    transformer = getattr(model[0], "auto_model", None)
+    stated = getattr(getattr(transformer, "config", None), "max_position_embeddings", None)
+    if not isinstance(stated, int) or stated <= 0:
+        return None
+    # RoBERTa counts its positions from behind its padding's
+    table = getattr(getattr(transformer, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    return stated - (padding + 1 if padding is not None else 0)
+
+
+def _one_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200] or type(error).__name__

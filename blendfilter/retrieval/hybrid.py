@@ -1,0 +1,127 @@
+"""Several indexes as one, by reciprocal rank fusion (Cormack, Clarke & Büttcher 2009, SIGIR, section 2):
+score(p) = sum over the indexes that found p of  1 / (constant + rank of p there),  ranks from 1, constant 60.
+
+In: indexes over one corpus, or over several. Out: for each query the k passages with the highest sums; a passage that
+several found is one passage. Scores of the indexes themselves play no part, so they need not be of one kind.
+Differs from the paper: an index is heard down to a depth, not to its last passage.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from blendfilter.errors import BadArgument
+from blendfilter.records import Passage
+from blendfilter.retrieval.base import Retriever, ShortCorpus, fingerprint_of
+from blendfilter.retrieval.callables import as_retriever
+from blendfilter.retrieval.hits import Hits, cut_of
+from blendfilter.retrieval.indexes import open_index
+
+Key = Callable[[Passage], Any]
+
+
+class Hybrid(Retriever):
+    """`Hybrid([open_index("indexes/bm25"), open_index("indexes/dense")])`, searched as any index.
+
+    Each index is asked for `depth` passages, or for k where that is more.
+    """
+
+    def __init__(self, indexes: Sequence[Retriever], *, constant: float = 60, depth: int = 100) -> None:
+        if len(indexes) < 2:
+            raise BadArgument(f"a hybrid joins at least two indexes, got {len(indexes)}")
+        if isinstance(constant, bool) or not isinstance(constant, (int, float)) or not 0 <= constant < math.inf:
+            raise BadArgument(f"the constant of rank fusion must be 0 or more, got {constant!r} (usual: 60)")
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+            raise BadArgument(f"depth must be a whole number from 1 up, got {depth!r}")
+        self.indexes = [as_retriever(index) for index in indexes]
+        self.constant, self.depth = constant, depth
+        members = [index.fingerprint for index in self.indexes]
+        self.fingerprint = fingerprint_of("hybrid", float(constant), depth, members)
+        self._corpus = _one_corpus(self.indexes)
+        self._key: Key = _by_id if self._corpus else _by_content
+        self._short = ShortCorpus(len(self)) if self._corpus else None
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """At most `k` passages a query; equal sums keep the order of the indexes. Cut where any index cut the query."""
+        if self._short:
+            self._short.check(k)
+        # `find`, not `search`: a journal keeps one record of a hybrid's query, and its cut is noted once
+        answers = [index.find(queries, self._asked(index, k)) for index in self.indexes]
+        return [
+            Hits(fuse(rankings, k, self.constant, self._key), cut=any(map(cut_of, rankings)))
+            for rankings in zip(*answers, strict=True)
+        ]
+
+    def _asked(self, index: Retriever, k: int) -> int:
+        try:
+            known = len(index)
+        except TypeError:
+            return max(k, self.depth)
+        # an index must not warn of its short corpus: others may have the rest, and nobody asked for the depth
+        return min(max(k, self.depth), known)
+
+    def info(self) -> dict[str, Any]:
+        """Kind, fingerprint, how ranks are fused, and what each of the indexes says of itself."""
+        return {
+            "kind": "hybrid",
+            "fingerprint": self.fingerprint,
+            "settings": {"constant": self.constant, "depth": self.depth},
+            "indexes": [index.info() for index in self.indexes],
+        }
+
+    def __len__(self) -> int:
+        """How many passages there are; a TypeError for indexes over several corpora, which may share some."""
+        return len(self.indexes[0]) if self._corpus else super().__len__()
+
+
+def fuse(rankings: Sequence[Sequence[Passage]], k: int, constant: float, key: Key) -> list[Passage]:
+    """The `k` best of several rankings by the sum of their reciprocal ranks; `key` says which passages are one.
+
+    >>> a, b, c = (Passage(name, "", name) for name in "abc")
+    >>> [(p.id, round(p.score, 5)) for p in fuse([[a, b], [b, c]], 3, 60, lambda p: p.id)]
+    [('b', 0.03252), ('a', 0.01639), ('c', 0.01613)]
+    """
+    first: dict[Any, Passage] = {}
+    shares: dict[Any, list[float]] = {}
+    for ranking in rankings:
+        heard = set()
+        for rank, passage in enumerate(ranking, start=1):
+            name = key(passage)
+            if name in heard:  # one index holds it twice: its better place counts
+                continue
+            heard.add(name)
+            first.setdefault(name, passage)
+            shares.setdefault(name, []).append(1 / (constant + rank))
+    # summed exactly, so that which index came first decides ties and nothing else
+    sums = {name: math.fsum(each) for name, each in shares.items()}
+    return [first[name].scored(sums[name]) for name in sorted(sums, key=lambda name: -sums[name])[:k]]
+
+
+def open_indexes(locations: Sequence[str | os.PathLike[str]], **options: Any) -> Retriever:
+    """The index at one location, or a `Hybrid` of those at several; `options` are given to each `open_index`."""
+    if not locations:
+        raise BadArgument("no index named: give a folder or an address")
+    opened = [open_index(location, **options) for location in locations]
+    return opened[0] if len(opened) == 1 else Hybrid(opened)
+
+
+def _by_id(passage: Passage) -> str:
+    return passage.id
+
+
+def _by_content(passage: Passage) -> tuple[str, str]:
+    return passage.title.casefold(), passage.text.casefold()
+
+
+def _one_corpus(indexes: Sequence[Retriever]) -> bool:
+    """Whether all of them say that they hold the same passages, so that ids mean the same."""
+    hashes = {_corpus_hash(index.info().get("corpus")) for index in indexes}
+    return len(hashes) == 1 and None not in hashes
+
+
+def _corpus_hash(corpus: Any) -> str | None:
+    stated = corpus.get("sha256") if isinstance(corpus, dict) else None
+    return stated if isinstance(stated, str) and stated else None

@@ -1,0 +1,239 @@
+"""Hits that were found before, by any engine anywhere: a file of queries, each with its passages, as a retriever.
+
+In: JSON Lines, or one JSON list, plain or gzipped::
+
+    {"question": "Who runs the mill?", "passages": [{"id": "m1", "title": "Tide Mill", "text": "…", "score": 9.1}]}
+
+The query may stand under `query`; the passages, best first, under `ctxs` (DPR, ALCE), `context`, `retrieved` or `topk`
+(`dspy.ColBERTv2`), each in any shape that `as_passage` reads. Out: for a query of the file its first k passages.
+`write_hits` makes such a file of an index.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from blendfilter.errors import BadArgument, BadData, EmptyData
+from blendfilter.files import BOM, GZIP, first_character, json_rows, opened, parsed
+from blendfilter.records import Passage
+from blendfilter.retrieval.base import Retriever, fingerprint_of
+from blendfilter.retrieval.callables import as_passage
+from blendfilter.retrieval.corpus import corpus_hash
+from blendfilter.retrieval.hits import Hits, cut_of
+from blendfilter.retrieval.progress import Progress, silent
+
+QUERIES = ("question", "query")
+PASSAGES = ("passages", "ctxs", "context", "retrieved", "topk")
+BATCH = 64
+
+
+class _Line(NamedTuple):
+    """Where a row stands: in words, and in the file that is read while searching."""
+
+    where: str
+    offset: int
+    length: int
+
+
+class Written(NamedTuple):
+    """How many queries a file of hits holds, and how many of them were cut."""
+
+    queries: int
+    cut: int
+
+
+class Precomputed(Retriever):
+    """The hits of `file`, looked up by the text of the query, stripped at its ends and otherwise exact.
+
+    Every row is read and checked once; kept are the queries and where their rows stand. Rows are read when asked for,
+    from the file, or, where it is packed or one JSON list, from an unpacked copy among the system's temporary files.
+
+    Raises:
+        MissingFile: no such file. EmptyData: no rows in it.
+        BadData: a row that is no query with passages, or a query that has two different lists of them (which lines).
+    """
+
+    def __init__(self, file: str | os.PathLike[str]) -> None:
+        self.file = Path(file)
+        self.fingerprint = fingerprint_of("retrieved", corpus_hash(self.file))
+        self._lines: dict[str, _Line] = {}
+        self._few = False
+        copied = first_character(self.file) == "[" or _packed(self.file)
+        self._rows = tempfile.TemporaryFile(buffering=0) if copied else open(self.file, "rb")  # noqa: SIM115 - held open
+        for line, value in _copied(self.file, self._rows) if copied else _in_place(self.file):
+            self._keep(line, value)
+        if not self._lines:
+            raise EmptyData(f"{self.file} has no queries: is it the right file?")
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """The first `k` passages of each query, in the file's order; where it has fewer, all of them, and one warning.
+
+        Raises `BadArgument` for a query that is not in the file.
+        """
+        return [self._find(query, k) for query in queries]
+
+    def missing(self, queries: Iterable[str]) -> list[str]:
+        """Those of `queries` that the file does not hold."""
+        return [query for query in queries if query.strip() not in self._lines]
+
+    def info(self) -> dict[str, Any]:
+        """Kind, fingerprint, how many queries there are, and the file."""
+        kept = {"queries": len(self._lines), "path": str(self.file)}
+        return {"kind": "retrieved", "fingerprint": self.fingerprint, **kept}
+
+    def _find(self, query: str, k: int) -> list[Passage]:
+        line = self._lines.get(query.strip())
+        if line is None:
+            raise BadArgument(
+                f"no hits in {self.file} for the query {query.strip()[:80]!r}: precomputed hits serve methods "
+                "that search for the question alone (direct-retrieval, cot-retrieval, blendfilter --without q_ex,q_in) "
+                "or hold every query that is asked"
+            )
+        found = self._read(line, query)
+        if len(found) < k and not self._few:
+            self._few = True
+            warnings.warn(f"k={k} is more than {self.file} holds for a query: {len(found)} come back", stacklevel=4)
+        return Hits(found[:k], cut=cut_of(found))
+
+    def _read(self, line: _Line, query: str) -> Hits:
+        data = os.pread(self._rows.fileno(), line.length, line.offset)
+        value = parsed(data.decode("utf-8", "replace"), line.where)
+        if _query(value, line.where) != query.strip():
+            raise BadData(f"{line.where}: the file was written to while it was in use: start again")
+        return _hits(value, line.where)
+
+    def _keep(self, line: _Line, value: Any) -> None:
+        query, found = _query(value, line.where), _hits(value, line.where)
+        before = self._lines.setdefault(query, line)
+        if before is not line and self._read(before, query) != found:
+            raise BadData(
+                f"{line.where}: the query {query[:80]!r} has other passages at {before.where}: leave one of the two"
+            )
+
+
+def write_hits(
+    index: Retriever,
+    queries: Iterable[Mapping[str, Any]],
+    out: str | os.PathLike[str],
+    k: int = 10,
+    *,
+    overwrite: bool = False,
+    progress: Progress = silent,
+) -> Written:
+    """Search `index` for `queries` (``{"question": …}``, any other field kept) and write the hits to `out`.
+
+    The file appears whole or not at all. Raises `BadArgument` where there is one already and `overwrite` is not set.
+    """
+    target = Path(out)
+    if target.exists() and not overwrite:
+        raise BadArgument(f"there is a file at {target} already: name another, or overwrite it (--overwrite)")
+    asked, cut = list(queries), 0
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}")
+    try:
+        with open(temporary, "x", encoding="utf-8") as file:
+            for at in range(0, len(asked), BATCH):
+                batch = asked[at : at + BATCH]
+                found = index.search([row["question"] for row in batch], k)
+                file.writelines(_row(row, hits) for row, hits in zip(batch, found, strict=True))
+                cut += sum(map(cut_of, found))
+                progress("searching", at + len(batch), len(asked))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return Written(len(asked), cut)
+
+
+def _row(row: Mapping[str, Any], hits: Sequence[Passage]) -> str:
+    cut = {"query_cut": True} if cut_of(hits) else {}
+    return json.dumps({**row, **cut, "passages": [_told(each) for each in hits]}, ensure_ascii=False) + "\n"
+
+
+def _told(passage: Passage) -> dict[str, Any]:
+    metadata = {"metadata": dict(passage.metadata)} if passage.metadata else {}
+    score = None if passage.score is None else float(passage.score)
+    return {"id": passage.id, "title": passage.title, "text": passage.text, "score": score, **metadata}
+
+
+def _packed(file: Path) -> bool:
+    with opened(file, unpack=False) as stream:
+        return stream.read(len(GZIP)) == GZIP
+
+
+def _in_place(file: Path) -> Iterator[tuple[_Line, Any]]:
+    """The rows of plain JSON Lines, where they stand in it."""
+    offset = 0
+    with opened(file) as stream:
+        for number, raw in enumerate(stream, start=1):
+            where = f"{file}, line {number}"
+            skipped = len(BOM) if number == 1 and raw.startswith(BOM) else 0
+            data = raw[skipped:]
+            if data.strip():
+                yield _Line(where, offset + skipped, len(data)), parsed(_decoded(data, where), where)
+            offset += len(raw)
+
+
+def _copied(file: Path, rows: Any) -> Iterator[tuple[_Line, Any]]:
+    """The rows of any other file, copied to `rows` on the way."""
+    offset = 0
+    for row in json_rows(file):
+        data = json.dumps(row.value).encode()
+        rows.write(data)
+        yield _Line(row.where, offset, len(data)), row.value
+        offset += len(data)
+
+
+def _decoded(data: bytes, where: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadData(f"{where}: not UTF-8 (byte {error.start + 1} of the line): save the file as UTF-8") from None
+
+
+def _query(value: Any, where: str) -> str:
+    if not isinstance(value, Mapping):
+        raise BadData(f"{where}: expected an object with 'question' and 'passages', found {value!r:.40}")
+    name = _named(value, QUERIES, where)
+    if not isinstance(value[name], str) or not value[name].strip():
+        raise BadData(f"{where}: field '{name}' is wrong: expected a text, found {value[name]!r:.40}")
+    return str(value[name].strip())
+
+
+def _hits(value: Mapping[str, Any], where: str) -> Hits:
+    name = _named(value, PASSAGES, where)
+    if not isinstance(value[name], list):
+        raise BadData(f"{where}: field '{name}' is wrong: expected a list of passages, found {value[name]!r:.40}")
+    found = [_passage(item, f"{where}, passage {rank}") for rank, item in enumerate(value[name], start=1)]
+    return Hits(found, cut=bool(value.get("query_cut")))
+
+
+def _named(value: Mapping[str, Any], names: Sequence[str], where: str) -> str:
+    name = next((name for name in names if name in value), None)
+    if name is None:
+        others = ", ".join(f"'{other}'" for other in names[1:])
+        raise BadData(f"{where}: field '{names[0]}' (or {others}) is missing (it has: {', '.join(value) or 'nothing'})")
+    return name
+
+
+def _passage(item: Any, where: str) -> Passage:
+    try:
+        passage = as_passage(item)
+    except (BadArgument, ValueError, TypeError) as error:  # the latter two of a score that is no number
+        raise BadData(f"{where}: {error}") from None
+    if not passage.line:
+        raise BadData(f"{where} has neither title nor text: fill it in or drop it")
+    if passage.score is not None and not math.isfinite(passage.score):
+        raise BadData(f"{where}: its score is {passage.score}: expected a number")
+    metadata = item.get("metadata") if isinstance(item, Mapping) else None
+    return replace(passage, metadata=metadata) if isinstance(metadata, Mapping) else passage

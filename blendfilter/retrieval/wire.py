@@ -1,0 +1,225 @@
+"""The way to an index server: addresses, the token, and requests that are tried again on faults that pass.
+
+In: a path, and a body to post there. Out: the JSON that came back, or one line that says why none did.
+The token is in no message, and in nothing that an error holds on to.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import httpx
+import tenacity
+
+from blendfilter.errors import BadArgument, BadData, ServerRefused
+
+TOKEN = "BLENDFILTER_INDEX_TOKEN"
+"""The variable that holds the token, for servers and clients. Never an option: anyone may see a command's words."""
+WAIT_FIRST = 0.25
+WAIT_MAX = 8.0
+PATIENCE = 60.0
+"""A server that asks for more seconds than these is told as it is, not waited for."""
+KEEP_ALIVE = 30.0
+CONNECTIONS = 64
+_LONGEST = 300
+
+
+class Address(NamedTuple):
+    """Where a server is, and the token that stood in its address."""
+
+    url: str
+    token: str
+
+
+class Again(Exception):
+    """A fault that may pass. `wait` is what the server asked for, in seconds."""
+
+    def __init__(self, said: str, wait: float = 0.0) -> None:
+        super().__init__(said)
+        self.wait = wait
+
+
+class Wire:
+    """Requests to one address. Each process has a client of its own: connections do not survive a fork."""
+
+    def __init__(self, url: str, token: str | None, timeout: float, attempts: int) -> None:
+        self.url = url
+        self._token, self._timeout, self._attempts = token, timeout, attempts
+        self._clients: dict[int, httpx.Client] = {}
+
+    def ask(self, path: str, body: bytes | None = None, *, foreign: str = "") -> Any:
+        """The JSON at `path`. `foreign` is what to say of a server that has no such path, or answers in no JSON.
+
+        Raises:
+            ServerRefused, BadArgument, BadData: as the server's answer, or silence, means.
+        """
+        tried = 0
+
+        def attempt() -> Any:
+            nonlocal tried
+            tried += 1
+            return self._ask(path, body, foreign)
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: isinstance(error, Again) and error.wait <= PATIENCE),
+            wait=_wait,
+            stop=tenacity.stop_after_attempt(self._attempts),
+            reraise=True,
+        )
+        try:
+            return retrying(attempt)
+        except Again as again:
+            said = str(again)
+        # outside the except block: what was caught leads to the request, which holds the token
+        times = "1 attempt" if tried == 1 else f"{tried} attempts"
+        raise ServerRefused(f"the index server at {self.url} {said} ({times}): `blendfilter serve INDEX` starts one")
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        client = self._clients.pop(os.getpid(), None)
+        if client is not None:
+            client.close()
+
+    def _ask(self, path: str, body: bytes | None, foreign: str) -> Any:
+        try:
+            reply = self._client().request("GET" if body is None else "POST", self.url + path, content=body)
+        except httpx.RequestError as error:
+            raise Again(self._fault(error)) from None
+        return self._read(reply, foreign)
+
+    def _client(self) -> httpx.Client:
+        process = os.getpid()
+        client = self._clients.get(process)
+        if client is None:
+            made = httpx.Client(
+                timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, 10.0)),
+                headers={"Authorization": f"Bearer {self._token}"} if self._token else {},
+                limits=httpx.Limits(
+                    max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=KEEP_ALIVE
+                ),
+                trust_env=not is_here(self.url),  # a proxy cannot see what is on this machine
+            )
+            client = self._clients.setdefault(process, made)
+            if client is not made:  # another thread was faster
+                made.close()
+        return client
+
+    def _fault(self, error: httpx.RequestError) -> str:
+        why = said_by(str(error) or type(error).__name__, self._token)
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
+            return f"cannot be reached ({why})"
+        if isinstance(error, httpx.TimeoutException):
+            return f"did not answer within {self._timeout:g} seconds"
+        return f"broke off ({why})"
+
+    def _read(self, reply: httpx.Response, foreign: str) -> Any:
+        status = reply.status_code
+        try:
+            told = json_of(reply.content)
+        except ValueError:
+            told = reply  # no JSON value is that
+        if status == 200 and told is not reply:
+            return told
+        if foreign and status in (200, 404, 405):
+            raise BadData(foreign)
+        if status == 200:
+            raise Again("answered in something else than JSON")
+        message = told.get("message") if isinstance(told, Mapping) else None
+        said = said_by(str(message or reply.reason_phrase or "no reason given"), self._token)
+        if status in (408, 429) or status >= 500:
+            raise Again(f"failed with {status}: {said}", seconds_to_wait(reply.headers))
+        if status in (400, 413, 422):
+            raise BadArgument(f"{self.url} refuses it: {said}")
+        if status == 401:
+            wrong = f"does not know the token it was given ({TOKEN})" if self._token else f"wants a token: set {TOKEN}"
+            raise ServerRefused(f"the index server at {self.url} {wrong}")
+        raise ServerRefused(f"the index server at {self.url} refuses with {status}: {said}")
+
+
+def json_of(content: bytes) -> Any:
+    """`content` as JSON. Raises `ValueError`, for depth too."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    backoff = min(WAIT_MAX, WAIT_FIRST * 2.0 ** (state.attempt_number - 1))
+    asked = error.wait if isinstance(error, Again) else 0.0
+    return max(asked, backoff) * random.uniform(1.0, 1.25)
+
+
+def seconds_to_wait(headers: Mapping[str, str]) -> float:
+    """What ``Retry-After`` asks for, as seconds or as a date; 0 where it says nothing readable.
+
+    >>> seconds_to_wait({"retry-after": "2.5"}), seconds_to_wait({"retry-after": "soon"}), seconds_to_wait({})
+    (2.5, 0.0, 0.0)
+    """
+    value = headers.get("retry-after", "").strip()
+    if re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", value):
+        return float(value)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def said_by(text: str, token: str | None = None) -> str:
+    """What a server said, for a message: on one line, printable, not too long, and without the token."""
+    text = text.replace(token, "[token]") if token else text
+    text = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def checked_token(token: str) -> str:
+    """`token`, if headers and addresses can carry it. Raises `BadArgument`, which does not show it.
+
+    >>> checked_token("2f6c-91d0")
+    '2f6c-91d0'
+    """
+    if not re.fullmatch(r"[!-~]+", token):
+        raise BadArgument(f"the token ({TOKEN}) holds what HTTP cannot carry: use ASCII without spaces")
+    return token
+
+
+def address_of(url: str) -> Address:
+    """A server's address as http(s)://host:port/path, and the token out of its login.
+
+    Raises `BadArgument`, without the login, where it is no such address.
+
+    >>> address_of("http://any:s3cret@index.example:8893/wiki/")
+    Address(url='http://index.example:8893/wiki', token='s3cret')
+    """
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        good = good and "@" not in parts.path and not parts.query and not parts.fragment
+        login, at, place = parts.netloc.rpartition("@")
+        plain = str(httpx.URL(f"{parts.scheme}://{place}{parts.path}".rstrip("/"))).rstrip("/") if good else ""
+    except (ValueError, httpx.InvalidURL):
+        plain = ""
+    if not plain:
+        shown = url.rpartition("@")[2].partition("?")[0]  # a token may stand before the one and behind the other
+        raise BadArgument(f"'{said_by(shown)}' is no index server's address: write it as http://host:port")
+    user, _, password = login.partition(":")
+    return Address(plain, unquote(password or user) if at else "")
+
+
+def is_here(url: str) -> bool:
+    """Whether an address is on this machine by its looks: localhost, 127.…, ::1.
+
+    >>> is_here("http://127.0.0.1:8893"), is_here("http://index.example")
+    (True, False)
+    """
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or re.fullmatch(r"127(?:\.[0-9]{1,3}){3}", host) is not None

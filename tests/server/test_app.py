@@ -1,0 +1,284 @@
+"""The routes over a real connection: answers, limits, refusals, the token, batches."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from index_server import sample_index, served
+
+from blendfilter.records import Passage
+from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.bm25 import BM25
+from blendfilter.retrieval.hits import Hits
+from blendfilter.server import asked
+from blendfilter.server.limits import Limits
+
+TOKEN = "2f6c91d0a4"
+TOWN = "Which harbour town keeps a watch-house?"
+
+
+@pytest.fixture(scope="module")
+def index() -> BM25:
+    return sample_index()
+
+
+@pytest.fixture(scope="module")
+def url(index: BM25) -> Iterator[str]:
+    limits = Limits(max_k=20, max_query_chars=500, max_body=20_000, max_queries=8)
+    with served(index, limits=limits) as server:
+        yield server.url
+
+
+class Slow(Retriever):
+    """Takes a while for each batch, and remembers them."""
+
+    fingerprint = "0123456789abcdef"
+
+    def __init__(self, seconds: float = 0.05) -> None:
+        self.seconds = seconds
+        self.batches: list[tuple[list[str], int]] = []
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        self.batches.append((list(queries), k))
+        time.sleep(self.seconds)
+        if any("broken" in query for query in queries):
+            raise RuntimeError("a secret of the engine")
+        return [Hits([Passage("1", "", f"{query} {k}")], cut="long" in query) for query in queries]
+
+    def info(self) -> dict[str, Any]:
+        return {**super().info(), "path": "somewhere/private"}
+
+
+def test_the_two_formats_say_the_same(url: str, index: BM25) -> None:
+    found = index(TOWN, k=3)
+    for path in ("/", "/api/search"):
+        got = httpx.get(url + path, params={"query": TOWN, "k": 3}).json()
+        assert got == httpx.post(url + path, json={"query": TOWN, "k": 3}).json()
+        assert [row["text"] for row in got["topk"]] == [passage.line for passage in found]
+        assert [row["score"] for row in got["topk"]] == [passage.score for passage in found]
+        assert [row["rank"] for row in got["topk"]] == [1, 2, 3]
+        assert sum(row["prob"] for row in got["topk"]) == pytest.approx(1)
+    got = httpx.post(f"{url}/search", json={"queries": ["zzz", TOWN], "k": 3}).json()
+    assert got["fingerprint"] == index.fingerprint
+    assert got["results"][0] == {"query_cut": False, "passages": []}
+    assert [row["text"] for row in got["results"][1]["passages"]] == [passage.text for passage in found]
+
+
+def test_k_has_a_default(url: str) -> None:
+    assert len(httpx.get(url, params={"query": "the town"}).json()["topk"]) == 10
+    assert len(httpx.post(f"{url}/search", json={"queries": ["town"]}).json()["results"][0]["passages"]) == 5
+
+
+def test_info_and_health(url: str, index: BM25) -> None:
+    assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+    told = httpx.get(f"{url}/info").json()
+    assert (told["server"], told["fingerprint"], told["passages"]) == ("blendfilter", index.fingerprint, len(index))
+    assert told["index"]["kind"] == "bm25"
+    assert told["limits"]["max_k"] == 20
+    before = told["served"]
+    httpx.post(f"{url}/search", json={"queries": ["a town", "a fell"]})
+    served_by_now = httpx.get(f"{url}/info").json()["served"]
+    assert served_by_now["requests"] == before["requests"] + 1
+    assert served_by_now["queries"] == before["queries"] + 2
+
+
+def test_an_address_may_name_its_index(url: str, index: BM25) -> None:
+    good = httpx.get(url, params={"index": index.fingerprint, "query": TOWN})
+    assert good.status_code == 200
+    for method in ("GET", "POST"):
+        other = httpx.request(method, f"{url}/?index=0011223344556677&query=town", json={"query": TOWN, "k": 1})
+        assert other.status_code == 409
+        assert index.fingerprint in other.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "said"),
+    [
+        ("GET", "/", None, 400, "there is no query"),
+        ("GET", "/?query=", None, 400, "the query is empty"),
+        ("GET", "/?query=%20", None, 400, "the query is empty"),
+        ("GET", "/?query=a&k=0", None, 400, "k must be at least 1, got 0"),
+        ("GET", "/?query=a&k=-1", None, 400, "k must be at least 1, got -1"),
+        ("GET", "/?query=a&k=many", None, 400, "k must be a whole number, got 'many'"),
+        ("GET", "/?query=a&k=", None, 400, "k must be a whole number, got ''"),
+        ("GET", "/?query=a&k=9999999999999999999999", None, 400, "k must be a whole number"),
+        ("GET", "/?query=a&k=21", None, 400, "k=21 is more than this server gives: at most 20"),
+        ("GET", "/?query=" + "a" * 501, None, 400, "a query of 501 characters: at most 500"),
+        ("GET", "/?query=" + "a" * 15_000, None, 400, "a query of 15,000 characters"),
+        ("POST", "/", b"", 400, "the body is not JSON"),
+        ("POST", "/", b"{'query': 'a'}", 400, "the body is not JSON"),
+        ("POST", "/", b'{"query": "\xff"}', 400, "the body is not JSON"),
+        ("POST", "/", b"[" * 19_000, 400, "the body is not JSON"),
+        ("POST", "/", b'{"k": ' + b"1" * 6000 + b"}", 400, "the body is not JSON"),
+        ("POST", "/", b"[]", 400, "but a list: send an object"),
+        ("POST", "/", b"{}", 400, "there is no query"),
+        ("POST", "/", b'{"query": null}', 400, "there is no query"),
+        ("POST", "/", b'{"query": ["a"]}', 400, "the query must be a string, got list"),
+        ("POST", "/", b'{"query": "a", "k": "5"}', 400, "k must be a whole number, got '5'"),
+        ("POST", "/", b'{"query": "a", "k": 5.0}', 400, "k must be a whole number, got 5.0"),
+        ("POST", "/", b'{"query": "a", "k": true}', 400, "k must be a whole number, got True"),
+        ("POST", "/", b'{"query": "a", "k": null}', 400, "k must be a whole number, got None"),
+        ("POST", "/search", b"{}", 400, "there are no queries"),
+        ("POST", "/search", b'{"queries": []}', 400, "there are no queries"),
+        ("POST", "/search", b'{"queries": "a"}', 400, "there are no queries"),
+        ("POST", "/search", b'{"queries": ["a", 7]}', 400, "query 2 of 2 must be a string"),
+        ("POST", "/search", b'{"queries": ["a", ""]}', 400, "query 2 of 2 is empty"),
+        ("POST", "/search", b'{"queries": [' + b'"a",' * 8 + b'"a"]}', 400, "9 queries in one request: at most 8"),
+        ("POST", "/search", b'{"queries": ["a"], "k": 21}', 400, "at most 20 (--max-k)"),
+        ("POST", "/", b"x" * 20_001, 413, "at most 20,000 bytes (--max-body)"),
+        ("POST", "/", b"x" * 2_000_000, 413, "at most 20,000 bytes (--max-body)"),
+        ("GET", "/nowhere", None, 404, "/search, /health and /info"),
+        ("GET", "/search/", None, 404, "/search, /health and /info"),
+        ("GET", "/search", None, 405, "another method"),
+        ("PUT", "/", b"{}", 405, "another method"),
+    ],
+)
+def test_what_is_refused(url: str, method: str, path: str, body: bytes | None, status: int, said: str) -> None:
+    got = httpx.request(method, url + path, content=body)
+    assert got.status_code == status, got.text
+    assert got.headers["content-type"] == "application/json"
+    told = got.json()
+    assert told["error"] is True
+    assert said in told["message"]
+    assert "\n" not in told["message"]
+    assert httpx.get(url, params={"query": "town", "k": 1}).status_code == 200
+
+
+def test_a_body_without_a_length_is_counted_while_it_arrives(url: str) -> None:
+    def parts(size: int) -> Iterator[bytes]:
+        yield b'{"query": "town", "k": 1, "more": "'
+        for _ in range(size // 1000):
+            yield b"x" * 1000
+        yield b'"}'
+
+    assert httpx.post(url, content=parts(19_000)).status_code == 200
+    refused = httpx.post(url, content=parts(30_000))
+    assert refused.status_code == 413
+    assert "content-length" not in refused.request.headers
+
+
+def test_who_sends_too_much_hears_why(url: str) -> None:
+    port = int(url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+        line.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n")
+        for _ in range(30):  # a sender that listens only when it is done
+            line.sendall(b"x" * 10_000)
+            time.sleep(0.005)
+        assert line.recv(1000).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_body_that_dawdles(index: BM25, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asked, "PATIENCE", 0.1)
+    with served(index) as server, socket.create_connection(("127.0.0.1", server.port), timeout=10) as line:
+        line.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        assert line.recv(1000).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_client_that_leaves_in_the_middle_harms_nobody(url: str) -> None:
+    port = int(url.rpartition(":")[2])
+    half_a_body = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+    for sent in (half_a_body, b"GET /?query=a HTTP/1.1\r\nHost: l"):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+            line.sendall(sent)
+    assert httpx.get(url, params={"query": "town"}).status_code == 200
+
+
+def test_a_client_that_does_not_wait_for_its_answer_harms_nobody() -> None:
+    with served(Slow(0.3)) as server, ThreadPoolExecutor(4) as pool:
+        stays = [pool.submit(httpx.get, server.url, params={"query": f"q{number}"}) for number in range(3)]
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.get(server.url, params={"query": "gone"}, timeout=0.1)
+        assert [each.result().json()["topk"][0]["text"] for each in stays] == ["q0 10", "q1 10", "q2 10"]
+
+
+def test_only_local_names_are_answered_without_a_token(url: str) -> None:
+    assert httpx.get(f"{url}/health", headers={"Host": "localhost"}).status_code == 200
+    for path in ("/health", "/info", "/?query=town"):
+        refused = httpx.get(url + path, headers={"Host": "rebound.example:8893"})
+        assert (refused.status_code, refused.json()["error"]) == (403, True)
+
+
+def test_the_token_opens_every_route(index: BM25) -> None:
+    with served(index, token=TOKEN) as server:
+        assert httpx.get(f"{server.url}/health").json() == {"status": "ok"}
+        for path in ("/info", "/?query=town", "/api/search?query=town"):
+            for login in ({}, {"Authorization": "Bearer wrong"}):
+                refused = httpx.get(server.url + path, headers=login)
+                assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+                assert TOKEN not in refused.text
+            assert httpx.get(server.url + path, headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+            assert httpx.get(server.url + path, auth=("any", TOKEN)).status_code == 200
+        assert httpx.post(f"{server.url}/search", json={"queries": ["town"]}).status_code == 401
+        # who holds the token may come by any name
+        by_name = {"Authorization": f"Bearer {TOKEN}", "Host": "index.example"}
+        assert httpx.get(f"{server.url}/info", headers=by_name).status_code == 200
+
+
+def test_concurrent_requests_share_few_searches_and_never_mix_k() -> None:
+    slow = Slow()
+    with served(slow) as server, httpx.Client(base_url=server.url) as client, ThreadPoolExecutor(24) as pool:
+        asked_for = [(f"q{number}", number % 3 + 1) for number in range(24)]
+        found = list(pool.map(lambda each: client.get("/", params={"query": each[0], "k": each[1]}).json(), asked_for))
+        told = client.get("/info").json()["served"]
+    assert [each["topk"][0]["text"] for each in found] == [f"{query} {k}" for query, k in asked_for]
+    assert sorted((query, k) for queries, k in slow.batches for query in queries) == sorted(asked_for)
+    assert len(slow.batches) <= 12
+    assert told["requests"] == 24
+    assert told["batches"] == len(slow.batches)
+    assert told["largest_batch"] == max(len(queries) for queries, _ in slow.batches) > 1
+
+
+def test_a_search_that_fails_is_told_without_its_reasons(caplog: pytest.LogCaptureFixture) -> None:
+    with served(Slow(0)) as server:
+        failed = httpx.post(f"{server.url}/search", json={"queries": ["good", "broken"]})
+        assert httpx.post(f"{server.url}/search", json={"queries": ["good", "long"]}).json()["results"][1]["query_cut"]
+    assert (failed.status_code, failed.json()) == (500, {"error": True, "message": "the search failed"})
+    assert "a secret of the engine" in caplog.text
+
+
+def test_an_index_of_unknown_length_is_served() -> None:
+    with served(Slow(0)) as server:
+        told = httpx.get(f"{server.url}/info").json()
+    assert told["passages"] is None
+    assert "private" not in str(told)
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    slow = Slow(0.5)
+    with served(slow, limits=Limits(max_queries=2, max_waiting=2)) as server, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(httpx.get, server.url, params={"query": "first"})
+        while not slow.batches:
+            time.sleep(0.005)
+        waiting = pool.submit(httpx.post, f"{server.url}/search", json={"queries": ["a", "b"]})
+        time.sleep(0.2)
+        busy = httpx.get(server.url, params={"query": "late"})
+        assert (busy.status_code, busy.headers["retry-after"]) == (503, "1")
+        assert first.result().status_code == waiting.result().status_code == 200
+
+
+def test_no_reply_waits_for_an_acknowledgement(url: str) -> None:
+    with httpx.Client(base_url=url) as client:
+        client.get("/health")
+        started = time.perf_counter()
+        for _ in range(20):
+            client.post("/search", json={"queries": ["town"], "k": 20})
+        assert time.perf_counter() - started < 20 * 0.03  # Nagle's algorithm would make each of them 40 ms
+
+
+def test_the_searching_thread_ends_with_its_server(index: BM25) -> None:
+    def searching() -> set[threading.Thread]:
+        return {each for each in threading.enumerate() if each.name.startswith("blendfilter-search")}
+
+    before = searching()
+    with served(index) as server:
+        httpx.get(server.url, params={"query": "town"})
+        (own,) = searching() - before
+    own.join(5)
+    assert not own.is_alive()

@@ -1,0 +1,160 @@
+"""Requests gathered into batches: few searches, one k each, everybody gets their own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from blendfilter.errors import BadArgument
+from blendfilter.records import Passage
+from blendfilter.server.batching import Batcher, Counts
+
+
+class Engine:
+    """Answers each query with itself and k; the first search waits until `go` is set, so that others queue."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[list[str], int]] = []
+        self.threads: set[int] = set()
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        self.batches.append((list(queries), k))
+        self.threads.add(threading.get_ident())
+        self.begun.set()
+        assert self.go.wait(10)
+        if any("bad" in query for query in queries):
+            raise BadArgument("no such query")
+        if any("broken" in query for query in queries):
+            raise RuntimeError(f"the engine broke over {len(queries)}")
+        return [[Passage(query, "", f"{query} {k}")] for query in queries]
+
+
+async def held(batcher: Batcher, engine: Engine) -> asyncio.Task[object]:
+    """A first request, at work by now."""
+    first = asyncio.create_task(batcher.find(["first"], 1))
+    while not engine.begun.is_set():
+        await asyncio.sleep(0.001)
+    return first
+
+
+def ask(batcher: Batcher, *asked: tuple[list[str], int]) -> list[asyncio.Task[list[Sequence[Passage]]]]:
+    return [asyncio.create_task(batcher.find(queries, k)) for queries, k in asked]
+
+
+def texts(found: Sequence[Sequence[Passage]]) -> list[str]:
+    return [hits[0].text for hits in found]
+
+
+def test_what_arrives_during_a_search_goes_together_by_k_oldest_first() -> None:
+    async def run() -> None:
+        engine = Engine()
+        batcher = Batcher(engine)
+        first = await held(batcher, engine)
+        rest = ask(batcher, (["a"], 5), (["b", "c"], 5), (["d"], 10), (["e"], 5), (["f"], 10))
+        await asyncio.sleep(0.01)
+        engine.go.set()
+        found = await asyncio.gather(*rest)
+        await first
+        assert [texts(each) for each in found] == [["a 5"], ["b 5", "c 5"], ["d 10"], ["e 5"], ["f 10"]]
+        assert engine.batches == [(["first"], 1), (["a", "b", "c", "e"], 5), (["d", "f"], 10)]
+        assert batcher.counts == Counts(requests=6, queries=7, batches=3, largest_batch=4)
+        assert len(engine.threads) == 1
+        assert engine.threads != {threading.get_ident()}
+
+    asyncio.run(run())
+
+
+def test_a_lone_request_does_not_wait_for_company() -> None:
+    async def run() -> None:
+        engine = Engine()
+        engine.go.set()
+        batcher = Batcher(engine)
+        for query in "abc":
+            assert texts(await batcher.find([query], 2)) == [f"{query} 2"]
+        assert [queries for queries, _ in engine.batches] == [["a"], ["b"], ["c"]]
+
+    asyncio.run(run())
+
+
+def test_a_batch_has_a_limit_and_equal_queries_count_once() -> None:
+    async def run() -> None:
+        engine = Engine()
+        batcher = Batcher(engine, max_batch=2)
+        await held(batcher, engine)
+        rest = ask(batcher, (["a"], 1), (["a"], 1), (["b"], 1), (["c"], 1), (["a", "a"], 1), (["c", "d"], 1))
+        await asyncio.sleep(0.01)
+        engine.go.set()
+        found = await asyncio.gather(*rest)
+        assert [texts(each) for each in found] == [["a 1"], ["a 1"], ["b 1"], ["c 1"], ["a 1", "a 1"], ["c 1", "d 1"]]
+        assert [queries for queries, _ in engine.batches] == [["first"], ["a", "b"], ["c", "d"]]
+        assert batcher.counts.largest_batch == 2
+
+    asyncio.run(run())
+
+
+def test_one_bad_query_does_not_fail_its_neighbours(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        engine = Engine()
+        batcher = Batcher(engine)
+        await held(batcher, engine)
+        rest = ask(batcher, (["a"], 1), (["bad"], 1), (["broken"], 1), (["b", "broken"], 1), (["c"], 1))
+        await asyncio.sleep(0.01)
+        engine.go.set()
+        found = await asyncio.gather(*rest, return_exceptions=True)
+        assert isinstance(found[1], BadArgument)
+        assert [str(found[at]) for at in (2, 3)] == ["the engine broke over 1"] * 2
+        assert [texts(found[at]) for at in (0, 4)] == [["a 1"], ["c 1"]]  # type: ignore[arg-type]
+        assert texts(await batcher.find(["after"], 1)) == ["after 1"]
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(run())
+    (record,) = caplog.records  # one for the one query that broke; a bad argument is its sender's affair
+    assert record.exc_info
+    assert "the engine broke over 1" in str(record.exc_info[1])
+
+
+def test_an_engine_that_loses_a_query_is_found_out() -> None:
+    async def run() -> None:
+        batcher = Batcher(lambda queries, k: [[Passage("1", "", "x")]] * (len(queries) - 1))
+        with pytest.raises(RuntimeError, match="answered 1 queries with 0 lists"):
+            await batcher.find(["a"], 1)
+
+    asyncio.run(run())
+
+
+def test_whoever_gives_up_costs_nobody_anything() -> None:
+    async def run() -> None:
+        engine = Engine()
+        batcher = Batcher(engine)
+        first = await held(batcher, engine)
+        gone, stays = ask(batcher, (["gone"], 1), (["stays"], 1))
+        await asyncio.sleep(0.01)
+        gone.cancel()
+        first.cancel()  # at work already: its result finds nobody
+        await asyncio.sleep(0.01)
+        engine.go.set()
+        assert texts(await stays) == ["stays 1"]
+        assert [queries for queries, _ in engine.batches] == [["first"], ["stays"]]
+
+    asyncio.run(run())
+
+
+def test_a_full_queue_refuses_and_empties_again() -> None:
+    async def run() -> None:
+        engine = Engine()
+        batcher = Batcher(engine, max_waiting=2)
+        await held(batcher, engine)
+        (waiting,) = ask(batcher, (["a", "b"], 1))
+        await asyncio.sleep(0.01)
+        with pytest.raises(asyncio.QueueFull):
+            await batcher.find(["c"], 1)
+        engine.go.set()
+        assert texts(await waiting) == ["a 1", "b 1"]
+        assert texts(await batcher.find(["c", "d"], 1)) == ["c 1", "d 1"]
+
+    asyncio.run(run())

@@ -1,0 +1,176 @@
+"""`blendfilter serve` as a process: its line, its end, and what it refuses to start with."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from index_server import Process, sample_index, served
+from small_world import Command
+
+from blendfilter.errors import BadArgument
+from blendfilter.retrieval.bm25 import BM25
+from blendfilter.server import index_server
+from blendfilter.server.limits import Limits
+from blendfilter.server.running import IndexServer
+
+TOKEN = "2f6c91d0a4"
+SLOW = """
+import sys, time
+from blendfilter.cli.entry import _quiet_libraries
+from blendfilter.records import Passage
+from blendfilter.retrieval.callables import as_retriever
+from blendfilter.server import index_server
+
+def search(query, k):
+    time.sleep(1.0)
+    return ["Fell | A hill."]
+
+_quiet_libraries()
+server = index_server(as_retriever(search), port=0)
+server.run(ready=lambda: print(server.line("slow"), flush=True))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("indexes") / "world"
+    sample_index(where)
+    return where
+
+
+@pytest.fixture
+def blendfilter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.delenv("BLENDFILTER_INDEX_TOKEN", raising=False)
+    return Command(monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_is_and_ends_well(folder: Path, how: int) -> None:
+    fingerprint = BM25.open(folder).fingerprint
+    with Process(folder, "--port", 0, "--max-k", 7) as server:
+        found = re.fullmatch(
+            rf"(http://127\.0\.0\.1:\d+) serves {folder}: bm25, 193 passages, fingerprint {fingerprint}; "
+            rf'from DSPy: dspy\.ColBERTv2\(url="(http://127\.0\.0\.1:\d+/\?index={fingerprint})"\)',
+            server.line,
+        )
+        assert found, server.line
+        assert httpx.get(f"{found[2]}&query=town&k=7").status_code == 200
+        assert len(httpx.get(found[1], params={"query": "the town", "k": 7}).json()["topk"]) == 7
+        assert "at most 7" in httpx.get(found[1], params={"query": "town", "k": 8}).json()["message"]
+        assert server.end(how) == (0, "blendfilter: stopped\n")
+
+
+def test_what_is_in_flight_is_finished() -> None:
+    with Process(code=SLOW) as server, ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(httpx.get, server.url, params={"query": f"q{number}"}) for number in range(3)]
+        time.sleep(0.4)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.4)
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{server.url}/health")
+        assert [each.result(timeout=20).status_code for each in asked] == [200] * 3
+        assert server.end() == (0, "")
+
+
+def test_a_signal_before_the_first_request_is_heard(folder: Path) -> None:
+    with Process(folder, "--port", 0) as server:
+        assert server.end()[0] == 0
+
+
+def test_with_a_token_others_may_ask(folder: Path) -> None:
+    with Process(folder, "--port", 0, "--host", "0.0.0.0", token=TOKEN) as server:
+        assert "http://any:TOKEN@0.0.0.0:" in server.line
+        url = server.url.replace("0.0.0.0", "127.0.0.1")
+        assert httpx.get(f"{url}/info").status_code == 401
+        assert httpx.get(f"{url}/info", auth=("any", TOKEN)).status_code == 200
+        assert (
+            httpx.get(f"{url}/?query=a+private+question", headers={"Authorization": "Bearer guess"}).status_code == 401
+        )
+        code, said = server.end()
+        assert code == 0
+        assert TOKEN not in said + server.line
+        assert "private" not in said
+
+
+def test_without_one_they_may_not(folder: Path, blendfilter: Command) -> None:
+    for host in ("0.0.0.0", "::"):
+        refused = blendfilter("serve", folder, "--host", host, "--port", 0)
+        assert (refused.code, refused.out, len(refused.notices)) == (2, "", 1)
+        assert f"others can reach {host}, so a token is needed: set BLENDFILTER_INDEX_TOKEN" in refused.error
+
+
+def test_a_port_in_use(folder: Path, blendfilter: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        refused = blendfilter("serve", folder, "--port", port)
+    assert (refused.code, refused.out, len(refused.notices)) == (2, "", 1)
+    assert f"port {port} on 127.0.0.1 is in use: choose another (--port" in refused.error
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--port", 70000], "the port must lie between 0 (any free one) and 65535, got 70000"),
+        (["--host", ""], "'' is no address to listen on"),
+        (["--host", "no such host"], "'no such host' is no address to listen on"),
+        (["--max-k", 0], "max_k must be a whole number from 1 up, got 0"),
+        (["--max-batch", -1], "max_batch must be a whole number from 1 up, got -1"),
+    ],
+)
+def test_what_it_does_not_start_with(folder: Path, blendfilter: Command, words: list[object], said: str) -> None:
+    refused = blendfilter("serve", folder, "--port", 0, *words)
+    assert (refused.code, refused.out, len(refused.notices)) == (2, "", 1)
+    assert said in refused.error
+
+
+def test_no_index_no_server(tmp_path: Path, blendfilter: Command) -> None:
+    refused = blendfilter("serve", tmp_path / "gone")
+    assert refused.code == 2
+    assert "no index at" in refused.error
+
+
+def test_a_token_that_headers_cannot_carry(folder: Path, blendfilter: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLENDFILTER_INDEX_TOKEN", "pass wörd")
+    refused = blendfilter("serve", folder, "--port", 0)
+    assert refused.code == 2
+    assert "BLENDFILTER_INDEX_TOKEN" in refused.error
+    assert "pass" not in refused.error
+
+
+def test_the_environments_token_is_the_servers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLENDFILTER_INDEX_TOKEN", TOKEN)
+    server = index_server(BM25.open(folder), port=0)
+    threading.Thread(target=server.run, daemon=True).start()
+    assert httpx.get(f"{server.url}/info").status_code == 401
+    server.stop()
+
+
+def test_the_version_six_loopback() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    with served(sample_index(), host="::1") as server:
+        assert server.url.startswith("http://[::1]:")
+        assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_limits_fit_together() -> None:
+    with pytest.raises(BadArgument, match=r"max_waiting \(10\) must be at least max_queries \(256\)"):
+        Limits(max_waiting=10)
+
+
+def test_it_stops_before_it_started() -> None:
+    server = IndexServer(sample_index(), port=0)
+    server.stop()
+    server.run()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/health")

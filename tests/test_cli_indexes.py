@@ -1,0 +1,307 @@
+"""`index` and `search` with every source and engine, and where `ask` and `eval` take their passages from."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+import bm25s
+import pytest
+from refusing import PASSAGES, ROWS, evaluation, lines, refused, untouched, world
+from small_world import Command, tree
+
+from blendfilter.records import Passage
+from blendfilter.retrieval import indexes
+from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.bm25 import BM25
+from blendfilter.retrieval.hits import Hits
+from blendfilter.retrieval.manifest import read_manifest
+from blendfilter.retrieval.passages import StoredPassages
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return world(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def blendfilter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: Path) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+# folders and chunks
+
+
+def test_a_folder_of_documents(blendfilter: Command, here: Path) -> None:
+    (here / "docs" / "more").mkdir(parents=True)
+    (here / "docs" / "guide.md").write_text("# Guide\n\nThe ferry leaves at noon.\n\n## Piers\n\nThere are two piers.")
+    (here / "docs" / "more" / "tides.txt").write_text("High water comes twice a day.")
+    (here / "docs" / "chart.png").write_bytes(b"\xff\xfe")
+    told = blendfilter("index", "docs/", "--chunk", "8w", "--out", "made")
+    assert told.code == 0
+    assert told.notices == ["blendfilter: docs: 2 text files are read; left out: 1 of other kinds"]
+    assert re.match(r"made: bm25, 3 passages, ", told.out)
+    assert [(each.id, each.title) for each in StoredPassages(here / "made")] == [
+        ("guide.md#0", "Guide"),
+        ("guide.md#1", "Guide > Piers"),
+        ("more/tides.txt#0", "tides"),
+    ]
+    found = blendfilter("search", "made", "piers", "-k", 1)
+    assert found.out.split("\t")[2:] == ["guide.md#1", "Guide > Piers | ## Piers There are two piers.\n"]
+
+
+def test_a_corpus_file_is_cut_too(blendfilter: Command, here: Path) -> None:
+    assert blendfilter("index", "corpus.jsonl", "--chunk", "6w", "--out", "made").code == 0
+    passages = list(StoredPassages(here / "made"))
+    assert [each.id for each in passages[:3]] == ["a#0", "a#1", "a#2"]
+    assert all(len(each.text.split()) <= 6 for each in passages)
+    assert passages[1].metadata["source"] == "a"
+    assert blendfilter("index", "sample", "--chunk", "20w", "--out", "other").code == 0
+
+
+def test_folders_that_want_something_else(blendfilter: Command, here: Path) -> None:
+    (here / "docs").mkdir()
+    (here / "docs" / "a.txt").write_text("A pier.")
+    (here / "empty").mkdir()
+    assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
+    before = tree(here)
+    refused(blendfilter("index", "docs", "--out", "new"), "docs is a folder: add --chunk 100w")
+    for chunk in ([], ["--chunk", "100w"]):
+        refused(blendfilter("index", "made", "--out", "new", *chunk), "'made' is an index already (of kind bm25)")
+    refused(blendfilter("index", "empty", "--out", "new", "--chunk", "100w"), "'empty' has no text files (.txt, .md")
+    asked = blendfilter("ask", "Who?", "--lm", "offline", "--corpus", "docs")
+    refused(asked, "docs is a folder", "blendfilter index docs --chunk 100w", "--index")
+    for size in ("100", "0w", "abc"):
+        told = blendfilter("index", "corpus.jsonl", "--out", "new", "--chunk", size)
+        refused(told, "--chunk takes a number of words with a w, such as 100w", f"'{size}'")
+    refused(blendfilter("index", "gone", "--out", "new", "--chunk", "5w"), "gone")
+    untouched(here, before)
+
+
+def test_a_document_that_is_not_utf8_leaves_no_index(blendfilter: Command, here: Path) -> None:
+    (here / "docs").mkdir()
+    (here / "docs" / "a.txt").write_text("A pier.")
+    (here / "docs" / "b.txt").write_bytes(b"caf\xe9")
+    before = tree(here)
+    refused(blendfilter("index", "docs", "--out", "made", "--chunk", "9w"), "docs/b.txt: not UTF-8 (byte 4)")
+    untouched(here, before)
+
+
+# engines and their options
+
+
+class Recording:
+    """An engine that keeps what it was asked to build, and builds BM25."""
+
+    settings: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def build(cls, corpus: Any, out: Any = None, *, overwrite: bool, progress: Any, **settings: Any) -> Retriever:
+        cls.settings = settings
+        return BM25.build(corpus, out, overwrite=overwrite, progress=progress)
+
+
+GIVEN: dict[str, tuple[list[object], dict[str, Any]]] = {
+    "bm25": (["--k1", 1.2, "--b", 0.75], {"k1": 1.2, "b": 0.75}),
+    "rank-bm25": (["--b", 0.5], {"b": 0.5}),
+    "colbert": (
+        ["--checkpoint", "cp", "--nbits", 4, "--doc-maxlen", 180, "--gpus", 0, "--partitions", 64],
+        {"checkpoint": "cp", "nbits": 4, "doc_maxlen": 180, "gpus": 0, "partitions": 64},
+    ),
+    "dense": (
+        ["--encoder", "enc", "--index-type", "ivf", "--query-prefix", "query: ", "--passage-prefix", "", "--nlist", 9,
+         "--nprobe", 2],
+        {"encoder": "enc", "index": "ivf", "query_prefix": "query: ", "passage_prefix": "", "nlist": 9, "nprobe": 2},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", GIVEN)
+def test_each_engine_gets_the_options_that_were_given(
+    blendfilter: Command, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    monkeypatch.setitem(indexes.ENGINES, engine, Recording)
+    words, settings = GIVEN[engine]
+    told = blendfilter("index", "corpus.jsonl", "--out", "made", "--engine", engine, *words)
+    assert (told.code, told.err) == (0, "")
+    assert Recording.settings == settings
+    few = ["--encoder", "enc"] if engine == "dense" else []
+    assert blendfilter("index", "corpus.jsonl", "--out", "made", "--engine", engine, "--overwrite", *few).code == 0
+    assert Recording.settings == ({"encoder": "enc"} if few else {}), "the engine's own defaults"
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "said"),
+    [
+        ("bm25", ["--nbits", 2], "--nbits is an option of the engine colbert, not of bm25"),
+        ("bm25", ["--index-type", "flat"], "--index-type is an option of the engine dense, not of bm25"),
+        ("colbert", ["--k1", 1], "--k1 is an option of the engines bm25 and rank-bm25, not of colbert"),
+        ("dense", ["--encoder", "x", "--gpus", 0], "--gpus is an option of the engine colbert, not of dense"),
+        ("dense", [], "the engine dense wants --encoder"),
+        ("bm52", ["--nbits", 2], "no engine 'bm52'. Did you mean 'bm25'?"),
+    ],
+)
+def test_options_of_another_engine(
+    blendfilter: Command, here: Path, engine: str, words: list[object], said: str
+) -> None:
+    before = tree(here)
+    refused(blendfilter("index", "gone.jsonl", "--out", "made", "--engine", engine, *words), said)
+    untouched(here, before)
+
+
+# search
+
+
+class Cutting(Retriever):
+    """Reads one word of a query."""
+
+    fingerprint = "0" * 16
+
+    def find(self, queries: Any, k: int) -> list[list[Passage]]:
+        return [Hits([Passage("a", "Orm Pier", "A pier.", 1.0)], cut=len(query.split()) > 1) for query in queries]
+
+
+def test_a_query_that_was_cut_is_told(blendfilter: Command, monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    monkeypatch.setitem(indexes.KINDS, "test", lambda where: Cutting())
+    told = blendfilter("search", "test://x", "two words")
+    assert told == (0, "1\t1.0000\ta\tOrm Pier | A pier.\n", "blendfilter: the query is longer than this index reads: "
+                    "it was cut\n")  # fmt: skip
+    assert blendfilter("search", "test://x", "one").err == ""
+    (here / "queries.txt").write_text("one\ntwo words\nthree more words\n")
+    told = blendfilter("search", "test://x", "--queries", "queries.txt", "--out", "hits.jsonl")
+    assert told.out == "hits.jsonl: the hits of 3 queries, index 0000000000000000\n"
+    assert told.notices == [
+        "blendfilter: 2 queries are longer than this index reads and were cut (query_cut in hits.jsonl)"
+    ]
+
+
+WHERE = [{"id": row["id"], "question": row["question"]} for row in ROWS]
+FILES: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "questions": ("\n".join(json.dumps(row) for row in ROWS), WHERE),
+    "a list": (json.dumps([{"_id": row["id"], "question": row["question"]} for row in ROWS]), WHERE),
+    "queries": (
+        '{"query": " a pier "}\n{"query": "a fair", "qid": 7}',
+        [{"question": "a pier"}, {"id": 7, "question": "a fair"}],
+    ),
+    "strings": ('["a pier", "a fair"]', [{"question": "a pier"}, {"question": "a fair"}]),
+    "lines": (" a pier \n\n{fair}\n", [{"question": "a pier"}, {"question": "{fair}"}]),
+    "ircot": (
+        json.dumps({"question_id": "x", "question_text": "a pier", "contexts": [], "dataset": "hotpotqa",
+                    "answers_objects": [{"spans": ["yes"]}]}),
+        [{"id": "x", "question": "a pier"}],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_many_queries_from_every_kind_of_file(blendfilter: Command, here: Path, kind: str) -> None:
+    content, asked = FILES[kind]
+    (here / "asked").write_text(content)
+    assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
+    told = blendfilter("search", "made", "--queries", "asked", "--out", "hits.jsonl", "-k", 2)
+    assert (told.code, told.err) == (0, "")
+    rows = [json.loads(line) for line in (here / "hits.jsonl").read_text().splitlines()]
+    assert [{name: row[name] for name in row if name != "passages"} for row in rows] == asked
+    index = BM25.open(here / "made")
+    for row in rows:
+        expected = [(each.id, each.title, each.text, each.score) for each in index(row["question"], k=2)]
+        assert [tuple(each.values()) for each in row["passages"]] == expected
+    assert told.out == f"hits.jsonl: the hits of {len(asked)} queries, index {index.fingerprint}\n"
+
+
+def test_searches_that_make_no_sense(blendfilter: Command, here: Path) -> None:
+    assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
+    (here / "none.txt").write_text("\n")
+    (here / "none.json").write_text("[]")
+    (here / "odd.jsonl").write_text('{"query": "a"}\n{"colour": "red"}')
+    before = tree(here)
+    for words in ([], ["pier", "--queries", "questions.jsonl", "--out", "x"]):
+        refused(blendfilter("search", "made", *words), "Give a QUERY in quotes, or a file of them with --queries")
+    for words in (["pier", "--out", "x"], ["--queries", "questions.jsonl"]):
+        refused(blendfilter("search", "made", *words), "--queries FILE and --out FILE go together")
+    for name in ("none.txt", "none.json"):
+        refused(blendfilter("search", "made", "--queries", name, "--out", "x"), f"{name} has no queries")
+    refused(blendfilter("search", "made", "--queries", "odd.jsonl", "--out", "x"), "odd.jsonl, line 2", "'query'")
+    refused(blendfilter("search", "made", "--queries", "gone", "--out", "x"), "no file 'gone'")
+    told = blendfilter("search", "made", "--queries", "questions.jsonl", "--out", "corpus.jsonl")
+    refused(told, "there is a file at corpus.jsonl already", "--overwrite")
+    told = blendfilter("search", "made", "--queries", "questions.jsonl", "--out", "x", "--k", 0)
+    refused(told, "k must be at least 1")
+    untouched(here, before)
+
+
+# eval and ask
+
+
+def test_eval_of_hits_found_before(blendfilter: Command, here: Path) -> None:
+    """The same answers as with the index itself, with the index gone; the run names the file's content."""
+    assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
+    told = blendfilter("search", "made", "--queries", "questions.jsonl", "--out", "hits.jsonl", "-k", 5)
+    assert told.code == 0
+    same = {"corpus": None, "method": "cot-retrieval"}
+    assert blendfilter(*evaluation(**same, index="made", run="one")).code == 0
+    for path in sorted((here / "made").iterdir()):
+        path.unlink()
+    found = blendfilter(*evaluation(**same, retrieved="hits.jsonl", run="two"))
+    assert found.code == 0
+    assert (here / "two/predictions.jsonl").read_bytes() == (here / "one/predictions.jsonl").read_bytes()
+    settings = json.loads((here / "two/run.json").read_text())["settings"]
+    assert settings["retrievers"][0]["kind"] == "retrieved"
+    again = blendfilter(*evaluation(**same, retrieved="hits.jsonl", run="two", without=None), "--replay")
+    assert again.code == 0
+
+
+def test_blendfilter_itself_needs_all_its_queries_in_the_file(blendfilter: Command) -> None:
+    assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
+    told = blendfilter("search", "made", "--queries", "questions.jsonl", "--out", "hits.jsonl", "-k", 5)
+    assert told.code == 0
+    told = blendfilter(*evaluation(corpus=None, retrieved="hits.jsonl", method="blendfilter", without="q_ex,q_in"))
+    assert told.code == 0
+    told = blendfilter(*evaluation(corpus=None, retrieved="hits.jsonl", method="blendfilter", run="other", limit=1))
+    assert told.code == 2
+    assert any("search for the question alone (direct-retrieval" in line for line in told.notices)
+
+
+def test_questions_without_hits_are_said_before_any_work(blendfilter: Command, here: Path) -> None:
+    lines(here / "hits.jsonl", [{"question": ROWS[0]["question"], "passages": [PASSAGES[0]]}])
+    before = tree(here)
+    told = blendfilter(*evaluation(corpus=None, retrieved="hits.jsonl", method="cot-retrieval"))
+    refused(
+        told, "hits.jsonl holds no hits for 2 of 3 questions, the first of them 'In which town does Orm Pier stand?'"
+    )
+    told = blendfilter(*evaluation(corpus=None, retrieved="gone.jsonl", method="cot-retrieval"))
+    refused(told, "no file 'gone.jsonl'")
+    untouched(here, before)
+
+
+def test_one_source_of_passages(blendfilter: Command, here: Path) -> None:
+    before = tree(here)
+    refused(blendfilter(*evaluation(retrieved="x")), "--corpus and --retrieved name 2 sources of passages: give one")
+    refused(blendfilter(*evaluation(corpus=None, retrieved="x", index="y")), "--index and --retrieved")
+    refused(blendfilter(*evaluation(retrieved="x", index="y")), "--corpus and --index and --retrieved name 3 sources")
+    untouched(here, before)
+
+
+def test_several_indexes_are_searched_together(blendfilter: Command, here: Path) -> None:
+    assert blendfilter("index", "corpus.jsonl", "--out", "one").code == 0
+    assert blendfilter("index", "corpus.jsonl", "--out", "two", "--engine", "rank-bm25", "--k1", 1.5).code == 0
+    words = ("ask", "Where does Orm Pier stand?", "--lm", "offline", "--method", "direct-retrieval")
+    assert blendfilter(*words, "--index", "one", "--index", "two").code == 0
+    told = blendfilter(*evaluation(corpus=None, index="one", method="cot-retrieval"), "--index", "two")
+    assert told.code == 0
+    settings = json.loads((here / "run/run.json").read_text())["settings"]
+    assert [each["fingerprint"] for each in settings["retrievers"]] != [read_manifest("one").fingerprint]
+    refused(blendfilter(*words, "--index", "one", "--index", "gone"), "no index at gone")
+
+
+def test_a_folder_of_bm25s_opens_by_its_path(blendfilter: Command, here: Path) -> None:
+    texts = [f"{row['title']} | {row['text']}" for row in PASSAGES]
+    retriever = bm25s.BM25()
+    retriever.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
+    retriever.save(here / "foreign", corpus=texts, show_progress=False)
+    told = blendfilter("search", "foreign", "the engineer", "-k", 1)
+    assert told.code == 0
+    assert told.out.split("\t")[2] in ("1", "5")
+    assert "hardly show whether they were stemmed" in told.err, "thirty words"
