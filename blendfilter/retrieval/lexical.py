@@ -175,7 +175,11 @@ class Lexical(Stored):
         if not terms:
             return []
         scores = self._scorer.scores(terms)
-        return [self.passages[at].scored(float(scores[at])) for at in best(scores / self._scorer.factor, k)]
+        return [self.passages[at].scored(float(scores[at])) for at in best(self._level(scores), k)]
+
+    def _level(self, scores: Scores) -> Scores:
+        """Scores by the formula alone, so that both engines see the same ties."""
+        return scores if self._scorer.factor == 1 else scores / self._scorer.factor
 
 
 def settings_of(k1: float, b: float, analyser: Analyser | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 Scores = NDArray[np.float64]
 
+_GROUP = 64
 _GRAIN = 2.0**30  # scores within one part in 10^9 are one score: two sums of the same terms may differ in the last bits
 
 
@@ -23,14 +24,29 @@ def best(scores: Scores, k: int) -> list[int]:
     >>> best(np.array([1.0, 3.0, 0.0, 3.0, 1.0]), 3)
     [1, 3, 0]
     """
-    matching = np.flatnonzero(scores > 0)
+    matching = np.flatnonzero(scores >= floor) if (floor := _floor(scores, k)) > 0 else np.flatnonzero(scores > 0)
     found = scores[matching]
     if len(found) > k:
-        last = np.partition(found, -k)[-k]
-        near = found >= last * (1 - 4 / _GRAIN)
+        near = found >= _just_below(np.partition(found, -k)[-k])
         matching, found = matching[near], found[near]
     order = np.argsort(-coarse(found), kind="stable")[:k]
     return [int(position) for position in matching[order]]
+
+
+def _floor(scores: Scores, k: int) -> float:
+    """A score that at least `k` passages reach, found without sorting: the k-th highest of many groups' maxima.
+
+    0 where there are too few passages for that to pay.
+    """
+    groups = len(scores) // _GROUP
+    if groups < 2 * k:
+        return 0.0
+    maxima = scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
+    return _just_below(np.partition(maxima, -k)[-k])
+
+
+def _just_below(score: np.float64) -> float:
+    return float(score * (1 - 4 / _GRAIN))
 
 
 def coarse(scores: Scores) -> Scores:

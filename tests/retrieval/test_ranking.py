@@ -24,6 +24,16 @@ def test_any_scores(scores: list[float], k: int) -> None:
     assert best(np.array(scores), k) == expected
 
 
+@given(st.integers(0, 2**32 - 1), st.integers(1, 20), st.sampled_from([0.0, 0.5, 0.999]), st.integers(2_000, 4_000))
+def test_long_arrays_as_short_ones(seed: int, k: int, zeros: float, size: int) -> None:
+    """Where groups' maxima give a floor: many ties, few matches, sizes that no group divides."""
+    chance = np.random.default_rng(seed)
+    scores = chance.integers(1, 40, size) / 8.0
+    scores[chance.random(size) < zeros] = 0.0
+    expected = sorted((at for at, score in enumerate(scores) if score > 0), key=lambda at: (-scores[at], at))[:k]
+    assert best(scores, k) == expected
+
+
 def test_the_last_bits_of_a_sum_order_nothing() -> None:
     """0.1 + 0.2 + 0.3 is 0.6000000000000001 from the left, 0.6 from the right: one score, the first stays first."""
     assert (0.1 + 0.2) + 0.3 > 0.1 + (0.2 + 0.3)
