@@ -1,10 +1,12 @@
-"""What building a ColBERT index on the CPU takes, at three sizes: seconds a phase, and the peak of memory.
+"""What building an index on the CPU takes, at three sizes: seconds a phase, the peak of memory, the size on disk.
 
     python eval/bench/index_growth.py --corpus corpus/hotpotqa.jsonl.gz [--sizes 2000 6000 19000] [--checkpoint minilm]
+    python eval/bench/index_growth.py --corpus corpus/hotpotqa.jsonl.gz --engine bm25 --sizes 19000 95000 190000
 
-Each build runs in a process of its own. `--checkpoint tiny` takes a random BERT of 32 numbers a token, which costs next
-to nothing to run, and so shows everything but the encoder. `--repeat-text N` makes every text N times as long with
-`--doc-maxlen` as it was: the vectors stay the same in number, and memory should, too.
+Each build runs in a process of its own; a corpus that is too short begins again. `--checkpoint tiny` takes a random
+BERT of 32 numbers a token, which costs next to nothing to run, and so shows everything but the encoder. `--repeat-text
+N` makes every text N times as long with `--doc-maxlen` as it was: the vectors stay the same in number, and memory
+should, too.
 """
 
 from __future__ import annotations
@@ -28,17 +30,20 @@ def build(asked: argparse.Namespace) -> None:
     """In the child: build once, print what it took as JSON."""
     from checkpoints import minilm_colbert, tiny_colbert
 
-    from blendfilter.retrieval.colbert import ColBERT
     from blendfilter.retrieval.corpus import read_corpus
+    from blendfilter.retrieval.indexes import build as build_index
 
     def passages():  # type: ignore[no-untyped-def]
-        rows = itertools.islice(read_corpus(asked.corpus), asked.build)
-        for passage in rows:
-            yield replace(passage, text=" ".join([passage.text] * asked.repeat_text))
+        rounds = (row for copy in itertools.count() for row in ((copy, each) for each in read_corpus(asked.corpus)))
+        for copy, passage in itertools.islice(rounds, asked.build):
+            text = " ".join([passage.text] * asked.repeat_text)
+            yield replace(passage, id=f"{passage.id}-{copy}", text=text)
 
     with tempfile.TemporaryDirectory() as folder:
-        make = {"minilm": minilm_colbert, "tiny": tiny_colbert}[asked.checkpoint]
-        checkpoint = make(Path(folder) / "checkpoint")
+        settings = {}
+        if asked.engine == "colbert":
+            make = {"minilm": minilm_colbert, "tiny": tiny_colbert}[asked.checkpoint]
+            settings = {"checkpoint": make(Path(folder) / "checkpoint"), "doc_maxlen": asked.doc_maxlen}
         phases: dict[str, list[float]] = {}
         started = time.perf_counter()
 
@@ -46,14 +51,14 @@ def build(asked: argparse.Namespace) -> None:
             phases.setdefault(phase, [time.perf_counter()]).append(time.perf_counter())
 
         out = Path(folder) / "index"
-        index = ColBERT.build(passages(), out, checkpoint=checkpoint, doc_maxlen=asked.doc_maxlen, progress=progress)
+        index = build_index(asked.engine, passages(), out, progress=progress, **settings)
         ended = time.perf_counter()
         marks = [times[0] for times in phases.values()] + [ended]
         spans = {name: round(b - a, 2) for name, a, b in zip(phases, marks, marks[1:], strict=False)}
         size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-        settings, peak = index.info()["settings"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        told = {"passages": len(index), "vectors": settings["vectors"], "partitions": settings["partitions"]}
-        told |= {"sampled": settings["sampled_passages"], "seconds": round(ended - started, 1), "phases": spans}
+        known, peak = index.info()["settings"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        told = {"passages": asked.build, **{name: known[name] for name in ("vectors", "partitions") if name in known}}
+        told |= {"seconds": round(ended - started, 1), "phases": spans}
         print(json.dumps(told | {"peak_mb": round(peak / 1024), "disk_mb": round(size / 1e6, 1)}))
 
 
@@ -62,6 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, required=True, help="any corpus file that blendfilter reads")
     parser.add_argument("--sizes", type=int, nargs="+", default=[2000, 6000, 19000])
+    parser.add_argument("--engine", choices=("colbert", "bm25"), default="colbert")
     parser.add_argument("--checkpoint", choices=("minilm", "tiny"), default="minilm")
     parser.add_argument("--doc-maxlen", type=int, default=220)
     parser.add_argument("--repeat-text", type=int, default=1)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import errno
 import json
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import PickleError
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from blendfilter.errors import BadArgument
+from blendfilter.errors import BadArgument, BadData
 from blendfilter.records import Passage
 from blendfilter.retrieval.colbert.checkpoint import Checkpoint
 from blendfilter.retrieval.colbert.codec import SEED, codec_class, trained
@@ -198,12 +200,24 @@ def _pairs(folder: Path, chunk: int) -> tuple[Any, Any]:
 
 
 @contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Inside the block, a file of an index that torch or colbert-ai cannot read is a `BadData`."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, OSError, ValueError, TypeError, KeyError, EOFError, AssertionError, PickleError) as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
+        raise BadData(f"the index at {folder} is damaged ({said}): build it again") from error
+
+
+@contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Inside the block, a full disk is an `OSError` where torch writes too; torch itself calls it unexpected."""
+    """Inside the block, a full disk is an `OSError` where `torch.save` writes too, which has many words for it."""
     try:
         yield
     except RuntimeError as error:
-        if "inline_container" not in str(error) and "PytorchStreamWriter" not in str(error):
+        if all(frame.f_code is not torch.save.__code__ for frame, _ in traceback.walk_tb(error.__traceback__)):
             raise
         raise OSError(errno.ENOSPC, "torch could not write the index here: is the disk full?", str(folder)) from error
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +27,7 @@ from blendfilter.retrieval.colbert.building import (
     check_recipe,
     compress,
     finish,
+    reading,
     train,
     writing,
 )
@@ -64,7 +67,6 @@ class ColBERT(Stored):
             self.fingerprint = fingerprint_of(manifest.fingerprint, list(effort))
         self._scorer = Scorer(path, encoder.device)
         self._cut = CutQueries(f"this checkpoint reads {encoder.limit} tokens, and the query's end was kept")
-        self._kept: tempfile.TemporaryDirectory[str] | None = None
 
     @classmethod
     def build(
@@ -96,16 +98,19 @@ class ColBERT(Stored):
         found = Checkpoint(checkpoint)
         check_recipe(recipe, found)
         encoder = Encoder(found, devices[0], doc_maxlen=doc_maxlen)
-        with ExitStack() as stack:
-            kept = None if out is not None else tempfile.TemporaryDirectory(prefix="blendfilter-colbert-")
-            folder = Path(kept.name) if kept else stack.enter_context(
-                building(out, overwrite=overwrite, share=share))  # type: ignore[arg-type]  # fmt: skip
-            gathered = gather(corpus, folder, progress)
-            recipe = recipe._replace(nbits=nbits or nbits_for(len(gathered.passages)))
-            with writing(folder):
+        with ExitStack() as undo:
+            kept = tempfile.mkdtemp(prefix="blendfilter-colbert-") if out is None else None
+            if kept:
+                undo.callback(shutil.rmtree, kept, ignore_errors=True)
+            place = out or Path(kept or "", "index")
+            with building(place, overwrite=overwrite, share=share) as folder, writing(folder):
+                gathered = gather(corpus, folder, progress)
+                recipe = recipe._replace(nbits=nbits or nbits_for(len(gathered.passages)))
                 cls._build(folder, gathered, encoder, recipe, devices, progress)
-        index = cls.open(kept.name if kept else out, checkpoint=checkpoint, gpu=devices[0] == "cuda")  # type: ignore[arg-type]
-        index._kept = kept
+            index = cls.open(place, checkpoint=checkpoint, gpu=devices[0] == "cuda")
+            undo.pop_all()
+        if kept:
+            weakref.finalize(index, shutil.rmtree, kept, ignore_errors=True)
         return index
 
     @classmethod
@@ -207,7 +212,8 @@ def device_for(gpu: bool | None) -> str:
 def content_hash(folder: Path) -> str:
     """Over centroids and lists: another machine's rounding makes other ones, and with them another index."""
     digest = hashlib.sha256()
-    tensors = [torch.load(folder / "centroids.pt", map_location="cpu"), *torch.load(folder / "ivf.pid.pt")]
+    with reading(folder):
+        tensors = [torch.load(folder / "centroids.pt", map_location="cpu"), *torch.load(folder / "ivf.pid.pt")]
     for tensor in tensors:
-        digest.update(tensor.contiguous().numpy().tobytes())
+        digest.update(tensor.contiguous().numpy())
     return digest.hexdigest()

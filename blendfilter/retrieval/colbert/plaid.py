@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -49,7 +49,13 @@ def open_plaid(
     told = _metadata(path)
     config = told["config"]
     passages = TsvPassages(_collection(path, collection or config.get("collection")))
-    kept = sum(_lengths(path, told))
+    lengths = _lengths(path, told["num_chunks"])
+    kept = len(lengths)
+    if sum(lengths) != told["num_embeddings"]:
+        raise BadData(
+            f"the index at {path} is damaged: its passages have {sum(lengths):,} vectors, its metadata.json says "
+            f"{told['num_embeddings']:,}; build it again"
+        )
     if kept != len(passages):
         raise BadData(
             f"the index at {path} holds {kept:,} passages and its collection {passages.path} {len(passages):,}: "
@@ -144,13 +150,15 @@ def _collection(path: Path, named: Any) -> Path:
     return Path(named)
 
 
-def _lengths(path: Path, told: dict[str, Any]) -> Iterator[int]:
-    """How many passages each chunk has."""
-    for at in range(told["num_chunks"]):
+def _lengths(path: Path, chunks: int) -> array[int]:
+    """How many vectors each passage has."""
+    lengths = array("q")
+    for at in range(chunks):
         try:
-            yield len(json.loads((path / f"doclens.{at}.json").read_bytes()))
+            lengths.extend(json.loads((path / f"doclens.{at}.json").read_bytes()))
         except (ValueError, TypeError) as error:
             raise BadData(f"{path / f'doclens.{at}.json'} is damaged ({error}): build the index again") from None
+    return lengths
 
 
 def _sizes(path: Path) -> list[int]:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument
-from blendfilter.retrieval.colbert.building import on_device
+from blendfilter.retrieval.colbert.building import on_device, reading
 from blendfilter.retrieval.colbert.compat import load_kernels, parts
 from blendfilter.retrieval.colbert.plan import SMALL
 
@@ -65,7 +65,7 @@ class Scorer:
         gpu = device.type == "cuda"
         if not gpu:
             load_kernels()
-        with on_device(device):
+        with on_device(device), reading(folder):
             self._scorer = parts().scorer(str(folder), use_gpu=gpu)
 
     def best(self, vectors: Any, k: int, effort: Effort) -> list[tuple[int, float]]:

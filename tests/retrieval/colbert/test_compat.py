@@ -1,0 +1,178 @@
+"""colbert-ai as a guest: it loads under transformers 5, and leaves the process as it was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from blendfilter.errors import MissingExtra
+from blendfilter.retrieval.colbert.codec import codec_class, trained
+from blendfilter.retrieval.colbert.compat import decompress, load_kernels, packbits, parts, patch_colbert
+
+KERNELS = ("filter_pids_cpp", "decompress_residuals_cpp", "segmented_lookup_cpp", "segmented_maxsim_cpp")
+GUEST = """
+import multiprocessing, os, sys
+from pathlib import Path
+
+class NoFaiss:  # it is no part of the extra, and colbert-ai prints that it wants it
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "faiss":
+            raise ModuleNotFoundError("No module named 'faiss'", name="faiss")
+
+sys.meta_path.insert(0, NoFaiss())
+before = multiprocessing.get_start_method(allow_none=True), os.environ.get("TOKENIZERS_PARALLELISM")
+from blendfilter.records import Passage
+from blendfilter.retrieval.colbert import ColBERT
+from blendfilter.retrieval.colbert.compat import parts
+
+parts()
+assert "colbert.infra.launcher" in sys.modules
+assert (multiprocessing.get_start_method(allow_none=True), os.environ.get("TOKENIZERS_PARALLELISM")) == before
+index = ColBERT.build([Passage(str(n), "", f"river {n}") for n in range(9)], checkpoint=sys.argv[1])
+assert len(index("river 3", k=3)) == 3
+print("end")
+"""
+
+
+def test_the_unpatched_class_fails_and_ours_loads(checkpoint: Path) -> None:
+    patch_colbert()
+    config = parts().config(dim=32)
+    plain = parts().class_factory.args[0](str(checkpoint))
+    with pytest.raises(AttributeError):  # the day this passes, the patch can go
+        plain.from_pretrained(str(checkpoint), colbert_config=config)
+    model = parts().class_factory(str(checkpoint)).from_pretrained(str(checkpoint), colbert_config=config)
+    from safetensors.torch import load_file
+
+    kept = load_file(checkpoint / "model.safetensors")
+    assert torch.equal(model.linear.weight, kept["linear.weight"]), "loaded, and not initialised anew"
+    assert torch.equal(model.bert.embeddings.word_embeddings.weight, kept["bert.embeddings.word_embeddings.weight"])
+
+
+def test_patching_twice_is_patching_once() -> None:
+    from colbert.modeling import base_colbert, hf_colbert
+
+    patch_colbert()
+    once = hf_colbert.class_factory
+    patch_colbert()
+    assert hf_colbert.class_factory is once is base_colbert.class_factory
+
+
+@pytest.mark.parametrize("told", [None, "true"])
+def test_the_process_is_left_as_it_was(told: str | None, checkpoint: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
+    environment |= {"TOKENIZERS_PARALLELISM": told} if told else {}
+    ended = subprocess.run(
+        [sys.executable, "-c", GUEST, str(checkpoint)],
+        capture_output=True, text=True, env=environment, timeout=240, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "end\n"
+
+
+# --- kernels --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of kernels that were compiled earlier; nothing is loaded from it."""
+    for name in KERNELS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.so").touch()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    return tmp_path
+
+
+def loading(monkeypatch: pytest.MonkeyPatch, look: Any) -> list[Any]:
+    """What `look` saw each time that a part of colbert-ai would have loaded its kernels."""
+    seen: list[Any] = []
+    for part in (parts().model, parts().scorer, parts().strided):
+        monkeypatch.setattr(part, "try_load_torch_extensions", lambda gpu: seen.append(look()))
+    return seen
+
+
+def test_the_lock_of_a_killed_compile_is_removed(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = kernels / KERNELS[0] / "lock"
+    lock.touch()  # torch would wait for its end for ever
+    seen = loading(monkeypatch, lock.exists)
+    load_kernels()
+    assert seen == [False] * 3
+
+
+def test_one_process_at_a_time_compiles(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def locked() -> bool:
+        with open(kernels / ".building", "w", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return False
+
+    seen = loading(monkeypatch, locked)
+    load_kernels()
+    assert seen == [True] * 3
+    assert not locked(), "and the lock is given back"
+
+
+def test_kernels_lie_in_a_folder_for_this_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    monkeypatch.setenv("BLENDFILTER_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", sys.executable)
+    path = os.environ["PATH"]
+    seen = loading(monkeypatch, lambda: (os.environ["TORCH_EXTENSIONS_DIR"], os.environ["PATH"]))
+    load_kernels()
+    folder, searched = seen[0]
+    assert Path(folder).parent == tmp_path / "kernels"
+    assert torch.__version__ in folder
+    assert str(Path(sys.executable).parent) in searched.split(os.pathsep), "where ninja lies"
+    assert "TORCH_EXTENSIONS_DIR" not in os.environ
+    assert os.environ["PATH"] == path
+
+
+def test_no_compiler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "none"))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    seen = loading(monkeypatch, lambda: None)
+    with pytest.raises(MissingExtra, match=r"^searching a ColBERT index on the CPU .* no C\+\+ compiler: install one"):
+        load_kernels()
+    assert not seen
+
+
+def test_compiled_kernels_want_no_compiler(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    seen = loading(monkeypatch, lambda: None)
+    load_kernels()
+    assert len(seen) == 3
+
+
+def test_packbits_is_numpys() -> None:
+    bits = torch.randint(2, (8 * 501,), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    assert packbits(bits).tolist() == np.packbits(bits.numpy()).tolist()
+
+
+@pytest.mark.parametrize("nbits", [1, 2, 4, 8])
+def test_decompress_is_the_kernels(nbits: int) -> None:
+    load_kernels()
+    chance = torch.Generator().manual_seed(nbits)
+    vectors = torch.nn.functional.normalize(torch.randn(300, 64, generator=chance), dim=1)
+    config = parts().config(dim=64, nbits=nbits)
+    codec = trained(vectors, count=16, rounds=2, config=config, device=torch.device("cpu"))
+    small = codec.compress(vectors)
+    told = (codec.bucket_weights, codec.reversed_bit_map, codec.decompression_lookup_table)
+    ours = decompress(small.residuals, *told, small.codes, codec.centroids, 64, nbits)
+    lengths, starts = torch.tensor([100, 200]), torch.tensor([0, 100, 300])
+    kernel = parts().scorer.decompress_residuals(
+        torch.tensor([0, 1], dtype=torch.int32), lengths, starts, *told, small.residuals, small.codes, codec.centroids,
+        64, nbits,
+    )  # fmt: skip
+    assert torch.allclose(ours, kernel, atol=1e-6)
+    assert torch.allclose(torch.nn.functional.normalize(ours, dim=1), codec.decompress(small), atol=1e-6)
+    assert issubclass(codec_class(), parts().codec)
