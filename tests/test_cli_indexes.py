@@ -80,6 +80,14 @@ def test_folders_that_want_something_else(blendfilter: Command, here: Path) -> N
     untouched(here, before)
 
 
+def test_a_single_document_wants_its_folder(blendfilter: Command, here: Path) -> None:
+    (here / "mill.txt").write_text("The mill.\n\nIt turns.")
+    told = blendfilter("index", "mill.txt", "--chunk", "100w", "--out", "made")
+    refused(told, "mill.txt is one text, not a file of passages: name the folder it lies in, with --chunk 100w")
+    (here / "passages.txt").write_text("1\tThe mill.\n2\tIt turns.\n")
+    assert blendfilter("index", "passages.txt", "--out", "made").code == 0
+
+
 def test_a_document_that_is_not_utf8_leaves_no_index(blendfilter: Command, here: Path) -> None:
     (here / "docs").mkdir()
     (here / "docs" / "a.txt").write_text("A pier.")

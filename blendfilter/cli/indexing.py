@@ -57,7 +57,10 @@ def index(
     checkpoint: Annotated[
         str | None, typer.Option(help="colbert: a name on the hub or a folder (colbert-ir/colbertv2.0).")
     ] = None,
-    nbits: Annotated[int | None, typer.Option(help="colbert: bits kept of each dimension, 1, 2 or 4 (2).")] = None,
+    nbits: Annotated[
+        int | None,
+        typer.Option(help="colbert: bits kept of each dimension, 1, 2, 4 or 8 (4; beyond 100,000 passages 2)."),
+    ] = None,
     doc_maxlen: Annotated[int | None, typer.Option(help="colbert: tokens read of a passage (220).")] = None,
     gpus: Annotated[int | None, typer.Option(help="colbert: how many GPUs; 0 is the CPU (all there are).")] = None,
     partitions: Annotated[
@@ -109,7 +112,9 @@ def settings_for(engine: str, given: dict[str, Any]) -> dict[str, Any]:
 
 @app.command()
 def search(
-    index: Annotated[str, typer.Argument(help="An index folder or URL.")],
+    index: Annotated[
+        str, typer.Argument(help="An index folder or a server's URL (its token in BLENDFILTER_INDEX_TOKEN).")
+    ],
     query: Annotated[str | None, typer.Argument(help="What to search for, in quotes.")] = None,
     k: K = 5,
     queries: Annotated[

@@ -134,7 +134,19 @@ def passages_to_index(corpus: str, chunk: str | None) -> Path | Iterator[Passage
         if words is None:
             raise BadArgument(f"{path} is a folder: add --chunk 100w to make passages of its text files")
         return read_documents(path, words)
+    if _is_document(path):
+        raise BadArgument(f"{path} is one text, not a file of passages: name the folder it lies in, with --chunk 100w")
     return path if words is None else chunked(read_corpus(path), words)
+
+
+def _is_document(path: Path) -> bool:
+    """Whether a file is a text in itself; a .txt may hold passages too."""
+    from blendfilter.files import first_character, lines
+    from blendfilter.retrieval.documents import SUFFIXES
+
+    if path.suffix.lower() not in SUFFIXES or first_character(path) in ("", "[", "{"):
+        return False
+    return "\t" not in next(lines(path)).text
 
 
 def queries_of(file: str) -> list[dict[str, Any]]:

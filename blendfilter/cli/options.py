@@ -35,8 +35,8 @@ Corpus = Annotated[
 Index = Annotated[
     list[str] | None,
     typer.Option(
-        help="An index folder (or URL) made before, of bm25s or colbert-ai too; given several times, their hits are "
-        "fused by reciprocal rank."
+        help="An index folder made before, of bm25s or colbert-ai too, or a server's URL (its token in "
+        "BLENDFILTER_INDEX_TOKEN); given several times, their hits are fused by reciprocal rank."
     ),
 ]
 Retrieved = Annotated[

@@ -21,9 +21,9 @@ from blendfilter.records import Passage
 from blendfilter.retrieval import dense_faiss
 from blendfilter.retrieval.base import CutQueries, fingerprint_of
 from blendfilter.retrieval.dense_faiss import Kind, Reconstructed
-from blendfilter.retrieval.encoders import Encoder, Similarity, Vectors, load_encoder
+from blendfilter.retrieval.encoders import Encoder, Reading, Similarity, Vectors, load_encoder
 from blendfilter.retrieval.hits import Hits
-from blendfilter.retrieval.manifest import Manifest, building, versions_of, write_manifest
+from blendfilter.retrieval.manifest import Manifest, building, opening, versions_of, write_manifest
 from blendfilter.retrieval.passages import StoredPassages
 from blendfilter.retrieval.progress import Progress, silent
 from blendfilter.retrieval.stored import Corpus, Stored, gather, manifest_of
@@ -146,16 +146,11 @@ class Dense(Stored):
         Raises as `read_manifest` and `load_encoder` do, and `BadData` where the encoder is another than it was.
         """
         settings = manifest_of(folder, cls.kind).settings
-        name = os.fspath(encoder) if encoder is not None else settings["encoder"]
+        with opening(folder):
+            name = os.fspath(encoder) if encoder is not None else settings["encoder"]
+            reading = {field: settings[field] for field in Reading._fields}
         try:
-            reader = load_encoder(
-                name,
-                query_prefix=settings["query_prefix"],
-                passage_prefix=settings["passage_prefix"],
-                similarity=settings["similarity"],
-                max_length=settings["max_length"],
-                device=device,
-            )
+            reader = load_encoder(name, **reading, device=device)
         except MissingFile as error:
             raise MissingFile(f"the index at {folder} needs its encoder: {error} (encoder=… where it moved)") from None
         return cls._opened(folder, reader)
@@ -164,14 +159,15 @@ class Dense(Stored):
     def _opened(cls, folder: str | os.PathLike[str], encoder: Encoder) -> Self:
         manifest, path = manifest_of(folder, cls.kind), Path(folder)
         settings = manifest.settings
-        if encoder.identity != settings["identity"]:
-            raise BadData(
-                f"the index at {folder} was built with another encoder: {settings['encoder']} was "
-                f"{settings['identity'][:12]}, and {encoder.name} is {encoder.identity[:12]}; "
-                "name that encoder, or build the index again"
-            )
-        index = dense_faiss.read(path, settings, (manifest.passages, encoder.dimension))
-        return cls(manifest, StoredPassages(path), index, encoder, path)
+        with opening(folder):
+            if encoder.identity != settings["identity"]:
+                raise BadData(
+                    f"the index at {folder} was built with another encoder: {settings['encoder']} was "
+                    f"{settings['identity'][:12]}, and {encoder.name} is {encoder.identity[:12]}; "
+                    "name that encoder, or build the index again"
+                )
+            index = dense_faiss.read(path, settings, (manifest.passages, encoder.dimension))
+            return cls(manifest, StoredPassages(path), index, encoder, path)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query, equal scores in corpus order; hnsw and ivf may miss some, flat never does."""

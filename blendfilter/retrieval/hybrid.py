@@ -2,7 +2,8 @@
 score(p) = sum over the indexes that found p of  1 / (constant + rank of p there),  ranks from 1, constant 60.
 
 In: indexes over one corpus, or over several. Out: for each query the k passages with the highest sums; a passage that
-several found is one passage. Scores of the indexes themselves play no part, so they need not be of one kind.
+several found is one passage. Over several corpora one id may name two passages, so those of the second index on get
+``@2``, ``@3``, … behind theirs. Scores of the indexes themselves play no part, so they need not be of one kind.
 Differs from the paper: an index is heard down to a depth, not to its last passage.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from blendfilter.errors import BadArgument
@@ -51,9 +53,16 @@ class Hybrid(Retriever):
         # `find`, not `search`: a journal keeps one record of a hybrid's query, and its cut is noted once
         answers = [index.find(queries, self._asked(index, k)) for index in self.indexes]
         return [
-            Hits(fuse(rankings, k, self.constant, self._key), cut=any(map(cut_of, rankings)))
+            Hits(fuse(self._apart(rankings), k, self.constant, self._key), cut=any(map(cut_of, rankings)))
             for rankings in zip(*answers, strict=True)
         ]
+
+    def _apart(self, rankings: Sequence[Sequence[Passage]]) -> list[Sequence[Passage]]:
+        """The rankings, with ids that name one passage each."""
+        if self._corpus:
+            return list(rankings)
+        others = enumerate(rankings[1:], start=2)
+        return [rankings[0], *([replace(p, id=f"{p.id}@{at}") for p in hits] for at, hits in others)]
 
     def _asked(self, index: Retriever, k: int) -> int:
         try:

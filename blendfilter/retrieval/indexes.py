@@ -7,12 +7,13 @@ come with an extra are named as `module:name` and imported when first asked for.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from blendfilter.errors import UnknownName
+from blendfilter.errors import MissingFile, UnknownName
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.manifest import MANIFEST, read_manifest
 from blendfilter.retrieval.stored import Corpus
@@ -63,6 +64,8 @@ FOREIGN: list[Foreign] = [
 ]
 """Folders without a manifest of ours that open all the same."""
 
+_HOST_AND_PORT = re.compile(r"[\w.-]+:[0-9]{1,5}/?")
+
 
 def build(engine: str, corpus: Corpus, out: str | os.PathLike[str] | None = None, **settings: Any) -> Retriever:
     """Index `corpus` with the engine of that name; `settings` are that engine's. Raises `UnknownName`.
@@ -94,6 +97,8 @@ def open_index(location: str | os.PathLike[str], **options: Any) -> Retriever:
     if mark:
         return _opener(scheme.lower(), "kind of address", address)(address, **options)
     folder = Path(address)
+    if _HOST_AND_PORT.fullmatch(address) and not folder.exists():
+        raise MissingFile(f"no index at {address}: if a server is meant, write http://{address}")
     if not (folder / MANIFEST).exists():
         for foreign in FOREIGN:
             if all((folder / name).is_file() for name in foreign.marks):

@@ -22,7 +22,7 @@ from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.base import fingerprint_of
 from blendfilter.retrieval.cache import cached_folder, open_or_build
-from blendfilter.retrieval.manifest import Manifest, building, versions_of, write_manifest
+from blendfilter.retrieval.manifest import Manifest, building, opening, versions_of, write_manifest
 from blendfilter.retrieval.passages import StoredPassages
 from blendfilter.retrieval.progress import Progress, silent
 from blendfilter.retrieval.ranking import Scores, best
@@ -135,8 +135,9 @@ class Lexical(Stored):
     def open(cls, folder: str | os.PathLike[str]) -> Self:
         """The index in `folder`, its arrays and passages memory-mapped. Raises as `read_manifest` does."""
         manifest, path = manifest_of(folder, cls.kind), Path(folder)
-        passages = StoredPassages(path)
-        return cls(manifest, passages, cls._load(path, passages, manifest.settings), path)
+        with opening(path):
+            passages = StoredPassages(path)
+            return cls(manifest, passages, cls._load(path, passages, manifest.settings), path)
 
     @classmethod
     def for_corpus(

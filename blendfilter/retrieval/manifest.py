@@ -5,6 +5,7 @@ In: an index under construction, or a folder. Out: a folder that is whole or not
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -19,11 +20,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile
 
 MANIFEST = "manifest.json"
 FORMAT = 1
 HOW_TO_BUILD = "build one with `blendfilter index CORPUS --out DIR`"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class CorpusInfo(BaseModel):
@@ -101,6 +103,30 @@ def _parse(path: Path) -> Manifest:
 
 
 @contextmanager
+def opening(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Inside the block, an index's file or setting that its reader cannot make sense of is a `BadData`."""
+    try:
+        yield
+    except BlendFilterError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, EOFError) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        raise BadData(f"the index at {folder} is damaged ({said}); build it again") from error
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Inside the block, a full disk is told with the name of what was to be written, which the system leaves out."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        said = f"{error.strerror}; nothing of it is left: make room, or write it elsewhere"
+        raise OSError(error.errno, said, str(target)) from error
+
+
+@contextmanager
 def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: bool = False) -> Iterator[Path]:
     """A temporary folder beside `out` that becomes `out` when the block ends well, and vanishes when it does not.
 
@@ -115,8 +141,9 @@ def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: boo
     sweep(target)
     folder, lock = _workshop(target)
     try:
-        yield folder
-        _publish(folder, target, overwrite=overwrite, share=share)
+        with writing(target):
+            yield folder
+            _publish(folder, target, overwrite=overwrite, share=share)
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # nothing is left of it after a rename
         os.close(lock)

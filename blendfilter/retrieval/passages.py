@@ -36,8 +36,11 @@ class StoredPassages(Sequence[Passage]):
     """The passages of an index folder by position, memory-mapped; threads may share it."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._lines = np.asarray(np.memmap(folder / PASSAGES, dtype=np.uint8, mode="r"))
         self._offsets = np.asarray(np.load(folder / OFFSETS, mmap_mode="r"))
+        if self._offsets.ndim != 1 or self._offsets[0] != 0 or self._offsets[-1] != len(self._lines):
+            raise BadData(f"{folder / OFFSETS} does not fit {PASSAGES}: build the index again")
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -51,7 +54,12 @@ class StoredPassages(Sequence[Passage]):
             return [self[i] for i in range(*position.indices(len(self)))]
         at = range(len(self))[position]  # negative positions and IndexError as of any sequence
         line = self._lines[self._offsets[at] : self._offsets[at + 1]].tobytes()
-        return Passage(**json.loads(line.decode("utf-8", "surrogatepass")))
+        try:
+            return Passage(**json.loads(line.decode("utf-8", "surrogatepass")))
+        except (ValueError, TypeError):
+            raise BadData(
+                f"the index at {self._folder} is damaged: passage {at + 1:,} of {PASSAGES} is none; build it again"
+            ) from None
 
 
 class Ledger:

@@ -29,6 +29,7 @@ from blendfilter.retrieval.base import Retriever, fingerprint_of
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.retrieval.corpus import corpus_hash
 from blendfilter.retrieval.hits import Hits, cut_of
+from blendfilter.retrieval.manifest import writing
 from blendfilter.retrieval.progress import Progress, silent
 
 QUERIES = ("question", "query")
@@ -134,13 +135,15 @@ def write_hits(
     The file appears whole or not at all. Raises `BadArgument` where there is one already and `overwrite` is not set.
     """
     target = Path(out)
+    if target.is_dir():
+        raise BadArgument(f"{target} is a folder: name a file for the hits (--out hits.jsonl)")
     if target.exists() and not overwrite:
         raise BadArgument(f"there is a file at {target} already: name another, or overwrite it (--overwrite)")
     asked, cut = list(queries), 0
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}")
     try:
-        with open(temporary, "x", encoding="utf-8") as file:
+        with writing(target), open(temporary, "x", encoding="utf-8") as file:
             for at in range(0, len(asked), BATCH):
                 batch = asked[at : at + BATCH]
                 found = index.search([row["question"] for row in batch], k)

@@ -34,6 +34,9 @@ class Stored(Retriever):
     """A retriever over the passages of a folder (or of memory, where `path` is None)."""
 
     def __init__(self, manifest: Manifest, passages: Sequence[Passage], path: Path | None) -> None:
+        if path and len(passages) != manifest.passages:
+            count = f"{len(passages):,} passages where its manifest says {manifest.passages:,}"
+            raise BadData(f"the index at {path} is damaged: it holds {count}; build it again")
         self.manifest = manifest
         self.passages = passages
         self.path = path

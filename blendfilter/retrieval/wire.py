@@ -40,11 +40,11 @@ class Address(NamedTuple):
 
 
 class Again(Exception):
-    """A fault that may pass. `wait` is what the server asked for, in seconds."""
+    """A fault that may pass. `wait` is what the server asked for, in seconds; `hint` is what helps if it stays."""
 
-    def __init__(self, said: str, wait: float = 0.0) -> None:
+    def __init__(self, said: str, wait: float = 0.0, hint: str = "") -> None:
         super().__init__(said)
-        self.wait = wait
+        self.wait, self.hint = wait, hint
 
 
 class Wire:
@@ -77,10 +77,10 @@ class Wire:
         try:
             return retrying(attempt)
         except Again as again:
-            said = str(again)
+            said, hint = str(again), again.hint
         # outside the except block: what was caught leads to the request, which holds the token
         times = "1 attempt" if tried == 1 else f"{tried} attempts"
-        raise ServerRefused(f"the index server at {self.url} {said} ({times}): `blendfilter serve INDEX` starts one")
+        raise ServerRefused(f"the index server at {self.url} {said} ({times}){hint}")
 
     def close(self) -> None:
         """Close the connections of this process."""
@@ -92,7 +92,7 @@ class Wire:
         try:
             reply = self._client().request("GET" if body is None else "POST", self.url + path, content=body)
         except httpx.RequestError as error:
-            raise Again(self._fault(error)) from None
+            raise self._fault(error) from None
         return self._read(reply, foreign)
 
     def _client(self) -> httpx.Client:
@@ -112,13 +112,14 @@ class Wire:
                 made.close()
         return client
 
-    def _fault(self, error: httpx.RequestError) -> str:
+    def _fault(self, error: httpx.RequestError) -> Again:
         why = said_by(str(error) or type(error).__name__, self._token)
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
-            return f"cannot be reached ({why})"
+            return Again(f"cannot be reached ({why})", hint=": `blendfilter serve INDEX` starts one")
         if isinstance(error, httpx.TimeoutException):
-            return f"did not answer within {self._timeout:g} seconds"
-        return f"broke off ({why})"
+            hint = ": wait longer for it (timeout=…), or ask for fewer queries at once (batch_size=…)"
+            return Again(f"did not answer within {self._timeout:g} seconds", hint=hint)
+        return Again(f"broke off ({why})")
 
     def _read(self, reply: httpx.Response, foreign: str) -> Any:
         status = reply.status_code
@@ -210,7 +211,8 @@ def address_of(url: str) -> Address:
         plain = ""
     if not plain:
         shown = url.rpartition("@")[2].partition("?")[0]  # a token may stand before the one and behind the other
-        raise BadArgument(f"'{said_by(shown)}' is no index server's address: write it as http://host:port")
+        more = ", without what follows the '?'" if "?" in url else ""
+        raise BadArgument(f"'{said_by(shown)}' is no index server's address: write it as http://host:port{more}")
     user, _, password = login.partition(":")
     return Address(plain, unquote(password or user) if at else "")
 

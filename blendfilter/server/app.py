@@ -84,11 +84,11 @@ class Service:
         wanted = request.query_params.get("index", self.index.fingerprint)
         if wanted != self.index.fingerprint:
             raise HTTPException(409, f"this server's index is {self.index.fingerprint}, not the one in the address")
-        return Json(topk((await self._found(await one_query(request, self.limits)))[0]))
+        return Json(topk((await self._found(request, await one_query(request, self.limits)))[0]))
 
     async def search(self, request: Request) -> Json:
         """A batch of queries."""
-        found = await self._found(await many_queries(request, self.limits))
+        found = await self._found(request, await many_queries(request, self.limits))
         return Json(results(self.index.fingerprint, found))
 
     async def health(self, _: Request) -> Json:
@@ -108,13 +108,27 @@ class Service:
         }
         return Json(told)
 
-    async def _found(self, asked: Asked) -> list[Hits]:
+    async def _found(self, request: Request, asked: Asked) -> list[Hits]:
+        searching = asyncio.ensure_future(self.batcher.find(asked.queries, asked.k))
+        leaving = asyncio.ensure_future(_left(request))
         try:
-            return await self.batcher.find(asked.queries, asked.k)
-        except (BadArgument, asyncio.QueueFull):
+            await asyncio.wait((searching, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not searching.done():  # one that lost patience asks again, and must not wait behind what it gave up
+                raise ClientDisconnect
+            return searching.result()
+        except (BadArgument, asyncio.QueueFull, ClientDisconnect):
             raise
         except Exception:  # noqa: BLE001 - what an engine says is for this side's log alone, where it stands already
             raise HTTPException(500, "the search failed") from None
+        finally:
+            searching.cancel()
+            leaving.cancel()
+
+
+async def _left(request: Request) -> None:
+    """Returns when the client has gone. Its body must have been read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def passages_of(index: Retriever) -> int | None:

@@ -103,13 +103,13 @@ def _whole(passage: Passage) -> dict[str, Any]:
 
 
 def shown(value: Any) -> Any:
-    """What an index says of itself, without where it lies on this machine.
+    """What an index says of itself, without where it lies: on this machine, or behind it.
 
     >>> shown({"kind": "colbert", "path": "indexes/w", "settings": {"checkpoint": "/data/models/colbertv2.0"}})
     {'kind': 'colbert', 'settings': {'checkpoint': 'colbertv2.0'}}
     """
     if isinstance(value, Mapping):
-        return {name: shown(each) for name, each in value.items() if name != "path"}
+        return {name: shown(each) for name, each in value.items() if name not in ("path", "url")}
     if isinstance(value, list | tuple):
         return [shown(each) for each in value]
     if isinstance(value, os.PathLike) or (isinstance(value, str) and value.startswith(("/", "~", "file:"))):

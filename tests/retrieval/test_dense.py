@@ -283,6 +283,17 @@ def test_no_index_there(tmp_path: Path) -> None:
         Dense.open(tmp_path / "none")
 
 
+@pytest.mark.parametrize("settings", [{}, {"index": "hnsw", "ef_search": 8}, {"index": "ivf"}])
+def test_settings_that_are_not_the_indexs(settings: dict[str, Any], tmp_path: Path) -> None:
+    tiny(tmp_path / "index")
+    manifest = tmp_path / "index" / "manifest.json"
+    stated = json.loads(manifest.read_text())
+    stated["settings"] = settings and stated["settings"] | settings
+    manifest.write_text(json.dumps(stated))
+    with pytest.raises(BadData, match=r"the index at .*index is damaged .*build it again"):
+        Dense.open(tmp_path / "index")
+
+
 @pytest.mark.parametrize("damage", ["other vectors", "no index"])
 def test_a_file_that_is_not_the_manifests(damage: str, tmp_path: Path) -> None:
     """Files of the very size that the manifest states, and wrong all the same."""

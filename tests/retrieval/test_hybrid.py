@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from blendfilter.context import JOURNAL, NOTES, setting
 from blendfilter.errors import BadArgument, MissingFile
 from blendfilter.journal import Journal
+from blendfilter.modules.base import union
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, fingerprint_of
 from blendfilter.retrieval.bm25 import BM25
@@ -52,7 +53,7 @@ class Fixed(Retriever):
 
 def test_the_worked_example() -> None:
     found = Hybrid([Fixed("ABC"), Fixed("CAD")])("q", k=4)
-    assert ids(found) == ["A", "C", "B", "D"]
+    assert ids(found) == ["A", "C", "B", "D@2"]
     assert [p.score for p in found] == pytest.approx([0.0325225, 0.0322665, 0.0161290, 0.0158730], abs=1e-7)
 
 
@@ -64,8 +65,8 @@ def test_the_constant_decides_how_much_the_first_places_count() -> None:
 
 
 def test_equal_sums_keep_the_order_of_the_indexes() -> None:
-    assert ids(Hybrid([Fixed("AB"), Fixed("CD")])("q", k=4)) == ["A", "C", "B", "D"]
-    assert ids(Hybrid([Fixed("CD"), Fixed("AB")])("q", k=3)) == ["C", "A", "D"]
+    assert ids(Hybrid([Fixed("AB"), Fixed("CD")])("q", k=4)) == ["A", "C@2", "B", "D@2"]
+    assert ids(Hybrid([Fixed("CD"), Fixed("AB")])("q", k=3)) == ["C", "A@2", "D"]
     assert ids(Hybrid([Fixed("ABC"), Fixed("BCA"), Fixed("CAB")])("q", k=3)) == ["A", "B", "C"]
 
 
@@ -116,11 +117,23 @@ def test_over_several_corpora_words_say_what_is_the_same() -> None:
         len(index)
 
 
+def test_over_several_corpora_an_id_names_one_passage() -> None:
+    """Corpora without ids are numbered from 0: a method that joins the hits of two queries by id must lose none."""
+    left = BM25.build([Passage("0", "", "red fox in the wood"), Passage("1", "", "red hen on a farm")])
+    right = BM25.build([Passage("0", "", "a red lighthouse tower"), Passage("1", "", "blue sea whale")])
+    index = Hybrid([left, right])
+    found = union(index.search(["red", "whale"], 4))
+    assert ids(found) == ["0", "0@2", "1", "1@2"]
+    assert len({p.text for p in found}) == 4
+    same = Hybrid([left, BM25.build(list(left.passages), k1=2.0)])
+    assert ids(same("red", 2)) == ["0", "1"], "one corpus: its ids as they are"
+
+
 def test_what_one_index_holds_twice_counts_once() -> None:
     twice = as_retriever(lambda query, k: [Passage("1", "", "hen"), Passage("2", "", "hen"), Passage("3", "", "fox")])
     found = Hybrid([twice, Fixed("A")])("hen", k=5)
     assert [(p.id, round(p.score or 0, 6)) for p in found] == [
-        ("1", round(1 / 61, 6)), ("A", round(1 / 61, 6)), ("3", round(1 / 63, 6)),
+        ("1", round(1 / 61, 6)), ("A@2", round(1 / 61, 6)), ("3", round(1 / 63, 6)),
     ]  # fmt: skip
 
 

@@ -71,5 +71,7 @@ def test_addresses_go_by_scheme() -> None:
 def test_what_is_no_index(tmp_path: Path) -> None:
     with pytest.raises(MissingFile, match="no index at"):
         open_index(tmp_path / "gone")
+    with pytest.raises(MissingFile, match=r"if a server is meant, write http://localhost:8893$"):
+        open_index("localhost:8893")
     with pytest.raises(BadData, match="is not an index"):
         open_index(tmp_path)

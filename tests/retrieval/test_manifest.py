@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import re
 import signal
@@ -19,6 +20,7 @@ from blendfilter.retrieval.manifest import (
     CorpusInfo,
     Manifest,
     building,
+    opening,
     read_manifest,
     sweep,
     versions_of,
@@ -144,6 +146,29 @@ def test_what_fails_leaves_nothing(tmp_path: Path, error: type[BaseException]) -
     with pytest.raises(error):
         broken()
     assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_a_full_disk_is_told_with_the_index_that_did_not_fit(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match="No space left; nothing of it is left") as told,
+        building(tmp_path / "i"),
+    ):
+        raise OSError(errno.ENOSPC, "No space left")
+    assert (told.value.errno, told.value.filename) == (errno.ENOSPC, str(tmp_path / "i"))
+    with pytest.raises(PermissionError) as other, building(tmp_path / "i"):
+        raise PermissionError(errno.EACCES, "Permission denied", "elsewhere")
+    assert other.value.filename == "elsewhere"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_reader_cannot_make_sense_of_is_damage() -> None:
+    with (
+        pytest.raises(BadData, match=r"the index at there is damaged \(KeyError: 'k1'\); build it again"),
+        opening("there"),
+    ):
+        _ = {}["k1"]  # type: ignore[var-annotated]
+    with pytest.raises(BadArgument, match="as it is"), opening("there"):
+        raise BadArgument("as it is")
 
 
 def test_the_slower_of_two_builders(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +40,15 @@ def test_positions_outside(tmp_path: Path) -> None:
     list(keep([Passage("1", "T", "x")], Ledger(), tmp_path))
     with pytest.raises(IndexError):
         StoredPassages(tmp_path)[1]
+
+
+@pytest.mark.parametrize("offsets", [[1, 43], [0, 42], [[0], [43]]])
+def test_offsets_that_do_not_fit(tmp_path: Path, offsets: list[int]) -> None:
+    list(keep([Passage("1", "T", "x" * 5)], Ledger(), tmp_path))
+    assert (tmp_path / "passages.jsonl").stat().st_size == 43
+    np.save(tmp_path / "offsets.npy", np.asarray(offsets))
+    with pytest.raises(BadData, match=r"offsets.npy does not fit passages.jsonl: build the index again"):
+        StoredPassages(tmp_path)
 
 
 def test_the_hash_is_over_the_passages_in_order() -> None:

@@ -241,7 +241,7 @@ def test_batches_and_cut_queries(tmp_path: Path) -> None:
 def test_written_whole_or_not_at_all(tmp_path: Path) -> None:
     out = tmp_path / "hits.jsonl"
     rows = [{"question": f"q{n}"} for n in range(150)]
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=r"No space.*hits\.jsonl"):
         write_hits(Cutting(fails_at=2), rows, out)
     assert os.listdir(tmp_path) == []
     write_hits(Cutting(), rows, out)
@@ -255,3 +255,6 @@ def test_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert out.read_bytes() == before
     assert write_hits(Cutting(), rows[:1], out, overwrite=True) == (1, 0)
     assert len(out.read_text().splitlines()) == 1
+    with pytest.raises(BadArgument, match="is a folder: name a file for the hits"):
+        write_hits(untouched, rows[:1], tmp_path, overwrite=True)
+    assert untouched.asked == []

@@ -114,7 +114,7 @@ def test_what_passes_is_tried_again(fault: Reply) -> None:
 
 
 def test_a_server_that_says_nothing() -> None:
-    said = r"did not answer within 0.2 seconds \(2 attempts\)"
+    said = r"did not answer within 0.2 seconds \(2 attempts\): wait longer"
     with telling("hang", "hang") as told, pytest.raises(ServerRefused, match=said):
         line(told, timeout=0.2, attempts=2).ask("/info")
 
@@ -217,6 +217,11 @@ def test_what_is_no_address(url: str) -> None:
     with pytest.raises(BadArgument, match="is no index server's address: write it as http://host:port") as caught:
         address_of(url)
     assert "secret" not in "".join(traceback.format_exception(caught.value)).replace(f"{url!r}", "")
+
+
+def test_the_address_that_a_server_prints_for_dspy_is_told_what_to_leave_out() -> None:
+    with pytest.raises(BadArgument, match=r"write it as http://host:port, without what follows the '\?'$"):
+        address_of("http://127.0.0.1:8893/?index=0123456789abcdef")
 
 
 @given(st.text())

@@ -198,6 +198,19 @@ def test_a_client_that_does_not_wait_for_its_answer_harms_nobody() -> None:
         assert [each.result().json()["topk"][0]["text"] for each in stays] == ["q0 10", "q1 10", "q2 10"]
 
 
+def test_what_a_client_gave_up_is_not_searched() -> None:
+    """One that loses patience tries again: its old queries must not stand before its new ones."""
+    slow = Slow(0.8)
+    with served(slow, limits=Limits(max_batch=1)) as server:
+        for path, body in (("/search", {"queries": ["a", "b", "c", "d"], "k": 1}), ("/", {"query": "e", "k": 1})):
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(server.url + path, json=body, timeout=0.1)
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.get(server.url, params={"query": "f"}, timeout=0.1)
+        assert httpx.get(server.url, params={"query": "stays"}).status_code == 200
+    assert [queries for queries, _ in slow.batches] == [["a"], ["stays"]]
+
+
 def test_only_local_names_are_answered_without_a_token(url: str) -> None:
     assert httpx.get(f"{url}/health", headers={"Host": "localhost"}).status_code == 200
     for path in ("/health", "/info", "/?query=town"):

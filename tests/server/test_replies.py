@@ -59,11 +59,11 @@ def test_results_are_whole() -> None:
     }
 
 
-def test_no_path_of_this_machine_is_told() -> None:
+def test_no_path_and_no_address_behind_this_machine_is_told() -> None:
     home = "/" + "home/ann/models"
     told = {
         "path": f"{home}/a",
-        "of": [{"path": "b", "checkpoint": f"{home}/mini/"}],
+        "of": [{"path": "b", "url": "http://inside:8893", "checkpoint": f"{home}/mini/"}],
         "at": f"file://{home}/c",
         "k1": 1,
     }

@@ -23,6 +23,8 @@ from blendfilter.retrieval.colbert.checkpoint import Checkpoint
 
 CLS_MARKER_SEP = 3
 """Tokens that stand around a text's own."""
+TOGETHER = 32
+"""Passages that are tokenized at a time."""
 
 
 class Queries(NamedTuple):
@@ -69,7 +71,11 @@ class Encoder:
     def passages(self, texts: Sequence[str], batch_size: int = 64) -> tuple[Any, list[int]]:
         """All tokens' vectors in order, (tokens, dim) of float16 on the CPU, and how many each passage has."""
         room = min(self.doc_maxlen, self.limit) - CLS_MARKER_SEP
-        rows = [self._around(self._doc_marker, ids[:room]) for ids in self._ids(texts)]
+        rows = [
+            self._around(self._doc_marker, ids[:room])
+            for start in range(0, len(texts), TOGETHER)  # a tokenizer's notes on long texts are many times their size
+            for ids in self._ids(texts[start : start + TOGETHER])
+        ]
         found: list[Any] = [None] * len(rows)
         for batch in by_length(rows, batch_size):
             ids, _ = self._padded([rows[at] for at in batch])
