@@ -261,6 +261,28 @@ def test_eval_of_hits_found_before(blendfilter: Command, here: Path) -> None:
     assert again.code == 0
 
 
+def test_a_replay_wants_no_index(blendfilter: Command, here: Path) -> None:
+    """An index that is gone, or a server that is down, is named, and the journal answers; a new run is refused."""
+    assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
+    asked = evaluation(corpus=None, index="made", method="cot-retrieval", run="one", without=None)
+    first = blendfilter(*asked)
+    before = tree(here / "one")
+    for path in (here / "made").iterdir():
+        path.unlink()
+    again = blendfilter(*asked, "--replay")
+    assert (again.code, again.out) == (0, first.out)
+    assert any("replaying from the journal alone" in line for line in again.notices)
+    after = tree(here / "one")
+    assert all(after[name] == before[name] for name in ("predictions.jsonl", "metrics.json"))
+    assert blendfilter(*asked).code == 2
+    other = blendfilter(
+        *evaluation(corpus=None, index="http://127.0.0.1:9", method="cot-retrieval", run="one"), "--replay"
+    )
+    assert (other.code, other.out) == (0, first.out)
+    deeper = blendfilter(*evaluation(corpus=None, index="made", method="cot-retrieval", run="one", k=1), "--replay")
+    assert deeper.code == 2
+
+
 def test_blendfilter_itself_needs_all_its_queries_in_the_file(blendfilter: Command) -> None:
     assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
     told = blendfilter("search", "made", "--queries", "questions.jsonl", "--out", "hits.jsonl", "-k", 5)

@@ -27,9 +27,13 @@ from blendfilter.cli.options import (
     TopP,
     Without,
 )
+from blendfilter.errors import AskedWrong
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from blendfilter.lm.model import ConnectedLM
+    from blendfilter.retrieval.base import Retriever
 
 
 @app.command()
@@ -78,7 +82,7 @@ def eval(
         corpus = "sample"
     model = connect(lm, api_base, endpoint, temperature, top_p, thinking, reasoning, label)
     make = maker(method, k, questions.task.wording, without, prompts)
-    module = make(retriever(corpus, index, questions, retrieved))
+    module = make(_searched(lambda: retriever(corpus, index, questions, retrieved), run if replay else None))
     folder = run or _default_folder(module, questions, model, seed, method)
     done = evaluate(
         module, questions, lm=model, run=folder, concurrency=concurrency, reuse=reuse or (), replay=replay, seed=seed,
@@ -88,6 +92,19 @@ def eval(
     if done.errors:
         say(f"{done.errors} of {len(questions)} questions ended in an error; the same command asks them again")
         raise typer.Exit(1)
+
+
+def _searched(open_: Callable[[], Retriever | None], replayed: Path | None) -> Retriever | None:
+    """The index; in a replay, where it is gone, what the run knows of it will do."""
+    from blendfilter.evaluation.recorded import recorded
+
+    try:
+        return open_()
+    except AskedWrong as gone:
+        if replayed is None or (known := recorded(replayed, gone)) is None:
+            raise
+        say(f"the index cannot be had ({gone}): replaying from the journal alone")
+        return known
 
 
 def _default_folder(module: Any, questions: Any, model: ConnectedLM, seed: int, method: str) -> Path:

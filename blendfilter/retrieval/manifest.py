@@ -135,10 +135,10 @@ def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: boo
     Raises `BadArgument`; never removes a folder that is not an index.
     """
     target = Path(out)
+    sweep(target)
     if not share:
         _check_target(target, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
-    sweep(target)
     folder, lock = _workshop(target)
     try:
         with writing(target):
@@ -162,13 +162,19 @@ def _workshop(target: Path) -> tuple[Path, int]:
 
 
 def sweep(target: Path) -> None:
-    """Remove what builders of `target` left behind when they were killed; those still at work hold a lock."""
-    for pattern in (_name(target, "building", "*"), _name(target, "old", "*")):
-        for folder in target.parent.glob(pattern):
+    """Remove what builders of `target` left behind when they were killed; those still at work hold a lock.
+
+    An old index that was put aside, while its successor never came to stand in its place, comes back.
+    """
+    for what in ("old", "building"):
+        for folder in target.parent.glob(_name(target, what, "*")):
             lock = _locked(folder)
             if lock is None:
                 continue
-            shutil.rmtree(folder, ignore_errors=True)
+            if what == "old" and not target.exists():
+                folder.rename(target)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
 
 

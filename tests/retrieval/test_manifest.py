@@ -255,7 +255,18 @@ def test_an_old_index_that_was_not_removed_goes_too(tmp_path: Path) -> None:
     left = tmp_path / ".index.old-0123456789ab"
     left.mkdir()
     (left / "data.bin").write_bytes(b"x")
+    (tmp_path / "index").mkdir()
     sweep(tmp_path / "index")
+    assert not left.exists()
+
+
+def test_an_old_index_whose_successor_never_came_comes_back(tmp_path: Path) -> None:
+    """Killed between the two renames: the old index is whole, and there is no other."""
+    left = tmp_path / ".index.old-0123456789ab"
+    left.mkdir()
+    (left / "data.bin").write_bytes(b"x")
+    sweep(tmp_path / "index")
+    assert (tmp_path / "index" / "data.bin").read_bytes() == b"x"
     assert not left.exists()
 
 
