@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,10 +58,12 @@ def main() -> None:
         subprocess.run(command, check=True, capture_output=True)
         whole = time.perf_counter() - started
         fingerprint = open_index(out).fingerprint
+        shutil.copytree(out, root / "whole")
         opened = none = left = 0
         for kill in range(asked.kills):
-            if kill % 2:
-                subprocess.run(["rm", "-rf", str(out)], check=True)
+            shutil.rmtree(out, ignore_errors=True)
+            if kill % 2 == 0:
+                shutil.copytree(root / "whole", out)
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                        start_new_session=True)  # fmt: skip
             time.sleep(chance.uniform(0.3, 1.0) * whole)
