@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from model_server import serve
-from small_world import shell, small_eval, stable
+from small_world import Command, shell, small_eval, stable
 
+from blendfilter.cli import console
 from blendfilter.journal import Journal
 
 
@@ -42,6 +43,35 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(here: Path) -> None:
         assert told.code == 0
         assert before
         assert not before & set(server.stats()["prompts"])
+
+
+def test_what_begins_again_does_not_say_that_it_goes_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("blendfilter.retrieval.indexes.build", stop)
+    told = Command(monkeypatch, capsys)("index", "sample", "--out", "made")
+    assert (told.code, told.error) == (130, "blendfilter: stopped; nothing of it was kept")
+    assert not (here / "made").exists()
+
+
+def test_long_work_without_a_terminal_tells_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "EVERY", 0.0)
+    with console.Bars() as bars:
+        bars("encoding passages", 3000, 19000)
+        bars("reading passages", 10)
+    assert capsys.readouterr().err.splitlines() == [
+        "blendfilter: encoding passages: 3,000 of 19,000",
+        "blendfilter: reading passages: 10",
+    ]
+    monkeypatch.setattr(console, "EVERY", 60.0)
+    with console.Bars() as bars:
+        bars("encoding passages", 3000, 19000)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_killed_run_goes_on_at_another_port(here: Path) -> None:

@@ -26,3 +26,5 @@ class State:
     """What `main` must know after a command failed."""
 
     debug = False
+    goes_on = False
+    """Whether the command, stopped and given again, goes on where it was."""

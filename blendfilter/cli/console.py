@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
+
+EVERY = 20.0
+"""Seconds between two lines of progress where there is no terminal to draw bars on."""
 
 
 def show(*parts: Any) -> None:
@@ -20,13 +24,16 @@ def say(line: str) -> None:
 
 
 class Bars:
-    """A bar on the terminal for each phase of long work, as it begins; silent elsewhere. Used as `with Bars() as bars`.
+    """A bar on the terminal for each phase of long work, as it begins; elsewhere a line now and then.
+
+    Used as `with Bars() as bars`.
 
     `bars(phase, done, total)` is what `blendfilter.retrieval.progress.Progress` asks for; without a total, it counts.
     """
 
     def __init__(self) -> None:
         self._tasks: dict[str, Any] = {}
+        self._told = time.monotonic()
 
     def __enter__(self) -> Bars:
         from rich.console import Console
@@ -49,6 +56,9 @@ class Bars:
         if phase not in self._tasks:
             self._tasks[phase] = self._bar.add_task(phase, total=total, count=count)
         self._bar.update(self._tasks[phase], completed=done, total=total, count=count)
+        if self._bar.disable and time.monotonic() - self._told >= EVERY:
+            self._told = time.monotonic()
+            say(f"{phase}: {count}")
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()

@@ -18,6 +18,7 @@ INTERRUPTED = 130
 def main() -> None:
     """The entry point: errors of ours are one line and an exit code, never a traceback."""
     _quiet_libraries()
+    State.goes_on = False
     try:
         # Without its standalone mode typer hands an exit code back, it does not raise it.
         code = app(sys.argv[1:] or ["--help"], prog_name="blendfilter", standalone_mode=False)
@@ -27,7 +28,8 @@ def main() -> None:
     except typer.TyperException as error:
         fail(_usage(error), 2)
     except (KeyboardInterrupt, typer.Abort):
-        fail("stopped; the same command goes on where it was", INTERRUPTED)
+        what = "the same command goes on where it was" if State.goes_on else "nothing of it was kept"
+        fail(f"stopped; {what}", INTERRUPTED)
     except BlendFilterError as error:
         if State.debug:
             raise

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blendfilter.cli.app import app
+from blendfilter.cli.app import State, app
 from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect, maker, retriever
 from blendfilter.cli.options import (
@@ -77,6 +77,7 @@ def eval(
     from blendfilter.evaluation.runner import evaluate
     from blendfilter.tasks import load
 
+    State.goes_on = True
     questions = load(task, data, limit=limit, metrics=metric or None)
     if corpus is None and not index and retrieved is None and data == "sample":
         corpus = "sample"

@@ -144,9 +144,11 @@ def search(
 
 
 def _show_hits(index: str, query: str, k: int) -> None:
+    from blendfilter.retrieval.base import check_search
     from blendfilter.retrieval.hits import cut_of
     from blendfilter.retrieval.indexes import open_index
 
+    check_search([query], k)  # before an index is opened, which may take a while
     found = open_index(index).search([query], k)[0]
     if cut_of(found):
         say("the query is longer than this index reads: it was cut")

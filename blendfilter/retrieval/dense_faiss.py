@@ -113,6 +113,7 @@ def _trained(vectors: Vectors, settings: dict[str, Any], progress: Progress) -> 
         return graph
     cells = library.index_factory(dimension, f"IVF{settings['nlist']},Flat", metric)
     cells.nprobe = settings["nprobe"]
+    cells.cp.min_points_per_centroid = 1  # `fitted` has seen to it; FAISS would complain on stderr
     progress(CLUSTERING, 0, 1)
     most = settings["nlist"] * cells.cp.max_points_per_centroid
     some = np.random.default_rng(0).permutation(len(vectors))[:most]

@@ -81,6 +81,9 @@ class Hybrid(Retriever):
             "indexes": [index.info() for index in self.indexes],
         }
 
+    def __repr__(self) -> str:
+        return f"<Hybrid of {', '.join(map(repr, self.indexes))}, fingerprint {self.fingerprint}>"
+
     def __len__(self) -> int:
         """How many passages there are; a TypeError for indexes over several corpora, which may share some."""
         return len(self.indexes[0]) if self._corpus else super().__len__()

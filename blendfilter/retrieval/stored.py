@@ -48,6 +48,9 @@ class Stored(Retriever):
         fields = self.manifest.model_dump(include={"kind", "fingerprint", "passages", "corpus", "settings"})
         return fields | ({"path": str(self.path)} if self.path else {})
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self):,} passages, fingerprint {self.fingerprint}>"
+
     def __len__(self) -> int:
         return len(self.passages)
 

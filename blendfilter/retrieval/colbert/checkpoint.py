@@ -173,7 +173,7 @@ def _found(name: str) -> Path:
     try:
         return Path(hub.snapshot_download(name, allow_patterns=["*.json", "*.txt", SETTINGS, *WEIGHTS]))
     except Exception as error:
-        said = " ".join(str(error).split())[:160]
+        said = " ".join(str(error).split()).partition(". ")[0]
         raise MissingFile(
             f"no checkpoint '{name}': there is no such folder, and the hub did not give it ({said})"
         ) from error

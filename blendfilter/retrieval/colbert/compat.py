@@ -210,14 +210,17 @@ class _NoBar:
 @contextmanager
 def _process_kept() -> Iterator[None]:
     """What importing colbert-ai changes for the whole process is put back."""
-    method, tokenizers = multiprocessing.get_start_method(allow_none=True), os.environ.get("TOKENIZERS_PARALLELISM")
+    method = multiprocessing.get_start_method(allow_none=True)
+    before = {name: os.environ.get(name) for name in ("TOKENIZERS_PARALLELISM", "GIT_PYTHON_REFRESH")}
+    os.environ["GIT_PYTHON_REFRESH"] = "quiet"  # it imports GitPython, which raises where git is not installed
     try:
         yield
     finally:
         multiprocessing.set_start_method(method, force=True)
-        os.environ.pop("TOKENIZERS_PARALLELISM", None)
-        if tokenizers is not None:
-            os.environ["TOKENIZERS_PARALLELISM"] = tokenizers
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 @contextmanager

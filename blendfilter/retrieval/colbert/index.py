@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from blendfilter.errors import BadArgument, BadData
+from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import CutQueries, fingerprint_of
 from blendfilter.retrieval.colbert.building import (
@@ -32,6 +32,7 @@ from blendfilter.retrieval.colbert.building import (
     writing,
 )
 from blendfilter.retrieval.colbert.checkpoint import Checkpoint
+from blendfilter.retrieval.colbert.compat import load_kernels
 from blendfilter.retrieval.colbert.encoder import Encoder
 from blendfilter.retrieval.colbert.plan import nbits_for
 from blendfilter.retrieval.colbert.searching import Effort, Scorer, check_effort, effort_for
@@ -97,6 +98,8 @@ class ColBERT(Stored):
         recipe = Recipe(nbits_for(0) if nbits is None else nbits, doc_maxlen, partitions, batch_size)
         found = Checkpoint(checkpoint)
         check_recipe(recipe, found)
+        if devices == ["cpu"]:
+            load_kernels()  # a search wants them: whoever cannot have them hears of it before the build, not after
         encoder = Encoder(found, devices[0], doc_maxlen=doc_maxlen)
         with ExitStack() as undo:
             kept = tempfile.mkdtemp(prefix="blendfilter-colbert-") if out is None else None
@@ -165,7 +168,12 @@ class ColBERT(Stored):
         the checkpoint is another one.
         """
         manifest, path = manifest_of(folder, cls.kind), Path(folder)
-        found = Checkpoint(checkpoint or manifest.settings["checkpoint"])
+        try:
+            found = Checkpoint(checkpoint or manifest.settings["checkpoint"])
+        except MissingFile as error:
+            raise MissingFile(
+                f"the index at {folder} needs its checkpoint: {error} (ColBERT.open(DIR, checkpoint=…) where it moved)"
+            ) from None
         if found.sha256 != manifest.settings["checkpoint_sha256"]:
             raise BadData(
                 f"the index at {folder} was built with another checkpoint than the one at {found.name}: "

@@ -97,6 +97,16 @@ def loading(monkeypatch: pytest.MonkeyPatch, look: Any) -> list[Any]:
     return seen
 
 
+def test_it_loads_where_git_is_not_installed(checkpoint: Path, tmp_path: Path) -> None:
+    """colbert-ai imports GitPython, which raises where there is no git."""
+    code = "import os; from blendfilter.retrieval.colbert.compat import parts; parts()"
+    code += "; print('GIT_PYTHON_REFRESH' in os.environ)"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_PYTHON")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment | {"PATH": str(tmp_path)},
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr[-500:]
+
+
 def test_the_lock_of_a_killed_compile_is_removed(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = kernels / KERNELS[0] / "lock"
     lock.touch()  # torch would wait for its end for ever

@@ -15,7 +15,7 @@ import pytest
 import torch
 from checkpoints import tiny_colbert
 
-from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile
 from blendfilter.records import Passage
 from blendfilter.retrieval.colbert import ColBERT
 from blendfilter.retrieval.colbert import index as index_module
@@ -147,6 +147,35 @@ def test_the_checkpoint_may_have_moved(index: ColBERT, copy: Path, checkpoint: P
     with pytest.raises(MissingFile, match=r"no checkpoint at .*gone"):
         open_index(copy)
     assert open_index(copy, checkpoint=moved).search(QUERIES, 5) == index.search(QUERIES, 5)
+
+
+def test_a_checkpoint_that_is_gone_is_told_with_its_index(copy: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["settings"]["checkpoint"] = str(copy / "gone")
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(
+        MissingFile, match=rf"^the index at {copy} needs its checkpoint: no checkpoint at .*checkpoint=…"
+    ):
+        open_index(copy)
+
+
+def test_kernels_that_cannot_be_had_are_told_before_the_build(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise MissingExtra("there is no C++ compiler")
+
+    monkeypatch.setattr("blendfilter.retrieval.colbert.index.load_kernels", missing)
+    read = []
+    corpus = (read.append(n) or Passage(str(n), "", "river") for n in range(3))
+    with pytest.raises(MissingExtra, match="no C"):
+        ColBERT.build(corpus, tmp_path / "made", checkpoint=checkpoint, gpus=0)
+    assert not read
+    assert not (tmp_path / "made").exists()
+
+
+def test_it_shows_what_it_is(index: ColBERT) -> None:
+    assert repr(index) == f"<ColBERT: 150 passages, fingerprint {index.fingerprint}>"
 
 
 def test_another_checkpoint_is_refused(copy: Path) -> None:
