@@ -80,7 +80,9 @@ class Sample:
 
     def vectors(self) -> Any:
         """All of them, (n, dim)."""
-        return torch.cat(self._blocks)
+        flat = torch.cat(self._blocks)
+        self._blocks = list(flat.split([len(block) for block in self._blocks]))  # views, so that they are kept once
+        return flat
 
     def of(self, at: int) -> Any | None:
         """The vectors of the passage at that position, where it was sampled."""
