@@ -105,7 +105,7 @@ def _found_before(file: Path, questions: Any) -> Retriever:
     """The hits of a file; that each question of the run has some is checked before any model is asked."""
     from blendfilter.retrieval.precomputed import Precomputed
 
-    hits = Precomputed(file)
+    hits = Precomputed(file, {question.id: question.question for question in questions})
     missing = hits.missing(question.question for question in questions)
     if missing:
         raise BadArgument(

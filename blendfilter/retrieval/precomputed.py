@@ -4,8 +4,9 @@ In: JSON Lines, or one JSON list, plain or gzipped::
 
     {"question": "Who runs the mill?", "passages": [{"id": "m1", "title": "Tide Mill", "text": "…", "score": 9.1}]}
 
-The query may stand under `query`; the passages, best first, under `ctxs` (DPR, ALCE), `context`, `retrieved` or `topk`
-(`dspy.ColBERTv2`), each in any shape that `as_passage` reads. Out: for a query of the file its first k passages.
+The query may stand under `query`, or its question's id alone under `id` or `qid`, where the questions are known; the
+passages, best first, under `ctxs` (DPR, ALCE), `context`, `retrieved`, `topk` (`dspy.ColBERTv2`), `retrieval_result`
+(FlashRAG) or `hits`, each in any shape that `as_passage` reads. Out: for a query of the file its first k passages.
 `write_hits` makes such a file of an index.
 """
 
@@ -33,7 +34,8 @@ from blendfilter.retrieval.manifest import writing
 from blendfilter.retrieval.progress import Progress, silent
 
 QUERIES = ("question", "query")
-PASSAGES = ("passages", "ctxs", "context", "retrieved", "topk")
+PASSAGES = ("passages", "ctxs", "context", "retrieved", "topk", "retrieval_result", "hits")
+IDS = ("id", "_id", "qid", "question_id")
 BATCH = 64
 
 
@@ -57,14 +59,16 @@ class Precomputed(Retriever):
 
     Every row is read and checked once; kept are the queries and where their rows stand. Rows are read when asked for,
     from the file, or, where it is packed or one JSON list, from an unpacked copy among the system's temporary files.
+    `questions` (id to text) are for rows that hold an id and no query; rows of other questions are then left out.
 
     Raises:
         MissingFile: no such file. EmptyData: no rows in it.
         BadData: a row that is no query with passages, or a query that has two different lists of them (which lines).
     """
 
-    def __init__(self, file: str | os.PathLike[str]) -> None:
+    def __init__(self, file: str | os.PathLike[str], questions: Mapping[str, str] | None = None) -> None:
         self.file = Path(file)
+        self._questions = questions
         self.fingerprint = fingerprint_of("retrieved", corpus_hash(self.file))
         self._lines: dict[str, _Line] = {}
         self._few = False
@@ -108,12 +112,23 @@ class Precomputed(Retriever):
     def _read(self, line: _Line, query: str) -> Hits:
         data = os.pread(self._rows.fileno(), line.length, line.offset)
         value = parsed(data.decode("utf-8", "replace"), line.where)
-        if _query(value, line.where) != query.strip():
+        if self._query(value, line.where) != query.strip():
             raise BadData(f"{line.where}: the file was written to while it was in use: start again")
         return _hits(value, line.where)
 
+    def _query(self, value: Any, where: str) -> str | None:
+        """The query of a row; None where it names a question that nobody asks."""
+        if self._questions is not None and isinstance(value, Mapping) and not any(name in value for name in QUERIES):
+            name = next((name for name in IDS if name in value), None)
+            if name is not None:
+                asked = self._questions.get(str(value[name]))
+                return None if asked is None else asked.strip()
+        return _query(value, where)
+
     def _keep(self, line: _Line, value: Any) -> None:
-        query, found = _query(value, line.where), _hits(value, line.where)
+        query, found = self._query(value, line.where), _hits(value, line.where)
+        if query is None:
+            return
         before = self._lines.setdefault(query, line)
         if before is not line and self._read(before, query) != found:
             raise BadData(

@@ -126,7 +126,7 @@ def test_one_query_twice(tmp_path: Path) -> None:
         ({"passages": []}, "line 3: field 'question' (or 'query') is missing (it has: passages)"),
         ({"question": " ", "passages": []}, "line 3: field 'question' is wrong: expected a text, found ' '"),
         ({"question": 7, "passages": []}, "line 3: field 'question' is wrong: expected a text, found 7"),
-        ({"question": "a"}, "line 3: field 'passages' (or 'ctxs', 'context', 'retrieved', 'topk') is missing"),
+        ({"question": "a"}, "line 3: field 'passages' (or 'ctxs', 'context', 'retrieved', 'topk', 'retrieval_result', 'hits') is missing"),
         ({"question": "a", "ctxs": "b"}, "line 3: field 'ctxs' is wrong: expected a list of passages, found 'b'"),
         ({"question": "a", "ctxs": ["b", ["c", ["d"]]]}, "line 3, passage 2: cannot read a list as a passage"),
         ({"question": "a", "ctxs": [{"title": "b"}]}, "line 3, passage 1: cannot read a mapping with the keys"),
@@ -258,3 +258,21 @@ def test_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="is a folder: name a file for the hits"):
         write_hits(untouched, rows[:1], tmp_path, overwrite=True)
     assert untouched.asked == []
+
+
+def test_rows_may_name_a_question_by_its_id(tmp_path: Path) -> None:
+    file = tmp_path / "hits.jsonl"
+    rows = [
+        {"id": "q1", "passages": ["Mill | It turns."]},
+        {"qid": 2, "ctxs": ["Pier | It stands."]},
+        {"id": "of another split", "hits": ["Fell | A hill."]},
+        {"id": "q1", "question": "and a text of its own?", "passages": ["Fell | A hill."]},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    hits = Precomputed(file, {"q1": "What turns? ", "2": "What stands?"})
+    assert [hits(query, k=1)[0].title for query in ("What turns?", "What stands?", "and a text of its own?")] == [
+        "Mill", "Pier", "Fell",
+    ]  # fmt: skip
+    assert hits.info()["queries"] == 3
+    with pytest.raises(BadData, match=r"line 1: field 'question' \(or 'query'\) is missing"):
+        Precomputed(file)
