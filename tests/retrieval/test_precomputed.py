@@ -126,7 +126,7 @@ def test_one_query_twice(tmp_path: Path) -> None:
         ({"passages": []}, "line 3: field 'question' (or 'query') is missing (it has: passages)"),
         ({"question": " ", "passages": []}, "line 3: field 'question' is wrong: expected a text, found ' '"),
         ({"question": 7, "passages": []}, "line 3: field 'question' is wrong: expected a text, found 7"),
-        ({"question": "a"}, "line 3: field 'passages' (or 'ctxs', 'context', 'retrieved', 'topk', 'retrieval_result', 'hits') is missing"),
+        ({"question": "a"}, "line 3: field 'passages' (or 'ctxs', 'context', 'retrieved', "),
         ({"question": "a", "ctxs": "b"}, "line 3: field 'ctxs' is wrong: expected a list of passages, found 'b'"),
         ({"question": "a", "ctxs": ["b", ["c", ["d"]]]}, "line 3, passage 2: cannot read a list as a passage"),
         ({"question": "a", "ctxs": [{"title": "b"}]}, "line 3, passage 1: cannot read a mapping with the keys"),
