@@ -279,6 +279,8 @@ def test_a_replay_wants_no_index(blendfilter: Command, here: Path) -> None:
         *evaluation(corpus=None, index="http://127.0.0.1:9", method="cot-retrieval", run="one"), "--replay"
     )
     assert (other.code, other.out) == (0, first.out)
+    both = blendfilter(*evaluation(corpus="corpus.jsonl", index="made", method="cot-retrieval", run="one"), "--replay")
+    assert (both.code, both.error) == (2, "blendfilter: --corpus and --index name 2 sources of passages: give one")
     deeper = blendfilter(*evaluation(corpus=None, index="made", method="cot-retrieval", run="one", k=1), "--replay")
     assert deeper.code == 2
 

@@ -27,7 +27,7 @@ from blendfilter.cli.options import (
     TopP,
     Without,
 )
-from blendfilter.errors import AskedWrong
+from blendfilter.errors import BadData, MissingExtra, MissingFile, ServerRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ def _searched(open_: Callable[[], Retriever | None], replayed: Path | None) -> R
 
     try:
         return open_()
-    except AskedWrong as gone:
+    except (MissingFile, BadData, MissingExtra, ServerRefused) as gone:
         if replayed is None or (known := recorded(replayed, gone)) is None:
             raise
         say(f"the index cannot be had ({gone}): replaying from the journal alone")

@@ -74,7 +74,9 @@ def retriever(
     if retrieved is not None:
         return _found_before(retrieved, questions)
     if index:
-        return _opened(index)
+        from blendfilter.retrieval.hybrid import open_indexes
+
+        return open_indexes(index)
     if corpus is None:
         return None
     if corpus == "pooled":
@@ -89,16 +91,6 @@ def retriever(
         )
     with Bars() as progress:
         return BM25.for_corpus(path, progress=progress)
-
-
-def _opened(locations: list[str]) -> Retriever:
-    if len(locations) > 1:
-        from blendfilter.retrieval.hybrid import open_indexes
-
-        return open_indexes(locations)
-    from blendfilter.retrieval.indexes import open_index
-
-    return open_index(locations[0])
 
 
 def _found_before(file: Path, questions: Any) -> Retriever:

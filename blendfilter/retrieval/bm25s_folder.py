@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import overload
 
 import bm25s
 import numpy as np
@@ -26,6 +25,7 @@ from blendfilter.retrieval.bm25 import SparseScorer
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.retrieval.layouts import IDS
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest
+from blendfilter.retrieval.passages import Lines
 from blendfilter.retrieval.ranking import best
 from blendfilter.retrieval.stored import Stored
 from blendfilter.retrieval.vocabulary import Found, Vocabulary, found_analyser
@@ -86,30 +86,19 @@ class Bm25sFolder(Stored):
         return [self.passages[at].scored(float(scores[at])) for at in best(scores, k)]
 
 
-class FolderPassages(Sequence[Passage]):
-    """The rows of `corpus.jsonl` by position, memory-mapped; a row without an id has its position for one."""
+class FolderPassages(Lines):
+    """The rows of `corpus.jsonl` by position; a row without an id has its position for one."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / CORPUS
-        size = self._path.stat().st_size
-        self._bytes = np.asarray(np.memmap(self._path, dtype=np.uint8, mode="r")) if size else np.empty(0, np.uint8)
-        starts = _line_starts(folder) if (folder / LINES).is_file() else _scanned(self._bytes)
+        super().__init__(self._path, np.zeros(1, np.int64))
+        starts, size = _line_starts(folder) if (folder / LINES).is_file() else _scanned(self._bytes), len(self._bytes)
         if len(starts) and not (starts[0] == 0 and np.all(np.diff(starts) > 0) and starts[-1] < size):
             raise BadData(f"{folder / LINES} does not fit {CORPUS}: save the folder again")
-        self.offsets: NDArray[np.int64] = np.append(starts, size)
+        self.offsets = np.append(starts, size)
 
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @overload
-    def __getitem__(self, position: int) -> Passage: ...
-    @overload
-    def __getitem__(self, position: slice) -> list[Passage]: ...
-    def __getitem__(self, position: int | slice) -> Passage | list[Passage]:
-        if isinstance(position, slice):
-            return [self[i] for i in range(*position.indices(len(self)))]
-        at = range(len(self))[position]
-        line = self._bytes[self.offsets[at] : self.offsets[at + 1]].tobytes()
+    def read(self, at: int, line: bytes) -> Passage:
+        """A row in any shape that `as_passage` reads."""
         try:
             row = json.loads(line)
             if isinstance(row, dict) and all(row.get(name) is None for name in IDS):

@@ -17,6 +17,7 @@ from typing import Any
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, fingerprint_of
+from blendfilter.retrieval.layouts import at_bar
 
 ACCEPTED = (
     "a retriever is an index (open_index, BM25.build) or a callable (query, k) that returns passages: "
@@ -107,12 +108,12 @@ def as_passage(item: Any) -> Passage:
     if isinstance(item, Passage):
         return item
     if isinstance(item, str):
-        return _passage(*_split(item))
+        return _passage(*at_bar(item))
     if isinstance(item, Mapping):
         return _from_mapping(item)
     text = getattr(item, "long_text", None)
     if isinstance(text, str):
-        return _passage(*_split(text), name=getattr(item, "pid", None), score=getattr(item, "score", None))
+        return _passage(*at_bar(text), name=getattr(item, "pid", None), score=getattr(item, "score", None))
     raise BadArgument(f"cannot read a {type(item).__name__} as a passage: {ACCEPTED}")
 
 
@@ -127,13 +128,8 @@ def _from_mapping(row: Mapping[str, Any]) -> Passage:
         line = next((row[key] for key in ("long_text", "text") if isinstance(row.get(key), str)), None)
         if line is None:
             raise BadArgument(f"cannot read a mapping with the keys {sorted(map(str, row))} as a passage: {ACCEPTED}")
-        title, text = _split(line)
+        title, text = at_bar(line)
     return _passage(title, text, name=name, score=row.get("score"))
-
-
-def _split(line: str) -> tuple[str, str]:
-    title, bar, text = line.partition(" | ")
-    return (title, text) if bar else ("", line)
 
 
 def _passage(title: str, text: str, name: Any = None, score: Any = None) -> Passage:

@@ -36,7 +36,7 @@ def from_json(rows: Iterable[Row]) -> Iterator[Placed]:
     fields: _Fields | None = None
     for row in rows:
         if isinstance(row.value, str):
-            title, text = _at_bar(row.value)
+            title, text = at_bar(row.value)
             yield _placed(row.where, str(row.position), title, text)
             continue
         if not isinstance(row.value, Mapping):
@@ -88,7 +88,12 @@ def _headed(contents: str) -> tuple[str, str]:
     return head[1:-1] if quoted else head, text
 
 
-def _at_bar(passage: str) -> tuple[str, str]:
+def at_bar(passage: str) -> tuple[str, str]:
+    """Title and text of one line; a line without a bar is all text.
+
+    >>> at_bar("Tide Mill | A mill."), at_bar("A mill.")
+    (('Tide Mill', 'A mill.'), ('', 'A mill.'))
+    """
     title, bar, text = passage.partition(BAR)
     return (title, text) if bar else ("", passage)
 
@@ -113,7 +118,7 @@ def _columns(line: Line, cells: list[str], order: Mapping[str, int]) -> Placed:
         raise BadData(f"{line.where}: expected an id, a tab and a passage (or one JSON object a line)")
     title, text = cells[order["title"]] if order.get("title", len(cells)) < len(cells) else "", cells[order["text"]]
     if not title:
-        title, text = _at_bar(text)
+        title, text = at_bar(text)
     return _placed(line.where, cells[0].strip(), title, text)
 
 

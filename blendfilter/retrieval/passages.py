@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blendfilter.errors import BadArgument, BadData
 from blendfilter.records import Passage
@@ -32,18 +34,23 @@ def encode(passage: Passage) -> bytes:
         raise BadData(f"passage '{passage.id}' has metadata that JSON cannot hold: {error}") from None
 
 
-class StoredPassages(Sequence[Passage]):
-    """The passages of an index folder by position, memory-mapped; threads may share it."""
+class Lines(Sequence[Passage]):
+    """Passages that are the lines of a file, memory-mapped and read one by one; threads may share it.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._lines = np.asarray(np.memmap(folder / PASSAGES, dtype=np.uint8, mode="r"))
-        self._offsets = np.asarray(np.load(folder / OFFSETS, mmap_mode="r"))
-        if self._offsets.ndim != 1 or self._offsets[0] != 0 or self._offsets[-1] != len(self._lines):
-            raise BadData(f"{folder / OFFSETS} does not fit {PASSAGES}: build the index again")
+    `offsets` say where each line begins, and at the end where the last one ends. Subclasses read a line.
+    """
+
+    def __init__(self, file: Path, offsets: NDArray[np.int64]) -> None:
+        size = file.stat().st_size
+        self._bytes = np.asarray(np.memmap(file, dtype=np.uint8, mode="r")) if size else np.empty(0, np.uint8)
+        self.offsets = offsets
+
+    @abstractmethod
+    def read(self, at: int, line: bytes) -> Passage:
+        """The passage at that position. Raises `BadData` where the line is none."""
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self.offsets) - 1
 
     @overload
     def __getitem__(self, position: int) -> Passage: ...
@@ -53,7 +60,20 @@ class StoredPassages(Sequence[Passage]):
         if isinstance(position, slice):
             return [self[i] for i in range(*position.indices(len(self)))]
         at = range(len(self))[position]  # negative positions and IndexError as of any sequence
-        line = self._lines[self._offsets[at] : self._offsets[at + 1]].tobytes()
+        return self.read(at, self._bytes[self.offsets[at] : self.offsets[at + 1]].tobytes())
+
+
+class StoredPassages(Lines):
+    """The passages of an index folder by position."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        super().__init__(folder / PASSAGES, np.asarray(np.load(folder / OFFSETS, mmap_mode="r")))
+        if self.offsets.ndim != 1 or self.offsets[0] != 0 or self.offsets[-1] != len(self._bytes):
+            raise BadData(f"{folder / OFFSETS} does not fit {PASSAGES}: build the index again")
+
+    def read(self, at: int, line: bytes) -> Passage:
+        """A line as `encode` writes it."""
         try:
             return Passage(**json.loads(line.decode("utf-8", "surrogatepass")))
         except (ValueError, TypeError):

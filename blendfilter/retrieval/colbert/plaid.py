@@ -10,9 +10,8 @@ import hashlib
 import json
 import os
 from array import array
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,9 @@ from blendfilter.retrieval.colbert.checkpoint import Checkpoint
 from blendfilter.retrieval.colbert.encoder import Encoder
 from blendfilter.retrieval.colbert.index import ColBERT, content_hash, device_for
 from blendfilter.retrieval.colbert.searching import Effort
+from blendfilter.retrieval.layouts import at_bar
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest
+from blendfilter.retrieval.passages import Lines
 
 SETTINGS = ("dim", "nbits", "doc_maxlen", "query_maxlen")
 
@@ -80,7 +81,7 @@ def open_plaid(
     return ColBERT(manifest, passages, path, Encoder(found, device_for(gpu), **limits), effort)
 
 
-class TsvPassages(Sequence[Passage]):
+class TsvPassages(Lines):
     """The passages of colbert-ai's collection file, by line: read once for where each begins, then on demand."""
 
     def __init__(self, path: Path) -> None:
@@ -91,34 +92,18 @@ class TsvPassages(Sequence[Passage]):
                 digest.update(line)
                 offsets.append(offsets[-1] + len(line))
         self.sha256 = digest.hexdigest()
-        self._offsets = np.frombuffer(offsets, dtype=np.int64)
-        self._lines = np.asarray(np.memmap(path, dtype=np.uint8, mode="r")) if offsets[-1] else np.zeros(0, np.uint8)
+        super().__init__(path, np.frombuffer(offsets, dtype=np.int64))
 
-    def __len__(self) -> int:
-        return len(self._offsets) - 1
-
-    @overload
-    def __getitem__(self, position: int) -> Passage: ...
-    @overload
-    def __getitem__(self, position: slice) -> list[Passage]: ...
-    def __getitem__(self, position: int | slice) -> Passage | list[Passage]:
-        if isinstance(position, slice):
-            return [self[at] for at in range(*position.indices(len(self)))]
-        at = range(len(self))[position]
-        line = self._lines[self._offsets[at] : self._offsets[at + 1]].tobytes()
+    def read(self, at: int, line: bytes) -> Passage:
+        """A line of number, passage and, if there is one, title."""
         try:
             cells = line.decode("utf-8").strip("\n\r ").split("\t")
         except UnicodeDecodeError as error:
             raise BadData(f"{self.path}, line {at + 1}: not UTF-8 (byte {error.start + 1} of the line)") from None
         if len(cells) < 2:
             raise BadData(f"{self.path}, line {at + 1}: expected a number, a tab and a passage")
-        title, text = (cells[2], cells[1]) if len(cells) > 2 else _at_bar(cells[1])
+        title, text = (cells[2], cells[1]) if len(cells) > 2 else at_bar(cells[1])
         return Passage(str(at), title.strip(), text.strip())
-
-
-def _at_bar(line: str) -> tuple[str, str]:
-    title, bar, text = line.partition(" | ")
-    return (title, text) if bar else ("", line)
 
 
 def _metadata(path: Path) -> dict[str, Any]:
