@@ -5,9 +5,11 @@ A passage is shown to a model as one line, ``Title | text``; a question stands o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
+
+from blendfilter.errors import BadArgument
 
 
 def one_line(text: str) -> str:
@@ -46,9 +48,56 @@ class Passage:
         """The name under which `dspy.Retrieve` looks for a passage's text."""
         return self.line
 
-    def scored(self, score: float | None) -> Passage:
+    def scored(self, score: float | None) -> Self:
         """The same passage with another score."""
         return replace(self, score=score)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a text: `text` is ``source[start:end]``, in characters."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt(Passage):
+    """What a filter kept of a passage: pieces of its text, verbatim, in the order in which they stand there.
+
+    It has the id, title and score of its source, and a model reads it as any passage. `spans` lie in `source.text`.
+    """
+
+    source: Passage = field(repr=False)
+    spans: tuple[Span, ...]
+
+    @classmethod
+    def of(cls, source: Passage, places: Iterable[tuple[int, int]]) -> Excerpt:
+        """The pieces of `source` at `places`, (start, end) each; in any order, doubles and overlaps are joined.
+
+        Raises:
+            BadArgument: a place that is empty or outside the text.
+
+        >>> Excerpt.of(Passage("1", "Ormskerry", "A town. It has a pier. It rains."), [(23, 32), (0, 7)]).text
+        'A town. It rains.'
+        """
+        text, joined = source.text, list[tuple[int, int]]()
+        for start, end in sorted(places):
+            if not 0 <= start < end <= len(text):
+                raise BadArgument(f"no span {start}:{end} in passage '{source.id}', of {len(text)} characters")
+            if joined and start < joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+            else:
+                joined.append((start, end))
+        spans = tuple(Span(start, end, text[start:end]) for start, end in joined)
+        kept = " ".join(span.text for span in spans)
+        return cls(source.id, source.title, kept, source.score, source.metadata, source=source, spans=spans)
+
+    def joined(self, other: Excerpt) -> Excerpt:
+        """This and what another filter kept of the same passage."""
+        places = [(span.start, span.end) for span in (*self.spans, *other.spans)]
+        return type(self).of(self.source, places).scored(self.score)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from blendfilter.cli import ask as ask
 from blendfilter.cli import indexing as indexing
 from blendfilter.cli import serving as serving
 from blendfilter.cli import evaluating as evaluating
+from blendfilter.cli import reporting as reporting
+from blendfilter.cli import comparing as comparing
 # isort: on
 
 from blendfilter.cli.app import app

@@ -1,4 +1,4 @@
-"""`blendfilter eval`, `report` and `compare`: a run, what it shows, and runs held against each other."""
+"""`blendfilter eval`: a method over a question set, as a run."""
 
 from __future__ import annotations
 
@@ -115,34 +115,3 @@ def _default_folder(module: Any, questions: Any, model: ConnectedLM, seed: int, 
 
     settings = settings_of(module, questions, model, seed=seed, name=method)
     return Path("runs") / f"{questions.task.name}-{method.replace(':', '.')}-{digest(settings)[:8]}"
-
-
-@app.command(name="report")
-def report_command(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
-) -> None:
-    """Show a run: scores with intervals, retrieval per query, losses, events, the ledger.
-
-    Example: blendfilter report runs/blendfilter
-    """
-    from blendfilter.evaluation.report import report
-    from blendfilter.evaluation.run import Run
-
-    show(*report(Run(run)))
-
-
-@app.command()
-def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Two runs or more over the same questions; the first is the baseline.")
-    ],
-    metric: Annotated[list[str] | None, typer.Option(help="Which metrics; all of the task's by default.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
-) -> None:
-    """Hold runs against the first: paired bootstrap intervals, exact McNemar, Holm's correction.
-
-    Example: blendfilter compare runs/direct-retrieval runs/cot-retrieval runs/blendfilter
-    """
-    from blendfilter.evaluation.run import compare as compare_runs
-
-    show(compare_runs(*runs, metrics=metric or None, seed=seed))

@@ -14,7 +14,7 @@ from blendfilter.errors import BadArgument, ModelError
 from blendfilter.evaluation.losses import LossCase, loss
 from blendfilter.metrics import retrieval
 from blendfilter.modules.base import FLAGS, union
-from blendfilter.records import Passage, Question
+from blendfilter.records import Excerpt, Passage, Question
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.tasks.base import Task
 
@@ -45,6 +45,7 @@ def answered(task: Task, question: Question, prediction: Any, notes: Sequence[Ca
         "queries": dict(_field(prediction, "queries") or {}),
         "branches": {name: _branch(branch) for name, branch in branches.items()},
         "knowledge": [passage.id for passage in knowledge],
+        **_spans(knowledge),
         "retrieval": _retrieval(question, branches, retrieved, knowledge),
         "loss": loss(
             LossCase(correct, _titles(retrieved), _titles(knowledge), question.evidence or (question.gold_titles,))
@@ -92,7 +93,14 @@ def _branch(branch: Any) -> Row:
         "retrieved": [passage.id for passage in branch.retrieved],
         "kept": [passage.id for passage in branch.kept],
         "ids_read": branch.ids_read,
+        **_spans(branch.kept),
     }
+
+
+def _spans(passages: Iterable[Passage]) -> Row:
+    """Where the pieces that were kept lie in their passages, by passage id; nothing where all are whole."""
+    spans = {each.id: [[span.start, span.end] for span in each.spans] for each in passages if isinstance(each, Excerpt)}
+    return {"spans": spans} if spans else {}
 
 
 def _retrieval(

@@ -1,7 +1,8 @@
 """What every filter is: a DSPy module from a question and passages to the passages kept, and why.
 
 Any filter fits any method. `await filter.acall(question=…, passages=[…])` gives a `dspy.Prediction` with `kept` (a list
-of `Passage`), `status` (how the decision was read) and `reason` (the model's own words, where it gave some).
+of `Passage`, or of `Excerpt` where only pieces of them are kept, with their places in the source), `status` (how the
+decision was read), `reason` (the model's own words, where it gave some) and `flags` (events by name).
 """
 
 from __future__ import annotations
@@ -24,3 +25,7 @@ class Filter(dspy.Module):
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """The passages kept, in their order."""
         raise NotImplementedError
+
+    def arguments(self) -> dict[str, Any]:
+        """The settings that change what it keeps, as JSON, for a run's record."""
+        return {}

@@ -84,6 +84,10 @@ class KnowledgeFilter(Filter):
         self.ids = worded(Ask("ids", Ids, "blendfilter/ids", max_tokens=SHORT_TOKENS, **shared))
         self.ids_again = worded(Ask("ids_again", Ids, "blendfilter/ids_again", max_tokens=SHORT_TOKENS, **shared))
 
+    def arguments(self) -> dict[str, Any]:
+        """Its three switches."""
+        return {"offer_none": self.offer_none, "ask_topic": self.ask_topic, "json_schema": self.json_schema}
+
     async def topic_of(self, question: str) -> str:
         """The question's topic; empty where this task asks for none. It depends on the question alone: ask once."""
         if not self.ask_topic:

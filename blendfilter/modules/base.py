@@ -12,9 +12,10 @@ import dspy
 
 from blendfilter.context import NOTES, CallNote, calls_of, rejoined, setting
 from blendfilter.errors import BadArgument
+from blendfilter.filters.base import Filter
 from blendfilter.lm import bridge
 from blendfilter.lm.relay import relayed
-from blendfilter.records import Passage, one_line
+from blendfilter.records import Excerpt, Passage, one_line
 from blendfilter.retrieval.base import Retriever
 
 FLAGS = (
@@ -99,18 +100,63 @@ async def search(retriever: Retriever, query: str, k: int) -> list[Passage]:
 def union(lists: Iterable[Sequence[Passage]]) -> list[Passage]:
     """The passages of all lists in order, each once: by id, else by title and text.
 
+    Where several lists hold excerpts of one passage, the pieces are joined; a whole passage stands for its excerpts.
+
     >>> a, b = Passage("1", "T", "x"), Passage("2", "T", "X ")
     >>> [p.id for p in union([[a], [b, a]])]
     ['1']
     """
-    seen: set[Any] = set()
+    places: dict[Any, int] = {}
     merged: list[Passage] = []
     for passage in (passage for each in lists for passage in each):
-        told = ("text", " ".join(passage.line.casefold().split()))
-        if ("id", passage.id) not in seen and told not in seen:
+        whole = passage.source if isinstance(passage, Excerpt) else passage
+        names = (("id", passage.id), ("text", " ".join(whole.line.casefold().split())))
+        place = next((places[name] for name in names if name in places), len(merged))
+        if place == len(merged):
             merged.append(passage)
-        seen.update((("id", passage.id), told))
+        else:
+            merged[place] = _joined(merged[place], passage)
+        places.update((name, place) for name in names if name not in places)
     return merged
+
+
+def _joined(first: Passage, second: Passage) -> Passage:
+    if isinstance(first, Excerpt) and isinstance(second, Excerpt):
+        return first.joined(second) if first.source.text == second.source.text else first
+    return first if isinstance(second, Excerpt) or not isinstance(first, Excerpt) else second
+
+
+async def filtered(select: Filter | None, question: str, passages: Sequence[Passage], **more: Any) -> dspy.Prediction:
+    """What `select` keeps of `passages` for `question`; all of them where there is no filter.
+
+    The prediction has `kept`; `status`, `reason` and `flags` where the filter gives them. `more` goes to the filter.
+    """
+    if select is None:
+        return dspy.Prediction(kept=list(passages))
+    return await select.acall(question=question, passages=passages, **more)
+
+
+def branch_of(retrieved: Sequence[Passage], chosen: dspy.Prediction) -> Branch:
+    """One query's branch. Of a filter of somebody's own, `kept` is all that is needed."""
+    reason = str(chosen.get("reason") or "")
+    return Branch(retrieved=retrieved, kept=chosen.kept, ids_read=chosen.get("status"), reason=reason)
+
+
+def flags_of(chosen: Iterable[dspy.Prediction], *, empty: bool) -> dict[str, int]:
+    """The events of distinct filter calls (a shared one counts once), and whether nothing was kept."""
+    flags = {"empty_knowledge": int(empty)}
+    for prediction in {id(each): each for each in chosen}.values():
+        for name, count in (prediction.get("flags") or {}).items():
+            flags[name] = flags.get(name, 0) + count
+    return flags
+
+
+def filter_arguments(select: Filter | None) -> dict[str, Any]:
+    """A filter's class and settings, for a run's record; nothing where there is none."""
+    if select is None:
+        return {}
+    own = select.arguments() if isinstance(select, Filter) else {}
+    return {"filter": type(select).__name__, **own}
 
 
 def _flags(prediction: dspy.Prediction, notes: Sequence[CallNote]) -> dict[str, int]:

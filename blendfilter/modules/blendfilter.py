@@ -24,7 +24,7 @@ from blendfilter.asking import Wording
 from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.modules.answering import Answering
-from blendfilter.modules.base import Branch, Method, union
+from blendfilter.modules.base import Method, branch_of, filter_arguments, filtered, flags_of, union
 from blendfilter.modules.blending import QUERIES, Blending
 from blendfilter.modules.steps import Step, Steps
 from blendfilter.prompting import Prompts
@@ -42,7 +42,7 @@ class BlendFilter(Method):
         k: passages per query (K).
         task: whose wording and demonstrations to use (`hotpotqa`, `twowiki`, `strategyqa`), or a `Wording`.
         without: queries left out, any of `q`, `q_ex`, `q_in` (Table 5).
-        select: the filter; BlendFilter's own by default.
+        filter: any filter; BlendFilter's own (`KnowledgeFilter`) by default.
         fallback: answer from K_q where the filter keeps nothing, in place of an empty knowledge block.
         drop_conclusion: leave "So the answer is …" out of the external query.
         offer_none, ask_topic, json_schema: of the filter, where it is BlendFilter's own; the task's wording decides by
@@ -62,7 +62,7 @@ class BlendFilter(Method):
         *,
         task: Wording | str = "hotpotqa",
         without: str | Iterable[str] = (),
-        select: Filter | None = None,
+        filter: Filter | None = None,
         fallback: bool = False,
         drop_conclusion: bool = False,
         offer_none: bool | None = None,
@@ -78,7 +78,7 @@ class BlendFilter(Method):
         self.blending = Blending(
             retriever, k, without=without, drop_conclusion=drop_conclusion, wording=wording, **shared
         )
-        self.select = select or KnowledgeFilter(
+        self.select = filter or KnowledgeFilter(
             offer_none=wording.offer_none if offer_none is None else offer_none,
             ask_topic=wording.ask_topic if ask_topic is None else ask_topic,
             json_schema=json_schema,
@@ -91,13 +91,10 @@ class BlendFilter(Method):
 
     def arguments(self) -> dict[str, Any]:
         """K, the queries left out, the filter and its switches."""
-        filter_ = self.select
-        switches = ("offer_none", "ask_topic", "json_schema")
         return {
             "k": self.blending.k,
             "without": ",".join(name for name in QUERIES if name not in self.blending.use),
-            "filter": type(filter_).__name__,
-            **{name: getattr(filter_, name) for name in switches if hasattr(filter_, name)},
+            **filter_arguments(self.select),
             "fallback": self.fallback,
             "drop_conclusion": self.blending.drop_conclusion,
         }
@@ -115,7 +112,7 @@ class BlendFilter(Method):
             topic = steps.start(self._topic(question))
             shared: dict[tuple[str, ...], Step[dspy.Prediction]] = {}
             filtering = {name: steps.start(self._filtered(question, found[name], topic, shared)) for name in use}
-            branches = {name: _branch(await found[name], await (await filtering[name])) for name in use}
+            branches = {name: branch_of((await found[name])[1], await (await filtering[name])) for name in use}
         kept = union(branches[name].kept for name in use)
         knowledge = kept or (first if self.fallback else [])
         answered = await self.answering.acall(question=question, knowledge=knowledge)
@@ -125,7 +122,7 @@ class BlendFilter(Method):
             knowledge=knowledge,
             queries={name: (await found[name])[0] for name in use},
             branches=branches,
-            flags=_flags([(await (await filtering[name])) for name in use], empty=not kept),
+            flags=flags_of([(await (await filtering[name])) for name in use], empty=not kept),
         )
 
     def _wants_k_q(self) -> bool:
@@ -148,23 +145,8 @@ class BlendFilter(Method):
     async def _select(self, question: str, passages: list[Passage], topic: Step[str]) -> dspy.Prediction:
         # Other filters know no topic: they take the question and the passages alone.
         told = {"topic": await topic} if hasattr(self.select, "topic_of") else {}
-        return await self.select.acall(question=question, passages=passages, **told)
+        return await filtered(self.select, question, passages, **told)
 
 
 async def _at_once(query: str, passages: list[Passage]) -> tuple[str, list[Passage]]:
     return query, passages
-
-
-def _branch(found: tuple[str, list[Passage]], chosen: dspy.Prediction) -> Branch:
-    # Of a filter of somebody's own, `kept` is all that is needed.
-    reason = str(chosen.get("reason") or "")
-    return Branch(retrieved=found[1], kept=chosen.kept, ids_read=chosen.get("status"), reason=reason)
-
-
-def _flags(chosen: list[dspy.Prediction], empty: bool) -> dict[str, int]:
-    """Events over distinct filters (a shared one counts once)."""
-    flags = {"empty_knowledge": int(empty)}
-    for prediction in {id(each): each for each in chosen}.values():
-        for name, count in (prediction.get("flags") or {}).items():
-            flags[name] = flags.get(name, 0) + count
-    return flags

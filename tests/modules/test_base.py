@@ -16,7 +16,7 @@ from blendfilter.context import NOTES, note, setting
 from blendfilter.errors import BadArgument, UseAcall
 from blendfilter.lm import bridge
 from blendfilter.modules.base import FLAGS, Method, union
-from blendfilter.records import Passage
+from blendfilter.records import Excerpt, Passage
 
 
 class Echo(Method):
@@ -129,3 +129,23 @@ def test_union_is_every_passage_once(lists: Sequence[Sequence[Passage]]) -> None
     assert len(set(merged)) == len(merged)
     if lists and lists[0]:
         assert merged[0] == lists[0][0]
+
+
+class TestUnionOfExcerpts:
+    TOWN = Passage("1", "Ormskerry", "A town. It has a pier. It rains.")
+    FIRST = Excerpt.of(TOWN, [(0, 7)])
+    LAST = Excerpt.of(TOWN, [(23, 32)])
+
+    def test_pieces_of_one_passage_are_joined_at_its_first_place(self) -> None:
+        merged = union([[self.LAST, PASSAGES[0]], [self.FIRST]])
+        assert [each.id for each in merged] == ["1", PASSAGES[0].id]
+        assert merged[0].text == "A town. It rains."
+
+    @pytest.mark.parametrize("order", [0, 1])
+    def test_the_whole_passage_stands_for_its_pieces(self, order: int) -> None:
+        lists = [[self.FIRST], [self.TOWN]]
+        assert union(lists[order:] + lists[:order]) == [self.TOWN]
+
+    def test_the_same_text_under_two_ids_is_one_passage(self) -> None:
+        again = Excerpt.of(Passage("9", "Ormskerry", self.TOWN.text), [(23, 32)])
+        assert [(each.id, each.text) for each in union([[self.FIRST], [again]])] == [("1", "A town. It rains.")]

@@ -56,12 +56,12 @@ class TestSettings:
                 assert question == QUESTION
                 return dspy.Prediction(kept=list(passages[1:2]), status="ids", reason="by rule", flags={"mine": 1})
 
-        said, _ = ask(BlendFilter(three_lists(), select=Second()))
+        said, _ = ask(BlendFilter(three_lists(), filter=Second()))
         assert [stage for stage, _ in said.calls] == ["external", "internal", "answer", "short_answer"]
         assert [passage.id for passage in said.knowledge] == ["p1", "p2", "p4"]
         assert said.branches["q"].reason == "by rule"
         assert said.flags["mine"] == 3
-        assert "select" not in {name for name, _ in BlendFilter(nothing, select=Second()).named_predictors()}
+        assert "select" not in {name for name, _ in BlendFilter(nothing, filter=Second()).named_predictors()}
 
     def test_a_filter_of_ones_own_that_asks_a_model(self) -> None:
         class Asking(Filter):
@@ -80,7 +80,7 @@ class TestSettings:
 
         lm = ScriptedLM(reply)
         with dspy.context(lm=lm):
-            said = BlendFilter(three_lists(), select=Asking())(question=QUESTION)
+            said = BlendFilter(three_lists(), filter=Asking())(question=QUESTION)
         assert said.knowledge == [PASSAGES[1]]
         assert said.branches["q"].ids_read is None
         assert len(lm.asked("select.judge")) + len(lm.asked("judge")) == 6

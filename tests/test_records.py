@@ -1,0 +1,44 @@
+"""Records: how excerpts keep their places."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blendfilter.errors import BadArgument
+from blendfilter.records import Excerpt, Passage, Span
+
+TEXT = "A town. It has a pier. It rains."
+TOWN = Passage("1", "Ormskerry", TEXT, score=2.5)
+
+
+def test_pieces_stand_in_the_order_of_the_text_and_are_verbatim() -> None:
+    kept = Excerpt.of(TOWN, [(23, 32), (0, 7)])
+    assert kept.spans == (Span(0, 7, "A town."), Span(23, 32, "It rains."))
+    assert (kept.id, kept.title, kept.score) == ("1", "Ormskerry", 2.5)
+    assert kept.line == "Ormskerry | A town. It rains."
+
+
+def test_overlapping_pieces_become_one() -> None:
+    assert [span.text for span in Excerpt.of(TOWN, [(0, 7), (2, 22), (0, 7)]).spans] == ["A town. It has a pier."]
+
+
+def test_two_filters_words_on_one_passage_are_joined() -> None:
+    both = Excerpt.of(TOWN, [(0, 7)]).joined(Excerpt.of(TOWN, [(23, 32)]))
+    assert both.text == "A town. It rains."
+    assert both.score == 2.5
+
+
+@pytest.mark.parametrize("place", [(-1, 3), (3, 3), (5, 3), (0, 33)])
+def test_a_place_outside_the_text_is_refused(place: tuple[int, int]) -> None:
+    with pytest.raises(BadArgument, match="passage '1', of 32 characters"):
+        Excerpt.of(TOWN, [place])
+
+
+@given(st.lists(st.tuples(st.integers(0, 31), st.integers(1, 32)).filter(lambda p: p[0] < p[1]), min_size=1))
+def test_every_piece_is_verbatim_and_none_overlap(places: list[tuple[int, int]]) -> None:
+    spans = Excerpt.of(TOWN, places).spans
+    assert all(TEXT[span.start : span.end] == span.text for span in spans)
+    assert all(a.end <= b.start for a, b in zip(spans, spans[1:], strict=False))
+    assert {i for s, e in places for i in range(s, e)} == {i for s in spans for i in range(s.start, s.end)}
