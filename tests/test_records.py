@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,5 +42,5 @@ def test_a_place_outside_the_text_is_refused(place: tuple[int, int]) -> None:
 def test_every_piece_is_verbatim_and_none_overlap(places: list[tuple[int, int]]) -> None:
     spans = Excerpt.of(TOWN, places).spans
     assert all(TEXT[span.start : span.end] == span.text for span in spans)
-    assert all(a.end <= b.start for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a.end <= b.start for a, b in itertools.pairwise(spans))
     assert {i for s, e in places for i in range(s, e)} == {i for s in spans for i in range(s.start, s.end)}
