@@ -29,7 +29,7 @@ PACKAGE = ROOT / "blendfilter"
 BIN = Path(sys.executable).parent
 HEAVY = {
     "dspy", "litellm", "torch", "transformers", "numpy", "scipy", "pandas", "openai", "bm25s", "datasets", "colbert",
-    "faiss", "sentence_transformers", "starlette", "uvicorn", "httpx",
+    "faiss", "sentence_transformers", "starlette", "uvicorn", "httpx", "matplotlib",
 }  # fmt: skip
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 MODULES = ["blendfilter", *(found.name for found in pkgutil.walk_packages(blendfilter.__path__, "blendfilter."))]

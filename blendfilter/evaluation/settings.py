@@ -110,7 +110,8 @@ def versions() -> dict[str, str]:
 
 def program_digest(method: dspy.Module) -> str:
     """12 hex digits over everything that shapes the prompts: instructions, demonstrations, templates."""
-    state = method.dump_state()
+    # One by one: `dspy.Retrieve` is a parameter too, and takes no argument that a module's own dump_state hands on.
+    state = {name: part.dump_state() for name, part in method.named_parameters()}
     for predictor in state.values():
         if isinstance(predictor, dict):
             predictor.pop("lm", None)
@@ -119,12 +120,16 @@ def program_digest(method: dspy.Module) -> str:
 
 
 def retrievers_of(method: dspy.Module) -> list[Retriever]:
-    """The indexes that a module holds, its parts' included, each once and in the order it holds them."""
+    """The indexes that a module holds, its parts' included, each once and in the order it holds them.
+
+    A `dspy.Retrieve` among its parts holds whatever is configured as DSPy's retrieval model.
+    """
     found: dict[int, Retriever] = {}
     for _, module in method.named_sub_modules():
         for value in vars(module).values():
-            if isinstance(value, Retriever):
-                found[id(value)] = value
+            searched = dspy.settings.rm if isinstance(value, dspy.Retrieve) else value
+            if isinstance(searched, Retriever):
+                found[id(searched)] = searched
     return list(found.values())
 
 

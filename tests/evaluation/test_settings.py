@@ -11,7 +11,18 @@ import dspy
 import pytest
 from scripted import ScriptedLM
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Passage, Prompts, as_retriever, connect, load
+from blendfilter import (
+    BM25,
+    BlendFilter,
+    ChainOfThought,
+    Direct,
+    Passage,
+    Prompts,
+    as_retriever,
+    connect,
+    evaluate,
+    load,
+)
 from blendfilter.asking import Wording
 from blendfilter.errors import BadData, Leak, RunMismatch
 from blendfilter.evaluation.settings import (
@@ -104,6 +115,22 @@ def test_every_index_is_found_once_in_order() -> None:
 
     assert retrievers_of(Two()) == [other, INDEX]
     assert retrievers_of(Direct()) == []
+
+
+def test_dspys_own_retrieve_searches_what_is_configured(questions: Questions, tmp_path: Path) -> None:
+    class Plain(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.retrieve = dspy.Retrieve(k=1)
+
+        def forward(self, question: str) -> dspy.Prediction:
+            return dspy.Prediction(answer=self.retrieve(question).passages[0])
+
+    with dspy.context(rm=INDEX, lm=connect("offline")):
+        assert retrievers_of(Plain()) == [INDEX]
+        run = evaluate(Plain(), questions, run=tmp_path / "run", progress=False)
+    assert run.rows[0]["answer"] == "Orm Pier | A pier."
+    assert run.settings["retrievers"] == [{"kind": "bm25", "fingerprint": INDEX.fingerprint}]
 
 
 def test_versions_name_what_answers_depend_on() -> None:
