@@ -20,12 +20,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from blendfilter.errors import BlendFilterError as BlendFilterError
     from blendfilter.evaluation.comparison import Comparison as Comparison
+    from blendfilter.evaluation.plots import plot as plot
     from blendfilter.evaluation.run import Run as Run
     from blendfilter.evaluation.run import compare as compare
     from blendfilter.evaluation.runner import aevaluate as aevaluate
     from blendfilter.evaluation.runner import evaluate as evaluate
     from blendfilter.filters.base import Filter as Filter
+    from blendfilter.filters.extractive import FullFilter as FullFilter
+    from blendfilter.filters.extractive import PassageFilter as PassageFilter
+    from blendfilter.filters.extractive import SentenceFilter as SentenceFilter
     from blendfilter.filters.knowledge import KnowledgeFilter as KnowledgeFilter
+    from blendfilter.filters.one_call import OneCallFilter as OneCallFilter
     from blendfilter.journal import Journal as Journal
     from blendfilter.lm.connect import connect as connect
     from blendfilter.modules.answering import Answering as Answering
@@ -33,8 +38,13 @@ if TYPE_CHECKING:
     from blendfilter.modules.blending import Blending as Blending
     from blendfilter.modules.direct import ChainOfThought as ChainOfThought
     from blendfilter.modules.direct import Direct as Direct
+    from blendfilter.modules.iter_retgen import IterRetGen as IterRetGen
+    from blendfilter.modules.react import ReAct as ReAct
+    from blendfilter.modules.self_ask import SelfAsk as SelfAsk
+    from blendfilter.modules.self_consistency import SelfConsistency as SelfConsistency
     from blendfilter.prompting import Prompts as Prompts
     from blendfilter.prompting import TemplateAdapter as TemplateAdapter
+    from blendfilter.records import Excerpt as Excerpt
     from blendfilter.records import Passage as Passage
     from blendfilter.records import Question as Question
     from blendfilter.retrieval.base import Retriever as Retriever
@@ -66,16 +76,25 @@ _HOME = {
     "ChainOfThought": "modules.direct",
     "Comparison": "evaluation.comparison",
     "Direct": "modules.direct",
+    "Excerpt": "records",
     "Filter": "filters.base",
+    "FullFilter": "filters.extractive",
+    "IterRetGen": "modules.iter_retgen",
     "Journal": "journal",
     "KnowledgeFilter": "filters.knowledge",
+    "OneCallFilter": "filters.one_call",
     "Passage": "records",
+    "PassageFilter": "filters.extractive",
+    "SentenceFilter": "filters.extractive",
     "Prompts": "prompting",
     "Question": "records",
     "Questions": "tasks.base",
     "RankBM25": "retrieval.rank_bm25",
+    "ReAct": "modules.react",
     "Retriever": "retrieval.base",
     "Run": "evaluation.run",
+    "SelfAsk": "modules.self_ask",
+    "SelfConsistency": "modules.self_consistency",
     "TemplateAdapter": "prompting",
     "ColBERT": "retrieval.colbert",
     "Dense": "retrieval.dense",
@@ -92,6 +111,7 @@ _HOME = {
     "evaluate": "evaluation.runner",
     "load": "tasks.loading",
     "open_index": "retrieval.indexes",
+    "plot": "evaluation.plots",
     "pooled": "retrieval.corpus",
     "read_corpus": "retrieval.corpus",
 }

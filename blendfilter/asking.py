@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Self
 
 import anyio.to_thread
 import dspy
@@ -22,7 +22,17 @@ SHORT_TOKENS = 32
 """Cap of ids, a topic or a short answer."""
 STOP = ["\nKnowledge:", "\nQuestion:"]
 """Where a model starts to invent the next example."""
-FEW_SHOT = frozenset({"blendfilter/external", "blendfilter/answer", "cot", "direct"})
+FEW_SHOT = frozenset(
+    {
+        "blendfilter/external",
+        "blendfilter/answer",
+        "cot",
+        "direct",
+        "self_ask/step",
+        "react/step",
+        "react/thought_action",
+    }
+)
 """Templates shown with a task's demonstrations; the others are zero-shot (BlendFilter, appendix D and F)."""
 
 
@@ -90,6 +100,17 @@ class Ask(dspy.Predict):
         return adapter.render(self.template, self.signature, self.demos, inputs)
 
 
+class WorkedHop(pydantic.BaseModel):
+    """One follow-up of a demonstration: why it is asked, what it finds (numbers into the knowledge), its answer."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, str_min_length=1)
+
+    thought: str
+    follow_up: str
+    knowledge: list[pydantic.NonNegativeInt] = pydantic.Field(min_length=1)
+    answer: str
+
+
 class Demonstration(pydantic.BaseModel):
     """One worked example; an unfilled slot is an error."""
 
@@ -98,14 +119,30 @@ class Demonstration(pydantic.BaseModel):
     question: str
     knowledge: list[str] = pydantic.Field(min_length=1)
     reasoning: str
+    hops: list[WorkedHop] = pydantic.Field(min_length=1)
     answer: str
+
+    @pydantic.model_validator(mode="after")
+    def _hops_find_what_is_there(self) -> Self:
+        if any(number >= len(self.knowledge) for hop in self.hops for number in hop.knowledge):
+            raise ValueError(f"a hop's knowledge is numbered from 0 to {len(self.knowledge) - 1}")
+        return self
+
+    def found(self, hop: WorkedHop) -> list[str]:
+        """The lines of knowledge that a hop finds."""
+        return [self.knowledge[number] for number in hop.knowledge]
+
+
+def _as_written(demo: Demonstration) -> Mapping[str, Any]:
+    return demo.model_dump()
 
 
 class Wording(pydantic.BaseModel):
     """A task's default program, `programs/<task>/default.json`: what it says otherwise, and its demonstrations.
 
     `instructions` replace a template's own, by template name. A demonstration has `question`, `knowledge` (lines of
-    Title | text), `reasoning` that ends "So the answer is X." and `answer`; every predictor takes the fields it has.
+    Title | text), `reasoning` that ends "So the answer is X.", the same in `hops`, and `answer`; every predictor takes
+    the fields it has.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -120,17 +157,18 @@ class Wording(pydantic.BaseModel):
         """The wording of `task`. Raises: UnknownName, BadData (an unfilled slot)."""
         return _wording(task)
 
-    def __call__(self, predictor: Ask) -> Ask:
+    def __call__(self, predictor: Ask, worked: Callable[[Demonstration], Mapping[str, Any]] = _as_written) -> Ask:
         """`predictor` with this wording: its instructions, and demonstrations where its template is few-shot.
 
-        A template that somebody overrode keeps the instructions that it brings.
+        `worked` makes a demonstration's fields, for predictors whose fields are not those of the file. A template that
+        somebody overrode keeps the instructions that it brings.
         """
         name = predictor.template.name
         instructions = self.instructions.get(name) or self.instructions.get(SHARED.get(name, ""))
         if instructions and not predictor.template.keeps_its_words:
             predictor.signature = predictor.signature.with_instructions(instructions)
         if name in FEW_SHOT:
-            predictor.demos = demonstrations(predictor, [demo.model_dump() for demo in self.demos])
+            predictor.demos = demonstrations(predictor, [worked(demo) for demo in self.demos])
         return predictor
 
 

@@ -1,4 +1,4 @@
-"""Who is asking: the question, stage and sample that a model call or search belongs to.
+"""Who is asking: the question, its repeat, the stage and sample that a model call or search belongs to.
 
 Context variables, because one question's branches run side by side and cross from threads to the loop and back; DSPy
 carries its own settings the same way. Nothing here knows models, indexes or journals.
@@ -32,6 +32,8 @@ class Sample(NamedTuple):
 
 QUESTION: ContextVar[str] = ContextVar("blendfilter_question", default="")
 """Id of the question under work, for messages."""
+REPEAT: ContextVar[int] = ContextVar("blendfilter_repeat", default=1)
+"""Which of several answers to it this is; a call of a later one is another sample, a search is the same search."""
 ORDER: ContextVar[int] = ContextVar("blendfilter_order", default=0)
 """Its place in the run: the oldest question's calls go first."""
 STAGE: ContextVar[str] = ContextVar("blendfilter_stage", default="")
@@ -61,6 +63,7 @@ class Asker(NamedTuple):
     order: int
     notes: list[CallNote]
     journal: Any
+    repeat: int = 1
 
 
 CARRIED = "blendfilter_asker"
@@ -80,6 +83,7 @@ def rejoined() -> Iterator[None]:
         setting(ORDER, asker.order),
         setting(NOTES, asker.notes),
         setting(JOURNAL, asker.journal),
+        setting(REPEAT, asker.repeat),
     ):
         yield
 

@@ -1,8 +1,9 @@
 """Scores of answers and of retrieved titles, as fractions of 1.
 
 Answers: exact match and F1 of the official HotPotQA evaluation (Yang et al. 2018), the best over the aliases as for
-2WikiMultihopQA (Ho et al. 2020); accuracy for yes/no questions (StrategyQA, Geva et al. 2021). Retrieval: recall,
-precision and S-precision (BlendFilter, Wang et al. 2024) of titles against a question's gold titles.
+2WikiMultihopQA (Ho et al. 2020); accuracy for yes/no questions (StrategyQA, Geva et al. 2021); covering, for answers in
+whole sentences. Retrieval: recall, precision and S-precision (BlendFilter, Wang et al. 2024) of titles against a
+question's gold titles.
 
 Differs from the official scripts: one normaliser serves every task; retrieval is scored on titles, each counted once.
 """
@@ -72,9 +73,23 @@ def accuracy(prediction: str, answers: Iterable[str]) -> float:
     return float(said is not None and any(said == verdict(answer) for answer in answers))
 
 
+def cover_em(prediction: str, answers: Iterable[str]) -> float:
+    """1.0 where the words of a normalised answer stand side by side in the normalised prediction, else 0.0.
+
+    It forgives a long answer, and also one that says several things. Whole words only: "art" does not cover "artist".
+
+    >>> cover_em("It was the old lighthouse keeper.", ["lighthouse keeper"]), cover_em("artists", ["art"])
+    (1.0, 0.0)
+    """
+    said = f" {normalize_answer(prediction)} "
+    return float(any(right and f" {right} " in said for right in map(normalize_answer, answers)))
+
+
 Metric = Callable[[str, Iterable[str]], float]
 """``(prediction, answers) -> a fraction of 1``."""
-METRICS: Mapping[str, Metric] = MappingProxyType({"em": exact_match, "f1": f1, "accuracy": accuracy})
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {"em": exact_match, "f1": f1, "accuracy": accuracy, "cover-em": cover_em}
+)
 """The metrics of answers, by name."""
 
 

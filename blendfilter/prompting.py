@@ -39,10 +39,14 @@ TEMPLATE_OF = {
     ("question", "topic"): "blendfilter/topic",
     ("topic", "offer_none", "knowledge", "question", "relevance"): "blendfilter/check",
     ("context", "offer_none", "knowledge", "question", "ids"): "blendfilter/ids",
+    ("offer_none", "knowledge", "question", "judgement"): "blendfilter/judge",
     ("context", "question", "answer"): "blendfilter/short_answer",
     ("question", "reasoning"): "cot",
     ("question", "answer"): "direct",
     ("knowledge", "question", "answer"): "direct",
+    ("knowledge", "question", "transcript", "step"): "self_ask/step",
+    ("question", "transcript", "step"): "react/step",
+    ("question", "trajectory", "step"): "react/thought_action",
 }
 """The template of a signature (its field names in order) for an adapter that was not given one."""
 

@@ -37,6 +37,11 @@ def tiny_bert(folder: Path | None = None, *, seed: int = 0) -> Path:
     return _made(folder or _mine() / f"tiny_bert_{seed}", lambda at: _write_tiny(at, seed))
 
 
+def tiny_cross_encoder(folder: Path | None = None, *, outputs: int = 1, seed: int = 0) -> Path:
+    """A random cross-encoder of the size of `tiny_bert`: question and text in, `outputs` numbers out."""
+    return _made(folder or _mine() / f"tiny_cross_{outputs}_{seed}", lambda at: _write_cross(at, outputs, seed))
+
+
 def minilm(folder: Path | None = None) -> Path:
     """all-MiniLM-L6-v2 as a plain BERT folder: 384 numbers a token, no pooling said, 512 positions."""
     return _made(folder or _mine() / "minilm", _write_minilm)
@@ -86,8 +91,20 @@ def _made(folder: Path, write: Callable[[Path], None]) -> Path:
 
 
 def _write_tiny(folder: Path, seed: int) -> None:
+    from transformers import BertModel
+
+    _write_random(folder, seed, BertModel)
+
+
+def _write_cross(folder: Path, outputs: int, seed: int) -> None:
+    from transformers import BertForSequenceClassification
+
+    _write_random(folder, seed, BertForSequenceClassification, num_labels=outputs)
+
+
+def _write_random(folder: Path, seed: int, kind: Any, **more: Any) -> None:
     import torch
-    from transformers import BertConfig, BertModel
+    from transformers import BertConfig
 
     vocabulary = _write_tokenizer(folder)
     with torch.random.fork_rng(devices=[]):
@@ -95,9 +112,9 @@ def _write_tiny(folder: Path, seed: int) -> None:
         # a wider range than usual: at 0.02 all tokens of an untrained model look the same
         config = BertConfig(
             vocab_size=vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-            max_position_embeddings=POSITIONS, initializer_range=0.3,
+            max_position_embeddings=POSITIONS, initializer_range=0.3, **more,
         )  # fmt: skip
-        BertModel(config).save_pretrained(folder)
+        kind(config).save_pretrained(folder)
 
 
 def _write_tokenizer(folder: Path) -> int:

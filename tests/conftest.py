@@ -7,7 +7,12 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# What a property test says is whether something holds; how long an example takes depends on the machine's load.
+hypothesis.settings.register_profile("house", deadline=None)
+hypothesis.settings.load_profile("house")
 
 os.environ.setdefault("DSPY_CACHEDIR", str(Path(__file__).parent / ".dspy_cache"))
 for name in [key for key in os.environ if key.endswith("_API_KEY")]:

@@ -15,9 +15,12 @@ import dspy
 from openai.types.chat import ChatCompletion
 from scripted import ScriptedLM
 
-from blendfilter.asking import Ask
+from blendfilter.asking import Ask, Wording
+from blendfilter.filters.one_call import OneCallFilter
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
+from blendfilter.modules.react import ReAct
+from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.records import Passage
 
 TASKS = ("hotpotqa", "twowiki", "strategyqa")
@@ -35,6 +38,7 @@ LINES = [passage.line for passage in PASSAGES]
 EXTERNAL = "Skerry Light stands beside Tolm Harbour.\nSo the answer is the keeper of Skerry Light."
 INTERNAL = "Lighthouses of small islands were often kept by one family."
 CHECK = "0 names the lighthouse and is relevant. 2 is irrelevant."
+JUDGEMENT = "0 names the lighthouse: relevant.\n1 is about honey: irrelevant.\nIds: 0"
 REASONING = "Skerry Light stands beside Tolm Harbour. Ada Brennock kept it.\nSo the answer is Ada Brennock."
 REPLIES = {
     "external": EXTERNAL,
@@ -43,11 +47,17 @@ REPLIES = {
     "check": CHECK,
     "ids": "0",
     "ids_again": "0",
+    "judge": JUDGEMENT,
     "answer": REASONING,
     "short_answer": "Ada Brennock",
     "direct": "Ada Brennock",
+    "step": "Ada Brennock kept it.\nSo the final answer is: Ada Brennock",
 }
 """One plausible reply for each stage."""
+
+FOLLOW_UP = "Which lighthouse stands beside Tolm Harbour?"
+TRANSCRIPT = ["Are follow-up questions needed here: Yes.", f"Follow-up: {FOLLOW_UP}"]
+TRAJECTORY = ["Thought 1: I need the lighthouse first.", f"Action 1: Search[{FOLLOW_UP}]", "Observation 1:"]
 
 Q_EX = "Skerry Light stands beside Tolm Harbour. So the answer is the keeper of Skerry Light. " + QUESTION
 Q_IN = INTERNAL + " " + QUESTION
@@ -107,12 +117,16 @@ def predictors(task: str, **settings: Any) -> dict[str, Ask]:
         "check": whole.select.check,
         "ids": whole.select.ids,
         "ids_again": whole.select.ids_again,
+        "judge": OneCallFilter(wording=Wording.of(task) if isinstance(task, str) else task, **settings).judge,
         "answer": whole.answering.answer,
         "short_answer": whole.answering.short_answer,
         "direct": Direct(task=task, **settings).direct,
         "direct_retrieval": Direct(nothing, task=task, **settings).direct,
         "cot": ChainOfThought(task=task, **settings).answering.answer,
         "cot_retrieval": ChainOfThought(nothing, task=task, **settings).answering.answer,
+        "self_ask": SelfAsk(nothing, task=task, **settings).step,
+        "react": ReAct(nothing, task=task, **settings).step,
+        "react_thought_action": ReAct(nothing, style="thought-action", task=task, **settings).step,
     }
 
 
@@ -125,19 +139,26 @@ CUES = {
     "check": "Relevance:",
     "ids": "Ids:",
     "ids_again": "Ids:",
+    "judge": "Judgement:",
     "answer": "Let's think step by step.",
     "short_answer": "Answer:",
     "direct": "Answer:",
     "direct_retrieval": "Answer:",
     "cot": "Let's think step by step.",
     "cot_retrieval": "Let's think step by step.",
+    "self_ask": "Intermediate answer:",
+    "react": "Intermediate answer:",
+    "react_thought_action": "Thought 2:",
 }
 """The last line of each prompt."""
 
 
 def inputs(predictor: Ask, **changed: Any) -> dict[str, Any]:
     """Values for every input field of `predictor`: those above, less what is `changed`."""
+    inside = [] if "knowledge" in predictor.signature.input_fields else ["Knowledge:", *LINES]
     values: Mapping[str, Any] = {
+        "transcript": [*TRANSCRIPT, *inside, "Intermediate answer:"],
+        "trajectory": [*TRAJECTORY, *LINES, "Thought 2:"],
         "question": QUESTION,
         "knowledge": LINES,
         "context": CHECK if "ids" in predictor.signature.output_fields else REASONING,

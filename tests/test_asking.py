@@ -21,7 +21,8 @@ from blendfilter.modules.answering import ShortAnswer
 from blendfilter.modules.blending import Reasoning
 from blendfilter.prompting import own_prompts
 
-DEMO = {"question": "q?", "knowledge": ["T | x"], "reasoning": "So the answer is x.", "answer": "x"}
+HOP = {"thought": "t.", "follow_up": "f?", "knowledge": [0], "answer": "a."}
+DEMO = {"question": "q?", "knowledge": ["T | x"], "reasoning": "So the answer is x.", "hops": [HOP], "answer": "x"}
 
 
 def short_answer(**config: Any) -> Ask:
@@ -61,8 +62,12 @@ class TestAsk:
     def test_caps_are_the_papers(self) -> None:
         caps = {name: each.config["max_tokens"] for name, each in predictors("hotpotqa").items()}
         short = {"topic", "ids", "ids_again", "short_answer", "direct", "direct_retrieval"}
+        assert caps.pop("judge") == REPLY_TOKENS + 128  # ours: a judgement with its ids, which may be JSON
         assert caps == {name: SHORT_TOKENS if name in short else REPLY_TOKENS for name in caps}
-        assert all(each.config["stop"] == STOP for each in predictors("hotpotqa").values())
+        hopping = {"self_ask": "\nIntermediate answer:", "react": "\nIntermediate answer:"}
+        hopping["react_thought_action"] = "\nObservation"
+        for name, each in predictors("hotpotqa").items():
+            assert each.config["stop"] == ([hopping[name]] if name in hopping else []) + STOP
 
     def test_its_own_lm_goes_first(self) -> None:
         ask = short_answer()
@@ -164,7 +169,7 @@ class TestWording:
 
     @pytest.mark.parametrize("slot", DEMO)
     def test_an_unfilled_slot_is_an_error(self, slot: str) -> None:
-        empty: Any = [] if slot == "knowledge" else ""
+        empty: Any = [] if slot in ("knowledge", "hops") else ""
         with pytest.raises(pydantic.ValidationError, match=slot):
             Demonstration(**{**DEMO, slot: empty})
         with pytest.raises(pydantic.ValidationError, match=slot):
@@ -173,6 +178,17 @@ class TestWording:
     def test_a_slot_nobody_knows_is_an_error(self) -> None:
         with pytest.raises(pydantic.ValidationError, match="ansswer"):
             Demonstration(**DEMO, ansswer="x")
+
+    @pytest.mark.parametrize(
+        ("slot", "value"), [("thought", ""), ("follow_up", ""), ("answer", ""), ("knowledge", []), ("knowledge", [-1])]
+    )
+    def test_an_unfilled_slot_of_a_hop_is_an_error(self, slot: str, value: Any) -> None:
+        with pytest.raises(pydantic.ValidationError, match=rf"hops\.0\.{slot}"):
+            Demonstration.model_validate({**DEMO, "hops": [{**HOP, slot: value}]})
+
+    def test_a_hop_finds_knowledge_that_is_there(self) -> None:
+        with pytest.raises(pydantic.ValidationError, match="numbered from 0 to 0"):
+            Demonstration.model_validate({**DEMO, "hops": [{**HOP, "knowledge": [1]}]})
 
     def test_a_passage_of_a_demonstration_is_not_empty(self) -> None:
         with pytest.raises(pydantic.ValidationError, match="knowledge"):

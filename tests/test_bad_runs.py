@@ -282,7 +282,12 @@ def test_a_report_of_a_run_that_is_not_finished(blendfilter: Command, done: Path
     (done / "metrics.json").unlink()
     predictions = done / "predictions.jsonl"
     predictions.write_text("".join(predictions.read_text().splitlines(keepends=True)[:2]))
-    refused(blendfilter("report", "run"), "run is not finished", "2 of 3", "run the same command again")
+    told = blendfilter("report", "run")
+    assert (told.code, told.err) == (0, "")
+    headline, *rest = told.out.splitlines()
+    assert headline == ("run: not finished: 2 of 3 questions are answered; missing: three; the same command goes on")
+    assert any(line.startswith("Partial: ") for line in rest)
+    assert "Not finished: 2 of 3" in (done / "report.html").read_text()
     refused(blendfilter("compare", "run", "run"), "run is not finished")
 
 
@@ -295,7 +300,7 @@ def test_runs_that_cannot_be_compared(blendfilter: Command, done: Path) -> None:
     assert blendfilter(*evaluation(run="fewer", limit=2)).code == 0
     refused(blendfilter("compare", "run", "fewer"), "different questions", "'three'", "only in 'run'")
     refused(blendfilter("compare", "run"), "at least two runs")
-    refused(blendfilter("compare", "run", "run", "--metric", "rouge"), "no 'rouge'", "em, f1")
+    refused(blendfilter("compare", "run", "run", "--metric", "rouge"), "no metric 'rouge'", "em, f1")
 
 
 @pytest.mark.parametrize("made", ["empty folder", "file", "other folder"])

@@ -189,11 +189,11 @@ def test_eval_reports_and_leaves_a_run(blendfilter: Command, here: Path) -> None
     told = blendfilter(*small_eval("blendfilter", "runs/one"))
     assert told.code == 0
     assert told.notices[-1].startswith("4/4 questions  ")
-    assert {path.name for path in (here / "runs/one").iterdir()} == FILES
+    assert {path.name for path in (here / "runs/one").iterdir()} == FILES | {"report.html"}
     metrics = json.loads((here / "runs/one/metrics.json").read_text())
     lines = told.out.splitlines()
     assert lines[0] == metrics["signature"], "the headline, on one line"
-    assert lines[-1] == "run: runs/one"
+    assert lines[-2:] == ["page: runs/one/report.html", "run: runs/one"]
     for words in ("offline reader answered", "Gold titles", "Where questions are lost", "Ledger"):
         assert words in told.out
     assert "\x1b" not in told.out, "no colours where nobody looks"
@@ -201,6 +201,22 @@ def test_eval_reports_and_leaves_a_run(blendfilter: Command, here: Path) -> None
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.splitlines()[0] == metrics["signature"]
     assert told.out.startswith(shown.out)
+
+
+def test_pages_where_they_are_wanted(blendfilter: Command, here: Path) -> None:
+    assert "page: " not in blendfilter(*small_eval("direct", "direct", "--no-html")).out
+    assert {path.name for path in (here / "direct").iterdir()} == FILES
+    blendfilter(*small_eval("cot-retrieval", "cot", "--no-html"))
+    told = blendfilter("report", "direct", "cot")
+    assert (told.code, told.out.splitlines()[-1]) == (0, "page: direct/report.html")
+    page = (here / "direct/report.html").read_text()
+    assert "Methods side by side" in page
+    assert "cot-retrieval" in page
+    (here / "direct/report.html").unlink()
+    (here / "direct/report.html").mkdir()
+    told = blendfilter("report", "direct")
+    assert told.code == 0, "the text was shown"
+    assert told.error.startswith("blendfilter: no page was written: ")
 
 
 def test_eval_again_goes_on_there(blendfilter: Command, here: Path) -> None:

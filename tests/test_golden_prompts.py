@@ -34,6 +34,11 @@ OPTIMISED: dict[str, dict[str, Any]] = {
         "knowledge": ["Fenwick Mill | A mill in Oddle.", "Oddle | A village."],
         "ids": "0",
     },
+    "judge": {
+        "question": "Where is Fenwick Mill?",
+        "knowledge": ["Fenwick Mill | A mill in Oddle.", "Oddle | A village."],
+        "judgement": "0 says where it is: relevant.\n1 does not speak of the mill: irrelevant.\nIds: 0",
+    },
     "short_answer": {"context": "The mill stands in Oddle.", "question": "Where is Fenwick Mill?", "answer": "Oddle"},
 }
 """Demonstrations that an optimiser might find for the zero-shot steps."""
@@ -91,7 +96,7 @@ def test_golden_files_hold_what_they_were_given(name: str) -> None:
         text = (GOLDEN / f"{task}-{name}.txt").read_text(encoding="utf-8")
         for prompt in text.split("######## ")[1:]:
             assert prompt.count(f"Question: {QUESTION}\n") == 1
-            if "five passages" in prompt:
+            if "five passages" in prompt or name.startswith("react"):
                 assert all(prompt.count(line) == 1 for line in LINES)
             if name.startswith("ids"):
                 assert CHECK in prompt

@@ -21,6 +21,7 @@ from blendfilter.metrics import (
     verdict,
 )
 from blendfilter.records import Question
+from blendfilter.text import normalize_answer
 
 TEXTS = st.text(st.sampled_from("abc the.yesno "), max_size=20)
 
@@ -97,7 +98,7 @@ def test_accuracy_calls_a_reply_without_verdict_wrong() -> None:
 
 
 def test_metrics_by_name() -> None:
-    assert set(METRICS) == {"em", "f1", "accuracy"}
+    assert set(METRICS) == {"em", "f1", "accuracy", "cover-em"}
     assert metric("em") is exact_match
     with pytest.raises(UnknownName, match="Did you mean 'accuracy'"):
         metric("acuracy")
@@ -140,3 +141,29 @@ def test_without_gold_there_is_no_score() -> None:
 
 def test_gold_titles_serve_where_no_annotator_is_known() -> None:
     assert recall(["A"], Question("1", "?", gold_titles=("A", "B"))) == 0.5
+
+
+# covering
+
+
+@pytest.mark.parametrize(
+    ("said", "answers", "covered"),
+    [
+        ("It was the Lighthouse-keeper, of Tolm.", ["lighthousekeeper"], 1.0),
+        ("Ada Brennock kept it", ["Brennock, Ada", "Ada  Brennock"], 1.0),
+        ("Ada or Brennock", ["Ada Brennock"], 0.0),
+        ("artists", ["art"], 0.0),
+        ("the art of it", ["Art"], 1.0),
+        ("anything", ["the"], 0.0),
+        ("", ["Ada"], 0.0),
+        ("Ada", [], 0.0),
+    ],
+)
+def test_an_answer_is_covered_where_its_words_stand_side_by_side(said: str, answers: list[str], covered: float) -> None:
+    assert metric("cover-em")(said, answers) == covered
+
+
+@given(TEXTS, st.lists(TEXTS, max_size=3))
+def test_what_matches_exactly_is_covered_unless_nothing_is_left_of_it(said: str, answers: list[str]) -> None:
+    if metric("em")(said, answers) and normalize_answer(said):
+        assert metric("cover-em")(said, answers) == 1.0

@@ -19,6 +19,11 @@ from blendfilter.asking import Demonstration, Wording
 from blendfilter.metrics import metric
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
+from blendfilter.modules.hops import read_hop
+from blendfilter.modules.iter_retgen import IterRetGen
+from blendfilter.modules.react import ReAct
+from blendfilter.modules.self_ask import SelfAsk
+from blendfilter.modules.self_consistency import SelfConsistency
 from blendfilter.prompting import SHARED, own_prompts
 from blendfilter.tasks.loading import TASKS as KNOWN
 from blendfilter.text import normalize_answer
@@ -36,6 +41,12 @@ BLENDFILTER = {
     "answering.answer": ["knowledge", "question", "reasoning"],
     "answering.short_answer": ["context", "question", "answer"],
 }
+
+
+def named_in(text: str) -> list[str]:
+    """Names and numbers, without the words that open a sentence."""
+    openers = {"About", "Do", "From", "How", "In", "Many", "The", "What", "When", "Where", "Which", "Who"}
+    return [word for word in re.findall(r"\b[A-Z]\w+|\d+", text) if word not in openers]
 
 
 def by_id(case: object) -> str:
@@ -98,8 +109,29 @@ class TestDemonstration:
         shown = " ".join([*demo.knowledge, demo.question])
         assert all(name in shown for name in named), named
 
+    def test_its_hops_lead_to_the_answer_over_the_same_knowledge(self, task: str, demo: Demonstration) -> None:
+        found = [number for hop in demo.hops for number in hop.knowledge]
+        assert sorted(found) == list(range(len(demo.knowledge)))
+        for hop in demo.hops:
+            assert hop.follow_up.endswith("?")
+            assert read_hop(f"x\nFollow-up: {hop.follow_up}").follow_up == hop.follow_up
+            # Answerable: what follow-up and answer name is in what is found (Norway as Norwegian).
+            shown = " ".join(demo.found(hop))
+            assert all(name[:4] in shown for text in (hop.follow_up, hop.answer) for name in named_in(text)), hop
+
+    def test_no_follow_up_is_the_question_itself(self, task: str, demo: Demonstration) -> None:
+        assert all(normalize_answer(hop.follow_up) != normalize_answer(demo.question) for hop in demo.hops)
+        if demo.answer.lower() not in ("yes", "no"):
+            told = " ".join([demo.question, *(hop.answer for hop in demo.hops)])
+            assert demo.answer in told
+
     def test_it_scores_as_right(self, task: str, demo: Demonstration) -> None:
         assert metric("em")(demo.answer, (demo.answer,)) == 1.0
+
+
+@pytest.mark.parametrize("task", PROGRAMS)
+def test_one_demonstration_at_least_has_two_hops(task: str) -> None:
+    assert max(len(demo.hops) for demo in Wording.of(task).demos) >= 2
 
 
 def test_demonstrations_of_a_task_do_not_all_answer_alike() -> None:
@@ -140,19 +172,31 @@ class TestNames:
             "direct-retrieval": Direct(nothing),
             "cot": ChainOfThought(),
             "cot-retrieval": ChainOfThought(nothing),
+            "iter-retgen": IterRetGen(nothing),
+            "self-consistency": SelfConsistency(nothing),
+            "self-ask": SelfAsk(nothing),
+            "react": ReAct(nothing),
+            "react, thought-action": ReAct(nothing, style="thought-action"),
         }
         names = {
             kind: {name: list(each.signature.fields) for name, each in module.named_predictors()}
             for kind, module in modules.items()
         }
         short = {"answering.short_answer": ["context", "question", "answer"]}
+        over_knowledge = {"answering.answer": ["knowledge", "question", "reasoning"], **short}
+        last = {"short_answer": ["context", "question", "answer"]}
         assert names == {
             "direct": {"direct": ["question", "answer"]},
             "direct-retrieval": {"direct": ["knowledge", "question", "answer"]},
             "cot": {"answering.answer": ["question", "reasoning"], **short},
-            "cot-retrieval": {"answering.answer": ["knowledge", "question", "reasoning"], **short},
+            "cot-retrieval": over_knowledge,
+            "iter-retgen": over_knowledge,
+            "self-consistency": over_knowledge,
+            "self-ask": {"step": ["knowledge", "question", "transcript", "step"], **last},
+            "react": {"step": ["question", "transcript", "step"], **last},
+            "react, thought-action": {"step": ["question", "trajectory", "step"], **last},
         }
 
     def test_stages_of_the_journal_are_the_last_part_of_the_path(self) -> None:
-        for module in (BlendFilter(nothing), Direct(), ChainOfThought(nothing)):
+        for module in (BlendFilter(nothing), Direct(), ChainOfThought(nothing), SelfAsk(nothing), ReAct(nothing)):
             assert all(each.name == path.rpartition(".")[2] for path, each in module.named_predictors())

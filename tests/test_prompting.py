@@ -10,7 +10,7 @@ import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isle import CUES, LINES, NAMES, QUESTION, TASKS, inputs, predictors
+from isle import CUES, LINES, NAMES, QUESTION, TASKS, TRAJECTORY, TRANSCRIPT, inputs, predictors
 from scripted import ScriptedLM
 
 from blendfilter.asking import Ask, Wording
@@ -76,6 +76,40 @@ class TestShape:
         ids = lines_of(steps["ids"].render(**inputs(steps["ids"], context="0 is relevant.")))
         assert ids[-7:] == [*numbered, f"Question: {QUESTION}", "Ids:"]
         assert ids[-11:-7] == ["Context:", "0 is relevant.", "", "The knowledge, numbered from 0 to 4:"]
+
+    def test_order_of_the_multi_hop_prompts(self) -> None:
+        steps = predictors("hotpotqa")
+        told = {name: lines_of(steps[name].render(**inputs(steps[name]))) for name in steps}
+        asked = f"Question: {QUESTION}"
+        assert told["self_ask"][-11:] == ["", "Knowledge:", *LINES, asked, *TRANSCRIPT, CUES["self_ask"]]
+        inside = [*TRANSCRIPT, "Knowledge:", *LINES, CUES["react"]]
+        assert told["react"][-11:] == ["", asked, *inside]
+        assert told["react_thought_action"][-11:] == ["", asked, *TRAJECTORY, *LINES, CUES["react_thought_action"]]
+
+    def test_self_ask_without_knowledge_has_no_block_for_it(self) -> None:
+        predictor = predictors("hotpotqa")["self_ask"]
+        own = lines_of(predictor.render(**inputs(predictor, knowledge=[])))[-5:]
+        assert own == ["", f"Question: {QUESTION}", *TRANSCRIPT, CUES["self_ask"]]
+
+    @pytest.mark.parametrize("name", ["self_ask", "react", "react_thought_action"])
+    @pytest.mark.parametrize("task", TASKS)
+    def test_worked_transcripts_stand_before_the_question(self, task: str, name: str) -> None:
+        predictor = predictors(task)[name]
+        prompt = predictor.render(**inputs(predictor))
+        places = [prompt.index(f"Question: {demo.question}\n") for demo in Wording.of(task).demos]
+        assert places == sorted(places)
+        for demo in Wording.of(task).demos:
+            assert all(prompt.count(line) == 1 for line in demo.knowledge)
+            for hop in demo.hops:
+                asked = f"Search[{hop.follow_up}]\n" if "action" in name else f"Follow-up: {hop.follow_up}\n"
+                assert prompt.count(asked) == 1
+            closing = f": Finish[{demo.answer}]" if "action" in name else f"So the final answer is: {demo.answer}"
+            assert f"{closing}\n\n" in prompt
+
+    def test_a_line_of_a_transcript_stays_one_line(self) -> None:
+        predictor = predictors("hotpotqa")["react"]
+        prompt = predictor.render(question="q?", transcript=["Follow-up: a\nIntermediate answer: b", "c\u2028d:"])
+        assert lines_of(prompt)[-3:] == ["Question: q?", "Follow-up: a Intermediate answer: b", "c d:"]
 
     def test_order_of_the_short_answer(self) -> None:
         predictor = predictors("hotpotqa")["short_answer"]
@@ -194,7 +228,8 @@ class TestShape:
         assert predictor.template.variables == given_to_it
 
     def test_every_template_belongs_to_a_predictor(self) -> None:
-        assert {each.template.name for each in predictors("hotpotqa").values()} == set(own_prompts().names)
+        own = {each.template.name for each in predictors("hotpotqa").values()}
+        assert own | {"judge/answer"} == set(own_prompts().names), "the judge of answers has tests of its own"
 
 
 def asked(adapter: dspy.Adapter, signature: Any, replies: list[str], /, **values: Any) -> tuple[dspy.Prediction, Any]:

@@ -8,6 +8,7 @@ from blendfilter.cli import serving as serving
 from blendfilter.cli import evaluating as evaluating
 from blendfilter.cli import reporting as reporting
 from blendfilter.cli import comparing as comparing
+from blendfilter.cli import rescoring as rescoring
 # isort: on
 
 from blendfilter.cli.app import app

@@ -9,42 +9,18 @@ import typer
 from blendfilter.cli.app import app
 from blendfilter.cli.console import say
 from blendfilter.cli.making import connect, maker, retriever
-from blendfilter.cli.options import (
-    ApiBase,
-    Corpus,
-    Endpoint,
-    Index,
-    K,
-    Label,
-    Lm,
-    Method,
-    PromptsDir,
-    Reasoning,
-    Temperature,
-    Thinking,
-    TopP,
-    Without,
-)
+from blendfilter.cli.options import Corpus, HowToAnswer, Index, WhichModel, spread
 
 
 @app.command()
+@spread
 def ask(
     question: Annotated[str, typer.Argument(help="The question, in quotes.")],
-    method: Method = "blendfilter",
+    how: HowToAnswer,
+    model: WhichModel,
     corpus: Corpus = None,
     index: Index = None,
-    lm: Lm = None,
-    api_base: ApiBase = None,
-    endpoint: Endpoint = "chat",
-    temperature: Temperature = 0.0,
-    top_p: TopP = None,
-    thinking: Thinking = None,
-    reasoning: Reasoning = None,
-    label: Label = "",
-    k: K = 5,
-    without: Without = None,
     wording: Annotated[str, typer.Option(help="Whose prompts: hotpotqa, twowiki or strategyqa.")] = "hotpotqa",
-    prompts: PromptsDir = None,
     show_trace: Annotated[bool, typer.Option("--show-trace", help="Queries, passages, what was kept and why.")] = False,
 ) -> None:
     """Answer one question.
@@ -55,13 +31,13 @@ def ask(
 
     from blendfilter.evaluation.trace import trace_text
 
-    if corpus is None and not index and method not in ("direct", "cot"):
+    if corpus is None and not index and how.method not in ("direct", "cot"):
         say("no --corpus and no --index: asking the sample world that comes with blendfilter")
         corpus = "sample"
-    model = connect(lm, api_base, endpoint, temperature, top_p, thinking, reasoning, label)
-    make = maker(method, k, wording, without, prompts)
+    lm = connect(model)
+    make = maker(how, wording)
     module = make(retriever(corpus, index))
-    with dspy.context(lm=model):
+    with dspy.context(lm=lm):
         prediction = module(question=question)
     if show_trace:
         print(trace_text(prediction), end="")

@@ -16,13 +16,23 @@ def compare(
     runs: Annotated[
         list[Path], typer.Argument(help="Two runs or more over the same questions; the first is the baseline.")
     ],
-    metric: Annotated[list[str] | None, typer.Option(help="Which metrics; all of the task's by default.")] = None,
+    against: Annotated[str | None, typer.Option(help="Another of them as the baseline.")] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Which metrics, rescored ones too; all of the task's by default.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, in fractions of 1.")] = False,
 ) -> None:
     """Hold runs against the first: paired bootstrap intervals, exact McNemar, Holm's correction.
 
     Example: blendfilter compare runs/direct-retrieval runs/cot-retrieval runs/blendfilter
     """
+    from json import dumps
+
     from blendfilter.evaluation.run import compare as compare_runs
 
-    show(compare_runs(*runs, metrics=metric or None, seed=seed))
+    compared = compare_runs(*runs, metrics=metric or None, seed=seed, against=against)
+    if json:
+        typer.echo(dumps(compared.as_dict(), ensure_ascii=False, indent=2))
+    else:
+        show(compared)

@@ -10,23 +10,7 @@ import typer
 from blendfilter.cli.app import State, app
 from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect, maker, retriever
-from blendfilter.cli.options import (
-    ApiBase,
-    Corpus,
-    Endpoint,
-    Index,
-    K,
-    Label,
-    Lm,
-    Method,
-    PromptsDir,
-    Reasoning,
-    Retrieved,
-    Temperature,
-    Thinking,
-    TopP,
-    Without,
-)
+from blendfilter.cli.options import Corpus, HowToAnswer, Index, Retrieved, WhichModel, spread
 from blendfilter.errors import BadData, MissingExtra, MissingFile, ServerRefused
 
 if TYPE_CHECKING:
@@ -37,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
+@spread
 def eval(
     task: Annotated[str, typer.Argument(help="hotpotqa, twowiki, strategyqa, or qa for anyone's own JSON Lines.")],
     data: Annotated[
@@ -46,33 +31,28 @@ def eval(
             "'hub' (Hugging Face), or 'sample' with the task qa."
         ),
     ],
-    method: Method = "blendfilter",
+    how: HowToAnswer,
+    model: WhichModel,
     corpus: Corpus = None,
     index: Index = None,
     retrieved: Retrieved = None,
-    lm: Lm = None,
-    api_base: ApiBase = None,
-    endpoint: Endpoint = "chat",
-    temperature: Temperature = 0.0,
-    top_p: TopP = None,
-    thinking: Thinking = None,
-    reasoning: Reasoning = None,
-    label: Label = "",
-    k: K = 5,
-    without: Without = None,
     limit: Annotated[int | None, typer.Option(help="The first N questions.")] = None,
     concurrency: Annotated[int, typer.Option(help="Model calls in flight in the whole run.")] = 16,
     run: Annotated[Path | None, typer.Option(help="The run's folder; the same command again goes on there.")] = None,
     reuse: Annotated[list[Path] | None, typer.Option(help="Runs whose calls may be used; may be repeated.")] = None,
     replay: Annotated[bool, typer.Option("--replay", help="Answer from the run's journal alone; no call.")] = False,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Answers to each question, for servers vary; a finished run may be given more.")
+    ] = 1,
     seed: Annotated[int, typer.Option(help="Of the bootstrap intervals.")] = 0,
-    prompts: PromptsDir = None,
-    metric: Annotated[list[str] | None, typer.Option(help="For the task qa: em, f1 or accuracy.")] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="For the task qa: em, f1, accuracy or cover-em.")] = None,
+    html: Annotated[bool, typer.Option(help="Write the run as a page too, report.html in its folder.")] = True,
 ) -> None:
     """Evaluate a method on a question set: resumable, every call journaled once.
 
     Example: blendfilter eval hotpotqa --data hotpot_dev_distractor_v1.json --corpus pooled --lm openai/gpt-4o-mini
     """
+    from blendfilter.cli.reporting import write_page
     from blendfilter.evaluation.report import report
     from blendfilter.evaluation.runner import evaluate
     from blendfilter.tasks import load
@@ -81,17 +61,20 @@ def eval(
     questions = load(task, data, limit=limit, metrics=metric or None)
     if corpus is None and not index and retrieved is None and data == "sample":
         corpus = "sample"
-    model = connect(lm, api_base, endpoint, temperature, top_p, thinking, reasoning, label)
-    make = maker(method, k, questions.task.wording, without, prompts)
+    lm = connect(model)
+    make = maker(how, questions.task.wording)
     module = make(_searched(lambda: retriever(corpus, index, questions, retrieved), run if replay else None))
-    folder = run or _default_folder(module, questions, model, seed, method)
+    folder = run or _default_folder(module, questions, lm, seed, how.method)
     done = evaluate(
-        module, questions, lm=model, run=folder, concurrency=concurrency, reuse=reuse or (), replay=replay, seed=seed,
-        name=method,
+        module, questions, lm=lm, run=folder, concurrency=concurrency, reuse=reuse or (), replay=replay,
+        repeats=repeats, seed=seed, name=how.method,
     )  # fmt: skip
-    show(*report(done), f"run: {folder}")
+    show(*report(done))
+    if html:
+        write_page(done)
+    show(f"run: {folder}")
     if done.errors:
-        say(f"{done.errors} of {len(questions)} questions ended in an error; the same command asks them again")
+        say(f"{done.errors} of {len(done.rows)} questions ended in an error; the same command asks them again")
         raise typer.Exit(1)
 
 

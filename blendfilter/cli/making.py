@@ -12,52 +12,86 @@ from blendfilter.errors import BadArgument, BadData, EmptyData
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import dspy
+
+    from blendfilter.cli.options import HowToAnswer, WhichModel
     from blendfilter.files import Row
     from blendfilter.lm.model import ConnectedLM
+    from blendfilter.prompting import Prompts
     from blendfilter.records import Passage
     from blendfilter.retrieval.base import Retriever
 
 
-def connect(
-    lm: str | None, api_base: str | None, endpoint: str, temperature: float, top_p: float | None,
-    thinking: bool | None, reasoning: str | None, label: str,
-) -> ConnectedLM:  # fmt: skip
+def connect(model: WhichModel) -> ConnectedLM:
     from blendfilter.lm.connect import connect
 
-    if lm is None:
-        if api_base is not None:
-            raise BadArgument(f"which model at {api_base}? name it with --lm")
+    if model.lm is None:
+        if model.api_base is not None:
+            raise BadArgument(f"which model at {model.api_base}? name it with --lm")
         say("no --lm: the offline reader answers, which shows the pipeline, not its quality")
     return connect(
-        lm or "offline", api_base=api_base, endpoint=endpoint, temperature=temperature, top_p=top_p,  # type: ignore[arg-type]
-        thinking=thinking, reasoning=reasoning, label=label,
+        model.lm or "offline", api_base=model.api_base, endpoint=model.endpoint, temperature=model.temperature,  # type: ignore[arg-type]
+        top_p=model.top_p, thinking=model.thinking, reasoning=model.reasoning, label=model.label,
     )  # fmt: skip
 
 
-def maker(
-    name: str, k: int, wording: str, without: str | None, prompts: Path | None
-) -> Callable[[Retriever | None], Any]:
+OF_ONE_METHOD = ("without", "filter", "filter_union", "hops", "style", "iterations", "samples")
+"""Options that some methods take, by the name of the argument."""
+
+
+def maker(how: HowToAnswer, wording: str) -> Callable[[Retriever | None], Any]:
     """What makes the method of its retriever; what is wrong with it is said now, before a corpus is indexed."""
-    from blendfilter.modules.methods import make_method
+    from blendfilter.filters.base import Filter
+    from blendfilter.modules.methods import METHODS, make_method, methods_taking
     from blendfilter.prompting import Prompts
     from blendfilter.retrieval.callables import as_retriever
 
-    if ":" in name:
-        if without or prompts:
-            raise BadArgument(f"--without and --prompts are for our own methods; {name} brings its own prompts")
+    own = ":" in how.method
+    if own and (how.without or how.prompts):
+        raise BadArgument(f"--without and --prompts are for our own methods; {how.method} brings its own prompts")
+    if ":" in how.method + (how.filter or ""):
         sys.path.insert(0, "")  # a class of one's own is looked for in the folder one stands in
-        return lambda retriever: make_method(name, retriever, k=k)
-    dropped = [part.strip() for part in without.split(",") if part.strip()] if without else []
-    if dropped and name != "blendfilter":
-        raise BadArgument(f"--without is for blendfilter; {name} has one query at most")
-    more = {"without": dropped} if name == "blendfilter" else {}
-    templates = Prompts(prompts) if prompts else None
+    more = how.given(*OF_ONE_METHOD)
+    for argument in more:
+        # A class of one's own says itself whether it takes a filter; an unknown method is told as one.
+        takers = methods_taking(argument)
+        if how.method not in takers and (how.method in METHODS or (own and argument != "filter")):
+            raise _not_taken(argument, "", takers, how.method)
+    templates = Prompts(how.prompts) if how.prompts else None
+    more["filter"] = select = _filter(how, wording, templates)
+    shared = {} if own else {"task": wording, "prompts": templates}
 
     def make(retriever: Retriever | None) -> Any:
-        return make_method(name, retriever, k=k, task=wording, prompts=templates, **more)
+        return make_method(how.method, retriever, k=how.k, **shared, **more)
 
-    make(as_retriever(lambda query, k: []))
+    if not own:
+        make(as_retriever(lambda query, k: []))
+    if isinstance(select, Filter):
+        select.prepare()
     return make
+
+
+def _filter(how: HowToAnswer, wording: str, prompts: Prompts | None) -> dspy.Module | None:
+    """The filter that was asked for; None: the method's own."""
+    from blendfilter.filters.named import FILTERS, filters_taking, make_filter
+
+    asked = {
+        argument.removeprefix("filter_"): value
+        for argument, value in how.given("filter_n", "filter_by", "filter_model").items()
+    }
+    for argument in asked:
+        takers = filters_taking(argument)
+        if how.filter is None:
+            raise BadArgument(f"--filter-{argument} goes with a filter: add --filter {' or --filter '.join(takers)}")
+        if how.filter in FILTERS and how.filter not in takers:
+            raise _not_taken(f"filter_{argument}", "the filters ", takers, how.filter)
+    return None if how.filter is None else make_filter(how.filter, wording=wording, prompts=prompts, **asked)
+
+
+def _not_taken(argument: str, kind: str, takers: list[str], name: str) -> BadArgument:
+    *others, last = takers
+    listed = f"{', '.join(others)} and {last}" if others else last
+    return BadArgument(f"--{argument.replace('_', '-')} is for {kind}{listed}; {name} does not take it")
 
 
 def retriever(

@@ -1,14 +1,26 @@
-"""The options that several commands share, each with the words that `--help` teaches it in."""
+"""The options that several commands share, each with the words that `--help` teaches it in.
+
+`HowToAnswer` and `WhichModel` are groups of them: a command that takes one as a parameter, under `@spread`, has all
+their options.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 Method = Annotated[
-    str, typer.Option(help="direct, cot, direct-retrieval, cot-retrieval, blendfilter, or package:Class of your own.")
+    str,
+    typer.Option(
+        help="direct, cot (no passages); direct-retrieval, cot-retrieval, blendfilter, react, self-ask, iter-retgen, "
+        "self-consistency; or package:Class of your own."
+    ),
 ]
 Lm = Annotated[
     str | None,
@@ -49,3 +61,91 @@ Retrieved = Annotated[
 K = Annotated[int, typer.Option("--k", "-k", help="Passages per query.")]
 Without = Annotated[str | None, typer.Option(help="Leave a query out: q, q_ex or q_in (commas for several).")]
 PromptsDir = Annotated[Path | None, typer.Option(help="A folder of templates that override ours one by one.")]
+FilterName = Annotated[
+    str | None,
+    typer.Option(
+        help="What is kept of the passages: knowledge (BlendFilter's, asks the model), one-call (the same in one "
+        "call), full, passage, sentence, or package:Class of your own. Without it: what the method itself does."
+    ),
+]
+FilterN = Annotated[int | None, typer.Option(help="How many the filters passage (1) and sentence (3) keep.")]
+FilterBy = Annotated[str | None, typer.Option(help="How they score: bm25 (the default), embedding or cross-encoder.")]
+FilterModel = Annotated[
+    str | None, typer.Option(help="The encoder or cross-encoder they score by: a folder, or a name on the hub.")
+]
+FilterUnion = Annotated[
+    bool, typer.Option("--filter-union", help="blendfilter: filter its three lists together, in one go; fewer calls.")
+]
+Hops = Annotated[int | None, typer.Option(help="react, self-ask: searches at most (5).")]
+Style = Annotated[str | None, typer.Option(help="react: lineage (the default) or thought-action.")]
+Iterations = Annotated[int | None, typer.Option(help="iter-retgen: rounds of retrieval and reasoning (2).")]
+Samples = Annotated[int | None, typer.Option(help="self-consistency: reasonings that vote (10).")]
+
+
+@dataclass(frozen=True)
+class HowToAnswer:
+    """The method and what shapes it. What is None was not asked for: the method's own default holds."""
+
+    method: Method = "blendfilter"
+    k: K = 5
+    without: Without = None
+    filter: FilterName = None
+    filter_n: FilterN = None
+    filter_by: FilterBy = None
+    filter_model: FilterModel = None
+    filter_union: FilterUnion = False
+    hops: Hops = None
+    style: Style = None
+    iterations: Iterations = None
+    samples: Samples = None
+    prompts: PromptsDir = None
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Those of these options that were given, by name."""
+        said = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in said.items() if value is not None and value is not False and value != ""}
+
+
+@dataclass(frozen=True)
+class WhichModel:
+    """The model and how it is asked."""
+
+    lm: Lm = None
+    api_base: ApiBase = None
+    endpoint: Endpoint = "chat"
+    temperature: Temperature = 0.0
+    top_p: TopP = None
+    thinking: Thinking = None
+    reasoning: Reasoning = None
+    label: Label = ""
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """`command`, whose parameters that are groups of options are taken option by option."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    taken: list[inspect.Parameter] = []
+    for each in inspect.signature(command).parameters.values():
+        if each.name in groups:
+            taken.extend(_options(groups[each.name]))
+        else:
+            taken.append(each.replace(annotation=hints[each.name], kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def spreading(**given: Any) -> None:
+        for name, kind in groups.items():
+            given[name] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
+        command(**given)
+
+    spreading.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+    spreading.__annotations__ = {each.name: each.annotation for each in taken}
+    return spreading
+
+
+def _options(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(each.name, keyword, default=each.default, annotation=hints[each.name])
+        for each in fields(group)
+    ]

@@ -1,25 +1,45 @@
-"""`blendfilter report`: what a run shows."""
+"""`blendfilter report`: what a run shows, as text and as a page."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from blendfilter.cli.app import app
-from blendfilter.cli.console import show
+from blendfilter.cli.console import say, show
+
+if TYPE_CHECKING:
+    from blendfilter.evaluation.run import Run
 
 
 @app.command(name="report")
 def report_command(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="A run's folder; more runs over the same questions stand beside it on the page."),
+    ],
+    html: Annotated[bool, typer.Option(help="Write the page, report.html, into the (first) run's folder.")] = True,
 ) -> None:
-    """Show a run: scores with intervals, retrieval per query, losses, events, the ledger.
+    """Show a run: scores with intervals, retrieval per query, losses, events, the ledger; every question on a page.
 
-    Example: blendfilter report runs/blendfilter
+    Example: blendfilter report runs/blendfilter runs/direct-retrieval
     """
     from blendfilter.evaluation.report import report
     from blendfilter.evaluation.run import Run
 
-    show(*report(Run(run)))
+    first, *others = (Run(run) for run in runs)
+    show(*report(first))
+    if html:
+        write_page(first, others)
+
+
+def write_page(run: Run, others: list[Run] | None = None) -> None:
+    """Write a run's page and say where it is. A folder that cannot be written to is a notice, not a failed command."""
+    try:
+        path = run.html(*(others or []))
+    except OSError as error:
+        say(f"no page was written: {error}")
+    else:
+        show(f"page: {path}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ from blendfilter.journal import write_all
 RUN = "run.json"
 PREDICTIONS = "predictions.jsonl"
 METRICS = "metrics.json"
+REPORT = "report.html"
 _MEND = {
     RUN: "restore it, or give the run another folder",
     METRICS: "run the same command again, and it is made anew",
 }
+_REMAKE = "make it again (blendfilter rescore)"
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -28,6 +30,11 @@ def write_json(path: Path, value: Any) -> None:
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """`rows` as JSON lines, by a temporary file and a rename."""
     _replace(path, b"".join(map(line_of, rows)))
+
+
+def write_text(path: Path, text: str) -> None:
+    """`text`, by a temporary file and a rename; half a character in it becomes an escape."""
+    _replace(path, text.encode("utf-8", "backslashreplace"))
 
 
 def line_of(row: Mapping[str, Any]) -> bytes:
@@ -42,17 +49,21 @@ def read_json(path: Path, *needs: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise MissingFile(f"no run there: {path} is missing; name a folder that an evaluation made") from error
     except ValueError as error:
-        raise BadData(f"{path}: not JSON ({error}); {_MEND[path.name]}") from error
+        raise BadData(f"{path}: not JSON ({error}); {_MEND.get(path.name, _REMAKE)}") from error
     if not isinstance(value, dict) or not value.keys() >= set(needs):
-        raise BadData(f"{path}: not a run's (it should hold {', '.join(needs)}); {_MEND[path.name]}")
+        raise BadData(f"{path}: not a run's (it should hold {', '.join(needs)}); {_MEND.get(path.name, _REMAKE)}")
     return value
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a rows file; a torn last line is left out, an absent file has none."""
+    return list(iterate_rows(path))
+
+
+def iterate_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The same, one at a time."""
     if not path.is_file():
-        return []
-    rows = []
+        return
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -64,13 +75,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             except ValueError as error:
                 what = f"{path}, line {number}: not a row of predictions"
                 raise BadData(f"{what}; delete the file and run again, its rows are made again") from error
-            rows.append(row)
-    return rows
+            yield row
 
 
 def stale(folder: Path) -> list[Path]:
     """Temporary files that a killed sitting left; no reader ever looks at them."""
-    return [path for name in (RUN, PREDICTIONS, METRICS) for path in folder.glob(f".{name}.*.tmp")]
+    return [path for name in (RUN, PREDICTIONS, METRICS, REPORT) for path in folder.glob(f".{name}.*.tmp")]
 
 
 class Appender:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from blendfilter.evaluation.ledger import Entry, ledger
-from blendfilter.journal import FILE, Journal
+from blendfilter.evaluation.known import Known
+from blendfilter.evaluation.ledger import Entry
+from blendfilter.evaluation.page.pictures import LOSS_WORDS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,13 +17,7 @@ if TYPE_CHECKING:
     from blendfilter.evaluation.run import Run
 
 OFFLINE = "The offline reader answered: this shows the pipeline, not the quality of a method or a model."
-_LOSS_WORDS = {
-    "not_retrieved": "gold not retrieved",
-    "filtered_away": "retrieved and filtered away",
-    "answered_wrong": "kept and answered wrong",
-    "right": "right",
-    "right_without_gold": "right without gold",
-}
+PARTIAL = "Partial: the figures are over the questions answered so far, and will change."
 _VARIANT_WORDS = {"union": "all together", "kept": "kept for the answer"}
 
 
@@ -37,21 +33,39 @@ def report_text(run: Run, width: int = 100) -> str:
 
 
 def report(run: Run) -> list[RenderableType]:
-    """The report's parts, for a rich console."""
-    metrics = run.metrics
-    parts: list[RenderableType] = [metrics["signature"]]
+    """The report's parts, for a rich console; of an unfinished run, what is known so far, and that it is that."""
+    known = Known(run)
+    parts: list[RenderableType] = [known.headline]
     if run.offline:
         parts.append(OFFLINE)
-    parts.append(_scores(metrics))
-    if metrics["retrieval"]:
-        parts.append(_retrieval(metrics["retrieval"]))
-    parts.append(_losses(metrics["losses"], metrics["n"], sum(bool(row["gold_titles"]) for row in run.rows)))
-    parts.append(_flags(metrics["flags"]))
-    with Journal(run.folder / FILE, "replay") as journal:
-        parts.append(_ledger(ledger(run.rows, journal.read), metrics["n"]))
-    if run.errors:
-        parts.append(_errors(run))
+    parts += known.outdated
+    if known.rows:
+        parts += [] if run.finished else [PARTIAL]
+        parts += _figures(known)
     return parts
+
+
+def variant_words(name: str) -> str:
+    """What a retrieval variant is called in reports; a query keeps its own name.
+
+    >>> variant_words("q@15"), variant_words("union"), variant_words("q_ex")
+    ('q alone, 15 passages', 'all together', 'q_ex')
+    """
+    deeper = re.fullmatch(r"q@(\d+)", name)
+    return f"q alone, {deeper[1]} passages" if deeper else _VARIANT_WORDS.get(name, name)
+
+
+def _figures(known: Known) -> Iterator[RenderableType]:
+    metrics, rows = known.metrics, known.rows
+    yield _scores(known)
+    if metrics["retrieval"]:
+        yield _retrieval(known)
+    gold = sum(bool(row["gold_titles"]) for row in rows)
+    yield _losses(metrics["losses"], len(rows), gold, "answers" if known.repeats > 1 else "questions")
+    yield _flags(metrics["flags"])
+    yield _ledger(known.entries, len(rows))
+    if metrics["flags"]["errors"]:
+        yield _errors(known)
 
 
 def _table(title: str, *columns: str) -> Any:
@@ -64,28 +78,41 @@ def _table(title: str, *columns: str) -> Any:
     return table
 
 
-def _scores(metrics: Mapping[str, Any]) -> Any:
-    table = _table(f"Scores over {metrics['n']} questions, in %", "metric", "value", "95 % interval")
-    for name, score in metrics["metrics"].items():
-        table.add_row(name, _percent(score["value"]), f"{_percent(score['low'])} to {_percent(score['high'])}")
+def _scores(known: Known) -> Any:
+    metrics, several = known.metrics, known.repeats > 1
+    over = f"{metrics['n']} questions" + (f", {known.repeats} answers each" if several else "")
+    columns = ("metric", "value", "95 % interval", *(["between repeats"] if several else []))
+    table = _table(f"Scores over {over}, in %", *columns)
+    scores = dict(metrics["metrics"]) | {told.metric: vars(told) for told in known.rescored}
+    for name, score in scores.items():
+        spread = score.get("between_repeats")
+        told = [_percent(spread) if spread is not None else "-"] if several else []
+        table.add_row(name, _percent(score["value"]), f"{_percent(score['low'])} to {_percent(score['high'])}", *told)
     return table
 
 
-def _retrieval(variants: Mapping[str, Mapping[str, float]]) -> Any:
+def _retrieval(known: Known) -> Any:
     table = _table("Gold titles, in %", "query", "recall", "precision", "S-precision")
-    for name, scores in variants.items():
-        table.add_row(_VARIANT_WORDS.get(name, name), *(_percent(value) for value in scores.values()))
+    every = sum(bool(row["gold_titles"] or row.get("retrieval")) for row in known.rows)
+    partly = []
+    for name, scores in known.metrics["retrieval"].items():
+        measures = (_percent(scores[measure]) for measure in ("recall", "precision", "s_precision"))
+        table.add_row(variant_words(name), *measures)
+        if scores.get("n", every) < every:
+            partly.append(f"{variant_words(name)} {scores['n']}")
+    if partly:
+        table.caption = f"over the questions that have the query: {', '.join(partly)}"
     return table
 
 
-def _losses(losses: Mapping[str, int], n: int, known: int) -> Any:
+def _losses(losses: Mapping[str, int], n: int, known: int, counted: str) -> Any:
     if not known:
         return "No gold titles are known: where questions are lost cannot be told.\n"
-    table = _table("Where questions are lost", "", "questions", "%")
+    table = _table("Where questions are lost", "", counted, "%")
     if known < n:
         table.caption = f"gold titles are known for {known} of {n}; the others count as kept"
     for name, count in losses.items():
-        table.add_row(_LOSS_WORDS[name], str(count), _percent(count / n))
+        table.add_row(LOSS_WORDS[name], str(count), _percent(count / n))
     return table
 
 
@@ -113,9 +140,10 @@ def _ledger(entries: Mapping[str, Entry], n: int) -> Any:
     return table
 
 
-def _errors(run: Run) -> Any:
-    table = _table(f"Errors ({run.errors}); the same command again asks these questions again", "question", "stage", "")
-    failed = [row for row in run.rows if row["error"]]
+def _errors(known: Known) -> Any:
+    failed = [row for row in known.rows if row["error"]]
+    title = f"Errors ({known.metrics['flags']['errors']}); the same command again asks these questions again"
+    table = _table(title, "question", "stage", "")
     for row in failed[:10]:
         table.add_row(row["id"], row["error"]["stage"] or "-", f"{row['error']['kind']}: {row['error']['message']}")
     if len(failed) > 10:

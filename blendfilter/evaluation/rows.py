@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from blendfilter.context import CallNote, calls_of
@@ -24,8 +25,16 @@ _PLACES = re.compile(r" at 0x[0-9a-fA-F]+")  # where an object lay in memory, in
 """Decimals of every stored figure."""
 
 
-def answered(task: Task, question: Question, prediction: Any, notes: Sequence[CallNote]) -> Row:
+def answered(
+    task: Task,
+    question: Question,
+    prediction: Any,
+    notes: Sequence[CallNote],
+    beside: Mapping[str, Sequence[Passage]] = MappingProxyType({}),
+) -> Row:
     """The row of a question that was answered, by whatever module: it must give `answer`, the rest is read if there.
+
+    `beside` are passages that the method never saw, by name: what they would have brought stands beside its union.
 
     Raises:
         BadArgument: there is no `answer`, or knowledge that cannot be read as passages.
@@ -46,7 +55,7 @@ def answered(task: Task, question: Question, prediction: Any, notes: Sequence[Ca
         "branches": {name: _branch(branch) for name, branch in branches.items()},
         "knowledge": [passage.id for passage in knowledge],
         **_spans(knowledge),
-        "retrieval": _retrieval(question, branches, retrieved, knowledge),
+        "retrieval": _retrieval(question, branches, retrieved, knowledge, beside),
         "loss": loss(
             LossCase(correct, _titles(retrieved), _titles(knowledge), question.evidence or (question.gold_titles,))
         ),
@@ -104,12 +113,16 @@ def _spans(passages: Iterable[Passage]) -> Row:
 
 
 def _retrieval(
-    question: Question, branches: Mapping[str, Any], retrieved: Sequence[Passage], knowledge: Sequence[Passage]
+    question: Question,
+    branches: Mapping[str, Any],
+    retrieved: Sequence[Passage],
+    knowledge: Sequence[Passage],
+    beside: Mapping[str, Sequence[Passage]],
 ) -> dict[str, dict[str, float]]:
     """Recall, precision, S-precision per query, of their union and of what was kept; nothing where gold is unknown."""
     sets: dict[str, Iterable[Passage]] = {name: branch.retrieved for name, branch in branches.items()}
     if branches or knowledge:
-        sets |= {"union": retrieved, "kept": knowledge}
+        sets |= {"union": retrieved, **beside, "kept": knowledge}
     measured = {name: retrieval(_titles(passages), question) for name, passages in sets.items()}
     return {
         name: {key: round(value, DIGITS) for key, value in scores._asdict().items()}

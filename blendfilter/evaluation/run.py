@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,13 @@ from blendfilter.errors import BadArgument, MissingExtra, MissingFile
 from blendfilter.evaluation.comparison import Comparison, compare_predictions
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, read_json, read_rows
 from blendfilter.evaluation.losses import LOSSES
+from blendfilter.evaluation.recipes import differing
+from blendfilter.evaluation.repeats import repeats_in
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from blendfilter.evaluation.rescoring import Rescored
 
 
 class Run:
@@ -47,16 +50,18 @@ class Run:
     def metrics(self) -> dict[str, Any]:
         """`metrics.json`."""
         if not self.finished:
-            done = len(read_rows(self.folder / PREDICTIONS))
+            done, repeats = len(read_rows(self.folder / PREDICTIONS)), repeats_in(self.settings)
+            asked = self.settings["data"]["n"] * repeats
+            what = f"questions are answered ({repeats} times each)" if repeats > 1 else "questions are answered"
             raise MissingFile(
-                f"{self.folder} is not finished: {done} of {self.settings['data']['n']} questions are answered; "
+                f"{self.folder} is not finished: {done} of {asked} {what}, {asked - done} missing; "
                 "run the same command again to go on"
             )
         return read_json(self.folder / METRICS, "metrics", "flags", "losses", "signature")
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """A dictionary a question, in question order."""
+        """A dictionary an answer, in question order, repeat by repeat."""
         _ = self.metrics  # says so where the run is not finished
         return read_rows(self.folder / PREDICTIONS)
 
@@ -67,7 +72,7 @@ class Run:
 
     @property
     def errors(self) -> int:
-        """How many questions ended in an error."""
+        """How many answers ended in an error."""
         return int(self.metrics["flags"]["errors"])
 
     def losses(self) -> dict[str, int]:
@@ -75,7 +80,7 @@ class Run:
         return {name: self.metrics["losses"][name] for name in LOSSES}
 
     def frame(self) -> pd.DataFrame:
-        """A pandas frame, a row a question, indexed by id.
+        """A pandas frame, a row an answer, indexed by id (and by repeat, where there are several).
 
         Raises:
             MissingExtra: pandas is not installed.
@@ -84,7 +89,13 @@ class Run:
             import pandas as pd
         except ImportError as error:
             raise MissingExtra("frame() wants pandas: pip install pandas") from error
-        return pd.DataFrame(self.rows).set_index("id")
+        return pd.DataFrame(self.rows).set_index(["id", "repeat"] if repeats_in(self.settings) > 1 else "id")
+
+    def rescore(self, metric: str, **options: Any) -> Rescored:
+        """This run by another metric (`cover-em`, `llm-judge` with `lm=`, …), kept in its folder: see `rescoring`."""
+        from blendfilter.evaluation.rescoring import rescore
+
+        return rescore(self, metric, **options)
 
     def report(self) -> str:
         """The text report, as `blendfilter report` prints it."""
@@ -92,34 +103,67 @@ class Run:
 
         return report_text(self)
 
+    def html(self, *others: Run | str | Path, path: str | Path | None = None) -> Path:
+        """Write the report as a page, `report.html` in the run's folder or at `path`, and return where it is.
+
+        `others` are runs over the same questions, shown beside this one. The page needs nothing but itself; a run of
+        more than 1,000 answers gets a folder of pages beside it.
+        """
+        from blendfilter.evaluation.page.page import write_report
+
+        beside = [run if isinstance(run, Run) else Run(run) for run in others]
+        return write_report(self, beside, None if path is None else Path(path))
+
     def __repr__(self) -> str:
         return f"<run {self.name}: {self.metrics['signature'] if self.finished else 'not finished'}>"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.report())}</pre>"
+        from blendfilter.evaluation.page.card import card
+
+        return card(self)
 
 
-def compare(*runs: Run | str | Path, metrics: list[str] | None = None, seed: int = 0) -> Comparison:
-    """Runs over the same questions, each against the first: paired bootstrap, exact McNemar.
+def compare(
+    *runs: Run | str | Path, metrics: list[str] | None = None, seed: int = 0, against: str | Path | None = None
+) -> Comparison:
+    """Runs over the same questions, each against the first or `against` (a name or a folder among them).
+
+    Paired bootstrap, exact McNemar. `metrics` may be rescored ones, where every run was given them.
 
     Raises:
-        RunMismatch: other questions or another task. BadArgument: fewer than two runs.
+        RunMismatch: other questions, golden answers or another task. BadArgument: fewer than two runs. MissingFile: a
+        run that is not finished, or was never rescored. UnknownName: no such metric or run.
     """
     opened = [run if isinstance(run, Run) else Run(run) for run in runs]
     if len(opened) < 2:
         raise BadArgument(f"compare wants at least two runs, got {len(opened)}")
     shared = metrics or list(opened[0].settings["metrics"])
-    labelled = _labelled(opened)
+    named = labelled(opened)
+    baseline = None if against is None else _label_of(str(against), named)
+    tables = {label: run.rows for label, run in named.items()}
+    judged: list[str] = []
+    if any(metric not in rows[0] for rows in tables.values() for metric in shared if rows):
+        from blendfilter.evaluation.rescoring import with_rescored
+
+        tables, judged = with_rescored(named, shared)
     return compare_predictions(
-        {label: run.rows for label, run in labelled.items()},
+        tables,
         metrics=shared,
         seed=seed,
+        against=baseline,
         p_values=not any(run.offline for run in opened),
-        tasks={label: run.settings["task"] for label, run in labelled.items()},
+        tasks={label: run.settings["task"] for label, run in named.items()},
+        also=[*differing({label: run.record for label, run in named.items()}), *judged],
     )
 
 
-def _labelled(runs: list[Run]) -> Mapping[str, Run]:
+def _label_of(name: str, named: Mapping[str, Run]) -> str:
+    """The label of a run that is named by it, or by its folder."""
+    folders = (label for label, run in named.items() if run.folder.resolve() == Path(name).resolve())
+    return name if name in named else next(folders, name)
+
+
+def labelled(runs: list[Run]) -> Mapping[str, Run]:
     """Runs by their names; runs of one name (or the same folder twice) are told apart by number."""
     labels: dict[str, Run] = {}
     for number, run in enumerate(runs, 1):

@@ -3,31 +3,29 @@
 A question's calls go out oldest question first through one gate, so that `concurrency` bounds the calls in flight in
 the whole run. A question that fails is a row with its error; the run goes on. What makes every question fail alike (a
 server that is not there, a refused key, a replay miss) stops the run at once, with everything answered so far kept.
+
+With `repeats` every question is answered so many times, for servers vary even at temperature 0. The first answer's
+calls are those of a run without repeats; searches are made once. A run may be given more repeats later, never fewer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import functools
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import dspy
 
-from blendfilter.context import CARRIED, JOURNAL, NOTES, ORDER, QUESTION, Asker, CallNote, setting
 from blendfilter.errors import AskedWrong, BadArgument, EmptyData, ServerRefused
 from blendfilter.evaluation.files import (
     METRICS,
     PREDICTIONS,
     RUN,
-    Appender,
-    line_of,
     read_json,
     read_rows,
     stale,
@@ -36,17 +34,16 @@ from blendfilter.evaluation.files import (
 )
 from blendfilter.evaluation.ledger import ledger
 from blendfilter.evaluation.progress import Progress, progress_for
-from blendfilter.evaluation.rows import Row, answered, failed
+from blendfilter.evaluation.repeats import repeat_of, repeats_in
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.settings import check_leak, check_prompts, check_same, settings_of, versions
+from blendfilter.evaluation.sitting import Sitting
 from blendfilter.evaluation.summary import summarise
 from blendfilter.journal import FILE, Journal, Mode
 from blendfilter.lm import bridge
 from blendfilter.lm.connect import connect
 from blendfilter.lm.gate import Gate
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.modules.base import Method
-from blendfilter.records import Question
 from blendfilter.tasks.base import Questions
 
 logger = logging.getLogger(__name__)
@@ -71,6 +68,7 @@ async def aevaluate(method: dspy.Module, questions: Questions | Sequence[Any], *
         concurrency: model calls in flight in the whole run.
         reuse: other run folders whose journaled calls may be used.
         replay: answer from the run's journal alone; a call it does not hold is an error.
+        repeats: how many times each question is answered; a finished run may be given more.
         seed: of the bootstrap intervals.
         progress: a `Progress`, or False for none.
         name: what the run's record calls the method.
@@ -94,6 +92,7 @@ async def _evaluate(
     concurrency: int = CONCURRENCY,
     reuse: Iterable[str | Path] = (),
     replay: bool = False,
+    repeats: int = 1,
     seed: int = 0,
     progress: Progress | bool = True,
     name: str | None = None,
@@ -103,7 +102,9 @@ async def _evaluate(
     check_leak(method, questions)
     check_prompts(method)
     method = _with_own_models(method)
-    settings = settings_of(method, questions, model, seed=seed, name=name)
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        raise BadArgument(f"repeats is {repeats!r}: every question is answered once or more, give 1 or a larger number")
+    settings = settings_of(method, questions, model, seed=seed, name=name, repeats=repeats)
     if run is None and replay:
         raise BadArgument("a replay needs the run's folder: run=…")
     if replay:
@@ -112,22 +113,22 @@ async def _evaluate(
         raise BadArgument(f"seed is {seed}: give 0 or a positive whole number")
     folder = Path(run) if run is not None else Path(tempfile.mkdtemp(prefix="blendfilter-run-"))
     gate = Gate(concurrency)
-    _check_folder(folder, settings)
+    _check_folder(folder, settings, replay)
     with ExitStack() as stack:
         mode: Mode = "replay" if replay else "auto"
         journal = stack.enter_context(Journal(folder / FILE, mode, reuse, exclusive=True))
-        _check_folder(folder, settings)  # once more, now that nobody else can write
+        _check_folder(folder, settings, replay)  # once more, now that nobody else can write
         fresh = not (folder / RUN).is_file()
         for left in stale(folder):
             left.unlink(missing_ok=True)
         if not replay:
-            _write_record(folder, settings, model, concurrency)
+            _write_record(folder, settings, model, concurrency, [question.id for question in questions])
         for predictor in method.predictors():
             predictor.lm = predictor.lm and predictor.lm.with_journal(journal, gate)
         window = 2 * concurrency
         pool = ThreadPoolExecutor(window, thread_name_prefix="blendfilter-method")
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # waiting here would stop the loop it needs
-        sitting = _Sitting(method, questions, model.with_journal(journal, gate), journal, pool)
+        sitting = Sitting(method, questions, model.with_journal(journal, gate), journal, pool, repeats)
         shown = progress_for(list(questions.task.metrics), bool(progress)) if isinstance(progress, bool) else progress
         try:
             rows = await sitting.rows(folder, replay=replay, window=window, progress=shown)
@@ -136,109 +137,13 @@ async def _evaluate(
                 _forget(folder, journal)
             if isinstance(error, ServerRefused) and (done := len(read_rows(folder / PREDICTIONS))):
                 raise ServerRefused(
-                    f"{error} ({done} of {len(questions)} questions are answered; the same command goes on there)"
+                    f"{error} ({done} of {len(sitting.turns)} questions are answered; the same command goes on there)"
                 ) from error
             raise
         write_rows(folder / PREDICTIONS, rows)
         metrics = summarise(rows, settings=settings, entries=ledger(rows, journal.read), seed=seed)
         write_json(folder / METRICS, metrics)
     return Run(folder)
-
-
-class _Sitting:
-    """One sitting of a run: what is still to be answered, answered."""
-
-    def __init__(
-        self, method: dspy.Module, questions: Questions, lm: ConnectedLM, journal: Journal, pool: Executor
-    ) -> None:
-        self.method, self.questions, self.lm, self.journal = method, questions, lm, journal
-        # Synchronous methods wait in threads of their own: searches and models must find theirs free.
-        self.pool = pool
-
-    async def rows(self, folder: Path, *, replay: bool, window: int, progress: Progress) -> list[Row]:
-        """Every question's row in question order, at most `window` questions under work at a time."""
-        done = {} if replay else self._kept(folder)
-        if not replay and len(done) < len(self.questions):
-            (folder / METRICS).unlink(missing_ok=True)  # an earlier sitting's: it would not fit the rows
-        appender = None if replay else Appender(folder / PREDICTIONS, done.values())
-        progress.start(len(self.questions), len(done))
-        places = asyncio.Semaphore(window)
-        # Oldest question first; but the last ones share a rank, so that they go through their stages side by side and
-        # the end of a run keeps its calls in flight.
-        last_rank = len(self.questions) - window // 2
-
-        def finished(row: Row) -> None:
-            if appender is not None:
-                appender.add(row)
-            done[row["id"]] = row
-            progress.advance(row, self._tokens(row))
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for order, question in enumerate(self.questions):
-                    if question.id not in done:
-                        await places.acquire()
-                        group.create_task(self._one(min(order, last_rank), question, finished, places))
-        except BaseExceptionGroup as several:
-            raise _first(several) from None
-        finally:
-            progress.stop()
-            if appender is not None:
-                appender.close()
-        return [done[question.id] for question in self.questions]
-
-    def _kept(self, folder: Path) -> dict[str, Row]:
-        """The rows of earlier sittings; a question that ended in an error is asked again."""
-        ids = {question.id for question in self.questions}
-        rows = {row["id"]: row for row in read_rows(folder / PREDICTIONS) if row["error"] is None and row["id"] in ids}
-        # A row whose calls the journal does not hold (it was cut or exchanged) would leave the ledger wrong.
-        return {name: row for name, row in rows.items() if all(key in self.journal for _, key in row["calls"])}
-
-    async def _one(
-        self, order: int, question: Question, finished: Callable[[Row], None], places: asyncio.Semaphore
-    ) -> None:
-        notes: list[CallNote] = []
-        task = self.questions.task
-        try:
-            with (
-                setting(QUESTION, question.id),
-                setting(ORDER, order),
-                setting(NOTES, notes),
-                setting(JOURNAL, self.journal),
-                # A fresh trace and no history: what DSPy remembers of a call would grow with the run.
-                dspy.context(
-                    lm=self.lm,
-                    trace=[],
-                    disable_history=True,
-                    **{CARRIED: Asker(question.id, order, notes, self.journal)},
-                ),
-            ):
-                prediction = await self._asked(question.question)
-                row = answered(task, question, prediction, self._told(notes))
-                line_of(row)  # what JSON cannot hold is this question's error, not the run's
-        except AskedWrong:
-            raise
-        except Exception as error:  # whatever a method raises is that question's error, and is shown
-            logger.debug("question %s failed", question.id, exc_info=True)
-            row = failed(task, question, error, self._told(notes))
-        finally:
-            places.release()
-        finished(row)
-
-    async def _asked(self, question: str) -> Any:
-        """The method's prediction: awaited where it can be, in a worker thread where it is synchronous."""
-        if hasattr(self.method, "aforward"):
-            return await self.method.acall(question=question)
-        call = functools.partial(contextvars.copy_context().run, self.method, question=question)
-        return await asyncio.get_running_loop().run_in_executor(self.pool, call)
-
-    def _told(self, notes: list[CallNote]) -> list[CallNote]:
-        """The calls in plan order; a module that is not ours has no plan, and may call side by side: sorted."""
-        return notes if isinstance(self.method, Method) else sorted(notes)
-
-    def _tokens(self, row: Row) -> int:
-        records = (self.journal.read(key) for _, key in row["calls"])
-        return sum((each.get("tokens_in") or 0) + (each.get("tokens_out") or 0) for each in records if each)
 
 
 def _with_own_models(method: dspy.Module) -> dspy.Module:
@@ -268,20 +173,34 @@ def _model(lm: dspy.BaseLM | str | None) -> ConnectedLM:
     return connect(chosen)
 
 
-def _check_folder(folder: Path, settings: dict[str, Any]) -> None:
+def _check_folder(folder: Path, settings: dict[str, Any], replay: bool) -> None:
     path = folder / RUN
     if path.is_file():
-        check_same(read_json(path, "settings")["settings"], settings, str(folder))
+        stored = read_json(path, "settings")["settings"]
+        check_same(stored, settings, str(folder), repeats=_repeats(folder, stored, settings, replay))
     elif folder.exists() and not folder.is_dir():
         raise BadArgument(f"{folder} is a file, not a folder: name a folder for this run")
     elif folder.is_dir() and {item for item in folder.iterdir() if item.name != FILE} - set(stale(folder)):
         raise BadArgument(f"{folder} is not empty and holds no run: name a new folder for this one")
 
 
-def _write_record(folder: Path, settings: dict[str, Any], lm: ConnectedLM, concurrency: int) -> None:
-    """`run.json`: settings stay as first asked; notes are those of the last sitting."""
-    notes = {"address": lm.address, "concurrency": concurrency}
-    write_json(folder / RUN, {"settings": settings, "notes": notes, "versions": versions()})
+def _repeats(folder: Path, stored: dict[str, Any], asked: dict[str, Any], replay: bool) -> int:
+    """How many repeats a folder is bound to: those of its settings, or fewer where the others were never answered.
+
+    A sitting that found no server must not bind the run to the repeats that it asked for.
+    """
+    known = repeats_in(stored)
+    if replay or known <= repeats_in(asked):
+        return known
+    return max(map(repeat_of, read_rows(folder / PREDICTIONS)), default=1)
+
+
+def _write_record(
+    folder: Path, settings: dict[str, Any], lm: ConnectedLM, concurrency: int, asked: Sequence[str]
+) -> None:
+    """`run.json`: settings stay as first asked (more repeats apart); notes are those of the last sitting."""
+    notes = {"address": lm.address, "concurrency": concurrency, "questions": asked}
+    write_json(folder / RUN, {"settings": settings, "versions": versions(), "notes": notes})
 
 
 def _forget(folder: Path, journal: Journal) -> None:
@@ -291,8 +210,3 @@ def _forget(folder: Path, journal: Journal) -> None:
             (folder / name).unlink(missing_ok=True)
         with suppress(OSError):
             folder.rmdir()
-
-
-def _first(several: BaseExceptionGroup[Any]) -> BaseException:
-    first = several.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -16,6 +16,7 @@ import dspy
 import blendfilter
 from blendfilter.asking import Ask
 from blendfilter.errors import Leak, RunMismatch
+from blendfilter.evaluation.repeats import repeats_in
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.base import Method
@@ -28,9 +29,9 @@ _NOT_USERS = ("blendfilter", "dspy", "builtins", "abc", "typing")
 
 
 def settings_of(
-    method: dspy.Module, questions: Questions, lm: ConnectedLM, *, seed: int, name: str | None = None
+    method: dspy.Module, questions: Questions, lm: ConnectedLM, *, seed: int, name: str | None = None, repeats: int = 1
 ) -> dict[str, Any]:
-    """The settings of a run, as JSON."""
+    """The settings of a run, as JSON; `repeats` are named where there are several."""
     return {
         "task": questions.task.name,
         "metrics": list(questions.task.metrics),
@@ -44,6 +45,7 @@ def settings_of(
         "lm": _model(lm) | {"of": own} if (own := own_models(method)) else _model(lm),
         "retrievers": [{"kind": _kind_of(each), "fingerprint": each.fingerprint} for each in retrievers_of(method)],
         "seed": seed,
+        **({"repeats": repeats} if repeats > 1 else {}),
     }
 
 
@@ -167,14 +169,20 @@ def check_prompts(method: dspy.Module) -> None:
 _MADE_UP: Mapping[Any, Any] = {list[str]: ["? | ?"], bool: False}
 
 
-def check_same(stored: Mapping[str, Any], asked: Mapping[str, Any], folder: str) -> None:
-    """Refuse a run folder that other settings made.
+def check_same(stored: Mapping[str, Any], asked: Mapping[str, Any], folder: str, *, repeats: int | None = None) -> None:
+    """Refuse a run folder that other settings made; more repeats than it has (`repeats`) are welcome, fewer are not.
 
     Raises:
         RunMismatch: naming what differs.
     """
     # The same questions under another file name are the same questions: their fingerprint says so.
-    differing = [each for each in _differences(stored, asked) if not each.startswith("data.source ")]
+    differing = [each for each in _differences(stored, asked) if not each.startswith(("data.source ", "repeats was "))]
+    known = repeats_in(stored) if repeats is None else repeats
+    if not differing and repeats_in(asked) < known:
+        raise RunMismatch(
+            f"{folder} holds {known} answers to every question, not {repeats_in(asked)}: "
+            f"ask for {known} repeats or more, or give this run another folder"
+        )
     if differing:
         shown = "; ".join(differing[:3]) + (f"; and {len(differing) - 3} more" if len(differing) > 3 else "")
         raise RunMismatch(

@@ -1,31 +1,35 @@
-"""How sure a number is: bootstrap intervals, paired tests over the same questions, and what a sample could show.
+"""How sure a number is: intervals, paired tests over the same questions, and what a sample could show.
 
-In: one score per question (0/1, or a fraction such as F1), as a sequence. Out: named tuples of plain floats.
-In a pair, `a` is the baseline and `b` what is held against it; every difference is **b - a**, a gain where positive.
+In: one score per question (0/1, or a fraction such as F1), as a sequence; or, where every question was answered several
+times, a sequence of its scores per question. Out: named tuples of plain floats. In a pair, `a` is the baseline and `b`
+what is held against it; every difference is **b - a**, a gain where positive.
 
-Sources: Efron, "Bootstrap Methods: Another Look at the Jackknife" (1979), percentile interval; McNemar, "Note on the
-Sampling Error of the Difference between Correlated Proportions" (1947), in its exact binomial form; Holm, "A Simple
-Sequentially Rejective Multiple Test Procedure" (1979).
+Sources: Efron, "Bootstrap Methods: Another Look at the Jackknife" (1979), percentile interval; Wilson, "Probable
+Inference, the Law of Succession, and Statistical Inference" (1927), the score interval of a share; Davison and Hinkley,
+"Bootstrap Methods and their Application" (1997), section 3.8, two levels; McNemar, "Note on the Sampling Error of the
+Difference between Correlated Proportions" (1947), in its exact binomial form; Holm, "A Simple Sequentially Rejective
+Multiple Test Procedure" (1979). `power.py` has what a sample could show, `resampling.py` the resampling.
 
-The same scores and seed give the same figures in every run: resampled positions are read off the raw words of PCG64,
-whose stream NumPy guarantees across versions (that of `Generator.integers` it does not). Only the order in which a
-processor adds fractions may move the last bits, so round (6 decimals) wherever a figure is stored.
+Differs from the sources: where all scores are alike a bootstrap sees no spread and its interval would have no width;
+the ends then move out as far as Wilson's do at 0 or n of n, ``z^2 / (n + z^2)``, which is about 4 / n.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blendfilter.errors import BadArgument
+from blendfilter.evaluation.power import inside, mcnemar_p
+from blendfilter.evaluation.resampling import RESAMPLES, paired_means, resampled_means
 
-RESAMPLES = 10_000
-_WORDS_AT_ONCE = 1 << 20
-"""Positions drawn in one go: bounds the memory (about 25 MB) and never changes a result."""
+Scores = Sequence[float] | Sequence[Sequence[float]]
+"""One number a question, or one list of numbers a question, as many for each: a number an answer."""
 
 
 class Interval(NamedTuple):
@@ -53,42 +57,77 @@ class McNemar(NamedTuple):
     p: float
 
 
-def bootstrap_interval(
-    values: Sequence[float], *, seed: int, resamples: int = RESAMPLES, level: float = 0.95
-) -> Interval:
-    """The mean of `values` and its percentile bootstrap interval.
+def interval(values: Scores, *, seed: int, resamples: int = RESAMPLES, level: float = 0.95) -> Interval:
+    """The mean and its interval: Wilson's where each score is 0 or 1 (one a question), else the percentile bootstrap.
 
-    Raises `BadArgument` for no values, a value that is not a finite number, `resamples` < 1, `level` outside (0, 1).
+    A resampled share is too narrow where few questions are right, or few wrong; Wilson's interval is not, at any n, and
+    from a few hundred questions on the two are one.
 
-    >>> bootstrap_interval([1, 1, 1], seed=0)
-    Interval(value=1.0, low=1.0, high=1.0)
+    >>> interval([1, 0, 1, 1], seed=0) == wilson_interval(3, 4)
+    True
     """
     scores = _scores(values)
-    means = _resampled_means(scores, seed, resamples)
-    return Interval(float(scores.mean()), *_ends(means, level))
+    if scores.ndim == 1 and bool(np.isin(scores, (0, 1)).all()):
+        return wilson_interval(int(scores.sum()), scores.size, level=level)
+    return bootstrap_interval(values, seed=seed, resamples=resamples, level=level)
 
 
-def paired_bootstrap(
-    a: Sequence[float], b: Sequence[float], *, seed: int, resamples: int = RESAMPLES, level: float = 0.95
-) -> PairedTest:
+def wilson_interval(right: int, n: int, *, level: float = 0.95) -> Interval:
+    """Wilson's score interval of `right` of `n`.
+
+    Raises `BadArgument` unless 0 <= right <= n and n is at least 1.
+
+    >>> [round(end, 3) for end in wilson_interval(0, 20)]
+    [0.0, 0.0, 0.161]
+    """
+    if not 0 <= right <= n or n < 1:
+        raise BadArgument(f"{right} right of {n}: give 0 <= right <= n, n at least 1")
+    z, share = _z(level), right / n
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+    # At 0 and at n of n an end is the share itself; rounding must not carry it past.
+    return Interval(share, max(0.0, middle - half) if right else 0.0, min(1.0, middle + half) if right < n else 1.0)
+
+
+def bootstrap_interval(values: Scores, *, seed: int, resamples: int = RESAMPLES, level: float = 0.95) -> Interval:
+    """The mean of `values` and its percentile bootstrap interval; of two levels where questions have several scores.
+
+    Two levels: questions are drawn, then for each drawn question as many of its scores as it has. Drawing the scores
+    too takes in what another sitting would bring. It counts the spread within questions once more, by 1 - 1/R of it:
+    the interval is never too narrow, and too wide where most of the spread lies there.
+
+    Raises `BadArgument` for no values, a value that is not a finite number, questions with unequal numbers of scores,
+    `resamples` < 1, `level` outside (0, 1).
+
+    >>> bootstrap_interval([0.5, 0.25, 0.5, 0.75], seed=0)
+    Interval(value=0.5, low=0.3125, high=0.6875)
+    """
+    scores = _scores(values)
+    means = resampled_means(scores, seed, resamples)
+    return Interval(float(scores.mean()), *_ends(means, scores, level, (0.0, 1.0)))
+
+
+def paired_bootstrap(a: Scores, b: Scores, *, seed: int, resamples: int = RESAMPLES, level: float = 0.95) -> PairedTest:
     """The mean of b - a over the same questions, with its percentile interval and a two-sided p.
 
     p asks how often a bootstrap mean lies as far from the observed difference as that lies from 0:
     ``(1 + count) / (1 + resamples)``, so never 0. A bootstrap of a few questions knows no spread beyond them; as in any
-    sign-flip test p is therefore never below ``2 / 2**m`` for m questions on which the two differ.
+    sign-flip test p is therefore never below ``2 / 2**m`` for m questions on which the two differ. Where a side has
+    several scores a question, the same questions are drawn for both and each side's scores within them apart.
 
     Raises `BadArgument` as `bootstrap_interval` does, and for sequences of unequal length.
 
     >>> paired_bootstrap([0.5, 1, 0, 0], [0.5, 1, 1, 0], seed=0).p  # one question differs: no evidence
     1.0
     """
-    differences = _paired(_scores(a), _scores(b))
-    means = _resampled_means(differences, seed, resamples)
+    before, after = _scores(a), _scores(b)
+    differences = _paired(_each(before), _each(after))
+    means = paired_means(before, after, seed, resamples)
     observed = float(differences.mean())
     as_far = int(np.count_nonzero(np.abs(means - observed) >= abs(observed) - 1e-12))
     floor = 2.0 ** (1 - int(np.count_nonzero(differences)))
     p = min(1.0, max(floor, (1 + as_far) / (1 + resamples)))
-    return PairedTest(observed, *_ends(means, level), p)
+    return PairedTest(observed, *_ends(means, differences, level, (-1.0, 1.0)), p)
 
 
 def mcnemar_exact(a: Sequence[float], b: Sequence[float]) -> McNemar:
@@ -102,39 +141,6 @@ def mcnemar_exact(a: Sequence[float], b: Sequence[float]) -> McNemar:
     differences = _paired(_outcomes(a), _outcomes(b))
     only_a, only_b = int(np.count_nonzero(differences < 0)), int(np.count_nonzero(differences > 0))
     return McNemar(only_a, only_b, mcnemar_p(only_a, only_b))
-
-
-def mcnemar_p(only_a: int, only_b: int) -> float:
-    """Two-sided exact p for these counts: ``min(1, 2 P[X <= min(only_a, only_b)])``, X ~ Binomial(their sum, 1/2).
-
-    >>> mcnemar_p(1, 9)  # 2 * (1 + 10) / 2**10
-    0.021484375
-    """
-    pairs, fewer = only_a + only_b, min(only_a, only_b)
-    term = tail = 1  # C(pairs, 0) and the sum of C(pairs, 0..k): whole numbers, so nothing is lost at any size
-    for k in range(fewer):
-        term = term * (pairs - k) // (k + 1)
-        tail += term
-    return min(1.0, 2 * tail / (1 << pairs))
-
-
-def smallest_difference(discordant: int, n: int, *, alpha: float = 0.05) -> float | None:
-    """The smallest difference in accuracy that exact McNemar calls significant (p < `alpha`), as a fraction of 1.
-
-    `discordant` is the number of the `n` questions that exactly one of two runs answers right. They split into s and
-    discordant - s; with s the largest count for which ``mcnemar_p(s, discordant - s) < alpha``, the answer is
-    ``(discordant - 2 s) / n``. None where even s = 0 is not enough (at .05: fewer than 6 discordant questions).
-
-    Raises `BadArgument` unless 0 <= discordant <= n and 0 < alpha < 1.
-
-    >>> smallest_difference(10, 500)  # 1 against 9 is p = .021, 2 against 8 is p = .109
-    0.016
-    """
-    if not 0 <= discordant <= n or n < 1:
-        raise BadArgument(f"{discordant} discordant questions among {n}: give 0 <= discordant <= n, n at least 1")
-    _inside("alpha", alpha)
-    significant = bisect_left(range(discordant // 2 + 1), alpha, key=lambda s: mcnemar_p(s, discordant - s))
-    return (discordant - 2 * (significant - 1)) / n if significant else None
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -151,25 +157,34 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _scores(values: Sequence[float]) -> NDArray[np.float64]:
-    scores = np.asarray(values, dtype=np.float64)
-    if scores.ndim != 1 or scores.size == 0:
+def _scores(values: Scores) -> NDArray[np.float64]:
+    """Questions, or questions x answers."""
+    try:
+        scores = np.asarray(values, dtype=np.float64)
+    except ValueError as error:
+        raise BadArgument("the questions have unequal numbers of scores: give as many for each") from error
+    if scores.ndim == 2 and scores.shape[1] == 1:
+        scores = scores[:, 0]
+    if scores.ndim not in (1, 2) or scores.size == 0:
         raise BadArgument("no scores to draw from: give one number per question, for at least one question")
     if not np.isfinite(scores).all():
-        place = int(np.flatnonzero(~np.isfinite(scores))[0])
-        raise BadArgument(
-            f"score {place} is {scores[place]}: every question needs a finite number (an error counts as 0)"
-        )
+        place = int(np.argwhere(~np.isfinite(scores))[0, 0])
+        found = scores[place][~np.isfinite(scores[place])][0] if scores.ndim == 2 else scores[place]
+        raise BadArgument(f"score {place} is {found}: every question needs a finite number (an error counts as 0)")
     return scores
+
+
+def _each(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """One number a question: the mean of its answers."""
+    return scores if scores.ndim == 1 else scores.mean(axis=1)
 
 
 def _outcomes(values: Sequence[float]) -> NDArray[np.float64]:
     outcomes = _scores(values)
     other = outcomes[(outcomes != 0) & (outcomes != 1)]
-    if other.size:
-        raise BadArgument(
-            f"McNemar's test takes outcomes of 0 or 1, not {other[0]:g}; use paired_bootstrap for fractions"
-        )
+    if other.size or outcomes.ndim != 1:
+        what = f"{other[0]:g}" if other.size else "several a question"
+        raise BadArgument(f"McNemar's test takes outcomes of 0 or 1, not {what}; use paired_bootstrap for others")
     return outcomes
 
 
@@ -179,31 +194,19 @@ def _paired(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float6
     return b - a
 
 
-def _inside(name: str, share: float) -> None:
-    if not 0 < share < 1:
-        raise BadArgument(f"{name} is {share}: give a share between 0 and 1, such as 0.05 or 0.95")
+def _ends(
+    means: NDArray[np.float64], scores: NDArray[np.float64], level: float, bounds: tuple[float, float]
+) -> tuple[float, float]:
+    """The interval's ends, of the resampled means; where `scores` are all alike, as far out as Wilson's would be."""
+    inside("level", level)
+    low, high = (float(end) for end in np.quantile(means, [(1 - level) / 2, (1 + level) / 2]))
+    if np.ptp(scores) > 0:
+        return low, high
+    z, n = _z(level), len(scores)
+    out = z * z / (n + z * z)
+    return max(bounds[0], low - out), min(bounds[1], high + out)
 
 
-def _ends(means: NDArray[np.float64], level: float) -> tuple[float, float]:
-    _inside("level", level)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
-def _resampled_means(scores: NDArray[np.float64], seed: int, resamples: int) -> NDArray[np.float64]:
-    """`resamples` means of as many scores, drawn with replacement."""
-    if resamples < 1:
-        raise BadArgument(f"resamples is {resamples}: give at least 1 ({RESAMPLES} is usual)")
-    if seed < 0:
-        raise BadArgument(f"seed is {seed}: give 0 or a positive whole number")
-    return np.concatenate([scores[places].mean(axis=1) for places in _drawn_places(scores.size, seed, resamples)])
-
-
-def _drawn_places(n: int, seed: int, resamples: int) -> Iterator[NDArray[np.int64]]:
-    """Positions 0..n-1 in blocks of rows, a row a resample: the high 32 bits of a word, scaled to n."""
-    bits = np.random.PCG64(seed)
-    at_once = max(1, _WORDS_AT_ONCE // n)
-    for done in range(0, resamples, at_once):
-        rows = min(at_once, resamples - done)
-        words = bits.random_raw(rows * n).reshape(rows, n)
-        yield ((words >> np.uint64(32)) * np.uint64(n) >> np.uint64(32)).astype(np.int64)
+def _z(level: float) -> float:
+    inside("level", level)
+    return NormalDist().inv_cdf((1 + level) / 2)

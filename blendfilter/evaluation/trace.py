@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import shorten
 from typing import Any
 
-from blendfilter.records import Passage
+from blendfilter.records import Excerpt, Passage
 
 _NAMES = {"q": "the question", "q_ex": "external reasoning + question", "q_in": "internal knowledge + question"}
 _WIDTH = 100
@@ -26,10 +26,10 @@ def _lines(prediction: Any, width: int) -> Iterator[str]:
         yield f"{name:<5}{_NAMES.get(name, '')}"
         yield f"     {shorten(query, width - 5)}"
         branch = prediction.branches[name]
-        kept = {passage.id for passage in branch.kept}
+        kept = {passage.id: passage for passage in branch.kept}
         reasons = reasons_of(branch.reason, len(branch.retrieved))
         for position, passage in enumerate(branch.retrieved):
-            yield from _passage(passage, passage.id in kept, reasons[position], width)
+            yield from _passage(passage, kept.get(passage.id), reasons[position], width)
         if not branch.retrieved:
             yield "       nothing retrieved"
         elif branch.ids_read in ("suspect", "unparseable"):
@@ -45,10 +45,12 @@ def _lines(prediction: Any, width: int) -> Iterator[str]:
     yield f"calls      {len(prediction.get('calls') or [])}" + (f"  ({events})" if events else "")
 
 
-def _passage(passage: Passage, kept: bool, reason: str, width: int) -> Iterator[str]:
+def _passage(passage: Passage, kept: Passage | None, reason: str, width: int) -> Iterator[str]:
     yield f"     {'+' if kept else '-'} {shorten(passage.line, width - 7, placeholder=' …')}"
     if reason:
         yield f"         {shorten(reason, width - 9, placeholder=' …')}"
+    for piece in kept.spans if isinstance(kept, Excerpt) else ():
+        yield f"         kept: {shorten(piece.text, width - 15, placeholder=' …')}"
 
 
 def reasons_of(reason: str, k: int) -> Sequence[str]:

@@ -26,6 +26,9 @@ class Filter(dspy.Module):
         """The passages kept, in their order."""
         raise NotImplementedError
 
+    def prepare(self) -> None:
+        """Load what it needs beforehand; what is missing is an error here, before anything is asked or paid for."""
+
     def arguments(self) -> dict[str, Any]:
         """The settings that change what it keeps, as JSON, for a run's record."""
         return {}

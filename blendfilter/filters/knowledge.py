@@ -5,13 +5,13 @@ In: a question and K passages. Out: the passages kept, in rank order. Calls: top
 
 Differs from the paper: nothing in the steps. What it leaves open is decided so: an unreadable or negated reply is asked
 for once more with one added line (`ids_again`), then the whole branch is kept; both events are counted apart; an
-explicit "none" keeps nothing.
+explicit "none" keeps nothing. Above five passages the caps of both replies grow with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
 
 import dspy
 
@@ -101,40 +101,83 @@ class KnowledgeFilter(Filter):
             return dspy.Prediction(kept=[], status="empty", reason="", flags={})
         if topic is None:
             topic = await self.topic_of(question)
-        shown = {
-            "knowledge": [passage.line for passage in passages],
-            "question": question,
-            "offer_none": self.offer_none,
-        }
-        checked = await self.check.acall(topic=topic, **shown)
-        reason = str(checked.relevance)
-        read, flags = await self._ids(reason, shown, len(passages))
-        kept = list(passages) if read.status in ("suspect", "unparseable") else [passages[i] for i in sorted(read.ids)]
-        return dspy.Prediction(kept=kept, status=read.status, reason=reason, flags=flags)
+        shown = shown_to_judge(question, passages, self.offer_none)
+        cap = {"max_tokens": room(REPLY_TOKENS, 48, len(passages))}
+        reason = str((await self.check.acall(topic=topic, **shown, config=cap)).relevance)
+        choice = await chosen(
+            lambda: self._ids(self.ids, reason, shown), lambda: self._ids(self.ids_again, reason, shown)
+        )
+        return dspy.Prediction(kept=choice.of(passages), status=choice.read.status, reason=reason, flags=choice.flags)
 
-    def _can_hold_to_schema(self) -> bool:
-        if self.json_schema is not None:
-            return self.json_schema
-        profile = getattr(self.ids.lm or dspy.settings.lm, "profile", None)
-        return bool(profile and profile.json_schema)
+    async def _ids(self, ids: Ask, context: str, shown: dict[str, Any]) -> IdsRead:
+        return await ask_ids(ids, context, shown, self.json_schema)
 
-    async def _ids(self, context: str, shown: dict[str, Any], k: int) -> tuple[IdsRead, dict[str, int]]:
-        config = {"response_format": _schema(k)} if self._can_hold_to_schema() else {}
-        first = read_ids(str((await self.ids.acall(context=context, **shown, config=config)).ids), k)
-        flags = {_EVENTS[first.status]: 1} if first.status in _EVENTS else {}
-        if first.status in ("ids", "none"):
-            return first, flags
-        second = read_ids(str((await self.ids_again.acall(context=context, **shown, config=config)).ids), k)
-        if second.status == "none":
-            flags["explicit_none"] = 1
-        return (second if second.status in ("ids", "none") else first), flags
+
+def shown_to_judge(question: str, passages: Sequence[Passage], offer_none: bool) -> dict[str, Any]:
+    """The inputs that every step of a filter by model has."""
+    return {"knowledge": [passage.line for passage in passages], "question": question, "offer_none": offer_none}
+
+
+def room(cap: int, each: int, k: int) -> int:
+    """A reply's cap in tokens: `cap` up to five passages (the paper's K), `each` more for every further one.
+
+    >>> room(32, 4, 5), room(32, 4, 15)
+    (32, 72)
+    """
+    return cap + each * max(0, k - 5)
+
+
+def holds_to_schema(asked: bool | None, predictor: Ask) -> bool:
+    """Whether a reply is held to a JSON schema: as asked, else where the model's profile says that its server can."""
+    if asked is not None:
+        return asked
+    profile = getattr(predictor.lm or dspy.settings.lm, "profile", None)
+    return bool(profile and profile.json_schema)
+
+
+async def ask_ids(ids: Ask, context: str, shown: dict[str, Any], json_schema: bool | None) -> IdsRead:
+    """One call for the ids that a judgement (`context`) comes to, read."""
+    k = len(shown["knowledge"])
+    config: dict[str, Any] = {"max_tokens": room(SHORT_TOKENS, 4, k)}
+    if holds_to_schema(json_schema, ids):
+        config["response_format"] = schema_of("ids", {"ids": ids_schema(k)})
+    return read_ids(str((await ids.acall(context=context, **shown, config=config)).ids), k)
+
+
+class Choice(NamedTuple):
+    """Which ids were chosen, how that was read, and the events on the way."""
+
+    read: IdsRead
+    flags: dict[str, int]
+
+    def of(self, passages: Sequence[Passage]) -> list[Passage]:
+        """The passages kept, in rank order: all of them where the reply could not be read."""
+        if self.read.status in ("suspect", "unparseable"):
+            return list(passages)
+        return [passages[i] for i in sorted(self.read.ids)]
+
+
+async def chosen(first: Callable[[], Awaitable[IdsRead]], again: Callable[[], Awaitable[IdsRead]]) -> Choice:
+    """The ids of the `first` reply; where it is unreadable or suspect, those that are asked for `again`, once."""
+    read = await first()
+    flags = {_EVENTS[read.status]: 1} if read.status in _EVENTS else {}
+    if read.status in ("ids", "none"):
+        return Choice(read, flags)
+    second = await again()
+    if second.status == "none":
+        flags["explicit_none"] = 1
+    return Choice(second if second.status in ("ids", "none") else read, flags)
 
 
 _EVENTS = {"none": "explicit_none", "suspect": "suspect_ids", "unparseable": "unparseable_ids"}
 
 
-def _schema(k: int) -> dict[str, Any]:
-    """The JSON schema of an ids reply over k passages."""
-    numbers = {"type": "array", "items": {"type": "integer", "enum": list(range(k))}, "maxItems": k}
-    schema = {"type": "object", "properties": {"ids": numbers}, "required": ["ids"], "additionalProperties": False}
-    return {"type": "json_schema", "json_schema": {"name": "ids", "schema": schema, "strict": True}}
+def ids_schema(k: int) -> dict[str, Any]:
+    """The JSON schema of a list of ids of k passages."""
+    return {"type": "array", "items": {"type": "integer", "enum": list(range(k))}, "maxItems": k}
+
+
+def schema_of(name: str, properties: dict[str, Any]) -> dict[str, Any]:
+    """A reply's format: an object of these properties and no others."""
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": True}}

@@ -18,7 +18,7 @@ from typing import Any
 from dspy import lm15
 from dspy._vendor.lm15.serde import response_from_dict, response_to_dict
 
-from blendfilter.context import SAMPLE, STAGE, note, who
+from blendfilter.context import REPEAT, SAMPLE, STAGE, note, who
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
@@ -82,14 +82,15 @@ class JournaledEngine:
         return None if failed and self.journal.mode != "replay" else record
 
     def _asked(self, request: lm15.Request) -> dict[str, Any]:
-        sample = SAMPLE.get()
+        sample, repeat = SAMPLE.get(), REPEAT.get()
         return {
             "model": self.model,
             "label": self.label,
             "endpoint": self.endpoint,
             "prompt": prompt_of(request),
             "parameters": _parameters(request) | ({"options": self.options} if self.options else {}),
-            "sample": [sample.rollout_id, sample.i],
+            # The first answer's calls are those of a run without repeats, so that either can be reused for the other.
+            "sample": [sample.rollout_id, sample.i, *([repeat] if repeat > 1 else [])],
         }
 
     async def _called_once(self, key: str, asked: dict[str, Any], request: lm15.Request) -> dict[str, Any]:
@@ -142,12 +143,12 @@ class JournaledEngine:
                 self._flights.pop(key, None)
 
     async def _call(self, key: str, asked: dict[str, Any], request: lm15.Request) -> dict[str, Any]:
-        start, waited = time.perf_counter(), 0.0
+        start, waited, went_out = time.perf_counter(), 0.0, 0.0
         error: dict[str, Any] | None = None
         response: lm15.Response | None = None
         attempts = 1
         async with self.gate or contextlib.nullcontext():
-            waited = time.perf_counter() - start
+            waited, went_out = time.perf_counter() - start, time.time()
             try:
                 response = await self.inner.complete(request)
             except lm15.LM15Error as fault:
@@ -163,6 +164,7 @@ class JournaledEngine:
             **asked,
             "address": self.address,
             **(_said(response) if response else {}),
+            "at": round(went_out, 3),
             "seconds": round(time.perf_counter() - start - waited, 6),
             "attempts": (response.provider_data or {}).get("attempts", 1) if response else attempts,
             "error": error,

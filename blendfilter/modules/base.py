@@ -15,11 +15,13 @@ from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
 from blendfilter.lm import bridge
 from blendfilter.lm.relay import relayed
+from blendfilter.modules.shown import Answered
 from blendfilter.records import Excerpt, Passage, one_line
 from blendfilter.retrieval.base import Retriever
 
 FLAGS = (
     "unparseable_ids", "explicit_none", "suspect_ids", "empty_knowledge", "empty_reply", "cut_reply", "query_cut",
+    "invented_observation", "hops_exhausted", "unreadable_hop",
 )  # fmt: skip
 """The events a method counts per question."""
 
@@ -61,7 +63,7 @@ class Method(dspy.Module):
                         outer.extend(notes)
         prediction["flags"] = _flags(prediction, notes)
         prediction["calls"] = [(note.stage, note.key) for note in calls_of(notes)]
-        return prediction
+        return Answered.of(prediction)
 
     method_name: str = ""
     """What the command line calls it."""

@@ -125,7 +125,7 @@ def load_encoder(
         raise BadArgument(f"max_length must be at least {_MINIMUM} tokens, got {max_length!r}")
     folder = encoder_folder(name)
     library = needed("sentence_transformers", "dense", WHY)
-    with _quiet():
+    with quiet():
         model = _load(library, folder, device)
         _check_whole(model, folder)
     reading = Reading(
@@ -145,7 +145,7 @@ def identity_of(files: str, reading: Reading) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the bars and reports that loading prints on stderr; what they would say is checked here."""
     logging = needed("transformers.utils.logging", "dense", WHY)
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

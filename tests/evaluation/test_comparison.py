@@ -12,6 +12,7 @@ from rich.console import Console
 
 from blendfilter.errors import AskedWrong, BadArgument, BadData, EmptyData, RunMismatch, UnknownName
 from blendfilter.evaluation.comparison import NO_P_VALUE, Comparison, Row, compare_predictions
+from blendfilter.evaluation.power import detectable_difference
 from blendfilter.evaluation.statistics import holm, paired_bootstrap
 
 Rows = list[dict[str, Any]]
@@ -109,13 +110,13 @@ def test_a_yes_no_task_is_compared_on_accuracy() -> None:
 def test_text_of_two_runs() -> None:
     """One comparison: no Holm column; the figures as papers print them."""
     lines = two().text().splitlines()
-    assert lines[0] == "against plain, the same 8 questions"
+    assert lines[0] == "against plain, the same 8 questions, in %"
     assert lines[2].split() == ["value", "diff", "95", "%", "interval", "won/lost", "p", "errors"]
     assert lines[4].split() == ["plain", "0"]
-    assert lines[7].split() == ["correct", ".250"]
-    assert lines[11].split()[:3] == ["correct", ".875", "+.625"]
+    assert lines[7].split() == ["correct", "25.0"]
+    assert lines[11].split()[:3] == ["correct", "87.5", "+62.5"]
     assert lines[11].split()[-2:] == ["6/1", ".1250"]
-    assert "blend: with 7 questions won or lost, .875 is the least that reaches p < .05" in lines
+    assert "blend: with 7 questions won or lost, 87.5 points is the least that reaches p < .05" in lines
     assert str(two()) == two().text()
 
 
@@ -144,7 +145,7 @@ def test_rich_table_fits_eighty_columns_and_takes_names_literally() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(compare_predictions(runs, metrics=["em", "f1"]))
     shown = console.export_text()
-    for cell in ("[bold]runs/mine[/]", "won/lost", "95 % interval", "errors", "6/1", ".1250", "+.625"):
+    for cell in ("[bold]runs/mine[/]", "won/lost", "95 % interval", "errors", "6/1", ".1250", "+62.5"):
         assert cell in shown
 
 
@@ -172,6 +173,63 @@ def test_a_tiny_p_is_not_stored_as_zero() -> None:
     assert "<.0001" in compared.text()
 
 
+def test_the_notes_say_what_else_differs_and_what_the_sample_could_show() -> None:
+    compared = compare_predictions({"a": PLAIN, "b": BLEND}, metrics=[], also=["lm x (a) / y (b)"])
+    assert compared.notes[0] == "also differs: lm x (a) / y (b)"
+    assert compared.as_dict()["also"] == ("lm x (a) / y (b)",)
+    wide = compare_predictions({"a": run([0, 1] * 250), "b": run([1, 1] * 250)}, metrics=[])
+    few, many = (100 * detectable_difference(500, share) for share in (0.1, 0.3))
+    told = f"{few:.1f} points if 10 % are won or lost, {many:.1f} points if 30 % are won or lost"
+    assert wide.notes[-1] == f"before looking: 500 questions find {told} (80 % power)"
+    assert "before looking: 8 questions find no difference (80 % power)" in two().notes
+    assert not any("before looking" in note for note in three(p_values=False).notes)
+
+
+# several answers a question
+
+
+def answers(*repeats: Sequence[int]) -> Rows:
+    """A run whose repeats are as given."""
+    return [row | {"repeat": number} for number, right in enumerate(repeats, 1) for row in run(right)]
+
+
+def test_answers_of_a_question_are_averaged_and_drawn_within_it() -> None:
+    often = answers([1, 1, 0, 1, 0, 1, 1, 0], [1, 0, 0, 1, 1, 1, 1, 0])
+    compared = compare_predictions({"plain": PLAIN, "often": often}, metrics=["em"])
+    correct = row(compared, "often", "correct")
+    by_question = [[1, 1], [1, 0], [0, 0], [1, 1], [0, 1], [1, 1], [1, 1], [0, 0]]
+    test = paired_bootstrap([r["em"] for r in PLAIN], by_question, seed=0)
+    assert (correct.difference, correct.low, correct.high, correct.p) == test
+    assert correct.value == 10 / 16
+    assert correct.won is correct.lost is correct.smallest is None, "McNemar's test takes one answer a question"
+    assert compared.repeats == {"plain": 1, "often": 2}
+    assert "answers a question: often 2; the bootstrap draws them too, within each question" in compared.notes
+    assert (
+        "p: exact McNemar for correct (often: the bootstrap), the paired bootstrap for any other measure"
+        in compared.notes
+    )
+    assert not any("won" in note for note in compared.notes)
+
+
+def test_a_baseline_of_several_answers_leaves_no_mcnemar() -> None:
+    often = answers([1, 1, 0, 1, 0, 1, 1, 0], [1, 0, 0, 1, 1, 1, 1, 0])
+    compared = compare_predictions({"plain": PLAIN, "often": often, "blend": BLEND}, metrics=["em"], against="often")
+    assert all(r.won is None for r in compared.rows)
+    assert "p: the paired bootstrap (McNemar's test needs one answer a question)" in compared.notes
+    beside = compare_predictions({"plain": PLAIN, "often": often, "blend": BLEND}, metrics=["em"])
+    assert row(beside, "blend", "correct") == row(
+        compare_predictions({"plain": PLAIN, "often": often, "blend": BLEND}, metrics=[]), "blend", "correct"
+    )
+    assert (row(beside, "blend", "correct").won, row(beside, "often", "correct").won) == (6, None)
+    assert all(r.p_holm is not None for r in beside.rows if r.run != "plain")
+
+
+def test_rows_of_repeats_may_come_in_any_order() -> None:
+    often = answers([1, 1, 0, 1, 0, 1, 1, 0], [1, 0, 0, 1, 1, 1, 1, 0])
+    straight = compare_predictions({"plain": PLAIN, "often": often}, metrics=["em"])
+    assert compare_predictions({"plain": PLAIN, "often": often[::-1]}, metrics=["em"]) == straight
+
+
 # what is refused
 
 
@@ -189,6 +247,24 @@ def test_a_tiny_p_is_not_stored_as_zero() -> None:
             {},
             RunMismatch,
             "'q0' asks something else",
+        ),
+        (
+            {"a": PLAIN, "b": [BLEND[0] | {"golden_answers": ["x"]}, *BLEND[1:]]},
+            {},
+            RunMismatch,
+            "'a' and 'b' know other golden answers to 'q0'",
+        ),
+        (
+            {"a": PLAIN, "b": answers([1] * 8, [1] * 8)[:-1]},
+            {},
+            BadData,
+            "run 'b' has 1 of 2 answers to question 'q7'; finish it first",
+        ),
+        (
+            {"a": PLAIN, "b": [*answers([1] * 8), answers([1] * 8)[3]]},
+            {},
+            BadData,
+            "run 'b' holds question 'q3' twice",
         ),
         (
             {"a": PLAIN, "b": BLEND},

@@ -12,7 +12,7 @@ import pytest
 from small_world import CountingEngine
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, compare, evaluate, load
-from blendfilter.errors import BadArgument, MissingExtra, MissingFile, RunMismatch
+from blendfilter.errors import BadArgument, MissingExtra, MissingFile, RunMismatch, UnknownName
 from blendfilter.evaluation.comparison import NO_P_VALUE
 from blendfilter.evaluation.losses import LOSSES
 from blendfilter.resources import sample
@@ -90,7 +90,7 @@ def test_a_run_that_is_not_there_or_not_finished(runs: dict[str, Run], tmp_path:
     assert not half.finished
     assert repr(half).endswith(": not finished>")
     for ask in (lambda: half.rows, lambda: half.metrics, half.losses, lambda: half.errors):
-        with pytest.raises(MissingFile, match="8 of 8 questions are answered; run the same command again"):
+        with pytest.raises(MissingFile, match="8 of 8 questions are answered, 0 missing; run the same command again"):
             ask()
 
 
@@ -131,3 +131,29 @@ def test_what_cannot_be_compared(runs: dict[str, Run]) -> None:
         compare(runs["direct"], runs["fewer"])
     with pytest.raises(RunMismatch, match="'direct' is hotpotqa, 'other' is qa"):
         compare(runs["direct"], runs["other"])
+
+
+def test_any_of_the_runs_may_be_the_baseline(runs: dict[str, Run]) -> None:
+    compared = compare(runs["silly"], runs["cot"], against="cot")
+    assert compared.baseline == "cot"
+    assert compared.rows[-1].difference == -compare(runs["silly"], runs["cot"]).rows[-1].difference
+    assert compare(runs["silly"], runs["cot"], against=runs["cot"].folder) == compared
+    with pytest.raises(UnknownName, match=r"no run 'kot'\. Did you mean 'cot'"):
+        compare(runs["silly"], runs["cot"], against="kot")
+
+
+def test_what_else_differs_is_told(runs: dict[str, Run]) -> None:
+    notes = compare(runs["direct"], runs["cot"]).notes
+    assert notes[0] == "also differs: lm offline (direct) / counting (cot)"
+    assert not any(note.startswith("also") for note in compare(runs["direct"], runs["blend"]).notes)
+
+
+def test_other_golden_answers_are_other_questions(runs: dict[str, Run], tmp_path: Path) -> None:
+    for name in ("run.json", "predictions.jsonl", "metrics.json"):
+        (tmp_path / name).write_bytes((runs["cot"].folder / name).read_bytes())
+    path = tmp_path / "predictions.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[3]["golden_answers"].append("or so")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(RunMismatch, match=f"know other golden answers to '{rows[3]['id']}'; evaluate both on the same"):
+        compare(runs["direct"], tmp_path)

@@ -46,7 +46,8 @@ def test_run_json_says_what_was_asked(index: BM25, questions: Questions, tmp_pat
     run, _ = done_by(method, questions, tmp_path / "run", concurrency=3, seed=7)
     record = json.loads((run.folder / "run.json").read_text())
     assert set(record) == {"settings", "notes", "versions"}
-    assert record["notes"] == {"address": "http://127.0.0.1:1/v1", "concurrency": 3}
+    asked = [question.id for question in questions]
+    assert record["notes"] == {"address": "http://127.0.0.1:1/v1", "concurrency": 3, "questions": asked}
     assert {"blendfilter", "python", "dspy"} <= set(record["versions"])
     settings = record["settings"]
     assert list(settings) == ["task", "metrics", "data", "method", "lm", "retrievers", "seed"]
@@ -81,7 +82,7 @@ def test_a_prediction_is_a_line_with_these_fields(index: BM25, questions: Questi
             assert branch["ids_read"] in ("ids", "none", "suspect", "unparseable")
         kept = [id for branch in row["branches"].values() for id in branch["kept"]]
         assert row["knowledge"] == list(dict.fromkeys(kept)), "the union of what was kept, in order"
-        assert list(row["retrieval"]) == ["q", "q_ex", "q_in", "union", "kept"]
+        assert list(row["retrieval"]) == ["q", "q_ex", "q_in", "union", "q@15", "kept"]
         assert row["error"] is None
 
 
@@ -127,7 +128,7 @@ def test_the_journal_holds_each_passage_once_and_no_search_twice(
     passages = [record["id"] for record in journaled(run.folder, "passage")]
     assert len(passages) == len(set(passages)) > 6
     keys = [record["key"] for record in journaled(run.folder, "search")]
-    assert len(keys) == len(set(keys)) == 18
+    assert len(keys) == len(set(keys)) == 24, "three queries, and the question alone beside their union"
     for line in (run.folder / "journal.jsonl").read_text().splitlines():
         assert re.match(r'\{"key":"[0-9a-f]{32}","kind":"(call|search|passage)",', line)
 

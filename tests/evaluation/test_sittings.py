@@ -39,7 +39,7 @@ def test_metrics_of_an_earlier_sitting_are_gone_until_the_run_is_finished(questi
         done_by(method, questions, tmp_path / "run")
     half = Run(run.folder)
     assert not half.finished
-    with pytest.raises(MissingFile, match="is not finished: 5 of 6 questions are answered; run the same"):
+    with pytest.raises(MissingFile, match="is not finished: 5 of 6 questions are answered, 1 missing; run the same"):
         _ = half.metrics
     method.raising = []
     again, _ = done_by(method, questions, tmp_path / "run")

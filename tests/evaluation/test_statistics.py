@@ -12,17 +12,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation import statistics
+from blendfilter.evaluation import resampling
 from blendfilter.evaluation.statistics import (
     bootstrap_interval,
     holm,
+    interval,
     mcnemar_exact,
-    mcnemar_p,
     paired_bootstrap,
-    smallest_difference,
+    wilson_interval,
 )
-
-counts = st.integers(0, 400)
 
 
 def _sample(n: int, seed: int) -> np.ndarray:
@@ -82,7 +80,7 @@ def test_figures_are_pinned() -> None:
 def test_blocks_bound_the_memory_and_never_change_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     values = _sample(700, 4).tolist()
     whole = bootstrap_interval(values, seed=0, resamples=500)
-    monkeypatch.setattr(statistics, "_WORDS_AT_ONCE", 1_000)
+    monkeypatch.setattr(resampling, "_WORDS_AT_ONCE", 1_000)
     assert bootstrap_interval(values, seed=0, resamples=500) == whole
 
 
@@ -96,10 +94,131 @@ def test_seven_thousand_questions_fit_in_little_memory() -> None:
 
 
 def test_every_place_is_drawn_about_equally_often() -> None:
-    places = np.concatenate([block.ravel() for block in statistics._drawn_places(7, 0, 10_000)])
+    places = np.concatenate([block.ravel() for block in resampling.drawn_places(7, 0, 10_000)])
     assert places.min() == 0
     assert places.max() == 6
     assert stats.chisquare(np.bincount(places)).pvalue > 0.001
+
+
+# Wilson's interval, and scores that are all alike
+
+
+@pytest.mark.parametrize(("right", "n"), [(0, 1), (1, 1), (0, 20), (3, 20), (20, 20), (250, 500), (499, 500)])
+@pytest.mark.parametrize("level", [0.9, 0.95])
+def test_wilsons_interval_is_scipys(right: int, n: int, level: float) -> None:
+    theirs = stats.binomtest(right, n).proportion_ci(level, method="wilson")
+    assert wilson_interval(right, n, level=level) == pytest.approx((right / n, theirs.low, theirs.high), abs=1e-12)
+
+
+def test_outcomes_get_wilsons_interval_and_fractions_the_bootstraps() -> None:
+    assert interval([1, 0, True, 1], seed=0) == wilson_interval(3, 4)
+    fractions = [0.0, 0.5, 1.0, 1.0]
+    assert interval(fractions, seed=5) == bootstrap_interval(fractions, seed=5)
+    twice = [[1, 0], [1, 1], [0, 0]]
+    assert interval(twice, seed=5) == bootstrap_interval(twice, seed=5)
+
+
+@given(st.integers(1, 400), st.data())
+def test_wilsons_interval_holds_its_share(n: int, data: st.DataObject) -> None:
+    right = data.draw(st.integers(0, n))
+    value, low, high = wilson_interval(right, n)
+    assert 0 <= low <= value <= high <= 1
+    assert low < high
+
+
+def test_scores_all_alike_are_no_certainty() -> None:
+    """Wilson's upper end at 0 of 20 is 3.84 / 23.84 = .161: as far out on every side, within what scores can be."""
+    out = wilson_interval(0, 20).high
+    assert bootstrap_interval([0.0] * 20, seed=0) == pytest.approx((0, 0, out))
+    assert bootstrap_interval([1.0] * 20, seed=0) == pytest.approx((1, 1 - out, 1))
+    assert bootstrap_interval([[1.0, 1.0]] * 20, seed=0) == pytest.approx((1, 1 - out, 1))
+    assert paired_bootstrap([0.3] * 20, [0.3] * 20, seed=0) == pytest.approx((0, -out, out, 1))
+    assert paired_bootstrap([0.0] * 20, [1.0] * 20, seed=0)[:3] == pytest.approx((1, 1 - out, 1))
+
+
+# two levels
+
+
+def _answers(n: int, repeats: int, seed: int, spread: float = 1.0) -> np.ndarray:
+    """Outcomes of questions that are right with chances of their own, `repeats` times each."""
+    drawn = np.random.default_rng(seed)
+    chances = np.clip(0.5 + spread * drawn.normal(0, 0.4, n), 0, 1)
+    return (drawn.random((n, repeats)) < chances[:, None]).astype(float)
+
+
+def test_one_answer_a_question_is_one_level() -> None:
+    values = _sample(200, 21).tolist()
+    assert bootstrap_interval([[each] for each in values], seed=4) == bootstrap_interval(values, seed=4)
+
+
+def test_answers_all_alike_within_a_question_are_one_level() -> None:
+    """Drawing among equal answers changes nothing: what is left is the bootstrap over questions."""
+    values = _sample(150, 22)
+    twice = np.repeat(values[:, None], 3, axis=1)
+    assert bootstrap_interval(twice.tolist(), seed=4) == pytest.approx(bootstrap_interval(values.tolist(), seed=4))
+
+
+def test_two_levels_agree_with_a_plain_simulation() -> None:
+    """The same thing written as a loop over numpy's own generator; two ends of 4,000 draws differ by chance alone."""
+    scores = _answers(80, 3, 23)
+    ours = bootstrap_interval(scores.tolist(), seed=0)
+    drawn, means = np.random.default_rng(1), []
+    for _ in range(4_000):
+        questions = drawn.integers(0, 80, 80)
+        means.append(np.mean([drawn.choice(scores[question], 3) for question in questions]))
+    assert ours.value == pytest.approx(scores.mean())
+    assert (ours.low, ours.high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])), abs=0.008)
+
+
+def _coverage(world: np.ndarray, repeats: int, seed: int) -> float:
+    """How many of 400 intervals, each from 60 questions of `world` (chances of being right), hold its mean."""
+    drawn, held = np.random.default_rng(seed), 0
+    for number in range(400):
+        chances = drawn.choice(world, 60)
+        scores = (drawn.random((60, repeats)) < chances[:, None]).astype(float)
+        _, low, high = bootstrap_interval(scores.tolist(), seed=number, resamples=500)
+        held += low <= world.mean() <= high
+    return held / 400
+
+
+@pytest.mark.parametrize("repeats", [2, 5])
+@pytest.mark.parametrize("shape", [0.2, 0.6])
+def test_two_levels_cover_what_they_promise(shape: float, repeats: int) -> None:
+    """Questions that are mostly right or mostly wrong, as with a model near temperature 0 (.2), or less so (.6)."""
+    world = np.random.default_rng(24).beta(shape, shape, 100_000)
+    assert 0.90 <= _coverage(world, repeats, 25) <= 0.98
+
+
+def test_two_levels_are_never_too_narrow() -> None:
+    """Coins: every question is right half the time. The inner draws count their spread once more, by 1 - 1/R of it."""
+    assert _coverage(np.full(10, 0.5), 2, 26) >= 0.95
+
+
+def test_pairs_of_two_levels_take_the_same_questions_for_both() -> None:
+    """Questions differ far more than the runs do: apart, the difference would be lost among them."""
+    hard = np.repeat([0.0, 1.0], 100)
+    better = np.concatenate([np.tile([0.0, 1.0], 50), np.ones(100)])
+    twice = [np.repeat(side[:, None], 2, axis=1).tolist() for side in (hard, better)]
+    test = paired_bootstrap(*twice, seed=0)
+    assert test.difference == 0.25
+    assert test == pytest.approx(paired_bootstrap(hard.tolist(), better.tolist(), seed=0))
+    mixed = paired_bootstrap(hard.tolist(), twice[1], seed=0)
+    assert mixed[:3] == pytest.approx(test[:3])
+
+
+def test_two_levels_take_in_what_another_sitting_would_bring() -> None:
+    """Equal question means, but one run's answers waver: its interval is wider."""
+    steady, wavering = [[0.5, 0.5], [0.75, 0.75]] * 50, [[0.0, 1.0], [0.5, 1.0]] * 50
+    narrow, wide = bootstrap_interval(steady, seed=0), bootstrap_interval(wavering, seed=0)
+    assert narrow.value == wide.value
+    assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
+
+
+def test_blocks_never_change_a_result_of_two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = _answers(90, 3, 25).tolist(), _answers(90, 2, 26).tolist()
+    whole = paired_bootstrap(a, b, seed=0, resamples=300)
+    monkeypatch.setattr(resampling, "_WORDS_AT_ONCE", 2_000)
+    assert paired_bootstrap(a, b, seed=0, resamples=300) == whole
 
 
 # the paired bootstrap
@@ -132,9 +251,15 @@ def test_sides_swap_the_sign_and_keep_p() -> None:
     assert (back.low, back.high) == pytest.approx((-there.high, -there.low), abs=1e-4)
 
 
+def test_sides_swap_with_answers_on_one_of_them_too() -> None:
+    a, b = _sample(90, 27).tolist(), _answers(90, 3, 28).tolist()
+    there, back = paired_bootstrap(a, b, seed=0), paired_bootstrap(b, a, seed=0)
+    assert (back.difference, back.p) == (-there.difference, there.p)
+
+
 def test_p_is_never_zero_and_equal_runs_have_p_one() -> None:
     assert paired_bootstrap([0.0] * 50, [1.0] * 50, seed=0).p == 1 / 10_001
-    assert paired_bootstrap([0.3, 0.6], [0.3, 0.6], seed=0) == (0.0, 0.0, 0.0, 1.0)
+    assert paired_bootstrap([0.3, 0.6], [0.3, 0.6], seed=0).p == 1.0
 
 
 def test_few_differing_questions_show_no_more_than_a_sign_flip_test_could() -> None:
@@ -147,12 +272,6 @@ def test_few_differing_questions_show_no_more_than_a_sign_flip_test_could() -> N
 # McNemar
 
 
-@given(counts, counts)
-def test_mcnemar_agrees_with_scipys_exact_binomial(only_a: int, only_b: int) -> None:
-    theirs = stats.binomtest(only_a, only_a + only_b).pvalue if only_a + only_b else 1.0
-    assert mcnemar_p(only_a, only_b) == pytest.approx(theirs, rel=1e-9)
-
-
 def test_mcnemar_worked_by_hand() -> None:
     """Five questions only b answers right, one only a, two both or neither: 2 (C(6,0) + C(6,1)) / 2^6 = 14/64."""
     a = [1, 0, 0, 0, 0, 0, 1, 0]
@@ -162,27 +281,7 @@ def test_mcnemar_worked_by_hand() -> None:
     assert mcnemar_exact([1, 0], [1, 0]) == (0, 0, 1.0)
 
 
-def test_mcnemar_at_a_size_where_factorials_leave_floats_behind() -> None:
-    assert mcnemar_p(3_400, 3_600) == pytest.approx(stats.binomtest(3_400, 7_000).pvalue, rel=1e-9)
-
-
-# the smallest difference, and several tests at once
-
-
-def test_smallest_difference_worked_by_hand() -> None:
-    """At 108 discordant questions 43 against 65 is p = .0429 and 44 against 64 is p = .0674: 22 of 500 it is."""
-    assert mcnemar_p(43, 65) < 0.05 <= mcnemar_p(44, 64)
-    assert smallest_difference(108, 500) == 22 / 500
-    assert smallest_difference(6, 100) == 0.06  # 0 against 6: p = 2/64
-    assert smallest_difference(5, 100) is None  # 0 against 5: p = 2/32
-    assert smallest_difference(0, 100) is None
-
-
-@given(st.integers(6, 300), st.sampled_from([0.05, 0.01]))
-def test_smallest_difference_is_where_significance_begins(discordant: int, alpha: float) -> None:
-    least = smallest_difference(discordant, 300, alpha=alpha)
-    split = [s for s in range(discordant // 2 + 1) if mcnemar_p(s, discordant - s) < alpha]
-    assert least == ((discordant - 2 * max(split)) / 300 if split else None)
+# several tests at once
 
 
 def test_holm_worked_by_hand() -> None:
@@ -216,9 +315,11 @@ def test_holm_never_lowers_keeps_the_order_and_stays_under_bonferroni(p_values: 
         (lambda: paired_bootstrap([1], [1, 0], seed=0), "not 1 and 2"),
         (lambda: mcnemar_exact([1], [1, 0]), "not 1 and 2"),
         (lambda: mcnemar_exact([0.5], [1]), "not 0.5"),
-        (lambda: smallest_difference(11, 10), "11 discordant questions among 10"),
-        (lambda: smallest_difference(0, 0), "among 0"),
-        (lambda: smallest_difference(1, 10, alpha=5), "alpha is 5"),
+        (lambda: mcnemar_exact([[1, 0]], [[1, 1]]), "not several a question"),
+        (lambda: bootstrap_interval([[1, 0], [1]], seed=0), "unequal numbers"),
+        (lambda: bootstrap_interval([[1, 0], [1, math.nan]], seed=0), "score 1 is nan"),
+        (lambda: wilson_interval(3, 2), "3 right of 2"),
+        (lambda: wilson_interval(0, 0), "0 right of 0"),
     ],
 )
 def test_bad_input_gets_one_clear_line(call, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import blendfilter
 from blendfilter.evaluation.ledger import Entry
 from blendfilter.evaluation.losses import LOSSES
-from blendfilter.evaluation.statistics import bootstrap_interval
+from blendfilter.evaluation.statistics import bootstrap_interval, wilson_interval
 from blendfilter.evaluation.summary import signature, summarise
 from blendfilter.modules.base import FLAGS
 
@@ -24,12 +25,16 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+COUNT = itertools.count()
+
+
 def measured(recall: float, precision: float, s_precision: float = 0.0) -> dict[str, float]:
     return {"recall": recall, "precision": precision, "s_precision": s_precision}
 
 
 def row(em: float, loss: str, *, retrieval: dict[str, Any], gold: bool = True, **more: Any) -> dict[str, Any]:
     return {
+        "id": f"q{next(COUNT)}",
         "em": em,
         "f1": em,
         "loss": loss,
@@ -54,12 +59,64 @@ def summary(rows: list[dict[str, Any]] = ROWS, **settings: Any) -> dict[str, Any
     return summarise(rows, settings={**SETTINGS, **settings}, entries=entries, seed=3)
 
 
-def test_scores_are_means_with_seeded_intervals() -> None:
+def test_scores_are_means_with_intervals() -> None:
     em = summary()["metrics"]["em"]
-    told = bootstrap_interval([1, 0, 0, 1], seed=3)
+    told = wilson_interval(2, 4)
     assert em == {"value": 0.5, "low": round(told.low, 6), "high": round(told.high, 6)}
-    assert em["low"] < 0.5 < em["high"]
+    fractions = [each | {"f1": score} for each, score in zip(ROWS, (1.0, 0.25, 0.0, 0.5), strict=True)]
+    told = bootstrap_interval([1.0, 0.25, 0.0, 0.5], seed=3)
+    assert summary(fractions)["metrics"]["f1"] == {
+        "value": 0.4375,
+        "low": round(told.low, 6),
+        "high": round(told.high, 6),
+    }
     assert summary() == summary()
+
+
+def repeated(scores: list[list[float]]) -> list[dict[str, Any]]:
+    """Rows repeat by repeat; `scores` has a list for each repeat."""
+    return [
+        row(score, "right" if score else "not_retrieved", retrieval={}) | {"id": f"q{place}", "repeat": repeat}
+        for repeat, answers in enumerate(scores, 1)
+        for place, score in enumerate(answers)
+    ]
+
+
+def test_repeats_are_means_of_means_with_the_spread_between_them() -> None:
+    """Means of the three repeats: 3/4, 2/4, 1/4; their standard deviation is 1/4; n counts questions, losses do not."""
+    rows = repeated([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]])
+    told = summary(rows, repeats=3)
+    by_question = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]]
+    _, low, high = bootstrap_interval(by_question, seed=3)
+    assert told["metrics"]["em"] == {
+        "value": 0.5, "low": round(low, 6), "high": round(high, 6), "between_repeats": 0.25
+    }  # fmt: skip
+    assert list(told)[:5] == ["task", "method", "n", "repeats", "metrics"]
+    assert (told["n"], told["repeats"]) == (4, 3)
+    assert told["losses"]["right"] == 6
+    assert " n:4|repeats:3|" in told["signature"]
+
+
+def test_a_run_under_way_has_questions_with_fewer_answers() -> None:
+    """q0 was answered twice, q1 once: their means are 1/2 and 1."""
+    rows = repeated([[1, 1], [0, 1]])[:3]
+    assert summary(rows, repeats=2)["metrics"]["em"]["value"] == 0.75
+
+
+def test_a_query_that_some_questions_have_is_the_mean_over_those() -> None:
+    """Two of four questions made a third hop; q@15 stands beside the union; the five fixed names count everybody."""
+    rows = [
+        row(1.0, "right", retrieval={"q": measured(1, 1), "q@15": measured(1, 0.2), "hop_3": measured(1, 0.5)}),
+        row(1.0, "right", retrieval={"q": measured(0, 0), "union": measured(1, 1), "hop_3": measured(0, 0.1)}),
+        row(1.0, "right", retrieval={"q": measured(1, 1), "q@15": measured(0, 0.1)}),
+        row(0.0, "not_retrieved", retrieval={}, error={"kind": "timeout"}),
+    ]
+    told = summary(rows)["retrieval"]
+    assert list(told) == ["q", "union", "q@15", "hop_3"]
+    assert told["hop_3"] == measured(0.5, 0.3) | {"n": 2}
+    assert told["q@15"] == measured(0.5, 0.15) | {"n": 2}
+    assert told["q"] == measured(0.5, 0.5)
+    assert told["union"] == measured(0.25, 0.25)
 
 
 def test_retrieval_is_the_mean_over_questions_whose_gold_is_known() -> None:
@@ -105,7 +162,7 @@ def test_the_signature_is_the_headline_with_its_recipe() -> None:
     metrics = {"em": {"value": 0.462, "low": 0.42, "high": 0.504}, "f1": {}}
     assert signature(SETTINGS, metrics, 500) == (
         "hotpotqa EM 46.2 ± 4.2 | n:500|data:dev.jsonl/0123456789abcdef|method:blendfilter|lm:m|retriever:bm25/feed"
-        f"|k:5|program:cafe|seed:3|v{blendfilter.__version__}"
+        f"|k:5|filter:X|program:cafe|seed:3|v{blendfilter.__version__}"
     )
 
 
@@ -116,6 +173,16 @@ def test_the_signature_is_the_headline_with_its_recipe() -> None:
         ({"retrievers": [{"kind": "a", "fingerprint": "1"}, {"kind": "b", "fingerprint": "2"}]}, "|retriever:a/1+b/2|"),
         ({"method": {"name": "x", "arguments": {"k": 2, "without": "q_in"}, "program": "p"}}, "|k:2|without:q_in|"),
         ({"method": {"name": "mine:M", "arguments": {}, "program": "p"}}, "|retriever:bm25/feed|program:p|"),
+        (
+            {
+                "method": {
+                    "name": "x",
+                    "arguments": {"k": 2, "filter": "F", "n": 3, "by": "b", "model": "/a/b", "filter_union": True},
+                    "program": "p",
+                }
+            },
+            "|k:2|filter:F|filter_n:3|filter_by:b|filter_union:True|program:p|",
+        ),
     ],
 )
 def test_the_signature_names_what_changes_results(change: dict[str, Any], said: str) -> None:

@@ -11,6 +11,7 @@ from scripted import ScriptedLM
 from blendfilter import BlendFilter, Direct, Passage, as_retriever
 from blendfilter.evaluation.trace import reasons_of, trace_text
 from blendfilter.modules.base import Branch
+from blendfilter.records import Excerpt
 
 PIER = Passage("p", "Orm Pier", "Orm Pier is a pier in Tavenby.")
 FAIR = Passage("f", "Fair", "The fair is on the pier.")
@@ -64,6 +65,21 @@ def test_long_texts_are_shortened_to_the_width() -> None:
     assert max(map(len, lines)) <= 60
     assert sum(line.endswith("…") for line in lines) == 2
     assert "knowledge  (empty)" in lines
+
+
+def test_pieces_that_were_kept_are_shown_under_their_passage() -> None:
+    pier = Passage("p", "Orm Pier", "Orm Pier is in Tavenby. It rains. It is old.")
+    piece = Excerpt.of(pier, [(0, 23), (34, 44)])
+    branch = Branch([pier, FAIR], [piece], "kept 2 of 4", "0.9 in knowledge 0: Orm Pier | Orm Pier is in Tavenby.")
+    prediction = dspy.Prediction(answer="x", queries={"q": "Where?"}, branches={"q": branch}, knowledge=[piece])
+    assert dedent("""\
+             + Orm Pier | Orm Pier is in Tavenby. It rains. It is old.
+                 kept: Orm Pier is in Tavenby.
+                 kept: It is old.
+             - Fair | The fair is on the pier.
+
+        knowledge  Orm Pier
+        """) in trace_text(prediction)
 
 
 def test_the_least_a_prediction_may_hold() -> None:

@@ -82,6 +82,13 @@ class TestCalls:
         assert [request.config.max_tokens for request in lm.inner.requests] == [32, 256, 32, 32]
         assert all(list(request.config.stop) == ["\nKnowledge:", "\nQuestion:"] for request in lm.inner.requests)
 
+    @pytest.mark.parametrize(("k", "caps"), [(1, [256, 32, 32]), (6, [304, 36, 36]), (15, [736, 72, 72])])
+    def test_above_five_passages_the_caps_grow(self, k: int, caps: list[int]) -> None:
+        """Fifteen numbers with commas do not fit 32 tokens, nor as many judgements 256."""
+        passages = [FIVE[i % 5] for i in range(k)]
+        _, lm = filtered({"check": [CHECK], "ids": ["?"], "ids_again": ["0"]}, passages=passages)
+        assert [request.config.max_tokens for request in lm.inner.requests] == caps
+
     def test_a_tasks_words_are_used(self) -> None:
         wording = Wording(instructions={"blendfilter/check": "Judge in verse."})
         _, lm = filtered({"check": [CHECK], "ids": ["0"]}, wording=wording)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def test_a_record_says_what_was_asked_and_what_came_back(tmp_path: Path) -> None
             served = asyncio.run(engine.complete(asked))
         (record,) = journal.records()
     assert record.pop("seconds") >= 0
+    assert abs(time.time() - record.pop("at")) < 60
     assert len(record.pop("key")) == 32
     assert record == {
         "kind": "call", "stage": "topic", "model": "m", "label": "b", "endpoint": "chat",

@@ -16,9 +16,15 @@ from blendfilter.modules.answering import Answering
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.blending import Blending
 from blendfilter.modules.direct import ChainOfThought, Direct
+from blendfilter.modules.iter_retgen import IterRetGen
+from blendfilter.modules.react import ReAct
+from blendfilter.modules.self_ask import SelfAsk
+from blendfilter.modules.self_consistency import SelfConsistency
 
 
-@pytest.mark.parametrize("kind", [BlendFilter, Blending, Direct, ChainOfThought])
+@pytest.mark.parametrize(
+    "kind", [BlendFilter, Blending, Direct, ChainOfThought, ReAct, SelfAsk, IterRetGen, SelfConsistency]
+)
 @pytest.mark.parametrize("k", ["5", None, 2.5, True])
 def test_k_is_a_whole_number(kind: Callable[..., Any], k: Any) -> None:
     with pytest.raises(BadArgument) as told:
@@ -29,8 +35,16 @@ def test_k_is_a_whole_number(kind: Callable[..., Any], k: Any) -> None:
 @pytest.mark.parametrize("question", [None, "", " \n ", 5, ["Who?"]])
 @pytest.mark.parametrize(
     "module",
-    [lambda: BlendFilter(nothing), lambda: Blending(nothing), Answering, Direct, ChainOfThought],
-    ids=["BlendFilter", "Blending", "Answering", "Direct", "ChainOfThought"],
+    [
+        lambda: BlendFilter(nothing),
+        lambda: Blending(nothing),
+        Answering,
+        Direct,
+        ChainOfThought,
+        lambda: ReAct(nothing),
+        lambda: IterRetGen(nothing),
+    ],
+    ids=["BlendFilter", "Blending", "Answering", "Direct", "ChainOfThought", "ReAct", "IterRetGen"],
 )
 def test_a_question_is_needed(module: Callable[[], dspy.Module], question: Any) -> None:
     asked = module()

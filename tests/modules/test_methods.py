@@ -12,7 +12,11 @@ from isle import nothing
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
+from blendfilter.modules.iter_retgen import IterRetGen
 from blendfilter.modules.methods import METHODS, make_method
+from blendfilter.modules.react import ReAct
+from blendfilter.modules.self_ask import SelfAsk
+from blendfilter.modules.self_consistency import SelfConsistency
 from blendfilter.retrieval.callables import as_retriever
 
 INDEX = as_retriever(nothing)
@@ -71,6 +75,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("direct-retrieval", Direct, True),
         ("cot-retrieval", ChainOfThought, True),
         ("blendfilter", BlendFilter, True),
+        ("react", ReAct, True),
+        ("self-ask", SelfAsk, True),
+        ("iter-retgen", IterRetGen, True),
+        ("self-consistency", SelfConsistency, True),
     ],
 )
 def test_methods_by_name(name: str, kind: type, retrieves: bool) -> None:
@@ -82,7 +90,8 @@ def test_methods_by_name(name: str, kind: type, retrieves: bool) -> None:
 
 
 def test_the_list_is_complete() -> None:
-    assert set(METHODS) == {"direct", "cot", "direct-retrieval", "cot-retrieval", "blendfilter"}
+    own = {"direct", "cot", "direct-retrieval", "cot-retrieval", "blendfilter"}
+    assert set(METHODS) == own | {"react", "self-ask", "iter-retgen", "self-consistency"}
 
 
 def test_arguments_reach_the_method() -> None:
@@ -94,6 +103,7 @@ def test_arguments_reach_the_method() -> None:
         "offer_none": True,
         "ask_topic": False,
         "json_schema": None,
+        "filter_union": False,
         "fallback": True,
         "drop_conclusion": False,
     }

@@ -24,7 +24,7 @@ from blendfilter.lm.offline.spans import is_yes_no, pick
 UNKNOWN = "unknown"
 _CLOSE = 0.75
 """A passage outside the chain is relevant from this share of the best passage's score on."""
-_SAID = re.compile(r"so the answer is:?", re.IGNORECASE)
+_SAID = re.compile(r"so the (?:final )?answer is:?|\bfinish\[", re.IGNORECASE)
 
 
 @lru_cache(maxsize=64)
@@ -54,10 +54,11 @@ def reasoning_about(question: str, lines: tuple[str, ...]) -> str:
     chosen = reading_of(question, lines).chosen
     if not chosen:
         return f"Nothing given here tells about this: {question}" if question else "There is no question to answer."
-    return " ".join(_told(sentence) for sentence in chosen)
+    return " ".join(told(sentence) for sentence in chosen)
 
 
-def _told(sentence: Sentence) -> str:
+def told(sentence: Sentence) -> str:
+    """A sentence that names what it speaks of."""
     text = " ".join(sentence.text.split())
     text = text if text.endswith((".", "!", "?", '."')) else text + "."
     name = bare_title(sentence.title)
@@ -67,13 +68,16 @@ def _told(sentence: Sentence) -> str:
 def concluded(reasoning: str) -> str:
     """What follows the last "So the answer is" of a chain of reasoning, "" where it concludes nothing.
 
-    >>> concluded("It opened in 1871. So the answer is 1871.")
-    '1871'
+    >>> concluded("It opened in 1871. So the answer is 1871."), concluded("Action 2: Finish[1871]")
+    ('1871', '1871')
     """
-    ends = [match.end() for match in _SAID.finditer(reasoning)]
-    if not ends:
+    said = [(match.end(), match[0]) for match in _SAID.finditer(reasoning)]
+    if not said:
         return ""
-    line = reasoning[ends[-1] :].strip().partition("\n")[0].strip()
+    end, words = said[-1]
+    line = reasoning[end:].strip().partition("\n")[0].strip()
+    if words.endswith("["):
+        return line.removesuffix("]").strip()
     return line[:-1].rstrip() if line.endswith(".") and not re.search(r"\b(?:[A-Z]|Jr|Sr)\.$", line) else line
 
 

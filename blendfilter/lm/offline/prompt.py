@@ -12,12 +12,13 @@ import re
 from dataclasses import dataclass
 
 THINK = "Let's think step by step."
-_SHOW_NUMBERS = ("Relevance:", "Ids:")
+_SHOW_NUMBERS = ("Relevance:", "Ids:", "Judgement:")
 _NUMBERED = re.compile(r"knowledge (\d{1,6}):(.*)", re.IGNORECASE | re.DOTALL)
 _OPENS_A_BLOCK = re.compile(r"Question:|Context:|Knowledge:\s*$|knowledge \d+:")
 _YES_NO = re.compile(r"\byes\W{1,3}(?:or\W{1,3})?no\b", re.IGNORECASE)
 _ONLY = re.compile(r"\b(?:only|just|nothing else|either|always|must)\b", re.IGNORECASE)
 _OTHER = re.compile(r"\b(?:names?|phrases?|dates?|numbers?|words)\b", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"\n|(?<=[.!?]) ")
 _NONE = re.compile(r"\bnone\b", re.IGNORECASE)
 
 
@@ -39,8 +40,8 @@ class Sheet:
     @property
     def wants_yes_or_no(self) -> bool:
         """Whether the instructions allow nothing but yes or no."""
-        lines = self.instructions.split("\n")
-        return any(_YES_NO.search(line) and _ONLY.search(line) and not _OTHER.search(line) for line in lines)
+        told = _SENTENCE_END.split(self.instructions)
+        return any(_YES_NO.search(each) and _ONLY.search(each) and not _OTHER.search(each) for each in told)
 
 
 def take_apart(prompt: str) -> Sheet:
@@ -58,9 +59,14 @@ def take_apart(prompt: str) -> Sheet:
     question = above[asked][len("Question:") :].strip()
     cue = lines[-1].strip()
     numbered_at, numbered = _numbered(above, asked) if cue in _SHOW_NUMBERS else (asked, [])
-    instructions = above[: next(i for i, line in enumerate(above) if _OPENS_A_BLOCK.match(line))] + above[asked + 1 :]
+    instructions = opening_of(above) + above[asked + 1 :]
     passages = numbered or _listed(above, asked)
     return Sheet(cue, question, tuple(passages), _context(above, numbered_at), "\n".join(instructions))
+
+
+def opening_of(lines: list[str]) -> list[str]:
+    """What stands above the first block: the instructions."""
+    return lines[: next((i for i, line in enumerate(lines) if _OPENS_A_BLOCK.match(line)), len(lines))]
 
 
 def _last(lines: list[str], opening: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from blendfilter.lm.offline.answers import (
     UNKNOWN,
@@ -20,6 +21,7 @@ from blendfilter.lm.offline.answers import (
     shared_words,
 )
 from blendfilter.lm.offline.chat import asks_for_fields, fill_fields
+from blendfilter.lm.offline.hopping import asks_for_hop, next_hop
 from blendfilter.lm.offline.prompt import THINK, Sheet, take_apart
 from blendfilter.lm.offline.reading import bare_title, split_line, stems
 from blendfilter.lm.offline.spans import Kind, kind_of, names_in
@@ -47,6 +49,8 @@ def read(prompt: str) -> str:
     """
     if asks_for_fields(prompt):
         return fill_fields(prompt)
+    if asks_for_hop(prompt):
+        return next_hop(prompt)
     sheet = take_apart(prompt)
     return _REPLIES.get(sheet.cue, _answer)(sheet)
 
@@ -123,6 +127,12 @@ def _ids(sheet: Sheet) -> str:
     return ", ".join(map(str, chosen))
 
 
+def _judgement(sheet: Sheet) -> str:
+    """Relevance and ids in one reply."""
+    relevance = _relevance(sheet)
+    return f"{relevance}\nIds: {_ids(replace(sheet, context=relevance))}"
+
+
 def _answer(sheet: Sheet) -> str:
     """What the context concludes; else an answer from the context's or the knowledge's own sentences."""
     lines = sheet.passages or tuple(line.strip() for line in sheet.context.split("\n") if line.strip())
@@ -140,5 +150,6 @@ _REPLIES: dict[str, Callable[[Sheet], str]] = {
     "Topic:": _topic,
     "Relevance:": _relevance,
     "Ids:": _ids,
+    "Judgement:": _judgement,
     "Answer:": _answer,
 }

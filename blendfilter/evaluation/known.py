@@ -1,0 +1,115 @@
+"""What is known of a run, finished or not: its rows, its metrics, and what is still missing.
+
+In: a `Run`. Out: a `Known`. A finished run is read as it stands; of an unfinished one the scores are those of the
+questions answered so far, and every report of it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from blendfilter.errors import RunMismatch
+from blendfilter.evaluation.files import PREDICTIONS, iterate_rows
+from blendfilter.evaluation.ledger import Entry, ledger
+from blendfilter.evaluation.repeats import key_of, repeats_in
+from blendfilter.evaluation.rescoring import NAMES, Rescored, file_of, rescored
+from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.summary import summarise
+from blendfilter.journal import FILE, Journal
+
+_SHOWN_IDS = 5
+_BULK = {"queries", "branches", "knowledge", "spans"}
+
+
+@dataclass
+class Known:
+    """A run's rows and figures as far as they go; each is read once."""
+
+    run: Run
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows there are, without what each query brought: a long run is not to be held whole.
+
+        All in question order, or those answered so far in the order of their answers.
+        """
+        return [{name: value for name, value in row.items() if name not in _BULK} for row in self.whole_rows()]
+
+    def whole_rows(self) -> Iterator[dict[str, Any]]:
+        """The same with all that is in them, one at a time."""
+        if "rows" in vars(self.run):  # read before
+            return iter(self.run.rows)
+        return iterate_rows(self.run.folder / PREDICTIONS)
+
+    @cached_property
+    def entries(self) -> dict[str, Entry]:
+        """The ledger, read from the journal."""
+        if not (self.run.folder / FILE).is_file():  # stopped before anything was asked
+            return ledger([], lambda _: None)
+        with Journal(self.run.folder / FILE, "replay") as journal:
+            return ledger(self.rows, journal.read)
+
+    @cached_property
+    def metrics(self) -> dict[str, Any]:
+        """`metrics.json`, or the same over the rows so far; empty where there is none."""
+        if self.run.finished:
+            return self.run.metrics
+        if not self.rows:
+            return {}
+        settings = self.run.settings
+        return summarise(self.rows, settings=settings, entries=self.entries, seed=settings.get("seed", 0))
+
+    @property
+    def headline(self) -> str:
+        """The signature; of an unfinished run, that it is none."""
+        return str(self.metrics["signature"]) if self.run.finished else f"{self.run.name}: {self.unfinished}"
+
+    @property
+    def repeats(self) -> int:
+        """How many times each question is answered."""
+        return repeats_in(self.run.settings)
+
+    @property
+    def unfinished(self) -> str:
+        """What an unfinished run lacks, in one line; empty for a finished one."""
+        if self.run.finished:
+            return ""
+        missing = self._missing()
+        told = f"; missing: {', '.join(missing[:_SHOWN_IDS])}" if missing else ""
+        more = f", … ({len(missing) - _SHOWN_IDS} more)" if len(missing) > _SHOWN_IDS else ""
+        asked = int(self.run.settings["data"]["n"]) * self.repeats
+        times = f" ({self.repeats} times each)" if self.repeats > 1 else ""
+        done = f"not finished: {len(self.rows)} of {asked} questions are answered{times}"
+        return f"{done}{told}{more}; the same command goes on"
+
+    @cached_property
+    def rescored(self) -> list[Rescored]:
+        """Scores by other metrics that the finished run was given afterwards, of its answers as they are now."""
+        return [told for told in self._rescored if isinstance(told, Rescored)]
+
+    @property
+    def outdated(self) -> list[str]:
+        """What is wrong with those of other answers: they are left out."""
+        return [told for told in self._rescored if isinstance(told, str)]
+
+    @cached_property
+    def _rescored(self) -> list[Rescored | str]:
+        names = [name for name in NAMES if file_of(self.run, name).is_file()] if self.run.finished else []
+        found: list[Rescored | str] = []
+        for name in names:
+            try:
+                found.append(rescored(self.run, name))
+            except RunMismatch as error:
+                found.append(str(error))
+        return found
+
+    def _missing(self) -> list[str]:
+        """The answers that are not there yet, as far as the run's record names the questions."""
+        asked = self.run.record.get("notes", {}).get("questions", [])
+        answered = {key_of(row) for row in self.rows}
+        repeats = range(1, self.repeats + 1) if self.repeats > 1 else [None]
+        every = (key_of({"id": name} | ({"repeat": each} if each else {})) for each in repeats for name in asked)
+        return [name for name in every if name not in answered]

@@ -1,0 +1,69 @@
+"use strict";
+// What the page holds: `page`, the list that is there at once, and the traces, unpacked when one is first wanted.
+// Everything in it is data: it enters the document as text, never as markup.
+
+const page = JSON.parse(document.getElementById("data").textContent);
+const SIGNS = { right: "✓", wrong: "✗", error: "!" };
+const LOSS_WORDS = {
+  not_retrieved: "gold not retrieved",
+  filtered_away: "gold filtered away",
+  answered_wrong: "answered wrong",
+  right: "right",
+  right_without_gold: "right without gold",
+};
+
+let unpacking = null;
+
+/** The traces of this page: {pieces, passages, traces}, one trace a row; unpacked once. */
+function unpacked() {
+  unpacking ??= unpack(document.getElementById("traces").textContent);
+  return unpacking;
+}
+
+async function unpack(base64) {
+  const binary = atob(base64);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+/** An element with attributes and children; a child that is a string becomes a text node. */
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** A text in which control characters are seen as the signs that Unicode has for them. */
+function visible(text) {
+  return String(text).replace(/[\x00-\x08\x0b-\x1f\x7f]/g, (c) => (c === "\x7f" ? "␡" : String.fromCharCode(0x2400 + c.charCodeAt(0))));
+}
+
+/** Any text in a line, set apart from its surroundings: its writing direction stays its own. */
+function apart(text, attributes = {}) {
+  return make("bdi", attributes, visible(text));
+}
+
+/** `n` with thousands parted, or a dash. */
+function number(n) {
+  return n === undefined || n === null ? "–" : n.toLocaleString("en");
+}
+
+function percent(share) {
+  return (100 * share).toFixed(1);
+}
+
+/** right, wrong or error: what a row's sign and colour say. */
+function stateOf(row) {
+  return row.error ? "error" : row.right ? "right" : "wrong";
+}
+
+/** What a row is called in an address: its id, and its repeat where there are several. */
+function nameOf(row) {
+  return row.repeat ? `${row.id}#${row.repeat}` : row.id;
+}

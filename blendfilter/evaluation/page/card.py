@@ -1,0 +1,63 @@
+"""A run in a notebook: its headline, its scores and where questions are lost, on a card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from typing import TYPE_CHECKING
+
+from blendfilter.evaluation.files import REPORT
+from blendfilter.evaluation.page.pictures import LOSS_WORDS, loss_bar, swatch
+
+if TYPE_CHECKING:
+    from blendfilter.evaluation.run import Run
+
+_BOX = "border:1px solid #8886;border-radius:10px;padding:.8em 1em;max-width:46em"
+
+
+def card(run: Run) -> str:
+    """The card as HTML, every text in it escaped."""
+    return f'<div style="{_BOX}">{"".join(_parts(run))}</div>'
+
+
+def _parts(run: Run) -> Iterator[str]:
+    from blendfilter.evaluation.known import Known
+    from blendfilter.evaluation.report import OFFLINE
+
+    known = Known(run)
+    yield f"<div><b><bdi>{escape(run.name)}</bdi></b> <small>{escape(_what(run))}</small></div>"
+    if not run.finished:
+        yield f"<p>{escape(known.unfinished)}</p>"
+    metrics = known.metrics
+    if metrics:
+        yield f'<div style="display:flex;gap:2em;margin:.3em 0">{"".join(_scores(known.metrics["metrics"]))}</div>'
+        if any(row.get("gold_titles") for row in known.rows):
+            yield f'{loss_bar(metrics["losses"], 16)}<div style="margin:.3em 0">{_legend(metrics["losses"])}</div>'
+    if run.offline:
+        yield f"<div><small>{escape(OFFLINE)}</small></div>"
+    if run.finished:
+        yield f'<div><code style="overflow-wrap:anywhere">{escape(metrics["signature"])}</code></div>'
+    path = run.folder / REPORT
+    words = "the whole report:" if path.is_file() else "run.html() writes"
+    yield f"<div><small>{words} {escape(str(path))}</small></div>"
+
+
+def _what(run: Run) -> str:
+    settings = run.settings
+    names = [settings.get("task"), settings.get("method", {}).get("name"), settings["lm"]["name"]]
+    return " · ".join(str(name) for name in names if name)
+
+
+def _scores(scores: dict[str, dict[str, float]]) -> Iterator[str]:
+    for name, score in scores.items():
+        value, half = 100 * score["value"], 50 * (score["high"] - score["low"])
+        yield f'<div>{escape(name)}<br><b style="font-size:1.6em">{value:.1f}</b> <small>± {half:.1f}</small></div>'
+
+
+def _legend(losses: dict[str, int]) -> str:
+    return " &nbsp; ".join(
+        f'<span style="white-space:nowrap"><span style="display:inline-block">{swatch(name)}</span> '
+        f"{words} <b>{losses[name]}</b></span>"
+        for name, words in LOSS_WORDS.items()
+        if losses.get(name)
+    )

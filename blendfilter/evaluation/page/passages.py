@@ -1,0 +1,70 @@
+"""The passages a run saw, found again in its journal by the query that retrieved them.
+
+In: a journal. Out: for a query and a passage's id, the passage's record. Only keys are held in memory (about 150 bytes
+a search and a passage), never texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+from blendfilter.journal import Journal
+
+_KINDS = (b'"kind":"passage"', b'"kind":"search"')
+_HEAD = 80  # a record begins with its key and its kind
+
+
+class Passages:
+    """The passages of `journal`.
+
+    One id may stand for several texts (two indexes, or a service that shows other excerpts for other queries), so the
+    search that found it is asked first.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._by_id: dict[str, bytes] = {}
+        self._by_query: dict[bytes, bytes] = {}
+        for record in _stored(journal):
+            key = bytes.fromhex(record["key"])
+            if record["kind"] == "passage":
+                self._by_id.setdefault(record["id"], key)
+            else:
+                name = _name(record["query"])
+                self._by_query[name] = self._by_query.get(name, b"") + key
+
+    def of(self, query: str | None) -> dict[str, str]:
+        """The journal's key of each passage that was found for `query`, by the passage's id."""
+        found: dict[str, str] = {}
+        keys = self._by_query.get(_name(query), b"") if query is not None else b""
+        for start in range(0, len(keys), 16):
+            search = self._journal.read(keys[start : start + 16].hex()) or {"ids": [], "passages": []}
+            for name, key in zip(search["ids"], search["passages"], strict=True):
+                found.setdefault(name, key)
+        return found
+
+    def key(self, name: str, found: Mapping[str, str]) -> str | None:
+        """The key of the passage with that id: as `found` has it, else the first one anywhere in the journal."""
+        if name in found:
+            return found[name]
+        known = self._by_id.get(name)
+        return known.hex() if known is not None else None
+
+    def read(self, key: str) -> dict[str, Any] | None:
+        """A passage's record."""
+        return self._journal.read(key)
+
+
+def _stored(journal: Journal) -> Iterator[dict[str, Any]]:
+    with journal.path.open("rb") as file:
+        for line in file:
+            head = line[:_HEAD]
+            if line.endswith(b"\n") and any(kind in head for kind in _KINDS):
+                yield json.loads(line)
+
+
+def _name(query: str) -> bytes:
+    return blake2b(query.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,249 @@
+"""Two pictures of runs: what accuracy costs (the headline plot), and where questions are lost.
+
+In: finished runs. Out: an SVG or PNG file, the same bytes for the same runs.
+
+The headline plot shows the leading metric with its 95 % interval against calls, tokens and latency a question, a point
+a run. Points on the Pareto front (no other run is as good for less) are filled and joined. Latency is the median of the
+seconds in which at least one call of a question was in flight; it is the server's as much as the method's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from blendfilter.errors import BadArgument, RunMismatch, UnknownName
+from blendfilter.evaluation import canvas
+from blendfilter.evaluation.latency import latency
+from blendfilter.evaluation.losses import LOSSES
+from blendfilter.evaluation.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Runs = Mapping[str, Run | str | Path] | Iterable[Run | str | Path]
+PANELS = ("calls", "tokens", "seconds")
+_AXES = {
+    "calls": "model calls a question", "tokens": "tokens a question", "seconds": "seconds a question (median)",
+    "milliseconds": "milliseconds a question (median)",
+}  # fmt: skip
+_LOSSES = {
+    "right": ("right", canvas.BLUE, ""),
+    "right_without_gold": ("right without gold", canvas.SKY, "//"),
+    "answered_wrong": ("kept, answered wrong", canvas.YELLOW, ""),
+    "filtered_away": ("retrieved, filtered away", canvas.ORANGE, ".."),
+    "not_retrieved": ("not retrieved", canvas.VERMILLION, ""),
+}
+
+
+class Dot(NamedTuple):
+    """One run in the headline plot: its score with its interval, and what a question costs."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    calls: float
+    tokens: float
+    seconds: float
+
+
+def plot(runs: Runs, path: str | Path, kind: str = "headline") -> Path:
+    """Draw `runs` into the file `path` (.svg or .png): `headline`, accuracy against cost, or `losses`.
+
+    `runs` are runs or their folders, or a mapping from the names that the plot shows to them.
+
+    Raises:
+        UnknownName: no such kind. RunMismatch: runs of several tasks. MissingExtra: matplotlib is not installed.
+    """
+    canvas.check(path)
+    kinds = {"headline": headline, "losses": losses}
+    if kind not in kinds:
+        raise UnknownName.of("plot", kind, kinds)
+    return kinds[kind](runs, path)[0]
+
+
+def headline(runs: Runs, *paths: str | Path) -> list[Path]:
+    """The leading metric against calls, tokens and latency, a point a run, into every file of `paths`."""
+    named = _named(runs)
+    metric = next(iter(next(iter(named.values())).metrics["metrics"]))
+    offline = any(run.offline for run in named.values())
+    dots = [dot(label, run) for label, run in named.items()]
+    return draw(dots, *paths, metric=metric, title=_title(named), offline=offline)
+
+
+def draw(dots: Sequence[Dot], *paths: str | Path, metric: str, title: str, offline: bool = False) -> list[Path]:
+    """The headline plot of `dots`, three panels that share their scores."""
+    ranked = sorted(dots, key=lambda each: (-each.value, each.calls))
+    numbers = [str(place) for place in range(1, len(ranked) + 1)]
+    with canvas.blank(7.4, 3.4) as figure:
+        grid = figure.add_gridspec(1, 4, width_ratios=(1, 1, 1, 1.1))
+        panels: list[Axes] = []
+        for column, cost in enumerate(PANELS):
+            panels.append(figure.add_subplot(grid[column], sharey=panels[0] if panels else None))
+            _scatter(panels[-1], ranked, cost)
+            panels[-1].tick_params(labelleft=not column)
+        panels[0].set_ylabel(f"{metric.upper() if len(metric) < 3 else metric} (%)")
+        _key(figure.add_subplot(grid[3]), ranked, numbers)
+        figure.suptitle(title, fontsize=9)
+        if offline:
+            canvas.stamp(figure)
+        figure.draw_without_rendering()  # the numbers are placed where everything else has come to rest
+        for axes, cost in zip(panels, PANELS, strict=True):
+            heights = [100 * each.value for each in ranked]
+            canvas.label_points(axes, list(zip(_scaled(ranked, cost), heights, strict=True)), numbers)
+        return canvas.save(figure, *paths)
+
+
+def _key(axes: Axes, ranked: Sequence[Dot], numbers: Sequence[str]) -> None:
+    """The runs by number, the best first, each with its score."""
+    axes.set_axis_off()
+    last = max(len(ranked) + 2, 14)
+    axes.set(xlim=(0, 1), ylim=(last, -1))
+    axes.text(0.11, last - 1, "filled: none is as good for less", va="center", fontsize=6.5, color=canvas.GREY)
+    axes.text(0.11, last - 0.2, "lines: 95 % intervals", va="center", fontsize=6.5, color=canvas.GREY)
+    size = min(7.0, 7 * 38 / max(len(each.label) for each in ranked))  # a long name has to fit too
+    for place, (number, each) in enumerate(zip(numbers, ranked, strict=True)):
+        axes.text(0.06, place, number, ha="right", va="center", fontsize=7, fontweight="bold")
+        axes.text(0.11, place, f"{each.label}  {100 * each.value:.1f}", va="center", fontsize=size)
+
+
+def losses(runs: Runs, *paths: str | Path) -> list[Path]:
+    """Where each run's questions are lost, a stacked bar a run, into every file of `paths`."""
+    named = _named(runs)
+    with canvas.blank(7.2, 1.2 + 0.24 * len(named)) as figure:
+        axes = figure.subplots()
+        labels, left = list(named), [0.0] * len(named)
+        for name, (words, colour, hatch) in _LOSSES.items():
+            shares = [100 * run.losses()[name] / sum(run.losses().values()) for run in named.values()]
+            axes.barh(
+                labels, shares, left=left, color=colour, hatch=hatch, label=words, height=0.72, edgecolor="white",
+                linewidth=0.5,
+            )  # fmt: skip
+            for place, (start, share) in enumerate(zip(left, shares, strict=True)):
+                if share >= 5:
+                    dark = colour in (canvas.BLUE, canvas.VERMILLION)
+                    axes.text(
+                        start + share / 2, place, f"{share:.0f}", ha="center", va="center", fontsize=7,
+                        color="white" if dark else "black",
+                        bbox=None if not hatch else {"facecolor": colour, "edgecolor": "none", "pad": 1},
+                    )  # fmt: skip
+            left = [start + share for start, share in zip(left, shares, strict=True)]
+        axes.set(xlim=(0, 100), xlabel="% of the questions")
+        axes.margins(y=0.01)
+        axes.invert_yaxis()
+        axes.grid(visible=False)
+        axes.tick_params(axis="y", length=0)
+        figure.legend(loc="outside upper center", ncols=len(LOSSES), handlelength=1.2, columnspacing=1.2)
+        if any(run.offline for run in named.values()):
+            canvas.stamp(figure)
+        return canvas.save(figure, *paths)
+
+
+def dot(label: str, run: Run) -> Dot:
+    """A run's place in the headline plot."""
+    score = next(iter(run.metrics["metrics"].values()))
+    total, asked = run.metrics["ledger"]["total"], len(run.rows)
+    tokens = (total["tokens_in"] + total["tokens_out"]) / asked
+    seconds = latency(run).median
+    return Dot(label, score["value"], score["low"], score["high"], total["calls"] / asked, tokens, seconds)
+
+
+def front(dots: Sequence[Dot], cost: str) -> list[Dot]:
+    """The Pareto front, cheapest first: no other run scores as much for less, or more for as much.
+
+    >>> cheap, dear, beaten = (Dot(n, v, 0, 1, c, 0, 0) for n, v, c in [("a", .4, 1), ("b", .5, 11), ("c", .4, 2)])
+    >>> [each.label for each in front([dear, beaten, cheap], "calls")]
+    ['a', 'b']
+    """
+    best = float("-inf")
+    kept = []
+    for each in sorted(dots, key=lambda one: (getattr(one, cost), -one.value)):
+        if each.value > best:
+            kept.append(each)
+            best = each.value
+    return kept
+
+
+def _scatter(axes: Axes, dots: Sequence[Dot], cost: str) -> None:
+    ahead, xs = front(dots, cost), _scaled(dots, cost)
+    place = dict(zip(dots, xs, strict=True))
+    steps = [place[each] for each in ahead]
+    axes.step(steps, [100 * each.value for each in ahead], where="post", color=canvas.BLUE, linewidth=0.9, zorder=2.5)
+    for each in dots:
+        x, y, on_it = place[each], 100 * each.value, each in ahead
+        axes.vlines(x, 100 * each.low, 100 * each.high, color="#B8B8B8", linewidth=0.6, zorder=2)
+        colour = canvas.BLUE if on_it else canvas.GREY
+        filled = colour if on_it else "white"
+        axes.plot(x, y, "o", markersize=4.5, color=colour, markerfacecolor=filled, markeredgewidth=0.9, zorder=3)
+    quick = cost == "seconds" and xs != [each.seconds for each in dots]
+    axes.set(xscale="log", xlabel=_AXES["milliseconds" if quick else cost])
+    ticks = _ticks(xs)
+    axes.set_xticks(ticks, [f"{tick:.6g}" if tick < 1000 else f"{tick / 1000:.6g}k" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.margins(x=0.25, y=0.08)
+
+
+def _scaled(dots: Sequence[Dot], cost: str) -> list[float]:
+    """The cost of each run as its axis counts it: milliseconds where all is over in less than a tenth of a second."""
+    xs = [getattr(each, cost) for each in dots]
+    return [1000 * x for x in xs] if cost == "seconds" and max(xs) < 0.1 else xs
+
+
+def _ticks(values: Iterable[float]) -> list[float]:
+    """At most four round numbers around `values`, for an axis of powers.
+
+    >>> _ticks([1, 2, 11]), _ticks([90, 11000])
+    ([1.0, 2.0, 5.0, 10.0], [100.0, 1000.0, 10000.0])
+    """
+    there = [value for value in values if value > 0] or [1.0]
+    low, high = 0.8 * min(there), 1.25 * max(there)
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        steps = [float(f"{digit}e{power}") for power in range(-6, 10) for digit in digits]
+        ticks = [step for step in steps if low <= step <= high]
+        if len(ticks) <= 4:
+            break
+    return ticks[:: 1 + len(ticks) // 5] or [min(there)]
+
+
+def _named(runs: Runs) -> dict[str, Run]:
+    """Runs by the labels that a plot shows; all of one task, or they could not share an axis."""
+    given = runs if isinstance(runs, Mapping) else _labelled(runs)
+    named = {label: run if isinstance(run, Run) else Run(run) for label, run in given.items()}
+    if not named:
+        raise BadArgument("no runs to plot: give at least one")
+    tasks = {run.settings["task"]: label for label, run in named.items()}
+    if len(tasks) > 1:
+        (one, label), (other, second) = list(tasks.items())[:2]
+        raise RunMismatch(f"'{label}' is {one}, '{second}' is {other}: plot the runs of one task")
+    return named
+
+
+def _labelled(runs: Iterable[Run | str | Path]) -> dict[str, Run]:
+    labels: dict[str, Run] = {}
+    for run in (each if isinstance(each, Run) else Run(each) for each in runs):
+        label = short_label(run)
+        labels[label if label not in labels else run.name] = run
+    return labels
+
+
+def short_label(run: Run) -> str:
+    """A run as a plot names it: its method, and what sets it apart from that method's usual form."""
+    method = run.settings["method"]
+    arguments: dict[str, Any] = method["arguments"]
+    parts = [str(method["name"])]
+    if (k := arguments.get("k", 5)) != 5:
+        parts.append(f"K={k}")
+    if without := arguments.get("without"):
+        parts.append(f"without {without}")
+    if (chosen := arguments.get("filter")) and (parts[0], chosen) != ("blendfilter", "KnowledgeFilter"):
+        parts.append(str(chosen))
+    if arguments.get("filter_union"):
+        parts.append("union")
+    return ", ".join(parts)
+
+
+def _title(named: Mapping[str, Run]) -> str:
+    run = next(iter(named.values()))
+    return f"{run.settings['task']}, {run.metrics['n']} questions, {run.settings['lm']['name']}"

@@ -1,0 +1,106 @@
+"""One table from beginning to end: read, gather, plan or run, hold against the paper, write, draw.
+
+In: what a command asked. Out: the exit code; what is shown and said goes through two functions of the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.evaluation.reproducing import doing, drawing, papers, plan, printing, results, runs, sources
+from blendfilter.evaluation.runner import CONCURRENCY
+from blendfilter.lm.connect import connect
+from blendfilter.lm.model import ConnectedLM
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command asked for; see the options of `eval/reproduce.py`."""
+
+    table: str
+    papers: Path
+    runs: Path = Path("runs")
+    data: Sequence[str] = ()
+    index: Sequence[str] = ()
+    corpus: Sequence[str] = ()
+    lm: str = "offline"
+    api_base: str | None = None
+    endpoint: Literal["chat", "completions"] = "chat"
+    label: str = ""
+    reasoning: str | None = None
+    thinking: bool | None = None
+    limit: int | None = None
+    tasks: Sequence[str] | None = None
+    methods: Sequence[str] | None = None
+    concurrency: int = CONCURRENCY
+    repeats: int = 1
+    plan: bool = False
+    plots: bool = True
+
+
+def tables(folder: Path) -> str:
+    """What there is to reproduce, a line each."""
+    return "".join(f"{name:<8}  {table.title} ({table.paper})\n" for name, table in _all(folder).items())
+
+
+def _all(folder: Path) -> dict[str, papers.Table]:
+    return {name: papers.table_of(path) for name, path in papers.names(folder).items()}
+
+
+def reproduce(asked: Asked, *, show: doing.Say, say: doing.Say) -> int:
+    """Do it; 0, or 1 where questions ended in an error.
+
+    Raises:
+        AskedWrong: what was asked cannot be done; nothing was spent. ServerRefused: the same command goes on.
+    """
+    table = papers.read(asked.papers, asked.table)
+    _check(asked)
+    lm = model(table, asked)
+    found = sources.gather(
+        table, data=asked.data, index=asked.index, corpus=asked.corpus, tasks=asked.tasks, limit=asked.limit
+    )
+    wanted = runs.wanted(table, found, lm, asked.runs, methods=asked.methods, repeats=asked.repeats)
+    if asked.plan:
+        planned = plan.plan(wanted, repeats=asked.repeats).text().rstrip("\n")
+        show("\n".join([planned, *found.notes, *_to_serve(table)]))
+        return 0
+    done = doing.do(wanted, concurrency=asked.concurrency, repeats=asked.repeats, say=say)
+    result = results.result(table, wanted, done, notes=found.notes)
+    folder = asked.runs / table.name
+    written = printing.write(result, folder)
+    if asked.plots:
+        written += drawing.draw(result, wanted, done, folder)
+    show(printing.text(result).rstrip("\n"))
+    show("\n" + "\n".join(str(path) for path in written))
+    return 1 if result.errors else 0
+
+
+def model(table: papers.Table, asked: Asked) -> ConnectedLM:
+    """The reader; where it is the paper's own open one, requests hold what that needs besides."""
+    own = table.request if asked.lm.rpartition("/")[2].casefold() == table.reader.casefold() else {}
+    return connect(
+        asked.lm, api_base=asked.api_base, endpoint=asked.endpoint, label=asked.label, reasoning=asked.reasoning,
+        thinking=asked.thinking, extra_body=own or None,
+    )  # fmt: skip
+
+
+def _to_serve(table: papers.Table) -> list[str]:
+    """The commands that bring up the paper's own reader, where it can still be had."""
+    if not table.serve:
+        return []
+    named = f"  eval/reproduce.py {table.name} {table.ask} …"
+    return ["", f"the paper's reader, {table.reader}:", *(f"  {command}" for command in table.serve), named]
+
+
+def _check(asked: Asked) -> None:
+    for name in ("concurrency", "repeats", "limit"):
+        if (value := getattr(asked, name)) is not None and value < 1:
+            raise BadArgument(f"--{name} is {value}: it must be 1 or more")
+    if asked.runs.exists() and not asked.runs.is_dir():
+        raise BadArgument(f"{asked.runs} is a file: --runs names a folder")
+    if asked.lm == "offline" and asked.api_base is not None:
+        raise UnknownName(f"which model at {asked.api_base}? name it with --lm")

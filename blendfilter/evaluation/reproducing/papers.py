@@ -1,0 +1,200 @@
+"""A paper's table or figure as a file: what was published, with which settings, and what to run.
+
+In: a folder of TOML files, `<paper>/<table>.toml`. Out: a `Table`, checked: no key that is unknown, no method or filter
+that does not exist, figures only for the tasks and measures of the table.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from blendfilter.errors import BadData, UnknownName
+from blendfilter.filters.named import FILTERS
+from blendfilter.modules.methods import METHODS
+from blendfilter.tasks import TASKS
+
+Role = Literal["colbert", "bm25"]
+ROLES: tuple[Role, ...] = ("colbert", "bm25")
+"""The paper's retrievers. A command says which index plays which."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Words = Annotated[str, Field(min_length=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Arguments(_Strict):
+    """What a row asks of its method; what is left out is the method's own default."""
+
+    k: Annotated[int, Field(ge=1)] | None = None
+    filter: str | None = None
+    filter_n: Annotated[int, Field(ge=1)] | None = None
+    filter_by: str | None = None
+    filter_union: bool | None = None
+    without: tuple[Literal["q", "q_ex", "q_in"], ...] = ()
+    iterations: Annotated[int, Field(ge=1)] | None = None
+    samples: Annotated[int, Field(ge=1)] | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Those that are set."""
+        return {name: value for name, value in self.model_dump().items() if value not in (None, ())}
+
+
+class Published(_Strict):
+    """A row's printed figures on one task, as fractions of 1; `imp` is the printed improvement over it, in percent."""
+
+    em: Share | None = None
+    f1: Share | None = None
+    accuracy: Share | None = None
+    imp: float | None = None
+
+    def score(self, measure: str) -> float | None:
+        """The figure for a measure of ours, None where the paper prints none."""
+        return getattr(self, measure, None)
+
+
+class Row(_Strict):
+    """One line of a table, or one series of a figure. `ours`: it is not the paper's."""
+
+    label: Words
+    group: str = ""
+    method: str
+    retriever: Role | None = None
+    arguments: Arguments = Arguments()
+    on: Mapping[str, Arguments] = {}
+    published: Mapping[str, Published] = {}
+    ours: bool = False
+
+    def settings(self, task: str) -> dict[str, Any]:
+        """The arguments on one task: the row's own, and over them those for the task."""
+        return {**self.arguments.given(), **(self.on[task].given() if task in self.on else {})}
+
+    @property
+    def retrieves(self) -> bool:
+        """Whether its method searches."""
+        return METHODS[self.method].retrieves
+
+
+class Sampling(_Strict):
+    """How a model is sampled."""
+
+    temperature: Annotated[float, Field(ge=0)]
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+
+
+class Table(_Strict):
+    """A table or figure: its place in the paper, the paper's settings, and its rows.
+
+    `kind`: `scores` (tables), `retrieval` (what is found and kept), `sweep` (over K), `samples` (the best of several
+    answers). `against` is the label that the other rows are tested against. `serve`: the commands that serve the
+    paper's own reader, `ask`: how it is then named, `request`: what each request to it needs besides.
+    """
+
+    name: str
+    title: Words
+    paper: Words
+    kind: Literal["scores", "retrieval", "sweep", "samples"]
+    reader: Words
+    retriever: Role
+    n: Annotated[int, Field(ge=1)]
+    k: Annotated[int, Field(ge=1)]
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)]
+    against: Words
+    rows: Annotated[tuple[Row, ...], Field(min_length=1)]
+    notes: tuple[Words, ...] = ()
+    serve: tuple[Words, ...] = ()
+    ask: str = ""
+    request: Mapping[str, Any] = {}
+    sweep: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    samples: tuple[Sampling, ...] = ()
+
+    def role(self, row: Row) -> Role:
+        """The retriever of a row."""
+        return row.retriever or self.retriever
+
+    def reference(self, row: Row) -> Row:
+        """The row that `row` is tested against: the one over its own retriever, where there are several."""
+        named = [each for each in self.rows if each.label == self.against]
+        return next((each for each in named if self.role(each) == self.role(row)), named[0])
+
+
+def names(folder: Path) -> dict[str, Path]:
+    """The tables and figures in a folder of papers, by name."""
+    return {path.stem: path for path in sorted(folder.glob("*/*.toml"))}
+
+
+def read(folder: Path, name: str) -> Table:
+    """The table called `name`.
+
+    Raises:
+        UnknownName: no such table, or one of its methods, filters or tasks. BadData: its file is not a table.
+    """
+    known = names(folder)
+    if name not in known:
+        raise UnknownName.of("table", name, known)
+    return table_of(known[name])
+
+
+def table_of(path: Path) -> Table:
+    """The table in a file. Raises as `read` does."""
+    try:
+        table = Table.model_validate({"name": path.stem, **tomllib.loads(path.read_text(encoding="utf-8"))})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadData(f"{path.name}: not TOML ({error})") from None
+    except ValidationError as error:
+        raise BadData(f"{path.name}: {_first(error)}") from None
+    for problem in _problems(table):
+        raise problem
+    return table
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"unknown key '{place}': take it out, or mend its name"
+    if first["type"] == "missing":
+        return f"'{place}' is missing"
+    return f"'{place}' is wrong: {first['msg']}, found {str(first['input'])[:60]!r}"
+
+
+def _problems(table: Table) -> Iterator[Exception]:
+    """What no single field shows: names of methods, filters and tasks, figures that fit nothing."""
+    where = f"in {table.name}.toml"
+    labels = {row.label for row in table.rows}
+    yield from _unknown("task", table.tasks, TASKS, where)
+    yield from _unknown("method", [row.method for row in table.rows], METHODS, where)
+    yield from _unknown("row", [table.against], labels, where)
+    for row in table.rows:
+        filters = [each.filter for each in (row.arguments, *row.on.values()) if each.filter is not None]
+        yield from _unknown("filter", filters, FILTERS, where)
+        yield from _unknown("task", [*row.on, *row.published], table.tasks, f"{where}, row '{row.label}'")
+        yield from _misprinted(table, row)
+    pairs = [(row.group, row.label) for row in table.rows]
+    for pair in pairs:
+        if pairs.count(pair) > 1:
+            yield BadData(f"{table.name}.toml: two rows are called '{pair[1]}' in the group '{pair[0]}'")
+    if (table.kind == "sweep") != bool(table.sweep) or (table.kind == "samples") != bool(table.samples):
+        yield BadData(f"{table.name}.toml: kind '{table.kind}' does not fit its 'sweep' and 'samples'")
+
+
+def _unknown(kind: str, used: Iterable[str], known: Iterable[str], where: str) -> Iterator[Exception]:
+    there = set(known)
+    return (UnknownName.of(kind, name, there, where) for name in used if name not in there)
+
+
+def _misprinted(table: Table, row: Row) -> Iterator[Exception]:
+    """Figures of measures that a task does not have, or none at all."""
+    for task, figures in row.published.items():
+        printed = figures.model_fields_set - {"imp"}
+        measures = TASKS[task].metrics
+        if not printed or not printed <= set(measures):
+            said = ", ".join(sorted(printed)) or "no figure"
+            yield BadData(f"{table.name}.toml: row '{row.label}' has {said} for {task} ({', '.join(measures)})")

@@ -1,0 +1,199 @@
+"""A table's runs beside what was published: value and interval, difference, a paired test, calls and tokens.
+
+In: a table, its runs. Out: `Result`, a line for each row, task, point and measure. Every p is of a paired test against
+the table's reference over the same questions (exact McNemar for EM and accuracy, the paired bootstrap for F1), and
+Holm's correction goes over all that the table tests on a measure. No p is given where the offline reader answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from blendfilter.evaluation.comparison import CORRECT
+from blendfilter.evaluation.repeats import repeats_in
+from blendfilter.evaluation.reproducing.papers import Row, Table
+from blendfilter.evaluation.reproducing.runs import Wanted
+from blendfilter.evaluation.run import Run, compare
+from blendfilter.evaluation.statistics import holm, interval
+
+RETRIEVAL = ("recall", "precision", "s_precision")
+ONE, BEST = "one answer", "best of {}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One measure of one row on one task, in fractions of 1; `point` is a figure's K, or which answers count.
+
+    `calls` and `tokens` are a question's, `difference` is measured - published.
+    """
+
+    task: str
+    group: str
+    label: str
+    ours: bool
+    measure: str
+    value: float
+    low: float
+    high: float
+    n: int
+    errors: int
+    calls: float
+    tokens: float
+    run: str
+    point: str = ""
+    published: float | None = None
+    difference: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the runs of a table used, added up, and how many calls were really different ones."""
+
+    runs: int
+    used: int
+    different: int
+
+    @property
+    def saved(self) -> int:
+        """Calls that reuse between runs saved."""
+        return self.used - self.different
+
+
+@dataclass(frozen=True)
+class Result:
+    """A table as measured."""
+
+    table: Table
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...]
+    spent: Spent
+    reader: str
+    repeats: int
+    offline: bool
+    errors: int
+
+
+def result(
+    table: Table, wanted: Sequence[Wanted], done: Mapping[Path, Run], *, notes: Sequence[str] = (), seed: int = 0
+) -> Result:
+    """The lines of `table` out of its finished runs."""
+    each = [(one, done[one.folder]) for one in wanted]
+    lines = [line for _, group in groupby(each, key=lambda pair: _place(pair[0])) for line in _lines(list(group), seed)]
+    if table.kind == "retrieval":
+        lines = [line for one, run in each for line in _retrieval(one, run, seed)]
+    offline = any(run.offline for run in done.values())
+    if table.kind == "scores" and not offline:
+        lines = _corrected(_tested(table, wanted, done, lines, seed))
+    repeats = max(repeats_in(run.settings) for run in done.values())
+    reader, errors = wanted[0].lm.name, sum(run.errors for run in done.values())
+    return Result(table, tuple(lines), tuple(notes), spent(done), reader, repeats, offline, errors)
+
+
+def _place(one: Wanted) -> tuple[str, str, str]:
+    return one.task, one.row.group, one.row.label
+
+
+def _lines(points: Sequence[tuple[Wanted, Run]], seed: int) -> Iterator[Line]:
+    """The lines of one row on one task: of its run, of each K, or of one answer and the best of several."""
+    if points[0][0].point.sampling is not None:
+        yield from _best_of(points, seed)
+        return
+    for one, run in points:
+        for measure, score in run.metrics["metrics"].items():
+            yield _line(one, run, measure, (score["value"], score["low"], score["high"]), one.point.name)
+
+
+def _best_of(points: Sequence[tuple[Wanted, Run]], seed: int) -> Iterator[Line]:
+    """The first answer alone, then for each measure the best of all answers to a question."""
+    (first, run), number = points[0], len(points)
+    tables = [_by_question(each) for _, each in points]
+    for measure, score in run.metrics["metrics"].items():
+        yield _line(first, run, measure, (score["value"], score["low"], score["high"]), ONE)
+    calls, tokens = (sum(values) for values in zip(*(a_question(each) for _, each in points), strict=True))
+    for measure in run.metrics["metrics"]:
+        best = [max(table[name][measure] for table in tables) for name in tables[0]]
+        line = _line(first, run, measure, interval(best, seed=seed), BEST.format(number))
+        yield replace(line, calls=calls, tokens=tokens, published=None, difference=None)
+
+
+def _by_question(run: Run) -> dict[str, dict[str, Any]]:
+    """A run's rows by question; of several repeats, the first."""
+    return {row["id"]: row for row in reversed(run.rows)}
+
+
+def _retrieval(one: Wanted, run: Run, seed: int) -> Iterator[Line]:
+    """Recall, precision and S-precision of what was kept for the answer, over the questions whose gold is known."""
+    known = [row for row in run.rows if row["gold_titles"] or row["retrieval"]]
+    for measure in RETRIEVAL:
+        scores: dict[str, list[float]] = {}
+        for row in known:
+            scores.setdefault(row["id"], []).append(row["retrieval"].get("kept", {}).get(measure, 0.0))
+        several = repeats_in(run.settings) > 1
+        if scores:
+            each = list(scores.values()) if several else [first for first, *_ in scores.values()]
+            yield _line(one, run, measure, interval(each, seed=seed), "")
+
+
+def _line(one: Wanted, run: Run, measure: str, ends: Sequence[float], point: str) -> Line:
+    value, low, high = ends
+    figures = one.row.published.get(one.task)
+    published = figures.score(measure) if figures else None
+    calls, tokens = a_question(run)
+    return Line(
+        *_place(one), one.row.ours, measure, value, low, high, run.metrics["n"], run.errors, calls, tokens, run.name,
+        point, published, None if published is None else value - published,
+    )  # fmt: skip
+
+
+def a_question(run: Run) -> tuple[float, float]:
+    """Calls and tokens that a run used for a question, on average."""
+    total, n = run.metrics["ledger"]["total"], len(run.rows)
+    return total["calls"] / n, (total["tokens_in"] + total["tokens_out"]) / n
+
+
+def _tested(
+    table: Table, wanted: Sequence[Wanted], done: Mapping[Path, Run], lines: Sequence[Line], seed: int
+) -> list[Line]:
+    """`lines` with the p of each against the reference row's run, where both were run."""
+    runs = {_place(one): done[one.folder] for one in wanted}
+    rows: dict[tuple[str, str], Row] = {(row.group, row.label): row for row in table.rows}
+    found: dict[tuple[str, str], dict[str, float | None]] = {}
+
+    def p_of(line: Line) -> float | None:
+        reference = table.reference(rows[line.group, line.label])
+        against, run = runs.get((line.task, reference.group, reference.label)), done_by_name[line.run]
+        if against is None or against.name == run.name:
+            return None
+        pair = (against.name, run.name)
+        if pair not in found:
+            compared = compare(against, run, seed=seed).rows
+            found[pair] = {row.measure: row.p for row in compared if row.run == run.name}
+        leading = next(iter(run.metrics["metrics"]))
+        return found[pair][CORRECT if line.measure == leading else line.measure]
+
+    done_by_name = {run.name: run for run in done.values()}
+    return [replace(line, p=p_of(line)) for line in lines]
+
+
+def _corrected(lines: Sequence[Line]) -> list[Line]:
+    """`lines` with Holm's correction: one family for F1, one for the measures of right and wrong, over all tasks."""
+    changed = list(lines)
+    for fraction in (True, False):
+        places = [i for i, line in enumerate(lines) if line.p is not None and (line.measure == "f1") is fraction]
+        for place, p in zip(places, holm([lines[i].p or 0.0 for i in places]), strict=True):
+            changed[place] = replace(changed[place], p_holm=p)
+    return changed
+
+
+def spent(done: Mapping[Path, Run]) -> Spent:
+    """Calls that the runs used, and how many of them are different calls."""
+    used = sum(run.metrics["ledger"]["total"]["calls"] for run in done.values())
+    # Runs of other tasks are not reused: a call that two tasks make alike is made for each.
+    keys = {(run.settings["task"], key) for run in done.values() for row in run.rows for _, key in row["calls"]}
+    return Spent(len(done), used, len(keys))

@@ -1,0 +1,142 @@
+"""Which runs a table needs, each in a folder named by what it is, so that all tables share their runs.
+
+In: a table, its sources, a model. Out: a `Wanted` for each row, task and point of a figure; two that are the same run
+have the same folder: the BlendFilter of Table 1 is that of Table 5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dspy
+
+from blendfilter.asking import Wording
+from blendfilter.errors import UnknownName
+from blendfilter.evaluation.reproducing.papers import Row, Sampling, Table
+from blendfilter.evaluation.reproducing.sources import Sources
+from blendfilter.evaluation.settings import settings_of
+from blendfilter.filters.named import make_filter
+from blendfilter.journal import digest
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.modules.methods import METHODS, make_method
+from blendfilter.retrieval.base import Retriever
+from blendfilter.tasks import Questions
+
+
+class Point(NamedTuple):
+    """Where in a table or figure a run belongs: its K, which of several samples it is, and what that is called."""
+
+    k: int
+    name: str = ""
+    sampling: Sampling | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One run that a table needs."""
+
+    row: Row
+    task: str
+    point: Point
+    folder: Path
+    method: dspy.Module
+    questions: Questions
+    lm: ConnectedLM
+
+
+def wanted(
+    table: Table,
+    sources: Sources,
+    lm: ConnectedLM,
+    folder: Path,
+    *,
+    methods: Iterable[str] | None = None,
+    repeats: int = 1,
+    seed: int = 0,
+) -> list[Wanted]:
+    """Every run of `table`, task by task, in the order of its rows; `methods` leaves out the rows of all others.
+
+    Raises:
+        UnknownName: a method that the table does not have.
+    """
+    rows = _rows(table, methods)
+    found = []
+    for task, questions in sources.questions.items():
+        for row in rows:
+            retriever = sources.indexes[task, table.role(row)] if row.retrieves else None
+            for point in points(table, row, task):
+                method = made(row, task, point.k, retriever, questions.task.wording)
+                model = lm if point.sampling is None else sampled(lm, point.sampling)
+                name = _name(method, questions, model, row.method, repeats, seed)
+                found.append(Wanted(row, task, point, folder / name, method, questions, model))
+    return found
+
+
+def _rows(table: Table, methods: Iterable[str] | None) -> list[Row]:
+    if methods is None:
+        return list(table.rows)
+    known, asked = list(dict.fromkeys(row.method for row in table.rows)), list(methods)
+    for name in asked:
+        if name not in known:
+            raise UnknownName.of("method", name, known, f"in {table.name}")
+    return [row for row in table.rows if row.method in asked]
+
+
+def points(table: Table, row: Row, task: str) -> Iterator[Point]:
+    """The points of one row: one, or one for each K or sample of a figure."""
+    k = row.settings(task).get("k", table.k)
+    if table.sweep:
+        yield from (Point(each, f"K={each}") for each in table.sweep)
+    elif table.samples:
+        yield from (Point(k, f"answer {number}", each) for number, each in enumerate(table.samples, 1))
+    else:
+        yield Point(k)
+
+
+def made(row: Row, task: str, k: int, retriever: Retriever | None, wording: str) -> dspy.Module:
+    """The method of a row on a task, with its filter."""
+    settings = row.settings(task) | {"k": k}
+    filter_settings = {name: settings.pop(f"filter_{name}", None) for name in ("n", "by")}
+    if (name := settings.pop("filter", None)) is not None:
+        asked = {key: value for key, value in filter_settings.items() if value is not None}
+        settings["filter"] = make_filter(name, wording=Wording.of(wording), **asked)
+    return make_method(row.method, retriever, task=wording, **settings)
+
+
+def sampled(lm: ConnectedLM, sampling: Sampling) -> ConnectedLM:
+    """`lm`, sampled so; at temperature 0 it is `lm` itself where that is greedy, so that its calls are shared."""
+    asked = sampling.model_dump()
+    return lm if all(lm.kwargs.get(name) == value for name, value in asked.items()) else lm.copy(**asked)
+
+
+def _name(method: dspy.Module, questions: Questions, lm: ConnectedLM, name: str, repeats: int, seed: int) -> str:
+    """`<task>-<method>-<what else>-<digest>`: the words are for people, the digest tells runs apart."""
+    settings = settings_of(method, questions, lm, seed=seed, name=name)
+    said = [questions.task.name, name, *_said(settings["method"], METHODS[name].retrieves)]
+    said += [each["kind"] for each in settings["retrievers"]] + [lm.name.rpartition("/")[2], str(len(questions))]
+    said += [
+        f"{short}{value}" for short, long in (("t", "temperature"), ("p", "top_p")) if (value := lm.kwargs.get(long))
+    ]
+    said += [f"r{repeats}"] * (repeats > 1)
+    words = [re.sub(r"[^\w.]+", "_", word) if place > 1 else word for place, word in enumerate(said)]
+    settings["data"].pop("source")  # the same questions under another file name are the same
+    return "-".join([*words, digest(settings, repeats)[:8]])
+
+
+def _said(method: dict[str, Any], retrieves: bool) -> Iterator[str]:
+    arguments = method["arguments"]
+    if retrieves and "k" in arguments:
+        yield f"k{arguments['k']}"
+    if arguments.get("without"):
+        yield f"without_{arguments['without']}"
+    if arguments.get("filter_union"):
+        yield "union"
+    if "filter" in arguments and (method["name"], arguments["filter"]) != ("blendfilter", "KnowledgeFilter"):
+        yield str(arguments["filter"])
+    for name in ("iterations", "samples"):
+        if name in arguments:
+            yield f"{name}{arguments[name]}"

@@ -1,0 +1,165 @@
+"""One sitting of a run: what is still to be answered, answered, many questions at once.
+
+In: a method, its questions, how often each is answered, and the run's journal. Out: a row an answer, repeat by repeat
+and in question order within. A question that fails is a row with its error; what makes every question fail alike stops
+the sitting at once, with everything answered so far kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dspy
+
+from blendfilter.context import CARRIED, JOURNAL, NOTES, ORDER, QUESTION, REPEAT, Asker, CallNote, setting
+from blendfilter.errors import AskedWrong
+from blendfilter.evaluation.beside import Beside
+from blendfilter.evaluation.files import METRICS, PREDICTIONS, Appender, line_of, read_rows
+from blendfilter.evaluation.progress import Progress
+from blendfilter.evaluation.repeats import numbered, repeat_of
+from blendfilter.evaluation.rows import Row, answered, failed
+from blendfilter.journal import Journal
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.modules.base import Method
+from blendfilter.records import Question
+from blendfilter.tasks.base import Questions
+
+logger = logging.getLogger(__name__)
+
+
+class Turn(NamedTuple):
+    """One answer to be given: which repeat, of which question."""
+
+    repeat: int
+    question: Question
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """What tells its row from the others."""
+        return self.repeat, self.question.id
+
+
+class Sitting:
+    """What is still to be answered, answered by `rows`."""
+
+    def __init__(
+        self,
+        method: dspy.Module,
+        questions: Questions,
+        lm: ConnectedLM,
+        journal: Journal,
+        pool: Executor,
+        repeats: int = 1,
+    ) -> None:
+        self.method, self.questions, self.lm, self.journal = method, questions, lm, journal
+        # Synchronous methods wait in threads of their own: searches and models must find theirs free.
+        self.pool = pool
+        self.repeats = repeats
+        self.beside = Beside(method)
+        self.turns = [Turn(repeat, question) for repeat in range(1, repeats + 1) for question in questions]
+
+    async def rows(self, folder: Path, *, replay: bool, window: int, progress: Progress) -> list[Row]:
+        """Every answer's row in order, at most `window` questions under work at a time."""
+        done = {} if replay else self._kept(folder)
+        if not replay and len(done) < len(self.turns):
+            (folder / METRICS).unlink(missing_ok=True)  # an earlier sitting's: it would not fit the rows
+        appender = None if replay else Appender(folder / PREDICTIONS, done.values())
+        progress.start(len(self.turns), len(done))
+        places = asyncio.Semaphore(window)
+        # Oldest question first; but the last ones share a rank, so that they go through their stages side by side and
+        # the end of a run keeps its calls in flight.
+        last_rank = len(self.turns) - window // 2
+
+        def finished(turn: Turn, row: Row) -> None:
+            if appender is not None:
+                appender.add(row)
+            done[turn.key] = row
+            progress.advance(row, self._tokens(row))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for order, turn in enumerate(self.turns):
+                    if turn.key not in done:
+                        await places.acquire()
+                        group.create_task(self._one(min(order, last_rank), turn, finished, places))
+        except BaseExceptionGroup as several:
+            raise _first(several) from None
+        finally:
+            progress.stop()
+            if appender is not None:
+                appender.close()
+        return [done[turn.key] for turn in self.turns]
+
+    def _kept(self, folder: Path) -> dict[tuple[int, str], Row]:
+        """The rows of earlier sittings, of fewer repeats too; a question that ended in an error is asked again."""
+        wanted = {turn.key for turn in self.turns}
+        rows = {(repeat_of(row), row["id"]): row for row in read_rows(folder / PREDICTIONS) if row["error"] is None}
+        # A row whose calls the journal does not hold (it was cut or exchanged) would leave the ledger wrong.
+        return {
+            key: self._numbered(row, key[0])
+            for key, row in rows.items()
+            if key in wanted and all(call in self.journal for _, call in row["calls"])
+        }
+
+    def _numbered(self, row: Row, repeat: int) -> Row:
+        return numbered(row, repeat if self.repeats > 1 else None)
+
+    async def _one(
+        self, order: int, turn: Turn, finished: Callable[[Turn, Row], None], places: asyncio.Semaphore
+    ) -> None:
+        notes: list[CallNote] = []
+        task, question = self.questions.task, turn.question
+        try:
+            with (
+                setting(QUESTION, question.id),
+                setting(REPEAT, turn.repeat),
+                setting(ORDER, order),
+                setting(NOTES, notes),
+                setting(JOURNAL, self.journal),
+                # A fresh trace and no history: what DSPy remembers of a call would grow with the run.
+                dspy.context(
+                    lm=self.lm,
+                    trace=[],
+                    disable_history=True,
+                    **{CARRIED: Asker(question.id, order, notes, self.journal, turn.repeat)},
+                ),
+            ):
+                prediction = await self._asked(question.question)
+                beside = await self.beside.found(question.question, prediction)
+                row = answered(task, question, prediction, self._told(notes), beside)
+                line_of(row)  # what JSON cannot hold is this question's error, not the run's
+        except AskedWrong:
+            raise
+        except Exception as error:  # whatever a method raises is that question's error, and is shown
+            logger.debug("question %s failed", question.id, exc_info=True)
+            row = failed(task, question, error, self._told(notes))
+        finally:
+            places.release()
+        finished(turn, self._numbered(row, turn.repeat))
+
+    async def _asked(self, question: str) -> Any:
+        """The method's prediction: awaited where it can be, in a worker thread where it is synchronous."""
+        if hasattr(self.method, "aforward"):
+            return await self.method.acall(question=question)
+        call = functools.partial(contextvars.copy_context().run, self.method, question=question)
+        return await asyncio.get_running_loop().run_in_executor(self.pool, call)
+
+    def _told(self, notes: list[CallNote]) -> list[CallNote]:
+        """The calls in plan order; a module that is not ours has no plan, and may call side by side: sorted."""
+        return notes if isinstance(self.method, Method) else sorted(notes)
+
+    def _tokens(self, row: Row) -> int:
+        records = (self.journal.read(key) for _, key in row["calls"])
+        return sum((each.get("tokens_in") or 0) + (each.get("tokens_out") or 0) for each in records if each)
+
+
+def _first(several: BaseExceptionGroup[Any]) -> BaseException:
+    first = several.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,220 @@
+"""How well texts fit a question, as one number each: by BM25, by embeddings, by a cross-encoder, by a function.
+
+In: a question and the candidates of this question, each a line `Title | text`. Out: one score each, higher is better.
+
+- `bm25` (Robertson & Zaragoza 2009, section 3): our indexes' analyser and parameters over rank-bm25's counts. Its idf
+  counts the candidates of this question alone: a word that all of them share tells them apart as little as it should.
+- `embedding`: the cosine between the question's vector and each text's, by any encoder that a dense index takes.
+- `cross-encoder` (Nogueira & Cho 2019, https://arxiv.org/abs/1901.04085, section 3): question and text are read
+  together, by any of sentence-transformers' cross-encoders with one output. The raw output is the score: behind a
+  sigmoid the best ones would all be 1.
+
+A model is loaded once, when it is first needed, and shared by the copies that optimisers make.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import threading
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Literal, NoReturn, TypeAlias
+
+from blendfilter.errors import BadArgument, BadData, UnknownName
+from blendfilter.extras import needed
+from blendfilter.retrieval.analyser import Analyser
+from blendfilter.retrieval.callables import name_of
+from blendfilter.retrieval.encoder_files import encoder_folder
+from blendfilter.retrieval.encoders import Encoder, load_encoder, quiet
+from blendfilter.retrieval.rank_bm25 import LuceneOkapi, OkapiScorer
+
+Scores: TypeAlias = list[float]
+Function: TypeAlias = Callable[[str, Sequence[str]], Sequence[float]]
+"""A function of one's own: (question, texts) -> scores."""
+By: TypeAlias = Literal["bm25", "embedding", "cross-encoder"] | Function
+K1, B = 0.9, 0.4
+"""BM25's parameters, as in our indexes."""
+_WHY = "a filter by cross-encoder"
+_BATCH = 32
+
+
+class Scorer:
+    """Base class of scorers. Threads share one; `name` is what a run's record calls it."""
+
+    name: str
+
+    def prepare(self) -> None:
+        """Load what it needs, so that what is missing is said now."""
+
+    def __call__(self, question: str, texts: Sequence[str]) -> Scores:
+        """One score a text."""
+        raise NotImplementedError
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Scorer:
+        return self  # optimisers copy modules by the dozen, and one model is enough
+
+
+def scorer_of(by: By, model: str | None = None) -> Scorer:
+    """The scorer called `by`; `model` names an encoder or a cross-encoder: a folder, or a name on the hub.
+
+    >>> scorer_of("bm25")("Who kept the light?", ["Skerry Light | Ada kept it.", "Fell | A hill."])[1]
+    0.0
+
+    Raises:
+        UnknownName: no scorer of that name. BadArgument: a model too few or too many, an async function.
+    """
+    if isinstance(by, str):
+        if by not in SCORERS:
+            raise UnknownName.of("scorer", by, SCORERS, "- or a function (question, texts) -> scores")
+        kind = SCORERS[by]
+        if not issubclass(kind, _ByModel):
+            return kind() if model is None else _refuse_model(by, model)
+        if model is None:
+            raise BadArgument(f"scoring by {by} needs a model (--filter-model): name one, such as {kind.example}")
+        return kind(model)
+    if not callable(by) or inspect.isclass(by) or inspect.iscoroutinefunction(by):
+        raise BadArgument(f"{by!r} cannot score: give {', '.join(SCORERS)} or a function (question, texts) -> scores")
+    return ByFunction(by) if model is None else _refuse_model(name_of(by), model)
+
+
+def _refuse_model(by: str, model: str) -> NoReturn:
+    raise BadArgument(f"scoring by {by} takes no model (got {model!r}): that goes with embedding and cross-encoder")
+
+
+class ByBM25(Scorer):
+    """BM25 over the candidates themselves."""
+
+    name = "bm25"
+
+    def __init__(self) -> None:
+        self._analyse = Analyser()
+
+    def __call__(self, question: str, texts: Sequence[str]) -> Scores:
+        """Zero for a text that shares no term with the question."""
+        terms = self._analyse(question)
+        if not texts or not terms:
+            return [0.0] * len(texts)
+        counted = OkapiScorer(LuceneOkapi([self._analyse(text) for text in texts], k1=K1, b=B))
+        return [float(score) / counted.factor for score in counted.scores(terms)]
+
+
+class ByFunction(Scorer):
+    """A function of one's own, whose scores are checked."""
+
+    def __init__(self, function: Function) -> None:
+        self.name = name_of(function)
+        self._function = function
+
+    def __call__(self, question: str, texts: Sequence[str]) -> Scores:
+        """Raises: BadArgument where there is not one number for each text."""
+        given = list(self._function(question, texts))
+        if len(given) != len(texts):
+            raise BadArgument(f"{self.name} gave {len(given)} scores for {len(texts)} texts: it must give one each")
+        try:
+            scores = [float(score) for score in given]
+        except (TypeError, ValueError):
+            raise BadArgument(f"{self.name} gave scores that are no numbers: {given[:3]!r:.80}") from None
+        if any(math.isnan(score) for score in scores):
+            raise BadArgument(f"{self.name} gave a score that is no number (NaN)")
+        return scores
+
+
+class _ByModel(Scorer):
+    """What both models share: they are loaded once, and threads take turns."""
+
+    example: str
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self._turn = threading.RLock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model,)
+
+    def prepare(self) -> None:
+        with self._turn:
+            _ = self._loaded
+
+    @cached_property
+    def _loaded(self) -> Any:
+        raise NotImplementedError
+
+    def __call__(self, question: str, texts: Sequence[str]) -> Scores:
+        """Equal texts have equal scores to the last bit, which padding beside others would change."""
+        once = list(dict.fromkeys(texts))
+        if not once:
+            return []
+        with self._turn:
+            scores = dict(zip(once, self._score(question, once), strict=True))
+        return [scores[text] for text in texts]
+
+    def _score(self, question: str, texts: list[str]) -> Scores:
+        raise NotImplementedError
+
+
+class ByEmbedding(_ByModel):
+    """The cosine between vectors."""
+
+    name = "embedding"
+    example = "sentence-transformers/all-MiniLM-L6-v2"
+
+    @cached_property
+    def _loaded(self) -> Encoder:
+        return load_encoder(self.model, similarity="cosine")
+
+    def _score(self, question: str, texts: list[str]) -> Scores:
+        asked, told = self._loaded.encode_queries([question]).vectors, self._loaded.encode_passages(texts).vectors
+        return [float(cosine) for cosine in told @ asked[0]]
+
+
+class ByCrossEncoder(_ByModel):
+    """Question and text read together."""
+
+    name = "cross-encoder"
+    example = "cross-encoder/ms-marco-MiniLM-L6-v2"
+
+    @cached_property
+    def _loaded(self) -> Any:
+        return _cross_encoder(self.model)
+
+    def _score(self, question: str, texts: list[str]) -> Scores:
+        pairs = [(_plain(question), _plain(text)) for text in texts]
+        raw = needed("torch", "dense", _WHY).nn.Identity()
+        scores = self._loaded.predict(pairs, batch_size=_BATCH, show_progress_bar=False, activation_fn=raw)
+        told = [float(score) for score in scores]
+        if not all(map(math.isfinite, told)):
+            raise BadData(f"the cross-encoder {self.model} answers with numbers that are none (NaN): is it whole?")
+        return told
+
+
+SCORERS: dict[str, type[Scorer]] = {kind.name: kind for kind in (ByBM25, ByEmbedding, ByCrossEncoder)}
+"""The scorers by the names that `by` takes."""
+
+
+def _plain(text: str) -> str:
+    # half a character has no UTF-8, and tokenizers want UTF-8
+    return text.encode("utf-8", "replace").decode()
+
+
+def _cross_encoder(name: str) -> Any:
+    """The cross-encoder of a folder or a hub name, whole and with one output. Code that comes with it is never run."""
+    library = needed("sentence_transformers", "dense", _WHY)
+    folder = encoder_folder(name)
+    try:
+        with quiet():
+            model = library.CrossEncoder(str(folder), local_files_only=True)
+            inner = model.model
+            _, report = type(inner).from_pretrained(folder, output_loading_info=True, local_files_only=True)
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
+        told = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        raise BadData(f"the cross-encoder in {folder} cannot be loaded ({told}): is it whole?") from error
+    if missing := sorted(report["missing_keys"]):  # they were made up, at random: an encoder is no cross-encoder
+        raise BadData(
+            f"{name} is no cross-encoder, or not whole: {len(missing)} of its weights are missing, {missing[0]} first"
+        )
+    if (outputs := int(inner.config.num_labels)) != 1:
+        raise BadData(f"{name} gives {outputs} numbers for a text: a scorer needs a cross-encoder that gives one")
+    return model

@@ -1,0 +1,137 @@
+"""How a multi-hop reply is read: what was said, then a follow-up, or the final answer. Pure text.
+
+Press et al., "Measuring and Narrowing the Compositionality Gap in Language Models" (2022), section 3 (Self-Ask); Yao et
+al., "ReAct: Synergizing Reasoning and Acting in Language Models" (2022), section 2 (thoughts and actions).
+In: what a model wrote at a cue. Out: a `Hop`, what it said before it asked a follow-up or concluded, and which of both.
+
+The first of these counts. Whatever a model writes after a follow-up is made up, because nothing was looked up yet: it
+is left out and reported (`invented`). A follow-up is one line, verbatim.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from blendfilter.asking import STOP
+
+NEEDED = "Are follow-up questions needed here:"
+FOLLOW_UP = "Follow-up:"
+KNOWLEDGE = "Knowledge:"
+INTERMEDIATE = "Intermediate answer:"
+FINAL = "So the final answer is:"
+
+HOP_STOP = (f"\n{INTERMEDIATE}", *STOP)
+"""Where a model starts to answer its own follow-up, or to invent what was found."""
+ACTION_STOP = ("\nObservation", *STOP)
+
+# A line's opening, with the marks that chat models like to put there; or the place after a sentence.
+_OPENING = r"(?:^|(?<=[.!?]\s))[ \t>*_#-]{0,8}"
+_FOLLOWING = re.compile(
+    rf"{_OPENING}follow[- ]?up(?:\s?question)?(?:\s?\d{{1,2}})?\s?:[ \t*_]*", re.IGNORECASE | re.MULTILINE
+)
+_CONCLUDING = re.compile(
+    rf"{_OPENING}(?:so,?\s{{1,3}}the\s{{1,3}}(?:final\s{{1,3}})?|(?:the\s{{1,3}})?final\s{{1,3}})answer\s?"
+    r"(?:is\b|:)[ \t:*_]*",
+    re.IGNORECASE | re.MULTILINE,
+)
+_ACTING = re.compile(r"(?:\baction(?:\s\d{1,3})?\s?:\s?)?\b(search|finish)\[", re.IGNORECASE)
+_CUE_AGAIN = re.compile(
+    r"\W{0,8}(?:are follow[- ]?up questions needed here|intermediate answer|thought(?:\s\d{1,3})?)\s?:[ \t*_]*",
+    re.IGNORECASE,
+)
+_POSING = re.compile(
+    r"(?:are follow-?up|follow-?up|intermediate answer|so the |question|knowledge|thought|action|observation)"
+    r"[^|:]{0,40}:",
+    re.IGNORECASE,
+)
+
+
+class Hop(NamedTuple):
+    """One reply, read: what was said first, then a follow-up, or a final answer, or neither."""
+
+    said: str = ""
+    follow_up: str = ""
+    final: str = ""
+    invented: bool = False
+
+
+def read_hop(reply: str) -> Hop:
+    r"""A reply in Self-Ask's lines.
+
+    >>> read_hop("Jørn Utzon.\nFollow-up: Where was he born?\nIntermediate answer: Rome.")
+    Hop(said='Jørn Utzon.', follow_up='Where was he born?', final='', invented=True)
+    >>> read_hop("Copenhagen.\nSo the final answer is: Copenhagen").final
+    'Copenhagen'
+    """
+    text = _without_cue(reply)
+    following, concluding = _FOLLOWING.search(text), _CONCLUDING.search(text)
+    if following and not (concluding and concluding.start() < following.start()):
+        asked, rest = _first_line(text[following.end() :])
+        return Hop(text[: following.start()].strip(), follow_up=asked, invented=bool(asked and rest.strip()))
+    if concluding:
+        return Hop(text[: concluding.start()].strip(), final=_first_line(text[concluding.end() :])[0])
+    return Hop(text.strip())
+
+
+def read_action(reply: str) -> Hop:
+    r"""A reply in ReAct's own form: a thought, then `Search[…]` or `Finish[…]`.
+
+    >>> read_action("The architect first.\nAction 1: Search[Sydney Opera House]").follow_up
+    'Sydney Opera House'
+    """
+    text = _without_cue(reply)
+    acting = _ACTING.search(text)
+    if acting is None:
+        concluded = read_hop(text)
+        return Hop(concluded.said, final=concluded.final)
+    value, rest = _bracketed(text[acting.end() :])
+    said = text[: acting.start()].strip()
+    if acting[1].lower() == "finish":
+        return Hop(said, final=value)
+    return Hop(said, follow_up=value, invented=bool(value and rest.strip(" \t\r\n.")))
+
+
+def conclusion(reasoning: str) -> str:
+    r"""What a reasoning concludes last, "" where it concludes nothing.
+
+    >>> conclusion("It opened in 1871.\nSo the answer is 1871.")
+    '1871.'
+    """
+    ends = [found.end() for found in _CONCLUDING.finditer(reasoning)]
+    return _first_line(reasoning[ends[-1] :])[0] if ends else ""
+
+
+def shown(line: str) -> str:
+    """A passage's line inside a transcript; one that would pass for a part of it stands behind a bar.
+
+    >>> shown("Follow-up: what now?"), shown("Orm Pier | Follow-up: what now?")
+    ('| Follow-up: what now?', 'Orm Pier | Follow-up: what now?')
+    """
+    return f"| {line}" if _POSING.match(line.lstrip()) else line
+
+
+def _without_cue(reply: str) -> str:
+    again = _CUE_AGAIN.match(reply)
+    return reply[again.end() :] if again else reply
+
+
+def _first_line(text: str) -> tuple[str, str]:
+    """The first line that says something, and what follows it; nothing where that line opens the next part."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if line.strip():
+            posing = any(mark.match(line) for mark in (_FOLLOWING, _CONCLUDING, _CUE_AGAIN))
+            return ("", text) if posing else (line.strip(), "\n".join(lines[number + 1 :]))
+    return "", ""
+
+
+def _bracketed(text: str) -> tuple[str, str]:
+    """What stands before the bracket that closes an action (brackets inside it may be in pairs), and what follows."""
+    line = (text.splitlines() or [""])[0]
+    depth = 1
+    for at, letter in enumerate(line):
+        depth += (letter == "[") - (letter == "]")
+        if not depth:
+            return line[:at].strip(), text[at + 1 :]
+    return line.strip(), text[len(line) :]

@@ -1,0 +1,73 @@
+"""A table or figure of a paper: published beside measured, with intervals and paired tests, at a known cost.
+
+    python eval/reproduce.py table1 --data hotpotqa=dev.json --data twowiki=dev2.json --data strategyqa=train.json \
+        --index indexes/wiki17 --lm openai/gpt-4o-mini --plan        # what it will cost; without --plan it is done
+    python eval/reproduce.py table1 --data sample --limit 20         # the sample world and the offline reader: free
+
+The same command goes on where it was stopped. Tables share their runs, and each run takes over the calls of the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from blendfilter.errors import BlendFilterError
+from blendfilter.evaluation.reproducing.command import Asked, reproduce, tables
+
+PAPERS = Path(__file__).parent / "papers"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every option."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    place = "[TASK=]PLACE"
+    made.add_argument("table", nargs="?", help="table1 to table5, figure2 to figure4, fair (--list)")
+    made.add_argument("--list", action="store_true", help="what there is, and stop")
+    made.add_argument("--data", action="append", default=[], metavar=place, help="questions; 'sample' for all tasks")
+    made.add_argument("--corpus", action="append", default=[], metavar="[colbert:|bm25:]" + place, help="passages")
+    made.add_argument("--index", action="append", default=[], metavar="[colbert:|bm25:]" + place, help="folder or URL")
+    made.add_argument("--lm", default="offline", help="provider/model, or any name with --api-base")
+    made.add_argument("--api-base", help="an OpenAI-compatible server")
+    made.add_argument("--endpoint", default="chat", choices=["chat", "completions"])
+    made.add_argument("--label", default="", help="tells two servers apart that serve other weights under one name")
+    made.add_argument("--reasoning", help="effort of a reasoning model: low, medium or high")
+    made.add_argument("--thinking", action=argparse.BooleanOptionalAction, help="for a model that thinks by default")
+    made.add_argument("--limit", type=int, help="the first N questions in place of the paper's 500")
+    made.add_argument("--tasks", type=_names, help="some of the table's tasks, with commas between")
+    made.add_argument("--methods", type=_names, help="the rows of these methods alone")
+    made.add_argument("--concurrency", type=int, default=16, help="model calls in flight")
+    made.add_argument("--repeats", type=int, default=1, help="answer every question R times")
+    made.add_argument("--runs", type=Path, default=Path("runs"), help="where runs lie, and the table under its name")
+    made.add_argument("--plan", action="store_true", help="print calls and tokens, and stop before anything is spent")
+    made.add_argument("--no-plots", dest="plots", action="store_false", help="draw nothing")
+    return made
+
+
+def _names(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
+def main(words: list[str] | None = None) -> int:
+    """The exit code: 0 done, 1 some questions failed, 2 what was asked is wrong."""
+    asked = vars(parser().parse_args(words))
+    try:
+        if asked.pop("list") or asked["table"] is None:
+            print(tables(PAPERS), end="")
+            return 0
+        return reproduce(Asked(papers=PAPERS, **asked), show=print, say=_say)
+    except KeyboardInterrupt:
+        _say("stopped; the same command goes on where it was")
+        return 130
+    except BlendFilterError as error:
+        _say(" ".join(str(error).split()))
+        return error.exit_code
+
+
+def _say(line: str) -> None:
+    print(f"reproduce: {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,309 @@
+"""`report.html` in a real browser: nothing is asked for, nothing complained of, and it can be used with keys alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser_page import Browser, browser, missing
+from report_page import FIERCE
+from small_world import CountingEngine
+
+from blendfilter import BM25, BlendFilter, Direct, Run, evaluate, load
+from blendfilter.evaluation.files import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
+from blendfilter.evaluation.page import page as pages
+from blendfilter.records import Passage
+from blendfilter.resources import sample
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing()), reason=missing())]
+
+SHOWN = "[...document.querySelectorAll('#list .open')].map(each => each.querySelector('.asked').textContent)"
+FOCUSED = "document.activeElement.closest('.row')?.dataset.place"
+TARGET, SLACK = 2.0, 2.0  # seconds to a page that can be used; a busy machine gets so many times as long
+LONG = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def _nothing_asked_for_or_complained_of(window: Browser) -> Iterator[None]:
+    """Around every test, whatever it does."""
+    window.requests(), window.complaints()
+    window.size(1280, 900)
+    yield
+    assert [url for url in window.requests() if not url.startswith(("file:", "data:,", "about:"))] == []
+    assert window.complaints() == []
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """The sample's questions by two methods and by one that knows nothing, and the first six times over."""
+    folder, index = tmp_path_factory.mktemp("runs"), BM25.build(sample("corpus.jsonl"))
+    questions = load("hotpotqa", "sample")
+    made = {
+        "blend": evaluate(BlendFilter(index), questions, lm="offline", run=folder / "blend", progress=False),
+        "direct": evaluate(Direct(index), questions, lm="offline", run=folder / "direct", progress=False),
+    }
+    shutil.copytree(folder / "blend", folder / "many")
+    made["many"] = many(folder / "many", 500)
+    return made
+
+
+def many(folder: Path, n: int) -> Run:
+    """A run's rows repeated under other ids, until there are `n`; half of its texts are other ones."""
+    rows = read_rows(folder / PREDICTIONS)
+    again = [{**rows[place % len(rows)], "id": f"{rows[place % len(rows)]['id']}-{place}"} for place in range(n)]
+    write_rows(folder / PREDICTIONS, again)
+    write_json(folder / METRICS, {**read_json(folder / METRICS), "n": n})
+    return Run(folder)
+
+
+def choose(window: Browser, name: str) -> list[str]:
+    """The questions shown under a filter."""
+    window.ask(f"document.querySelector('[data-filter={name}]').click()")
+    return list(window.ask(SHOWN))
+
+
+def open_first(window: Browser) -> None:
+    window.ask("document.querySelector('#list .open').click()")
+    window.wait("document.querySelector('.trace .inside')")
+
+
+def test_five_hundred_questions_open_at_once(window: Browser, runs: dict[str, Run]) -> None:
+    path = runs["many"].html()
+    assert path.stat().st_size < 15e6
+    window.open(path)
+    assert window.interactive() < TARGET * SLACK
+    assert window.ask("document.getElementById('count').textContent") == "500 of 500 questions"
+    assert "many" in window.driver.title
+
+
+def test_rows_come_in_as_one_scrolls(window: Browser, runs: dict[str, Run]) -> None:
+    window.open(runs["many"].html())
+    assert 0 < len(window.ask(SHOWN)) < 500
+    for _ in range(3):
+        before = len(window.ask(SHOWN))
+        window.ask("scrollTo(0, document.body.scrollHeight)")
+        window.wait(f"document.querySelectorAll('.row').length > {min(before, 499)}")
+    assert len(window.ask(SHOWN)) == 500
+    assert window.ask("document.getElementById('more').hidden")
+
+
+def test_a_question_opens_into_its_trace(window: Browser, runs: dict[str, Run]) -> None:
+    run = runs["blend"]
+    window.open(run.html())
+    open_first(window)
+    row = run.rows[0]
+    trace = window.ask("document.querySelector('.trace').textContent")
+    for query in row["queries"].values():
+        assert query[:400] in trace
+    assert row["golden_answers"][0] in trace
+    kept = sum(len(branch["kept"]) for branch in row["branches"].values())
+    assert len(window.ask("[...document.querySelectorAll('.passage.kept')]")) == kept
+    assert trace.count("★ gold") >= 1
+    window.ask("document.querySelector('.call').open = true")
+    window.wait("document.querySelector('.call pre')")
+    prompt, reply = window.ask("[...document.querySelectorAll('.call pre')].map(each => each.textContent)")
+    assert row["question"] in prompt
+    assert prompt.endswith("Let's think step by step.")
+    assert reply
+
+
+def test_filters(window: Browser, runs: dict[str, Run]) -> None:
+    run = runs["blend"]
+    window.open(run.html(runs["direct"]))
+    other = {row["id"]: row for row in runs["direct"].rows}
+    expected = {
+        "all": run.rows,
+        "right": [row for row in run.rows if row["correct"]],
+        "wrong": [row for row in run.rows if not row["correct"]],
+        "not_retrieved": [row for row in run.rows if row["loss"] == "not_retrieved"],
+        "filtered_away": [row for row in run.rows if row["loss"] == "filtered_away"],
+        "changed": [row for row in run.rows if row["correct"] != other[row["id"]]["correct"]],
+    }
+    assert all(expected.values()), "the sample shows every one of them"
+    for name, rows in expected.items():
+        assert choose(window, name) == [row["question"] for row in rows], name
+    assert window.ask("document.querySelector('[data-filter=errors]').disabled")
+    open_first(window)
+    assert "direct" in window.ask("document.querySelector('.trace .answers').textContent")
+
+
+def test_repeats_that_disagree(window: Browser, runs: dict[str, Run], tmp_path: Path) -> None:
+    run = Run(shutil.copytree(runs["blend"].folder, tmp_path / "twice"))
+    rows = [{**row, "repeat": repeat} for repeat in (1, 2) for row in runs["blend"].rows]
+    rows[-1]["correct"] = not rows[-1]["correct"]
+    write_rows(run.folder / PREDICTIONS, rows)
+    path = Run(run.folder).html()
+    window.open(path)
+    assert window.ask("document.getElementById('count').textContent") == "168 of 168 answers"
+    shown = choose(window, "unsteady")
+    assert shown == [f"{rows[-1]['question']}repeat {repeat}" for repeat in (1, 2)]
+    window.open(path, f"#q={rows[-1]['id']}%232")
+    window.wait("document.querySelector('.trace .inside')")
+    assert window.ask(FOCUSED) == "167"
+
+
+def test_search_in_questions_and_in_prompts(window: Browser, runs: dict[str, Run]) -> None:
+    run = runs["blend"]
+    window.open(run.html())
+    word = run.rows[3]["golden_answers"][0]
+    window.ask("document.getElementById('search').focus()")
+    window.press(*word)
+    window.wait("!document.getElementById('count').textContent.startsWith('84')")
+    found = window.ask(SHOWN)
+    assert run.rows[3]["question"] in found
+    window.press("\ue00c")  # Escape empties it
+    window.wait("document.getElementById('count').textContent.startsWith('84')")
+    window.press(*"Write the numbers alone")
+    window.wait("document.getElementById('count').textContent.startsWith('0')")
+    window.ask("document.getElementById('deep').click()")
+    window.wait("document.getElementById('count').textContent.startsWith('84')")
+
+
+def test_keys_alone(window: Browser, runs: dict[str, Run]) -> None:
+    window.open(runs["blend"].html())
+    window.press("j")
+    assert window.ask(FOCUSED) == "0"
+    window.press("j", "\ue015")  # down
+    assert window.ask(FOCUSED) == "2"
+    assert window.ask("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    window.press("k", "\ue007")  # Enter
+    window.wait("document.querySelector('.trace .inside')")
+    assert window.ask("document.activeElement.getAttribute('aria-expanded')") == "true"
+    assert "#q=" in window.ask("location.href")
+    for _ in range(4):  # into the trace: link, passages
+        window.press("\ue004")
+    assert window.ask("Boolean(document.activeElement.closest('.trace'))")
+    window.press("\ue00c")
+    assert window.ask("document.querySelectorAll('.trace').length") == 0
+    assert window.ask(FOCUSED) == "1"
+    window.press("/")
+    assert window.ask("document.activeElement.id") == "search"
+    window.press("j")
+    assert window.ask("document.activeElement.value") == "j", "in a text field a letter is a letter"
+
+
+def test_every_button_can_be_reached(window: Browser, runs: dict[str, Run]) -> None:
+    window.open(runs["blend"].html())
+    reached = set()
+    for _ in range(16):
+        window.press("\ue004")
+        reached.add(window.ask("document.activeElement.id || document.activeElement.dataset.filter || ''"))
+    assert {"copy", "all", "wrong", "right", "search", "deep", "sort"} <= reached
+
+
+def test_an_address_opens_a_question(window: Browser, runs: dict[str, Run]) -> None:
+    run = runs["many"]
+    row = run.rows[412]
+    window.open(run.html(), f"#q={row['id']}")
+    window.wait("document.querySelector('.trace .inside')")
+    assert window.ask(FOCUSED) == "412"
+    assert row["id"] in window.ask("document.querySelector('.trace').textContent")
+    window.open(run.html(), "#q=nobody")
+    assert window.ask("document.querySelectorAll('.trace').length") == 0
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_a_narrow_window_scrolls_down_only(window: Browser, runs: dict[str, Run], width: int) -> None:
+    window.size(width, 800)
+    window.open(runs["blend"].html(runs["direct"]))
+    open_first(window)
+    window.ask("document.querySelectorAll('.trace details').forEach(each => { each.open = true; })")
+    window.wait("document.querySelectorAll('.call pre').length > 10")
+    assert window.ask("document.documentElement.scrollWidth") == width
+
+
+def test_the_fiercest_passage_is_shown_as_text(window: Browser, tmp_path: Path) -> None:
+    found = [Passage("1", FIERCE, f"{FIERCE} text"), Passage("2", "long", "word " * (LONG // 5))]
+    engine = CountingEngine(reply=lambda _: FIERCE)
+    asked = [{"id": "<i>", "question": f"What is {FIERCE}?", "answers": [FIERCE], "gold_titles": [FIERCE]}]
+    folder = tmp_path / "<b>run"
+    run = evaluate(Direct(lambda query, k: found), load("qa", asked), lm=engine.lm(), run=folder, progress=False)
+    assert not run.errors
+    window.open(run.html())
+    open_first(window)
+    window.ask("document.querySelectorAll('.trace details').forEach(each => { each.open = true; })")
+    window.wait("document.querySelector('.call pre')")
+    shown = window.ask("document.querySelector('.passage .data').textContent")
+    assert shown == f"{FIERCE} text".replace("\0", "\u2400")
+    assert window.ask("document.querySelectorAll('.trace script, .trace img, .trace b b').length") == 0
+    assert "broken" not in window.driver.title
+    cut, *_ = window.ask(
+        "[...document.querySelectorAll('.passage .data')].slice(1).map(each => each.textContent.length)"
+    )
+    assert cut < 5_000
+    window.ask("document.querySelector('.passage .all').click()")
+    assert window.ask("document.querySelectorAll('.passage .data')[1].textContent.length") == LONG
+    assert window.ask("document.documentElement.scrollWidth") <= 1280
+
+
+def test_a_folder_of_pages(
+    window: Browser, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pages, "SINGLE", 100)
+    monkeypatch.setattr(pages, "PAGE", 200)
+    run = Run(shutil.copytree(runs["many"].folder, tmp_path / "long"))
+    window.open(run.html())
+    window.wait("location.pathname.endsWith('/report/index.html')")
+    window.interactive()
+    assert window.ask("document.getElementById('count').textContent") == "500 of 500 questions"
+    row = run.rows[431]
+    window.ask("document.getElementById('search').focus()")
+    window.press(*row["id"])
+    window.wait("document.querySelectorAll('.row').length === 1")
+    window.ask("document.querySelector('.open').click()")
+    window.wait("location.pathname.endsWith('/questions-3.html') && document.querySelector('.trace .inside')")
+    assert row["id"] in window.ask("document.querySelector('.trace').textContent")
+    assert window.ask("document.querySelector('.row .place').textContent") == "401"
+    window.open(run.folder / "report" / "index.html", f"#q={run.rows[250]['id']}")
+    window.wait("location.pathname.endsWith('/questions-2.html') && document.querySelector('.trace .inside')")
+    assert window.ask(FOCUSED) == "50"
+
+
+def test_it_prints_without_its_tools(window: Browser, runs: dict[str, Run]) -> None:
+    window.open(runs["blend"].html())
+    window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert window.ask("getComputedStyle(document.getElementById('tools')).display") == "none"
+        assert window.ask("getComputedStyle(document.querySelector('.row')).contentVisibility") == "visible"
+        window.open(runs["many"].html())
+        window.ask("dispatchEvent(new Event('beforeprint'))")
+        assert len(window.ask(SHOWN)) == 500
+    finally:
+        window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_the_pieces_that_were_kept_are_marked(window: Browser, tmp_path: Path) -> None:
+    text = "\U0001f600\U0001f600 Not this. Ormskerry has a pier. Nor that."
+    index = [Passage("1", "Ormskerry", text)]
+    asked = load("qa", [{"question": "What has Ormskerry?", "answers": ["a pier"]}])
+    run = evaluate(Direct(lambda query, k: index), asked, lm="offline", run=tmp_path / "run", progress=False)
+    start = text.index("Ormskerry")
+    run.rows[0]["branches"]["q"]["spans"] = {"1": [[0, 2], [start, start + 21]]}
+    window.open(run.html())
+    open_first(window)
+    window.ask("document.querySelector('.passage').open = true")
+    window.wait("document.querySelector('.passage .data')")
+    assert window.ask("[...document.querySelectorAll('mark')].map(each => each.textContent)") == [
+        "\U0001f600\U0001f600",
+        "Ormskerry has a pier.",
+    ]
+    assert window.ask("document.querySelector('.passage .data').textContent") == text
+
+
+def test_dark_and_light_differ(window: Browser, runs: dict[str, Run]) -> None:
+    grounds = []
+    for scheme in ("light", "dark"):
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        window.open(runs["blend"].html())
+        grounds.append(window.ask("getComputedStyle(document.body).backgroundColor"))
+    window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert grounds == ["rgb(246, 248, 250)", "rgb(16, 22, 29)"]

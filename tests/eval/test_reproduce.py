@@ -1,0 +1,239 @@
+"""`eval/reproduce.py`: every table and figure on the sample world, what it says when asked wrongly, calls counted."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from model_server import serve
+
+from blendfilter import Run
+from blendfilter.evaluation.reproducing import papers
+
+pytest.importorskip("matplotlib")
+
+SCRIPT = Path(__file__).parents[2] / "eval" / "reproduce.py"
+PAPERS = SCRIPT.parent / "papers"
+NAMES = list(papers.names(PAPERS))
+
+
+class Outcome(NamedTuple):
+    """How the script ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Reproduce = Callable[..., Outcome]
+
+
+@pytest.fixture
+def reproduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Reproduce:
+    """The script in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BLENDFILTER_CACHE", str(tmp_path / "cache"))
+    main = runpy.run_path(str(SCRIPT))["main"]
+
+    def run(*words: object) -> Outcome:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        return Outcome(code, *capsys.readouterr())
+
+    return run
+
+
+# --- every table and figure -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_and_figure_is_one_command(name: str, reproduce: Reproduce) -> None:
+    words = (name, "--data", "sample", "--limit", 2, "--no-plots")
+    done = reproduce(*words)
+    table = papers.read(PAPERS, name)
+    assert done.code == 0, done.err
+    assert done.out.startswith(f"{name}: {table.title}")
+    assert "no p-value" in done.out
+    assert f"other reader: the published figures are {table.reader}'s" in done.out
+    assert {"table.md", "table.json"} == {path.name for path in Path(f"runs/{name}").iterdir()}
+    lines = json.loads(Path(f"runs/{name}/table.json").read_text(encoding="utf-8"))["lines"]
+    assert {line["label"] for line in lines} == {row.label for row in table.rows}
+    assert {line["task"] for line in lines} == set(table.tasks)
+    for row in table.rows:
+        for task, figures in row.published.items():
+            place = (task, row.group, row.label)
+            shown = {x["measure"]: x["published"] for x in lines if (x["task"], x["group"], x["label"]) == place}
+            assert shown == figures.model_dump(exclude={"imp"}, exclude_none=True)
+    again = reproduce(*words)
+    assert again.err.count("(finished before)") == again.err.count("reproduce: run ") > 0
+    assert again.out == done.out
+
+
+@pytest.mark.parametrize("name", ["table4", "figure2", "figure3", "figure4"])
+def test_every_kind_is_drawn(name: str, reproduce: Reproduce) -> None:
+    done = reproduce(name, "--data", "sample", "--limit", 2)
+    assert done.code == 0, done.err
+    stems = ["headline-hotpotqa", "losses-hotpotqa"] if name == "table4" else [name]
+    drawn = {f"{stem}.{suffix}" for stem in stems for suffix in ("svg", "png")}
+    assert {"table.md", "table.json", *drawn} == {path.name for path in Path(f"runs/{name}").iterdir()}
+    assert {str(Path("runs", name, each)) for each in drawn} <= set(done.out.splitlines())
+    said = Path(f"runs/{name}/{stems[0]}.svg").read_text(encoding="utf-8")
+    assert "offline reader: shows the pipeline, not quality" in said
+    assert "ITER-RETGEN" in said
+
+
+def test_figures_have_their_points(reproduce: Reproduce) -> None:
+    found = {}
+    for name in ("figure2", "figure3", "figure4"):
+        reproduce(name, "--data", "sample", "--limit", 2, "--no-plots", "--methods", "blendfilter")
+        lines = json.loads(Path(f"runs/{name}/table.json").read_text(encoding="utf-8"))["lines"]
+        found[name] = [(line["group"], line["point"], line["measure"]) for line in lines]
+    retrieval = ("recall", "precision", "s_precision")
+    assert found["figure2"] == [(group, "", measure) for group in ("ColBERT v2", "BM25") for measure in retrieval]
+    assert found["figure3"] == [("", f"K={k}", measure) for k in range(3, 11) for measure in ("em", "f1")]
+    assert found["figure4"] == [("", p, m) for p in ("one answer", "best of 3") for m in ("em", "f1")]
+
+
+def test_a_plan_spends_nothing(reproduce: Reproduce) -> None:
+    done = reproduce("table4", "--data", "sample", "--limit", 50, "--plan")
+    assert done.code == 0
+    assert "11 at most" in done.out
+    assert "the offline reader: nothing was spent" in done.out
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("name", ["table2", "table3"])
+def test_the_open_readers_are_served_by_the_commands_of_the_documents(name: str, reproduce: Reproduce) -> None:
+    words = (name, "--data", "sample", "--limit", 1, "--tasks", "hotpotqa", "--methods", "direct", "--plan")
+    shown, table = reproduce(*words).out, papers.read(PAPERS, name)
+    documented = (SCRIPT.parents[1] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    documented = re.sub(r"\s+", " ", documented.replace("\\\n", " "))
+    for command in (*table.serve, f"eval/reproduce.py {name} {table.ask}"):
+        assert command in shown
+        assert command in documented
+    (template,) = re.findall(r"--chat-template (\S+)", " ".join(table.serve))
+    assert (SCRIPT.parents[1] / template).is_file()
+
+
+def test_the_list_names_all(reproduce: Reproduce) -> None:
+    done = reproduce("--list")
+    assert [line.split()[0] for line in done.out.splitlines()] == NAMES
+
+
+def test_as_the_shell_runs_it(tmp_path: Path) -> None:
+    words = [sys.executable, SCRIPT, "table4", "--data", "sample", "--limit", "2", "--methods", "direct", "--no-plots"]
+    ended = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "table4: BlendFilter and its baselines over BM25" in ended.stdout
+    assert (tmp_path / "runs" / "table4" / "table.md").is_file()
+
+
+# --- calls, counted by a server -------------------------------------------------------------------------------------
+
+
+def folders(method: str) -> list[Run]:
+    return [Run(path) for path in sorted(Path("runs").glob(f"*-{method}-k5-*"))]
+
+
+def test_reuse_saves_two_calls_a_question_in_table_1(reproduce: Reproduce) -> None:
+    """BlendFilter's external call, CoT's over the same passages and ITER-RETGEN's first are one call, made once."""
+    questions, tasks = 4, 3
+    with serve(reply="offline", keep=True) as server:
+        model = ("--lm", "test-model", "--api-base", server.url)
+        done = reproduce("table1", "--data", "sample", "--limit", questions, "--no-plots", *model)
+        assert done.code == 0, done.err
+        requests = server.stats()["requests"]
+        assert reproduce("table1", "--data", "sample", "--limit", questions, "--no-plots", *model).code == 0
+        assert server.stats()["requests"] == requests  # finished: nothing is asked twice
+    runs = [Run(path.parent) for path in Path("runs").glob("*/metrics.json")]
+    ledgers = sum(run.metrics["ledger"]["total"]["calls"] for run in runs)
+    different = {(run.settings["task"], key) for run in runs for row in run.rows for _, key in row["calls"]}
+    print(f"table 1, {questions} questions a task: {ledgers} calls in the ledgers, {requests} requests")
+    assert requests == len(different)
+    assert ledgers - requests >= 2 * questions * tasks
+    assert f"{ledgers} calls used by {len(runs)} runs, {requests} different ones" in done.out
+    for blend, chain, again in zip(*map(folders, ("blendfilter", "cot-retrieval", "iter-retgen")), strict=True):
+        for rows in zip(blend.rows, chain.rows, again.rows, strict=True):
+            external, answer, first = (dict(map(reversed, row["calls"])) for row in rows)
+            (key,) = (key for key, stage in external.items() if stage == "external")
+            assert key in answer
+            assert key in first
+    assert "Holm" in done.out
+
+
+def test_the_papers_own_reader_is_asked_with_what_it_needs(reproduce: Reproduce) -> None:
+    words = ("table3", "--data", "sample", "--limit", 1, "--tasks", "hotpotqa", "--methods", "direct", "--no-plots")
+    with serve(reply="offline", keep=True) as server:
+        own = reproduce(*words, "--lm", "Qwen/Qwen-7B-Chat", "--api-base", server.url)
+        other = reproduce(*words, "--lm", "another", "--api-base", server.url)
+        bodies = server.stats()["bodies"]
+    assert [body.get("stop_token_ids") for body in bodies] == [[151643, 151645], None]
+    assert "other reader" not in own.out
+    assert "other reader: the published figures are Qwen-7B-Chat's, the measured ones another's" in other.out
+
+
+def test_failed_questions_end_in_1_and_are_asked_again(reproduce: Reproduce) -> None:
+    words = ("table4", "--data", "sample", "--limit", 2, "--methods", "direct", "--no-plots", "--lm", "m")
+    with serve(behave="context", context_limit=10) as server:
+        failed = reproduce(*words, "--api-base", server.url)
+    assert failed.code == 1
+    assert "2 of 2 questions ended in an error" in failed.err
+    assert "2 questions ended in an error and count as 0" in failed.out
+    head = next(line for line in failed.out.splitlines() if "measured" in line)
+    assert head.split()[-1] == "errors"
+    assert next(line for line in failed.out.splitlines() if line.startswith("  Direct")).split()[-1] == "2"
+    with serve(reply="offline") as server:
+        assert reproduce(*words, "--api-base", server.url).code == 0
+
+
+def test_a_server_that_refuses_ends_in_one_line(reproduce: Reproduce) -> None:
+    with serve(behave="unauthorized") as server:
+        words = ("table4", "--data", "sample", "--limit", 2, "--lm", "m", "--api-base", server.url, "--no-plots")
+        refused = reproduce(*words)
+    assert refused.code == 2
+    assert refused.err.splitlines()[-1].startswith("reproduce: ")
+    assert "Traceback" not in refused.err
+
+
+def test_repeats_are_runs_of_their_own(reproduce: Reproduce) -> None:
+    words = ("table4", "--data", "sample", "--limit", 2, "--methods", "direct", "--no-plots")
+    assert reproduce(*words).code == 0
+    assert reproduce(*words, "--repeats", 2).code == 0
+    once, twice = sorted(
+        (Run(path.parent) for path in Path("runs").glob("hotpotqa-*/run.json")), key=lambda r: len(r.rows)
+    )
+    assert (len(once.rows), len(twice.rows)) == (2, 4)
+    assert "-r2-" in twice.name
+
+
+# --- asked wrongly --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("tabel1", "--data", "sample"), "no table 'tabel1'. Did you mean 'table1'?"),
+        (("table1",), "where are the questions of hotpotqa? Add --data hotpotqa=FILE"),
+        (("table1", "--data", "hotpotqa=nowhere.json"), "no file 'nowhere.json'"),
+        (("table1", "--data", "sample", "--tasks", "hotpoqa"), "no task 'hotpoqa'. Did you mean 'hotpotqa'?"),
+        (("table1", "--data", "sample", "--methods", "reakt"), "no method 'reakt'. Did you mean 'react'?"),
+        (("table1", "--data", "sample", "--index", "nowhere"), "nowhere"),
+        (("table1", "--data", "sample", "--repeats", "0"), "--repeats is 0"),
+        (("table1", "--data", "sample", "--limit", "0"), "--limit is 0"),
+        (("table1", "--data", "sample", "--api-base", "http://127.0.0.1:9/v1"), "name it with --lm"),
+    ],
+)
+def test_what_is_asked_wrongly_is_one_line(words: tuple[str, ...], said: str, reproduce: Reproduce) -> None:
+    done = reproduce(*words)
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert line.startswith("reproduce: ")
+    assert said in line
+    assert not Path("runs").exists()

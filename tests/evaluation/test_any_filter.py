@@ -1,0 +1,155 @@
+"""Any filter in any method: each answers, keeps a part of what it retrieved, and runs, resumes and replays alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from small_world import done_by, journaled, stable
+
+from blendfilter import BM25, BlendFilter, ChainOfThought, SentenceFilter, connect, evaluate, load
+from blendfilter.errors import RunMismatch
+from blendfilter.evaluation.settings import settings_of
+from blendfilter.filters.named import FILTERS, make_filter
+from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.modules.methods import METHODS, make_method, methods_taking
+from blendfilter.records import Excerpt, Passage
+from blendfilter.resources import sample
+
+RETRIEVING = sorted(name for name, method in METHODS.items() if method.retrieves)
+QUESTION = "King Corvin had a lighthouse built on a lonely rock. In which town was its designer born?"
+ASKS = {"knowledge", "one-call"}
+
+
+@pytest.fixture(scope="module")
+def index() -> BM25:
+    return BM25.build(sample("corpus.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def questions() -> Any:
+    return load("qa", "sample", limit=4)
+
+
+def whole(passage: Passage) -> Passage:
+    return passage.source if isinstance(passage, Excerpt) else passage
+
+
+def test_every_method_that_retrieves_takes_a_filter() -> None:
+    assert sorted(methods_taking("filter")) == RETRIEVING
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("method", RETRIEVING)
+def test_each_in_each(method: str, name: str, index: BM25) -> None:
+    made = make_method(method, index, k=4, filter=make_filter(name))
+    with dspy.context(lm=connect("offline")):
+        said = made(question=QUESTION)
+    assert said.answer
+    retrieved = {passage.id: passage for branch in said.branches.values() for passage in branch.retrieved}
+    assert retrieved
+    assert all(whole(passage).text == retrieved[passage.id].text for passage in said.knowledge)
+    for branch in said.branches.values():
+        assert {passage.id for passage in branch.kept} <= {passage.id for passage in branch.retrieved}
+        if name == "full":
+            assert list(branch.kept) == list(branch.retrieved)
+        if name == "sentence":
+            assert 1 <= sum(len(passage.spans) for passage in branch.kept) <= 3
+            assert branch.ids_read.startswith("kept ")
+        if name == "passage" and branch.retrieved:
+            assert len(branch.kept) == 1
+    stages = {stage for stage, _ in said.calls}
+    assert stages >= ({"judge"} if name == "one-call" else {"check", "ids"} if name == "knowledge" else set())
+    assert name in ASKS or not stages & {"judge", "check", "ids", "topic"}
+    assert made.arguments()["filter"] == type(make_filter(name)).__name__
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("method", ["cot-retrieval", "blendfilter"])
+def test_a_run_replays_to_the_same_bytes(method: str, name: str, index: BM25, questions: Any, tmp_path: Path) -> None:
+    def made() -> dspy.Module:
+        return make_method(method, index, k=4, filter=make_filter(name))
+
+    run, engine = done_by(made(), questions, tmp_path / "run")
+    assert run.errors == 0
+    before = stable(tmp_path / "run")
+    evaluate(made(), questions, lm=engine.lm(), run=tmp_path / "run", replay=True, progress=False)
+    assert stable(tmp_path / "run") == before
+    spans = [row["branches"]["q"].get("spans") for row in run.rows]
+    assert all(spans) if name == "sentence" else not any(spans)
+
+
+def test_the_record_of_a_run_says_which_filter(index: BM25, questions: Any, tmp_path: Path) -> None:
+    method = ChainOfThought(index, filter=SentenceFilter(n=2))
+    done_by(method, questions, tmp_path / "run")
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    assert record["settings"]["method"]["arguments"] == {
+        "k": 5, "filter": "SentenceFilter", "n": 2, "by": "bm25", "model": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "other", [SentenceFilter(n=3), SentenceFilter(n=2, by=lambda question, texts: [0.0] * len(texts)), None]
+)
+def test_runs_with_other_filters_do_not_share_a_folder(other: Any, index: BM25, questions: Any, tmp_path: Path) -> None:
+    done_by(ChainOfThought(index, filter=SentenceFilter(n=2)), questions, tmp_path / "run")
+    with pytest.raises(RunMismatch):
+        done_by(ChainOfThought(index, filter=other), questions, tmp_path / "run")
+
+
+def test_the_program_covers_the_filters_predictors(index: BM25, questions: Any) -> None:
+    def program(method: dspy.Module) -> str:
+        return str(settings_of(method, questions, connect("offline"), seed=0)["method"]["program"])
+
+    once = BlendFilter(index, filter=OneCallFilter())
+    before = program(once)
+    assert before != program(BlendFilter(index))
+    assert [name for name, _ in once.named_predictors() if name.startswith("select")] == [
+        "select.judge", "select.ids_again",
+    ]  # fmt: skip
+    once.select.judge.signature = once.select.judge.signature.with_instructions("Judge in verse.")
+    assert program(once) != before
+
+
+def test_the_filter_named_knowledge_is_blendfilters_own(index: BM25, questions: Any) -> None:
+    """So `--filter knowledge` goes on in the run that was begun without it."""
+    for task in ("hotpotqa", "strategyqa"):
+        own = make_method("blendfilter", index, task=task)
+        named = make_method("blendfilter", index, task=task, filter=make_filter("knowledge", wording=task))
+        lm = connect("offline")
+        assert settings_of(own, questions, lm, seed=0) == settings_of(named, questions, lm, seed=0)
+
+
+def test_cheaper_variants_reuse_what_they_share(index: BM25, questions: Any, tmp_path: Path) -> None:
+    """External and internal calls are those of the exact method: only judging and answering is new."""
+    done_by(BlendFilter(index), questions, tmp_path / "exact")
+    _, engine = done_by(
+        BlendFilter(index, filter=OneCallFilter()), questions, tmp_path / "cheap", reuse=[tmp_path / "exact"]
+    )
+    assert engine.stages["external"] == engine.stages["internal"] == 0
+    assert engine.stages["judge"] > 0
+    assert {record["stage"] for record in journaled(tmp_path / "cheap")} >= {"external", "internal", "judge"}
+
+
+def test_a_compiled_copy_has_the_same_filter(index: BM25, tmp_path: Path) -> None:
+    """Optimisers copy a method and save what they found; a filter with a model comes along, unloaded and uncopied."""
+    method = ChainOfThought(index, filter=SentenceFilter(by="cross-encoder", model="never/loaded"))
+    copied = method.deepcopy()
+    assert copied.select.scorer is method.select.scorer
+    method.save(tmp_path / "program.json")
+    copied.load(tmp_path / "program.json")
+    assert copied.dump_state() == method.dump_state()
+
+
+def test_bootstrapping_through_a_filter(index: BM25) -> None:
+    examples = [dspy.Example(question=QUESTION, answer="Tavenby").with_inputs("question")]
+    method = ChainOfThought(index, filter=OneCallFilter())
+    with dspy.context(lm=connect("offline")):
+        compiled = dspy.BootstrapFewShot(metric=lambda example, said, trace=None: True).compile(
+            method, trainset=examples
+        )
+    (demo,) = compiled.select.judge.demos
+    assert demo.judgement.splitlines()[-1].startswith("Ids: ")

@@ -1,0 +1,80 @@
+"""Busy seconds: the union of a question's calls in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_world import CountingEngine, done_by, journaled
+
+from blendfilter import BM25, BlendFilter, ChainOfThought, Direct
+from blendfilter.evaluation.latency import busy_seconds, latency
+from blendfilter.journal import Journal
+from blendfilter.tasks import Questions
+
+calls = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=12)
+
+
+def timed(*pairs: tuple[float, float]) -> list[dict[str, float]]:
+    return [{"at": at, "seconds": seconds} for at, seconds in pairs]
+
+
+def test_worked_by_hand() -> None:
+    """[0, 2] and [1, 3] overlap, [1, 1.5] lies inside, [5, 6] stands alone: 3 + 1."""
+    assert busy_seconds(timed((1, 2), (5, 1), (0, 2), (1, 0.5))) == 4
+    assert busy_seconds([]) == 0
+    assert busy_seconds([*timed((0, 2)), {"seconds": 3.0}, {"at": None, "seconds": 1.0}]) == 6
+
+
+@given(calls)
+def test_it_is_the_number_of_seconds_in_which_something_is_in_flight(pairs: list[tuple[int, int]]) -> None:
+    busy = {second for at, seconds in pairs for second in range(at, at + seconds)}
+    assert busy_seconds(timed(*pairs)) == len(busy)
+
+
+def test_of_a_run_branches_side_by_side_count_once(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    """Calls of 20 ms: five deep, eleven in all. Where calls wait for a place, the wait does not count."""
+
+    async def wait(_stage: str, _prompt: str) -> None:
+        await asyncio.sleep(0.02)
+
+    run, _ = done_by(BlendFilter(index), questions[:3], tmp_path / "run", engine=CountingEngine(wait), concurrency=32)
+    told = latency(run)
+    assert told.n == 3
+    assert 5 * 0.02 <= told.median < 9 * 0.02
+    assert told.median <= told.p95
+    few, _ = done_by(Direct(index), questions, tmp_path / "few", engine=CountingEngine(wait), concurrency=1)
+    assert 0.02 <= latency(few.folder).mean < 0.045
+    starts = sorted(call["at"] for call in journaled(few.folder))
+    assert starts[-1] - starts[0] >= 5 * 0.018, "it went out after its wait"
+
+
+def test_a_journal_of_before_counts_its_seconds(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    run, _ = done_by(ChainOfThought(index), questions[:2], tmp_path / "run")
+    with Journal(run.folder) as journal:
+        for record in [each for each in journal.records() if each["kind"] == "call"]:
+            journal.append({name: value for name, value in record.items() if name != "at"} | {"seconds": 2.0})
+    assert latency(run).median == 4.0
+
+
+def test_the_time_is_no_part_of_the_key_and_of_no_stored_figure(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    runs = [done_by(Direct(index), questions[:2], tmp_path / name)[0] for name in ("one", "two")]
+    keys = [{call["key"] for call in journaled(run.folder)} for run in runs]
+    assert keys[0] == keys[1]
+    assert "seconds" not in (runs[0].folder / "metrics.json").read_text()
+
+
+def test_no_calls_no_latency(questions: Questions, tmp_path: Path) -> None:
+    import dspy
+
+    class Yes(dspy.Module):
+        def forward(self, question: str) -> dspy.Prediction:
+            return dspy.Prediction(answer="yes")
+
+    run, _ = done_by(Yes(), questions, tmp_path / "run")
+    assert latency(run) == pytest.approx((0, 0, 0, 6))

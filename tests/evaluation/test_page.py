@@ -1,0 +1,375 @@
+"""`report.html` as data: what it says of a run, what it holds of every question, and that nothing breaks out of it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_page import FIERCE, Page, read_page
+from small_world import CountingEngine
+
+from blendfilter import BM25, BlendFilter, Direct, Run, evaluate, load
+from blendfilter.errors import BadData, MissingFile, RunMismatch
+from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, read_json, read_rows, write_json, write_rows
+from blendfilter.evaluation.page import page as pages
+from blendfilter.evaluation.report import OFFLINE
+from blendfilter.journal import Journal
+from blendfilter.records import Passage
+from blendfilter.resources import sample
+from blendfilter.text import folded
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs over eight questions of the sample, their index forgotten."""
+    folder, index = tmp_path_factory.mktemp("runs"), BM25.build(sample("corpus.jsonl"))
+    questions = load("hotpotqa", "sample", limit=8)
+    methods: dict[str, tuple[Any, Any]] = {
+        "blend": (BlendFilter(index), "offline"),
+        "direct": (Direct(index), "offline"),
+        "model": (BlendFilter(index), CountingEngine().lm()),
+        "silly": (Direct(index), CountingEngine(reply=lambda _: "no idea").lm()),
+    }
+    for name, (method, lm) in methods.items():
+        evaluate(method, questions, lm=lm, run=folder / name, progress=False)
+    evaluate(Direct(index), questions[:5], lm="offline", run=folder / "fewer", progress=False)
+    return {path.name: path for path in folder.iterdir()}
+
+
+@pytest.fixture
+def run(made: dict[str, Path], tmp_path: Path) -> Callable[[str], Run]:
+    """A copy of one of them, to be spoiled."""
+    return lambda name: Run(shutil.copytree(made[name], tmp_path / name))
+
+
+def page_of(run: Run, *others: Run) -> Page:
+    return read_page(run.html(*others))
+
+
+# --- what every question shows --------------------------------------------------------------------------------------
+
+
+def test_every_row_is_listed(run: Callable[[str], Run]) -> None:
+    blend = run("blend")
+    listed = page_of(blend).data["rows"]
+    for entry, row in zip(listed, blend.rows, strict=True):
+        assert entry["id"] == row["id"]
+        assert entry["question"] == row["question"]
+        assert entry["answer"] == row["answer"]
+        assert entry["golden"] == row["golden_answers"]
+        assert entry["scores"] == [row["em"], row["f1"]]
+        assert (entry["right"], entry["loss"], entry["error"]) == (row["correct"], row["loss"], False)
+    assert any(entry["right"] for entry in listed)
+    assert not all(entry["right"] for entry in listed)
+
+
+def test_every_call_is_there_word_for_word(run: Callable[[str], Run]) -> None:
+    blend = run("blend")
+    page = page_of(blend)
+    assert page.traces is not None
+    with Journal(blend.folder, "replay") as journal:
+        for trace, row in zip(page.traces["traces"], blend.rows, strict=True):
+            assert [call["stage"] for call in trace["calls"]] == [stage for stage, _ in row["calls"]]
+            for call, (_, key) in zip(trace["calls"], row["calls"], strict=True):
+                record = journal.read(key)
+                assert record is not None
+                assert [[role, page.joined(text)] for role, text in call["prompt"]] == [["", record["prompt"]]]
+                assert page.joined(call["reply"]) == record["reply"]
+                assert call["tokens_in"] == record["tokens_in"]
+                assert call["finish"] == record["finish"]
+
+
+def test_passages_are_marked_kept_and_gold(run: Callable[[str], Run]) -> None:
+    blend = run("blend")
+    page = page_of(blend)
+    assert page.traces is not None
+    seen = set()
+    for trace, row in zip(page.traces["traces"], blend.rows, strict=True):
+        gold = set(map(folded, row["gold_titles"]))
+        for branch in trace["branches"]:
+            stored = row["branches"][branch["name"]]
+            assert page.joined(branch["query"]) == row["queries"][branch["name"]]
+            assert [page.passage(each)[0] for each in branch["passages"]] == stored["retrieved"]
+            for marked in branch["passages"]:
+                name, title, text = page.passage(marked)
+                assert bool(marked[1] & 1) == (name in stored["kept"])
+                assert bool(marked[1] & 2) == (folded(title) in gold)
+                assert text
+                seen.add(marked[1])
+        fates = {title: fate for title, fate, _ in trace["gold"]}
+        assert set(fates) == set(row["gold_titles"])
+        kept = {page.passage(each)[1] for each in trace["knowledge"]}
+        assert {title for title, fate in fates.items() if fate == "kept"} == {t for t in fates if t in kept}
+    assert seen == {0, 1, 2, 3}
+
+
+def test_texts_are_stored_once(run: Callable[[str], Run]) -> None:
+    page = page_of(run("blend"))
+    assert page.traces is not None
+    table = page.traces["pieces"]
+    assert len(set(table)) == len(table)
+    with Journal(Run(run("direct").folder).folder, "replay") as journal:
+        text = next(record["text"] for record in journal.records() if record["kind"] == "passage")
+    assert sum(text in piece for piece in table) == 1, "prompts share it with the passage"
+
+
+def test_kept_pieces_are_told(run: Callable[[str], Run]) -> None:
+    blend = run("blend")
+    rows = read_rows(blend.folder / PREDICTIONS)
+    name = rows[0]["branches"]["q"]["kept"][0]
+    rows[0]["branches"]["q"]["spans"] = {name: [[0, 4]]}
+    write_rows(blend.folder / PREDICTIONS, rows)
+    page = page_of(Run(blend.folder))
+    assert page.traces is not None
+    marked = page.traces["traces"][0]["branches"][0]["passages"]
+    assert [each[2] for each in marked if len(each) > 2] == [[[0, 4]]]
+
+
+def test_one_id_with_several_texts_is_shown_as_each_query_saw_it(tmp_path: Path) -> None:
+    def service(query: str, k: int) -> list[Passage]:
+        return [Passage("1", "Ormskerry", f"An excerpt for: {query[:40]}")]
+
+    made = evaluate(BlendFilter(service), load("hotpotqa", "sample", limit=1), lm="offline", run=tmp_path / "r")
+    page = page_of(made)
+    assert page.traces is not None
+    for branch in page.traces["traces"][0]["branches"]:
+        query = page.joined(branch["query"])
+        assert [page.passage(each)[2] for each in branch["passages"]] == [f"An excerpt for: {query[:40]}"]
+
+
+def test_an_error_and_what_the_journal_lacks(run: Callable[[str], Run]) -> None:
+    direct = run("direct")
+    rows = read_rows(direct.folder / PREDICTIONS)
+    rows[0] |= {"answer": None, "correct": False, "error": {"kind": "timeout", "stage": "direct", "message": "late"}}
+    rows[1]["calls"] = [["direct", "0" * 32]]
+    rows[2]["branches"]["q"]["retrieved"] = ["nowhere"]
+    write_rows(direct.folder / PREDICTIONS, rows)
+    page = page_of(Run(direct.folder))
+    assert page.traces is not None
+    traces = page.traces["traces"]
+    assert page.data["rows"][0]["error"]
+    assert page.data["rows"][0]["answer"] is None
+    assert traces[0]["error"]["message"] == "late"
+    assert traces[1]["calls"] == [{"stage": "direct", "gone": True}]
+    assert page.passage(traces[2]["branches"][0]["passages"][0]) == ("nowhere", "nowhere", None)
+
+
+# --- the head -------------------------------------------------------------------------------------------------------
+
+
+def test_the_head_has_headline_recipe_losses_and_ledger(run: Callable[[str], Run]) -> None:
+    blend = run("blend")
+    page = page_of(blend)
+    assert blend.metrics["signature"] in page.text
+    assert OFFLINE in page.text
+    assert "method blendfilter" in page.text
+    for name, count in blend.losses().items():
+        assert re.search(rf"{LOSS[name]} {count} ", page.text)
+    for stage in blend.metrics["ledger"]:
+        assert stage in page.text
+    assert OFFLINE not in page_of(run("model")).text
+
+
+LOSS = {
+    "not_retrieved": "gold not retrieved",
+    "filtered_away": "retrieved and filtered away",
+    "answered_wrong": "kept and answered wrong",
+    "right": "right",
+    "right_without_gold": "right without gold",
+}
+
+
+def test_runs_side_by_side(run: Callable[[str], Run]) -> None:
+    model, silly = run("model"), run("silly")
+    page = page_of(silly, model)
+    right = sum(row["correct"] for row in model.rows)
+    assert f"{right} / 0" in page.text
+    assert "exact McNemar" in page.text
+    assert page.data["beside"] == ["model"]
+    for entry, row in zip(page.data["rows"], model.rows, strict=True):
+        assert entry["others"] == [[row["answer"], row["correct"]]]
+
+
+def test_no_p_value_beside_the_offline_reader(run: Callable[[str], Run]) -> None:
+    assert "no p-value" in page_of(run("blend"), run("model")).text
+
+
+def test_runs_that_do_not_fit_are_refused_and_nothing_is_written(run: Callable[[str], Run]) -> None:
+    blend = run("blend")
+    with pytest.raises(RunMismatch, match="different questions"):
+        blend.html(run("fewer"))
+    assert not (blend.folder / "report.html").exists()
+
+
+def test_rescored_metrics_stand_among_the_scores(run: Callable[[str], Run]) -> None:
+    blend = run("blend")
+    told = blend.rescore("cover-em")
+    page = page_of(blend)
+    assert f"cover-em rescored {100 * told.value:.1f} ± " in page.text
+    assert "cover-em" in blend.report()
+    rows = read_rows(blend.folder / PREDICTIONS)
+    rows[0]["answer"] = "something else"
+    write_rows(blend.folder / PREDICTIONS, rows)
+    again = Run(blend.folder)
+    assert "cover-em rescored" not in page_of(again).text
+    assert "got other answers since" in page_of(again).text
+    assert "got other answers since" in again.report()
+
+
+def test_an_unfinished_run_says_so(run: Callable[[str], Run]) -> None:
+    blend = run("blend")
+    (blend.folder / METRICS).unlink()
+    write_rows(blend.folder / PREDICTIONS, read_rows(blend.folder / PREDICTIONS)[:3])
+    half = Run(blend.folder)
+    page = page_of(half)
+    missing = [row["id"] for row in run("direct").rows[3:]]
+    assert f"Not finished: 3 of 8 questions are answered; missing: {', '.join(missing)}; the same" in page.text
+    assert "Partial" in page.text
+    assert len(page.data["rows"]) == 3
+    told = half.report()
+    assert "not finished: 3 of 8 questions are answered" in told
+    assert "Partial" in told
+    assert "Scores over 3 questions" in told
+    with pytest.raises(MissingFile, match="not finished"):
+        half.html(run("model"))
+
+
+def test_a_run_of_which_nothing_is_answered(run: Callable[[str], Run]) -> None:
+    blend = run("blend")
+    for name in (METRICS, PREDICTIONS):
+        (blend.folder / name).unlink()
+    page = page_of(Run(blend.folder))
+    assert "Nothing is answered yet." in page.text
+    assert page.data["rows"] == []
+    assert "not finished: 0 of 8" in Run(blend.folder).report()
+
+
+def test_repeats_are_rows_of_their_own(run: Callable[[str], Run]) -> None:
+    blend = run("blend")
+    rows = read_rows(blend.folder / PREDICTIONS)
+    twice = [{**row, "repeat": repeat} for repeat in (1, 2) for row in rows]
+    write_rows(blend.folder / PREDICTIONS, twice)
+    record = read_json(blend.folder / RUN, "settings")
+    write_json(blend.folder / RUN, record | {"settings": record["settings"] | {"repeats": 2}})
+    page = page_of(Run(blend.folder))
+    listed = page.data["rows"]
+    assert "2 repeats" in page.text
+    assert "2 answers each" in Run(blend.folder).report()
+    assert [(entry["id"], entry["repeat"]) for entry in listed] == [(row["id"], row["repeat"]) for row in twice]
+
+
+# --- the file -------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_run_gives_the_same_bytes(run: Callable[[str], Run]) -> None:
+    blend = run("blend")
+    first = blend.html().read_bytes()
+    assert Run(blend.folder).html().read_bytes() == first
+    assert sorted(path.name for path in blend.folder.glob(".*")) == []
+
+
+def test_a_report_that_fails_leaves_the_old_one(run: Callable[[str], Run]) -> None:
+    blend = run("blend")
+    before = blend.html().read_bytes()
+    journal = blend.folder / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b'"prompt":', b'"prompt"-', 1))
+    with pytest.raises(BadData, match="not a journal record"):
+        Run(blend.folder).html()
+    assert (blend.folder / "report.html").read_bytes() == before
+    assert sorted(path.name for path in blend.folder.glob(".*")) == []
+
+
+def test_nothing_is_loaded_and_only_this_script_runs(run: Callable[[str], Run]) -> None:
+    text = run("blend").html().read_text("utf-8")
+    assert not re.search(r"(?:src|href)=\"(?!#|data:,\")", text.partition("<script")[0])
+    assert "http" not in text.partition('id="data"')[0].replace("http-equiv", "").replace(FIERCE, "")
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy
+    told = policy[1].replace("&#39;", "'")
+    assert told.startswith("default-src 'none'; ")
+    script = re.search(r"<script>(.*)</script>", text, re.DOTALL)
+    assert script
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in told
+    assert "innerHTML" not in script[1]
+    assert "unsafe" not in told
+
+
+def test_the_fiercest_texts_stay_data(tmp_path: Path) -> None:
+    long = "1 MB of text " * 80_000
+    index = [Passage("1", FIERCE, f"{FIERCE} about the question"), Passage("2", "long", long)]
+    engine = CountingEngine(reply=lambda _: f"{FIERCE} \ud800")
+    asked = [{"id": FIERCE, "question": f"What is {FIERCE}?", "answers": ["<b>x</b>"]}]
+    made = evaluate(Direct(lambda query, k: index), load("qa", asked), lm=engine.lm("<i>m</i>"), run=tmp_path / "r&<d")
+    page = page_of(made)
+    assert page.scripts == 3, "no text began a script of its own"
+    assert page.data["rows"][0]["answer"] == made.rows[0]["answer"]
+    assert page.traces is not None
+    shown = [page.passage(each) for each in page.traces["traces"][0]["branches"][0]["passages"]]
+    assert shown == [("1", FIERCE, f"{FIERCE} about the question"), ("2", "long", long)]
+    raw = (made.folder / "report.html").read_text("utf-8")
+    assert "<i>m" not in raw
+    assert "\0" not in raw
+    assert "r&<d" not in raw
+    assert "broken" not in re.sub(r"\\u[0-9a-f]{4}", "", raw.partition('id="data"')[0])
+
+
+# --- a folder of pages ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "SINGLE", 4)
+    monkeypatch.setattr(pages, "PAGE", 3)
+
+
+def test_a_long_run_is_a_folder_of_pages(run: Callable[[str], Run], small_pages: None) -> None:
+    blend = run("blend")
+    path = blend.html()
+    folder = blend.folder / "report"
+    assert path == blend.folder / "report.html"
+    assert "report/index.html" in path.read_text("utf-8")
+    names = ["questions-1.html", "questions-2.html", "questions-3.html"]
+    assert sorted(each.name for each in folder.iterdir()) == ["index.html", *names]
+    index = read_page(folder / "index.html")
+    assert index.traces is None
+    assert (index.data["pages"], index.data["size"]) == (names, 3)
+    assert [entry["id"] for entry in index.data["rows"]] == [row["id"] for row in blend.rows]
+    assert blend.metrics["signature"] in index.text
+    parts = [read_page(folder / name) for name in names]
+    assert [part.data["first"] for part in parts] == [0, 3, 6]
+    assert [entry for part in parts for entry in part.data["rows"]] == index.data["rows"]
+    traces = [trace for part in parts for trace in (part.traces or {})["traces"]]
+    assert [len(trace["calls"]) for trace in traces] == [len(row["calls"]) for row in blend.rows]
+
+
+def test_pages_that_are_no_more_are_taken_away(
+    run: Callable[[str], Run], small_pages: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blend = run("blend")
+    folder = blend.html().with_suffix("")
+    mine = folder / "questions-of-mine.html"
+    mine.write_text("my notes")
+    monkeypatch.setattr(pages, "PAGE", 4)
+    blend.html()
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "index.html", "questions-1.html", "questions-2.html", mine.name,
+    ]  # fmt: skip
+    monkeypatch.setattr(pages, "SINGLE", 1000)
+    blend.html()
+    assert [path.name for path in folder.iterdir()] == [mine.name], "what is not a report's is left"
+    mine.unlink()
+    blend.html()
+    assert not folder.exists()
+
+
+def test_another_place(run: Callable[[str], Run], tmp_path: Path) -> None:
+    assert run("blend").html(path=tmp_path / "mine.html") == tmp_path / "mine.html"
+    assert read_page(tmp_path / "mine.html").data["run"] == "blend"
+    assert not (tmp_path / "blend" / "report.html").exists()

@@ -1,0 +1,160 @@
+"""The plots: the Pareto front, labels that keep clear of each other, the same bytes each time, offline runs stamped."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_world import CountingEngine
+
+from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, evaluate, load, plot
+from blendfilter.errors import BadArgument, MissingExtra, RunMismatch, UnknownName
+from blendfilter.evaluation import canvas, plots
+from blendfilter.evaluation.plots import Dot, front, short_label
+from blendfilter.tasks import Questions
+
+pytest.importorskip("matplotlib")
+
+
+def dots(*pairs: tuple[float, float]) -> list[Dot]:
+    return [Dot(f"method {i}", value, value, value, cost, cost, cost) for i, (cost, value) in enumerate(pairs)]
+
+
+@pytest.fixture
+def runs(index: BM25, questions: Questions, tmp_path: Path) -> list[Run]:
+    methods = {"direct": Direct(), "cot": ChainOfThought(index, k=3), "blend": BlendFilter(index, k=3)}
+    return [
+        evaluate(method, questions, lm="offline", run=tmp_path / name, progress=False)
+        for name, method in methods.items()
+    ]
+
+
+# --- the headline ---------------------------------------------------------------------------------------------------
+
+
+def test_the_front_leaves_out_what_costs_more_for_no_more() -> None:
+    """By hand: (1, .4) leads; (2, .4) and (3, .3) bring nothing; (4, .5) does; (4, .45) is beaten at its own cost."""
+    every = dots((4, 0.45), (3, 0.3), (1, 0.4), (2, 0.4), (4, 0.5))
+    assert [(each.calls, each.value) for each in front(every, "calls")] == [(1, 0.4), (4, 0.5)]
+
+
+def test_a_dot_is_what_the_run_measured(runs: list[Run]) -> None:
+    blend = plots.dot("b", runs[2])
+    total = runs[2].metrics["ledger"]["total"]
+    assert blend.value == runs[2].metrics["metrics"]["em"]["value"]
+    assert (blend.calls, blend.tokens) == (total["calls"] / 6, (total["tokens_in"] + total["tokens_out"]) / 6)
+    assert blend.seconds > 0
+
+
+def test_numbers_keep_clear_of_points_and_of_each_other() -> None:
+    """Ten points close together: no two numbers share a pixel, and none covers a point."""
+    near = [(10 + 0.4 * (i % 5), 40 + 0.9 * (i // 5)) for i in range(10)]
+    with canvas.blank(3, 3) as figure:
+        axes: Any = figure.subplots()
+        axes.set(xlim=(0, 20), ylim=(20, 60))
+        figure.draw_without_rendering()
+        canvas.label_points(axes, near, [str(i) for i in range(1, 11)])
+        renderer = figure.canvas.get_renderer()
+        boxes = []
+        for text in axes.texts:
+            text.arrow_patch = None  # the line that leads to a number is no part of it
+            boxes.append(text.get_window_extent(renderer).shrunk(0.9, 0.7))
+        places = axes.transData.transform(near)
+    assert len(boxes) == 10
+    for one, other in combinations(boxes, 2):
+        assert not one.overlaps(other)
+    assert not [place for box in boxes for place in places if box.contains(*place)]
+
+
+def text_of(path: Path) -> str:
+    """What an SVG says: matplotlib writes each text as a comment above its outlines."""
+    return "\n".join(re.findall(r"<!-- (.*?) -->", path.read_text(encoding="utf-8")))
+
+
+def test_the_headline_names_every_run_and_stamps_the_offline_reader(runs: list[Run], tmp_path: Path) -> None:
+    path = plot({"alone": runs[0], "chain": runs[1].folder, "whole": runs[2]}, tmp_path / "plots" / "headline.svg")
+    said = text_of(path)
+    assert canvas.OFFLINE in said
+    assert "hotpotqa, 6 questions, offline" in said
+    for words in ("alone", "chain", "whole", "model calls a question", "tokens a question", "seconds a question"):
+        assert words in said
+
+
+def test_a_real_model_is_not_stamped(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    run = evaluate(Direct(index), questions, lm=CountingEngine().lm(), run=tmp_path / "run", progress=False)
+    for kind in ("headline", "losses"):
+        assert canvas.OFFLINE not in text_of(plot([run], tmp_path / f"{kind}.svg", kind))
+
+
+@pytest.mark.parametrize("kind", ["headline", "losses"])
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_the_same_runs_give_the_same_bytes(runs: list[Run], tmp_path: Path, kind: str, suffix: str) -> None:
+    first = plot(runs, tmp_path / f"a.{suffix}", kind).read_bytes()
+    assert plot(runs, tmp_path / f"b.{suffix}", kind).read_bytes() == first
+    assert first.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+    assert b"<dc:date>" not in first
+    assert b"Matplotlib v" not in first
+
+
+def test_a_users_own_settings_change_nothing_and_are_left_alone(runs: list[Run], tmp_path: Path) -> None:
+    import matplotlib
+
+    before = plot(runs, tmp_path / "a.svg").read_bytes()
+    with matplotlib.rc_context({"font.size": 20, "text.color": "red", "xtick.direction": "in"}):
+        assert plot(runs, tmp_path / "b.svg").read_bytes() == before
+        assert matplotlib.rcParams["font.size"] == 20
+
+
+def test_a_ruler_has_few_round_ticks() -> None:
+    for low, high in ((1, 1), (1, 11), (0.0004, 0.002), (3, 90_000), (0.1, 0.11)):
+        ticks = plots._ticks([low, high])
+        assert 1 <= len(ticks) <= 5
+        assert ticks == sorted(ticks)
+
+
+# --- labels, losses, what is wrong ----------------------------------------------------------------------------------
+
+
+def test_a_run_is_called_by_its_method_and_what_sets_it_apart(index: BM25, tmp_path: Path) -> None:
+    asked = load("hotpotqa", "sample", limit=1)
+    methods = {
+        "direct": Direct(),
+        "cot-retrieval, K=15": ChainOfThought(index, k=15),
+        "blendfilter": BlendFilter(index),
+        "blendfilter, without q_ex": BlendFilter(index, without="q_ex"),
+    }
+    for number, (label, method) in enumerate(methods.items()):
+        run = evaluate(method, asked, lm="offline", run=tmp_path / str(number), progress=False)
+        assert short_label(run) == label
+
+
+def test_the_losses_stand_in_the_order_of_the_pipeline(runs: list[Run], tmp_path: Path) -> None:
+    said = text_of(plot(runs, tmp_path / "losses.svg", "losses")).splitlines()
+    words = [words for words, *_ in plots._LOSSES.values()]
+    assert [line for line in said if line in words] == words
+    assert "direct" in said
+    assert "100" in said  # direct retrieves nothing: all of its questions are lost there
+
+
+def test_what_cannot_be_plotted_is_one_line(runs: list[Run], index: BM25, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match=r"no plot 'headlin'\. Did you mean 'headline'"):
+        plot(runs, tmp_path / "a.svg", "headlin")
+    with pytest.raises(BadArgument, match=r"end its name in \.svg or \.png"):
+        plot(runs, tmp_path / "a.pdf")
+    with pytest.raises(BadArgument, match="no runs to plot"):
+        plot([], tmp_path / "a.svg")
+    other = evaluate(Direct(), load("qa", "sample", limit=1), lm="offline", run=tmp_path / "qa", progress=False)
+    with pytest.raises(RunMismatch, match="'direct' is hotpotqa, 'qa' is qa: plot the runs of one task"):
+        plot({"direct": runs[0], "qa": other}, tmp_path / "a.svg")
+    assert not list(tmp_path.glob("a.*"))
+
+
+def test_without_matplotlib_the_extra_is_named(
+    runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'blendfilter\[plots\]'"):
+        plot(runs, tmp_path / "a.svg")

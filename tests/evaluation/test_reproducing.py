@@ -1,0 +1,345 @@
+"""A table from its sources to its lines: places read, runs named and shared, p-values where there may be some."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_world import CountingEngine
+
+from blendfilter import BM25, compare, connect
+from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.evaluation.reproducing import doing, papers, plan, printing, results, runs, sources
+from blendfilter.evaluation.reproducing.papers import Table
+from blendfilter.evaluation.reproducing.runs import Wanted
+from blendfilter.evaluation.reproducing.sources import Place
+from blendfilter.evaluation.statistics import holm
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.offline import read
+from blendfilter.resources import sample
+
+HEAD = """
+title = "A small table"
+paper = "P, Table 9"
+kind = "scores"
+reader = "counted"
+retriever = "bm25"
+n = 500
+k = 5
+tasks = ["hotpotqa", "strategyqa"]
+against = "Whole"
+"""
+ROWS = """
+[[rows]]
+label = "Alone"
+method = "direct"
+published.hotpotqa = { em = 0.3, f1 = 0.4 }
+
+[[rows]]
+label = "Chain"
+method = "cot-retrieval"
+published.hotpotqa = { em = 0.25, f1 = 0.4 }
+published.strategyqa = { accuracy = 0.6 }
+
+[[rows]]
+label = "Again"
+method = "iter-retgen"
+arguments = { iterations = 2 }
+
+[[rows]]
+label = "Whole"
+method = "blendfilter"
+published.hotpotqa = { em = 0.5, f1 = 0.6 }
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Table:
+    return written(tmp_path, HEAD + ROWS)
+
+
+def written(folder: Path, text: str, name: str = "small") -> Table:
+    path = folder / f"{name}.toml"
+    path.write_text(text, encoding="utf-8")
+    return papers.table_of(path)
+
+
+def wanted(table: Table, folder: Path, lm: ConnectedLM | None = None, limit: int = 4, **more: Any) -> list[Wanted]:
+    found = sources.gather(table, data=["sample"], limit=limit, tasks=more.pop("tasks", None))
+    return runs.wanted(table, found, lm or connect("offline"), folder / "runs", **more)
+
+
+# --- places ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ("indexes/a", Place(None, None, "indexes/a")),
+        ("hotpotqa=indexes/a", Place(None, "hotpotqa", "indexes/a")),
+        ("bm25:indexes/a", Place("bm25", None, "indexes/a")),
+        ("colbert:twowiki=http://localhost:8893/?x=1", Place("colbert", "twowiki", "http://localhost:8893/?x=1")),
+        ("./a=b", Place(None, None, "./a=b")),
+    ],
+)
+def test_a_place_says_for_what_it_is(words: str, place: Place) -> None:
+    assert Place.of(words) == place
+
+
+def test_a_place_for_a_task_nobody_knows() -> None:
+    with pytest.raises(UnknownName, match=r"no task 'hotpoqa'\. Did you mean 'hotpotqa'"):
+        Place.of("hotpoqa=dev.json")
+
+
+def test_what_is_missing_is_said_with_the_next_move(small: Table) -> None:
+    with pytest.raises(BadArgument, match=r"questions of hotpotqa\? Add --data hotpotqa=FILE, or leave it out"):
+        sources.gather(small, data=[])
+    with pytest.raises(BadArgument, match=r"which index is bm25 for hotpotqa\? Add --index bm25:hotpotqa=DIR"):
+        sources.gather(small, data=["sample"], index=["colbert:nowhere"])
+    with pytest.raises(BadArgument, match="hotpotqa 2 times"):
+        sources.gather(small, data=["hotpotqa=sample", "hotpotqa=sample"])
+    with pytest.raises(UnknownName, match="no task 'twowiki'"):
+        sources.gather(small, data=["sample"], tasks=["twowiki"])
+
+
+def test_the_nearest_index_is_taken_and_a_stand_in_is_told(tmp_path: Path) -> None:
+    both = written(tmp_path, HEAD.replace('"hotpotqa", "strategyqa"', '"hotpotqa"') + ROWS.replace(
+        'method = "cot-retrieval"', 'method = "cot-retrieval"\nretriever = "colbert"').replace(
+        "published.strategyqa = { accuracy = 0.6 }", ""))  # fmt: skip
+    near, far = (BM25.build(sample("corpus.jsonl"), tmp_path / name, k1=k1) for name, k1 in (("near", 1.2), ("far", 2)))
+    found = sources.gather(
+        both, data=["sample"], index=[str(tmp_path / "far"), f"bm25:hotpotqa={tmp_path / 'near'}"], limit=2
+    )
+    assert found.indexes["hotpotqa", "bm25"].fingerprint == near.fingerprint
+    assert found.indexes["hotpotqa", "colbert"].fingerprint == far.fingerprint
+    assert found.notes == ["hotpotqa: bm25 stands in for the paper's colbert"]
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def test_runs_are_named_by_what_they_are_so_tables_share_them(small: Table, tmp_path: Path) -> None:
+    other = written(tmp_path, HEAD.replace("A small", "Another").replace('"hotpotqa", "strategyqa"', '"hotpotqa"') + """
+[[rows]]
+label = "Whole"
+method = "blendfilter"
+[[rows]]
+label = "Less"
+method = "blendfilter"
+arguments = { without = ["q"] }
+""", "other")  # fmt: skip
+    first = {each.row.label: each.folder for each in wanted(small, tmp_path, tasks=["hotpotqa"])}
+    second = {each.row.label: each.folder for each in wanted(other, tmp_path)}
+    assert first["Whole"] == second["Whole"] != second["Less"]
+    assert first["Whole"].name.startswith("hotpotqa-blendfilter-k5-bm25-offline-4-")
+    assert "without_q" in second["Less"].name
+    assert len({each.folder for limit in (3, 4) for each in wanted(small, tmp_path, limit=limit)}) == 16
+    hotter = {each.folder for each in wanted(small, tmp_path, connect("offline", temperature=0.5))}
+    assert not hotter & {each.folder for each in wanted(small, tmp_path)}
+
+
+def test_the_same_questions_under_another_files_name_are_the_same_run(small: Table, tmp_path: Path) -> None:
+    text = sample("questions.jsonl").read_text(encoding="utf-8")
+    names = set()
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        found = sources.gather(small, data=[str(tmp_path / name)], corpus=["sample"], tasks=["hotpotqa"], limit=3)
+        names |= {each.folder.name for each in runs.wanted(small, found, connect("offline"), tmp_path / "runs")}
+    assert len(names) == len(small.rows)
+
+
+def test_only_the_named_methods_are_run(small: Table, tmp_path: Path) -> None:
+    assert {each.row.label for each in wanted(small, tmp_path, methods=["direct", "blendfilter"])} == {"Alone", "Whole"}
+    with pytest.raises(UnknownName, match="no method 'react'"):
+        wanted(small, tmp_path, methods=["react"])
+
+
+def test_a_finished_run_is_not_repeated_and_a_stopped_table_goes_on(small: Table, tmp_path: Path) -> None:
+    engine = CountingEngine()
+    asked = wanted(small, tmp_path, engine.lm(), tasks=["hotpotqa"])
+    doing.do(asked[:2], progress=False)
+    before, said = len(engine.prompts), []
+    done = doing.do(asked, progress=False, say=said.append)
+    assert [line.endswith("(finished before)") for line in said] == [True, True, False, False]
+    assert said[2].startswith("run 3 of 4: hotpotqa-iter-retgen-")
+    assert len(engine.prompts) == results.spent(done).different > before
+    doing.do(asked, progress=False)
+    assert len(engine.prompts) == results.spent(done).different
+
+
+def test_a_question_that_failed_is_asked_again_by_the_same_call(small: Table, tmp_path: Path) -> None:
+    broken = [True]
+
+    async def before(stage: str, prompt: str) -> None:
+        if broken[0] and stage == "direct":
+            raise RuntimeError("out of luck")
+
+    asked = wanted(small, tmp_path, CountingEngine(before).lm(), tasks=["hotpotqa"], methods=["direct"])
+    said: list[str] = []
+    (run,) = doing.do(asked, progress=False, say=said.append).values()
+    assert run.errors == 4
+    assert said[-1].endswith("4 of 4 questions ended in an error")
+    broken[0] = False
+    (run,) = doing.do(asked, progress=False, say=said.append).values()
+    assert run.errors == 0
+
+
+# --- lines ----------------------------------------------------------------------------------------------------------
+
+
+def wrong_at_first(prompt: str) -> str:
+    """The offline reader with another answer where nothing was retrieved, so that methods differ."""
+    said = read(prompt)
+    return said if "Knowledge:" in prompt else f"{said} of Nowhere"
+
+
+def test_lines_hold_published_measured_and_tests_with_holm_over_the_table(small: Table, tmp_path: Path) -> None:
+    asked = wanted(small, tmp_path, CountingEngine(reply=wrong_at_first).lm(name="counted"), limit=12)
+    done = doing.do(asked, progress=False)
+    result = results.result(small, asked, done)
+    by_place = {(line.task, line.label, line.measure): line for line in result.lines}
+    assert len(by_place) == len(result.lines) == 4 * 2 + 4
+    chain = by_place["hotpotqa", "Chain", "em"]
+    run = next(done[one.folder] for one in asked if (one.task, one.row.label) == ("hotpotqa", "Chain"))
+    assert (chain.value, chain.published) == (run.metrics["metrics"]["em"]["value"], 0.25)
+    assert chain.difference == pytest.approx(chain.value - 0.25)
+    assert chain.calls == 2.0
+    whole = next(done[one.folder] for one in asked if (one.task, one.row.label) == ("hotpotqa", "Whole"))
+    told = {row.measure: row.p for row in compare(whole, run).rows if row.run == run.name}
+    assert chain.p == told["correct"]
+    assert by_place["hotpotqa", "Chain", "f1"].p == told["f1"]
+    assert by_place["hotpotqa", "Whole", "em"].p is None
+    families = [[line for line in result.lines if (line.measure == "f1") is f1 and line.p] for f1 in (False, True)]
+    assert {line.task for line in families[0]} == {"hotpotqa", "strategyqa"}
+    for family in families:
+        assert len(family) >= 3
+        assert [line.p_holm for line in family] == holm([line.p or 0.0 for line in family])
+    text = printing.text(result)
+    assert "Holm" in text
+    assert "other reader" not in text
+    assert "offline" not in text
+
+
+def test_the_offline_reader_gets_no_p_and_every_form_says_so(small: Table, tmp_path: Path) -> None:
+    asked = wanted(small, tmp_path)
+    result = results.result(small, asked, doing.do(asked, progress=False), notes=["a note of the sources"])
+    assert all(line.p is None for line in result.lines)
+    paths = printing.write(result, tmp_path / "out")
+    forms = [printing.text(result), *(path.read_text(encoding="utf-8") for path in paths)]
+    for form in forms:
+        assert "no p-value" in form
+        assert "other reader: the published figures are counted's, the measured ones the offline reader's" in form
+        assert "a note of the sources" in form
+    plain = json.loads(forms[2])
+    assert plain["lines"][0]["published"] == 0.3
+    assert next(line for line in forms[1].splitlines() if line.startswith("|")).count("|") == 8
+
+
+@pytest.mark.parametrize("sweep", [True, False])
+def test_a_sweep_and_samples_have_a_line_for_each_point(tmp_path: Path, sweep: bool) -> None:
+    """Figure 3's K, and Figure 4's answers: the second sample is right where the first is not."""
+    head = HEAD.replace('["hotpotqa", "strategyqa"]', '["hotpotqa"]').replace("strategyqa", "")
+    kind, more = ("sweep", "sweep = [3, 4]") if sweep else (
+        "samples", "samples = [{ temperature = 0.0 }, { temperature = 1.0, top_p = 0.5 }]")  # fmt: skip
+    figure = written(tmp_path, head.replace('"scores"', f'"{kind}"') + more + """
+[[rows]]
+label = "Whole"
+method = "direct-retrieval"
+""")  # fmt: skip
+    asked = wanted(figure, tmp_path, limit=6)
+    assert len({each.folder for each in asked}) == 2
+    if sweep:
+        assert [each.point.k for each in asked] == [3, 4]
+        assert [type(each.method).__name__ for each in asked] == ["Direct"] * 2
+        lines = results.result(figure, asked, doing.do(asked, progress=False)).lines
+        assert [(line.point, line.measure) for line in lines] == [
+            (point, measure) for point in ("K=3", "K=4") for measure in ("em", "f1")
+        ]
+        return
+    assert [(one.lm.kwargs["temperature"], one.lm.kwargs.get("top_p")) for one in asked] == [(0.0, None), (1.0, 0.5)]
+    done = doing.do(asked, progress=False)
+    second = done[asked[1].folder]
+    rows = [json.loads(line) for line in (second.folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
+    wrong = next(i for i, row in enumerate(done[asked[0].folder].rows) if row["em"] == 0)
+    rows[wrong] |= {"em": 1.0, "f1": 1.0}
+    (second.folder / "predictions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    second.__dict__.pop("rows", None)
+    lines = {(line.point, line.measure): line for line in results.result(figure, asked, done).lines}
+    assert lines["best of 2", "em"].value == pytest.approx(lines["one answer", "em"].value + 1 / 6)
+    assert lines["best of 2", "em"].calls == 2 * lines["one answer", "em"].calls
+
+
+# --- the plan -------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_of_all_questions_is_what_then_happens(small: Table, tmp_path: Path) -> None:
+    asked = wanted(small, tmp_path, limit=5)
+    planned = plan.plan(asked, pilot=5)
+    assert not (tmp_path / "runs").exists()
+    done = doing.do(asked, progress=False)
+    spent = results.spent(done)
+    assert planned.total("calls") == spent.used
+    assert planned.total("new_calls") == spent.different < spent.used
+    again = plan.plan(asked)
+    assert (again.total("calls"), again.total("new_calls"), again.total("new_tokens_in")) == (spent.used, 0, 0)
+    assert all(each.finished for each in again.runs)
+    assert "nothing was spent" in again.text()
+
+
+def test_a_plan_scales_with_questions_and_repeats(small: Table, tmp_path: Path) -> None:
+    asked = wanted(small, tmp_path, limit=20, methods=["direct"], tasks=["hotpotqa"])
+    once, thrice = plan.plan(asked), plan.plan(asked, repeats=3)
+    assert (once.total("calls"), thrice.total("calls")) == (20, 60)
+    assert thrice.total("new_tokens_in") == pytest.approx(3 * once.total("new_tokens_in"), abs=3)
+
+
+DESIGNED = """
+[[rows]]
+label = "{label}"
+method = "{method}"
+arguments = {{ {arguments} }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "calls", "on_strategyqa"),
+    [
+        ("direct", "", 1, 1),
+        ("cot", "", 2, 2),
+        ("direct-retrieval", "", 1, 1),
+        ("cot-retrieval", "k = 15", 2, 2),
+        ("cot-retrieval", 'k = 15, filter = "knowledge"', 5, 4),
+        ("cot-retrieval", 'filter = "sentence", filter_n = 2', 2, 2),
+        ("self-consistency", "samples = 4", 5, 5),
+        ("iter-retgen", "iterations = 3", 4, 4),
+        ("blendfilter", "", 11, 10),
+        ("blendfilter", 'without = ["q_ex"]', 8, 7),
+        ("blendfilter", 'filter = "one-call"', 7, 7),
+        ("blendfilter", "filter_union = true", 7, 6),
+        ("blendfilter", 'filter = "one-call", filter_union = true', 5, 5),
+    ],
+)
+def test_the_calls_by_design_are_the_most_a_question_makes(
+    tmp_path: Path, method: str, arguments: str, calls: int, on_strategyqa: int
+) -> None:
+    table = written(tmp_path, HEAD + DESIGNED.format(label="Whole", method=method, arguments=arguments))
+    asked = wanted(table, tmp_path, limit=12)
+    told = {each.task: plan.by_design(each) for each in asked}
+    assert [int(words.split()[0]) for words in told.values()] == [calls, on_strategyqa]
+    done = doing.do(asked, progress=False)
+    for each in asked:
+        made = [len(row["calls"]) for row in done[each.folder].rows]
+        asked_again = sum(
+            row["flags"]["unparseable_ids"] + row["flags"]["suspect_ids"] for row in done[each.folder].rows
+        )
+        assert max(made) <= int(told[each.task].split()[0]) + asked_again
+        if "most" not in told[each.task]:
+            assert set(made) == {int(told[each.task])}
+
+
+def test_a_plan_asks_no_model(small: Table, tmp_path: Path) -> None:
+    engine = CountingEngine()
+    assert plan.plan(wanted(small, tmp_path, engine.lm())).total("new_calls") > 0
+    assert engine.prompts == []

@@ -1,0 +1,270 @@
+"""A finished run by other metrics: what is scored, what is kept, what is called again, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dspy import lm15
+from scripted import ScriptedLM
+from small_world import Command, CountingEngine, done_by, stable, tree
+
+from blendfilter import BM25, Direct, Run, compare, load
+from blendfilter.context import REPEAT
+from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, RunMismatch, ServerRefused, UnknownName
+from blendfilter.evaluation.rescoring import rescored
+from blendfilter.evaluation.statistics import bootstrap_interval, wilson_interval
+from blendfilter.records import Question
+from blendfilter.tasks import Questions, Task
+
+
+@pytest.fixture
+def run(index: BM25, questions: Questions, tmp_path: Path) -> Run:
+    """Right in a whole sentence for the first four of six questions, and something else for the others."""
+    right = {question.question: question.golden_answers[0] for question in questions[:4]}
+
+    def reply(prompt: str) -> str:
+        asked = next((question for question in right if question in prompt), None)
+        return f"I think that {right[asked]} it is" if asked else "The tide"
+
+    return done_by(Direct(index), questions, tmp_path / "run", engine=CountingEngine(reply=reply))[0]
+
+
+def run_task() -> Task:
+    return load("qa", [{"question": "Who?", "answer": "Ada"}]).task
+
+
+def judge() -> ScriptedLM:
+    """Says yes to sentences with "I think", no to others."""
+    return ScriptedLM(lambda stage, prompt: "yes" if "I think" in prompt.splitlines()[-2] else "no")
+
+
+def kept(run: Run, name: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((run.folder / "rescore" / f"{name}.json").read_text())
+    return told
+
+
+def test_cover_em_finds_the_answer_in_a_sentence(run: Run) -> None:
+    before = stable(run.folder)
+    assert run.metrics["metrics"]["em"]["value"] == 0
+    done = run.rescore("cover-em")
+    told = wilson_interval(4, 6)
+    assert (done.value, done.low, done.high) == pytest.approx(told, abs=1e-6)
+    assert done.rows == {row["id"]: float(place < 4) for place, row in enumerate(run.rows)}
+    assert (done.n, done.unreadable, done.errors, done.judge, done.ledger) == (6, 0, 0, None, None)
+    assert done.signature.startswith("hotpotqa COVER-EM 66.7 ± ")
+    assert kept(run, "cover-em") == done.as_dict()
+    assert rescored(run, "cover-em") == done
+    assert stable(run.folder) == before
+    assert {path.name for path in (run.folder / "rescore").iterdir()} == {"cover-em.json"}
+
+
+def test_a_metric_of_the_runs_own_comes_out_the_same(run: Run) -> None:
+    assert run.rescore("f1").value == run.metrics["metrics"]["f1"]["value"]
+
+
+def test_a_model_judges_every_answer_once(run: Run) -> None:
+    lm = judge()
+    done = run.rescore("llm-judge", lm=lm)
+    assert (done.value, lm.calls) == (pytest.approx(4 / 6, abs=1e-6), 6)
+    assert done.judge is not None
+    assert done.judge["lm"] == "scripted"
+    assert done.ledger is not None
+    assert done.ledger["calls"] == 6
+    assert done.signature.endswith(f"|judge:scripted/{done.judge['prompt']}")
+    before = tree(run.folder)
+    again = judge()
+    assert run.rescore("llm-judge", lm=again) == done
+    assert again.calls == 0
+    assert tree(run.folder) == before
+
+
+def test_stopped_it_goes_on_where_it_was(run: Run) -> None:
+    said: list[str] = []
+
+    def reply(_stage: str, prompt: str) -> Any:
+        said.append(prompt)
+        return lm15.AuthError("no", status=401) if len(said) > 3 else "yes"
+
+    with pytest.raises(ServerRefused):
+        run.rescore("llm-judge", lm=ScriptedLM(reply), concurrency=1)
+    assert not (run.folder / "rescore" / "llm-judge.json").exists()
+    lm = judge()
+    run.rescore("llm-judge", lm=lm)
+    assert lm.calls == 3
+
+
+def test_problems_are_counted_apart_and_asked_again(run: Run) -> None:
+    ids = [row["id"] for row in run.rows]
+    asked = [row["question"] for row in run.rows]
+
+    def reply(_stage: str, prompt: str) -> Any:
+        if asked[0] in prompt:
+            return "Hard to say."
+        return lm15.ServerError("broken", status=500) if asked[1] in prompt else "yes"
+
+    done = run.rescore("llm-judge", lm=ScriptedLM(reply))
+    assert (done.unreadable, done.errors) == (1, 1)
+    assert done.problems == {ids[0]: "unreadable", ids[1]: "server_error"}
+    assert (done.rows[ids[0]], done.rows[ids[1]], done.value) == (0.0, 0.0, pytest.approx(4 / 6, abs=1e-6))
+    lm = judge()
+    again = run.rescore("llm-judge", lm=lm)
+    assert lm.calls == 1, "a failed call is made again, an unreadable verdict is not"
+    assert (again.unreadable, again.errors) == (1, 0)
+
+
+def test_repeats_are_scored_one_by_one(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    golden = questions[0].golden_answers[0]
+    engine = CountingEngine(reply=lambda prompt: f"it is {golden}" if REPEAT.get() == 2 else "no idea")
+    run, _ = done_by(Direct(index), questions[:3], tmp_path / "run", engine=engine, repeats=2)
+    done = run.rescore("cover-em")
+    ids = [question.id for question in questions[:3]]
+    assert list(done.rows) == [f"{id}#{repeat}" for repeat in (1, 2) for id in ids]
+    scores = [[done.rows[f"{id}#1"], done.rows[f"{id}#2"]] for id in ids]
+    assert scores[0] == [0.0, 1.0]
+    told = bootstrap_interval(scores, seed=0)
+    assert (done.value, done.low, done.high) == pytest.approx(told, abs=1e-6)
+    assert done.n == 3
+    assert done.between_repeats == kept(run, "cover-em")["between_repeats"] > 0
+    assert rescored(run, "cover-em") == done
+
+
+def test_an_error_counts_as_zero_without_a_judge(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    async def refuse(_stage: str, prompt: str) -> None:
+        if questions[0].question in prompt:
+            raise lm15.ContextLengthError("too many", status=400)
+
+    run, _ = done_by(Direct(index), questions, tmp_path / "run", engine=CountingEngine(refuse))
+    lm = ScriptedLM(lambda stage, prompt: "yes")
+    assert run.rescore("llm-judge", lm=lm).rows[questions[0].id] == 0.0
+    assert lm.calls == 5
+    assert run.rescore("cover-em").rows[questions[0].id] == 0.0
+
+
+# comparing
+
+
+def test_rescored_runs_are_compared(run: Run, index: BM25, questions: Questions, tmp_path: Path) -> None:
+    other, _ = done_by(Direct(index), questions, tmp_path / "other", engine=CountingEngine(reply=lambda _: "no idea"))
+    with pytest.raises(
+        MissingFile, match=r"run 'other' has no 'cover-em' yet: blendfilter rescore .*other --metric cover-em"
+    ):
+        compare(other, run, metrics=["cover-em"])
+    for each in (run, other):
+        each.rescore("cover-em")
+    compared = compare(other, run, metrics=["cover-em"])
+    assert [(row.run, row.measure) for row in compared.rows][:1] == [("other", "cover-em")]
+    assert compared.rows[2].difference == pytest.approx(4 / 6)
+    run.rescore("llm-judge", lm=judge())
+    other.rescore("llm-judge", lm=ScriptedLM(lambda stage, prompt: "no"))
+    notes = compare(other, run, metrics=["llm-judge"]).notes
+    assert not any("judged by" in note for note in notes), "one name, one prompt"
+
+
+def test_other_judges_are_told(run: Run, index: BM25, questions: Questions, tmp_path: Path) -> None:
+    other, _ = done_by(Direct(index), questions, tmp_path / "other")
+    run.rescore("llm-judge", lm=judge())
+    other.rescore("llm-judge", lm=CountingEngine(reply=lambda _: "no").lm("strict"))
+    notes = compare(run, other, metrics=["llm-judge"]).notes
+    assert notes[0].startswith("also differs: llm-judge judged by scripted/")
+    assert "(run) / strict/" in notes[0]
+
+
+def test_answers_that_changed_are_not_compared_by_an_old_figure(run: Run) -> None:
+    run.rescore("cover-em")
+    path = run.folder / "predictions.jsonl"
+    path.write_text(path.read_text().replace("The tide", "The ebb"))
+    with pytest.raises(RunMismatch, match="got other answers since its 'cover-em' was made: blendfilter rescore"):
+        rescored(Run(run.folder), "cover-em")
+
+
+# what is refused
+
+
+def test_what_cannot_be_rescored(run: Run, index: BM25, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match=r"no metric 'coverem'\. Did you mean 'cover-em'"):
+        run.rescore("coverem")
+    with pytest.raises(UnknownName, match="no metric 'f2'"):
+        compare(run, run, metrics=["f2"])
+    with pytest.raises(BadArgument, match="f1 compares words and asks no model"):
+        run.rescore("f1", lm="offline")
+    with pytest.raises(BadArgument, match="the offline reader cannot judge"):
+        run.rescore("llm-judge")
+    assert not (run.folder / "rescore").exists()
+    blind, _ = done_by(Direct(index), Questions((Question("1", "Who?"),), run_task()), tmp_path / "blind")
+    with pytest.raises(EmptyData, match="has no golden answers"):
+        blind.rescore("cover-em")
+    (run.folder / "metrics.json").unlink()
+    with pytest.raises(MissingFile, match="is not finished: 6 of 6 questions are answered, 0 missing"):
+        Run(run.folder).rescore("cover-em")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"metric": "cover-em", "value": 1, "rows": {}, "answers": "x"}'])
+def test_a_file_that_is_none_says_how_to_make_it_again(text: str, run: Run) -> None:
+    run.rescore("cover-em")
+    (run.folder / "rescore" / "cover-em.json").write_text(text)
+    with pytest.raises(BadData, match=r"cover-em\.json.*make it again") as caught:
+        rescored(run, "cover-em")
+    assert "\n" not in str(caught.value)
+
+
+# the command
+
+
+@pytest.fixture
+def blendfilter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+def test_the_command_prints_the_figure_with_its_recipe(run: Run, blendfilter: Command) -> None:
+    told = blendfilter("rescore", run.folder, "--metric", "cover-em", "--metric", "f1")
+    assert (told.code, told.notices) == (0, [])
+    first, second, third = told.out.splitlines()
+    assert first.startswith("hotpotqa COVER-EM 66.7 ± ")
+    assert second.startswith("hotpotqa F1 ")
+    assert third == f"kept in {run.folder / 'rescore'}"
+
+
+def test_the_command_judges_through_a_server(run: Run, blendfilter: Command) -> None:
+    from model_server import serve
+
+    with serve(reply="yes") as server:
+        words = ("rescore", run.folder, "--metric", "llm-judge", "--lm", "judge", "--api-base", server.url)
+        told = blendfilter(*words)
+        assert told.code == 0
+        assert server.stats()["requests"] == 6
+        again = blendfilter(*words)
+        assert server.stats()["requests"] == 6
+    assert told.out == again.out
+    assert "hotpotqa LLM-JUDGE 100.0 ± " in told.out
+    assert "judged by judge: 6 calls," in told.out
+
+
+def test_the_command_ends_with_one_where_judgements_failed(run: Run, blendfilter: Command) -> None:
+    from model_server import serve
+
+    with serve(reply="yes", context_limit=10) as server:
+        told = blendfilter("rescore", run.folder, "--metric", "llm-judge", "--lm", "judge", "--api-base", server.url)
+    assert told.code == 1
+    assert told.error == (
+        "blendfilter: 6 judgements ended in an error and count as 0; the same command asks for them again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--metric", "cover-me"), "no metric 'cover-me'. Did you mean 'cover-em'?"),
+        (("--metric", "llm-judge"), "the offline reader cannot judge an answer: name a model with --lm"),
+        (("--metric", "llm-judge", "--lm", "offline"), "the offline reader cannot judge an answer"),
+        (("--metric", "f1", "--metric", "f2"), "no metric 'f2'"),
+        (("--metric", "f1", "--lm", "openai/gpt-4o-mini"), "only --metric llm-judge asks a model"),
+    ],
+)
+def test_a_wrong_command_is_one_line(words: tuple[str, ...], said: str, run: Run, blendfilter: Command) -> None:
+    told = blendfilter("rescore", run.folder, *words)
+    assert (told.code, told.out) == (2, "")
+    assert len(told.notices) == 1
+    assert said in told.error

@@ -1,0 +1,131 @@
+"""The filters by name, what each takes, and a class of one's own in their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+
+from blendfilter.asking import Wording
+from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
+from blendfilter.filters.knowledge import KnowledgeFilter
+from blendfilter.filters.named import FILTERS, filters_taking, make_filter
+from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.prompting import Prompts
+
+OWN = """
+import dspy
+from blendfilter import Filter
+
+class First(Filter):
+    def __init__(self, n=1, *, wording=None):
+        super().__init__()
+        self.given = (n, wording)
+
+class Bare(Filter):
+    pass
+
+class Anything(Filter):
+    def __init__(self, **given):
+        super().__init__()
+        self.given = given
+
+ready = Bare()
+
+class Plain:
+    pass
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_filters_of_a_test.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "own_filters_of_a_test"
+
+
+KINDS = {
+    "knowledge": KnowledgeFilter,
+    "one-call": OneCallFilter,
+    "full": FullFilter,
+    "passage": PassageFilter,
+    "sentence": SentenceFilter,
+}
+
+
+def test_filters_by_name() -> None:
+    assert {name: type(make_filter(name)) for name in FILTERS} == KINDS
+
+
+@pytest.mark.parametrize("task", ["hotpotqa", "strategyqa"])
+def test_the_tasks_wording_decides(task: str) -> None:
+    wording = Wording.of(task)
+    made: Any = make_filter("knowledge", wording=task)
+    assert (
+        made.arguments()
+        == KnowledgeFilter(offer_none=wording.offer_none, ask_topic=wording.ask_topic, wording=wording).arguments()
+    )
+    assert make_filter("one-call", wording=wording).arguments()["offer_none"] is wording.offer_none
+
+
+def test_prompts_of_ones_own_reach_it(tmp_path: Path) -> None:
+    (tmp_path / "blendfilter").mkdir()
+    (tmp_path / "blendfilter/judge.j2").write_text("{{ instructions }} MINE {{ question }}")
+    (tmp_path / "blendfilter/check.j2").write_text("{{ instructions }} MINE {{ question }}")
+    mine = Prompts(tmp_path)
+    assert make_filter("one-call", prompts=mine).judge.template.overridden
+    assert make_filter("knowledge", prompts=mine).check.template.overridden
+
+
+def test_settings_reach_it() -> None:
+    assert make_filter("passage", n=2, by="embedding", model="a/b").arguments() == {
+        "n": 2, "by": "embedding", "model": "a/b",
+    }  # fmt: skip
+
+
+def test_who_takes_what() -> None:
+    assert filters_taking("n") == filters_taking("by") == filters_taking("model") == ["passage", "sentence"]
+    assert filters_taking("prompts") == ["knowledge", "one-call"]
+
+
+@pytest.mark.parametrize("argument", [{"n": 2}, {"by": "bm25"}, {"model": "a/b"}])
+@pytest.mark.parametrize("name", ["knowledge", "one-call", "full"])
+def test_what_it_does_not_take_is_refused(name: str, argument: dict[str, Any]) -> None:
+    with pytest.raises(BadArgument, match=f"the filter {name} takes no {next(iter(argument))}: passage, sentence do"):
+        make_filter(name, **argument)
+
+
+def test_an_unknown_name_suggests() -> None:
+    with pytest.raises(UnknownName, match=r"no filter 'sentense'\. Did you mean 'sentence'.*package:Class"):
+        make_filter("sentense")
+
+
+def test_one_of_ones_own_gets_what_it_takes(own: str) -> None:
+    wording = Wording.of("twowiki")
+    assert make_filter(f"{own}:First", wording="twowiki", n=3).given == (3, wording)
+    assert make_filter(f"{own}:First").given[0] == 1
+    assert isinstance(make_filter(f"{own}:Bare"), dspy.Module)
+    assert make_filter(f"{own}:Anything", by="bm25").given == {"by": "bm25"}
+    assert make_filter(f"{own}:ready") is make_filter(f"{own}:ready")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "argument", "told"),
+    [
+        ("Bare", {"n": 3}, "takes no argument 'n'"),
+        ("ready", {"by": "bm25"}, "takes no argument 'by'"),
+        ("Plain", {}, "is no dspy.Module: a filter is a module"),
+        ("FirstOfAll", {}, "no class 'FirstOfAll'"),
+    ],
+)
+def test_one_of_ones_own_with_a_mistake(own: str, attribute: str, argument: dict[str, Any], told: str) -> None:
+    with pytest.raises((BadArgument, UnknownName), match=told):
+        make_filter(f"{own}:{attribute}", **argument)
+
+
+def test_a_package_that_is_not_there() -> None:
+    with pytest.raises(UnknownName, match="no module 'nowhere_at_all' for filter 'nowhere_at_all:Mine'"):
+        make_filter("nowhere_at_all:Mine")

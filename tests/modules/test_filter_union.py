@@ -1,0 +1,203 @@
+"""Cheaper BlendFilter: one filter over the union of the three lists, and the filter that needs one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import dspy
+import pytest
+from isle import LINES, PASSAGES, QUESTION, Shelf, nothing, one_list, replies, three_lists
+from model_server import serve
+from scripted import ScriptedLM
+
+from blendfilter import connect
+from blendfilter.filters.extractive import SentenceFilter
+from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.journal import Journal
+from blendfilter.modules.blendfilter import BlendFilter, survivors
+from blendfilter.records import Excerpt, Passage
+
+VARIANTS: dict[str, tuple[Callable[[Any], BlendFilter], list[str]]] = {
+    "exact": (BlendFilter, ["external", "internal", "topic", *["check", "ids"] * 3, "answer", "short_answer"]),
+    "one call a branch": (
+        lambda index: BlendFilter(index, filter=OneCallFilter()),
+        ["external", "internal", *["judge"] * 3, "answer", "short_answer"],
+    ),
+    "the union": (
+        lambda index: BlendFilter(index, filter_union=True),
+        ["external", "internal", "topic", "check", "ids", "answer", "short_answer"],
+    ),
+    "one call for the union": (
+        lambda index: BlendFilter(index, filter=OneCallFilter(), filter_union=True),
+        ["external", "internal", "judge", "answer", "short_answer"],
+    ),
+}
+"""What each variant is, and the stages it calls in plan order where the three lists differ: 11, 7, 7 and 5 calls."""
+CALLS = {"exact": 11, "one call a branch": 7, "the union": 7, "one call for the union": 5}
+
+
+def ask(method: BlendFilter, **changed: Any) -> tuple[dspy.Prediction, ScriptedLM]:
+    lm = ScriptedLM(replies(**changed))
+    with dspy.context(lm=lm):
+        return asyncio.run(method.acall(question=QUESTION)), lm
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_calls_in_plan_order(name: str) -> None:
+    make, plan = VARIANTS[name]
+    said, lm = ask(make(three_lists()))
+    assert [stage for stage, _ in said.calls] == plan
+    assert lm.calls == len({prompt for _, prompt in lm.prompts}) == len(plan) == CALLS[name]
+
+
+def test_calls_as_a_server_counts_them() -> None:
+    with serve(reply="offline") as server:
+        lm = connect("any/model", api_base=server.url)
+        counted = {}
+        for name, (make, _) in VARIANTS.items():
+            before = server.stats()["requests"]
+            with dspy.context(lm=lm):
+                make(by_first_word())(question=QUESTION)
+            counted[name] = server.stats()["requests"] - before
+    assert counted == CALLS
+
+
+def by_first_word() -> Callable[[str, int], list[Passage]]:
+    """An index whose three lists differ whatever the queries say."""
+    lists: dict[str, list[Passage]] = {}
+
+    def search(query: str, k: int) -> list[Passage]:
+        return lists.setdefault(query, [PASSAGES[(len(lists) + i) % 5] for i in range(2)])
+
+    return search
+
+
+class TestUnion:
+    def test_the_filter_sees_each_passage_once_in_order(self) -> None:
+        _, lm = ask(BlendFilter(three_lists(), filter_union=True))
+        numbered = "\n".join(f"knowledge {i}: {line}" for i, line in enumerate(LINES))
+        assert f"from 0 to 4.\n{numbered}\nQuestion: {QUESTION}\nRelevance:" in lm.asked("check")[0]
+
+    def test_each_branch_keeps_what_survives_of_it(self) -> None:
+        """The lists are 0 1, 1 2 and 3 4; of their union 1 and 3 stay."""
+        said, lm = ask(BlendFilter(three_lists(), filter_union=True), ids="1, 3")
+        assert {name: [p.id for p in branch.kept] for name, branch in said.branches.items()} == {
+            "q": ["p1"], "q_ex": ["p1"], "q_in": ["p3"],
+        }  # fmt: skip
+        assert [branch.ids_read for branch in said.branches.values()] == ["ids"] * 3
+        assert said.knowledge == [PASSAGES[1], PASSAGES[3]]
+        assert f"Knowledge:\n{LINES[1]}\n{LINES[3]}\nQuestion:" in lm.asked("answer")[0]
+
+    def test_an_event_is_counted_once(self) -> None:
+        said, _ = ask(BlendFilter(three_lists(), filter_union=True), ids="?", ids_again="?")
+        assert said.flags["unparseable_ids"] == 1
+        assert said.knowledge == list(PASSAGES)
+        assert [len(branch.kept) for branch in said.branches.values()] == [2, 2, 2]
+
+    def test_nothing_kept(self) -> None:
+        said, lm = ask(BlendFilter(three_lists(), filter_union=True, task="strategyqa"), ids="none")
+        assert (said.knowledge, said.flags["empty_knowledge"], said.flags["explicit_none"]) == ([], 1, 1)
+        assert f"Knowledge:\nQuestion: {QUESTION}" in lm.asked("answer")[0]
+        said, _ = ask(BlendFilter(three_lists(), filter_union=True, fallback=True, task="strategyqa"), ids="none")
+        assert said.knowledge == list(PASSAGES[:2])
+
+    def test_nothing_retrieved(self) -> None:
+        said, lm = ask(BlendFilter(nothing, filter_union=True))
+        assert lm.asked("check") == []
+        assert {branch.ids_read for branch in said.branches.values()} == {"empty"}
+
+    def test_some_queries_left_out(self) -> None:
+        said, lm = ask(BlendFilter(three_lists(), filter_union=True, without="q_ex"), ids="0, 2")
+        assert list(said.branches) == ["q", "q_in"]
+        assert [p.id for p in said.knowledge] == ["p0", "p3"]
+        assert lm.asked("external") == []
+
+    def test_it_is_recorded(self) -> None:
+        assert BlendFilter(nothing, filter_union=True).arguments()["filter_union"] is True
+        assert BlendFilter(nothing).arguments()["filter_union"] is False
+
+    @pytest.mark.parametrize("name", VARIANTS)
+    def test_a_journal_replays_it(self, name: str, tmp_path: Any) -> None:
+        make, plan = VARIANTS[name]
+        lm = ScriptedLM(replies())
+        with Journal(tmp_path, "auto") as journal, dspy.context(lm=lm.with_journal(journal)):
+            live = make(three_lists())(question=QUESTION)
+        with Journal(tmp_path, "replay") as journal, dspy.context(lm=ScriptedLM([]).with_journal(journal)):
+            replayed = make(three_lists())(question=QUESTION)
+        assert lm.calls == len(plan)
+        assert replayed.toDict() == live.toDict()
+
+    def test_the_trace_of_dspy_is_in_plan_order(self) -> None:
+        with dspy.context(lm=ScriptedLM(replies()), trace=[]):
+            BlendFilter(three_lists(), filter_union=True)(question=QUESTION)
+            told = [step[0].name for step in dspy.settings.trace]
+        assert told == VARIANTS["the union"][1]
+
+
+class TestExcerpts:
+    """Sentences kept by three branches of one passage are one excerpt of it."""
+
+    def by_branch(self, question: str, texts: list[str]) -> list[float]:
+        return [float("Ada" in text or "beside" in text) for text in texts]
+
+    def test_each_branch_keeps_pieces_of_its_own(self) -> None:
+        shelf = Shelf(PASSAGES[:2], [PASSAGES[1], PASSAGES[3]], PASSAGES[1:2])
+        best = {4: [0, 1, 0, 0], 3: [1, 0, 0], 2: [1, 0]}
+        said, lm = ask(BlendFilter(shelf, filter=SentenceFilter(n=1, by=lambda question, texts: best[len(texts)])))
+        by_branch = {name: [p.text for p in branch.kept] for name, branch in said.branches.items()}
+        assert by_branch == {
+            "q": ["Skerry Light stands beside it."],
+            "q_ex": ["Skerry Light is a lighthouse of 1884."],
+            "q_in": ["Skerry Light is a lighthouse of 1884."],
+        }
+        assert [(p.id, p.text) for p in said.knowledge] == [
+            ("p0", "Skerry Light stands beside it."),
+            ("p1", "Skerry Light is a lighthouse of 1884."),
+        ]
+        assert "Knowledge:\nTolm Harbour | Skerry Light stands beside it.\nSkerry Light | " in lm.asked("answer")[0]
+
+    def test_different_pieces_of_one_passage_are_joined(self) -> None:
+        shelf = Shelf(PASSAGES[1:2], [PASSAGES[1], PASSAGES[2]], PASSAGES[2:3])
+        best = {2: [1.0, 0.0], 3: [0.0, 1.0, 0.0], 1: [1.0]}
+        said, _ = ask(BlendFilter(shelf, filter=SentenceFilter(n=1, by=lambda question, texts: best[len(texts)])))
+        whole, other = said.knowledge
+        assert whole.text == PASSAGES[1].text
+        assert isinstance(whole, Excerpt)
+        assert [span.text for span in whole.spans] == [
+            "Skerry Light is a lighthouse of 1884.", "Ada Brennock kept it for thirty years.",
+        ]  # fmt: skip
+        assert other.id == "p2"
+
+    def test_over_the_union_a_branch_keeps_the_same_pieces(self) -> None:
+        said, _ = ask(BlendFilter(three_lists(), filter=SentenceFilter(n=2, by=self.by_branch), filter_union=True))
+        assert {name: [(p.id, p.text) for p in branch.kept] for name, branch in said.branches.items()} == {
+            "q": [("p0", "Skerry Light stands beside it."), ("p1", "Ada Brennock kept it for thirty years.")],
+            "q_ex": [("p1", "Ada Brennock kept it for thirty years.")],
+            "q_in": [],
+        }
+
+
+class TestSurvivors:
+    A = Passage("1", "T", "One. Two.", 3.0)
+
+    def test_the_branchs_own_passage_with_its_own_score(self) -> None:
+        (kept,) = survivors([self.A.scored(1.0)], [self.A])
+        assert kept.score == 1.0
+
+    def test_the_same_text_under_another_id(self) -> None:
+        twin = Passage("2", "T", "One. Two.")
+        assert survivors([twin], [self.A]) == [twin]
+        (piece,) = survivors([twin], [Excerpt.of(self.A, [(0, 4)])])
+        assert (piece.id, piece.text) == ("2", "One.")
+
+    def test_others_do_not_survive(self) -> None:
+        assert survivors([Passage("2", "T", "Three.")], [self.A]) == []
+        assert survivors([], [self.A]) == survivors([self.A], []) == []
+
+
+def test_one_list_from_all_queries_is_filtered_once_either_way() -> None:
+    said, lm = ask(BlendFilter(one_list(), filter_union=True))
+    assert lm.calls == 7
+    assert [p.id for p in said.knowledge] == ["p0"]

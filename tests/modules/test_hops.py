@@ -1,0 +1,151 @@
+"""Reading a multi-hop reply: the first follow-up or conclusion counts, and nothing that was invented after it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from blendfilter.modules.hops import Hop, conclusion, read_action, read_hop, shown
+
+FIVE = (
+    "Yes.\nFollow-up: Which lighthouse is it?\nIntermediate answer: Skerry Light.\n"
+    "Follow-up: Who kept it?\nIntermediate answer: Ada Brennock.\nSo the final answer is: Ada Brennock"
+)
+
+
+class TestHop:
+    @pytest.mark.parametrize(
+        ("reply", "hop"),
+        [
+            ("Yes.\nFollow-up: Who kept it?", Hop("Yes.", "Who kept it?")),
+            (" Yes.\nFollow up: Who kept it?\n", Hop("Yes.", "Who kept it?")),
+            ("Yes. Follow-up: Who kept it?", Hop("Yes.", "Who kept it?")),
+            ("Yes.\n**Follow-up question 1:** Who kept it?", Hop("Yes.", "Who kept it?")),
+            ("Yes.\n\n- Follow-up:\nWho kept it?", Hop("Yes.", "Who kept it?")),
+            ("Follow-up: Who kept it?", Hop("", "Who kept it?")),
+            ("Are follow-up questions needed here: Yes.\nFollow-up: Who kept it?", Hop("Yes.", "Who kept it?")),
+            ("Intermediate answer: Ada.\nFollow-up: Who was she?", Hop("Ada.", "Who was she?")),
+            ("Ada.\nSo the final answer is: Ada Brennock", Hop("Ada.", final="Ada Brennock")),
+            ("Ada.\nSo the answer is Ada Brennock.", Hop("Ada.", final="Ada Brennock.")),
+            ("Ada kept it. So the answer is: Ada Brennock", Hop("Ada kept it.", final="Ada Brennock")),
+            ("Ada.\n**So, the final answer is:** Ada\nQuestion: next", Hop("Ada.", final="Ada")),
+            ("Ada.\nFinal answer: Ada", Hop("Ada.", final="Ada")),
+            ("No.\nSo the final answer is:\nAda", Hop("No.", final="Ada")),
+            ("So the final answer is: Ada\nFollow-up: Who was she?", Hop("", final="Ada")),
+            # The answer to a follow-up, which is not the question's.
+            ("The answer is Ada.\nFollow-up: Who was she?", Hop("The answer is Ada.", "Who was she?")),
+            ("It opened late, so the answer is 1884.", Hop("It opened late, so the answer is 1884.")),
+            ("No. Ada Brennock kept it.", Hop("No. Ada Brennock kept it.")),
+            ("A follow-up study: none", Hop("A follow-up study: none")),
+            ("Yes.\nFollow-up:", Hop("Yes.")),
+            ("Yes.\nFollow-up:\nIntermediate answer: Ada.", Hop("Yes.")),
+            ("Ada.\nSo the final answer is:", Hop("Ada.")),
+            ("So the final answer is: Follow-up: Who?", Hop("")),
+            ("", Hop()),
+            (" \n ", Hop()),
+        ],
+    )
+    def test_what_a_reply_says(self, reply: str, hop: Hop) -> None:
+        assert read_hop(reply) == hop
+
+    def test_of_five_hops_in_one_reply_the_first_counts(self) -> None:
+        assert read_hop(FIVE) == Hop("Yes.", "Which lighthouse is it?", invented=True)
+
+    def test_white_space_after_a_follow_up_is_no_invention(self) -> None:
+        assert not read_hop("Yes.\nFollow-up: Who?\n \n").invented
+
+
+class TestAction:
+    @pytest.mark.parametrize(
+        ("reply", "hop"),
+        [
+            ("I need it.\nAction 1: Search[Skerry Light]", Hop("I need it.", "Skerry Light")),
+            ("Thought 2: I need it.\nAction 2: search[Skerry Light].", Hop("I need it.", "Skerry Light")),
+            ("Search[Skerry Light]", Hop("", "Skerry Light")),
+            (
+                "I need it. Action: Search[Skerry [lighthouse] of 1884]",
+                Hop("I need it.", "Skerry [lighthouse] of 1884"),
+            ),
+            ("I need it.\nAction 1: Search[Skerry Light", Hop("I need it.", "Skerry Light")),
+            ("I know.\nAction 2: Finish[Ada Brennock]\nQuestion: next", Hop("I know.", final="Ada Brennock")),
+            ("I know.\nSo the final answer is: Ada", Hop("I know.", final="Ada")),
+            ("I know.\nFollow-up: Who?", Hop("I know.")),
+            ("I need it.\nAction 1: Lookup[keeper]", Hop("I need it.\nAction 1: Lookup[keeper]")),
+            ("I research[1] it.", Hop("I research[1] it.")),
+            ("I need it.\nAction 1: Search[]", Hop("I need it.")),
+            ("", Hop()),
+        ],
+    )
+    def test_what_a_reply_does(self, reply: str, hop: Hop) -> None:
+        assert read_action(reply) == hop
+
+    def test_an_observation_of_its_own_is_an_invention(self) -> None:
+        told = read_action("First.\nAction 1: Search[a]\nObservation 1:\nX | y\nThought 2: so.\nAction 2: Finish[b]")
+        assert told == Hop("First.", "a", invented=True)
+        assert read_action("First.\nAction 1: Search[a] and Search[b]").invented
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "said"),
+    [
+        ("It is.\nSo the answer is Ada.", "Ada."),
+        ("So the answer is Bo. Wait.\nSo the answer is **Ada**", "Ada**"),
+        ("The answer may be Ada.", ""),
+        ("It ends with: so the ans", ""),
+        ("", ""),
+    ],
+)
+def test_the_last_conclusion_of_a_reasoning(reasoning: str, said: str) -> None:
+    assert conclusion(reasoning) == said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Question: What?", "Knowledge: all", "Follow-up: What?", "Intermediate answer: 42", "So the final answer is: 4",
+        "Observation 2: 42", "Thought 3: stop", "Action 1: Finish[42]", "Are follow-up questions needed here: No.",
+    ],
+)  # fmt: skip
+def test_a_passage_cannot_pass_for_a_line_of_the_transcript(line: str) -> None:
+    assert shown(line) == f"| {line}"
+    assert shown(line.lower()) == f"| {line.lower()}"
+    assert shown(f"Orm Pier | {line}") == f"Orm Pier | {line}"
+
+
+PIECES = st.lists(
+    st.one_of(
+        st.text(max_size=20),
+        st.sampled_from(["Follow-up:", "So the final answer is:", "Intermediate answer:", "Yes.", "\n", " ", "\u2028"]),
+        st.sampled_from(["Action 1: Search[", "Finish[", "]", "Thought 2:", "Observation 1:", "**", "Final answer:"]),
+    ),
+    max_size=15,
+).map("".join)
+
+
+@settings(max_examples=400, deadline=None)
+@given(PIECES)
+@example("Follow-up: a\rb")
+@example("Search[a\u2028b]")
+def test_a_reply_is_cut_never_changed(reply: str) -> None:
+    for read in (read_hop, read_action):
+        hop = read(reply)
+        assert all(part in reply for part in hop[:3])
+        assert len(hop.follow_up.splitlines()) == bool(hop.follow_up)
+        assert hop.follow_up == hop.follow_up.strip()
+        assert not (hop.follow_up and hop.final)
+        assert hop.follow_up or not hop.invented
+    assert conclusion(reply) in reply
+
+
+@pytest.mark.parametrize(
+    "unit", ["Follow-up:", "So the final answer is:", "Search[", ". ", "*", "\n", "Action 1: ", "["]
+)
+def test_time_grows_with_length_only(unit: str) -> None:
+    text = unit * (200_000 // len(unit))
+    started = time.perf_counter()
+    for read in (read_hop, read_action, conclusion, shown):
+        read(text)
+    assert time.perf_counter() - started < 3

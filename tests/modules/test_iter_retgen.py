@@ -1,0 +1,144 @@
+"""ITER-RETGEN: each reasoning is searched with next, and only the newest passages are shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from isle import EXTERNAL, LINES, PASSAGES, Q_EX, QUESTION, REASONING, TASKS, nothing, replies, three_lists
+from scripted import ScriptedLM, scripted
+
+from blendfilter.errors import BadArgument
+from blendfilter.filters.base import Filter
+from blendfilter.filters.knowledge import KnowledgeFilter
+from blendfilter.journal import Journal
+from blendfilter.modules.base import Branch
+from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.modules.direct import ChainOfThought
+from blendfilter.modules.iter_retgen import IterRetGen
+from blendfilter.records import Passage
+
+
+def run(method: dspy.Module, *reasonings: str) -> tuple[dspy.Prediction, ScriptedLM]:
+    with scripted({"answer": reasonings, "short_answer": ["Ada Brennock"]}) as lm, dspy.context(lm=lm):
+        return method(question=QUESTION), lm
+
+
+def shown(prompt: str) -> list[str]:
+    return [line for line in LINES if line in prompt]
+
+
+class TestLoop:
+    def test_the_second_iteration_searches_with_the_first_reasoning(self) -> None:
+        shelf = three_lists()
+        said, lm = run(IterRetGen(shelf, k=2), EXTERNAL, REASONING)
+        assert shelf.searches == [(QUESTION, 2), (Q_EX, 2)]
+        assert [shown(prompt) for prompt in lm.asked("answer")] == [LINES[:2], LINES[1:3]]
+        assert said.queries == {"q": QUESTION, "iter_2": Q_EX}
+        assert said.branches["iter_2"] == Branch(list(PASSAGES[1:3]), list(PASSAGES[1:3]))
+        assert (said.reasoning, said.answer, said.knowledge) == (REASONING, "Ada Brennock", list(PASSAGES[1:3]))
+        assert f"\nContext:\n{REASONING}\nQuestion: {QUESTION}\n" in lm.asked("short_answer")[0]
+        assert [stage for stage, _ in said.calls] == ["answer", "answer", "short_answer"]
+
+    def test_the_third_searches_with_the_second_alone(self) -> None:
+        searches: list[str] = []
+
+        def index(query: str, k: int) -> list[Passage]:
+            searches.append(query)
+            return [PASSAGES[len(searches) - 1]]
+
+        said, lm = run(IterRetGen(index, iterations=3), "One.", "Two.", "Three.\nSo the answer is Ada.")
+        assert searches == [QUESTION, f"One. {QUESTION}", f"Two. {QUESTION}"]
+        assert [shown(prompt) for prompt in lm.asked("answer")] == [[LINES[0]], [LINES[1]], [LINES[2]]]
+        assert list(said.queries) == ["q", "iter_2", "iter_3"]
+
+    def test_an_empty_reasoning_searches_with_the_question_again(self) -> None:
+        shelf = three_lists()
+        said, _ = run(IterRetGen(shelf), "", REASONING)
+        assert [query for query, _ in shelf.searches] == [QUESTION, QUESTION]
+        assert said.flags["empty_reply"] == 1
+
+    def test_nothing_found(self) -> None:
+        said, lm = run(IterRetGen(nothing), EXTERNAL, REASONING)
+        assert said.flags["empty_knowledge"] == 1
+        assert f"\nKnowledge:\nQuestion: {QUESTION}\n" in lm.asked("answer")[1]
+
+
+class TestShared:
+    @pytest.mark.parametrize("task", TASKS)
+    def test_one_call_serves_cot_retrieval_blendfilter_and_the_first_iteration(self, task: str) -> None:
+        def keys(method: dspy.Module, stage: str) -> list[str]:
+            with dspy.context(lm=ScriptedLM(replies(answer=EXTERNAL))):
+                return [key for name, key in method(question=QUESTION).calls if name == stage]
+
+        iterated = keys(IterRetGen(three_lists(), task=task), "answer")
+        assert iterated[:1] == keys(BlendFilter(three_lists(), task=task), "external")
+        assert iterated[:1] == keys(ChainOfThought(three_lists(), task=task), "answer")
+        assert iterated[1] != iterated[0]
+
+    def test_the_second_search_is_blendfilters_q_ex(self) -> None:
+        shelf, other = three_lists(), three_lists()
+        with dspy.context(lm=ScriptedLM(replies(answer=EXTERNAL))):
+            iterated = IterRetGen(shelf)(question=QUESTION)
+            blended = BlendFilter(other)(question=QUESTION)
+        assert iterated.queries["iter_2"] == blended.queries["q_ex"]
+        assert shelf.searches[1] in other.searches
+
+    def test_one_iteration_is_cot_retrieval(self) -> None:
+        once, lm = run(IterRetGen(three_lists(), iterations=1), REASONING)
+        plain, other = run(ChainOfThought(three_lists()), REASONING)
+        assert dict(once) == dict(plain)
+        assert lm.prompts == other.prompts
+
+    def test_a_shared_journal_makes_the_shared_calls_once(self, tmp_path: Path) -> None:
+        with Journal(tmp_path) as journal:
+            lm = ScriptedLM(replies(answer=EXTERNAL), journal=journal)
+            with dspy.context(lm=lm):
+                ChainOfThought(three_lists())(question=QUESTION)
+                before = lm.calls
+                IterRetGen(three_lists())(question=QUESTION)
+        # The second reasoning; its short answer is asked over the same words as cot-retrieval's.
+        assert lm.calls - before == 1
+
+
+class FirstOnly(Filter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    async def aforward(self, question: str, passages: Any) -> dspy.Prediction:
+        self.asked.append(question)
+        return dspy.Prediction(kept=list(passages[:1]))
+
+
+class TestFilter:
+    def test_it_judges_by_the_question(self) -> None:
+        select = FirstOnly()
+        said, lm = run(IterRetGen(three_lists(), filter=select), EXTERNAL, REASONING)
+        assert select.asked == [QUESTION, QUESTION]
+        assert [shown(prompt) for prompt in lm.asked("answer")] == [[LINES[0]], [LINES[1]]]
+        assert said.knowledge == [PASSAGES[1]]
+
+    def test_the_knowledge_filter_works_in_it(self) -> None:
+        with dspy.context(lm=ScriptedLM(replies())):
+            said = IterRetGen(three_lists(), filter=KnowledgeFilter())(question=QUESTION)
+        assert [branch.ids_read for branch in said.branches.values()] == ["ids", "ids"]
+        # One topic for both.
+        assert [stage for stage, _ in said.calls] == [
+            "topic", "check", "ids", "answer", "check", "ids", "answer", "short_answer",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("iterations", [0, -1, 1.5, True, None, "2"])
+def test_iterations_is_a_whole_number(iterations: Any) -> None:
+    with pytest.raises(BadArgument, match=r"iterations must be at least 1 \(1 is the same as cot-retrieval\), got "):
+        IterRetGen(nothing, iterations=iterations)
+
+
+def test_name_and_arguments() -> None:
+    method = IterRetGen(nothing, 3, iterations=4, filter=FirstOnly())
+    assert method.method_name == "iter-retgen"
+    assert method.arguments() == {"k": 3, "iterations": 4, "filter": "FirstOnly"}
+    assert IterRetGen(nothing).arguments() == {"k": 5, "iterations": 2}

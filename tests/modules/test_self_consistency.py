@@ -1,0 +1,124 @@
+"""Self-consistency: samples of one prompt, a vote over what they conclude, one short answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from isle import LINES, PASSAGES, QUESTION, nothing, one_list
+from scripted import ScriptedLM, scripted
+
+from blendfilter.errors import BadArgument
+from blendfilter.filters.base import Filter
+from blendfilter.journal import Journal
+from blendfilter.modules.direct import ChainOfThought
+from blendfilter.modules.self_consistency import SelfConsistency, majority
+
+BO = "Bo kept it.\nSo the answer is Bo."
+ADA = "Ada Brennock kept it for thirty years.\nSo the answer is Ada Brennock."
+ADA_TOO = "It was the keeper.\nSo the answer is ada brennock"
+LOST = "Skerry Light stands beside"
+
+
+def run(method: dspy.Module, *drawn: str) -> tuple[dspy.Prediction, ScriptedLM]:
+    with scripted({"answer": drawn, "short_answer": ["Ada Brennock"]}) as lm, dspy.context(lm=lm):
+        return method(question=QUESTION), lm
+
+
+class TestVote:
+    @pytest.mark.parametrize(
+        ("conclusions", "winner", "votes"),
+        [
+            (["Bo", "Ada", "Ada"], 1, [("Ada", 2), ("Bo", 1)]),
+            (["Bo", "The Ada.", "ada"], 1, [("The Ada.", 2), ("Bo", 1)]),
+            (["Bo", "Ada", "Ada", "Bo"], 0, [("Bo", 2), ("Ada", 2)]),
+            (["", "", "Ada"], 2, [("Ada", 1)]),
+            (["", " "], 0, []),
+            (["the", "…", "the"], 0, [("the", 2), ("…", 1)]),
+            (["no", "No.", "yes"], 0, [("no", 2), ("yes", 1)]),
+        ],
+    )
+    def test_the_largest_group_wins(self, conclusions: list[str], winner: int, votes: list[tuple[str, int]]) -> None:
+        assert majority(conclusions) == (winner, votes)
+
+    @given(st.lists(st.sampled_from(["", " ", "Ada", "ada.", "Bo", "the"]), min_size=1))
+    def test_no_vote_is_lost_or_made_up(self, conclusions: list[str]) -> None:
+        winner, votes = majority(conclusions)
+        assert sum(count for _, count in votes) == sum(bool(said.strip()) for said in conclusions)
+        assert [count for _, count in votes] == sorted((count for _, count in votes), reverse=True)
+        if votes:
+            assert conclusions[winner].strip() == votes[0][0]
+
+
+class TestMethod:
+    def test_samples_of_cot_retrievals_prompt_and_one_short_answer(self) -> None:
+        said, lm = run(SelfConsistency(one_list(), k=2, samples=4), BO, ADA, LOST, ADA_TOO)
+        plain, other = run(ChainOfThought(one_list(), k=2), ADA)
+        assert set(lm.asked("answer")) == set(other.asked("answer"))
+        assert lm.calls == 5
+        assert [request.config.temperature for request in lm.inner.requests] == [0.7] * 4 + [0.0]
+        assert said.votes == [("Ada Brennock.", 2), ("Bo.", 1)]
+        assert said.reasoning == ADA
+        assert f"\nContext:\n{ADA}\nQuestion: {QUESTION}\n" in lm.asked("short_answer")[0]
+        assert (said.answer, said.knowledge, said.queries) == ("Ada Brennock", plain.knowledge, plain.queries)
+
+    def test_by_default_it_spends_what_blendfilter_does(self) -> None:
+        said, lm = run(SelfConsistency(one_list()), *[ADA] * 10)
+        assert lm.calls == 11
+        assert [stage for stage, _ in said.calls] == ["answer"] * 10 + ["short_answer"]
+        assert len({key for _, key in said.calls}) == 11  # ten samples are ten calls, equal prompt or not
+        assert said.votes == [("Ada Brennock.", 10)]
+
+    def test_where_none_concludes_the_first_stands(self) -> None:
+        said, _ = run(SelfConsistency(one_list(), samples=3), LOST, "", "Hm.")
+        assert (said.reasoning, said.votes, said.flags["empty_reply"]) == (LOST, [], 1)
+
+    def test_one_sample(self) -> None:
+        said, lm = run(SelfConsistency(one_list(), samples=1, temperature=0.0), ADA)
+        assert (lm.calls, said.votes) == (2, [("Ada Brennock.", 1)])
+
+    def test_a_filter_stands_before_the_samples(self) -> None:
+        class Second(Filter):
+            async def aforward(self, question: str, passages: Any) -> dspy.Prediction:
+                return dspy.Prediction(kept=list(passages[1:2]))
+
+        method = SelfConsistency(one_list(), samples=2, filter=Second())
+        said, lm = run(method, ADA, ADA)
+        assert [line in lm.asked("answer")[0] for line in LINES] == [False, True, False, False, False]
+        assert said.knowledge == [PASSAGES[1]]
+        assert method.arguments()["filter"] == "Second"
+
+    def test_a_replay_gives_the_same_samples_in_the_same_order(self, tmp_path: Path) -> None:
+        with Journal(tmp_path) as journal, dspy.context(lm=ScriptedLM([BO, ADA, ADA_TOO, "Ada"], journal=journal)):
+            first = SelfConsistency(one_list(), samples=3)(question=QUESTION)
+        with Journal(tmp_path, "replay") as journal, dspy.context(lm=ScriptedLM([], journal=journal)):
+            again = SelfConsistency(one_list(), samples=3)(question=QUESTION)
+        assert dict(first) == dict(again)
+
+    def test_a_plain_model_of_ones_own(self) -> None:
+        lm = dspy.utils.DummyLM([{"reasoning": "x"}])
+        with dspy.context(lm=lm):
+            said = SelfConsistency(one_list(), samples=3)(question=QUESTION)
+        assert isinstance(said.answer, str)
+
+
+@pytest.mark.parametrize("samples", [0, -3, 2.0, True, None, "9"])
+def test_samples_is_a_whole_number(samples: Any) -> None:
+    with pytest.raises(BadArgument, match="samples must be a whole number of at least 1, got "):
+        SelfConsistency(nothing, samples=samples)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.15, -1.0, float("nan")])
+def test_samples_must_be_able_to_differ(temperature: float) -> None:
+    with pytest.raises(BadArgument, match=r"temperature must be above 0\.15 for samples to differ"):
+        SelfConsistency(nothing, temperature=temperature)
+
+
+def test_name_and_arguments() -> None:
+    method = SelfConsistency(nothing, 15, samples=9)
+    assert method.method_name == "self-consistency"
+    assert method.arguments() == {"k": 15, "samples": 9, "temperature": 0.7}
