@@ -1,0 +1,60 @@
+"""The notebooks run, from the first cell to the last, and show what they are kept with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def shown(notebook: Any) -> list[list[dict[str, str]]]:
+    """What each cell of code shows: printed text, and results by their kind; no progress bars."""
+    return [
+        [
+            {"text": out["text"]} if out["output_type"] == "stream" else dict(out["data"])
+            for out in cell["outputs"]
+            if out.get("name") != "stderr"
+        ]
+        for cell in notebook.cells
+        if cell["cell_type"] == "code"
+    ]
+
+
+def run(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The notebook executed in `folder`; a cell that fails raises with its traceback."""
+    monkeypatch.setenv("BLENDFILTER_CACHE", str(folder / "cache"))
+    monkeypatch.setenv("DSPY_CACHEDIR", str(folder / "dspy"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell["cell_type"] == "code":
+            cell["outputs"] = []
+    NotebookClient(
+        notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    ).execute()
+    return notebook
+
+
+def test_the_notebooks_are_found() -> None:
+    assert [path.stem for path in NOTEBOOKS] == ["quickstart", "your_method_in_20_lines"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_shows_what_happens(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = nbformat.read(path, as_version=4)
+    nbformat.validate(kept)
+    assert shown(run(path, tmp_path, monkeypatch)) == shown(kept)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_holds_no_place_of_a_machine(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not [place for place in ("/tmp/", "/home/", "/root/", "/work/", str(ROOT)) if place in text]
