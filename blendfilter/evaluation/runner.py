@@ -11,13 +11,14 @@ calls are those of a run without repeats; searches are made once. A run may be g
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import dspy
 
@@ -46,17 +47,27 @@ from blendfilter.lm.gate import Gate
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.tasks.base import Questions
 
+P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 logger = logging.getLogger(__name__)
 CONCURRENCY = 16
 OFFLINE_NOTE = "no model was named: the offline reader answers, which shows the pipeline, not its quality"
 
 
-def evaluate(method: dspy.Module, questions: Questions | Sequence[Any], **options: Any) -> Run:
-    """`aevaluate`, waited for; works inside a notebook too."""
-    return bridge.run(_evaluate(method, questions, **options), "evaluate", "await aevaluate(…)")
-
-
-async def aevaluate(method: dspy.Module, questions: Questions | Sequence[Any], **options: Any) -> Run:
+async def _evaluate(
+    method: dspy.Module,
+    questions: Questions | Sequence[Any],
+    *,
+    lm: dspy.BaseLM | str | None = None,
+    run: str | Path | None = None,
+    concurrency: int = CONCURRENCY,
+    reuse: Iterable[str | Path] = (),
+    replay: bool = False,
+    repeats: int = 1,
+    seed: int = 0,
+    progress: Progress | bool = True,
+    name: str | None = None,
+) -> Run:
     """Evaluate `method` on `questions`.
 
     Args:
@@ -80,23 +91,6 @@ async def aevaluate(method: dspy.Module, questions: Questions | Sequence[Any], *
         RunMismatch: the folder holds a run with other settings. RunLocked: somebody else writes there. Leak: a question
         is also a demonstration. ServerRefused, ReplayMiss: see `blendfilter.errors`.
     """
-    return await asyncio.wrap_future(bridge.submit(_evaluate(method, questions, **options)))
-
-
-async def _evaluate(
-    method: dspy.Module,
-    questions: Questions | Sequence[Any],
-    *,
-    lm: dspy.BaseLM | str | None = None,
-    run: str | Path | None = None,
-    concurrency: int = CONCURRENCY,
-    reuse: Iterable[str | Path] = (),
-    replay: bool = False,
-    repeats: int = 1,
-    seed: int = 0,
-    progress: Progress | bool = True,
-    name: str | None = None,
-) -> Run:
     questions = _questions(questions)
     model = _model(lm)
     check_leak(method, questions)
@@ -144,6 +138,33 @@ async def _evaluate(
         metrics = summarise(rows, settings=settings, entries=ledger(rows, journal.read), seed=seed)
         write_json(folder / METRICS, metrics)
     return Run(folder)
+
+
+def _waited_for(work: Callable[P, Coroutine[Any, Any, Run]]) -> Callable[P, Run]:
+    def evaluate(*args: P.args, **kwargs: P.kwargs) -> Run:
+        return bridge.run(work(*args, **kwargs), "evaluate", "await aevaluate(…)")
+
+    return _known_as(evaluate, work, "evaluate", " Waits for the run to be done; inside a notebook too.")
+
+
+def _awaited(work: Callable[P, Coroutine[Any, Any, Run]]) -> Callable[P, Coroutine[Any, Any, Run]]:
+    async def aevaluate(*args: P.args, **kwargs: P.kwargs) -> Run:
+        return await asyncio.wrap_future(bridge.submit(work(*args, **kwargs)))
+
+    return _known_as(aevaluate, work, "aevaluate", " `evaluate`, to be awaited.")
+
+
+def _known_as(made: F, work: Callable[..., Any], name: str, how: str) -> F:
+    """`made` with the arguments and the words of `work`, so that an editor and `help()` show them."""
+    functools.update_wrapper(made, work)
+    made.__name__ = made.__qualname__ = name
+    first, blank, more = str(work.__doc__).partition("\n")
+    made.__doc__ = f"{first}{how}{blank}{more}"
+    return made
+
+
+evaluate = _waited_for(_evaluate)
+aevaluate = _awaited(_evaluate)
 
 
 def _with_own_models(method: dspy.Module) -> dspy.Module:
