@@ -27,4 +27,13 @@ def needed(module: str, extra: str, why: str) -> Any:
         if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
             raise
         package = module.partition(".")[0]
-        raise MissingExtra(f"{why} needs '{package}': pip install 'blendfilter[{extra}]'") from None
+        raise MissingExtra(f"{why} needs '{package}': {how_to_install(extra)}") from None
+
+
+def how_to_install(extra: str) -> str:
+    """The command, for blendfilter's own checkout.
+
+    >>> how_to_install("plots")
+    "pip install '.[plots]' -c constraints.txt, where blendfilter's checkout lies"
+    """
+    return f"pip install '.[{extra}]' -c constraints.txt, where blendfilter's checkout lies"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from blendfilter.errors import BadArgument, MissingExtra, MissingFile
+from blendfilter.extras import how_to_install
 from blendfilter.files import Row
 from blendfilter.tasks.base import Hub, Task
 from blendfilter.tasks.reading import given
@@ -27,8 +28,7 @@ def rows(hub: Hub, split: str | None = None) -> Iterator[Row]:
     try:
         from datasets import load_dataset
     except ImportError as error:
-        message = "data from the hub needs the package 'datasets': pip install 'blendfilter[data]'"
-        raise MissingExtra(message) from error
+        raise MissingExtra(f"data from the hub needs the package 'datasets': {how_to_install('data')}") from error
     import httpx  # comes with the model client; what the hub's own client raises when the network is away
 
     try:

@@ -156,5 +156,5 @@ def test_without_matplotlib_the_extra_is_named(
     runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'blendfilter\[plots\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[plots\]'"):
         plot(runs, tmp_path / "a.svg")
