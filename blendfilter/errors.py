@@ -19,6 +19,7 @@
     │   ├── IndexChanged      the index behind an address was rebuilt since it was opened
     │   └── ServerRefused     the server is not there, or refuses us: nothing can be done on this end
     └── WorkFailed            exit 1: the work itself failed
+        ├── CannotWrite       a journal that takes no more records (a full disk): going on would pay for what is lost
         └── ModelError        one model call failed for good; it carries its stage and its kind
 
 A failed model call is never an empty answer: it is recorded as that question's error.
@@ -113,6 +114,10 @@ class ServerRefused(AskedWrong):
 
 class WorkFailed(BlendFilterError):
     """The work failed, wholly or for some questions."""
+
+
+class CannotWrite(WorkFailed, OSError):
+    """What was called for cannot be kept: a full disk, a file size limit."""
 
 
 class ModelError(WorkFailed):

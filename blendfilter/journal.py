@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from blendfilter.errors import BadArgument, BadData, MissingFile, RunLocked
+from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, RunLocked
 
 Mode = Literal["auto", "record", "replay"]
 MODES: tuple[Mode, ...] = ("auto", "record", "replay")
@@ -107,6 +107,9 @@ class Journal:
         """Write `records` in one stroke, each with its `key` first; they are on file when this returns.
 
         `new_only` leaves out those whose key is there already (passages, which are stored once).
+
+        Raises:
+            CannotWrite: the system refuses (a full disk); nothing of `records` is kept.
         """
         lines = [(bytes.fromhex(record["key"]), _line(record)) for record in records]
         with self._lock:
@@ -119,9 +122,10 @@ class Journal:
                 lines = [(key, line) for key, line in dict(lines).items() if key not in self._index]
             try:
                 write_all(self._write_fd, b"".join(line for _, line in lines))
-            except OSError:  # a full disk: half a record must not stand in front of the next one
+            except OSError as error:  # a full disk: half a record must not stand in front of the next one
                 os.ftruncate(self._write_fd, self._end)
-                raise
+                why = error.strerror or error
+                raise CannotWrite(f"{self.path} takes no more records ({why}): make room, then go on") from error
             for key, line in lines:
                 self._index[key] = self._end
                 self._end += len(line)

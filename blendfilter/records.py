@@ -74,7 +74,7 @@ class Excerpt(Passage):
 
     @classmethod
     def of(cls, source: Passage, places: Iterable[tuple[int, int]]) -> Excerpt:
-        """The pieces of `source` at `places`, (start, end) each; in any order, doubles and overlaps are joined.
+        """The pieces of `source` at `places`, (start, end) each; in any order; those that overlap or touch become one.
 
         Raises:
             BadArgument: a place that is empty or outside the text.
@@ -86,7 +86,7 @@ class Excerpt(Passage):
         for start, end in sorted(places):
             if not 0 <= start < end <= len(text):
                 raise BadArgument(f"no span {start}:{end} in passage '{source.id}', of {len(text)} characters")
-            if joined and start < joined[-1][1]:
+            if joined and start <= joined[-1][1]:
                 joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
             else:
                 joined.append((start, end))

@@ -150,3 +150,17 @@ def _ends(text: str, match: re.Match[str]) -> bool:
         return False
     initial = (len(word) == 1 and word.isalpha()) or bool(re.fullmatch(r"(?:\w\.)+\w", word))
     return not (initial or word in _MAY_END) or after.lower() in _OPENERS or not after
+
+
+def shortened(text: str, width: int) -> str:
+    """The beginning of a text on one line: whole words where there are any, else characters (Chinese, an address).
+
+    >>> shortened("a few words", 8), shortened("words " * 9, 13), shortened("字" * 9, 5)
+    ('a few …', 'words words …', '字字字 …')
+    """
+    line = " ".join(text.split())
+    if len(line) <= width:
+        return line
+    room = line[: width - 1]
+    whole = room.rpartition(" ")[0]
+    return f"{whole if len(whole) > width // 2 else room[:-1]} …"

@@ -276,7 +276,7 @@ def test_a_method_of_ones_own_that_is_none(blendfilter: Command, here: Path, met
         ("def Mine(index):\n    return 1 / 0\n", "cannot be made (ZeroDivisionError: division by zero): mend it"),
         ("import nowhere_at_all\n", "no module 'nowhere_at_all' for method 'broken_methods:Mine'"),
         ("class Mine(:\n", "module 'broken_methods' cannot be imported (SyntaxError: "),
-        ("class Mien:\n    pass\n", "Did you mean 'Mien'?"),
+        ("import dspy\nclass Mien(dspy.Module):\n    pass\n", "Did you mean 'Mien'?"),
     ],
 )
 def test_a_method_of_ones_own_with_a_mistake(blendfilter: Command, here: Path, code: str, said: str) -> None:

@@ -82,4 +82,4 @@ def test_runs_that_cannot_be_compared(two: Command) -> None:
     two(*small_eval("direct-retrieval", "often", "--repeats", 2))
     told = two(*small_eval("direct-retrieval", "often"))
     assert (told.code, len(told.notices)) == (2, 1)
-    assert "often holds 2 answers to every question, not 1: ask for 2 repeats or more" in told.error
+    assert "often is a run of 2 answers to every question, not 1: ask for 2 repeats or more" in told.error

@@ -127,6 +127,56 @@ def test_a_method_of_ones_own_takes_a_filter_if_it_says_so(blendfilter: Command,
     assert "own_method_of_the_shell:Plain takes no argument 'filter'" in told.error
 
 
+OWN_METHODS = """
+import dspy, blendfilter as bf
+class Mine(dspy.Module):
+    def __init__(self, index):
+        super().__init__()
+        self.index, self.ask = index, dspy.Predict("question -> answer")
+    async def aforward(self, question):
+        await self.ask.acall(question=question)
+        said = await self.ask.acall(question=question + "?")
+        return dict(answer=said.answer, knowledge=self.index(question, k=2))
+class Fitted(Mine):
+    def __init__(self, index, k):
+        super().__init__(index)
+"""
+
+
+def test_a_method_of_ones_own_in_the_trace(blendfilter: Command, here: Path) -> None:
+    """What it knew and how often it asked; that a number of passages goes nowhere is said."""
+    (here / "own_traced.py").write_text(OWN_METHODS)
+    told = blendfilter("ask", QUESTION, *SAMPLE, "--show-trace", "--method", "own_traced:Mine", "-k", 3)
+    assert told.code == 0
+    assert told.notices == ["blendfilter: own_traced:Mine takes no argument 'k': -k 3 changes nothing in it"]
+    lines = told.out.splitlines()
+    assert lines[0].startswith("knowledge  ")
+    assert [len(kept(told)), lines[-1]] == [2, "calls      2"]
+    assert blendfilter("ask", QUESTION, *SAMPLE, "--method", "own_traced:Mine").notices == []
+    assert blendfilter("ask", QUESTION, *SAMPLE, "--method", "own_traced:Fitted", "-k", 3).notices == []
+    told = blendfilter(*small_eval("own_traced:Mine", "run", "-k", 3))
+    assert [each for each in told.notices if "takes no argument" in each] == told.notices[:1] != []
+
+
+def test_known_classes_are_modules(blendfilter: Command, here: Path) -> None:
+    (here / "own_named.py").write_text(OWN_METHODS + "from dataclasses import dataclass\nLIMIT = 3\n")
+    told = blendfilter("ask", QUESTION, *SAMPLE, "--method", "own_named:Mien")
+    assert told.error.endswith("no class 'Mien'. Did you mean 'Mine'? (known: Fitted, Mine) in own_named")
+
+
+def test_full_cuts_nothing(blendfilter: Command) -> None:
+    cut, whole = (blendfilter("ask", QUESTION, *SAMPLE, each) for each in ("--show-trace", "--full"))
+    assert " …" in cut.out
+    assert " …" not in whole.out
+    assert "[...]" not in whole.out
+    assert whole.out.count("the filter said") == 3
+
+
+def test_a_usage_error_stands_alone(blendfilter: Command) -> None:
+    told = blendfilter("ask", QUESTION, "--hops", 3)
+    assert (told.code, len(told.notices)) == (2, 1)
+
+
 REFUSED: list[tuple[tuple[object, ...], str]] = [
     (("--filter", "sentense"), r"no filter 'sentense'\. Did you mean 'sentence'\? \(known: full, knowledge, "),
     (("--filter", ""), "no filter ''"),
@@ -149,6 +199,9 @@ REFUSED: list[tuple[tuple[object, ...], str]] = [
     (("--hops", 0), "--hops is for react and self-ask"),
     (("--method", "self-ask", "--style", "lineage"), "--style is for react; self-ask does not take it"),
     (("--method", "react", "--style", "lineages"), "no style 'lineages'. Did you mean 'lineage'"),
+    (("--method", "react", "--style", ""), "no style ''"),
+    (("--filter", "sentence", "--filter-by", ""), "no scorer ''"),
+    (("--method", "self-consistency", "--top-p", 0), "--top-p 0 makes all samples of self-consistency alike"),
     (("--method", "react", "--iterations", 3), "--iterations is for iter-retgen; react does not take it"),
     (("--method", "iter-retgen", "--iterations", 0), "iterations must be at least 1"),
     (("--method", "react", "--hops", 0), "hops must be .*at least 1"),
@@ -213,3 +266,4 @@ class TestSpread:
     def test_zero_is_given_and_an_absent_option_is_not(self) -> None:
         how = HowToAnswer(hops=0, without="", filter_n=2)
         assert how.given("hops", "without", "filter_n", "filter_union", "samples") == {"hops": 0, "filter_n": 2}
+        assert HowToAnswer(style="", filter_by="").given("style", "filter_by") == {"style": "", "filter_by": ""}

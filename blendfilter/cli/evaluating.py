@@ -9,7 +9,7 @@ import typer
 
 from blendfilter.cli.app import State, app
 from blendfilter.cli.console import say, show
-from blendfilter.cli.making import connect, maker, retriever
+from blendfilter.cli.making import connect, maker, retriever, say_what_answers
 from blendfilter.cli.options import Corpus, HowToAnswer, Index, Retrieved, WhichModel, spread
 from blendfilter.errors import BadData, MissingExtra, MissingFile, ServerRefused
 
@@ -62,8 +62,9 @@ def eval(
     if corpus is None and not index and retrieved is None and data == "sample":
         corpus = "sample"
     lm = connect(model)
-    make = maker(how, questions.task.wording)
+    make = maker(how, model, questions.task.wording)
     module = make(_searched(lambda: retriever(corpus, index, questions, retrieved), run if replay else None))
+    say_what_answers(model)
     folder = run or _default_folder(module, questions, lm, seed, how.method)
     done = evaluate(
         module, questions, lm=lm, run=folder, concurrency=concurrency, reuse=reuse or (), replay=replay,

@@ -25,24 +25,32 @@ if TYPE_CHECKING:
 def connect(model: WhichModel) -> ConnectedLM:
     from blendfilter.lm.connect import connect
 
-    if model.lm is None:
-        if model.api_base is not None:
-            raise BadArgument(f"which model at {model.api_base}? name it with --lm")
-        say("no --lm: the offline reader answers, which shows the pipeline, not its quality")
+    if model.lm is None and model.api_base is not None:
+        raise BadArgument(f"which model at {model.api_base}? name it with --lm")
     return connect(
         model.lm or "offline", api_base=model.api_base, endpoint=model.endpoint, temperature=model.temperature,  # type: ignore[arg-type]
         top_p=model.top_p, thinking=model.thinking, reasoning=model.reasoning, label=model.label,
     )  # fmt: skip
 
 
+def say_what_answers(model: WhichModel) -> None:
+    """Said once nothing else is wrong with a command: a usage error is one line, alone."""
+    if model.lm is None:
+        say("no --lm: the offline reader answers, which shows the pipeline, not its quality")
+
+
 OF_ONE_METHOD = ("without", "filter", "filter_union", "hops", "style", "iterations", "samples")
 """Options that some methods take, by the name of the argument."""
 
 
-def maker(how: HowToAnswer, wording: str) -> Callable[[Retriever | None], Any]:
+DEFAULT_K = 5
+
+
+def maker(how: HowToAnswer, model: WhichModel, wording: str) -> Callable[[Retriever | None], Any]:
     """What makes the method of its retriever; what is wrong with it is said now, before a corpus is indexed."""
     from blendfilter.filters.base import Filter
-    from blendfilter.modules.methods import METHODS, make_method, methods_taking
+    from blendfilter.filters.own import takes
+    from blendfilter.modules.methods import METHODS, OWN, make_method, methods_taking
     from blendfilter.prompting import Prompts
     from blendfilter.retrieval.callables import as_retriever
 
@@ -57,12 +65,17 @@ def maker(how: HowToAnswer, wording: str) -> Callable[[Retriever | None], Any]:
         takers = methods_taking(argument)
         if how.method not in takers and (how.method in METHODS or (own and argument != "filter")):
             raise _not_taken(argument, "", takers, how.method)
+    if how.method == "self-consistency" and model.top_p == 0 and how.samples != 1:
+        raise BadArgument("--top-p 0 makes all samples of self-consistency alike: leave it out, or give more")
     templates = Prompts(how.prompts) if how.prompts else None
     more["filter"] = select = _filter(how, wording, templates)
     shared = {} if own else {"task": wording, "prompts": templates}
 
     def make(retriever: Retriever | None) -> Any:
-        return make_method(how.method, retriever, k=how.k, **shared, **more)
+        method = make_method(how.method, retriever, k=DEFAULT_K if how.k is None else how.k, **shared, **more)
+        if own and how.k is not None and not takes(how.method, OWN, "k"):
+            say(f"{how.method} takes no argument 'k': -k {how.k} changes nothing in it")
+        return method
 
     if not own:
         make(as_retriever(lambda query, k: []))

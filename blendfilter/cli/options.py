@@ -59,6 +59,7 @@ Retrieved = Annotated[
     ),
 ]
 K = Annotated[int, typer.Option("--k", "-k", help="Passages per query.")]
+KOfMethod = Annotated[int | None, typer.Option("--k", "-k", help="Passages per query (5).")]
 Without = Annotated[str | None, typer.Option(help="Leave a query out: q, q_ex or q_in (commas for several).")]
 PromptsDir = Annotated[Path | None, typer.Option(help="A folder of templates that override ours one by one.")]
 FilterName = Annotated[
@@ -79,7 +80,9 @@ FilterUnion = Annotated[
 Hops = Annotated[int | None, typer.Option(help="react, self-ask: searches at most (5).")]
 Style = Annotated[str | None, typer.Option(help="react: lineage (the default) or thought-action.")]
 Iterations = Annotated[int | None, typer.Option(help="iter-retgen: rounds of retrieval and reasoning (2).")]
-Samples = Annotated[int | None, typer.Option(help="self-consistency: reasonings that vote (10).")]
+Samples = Annotated[
+    int | None, typer.Option(help="self-consistency: reasonings that vote (10), drawn at temperature 0.7.")
+]
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class HowToAnswer:
     """The method and what shapes it. What is None was not asked for: the method's own default holds."""
 
     method: Method = "blendfilter"
-    k: K = 5
+    k: KOfMethod = None
     without: Without = None
     filter: FilterName = None
     filter_n: FilterN = None
@@ -101,9 +104,11 @@ class HowToAnswer:
     prompts: PromptsDir = None
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Those of these options that were given, by name."""
+        """Those of these options that were given, by name; `--without ''` leaves nothing out, and is none."""
         said = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in said.items() if value is not None and value is not False and value != ""}
+        if not said.get("without"):
+            said.pop("without", None)
+        return {name: value for name, value in said.items() if value is not None and value is not False}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@ from blendfilter.cli.app import State, app
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.cli.options import ApiBase, Endpoint, Label, Lm, PromptsDir, Reasoning, Thinking
 
+UNSURE = 0.05
+"""The share of unreadable verdicts above which a figure is the judge's own."""
+
 
 @app.command()
 def rescore(
@@ -62,6 +65,9 @@ def rescore(
         if done.ledger is not None:
             show(f"judged by {lm}: {done.ledger['calls']} calls, {done.ledger['tokens_in']:,} tokens in, "
                  f"{done.ledger['tokens_out']:,} out; {done.unreadable} unreadable")  # fmt: skip
+        if done.unreadable > UNSURE * len(done.rows):
+            say(f"{done.unreadable} of {len(done.rows)} verdicts are unreadable and count as 0: this figure and any "
+                "comparison by it tell more of the judge than of the answers; take another judge")  # fmt: skip
         failed += done.errors
     show(f"kept in {run / 'rescore'}")
     if failed:

@@ -16,6 +16,7 @@ from typing import Any
 import dspy
 
 from blendfilter.context import NOTES, setting
+from blendfilter.errors import CannotWrite
 from blendfilter.evaluation.settings import retrievers_of
 from blendfilter.modules.base import Method
 from blendfilter.records import Passage, one_line
@@ -50,6 +51,8 @@ class Beside:
         try:
             with setting(NOTES, []):  # a query that is cut here says nothing of what the method did
                 passages = (await asyncio.to_thread(self.retriever.search, [query], k))[0]
+        except CannotWrite:
+            raise
         except Exception:  # a run recorded before this search was made, a server that is gone
             logger.debug("no search for %r alone with k=%d", query, k, exc_info=True)
             return {}

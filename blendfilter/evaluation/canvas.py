@@ -31,7 +31,7 @@ _STYLE = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#E4E4E4",
     "grid.linewidth": 0.6, "axes.axisbelow": True, "xtick.labelsize": 7, "ytick.labelsize": 7, "xtick.major.width": 0.6,
     "ytick.major.width": 0.6, "legend.frameon": False, "legend.fontsize": 7.5, "svg.hashsalt": "blendfilter",
-    "svg.fonttype": "path",
+    "svg.fonttype": "path", "text.parse_math": False,
 }  # fmt: skip
 
 _METADATA: Mapping[str, dict[str, None]] = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None}}

@@ -6,6 +6,7 @@ percent, their differences in percentage points.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -16,11 +17,14 @@ from blendfilter.evaluation.power import detectable_difference
 from blendfilter.evaluation.resampling import RESAMPLES
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, ConsoleOptions
     from rich.table import Table
+    from rich.text import Text
 
 CORRECT = "correct"
 NO_P_VALUE = "no p-value: the offline reader shows the pipeline, not its quality"
+_WIDE, _NAME = 100, 20
+"""Columns from which there is room for long names, and how long a line of one is where there is none."""
 ASSUMED = (0.1, 0.3)
 """Shares of discordant questions for which the notes tell what a sample of this size could show."""
 
@@ -30,9 +34,9 @@ class Row:
     """One run on one measure, in fractions of 1; what compares is None in the baseline's own rows.
 
     `won` and `lost` count the questions that only this run, or only the baseline, answers right; `smallest` is the
-    least difference that McNemar could have shown on them (`power.smallest_difference`). These three stand in the
-    `correct` row alone, and only where both runs have one answer a question. `errors` are the run's answers that ended
-    in an error: each counts as 0.
+    least difference that McNemar could have shown on them (`power.smallest_difference`). These three stand only where
+    the measure is right or wrong and both runs have one answer a question. `errors` are the run's answers that ended in
+    an error: each counts as 0.
     """
 
     run: str
@@ -72,11 +76,11 @@ class Comparison:
     def __repr__(self) -> str:
         return self.text()  # what a prompt shows is the table
 
-    def __rich__(self) -> Group:
-        from rich.console import Group
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
         from rich.text import Text
 
-        return Group(self.table(), Text("\n".join(self.notes)))  # as a caption they would fold at the table's width
+        yield self.table(narrow=options.max_width < _WIDE)
+        yield Text("\n".join(self.notes))  # as a caption they would fold at the table's width
 
     @property
     def title(self) -> str:
@@ -97,19 +101,25 @@ class Comparison:
         ]
         return "\n".join([self.title, "", lines[0], "-" * max(map(len, lines)), *lines[1:], "", *self.notes])
 
-    def table(self) -> Table:
-        """The figures as a `rich.table.Table`; where room is short, names fold before any number is cut."""
+    def table(self, narrow: bool = False) -> Table:
+        """The figures as a `rich.table.Table`; where room is short, names fold before any number is cut.
+
+        `narrow` folds long names beforehand, at their hyphens, and leaves out a column of errors that all are 0.
+        """
         from rich import box
         from rich.table import Table
         from rich.text import Text
 
         header, body = self._cells()
+        if narrow and not any(row.errors for row in self.rows):
+            header, body = header[:-1], [line[:-1] for line in body]
         table = Table(title=Text(self.title), title_justify="left", box=box.SIMPLE_HEAD)
         table.pad_edge, table.collapse_padding = False, True
         for name in header:
             table.add_column(name, justify="right" if name else "left", no_wrap=bool(name), overflow="fold")
-        for line in body:
-            table.add_row(*map(Text, line))
+        for name, *cells in body:
+            folded = _folded(name) if narrow else name
+            table.add_row(Text(folded), *map(Text, cells))
         return table
 
     def _repr_html_(self) -> str:
@@ -158,12 +168,16 @@ class Comparison:
             yield "p: the paired bootstrap (McNemar's test needs one answer a question)"
         else:
             where = f" ({', '.join(several)}: the bootstrap)" if several else ""
-            yield f"p: exact McNemar for {CORRECT}{where}, the paired bootstrap for any other measure"
+            exact = dict.fromkeys(row.measure for row in self.rows if row.won is not None)
+            other = dict.fromkeys(row.measure for row in self.rows if row.measure not in exact)
+            tests = [f"exact McNemar for {', '.join(exact)}{where}"] * bool(exact)
+            yield "p: " + ", ".join([*tests, *[f"the paired bootstrap for {', '.join(other)}"] * bool(other)])
         if any(row.p_holm != row.p for row in self.rows):
             yield "Holm: p corrected for being several runs, each measure by itself"
-        for row in self.rows:
-            if row.won is not None and row.lost is not None:
-                yield _power(row.run, row.won + row.lost, row.smallest)
+        tested = [row for row in self.rows if row.won is not None]
+        for row in tested:
+            name = row.run if len({each.measure for each in tested}) == 1 else f"{row.run}, {row.measure}"
+            yield _power(name, (row.won or 0) + (row.lost or 0), row.smallest)
         if not several:
             yield _planned(self.n)
 
@@ -179,13 +193,27 @@ def _planned(n: int) -> str:
     """What so many questions find four times out of five, whatever came out here."""
     cases = [(share, detectable_difference(n, share)) for share in ASSUMED]
     told = [f"{100 * least:.1f} points if {100 * share:.0f} % are won or lost" for share, least in cases if least]
-    return f"before looking: {n} questions find {', '.join(told) or 'no difference'} (80 % power)"
+    return f"before looking: {n} questions find {', '.join(told) or 'no difference'} (power .8)"
 
 
 def _rounded(name: str, value: Any) -> Any:
     if not isinstance(value, float):
         return value
     return float(f"{value:.6g}") if name in ("p", "p_holm") else round(value, 6)
+
+
+def _folded(name: str) -> str:
+    """`name` over as many lines as it needs, folded behind its hyphens.
+
+    >>> _folded("hotpotqa-blendfilter-k5-500").split()
+    ['hotpotqa-', 'blendfilter-k5-500']
+    """
+    lines = [""]
+    for piece in re.findall(r"[^-]+-*|-+", name):
+        if lines[-1] and len(lines[-1] + piece) > _NAME:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(lines)
 
 
 def _compared_cells(row: Row, several: bool) -> list[str]:

@@ -4,9 +4,10 @@ In: the rows of several `predictions.jsonl`, by label. Out: a `Comparison`, whic
 and in a notebook, and gives plain data with `as_dict()`.
 
 Every difference is run - baseline, with a paired bootstrap interval over questions (and over the answers within them,
-where a question has several); the same seed draws the same questions for every measure and run. `correct` is tested by
-exact McNemar where both runs have one answer a question, everything else by the paired bootstrap. With several runs
-against one baseline, Holm's correction goes over the runs, for each measure by itself.
+where a question has several); the same seed draws the same questions for every measure and run. A measure that is right
+or wrong (EM, accuracy, cover-EM, a judge's yes) is tested by exact McNemar where both runs have one answer a question,
+everything else by the paired bootstrap. With several runs against one baseline, Holm's correction goes over the runs,
+for each measure by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from blendfilter.evaluation.repeats import repeat_of
 from blendfilter.evaluation.resampling import RESAMPLES
 from blendfilter.evaluation.statistics import holm, mcnemar_exact, paired_bootstrap
 
-__all__ = ["CORRECT", "NO_P_VALUE", "Comparison", "Row", "compare_predictions"]
+__all__ = ["CORRECT", "NO_P_VALUE", "Comparison", "Row", "check_tasks", "compare_predictions"]
 
 Answers = list[Mapping[str, Any]]
 """The rows of one question, in the order of their repeats."""
@@ -31,6 +32,8 @@ Predictions = Mapping[str, Answers]
 """One run's rows by question id."""
 Scores = list[list[float]]
 """A measure of every question, as many numbers as it has answers."""
+FRACTIONS = ("f1",)
+"""Measures that may lie between 0 and 1: which test is theirs must not hang on the scores that came out."""
 
 
 def compare_predictions(
@@ -46,9 +49,9 @@ def compare_predictions(
 ) -> Comparison:
     """Each run of `runs` (label -> rows of its `predictions.jsonl`) against the first, or the one named `against`.
 
-    `metrics` are keys of the rows ("em", "f1", "accuracy", …); `correct` is always compared too. `tasks` (label ->
-    task) lets runs of different tasks be refused by name. `p_values=False` (the offline reader) gives no p at all.
-    `also` are lines that say what else differs between the runs.
+    `metrics` are keys of the rows ("em", "f1", "accuracy", …); `correct` is compared too where none of them is right or
+    wrong. `tasks` (label -> task) lets runs of different tasks be refused by name. `p_values=False` (the offline
+    reader) gives no p at all. `also` are lines that say what else differs between the runs.
 
     Raises `BadArgument` for fewer than two runs, `UnknownName` for `against`, `EmptyData` for a run without rows,
     `BadData` for an answer twice in a run or missing, `RunMismatch` for runs over different questions or golden
@@ -61,15 +64,17 @@ def compare_predictions(
     baseline = next(iter(runs)) if against is None else against
     if baseline not in runs:
         raise UnknownName.of("run", baseline, runs)
-    _check_tasks({label: tasks[label] for label in runs if label in tasks} if tasks else {})
+    check_tasks({label: tasks[label] for label in runs if label in tasks} if tasks else {})
     tables = {label: _by_id(label, runs[label]) for label in [baseline, *(run for run in runs if run != baseline)]}
     first = tables[baseline]
     for label, table in tables.items():
         _check_questions(baseline, first, label, table)
     errors = {label: sum(bool(row.get("error")) for row in runs[label]) for label in tables}
+    shown = {measure: _of_all(tables, measure, list(first)) for measure in dict.fromkeys(metrics)}
+    if not any(_right_or_wrong(measure, *scores.values()) for measure, scores in shown.items()):
+        shown[CORRECT] = _of_all(tables, CORRECT, list(first))
     rows: list[Row] = []
-    for measure in dict.fromkeys([*metrics, CORRECT]):
-        scores = {label: _scores(label, table, measure, list(first)) for label, table in tables.items()}
+    for measure, scores in shown.items():
         rows += _compared(measure, scores, errors, seed=seed, resamples=resamples, p_values=p_values)
     by_run = tuple(row for label in tables for row in rows if row.run == label)
     repeats = {label: len(next(iter(table.values()))) for label, table in tables.items()}
@@ -99,10 +104,15 @@ def _tested(row: Row, before: Scores, after: Scores, seed: int, resamples: int) 
     """`row` with what compares its scores (`after`) with the baseline's (`before`)."""
     difference, low, high, p = paired_bootstrap(before, after, seed=seed, resamples=resamples)
     row = replace(row, difference=difference, low=low, high=high, p=p)
-    if row.measure != CORRECT or len(before[0]) > 1 or len(after[0]) > 1:
+    if not _right_or_wrong(row.measure, before, after) or len(before[0]) > 1 or len(after[0]) > 1:
         return row
     lost, won, p = mcnemar_exact([answer for (answer,) in before], [answer for (answer,) in after])
     return replace(row, won=won, lost=lost, p=p, smallest=smallest_difference(won + lost, len(after)))
+
+
+def _right_or_wrong(measure: str, *runs: Scores) -> bool:
+    """Whether the measure is of that kind: every score in these runs 0 or 1."""
+    return measure not in FRACTIONS and all(score in (0, 1) for scores in runs for each in scores for score in each)
 
 
 def _by_id(label: str, rows: Sequence[Mapping[str, Any]]) -> Predictions:
@@ -121,7 +131,8 @@ def _by_id(label: str, rows: Sequence[Mapping[str, Any]]) -> Predictions:
     return {id: [answers[repeat] for repeat in sorted(answers)] for id, answers in table.items()}
 
 
-def _check_tasks(tasks: Mapping[str, str]) -> None:
+def check_tasks(tasks: Mapping[str, str]) -> None:
+    """Raise `RunMismatch` where runs (label -> task) are not of one task."""
     for label, task in tasks.items():
         first = next(iter(tasks))
         if task != tasks[first]:
@@ -145,6 +156,10 @@ def _check_questions(baseline: str, first: Predictions, label: str, other: Predi
             raise RunMismatch(
                 f"runs '{baseline}' and '{label}' know other golden answers to '{id}'; evaluate both on the same data"
             )
+
+
+def _of_all(tables: Mapping[str, Predictions], measure: str, ids: Sequence[str]) -> dict[str, Scores]:
+    return {label: _scores(label, table, measure, ids) for label, table in tables.items()}
 
 
 def _scores(label: str, table: Predictions, measure: str, ids: Sequence[str]) -> Scores:

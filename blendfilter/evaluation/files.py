@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,22 @@ _REMAKE = "make it again (blendfilter rescore)"
 
 def write_json(path: Path, value: Any) -> None:
     """`value` as JSON, by a temporary file and a rename."""
-    _replace(path, json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8", "backslashreplace") + b"\n")
+    _replace(path, [json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8", "backslashreplace"), b"\n"])
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """`rows` as JSON lines, by a temporary file and a rename."""
-    _replace(path, b"".join(map(line_of, rows)))
+    write_lines(path, map(line_of, rows))
+
+
+def write_lines(path: Path, lines: Iterable[bytes]) -> None:
+    """`lines` as they are, by a temporary file and a rename."""
+    _replace(path, lines)
 
 
 def write_text(path: Path, text: str) -> None:
     """`text`, by a temporary file and a rename; half a character in it becomes an escape."""
-    _replace(path, text.encode("utf-8", "backslashreplace"))
+    _replace(path, [text.encode("utf-8", "backslashreplace")])
 
 
 def line_of(row: Mapping[str, Any]) -> bytes:
@@ -84,27 +90,32 @@ def stale(folder: Path) -> list[Path]:
 
 
 class Appender:
-    """Rows appended one by one; each is on file when `add` returns."""
+    """Rows appended one by one, as `line_of` gives them; each is on file when `add` returns."""
 
-    def __init__(self, path: Path, kept: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, path: Path, kept: Iterable[bytes]) -> None:
         # Rewritten first: a torn line, or rows that are to be made again, must not stay in the middle.
-        write_rows(path, kept)
+        write_lines(path, kept)
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Append one row."""
-        write_all(self._fd, line_of(row))
+    def add(self, line: bytes) -> None:
+        """Append one row's line."""
+        end = os.fstat(self._fd).st_size
+        try:
+            write_all(self._fd, line)
+        except OSError:  # a full disk: half a row must not stand in front of the next one
+            os.ftruncate(self._fd, end)
+            raise
 
     def close(self) -> None:
         """Release the file."""
         os.close(self._fd)
 
 
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _replace(path: Path, pieces: Iterable[bytes]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import dspy
 
-from blendfilter.asking import SHORT_TOKENS, Ask
+from blendfilter.asking import SHORT_TOKENS, STOP, Ask
 from blendfilter.context import NOTES, ORDER, QUESTION, CallNote, calls_of, setting
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.evaluation.rescoring import UNREADABLE
@@ -65,7 +65,12 @@ def quoted(text: str) -> str:
     >>> quoted('1871"' + chr(10) + 'Verdict: yes')
     '"1871\\\\" Verdict: yes"'
     """
-    return json.dumps(one_line(text), ensure_ascii=False)
+    return json.dumps(one_line(_sendable(text)), ensure_ascii=False)
+
+
+def _sendable(text: str) -> str:
+    """`text` with a question mark for half a character, which no server takes."""
+    return text.encode("utf-8", "replace").decode()
 
 
 class Judge:
@@ -80,15 +85,17 @@ class Judge:
         self.lm: ConnectedLM = connect(chosen if chosen is not None else "offline")
         if self.lm.offline:
             raise BadArgument(NO_JUDGE)
-        settings: dict[str, Any] = {"temperature": 0.0, "max_tokens": SHORT_TOKENS, "prompts": prompts}
+        settings: dict[str, Any] = {"temperature": 0.0, "max_tokens": SHORT_TOKENS, "stop": STOP, "prompts": prompts}
         self.first = Ask("verdict", JudgeAnswer, TEMPLATE, **settings)
         self.again = Ask("verdict_again", JudgeAnswer, TEMPLATE, **settings)
 
     @property
     def settings(self) -> dict[str, Any]:
         """Who judged and by which prompt, as JSON: what a figure must be told with."""
-        told = {key: value for key, value in self.lm.identity.items() if isinstance(value, str) and value}
-        return {"lm": self.lm.name, **told, "prompt": self.first.template.digest[:12]}
+        options = {name: value for name, value in (self.lm.identity.get("options") or {}).items() if value is not None}
+        told = {name: value for name, value in self.lm.identity.items() if isinstance(value, str) and value}
+        more = {"options": options} if options else {}
+        return {"lm": self.lm.name, **told, **more, "prompt": self.first.template.digest[:12]}
 
     async def verdicts(
         self,
@@ -121,8 +128,8 @@ class Judge:
         return [found[order] for order in range(len(rows))]
 
     async def _verdict(self, row: Mapping[str, Any], lm: ConnectedLM) -> Verdict:
-        if not (row["answer"] or "").strip():
-            return Verdict(0.0)  # nothing was answered: there is nothing to judge
+        if not (row["answer"] or "").strip() or not row["golden_answers"]:
+            return Verdict(0.0)  # nothing was answered, or nothing is known to be right: there is nothing to judge
         with setting(NOTES, []) as notes, dspy.context(lm=lm, trace=None, disable_history=True):
             try:
                 said = await self._asked(row)
@@ -132,7 +139,7 @@ class Judge:
 
     async def _asked(self, row: Mapping[str, Any]) -> bool | None:
         shown = {
-            "question": row["question"],
+            "question": _sendable(row["question"]),
             "golden_answers": [quoted(answer) for answer in row["golden_answers"]],
             "answer": quoted(row["answer"]),
         }

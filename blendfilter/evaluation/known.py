@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from blendfilter.errors import RunMismatch
+from blendfilter.errors import BadData, RunMismatch
 from blendfilter.evaluation.files import PREDICTIONS, iterate_rows
 from blendfilter.evaluation.ledger import Entry, ledger
 from blendfilter.evaluation.repeats import key_of, repeats_in
@@ -92,7 +92,7 @@ class Known:
 
     @property
     def outdated(self) -> list[str]:
-        """What is wrong with those of other answers: they are left out."""
+        """What is wrong with those of other answers, or in a damaged file: they are left out."""
         return [told for told in self._rescored if isinstance(told, str)]
 
     @cached_property
@@ -102,7 +102,7 @@ class Known:
         for name in names:
             try:
                 found.append(rescored(self.run, name))
-            except RunMismatch as error:
+            except (RunMismatch, BadData) as error:
                 found.append(str(error))
         return found
 

@@ -9,6 +9,7 @@ seconds in which at least one call of a question was in flight; it is the server
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from blendfilter.errors import BadArgument, RunMismatch, UnknownName
 from blendfilter.evaluation import canvas
 from blendfilter.evaluation.latency import latency
-from blendfilter.evaluation.losses import LOSSES
 from blendfilter.evaluation.run import Run
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 Runs = Mapping[str, Run | str | Path] | Iterable[Run | str | Path]
 PANELS = ("calls", "tokens", "seconds")
 _AXES = {
-    "calls": "model calls a question", "tokens": "tokens a question", "seconds": "seconds a question (median)",
-    "milliseconds": "milliseconds a question (median)",
+    "calls": "model calls a question", "tokens": "tokens a question", "seconds": "median seconds a question",
+    "milliseconds": "median ms a question",
 }  # fmt: skip
 _LOSSES = {
-    "right": ("right", canvas.BLUE, ""),
+    "right": ("right", canvas.GREEN, ""),
     "right_without_gold": ("right without gold", canvas.SKY, "//"),
-    "answered_wrong": ("kept, answered wrong", canvas.YELLOW, ""),
+    "answered_wrong": ("kept, answered wrong", canvas.PURPLE, ""),
     "filtered_away": ("retrieved, filtered away", canvas.ORANGE, ".."),
     "not_retrieved": ("not retrieved", canvas.VERMILLION, ""),
 }
@@ -55,7 +55,7 @@ def plot(runs: Runs, path: str | Path, kind: str = "headline") -> Path:
     `runs` are runs or their folders, or a mapping from the names that the plot shows to them.
 
     Raises:
-        UnknownName: no such kind. RunMismatch: runs of several tasks. MissingExtra: matplotlib is not installed.
+        UnknownName: no such kind. RunMismatch: runs over different questions. MissingExtra: no matplotlib here.
     """
     canvas.check(path)
     kinds = {"headline": headline, "losses": losses}
@@ -103,10 +103,16 @@ def _key(axes: Axes, ranked: Sequence[Dot], numbers: Sequence[str]) -> None:
     axes.set(xlim=(0, 1), ylim=(last, -1))
     axes.text(0.11, last - 1, "filled: none is as good for less", va="center", fontsize=6.5, color=canvas.GREY)
     axes.text(0.11, last - 0.2, "lines: 95 % intervals", va="center", fontsize=6.5, color=canvas.GREY)
-    size = min(7.0, 7 * 38 / max(len(each.label) for each in ranked))  # a long name has to fit too
-    for place, (number, each) in enumerate(zip(numbers, ranked, strict=True)):
+    labels = [_cut(each.label) for each in ranked]
+    size = min(7.0, 7 * 38 / max(1, *map(len, labels)))  # a long name has to fit too
+    for place, (number, label, each) in enumerate(zip(numbers, labels, ranked, strict=True)):
         axes.text(0.06, place, number, ha="right", va="center", fontsize=7, fontweight="bold")
-        axes.text(0.11, place, f"{each.label}  {100 * each.value:.1f}", va="center", fontsize=size)
+        axes.text(0.11, place, f"{label}  {100 * each.value:.1f}", va="center", fontsize=size)
+
+
+def _cut(label: str, most: int = 60) -> str:
+    """A label that leaves room for the plot."""
+    return label if len(label) <= most else f"{label[: most - 1]}…"
 
 
 def losses(runs: Runs, *paths: str | Path) -> list[Path]:
@@ -114,16 +120,16 @@ def losses(runs: Runs, *paths: str | Path) -> list[Path]:
     named = _named(runs)
     with canvas.blank(7.2, 1.2 + 0.24 * len(named)) as figure:
         axes = figure.subplots()
-        labels, left = list(named), [0.0] * len(named)
-        for name, (words, colour, hatch) in _LOSSES.items():
+        places, left = range(len(named)), [0.0] * len(named)
+        for name, (words, colour, hatch) in _told(named.values()).items():
             shares = [100 * run.losses()[name] / sum(run.losses().values()) for run in named.values()]
             axes.barh(
-                labels, shares, left=left, color=colour, hatch=hatch, label=words, height=0.72, edgecolor="white",
+                places, shares, left=left, color=colour, hatch=hatch, label=words, height=0.72, edgecolor="white",
                 linewidth=0.5,
             )  # fmt: skip
             for place, (start, share) in enumerate(zip(left, shares, strict=True)):
                 if share >= 5:
-                    dark = colour in (canvas.BLUE, canvas.VERMILLION)
+                    dark = colour == canvas.VERMILLION
                     axes.text(
                         start + share / 2, place, f"{share:.0f}", ha="center", va="center", fontsize=7,
                         color="white" if dark else "black",
@@ -131,14 +137,25 @@ def losses(runs: Runs, *paths: str | Path) -> list[Path]:
                     )  # fmt: skip
             left = [start + share for start, share in zip(left, shares, strict=True)]
         axes.set(xlim=(0, 100), xlabel="% of the questions")
+        axes.set_yticks(places, [_cut(label) for label in named])
         axes.margins(y=0.01)
         axes.invert_yaxis()
         axes.grid(visible=False)
         axes.tick_params(axis="y", length=0)
-        figure.legend(loc="outside upper center", ncols=len(LOSSES), handlelength=1.2, columnspacing=1.2)
+        figure.legend(loc="outside upper center", ncols=len(_LOSSES), handlelength=1.2, columnspacing=1.2)
         if any(run.offline for run in named.values()):
             canvas.stamp(figure)
         return canvas.save(figure, *paths)
+
+
+def _told(runs: Iterable[Run]) -> Mapping[str, tuple[str, str, str]]:
+    """The parts of a bar; where no run's questions name their gold, there is only right and wrong to tell."""
+    if any(row.get("gold_titles") for run in runs for row in run.rows):
+        return _LOSSES
+    return {
+        "right": _LOSSES["right"],
+        "answered_wrong": ("wrong (no gold titles known)", *_LOSSES["answered_wrong"][1:]),
+    }
 
 
 def dot(label: str, run: Run) -> Dot:
@@ -178,11 +195,11 @@ def _scatter(axes: Axes, dots: Sequence[Dot], cost: str) -> None:
         filled = colour if on_it else "white"
         axes.plot(x, y, "o", markersize=4.5, color=colour, markerfacecolor=filled, markeredgewidth=0.9, zorder=3)
     quick = cost == "seconds" and xs != [each.seconds for each in dots]
-    axes.set(xscale="log", xlabel=_AXES["milliseconds" if quick else cost])
-    ticks = _ticks(xs)
+    axes.set(xscale="log" if min(xs) > 0 else "linear", xlabel=_AXES["milliseconds" if quick else cost])
+    axes.margins(x=0.25, y=0.08)
+    ticks = _ticks(*axes.get_xlim())
     axes.set_xticks(ticks, [f"{tick:.6g}" if tick < 1000 else f"{tick / 1000:.6g}k" for tick in ticks])
     axes.set_xticks([], minor=True)
-    axes.margins(x=0.25, y=0.08)
 
 
 def _scaled(dots: Sequence[Dot], cost: str) -> list[float]:
@@ -191,24 +208,33 @@ def _scaled(dots: Sequence[Dot], cost: str) -> list[float]:
     return [1000 * x for x in xs] if cost == "seconds" and max(xs) < 0.1 else xs
 
 
-def _ticks(values: Iterable[float]) -> list[float]:
-    """At most four round numbers around `values`, for an axis of powers.
+def _ticks(low: float, high: float) -> list[float]:
+    """Two to five round numbers between the ends of an axis: powers where it is long, even steps where it is short.
 
-    >>> _ticks([1, 2, 11]), _ticks([90, 11000])
-    ([1.0, 2.0, 5.0, 10.0], [100.0, 1000.0, 10000.0])
+    >>> _ticks(0.8, 13.0), _ticks(70, 14000), _ticks(2930, 4410)
+    ([1.0, 2.0, 5.0, 10.0], [100.0, 1000.0, 10000.0], [3000.0, 3500.0, 4000.0])
     """
-    there = [value for value in values if value > 0] or [1.0]
-    low, high = 0.8 * min(there), 1.25 * max(there)
-    for digits in ((1, 2, 5), (1, 3), (1,)):
+    for digits in ((1, 2, 5), (1, 3), (1,)) if low > 0 else ():
         steps = [float(f"{digit}e{power}") for power in range(-6, 10) for digit in digits]
         ticks = [step for step in steps if low <= step <= high]
-        if len(ticks) <= 4:
+        if len(ticks) < 2:
             break
-    return ticks[:: 1 + len(ticks) // 5] or [min(there)]
+        if len(ticks) <= 4 or digits == (1,):
+            return ticks[:: 1 + len(ticks) // 5]
+    return _even(low, high)
+
+
+def _even(low: float, high: float) -> list[float]:
+    power = math.floor(math.log10(high - low))
+    for step in (float(f"{digit}e{exponent}") for exponent in (power - 1, power) for digit in (1, 2, 5)):
+        first, last = math.ceil(low / step), math.floor(high / step)
+        if last - first < 5:
+            break
+    return [float(f"{number * step:.9g}") for number in range(first, last + 1)]
 
 
 def _named(runs: Runs) -> dict[str, Run]:
-    """Runs by the labels that a plot shows; all of one task, or they could not share an axis."""
+    """Runs by the labels that a plot shows; all over the same questions, or they could not share an axis."""
     given = runs if isinstance(runs, Mapping) else _labelled(runs)
     named = {label: run if isinstance(run, Run) else Run(run) for label, run in given.items()}
     if not named:
@@ -217,6 +243,10 @@ def _named(runs: Runs) -> dict[str, Run]:
     if len(tasks) > 1:
         (one, label), (other, second) = list(tasks.items())[:2]
         raise RunMismatch(f"'{label}' is {one}, '{second}' is {other}: plot the runs of one task")
+    asked = {run.settings["data"]["fingerprint"]: label for label, run in named.items()}
+    if len(asked) > 1:
+        label, second = list(asked.values())[:2]
+        raise RunMismatch(f"'{label}' and '{second}' are over different questions: plot runs over the same ones")
     return named
 
 

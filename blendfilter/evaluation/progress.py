@@ -38,7 +38,7 @@ class Silent:
 
 
 class Running:
-    """Running means over the questions answered in this sitting and before."""
+    """Running means over the questions answered in this sitting; what earlier ones answered is not read again."""
 
     def __init__(self, metrics: list[str]) -> None:
         self.metrics = metrics
@@ -136,4 +136,4 @@ def progress_for(metrics: list[str], show: bool = True) -> Progress:
 def _short(count: int) -> str:
     if count < 10_000:
         return str(count)
-    return f"{count / 1000:.0f}k" if count < 10_000_000 else f"{count / 1e6:.1f}M"
+    return f"{count / 1000:.0f}k" if count < 999_500 else f"{count / 1e6:.1f}M"

@@ -1,8 +1,9 @@
 """What besides the method differs between runs that are held against each other, so that nobody misreads a table.
 
 In: the records (`run.json`) of the runs by label. Out: a line for each thing that differs, with its value in every run:
-``lm gpt-x (direct) / gpt-y (blend, cot)``. What a run has no use for (an index, where nothing is searched) is left out,
-and differs from nothing.
+``lm gpt-x (direct) / gpt-y (blend, cot)``. The program (instructions, demonstrations, templates) and a user's own code
+are named where runs are of one method with the same arguments: nothing else tells those apart. What a run has no use
+for (an index, where nothing is searched) is left out, and differs from nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ def differing(records: Mapping[str, Record]) -> list[str]:
     lines = []
     for name, read in _READ.items():
         lines += told_apart(name, {label: read(record) for label, record in records.items()})
+    for name in ("program", "code"):
+        lines += told_apart(name, _of_one_method(records, name))
     decoding = {label: record["settings"]["lm"].get("parameters", {}) for label, record in records.items()}
     for name in dict.fromkeys(name for each in decoding.values() for name in each):
         lines += told_apart(name, {label: str(each.get(name, "as served")) for label, each in decoding.items()})
@@ -41,6 +44,17 @@ def told_apart(name: str, values: Mapping[str, str]) -> list[str]:
             groups.setdefault(value, []).append(label)
     told = " / ".join(f"{value} ({', '.join(labels)})" for value, labels in groups.items())
     return [f"{name} {told}"] if len(groups) > 1 else []
+
+
+def _of_one_method(records: Mapping[str, Record], name: str) -> dict[str, str]:
+    """This digest of every run beside which another is of the same method, called the same way."""
+    methods = {label: record["settings"].get("method") or {} for label, record in records.items()}
+    called = {label: f"{each.get('name')} {sorted((each.get('arguments') or {}).items())}"
+              for label, each in methods.items()}  # fmt: skip
+    digests: dict[str, set[str]] = {}
+    for label, each in methods.items():
+        digests.setdefault(called[label], set()).add(str(each.get(name) or ""))
+    return {label: str(each.get(name) or "") for label, each in methods.items() if len(digests[called[label]]) > 1}
 
 
 def _lm(record: Record) -> str:

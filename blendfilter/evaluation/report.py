@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.ledger import Entry
+from blendfilter.evaluation.losses import LOSSES
 from blendfilter.evaluation.page.pictures import LOSS_WORDS
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ def _figures(known: Known) -> Iterator[RenderableType]:
     if metrics["retrieval"]:
         yield _retrieval(known)
     gold = sum(bool(row["gold_titles"]) for row in rows)
-    yield _losses(metrics["losses"], len(rows), gold, "answers" if known.repeats > 1 else "questions")
+    yield _losses(rows, gold, "answers" if known.repeats > 1 else "questions")
     yield _flags(metrics["flags"])
-    yield _ledger(known.entries, len(rows))
+    yield _ledger(known.entries, len(rows), "an answer" if known.repeats > 1 else "a question")
     if metrics["flags"]["errors"]:
         yield _errors(known)
 
@@ -74,7 +75,8 @@ def _table(title: str, *columns: str) -> Any:
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", pad_edge=False)
     for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if number else "left")
+        words = map(len, name.split())  # a word is never cut, however narrow the terminal
+        table.add_column(name, justify="right" if number else "left", min_width=max(words, default=0), overflow="fold")
     return table
 
 
@@ -105,14 +107,19 @@ def _retrieval(known: Known) -> Any:
     return table
 
 
-def _losses(losses: Mapping[str, int], n: int, known: int, counted: str) -> Any:
+def _losses(rows: Sequence[Mapping[str, Any]], known: int, counted: str) -> Any:
+    """The five, and what ended in an error as a sixth: it was not searched for, so nothing can be said of its gold."""
+    n = len(rows)
     if not known:
         return "No gold titles are known: where questions are lost cannot be told.\n"
     table = _table("Where questions are lost", "", counted, "%")
     if known < n:
         table.caption = f"gold titles are known for {known} of {n}; the others count as kept"
-    for name, count in losses.items():
-        table.add_row(LOSS_WORDS[name], str(count), _percent(count / n))
+    told = {LOSS_WORDS[name]: sum(row["loss"] == name and not row["error"] for row in rows) for name in LOSSES}
+    if failed := sum(bool(row["error"]) for row in rows):
+        told["ended in an error"] = failed
+    for words, count in told.items():
+        table.add_row(words, str(count), _percent(count / n))
     return table
 
 
@@ -121,23 +128,36 @@ def _flags(flags: Mapping[str, int]) -> str:
     return f"Events: {told or 'none'}\n"
 
 
-def _ledger(entries: Mapping[str, Entry], n: int) -> Any:
-    columns = ("stage", "calls", "a question", "tokens in", "cached", "tokens out", "retries", "s a call", "cost")
-    table = _table("Ledger", *columns)
-    for stage, entry in entries.items():
-        table.add_row(
-            stage,
-            str(entry.calls),
-            f"{entry.calls / n:.2f}",
-            f"{entry.tokens_in:,}",
-            f"{entry.tokens_cached:,}",
-            f"{entry.tokens_out:,}",
-            str(entry.attempts - entry.calls),
-            f"{entry.seconds / entry.calls:.3f}" if entry.calls else "-",
-            "-" if entry.unpriced or entry.cost is None else f"${entry.cost:.4f}",
-        )
+def _ledger(entries: Mapping[str, Entry], n: int, each: str) -> Any:
+    """A line a stage; what no stage has (cached tokens, retries, a price) has no column."""
+    told = [(stage, _account(entry, n, each)) for stage, entry in entries.items()]
+    columns = [name for name in told[0][1] if any(cells[name] not in _NOTHING for _, cells in told) or name == "calls"]
+    table = _table("Ledger", "stage", *columns)
+    table.columns[0].no_wrap = table.collapse_padding = True
+    for stage, cells in told:
+        table.add_row(stage, *(cells[name] for name in columns))
     table.caption = "what the run used, reused calls included; equal calls count once"
     return table
+
+
+_NOTHING = ("0", "-")
+
+
+def _account(entry: Entry, n: int, each: str) -> dict[str, str]:
+    return {
+        "calls": str(entry.calls),
+        each: f"{entry.calls / n:.2f}",
+        "tokens in": _count(entry.tokens_in),
+        "cached": _count(entry.tokens_cached),
+        "tokens out": _count(entry.tokens_out),
+        "retries": str(entry.attempts - entry.calls),
+        "s a call": f"{entry.seconds / entry.calls:.3f}" if entry.calls else "-",
+        "cost": "-" if entry.unpriced or entry.cost is None else f"${entry.cost:.4f}",
+    }
+
+
+def _count(tokens: int) -> str:
+    return f"{tokens:,}" if tokens < 10_000_000 else f"{tokens / 1e6:,.1f}M"
 
 
 def _errors(known: Known) -> Any:

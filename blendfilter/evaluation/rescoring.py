@@ -8,11 +8,12 @@ ended in an error counts as 0, and so does one on which the judge gave no verdic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, RunMismatch, UnknownName
+from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, RunMismatch, ServerRefused, UnknownName
 from blendfilter.evaluation.files import read_json, write_json
 from blendfilter.evaluation.ledger import ledger
 from blendfilter.evaluation.recipes import told_apart
@@ -159,16 +160,18 @@ def with_rescored(runs: Mapping[str, Run], metrics: Sequence[str]) -> tuple[dict
     for name in metrics:
         if all(name in row for rows in tables.values() for row in rows):
             continue
-        told = {label: rescored(run, name) for label, run in runs.items()}
-        tables = {
-            label: [row | {name: told[label].rows[key_of(row)]} for row in rows] for label, rows in tables.items()
-        }
+        lacking = [label for label, rows in tables.items() if not all(name in row for row in rows)]
+        told = {label: rescored(runs[label], name) for label in lacking}
+        tables |= {label: [row | {name: told[label].rows[key_of(row)]} for row in tables[label]] for label in lacking}
         lines += told_apart(f"{name} judged by", {label: _judge_of(each) for label, each in told.items()})
     return tables, lines
 
 
 def _judge_of(told: Rescored) -> str:
-    return "" if told.judge is None else f"{told.judge['lm']}/{told.judge['prompt']}"
+    if told.judge is None:
+        return ""
+    more = {name: said for name, said in told.judge.items() if name not in ("lm", "prompt")}
+    return f"{told.judge['lm']}/{told.judge['prompt']}" + "".join(f" {name} {said}" for name, said in more.items())
 
 
 def file_of(run: Run, name: str) -> Path:
@@ -193,7 +196,9 @@ def _worded(rows: Sequence[Mapping[str, Any]], name: str, lm: Any) -> _Told:
     if lm is not None:
         raise BadArgument(f"{name} compares words and asks no model: leave the model out, or take --metric {JUDGED}")
     score = metric(name)
-    return _Told([round(score(row["answer"] or "", row["golden_answers"]), DIGITS) for row in rows])
+    # An error has no answer. An empty one would do where nothing is left of a golden answer ("A") after normalising.
+    told = (0.0 if row["error"] else score(row["answer"] or "", row["golden_answers"]) for row in rows)
+    return _Told([round(each, DIGITS) for each in told])
 
 
 def _judged(
@@ -209,13 +214,17 @@ def _judged(
 
     judge = Judge(lm, prompts=prompts)
     with Journal(run.folder / FOLDER / FILE) as journal:
-        verdicts = bridge.run(
-            judge.verdicts(
-                rows, journal, concurrency=concurrency, told=lambda done: progress("judged", done, len(rows))
-            ),
-            "rescore",
-            "await asyncio.to_thread(run.rescore, …)",
+        told = judge.verdicts(
+            rows, journal, concurrency=concurrency, told=lambda done: progress("judged", done, len(rows))
         )
+        try:
+            verdicts = bridge.run(told, "rescore", "await asyncio.to_thread(run.rescore, …)")
+        except ServerRefused:
+            if not len(journal):  # nothing was said: nothing is to be left
+                journal.path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    journal.path.parent.rmdir()
+            raise
         calls = ledger(({"calls": each.calls} for each in verdicts), journal.read)
     problems = {key_of(row): each.problem for row, each in zip(rows, verdicts, strict=True) if each.problem}
     return _Told([each.score for each in verdicts], problems, judge.settings, calls["total"].stored())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.errors import BadArgument, MissingExtra, MissingFile
-from blendfilter.evaluation.comparison import Comparison, compare_predictions
+from blendfilter.evaluation.comparison import Comparison, check_tasks, compare_predictions
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, read_json, read_rows
 from blendfilter.evaluation.losses import LOSSES
 from blendfilter.evaluation.recipes import differing
@@ -140,6 +140,8 @@ def compare(
     shared = metrics or list(opened[0].settings["metrics"])
     named = labelled(opened)
     baseline = None if against is None else _label_of(str(against), named)
+    tasks = {label: run.settings["task"] for label, run in named.items()}
+    check_tasks(tasks)
     tables = {label: run.rows for label, run in named.items()}
     judged: list[str] = []
     if any(metric not in rows[0] for rows in tables.values() for metric in shared if rows):
@@ -152,7 +154,7 @@ def compare(
         seed=seed,
         against=baseline,
         p_values=not any(run.offline for run in opened),
-        tasks={label: run.settings["task"] for label, run in named.items()},
+        tasks=tasks,
         also=[*differing({label: run.record for label, run in named.items()}), *judged],
     )
 
@@ -167,5 +169,8 @@ def labelled(runs: list[Run]) -> Mapping[str, Run]:
     """Runs by their names; runs of one name (or the same folder twice) are told apart by number."""
     labels: dict[str, Run] = {}
     for number, run in enumerate(runs, 1):
-        labels[run.name if run.name not in labels else f"{run.name} ({number})"] = run
+        label = run.name
+        while label in labels:
+            label = f"{label} ({number})"
+        labels[label] = run
     return labels

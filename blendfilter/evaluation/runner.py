@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
 import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -31,7 +32,7 @@ from blendfilter.evaluation.files import (
     read_rows,
     stale,
     write_json,
-    write_rows,
+    write_lines,
 )
 from blendfilter.evaluation.ledger import ledger
 from blendfilter.evaluation.progress import Progress, progress_for
@@ -39,7 +40,7 @@ from blendfilter.evaluation.repeats import repeat_of, repeats_in
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.settings import check_leak, check_prompts, check_same, settings_of, versions
 from blendfilter.evaluation.sitting import Sitting
-from blendfilter.evaluation.summary import summarise
+from blendfilter.evaluation.summary import slim, summarise
 from blendfilter.journal import FILE, Journal, Mode
 from blendfilter.lm import bridge
 from blendfilter.lm.connect import connect
@@ -125,7 +126,7 @@ async def _evaluate(
         sitting = Sitting(method, questions, model.with_journal(journal, gate), journal, pool, repeats)
         shown = progress_for(list(questions.task.metrics), bool(progress)) if isinstance(progress, bool) else progress
         try:
-            rows = await sitting.rows(folder, replay=replay, window=window, progress=shown)
+            lines = await sitting.lines(folder, replay=replay, window=window, progress=shown)
         except AskedWrong as error:
             if fresh and not replay:
                 _forget(folder, journal)
@@ -134,8 +135,9 @@ async def _evaluate(
                     f"{error} ({done} of {len(sitting.turns)} questions are answered; the same command goes on there)"
                 ) from error
             raise
-        write_rows(folder / PREDICTIONS, rows)
-        metrics = summarise(rows, settings=settings, entries=ledger(rows, journal.read), seed=seed)
+        write_lines(folder / PREDICTIONS, lines)
+        entries = ledger(map(json.loads, lines), journal.read)
+        metrics = summarise([slim(json.loads(line)) for line in lines], settings=settings, entries=entries, seed=seed)
         write_json(folder / METRICS, metrics)
     return Run(folder)
 
@@ -178,8 +180,12 @@ def _with_own_models(method: dspy.Module) -> dspy.Module:
 
 
 def _questions(given: Questions | Sequence[Any]) -> Questions:
-    from blendfilter.tasks import load
+    from blendfilter.tasks import TASKS, load
 
+    if isinstance(given, str | Path):
+        raise BadArgument(
+            f"evaluate wants questions, not a name: pass bf.load(task, '{given}'), task any of {', '.join(TASKS)}"
+        )
     questions = given if isinstance(given, Questions) else load("qa", list(given))
     if not len(questions):
         raise EmptyData("no questions to evaluate on")

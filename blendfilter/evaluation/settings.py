@@ -176,11 +176,15 @@ def check_same(stored: Mapping[str, Any], asked: Mapping[str, Any], folder: str,
         RunMismatch: naming what differs.
     """
     # The same questions under another file name are the same questions: their fingerprint says so.
-    differing = [each for each in _differences(stored, asked) if not each.startswith(("data.source ", "repeats was "))]
+    differing = [
+        each
+        for each in _differences(stored, _as_known(stored, asked))
+        if not each.startswith(("data.source ", "repeats was "))
+    ]
     known = repeats_in(stored) if repeats is None else repeats
     if not differing and repeats_in(asked) < known:
         raise RunMismatch(
-            f"{folder} holds {known} answers to every question, not {repeats_in(asked)}: "
+            f"{folder} is a run of {known} answers to every question, not {repeats_in(asked)}: "
             f"ask for {known} repeats or more, or give this run another folder"
         )
     if differing:
@@ -189,6 +193,14 @@ def check_same(stored: Mapping[str, Any], asked: Mapping[str, Any], folder: str,
             f"{folder} holds a run with other settings: {shown}. "
             "Give this run another folder (and --reuse that one, to pay only for what is new)"
         )
+
+
+def _as_known(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`asked` without the method's arguments that came after `stored` was made and are off: it ran without them."""
+    method = asked.get("method") or {}
+    known = (stored.get("method") or {}).get("arguments") or {}
+    arguments = {name: value for name, value in (method.get("arguments") or {}).items() if value or name in known}
+    return {**asked, "method": {**method, "arguments": arguments}} if "arguments" in method else asked
 
 
 def _differences(stored: Any, asked: Any, path: str = "") -> Iterator[str]:

@@ -1,6 +1,6 @@
 """One sitting of a run: what is still to be answered, answered, many questions at once.
 
-In: a method, its questions, how often each is answered, and the run's journal. Out: a row an answer, repeat by repeat
+In: a method, its questions, how often each is answered, and the run's journal. Out: a line an answer, repeat by repeat
 and in question order within. A question that fails is a row with its error; what makes every question fail alike stops
 the sitting at once, with everything answered so far kept.
 """
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import dspy
 
 from blendfilter.context import CARRIED, JOURNAL, NOTES, ORDER, QUESTION, REPEAT, Asker, CallNote, setting
-from blendfilter.errors import AskedWrong
+from blendfilter.errors import AskedWrong, CannotWrite
 from blendfilter.evaluation.beside import Beside
-from blendfilter.evaluation.files import METRICS, PREDICTIONS, Appender, line_of, read_rows
+from blendfilter.evaluation.files import METRICS, PREDICTIONS, Appender, iterate_rows, line_of
 from blendfilter.evaluation.progress import Progress
 from blendfilter.evaluation.repeats import numbered, repeat_of
 from blendfilter.evaluation.rows import Row, answered, failed
@@ -47,7 +47,7 @@ class Turn(NamedTuple):
 
 
 class Sitting:
-    """What is still to be answered, answered by `rows`."""
+    """What is still to be answered, answered by `lines`."""
 
     def __init__(
         self,
@@ -65,8 +65,11 @@ class Sitting:
         self.beside = Beside(method)
         self.turns = [Turn(repeat, question) for repeat in range(1, repeats + 1) for question in questions]
 
-    async def rows(self, folder: Path, *, replay: bool, window: int, progress: Progress) -> list[Row]:
-        """Every answer's row in order, at most `window` questions under work at a time."""
+    async def lines(self, folder: Path, *, replay: bool, window: int, progress: Progress) -> list[bytes]:
+        """Every answer's row in order, as its line in the file, at most `window` questions under work at a time.
+
+        Lines, because a row takes three times the room, and a long run has thousands.
+        """
         done = {} if replay else self._kept(folder)
         if not replay and len(done) < len(self.turns):
             (folder / METRICS).unlink(missing_ok=True)  # an earlier sitting's: it would not fit the rows
@@ -78,9 +81,9 @@ class Sitting:
         last_rank = len(self.turns) - window // 2
 
         def finished(turn: Turn, row: Row) -> None:
+            line = done[turn.key] = line_of(row)
             if appender is not None:
-                appender.add(row)
-            done[turn.key] = row
+                appender.add(line)
             progress.advance(row, self._tokens(row))
 
         try:
@@ -97,16 +100,16 @@ class Sitting:
                 appender.close()
         return [done[turn.key] for turn in self.turns]
 
-    def _kept(self, folder: Path) -> dict[tuple[int, str], Row]:
+    def _kept(self, folder: Path) -> dict[tuple[int, str], bytes]:
         """The rows of earlier sittings, of fewer repeats too; a question that ended in an error is asked again."""
         wanted = {turn.key for turn in self.turns}
-        rows = {(repeat_of(row), row["id"]): row for row in read_rows(folder / PREDICTIONS) if row["error"] is None}
-        # A row whose calls the journal does not hold (it was cut or exchanged) would leave the ledger wrong.
-        return {
-            key: self._numbered(row, key[0])
-            for key, row in rows.items()
-            if key in wanted and all(call in self.journal for _, call in row["calls"])
-        }
+        kept = {}
+        for row in iterate_rows(folder / PREDICTIONS):
+            key = (repeat_of(row), row["id"])
+            # A row whose calls the journal does not hold (it was cut or exchanged) would leave the ledger wrong.
+            if key in wanted and row["error"] is None and all(call in self.journal for _, call in row["calls"]):
+                kept[key] = line_of(self._numbered(row, key[0]))
+        return kept
 
     def _numbered(self, row: Row, repeat: int) -> Row:
         return numbered(row, repeat if self.repeats > 1 else None)
@@ -135,7 +138,7 @@ class Sitting:
                 beside = await self.beside.found(question.question, prediction)
                 row = answered(task, question, prediction, self._told(notes), beside)
                 line_of(row)  # what JSON cannot hold is this question's error, not the run's
-        except AskedWrong:
+        except (AskedWrong, CannotWrite):  # the next question would end in it too, and its calls be paid for in vain
             raise
         except Exception as error:  # whatever a method raises is that question's error, and is shown
             logger.debug("question %s failed", question.id, exc_info=True)

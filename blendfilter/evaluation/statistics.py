@@ -11,7 +11,8 @@ Difference between Correlated Proportions" (1947), in its exact binomial form; H
 Multiple Test Procedure" (1979). `power.py` has what a sample could show, `resampling.py` the resampling.
 
 Differs from the sources: where all scores are alike a bootstrap sees no spread and its interval would have no width;
-the ends then move out as far as Wilson's do at 0 or n of n, ``z^2 / (n + z^2)``, which is about 4 / n.
+the ends then move out as far as Wilson's do at 0 or n of n, ``z^2 / (n + z^2)``, which is about 4 / n, and twice as far
+where all differences are 1 or all -1, for those not seen may lie at the other end.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def bootstrap_interval(values: Scores, *, seed: int, resamples: int = RESAMPLES,
 
     Two levels: questions are drawn, then for each drawn question as many of its scores as it has. Drawing the scores
     too takes in what another sitting would bring. It counts the spread within questions once more, by 1 - 1/R of it:
-    the interval is never too narrow, and too wide where most of the spread lies there.
+    on that account the interval is not too narrow, and it is too wide where most of the spread lies there. With few
+    questions, and a mean near 0 or 1, it is too narrow as any percentile interval is.
 
     Raises `BadArgument` for no values, a value that is not a finite number, questions with unequal numbers of scores,
     `resamples` < 1, `level` outside (0, 1).
@@ -202,9 +204,9 @@ def _ends(
     low, high = (float(end) for end in np.quantile(means, [(1 - level) / 2, (1 + level) / 2]))
     if np.ptp(scores) > 0:
         return low, high
-    z, n = _z(level), len(scores)
-    out = z * z / (n + z * z)
-    return max(bounds[0], low - out), min(bounds[1], high + out)
+    z, n, (least, most) = _z(level), len(scores), bounds
+    out = z * z / (n + z * z)  # the share of values unlike these that may have gone unseen
+    return max(least, low - out * max(1.0, low - least)), min(most, high + out * max(1.0, most - high))
 
 
 def _z(level: float) -> float:

@@ -26,6 +26,14 @@ BESIDE = "q@"
 _MEASURES = ("recall", "precision", "s_precision")
 
 
+_BULK = ("queries", "branches", "knowledge", "spans", "calls", "answer", "golden_answers", "question")
+
+
+def slim(row: Row) -> Row:
+    """A row less what no figure is made of."""
+    return {name: value for name, value in row.items() if name not in _BULK}
+
+
 def summarise(
     rows: Sequence[Row], *, settings: Mapping[str, Any], entries: Mapping[str, Entry], seed: int
 ) -> dict[str, Any]:
@@ -48,7 +56,7 @@ def summarise(
     }
 
 
-_TOLD = ("k", "without", "filter", "filter_union", "hops", "style", "iterations", "samples")
+_TOLD = ("k", "without", "filter", "filter_union", "hops", "style", "iterations", "samples", "temperature")
 _IN_SIGNATURE = {name: name for name in _TOLD} | {"n": "filter_n", "by": "filter_by"}
 """Arguments of a method that its headline tells, where they are set, as the command line calls them; never a path."""
 
@@ -99,13 +107,16 @@ def _grouped(rows: Sequence[Row], name: str, of: Callable[[Row], Any]) -> list[l
 def _retrieval(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """Means over the questions whose gold is known; an error's question counts as 0, for it retrieved nothing.
 
-    Beyond the five fixed names, a query that only some questions have (a third hop) is the mean over those, with `n`.
+    Beyond the five fixed names, a query that only some questions have (a third hop) is the mean over those, with `n`;
+    `q@15`, which stands beside the union, counts an error as the union does.
     """
     known = [row for row in rows if row["gold_titles"] or row["retrieval"]]
     seen = sorted({name for row in rows for name in row["retrieval"]}, key=_place)
     told: dict[str, dict[str, float]] = {}
     for name in seen:
-        having = known if name in VARIANTS else [row for row in known if name in row["retrieval"]]
+        beside = name.startswith(BESIDE)
+        having = [row for row in known if name in row["retrieval"] or (beside and row["error"] is not None)]
+        having = known if name in VARIANTS else having
         told[name] = {
             measure: round(fmean(row["retrieval"].get(name, {}).get(measure, 0.0) for row in having), DIGITS)
             for measure in _MEASURES

@@ -4,53 +4,85 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from textwrap import shorten
 from typing import Any
 
 from blendfilter.records import Excerpt, Passage
+from blendfilter.retrieval.callables import as_passage
+from blendfilter.text import shortened
 
 _NAMES = {"q": "the question", "q_ex": "external reasoning + question", "q_in": "internal knowledge + question"}
-_WIDTH = 100
+WIDTH = 100
+_VERDICT = re.compile(r"\W*(?:knowledge\W{0,3}(\d{1,3})\W+(.*)|(\d{1,3})(?!\.?\d)\W+([^\W\d].*))", re.IGNORECASE)
+"""A line on one passage, by its number; not one that begins with a score (0.9)."""
 
 
-def trace_text(prediction: Any, width: int = _WIDTH) -> str:
-    """The trace of a method's prediction as plain text; passages marked + were kept, - dropped."""
+def trace_text(prediction: Any, width: int | None = WIDTH) -> str:
+    """The trace of a method's prediction as plain text; passages marked + were kept, - dropped.
+
+    Texts are cut to `width`; without one they are printed whole.
+    """
     return "\n".join(_lines(prediction, width)) + "\n"
 
 
-def _lines(prediction: Any, width: int) -> Iterator[str]:
-    if prediction.get("queries"):
+def _lines(prediction: Any, width: int | None) -> Iterator[str]:
+    queries, branches = prediction.get("queries") or {}, prediction.get("branches") or {}
+    if queries:
         yield "each query and what it brings (+ kept, - dropped)"
         yield ""
-    for name, query in (prediction.get("queries") or {}).items():
+    for name, query in queries.items():
         yield f"{name:<5}{_NAMES.get(name, '')}"
-        yield f"     {shorten(query, width - 5)}"
-        branch = prediction.branches[name]
-        kept = {passage.id: passage for passage in branch.kept}
-        reasons = reasons_of(branch.reason, len(branch.retrieved))
-        for position, passage in enumerate(branch.retrieved):
-            yield from _passage(passage, kept.get(passage.id), reasons[position], width)
-        if not branch.retrieved:
-            yield "       nothing retrieved"
-        elif branch.ids_read in ("suspect", "unparseable"):
-            yield f"       the filter's reply was {branch.ids_read}: the whole branch is kept"
+        yield _cut(query, width, "     ")
+        if name in branches:
+            yield from _branch(branches[name], width)
         yield ""
-    knowledge = prediction.get("knowledge") or []
-    if prediction.get("queries"):
-        yield f"knowledge  {', '.join(passage.title for passage in knowledge) or '(empty)'}"
+    yield from _knowledge(prediction.get("knowledge"), width, listed=not branches, asked=bool(queries))
     if prediction.get("reasoning"):
-        yield f"reasoning  {shorten(prediction.reasoning, width * 3)}"
+        yield _cut(str(prediction.reasoning), width and width * 3 + 11, "reasoning  ")
     yield f"answer     {prediction.answer}"
     events = ", ".join(f"{name} {count}" for name, count in (prediction.get("flags") or {}).items() if count)
     yield f"calls      {len(prediction.get('calls') or [])}" + (f"  ({events})" if events else "")
 
 
-def _passage(passage: Passage, kept: Passage | None, reason: str, width: int) -> Iterator[str]:
-    yield f"     {'+' if kept else '-'} {shorten(passage.line, width - 7, placeholder=' …')}"
+def _branch(branch: Any, width: int | None) -> Iterator[str]:
+    kept = {passage.id: passage for passage in branch.kept}
+    reasons = reasons_of(branch.reason, len(branch.retrieved))
+    for position, passage in enumerate(branch.retrieved):
+        yield from _passage(passage, kept.get(passage.id), reasons[position], width)
+    if not branch.retrieved:
+        yield "       nothing retrieved"
+    elif branch.ids_read in ("suspect", "unparseable"):
+        yield f"       the filter's reply was {branch.ids_read}: the whole branch is kept"
+    if branch.reason and width is None:
+        yield _cut(branch.reason, None, "     the filter said  ")
+
+
+def _knowledge(knowledge: Any, width: int | None, *, listed: bool, asked: bool) -> Iterator[str]:
+    """The titles that were read, and each passage where no query has shown it."""
+    given = [knowledge] if isinstance(knowledge, str) else knowledge or []
+    passages = [as_passage(each) for each in given]
+    if passages or asked:
+        yield f"knowledge  {', '.join(passage.title for passage in passages if passage.title) or _few(passages)}"
+    for passage in passages if listed else ():
+        yield from _passage(passage, passage, "", width)
+
+
+def _few(passages: Sequence[Passage]) -> str:
+    return f"{len(passages)} without a title" if passages else "(empty)"
+
+
+def _passage(passage: Passage, kept: Passage | None, reason: str, width: int | None) -> Iterator[str]:
+    yield _cut(passage.line, width, f"     {'+' if kept else '-'} ")
     if reason:
-        yield f"         {shorten(reason, width - 9, placeholder=' …')}"
+        yield _cut(reason, width, "         ")
     for piece in kept.spans if isinstance(kept, Excerpt) else ():
-        yield f"         kept: {shorten(piece.text, width - 15, placeholder=' …')}"
+        yield _cut(piece.text, width, "         kept: ")
+
+
+def _cut(text: str, width: int | None, before: str) -> str:
+    """A text behind `before`: one line of `width` at most, or all of its lines, set in below each other."""
+    if width is not None:
+        return before + shortened(text, width - len(before))
+    return before + ("\n" + " " * len(before)).join(text.strip().splitlines())
 
 
 def reasons_of(reason: str, k: int) -> Sequence[str]:
@@ -61,7 +93,8 @@ def reasons_of(reason: str, k: int) -> Sequence[str]:
     """
     told = [""] * k
     for line in reason.splitlines():
-        match = re.match(r"\W*knowledge\W{0,3}(\d{1,3})\W+(.*)", line, re.IGNORECASE)
-        if match and int(match.group(1)) < k:
-            told[int(match.group(1))] = match.group(2).strip()
+        match = _VERDICT.match(line)
+        number, said = (match[1] or match[3], match[2] or match[4]) if match else ("", "")
+        if number and int(number) < k:
+            told[int(number)] = (said or "").strip()
     return told

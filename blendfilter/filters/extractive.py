@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from textwrap import shorten
 from typing import Any, NamedTuple
 
 import dspy
@@ -27,7 +26,7 @@ from blendfilter.filters.base import Filter
 from blendfilter.filters.scorers import By, scorer_of
 from blendfilter.records import Excerpt, Passage, Span, one_line
 from blendfilter.retrieval.callables import as_passage
-from blendfilter.text import sentences
+from blendfilter.text import sentences, shortened
 
 _SHOWN = 60
 """Characters of a sentence in the filter's `reason`."""
@@ -157,7 +156,7 @@ class SentenceFilter(_Best):
 
     def told(self, candidate: Candidate, score: float) -> str:
         """Its score, its passage's number and how it begins."""
-        return f"{score:.4f} in knowledge {candidate.position}: {shorten(candidate.line, _SHOWN, placeholder=' …')}"
+        return f"{score:.4f} in knowledge {candidate.position}: {shortened(candidate.line, _SHOWN)}"
 
 
 def _sentences(passage: Passage) -> Iterator[Span]:

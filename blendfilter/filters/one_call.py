@@ -39,7 +39,12 @@ _JUDGE_TOKENS = REPLY_TOKENS + 128
 """Cap of a judgement with its ids, which as JSON needs some more."""
 _UNPARSEABLE = IdsRead((), "unparseable")
 _NUMBERS_ALONE = re.compile(r"(?:[\W\d_]|\band\b|\bnone\b)+", re.IGNORECASE)
-_IDS = re.compile(r"\bids?\b[\W_]{0,8}:", re.IGNORECASE)
+_IDS = re.compile(
+    r"(?:^[^\w\n]{0,12}(?:the\s)?(?:relevant\s)?|(?<=[.;]\s)[^\w\n]{0,4}(?:relevant\s)?|(?<=\"))"
+    r"\bids?\b(?:[^\w\n]{0,8}:|[^\w\n]{0,8}$)",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""The opening of the last line, or of a sentence; inside one, a judgement may quote it of a passage."""
 
 
 class Judge(dspy.Signature):
@@ -105,7 +110,7 @@ def read_judgement(reply: str, k: int) -> IdsRead:
     """The ids at the end of a judgement of `k` passages: what stands from its last "Ids:" on, or in its JSON.
 
     A judgement of several lines that ends without them, or in the middle of its JSON, is `unparseable`: what it named
-    so far need not be all.
+    so far need not be all. JSON that calls some relevant and lists none is `suspect`.
 
     >>> read_judgement("0 names the town: relevant.\\n1 is about a hill: irrelevant.\\nIds: 0", 2)
     IdsRead(ids=(0,), status='ids')
@@ -114,18 +119,23 @@ def read_judgement(reply: str, k: int) -> IdsRead:
     """
     plain = reply.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
     if plain.startswith("{"):
-        return read_ids(plain, k) if _has_ids(plain) else _UNPARSEABLE
+        return _read_json(plain, k)
     told = list(_IDS.finditer(plain))
     if told:
         return read_ids(plain[told[-1].start() :], k)
     return read_ids(plain, k) if _NUMBERS_ALONE.fullmatch(plain) else _UNPARSEABLE
 
 
-def _has_ids(text: str) -> bool:
+def _read_json(text: str, k: int) -> IdsRead:
     try:
-        return isinstance(json.loads(text).get("ids"), list)
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        return False
+        return _UNPARSEABLE
+    if not isinstance(value.get("ids"), list):
+        return _UNPARSEABLE
+    read, judged = read_ids(text, k), value.get("judgements")
+    verdicts = [each.get("relevant") for each in judged if isinstance(each, dict)] if isinstance(judged, list) else []
+    return IdsRead((), "suspect") if read.status == "none" and True in verdicts else read
 
 
 def _judgement_schema(k: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import dspy
@@ -71,6 +72,12 @@ def parameters_of(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return taken
 
 
+def takes(name: str, kind: Kind, argument: str) -> bool:
+    """Whether what `name` makes is given an argument of that name."""
+    made = _imported(name, kind)
+    return not isinstance(made, dspy.Module) and argument in parameters_of(made)
+
+
 def _takes_all(taken: Mapping[str, inspect.Parameter]) -> bool:
     return any(each.kind == each.VAR_KEYWORD for each in taken.values())
 
@@ -87,8 +94,19 @@ def _imported(name: str, kind: Kind) -> Any:
     except Exception as error:  # whatever a user's own code raises
         raise BadArgument(f"module '{module_name}' cannot be imported ({_told(error)}): {MEND}") from error
     if not hasattr(module, attribute):
-        raise UnknownName.of("class", attribute, [each for each in vars(module) if each[0] != "_"], f"in {module_name}")
+        raise UnknownName.of("class", attribute, _modules_in(module), f"in {module_name}")
     return getattr(module, attribute)
+
+
+def _modules_in(module: ModuleType) -> list[str]:
+    """The names in a Python module that are, or could make, a `dspy.Module` of its own: not what it imports."""
+    return [name for name, value in vars(module).items() if name[0] != "_" and _is_one(value, module.__name__)]
+
+
+def _is_one(value: Any, home: str) -> bool:
+    if inspect.isclass(value):
+        return issubclass(value, dspy.Module) and value.__module__ == home
+    return isinstance(value, dspy.Module)
 
 
 def _told(error: Exception) -> str:

@@ -122,11 +122,19 @@ class ConnectedLM(dspy.LM):
                 return await self._one(sample, prompt, messages, kwargs)
 
         try:
-            each = await asyncio.gather(*(one(*pair) for pair in zip(samples, noted, strict=True)))
+            # All of them, even after an error: a replay must ask for exactly the calls that were made.
+            each = await asyncio.gather(
+                *(one(*pair) for pair in zip(samples, noted, strict=True)), return_exceptions=True
+            )
         finally:
             if (outer := NOTES.get()) is not None:
                 outer.extend(note for notes in noted for note in notes)
-        return [output for outputs in each for output in outputs]
+        replies: list[Any] = []
+        for outputs in each:
+            if isinstance(outputs, BaseException):
+                raise outputs
+            replies += outputs
+        return replies
 
     async def _one(self, sample: Sample, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Any:
         stage = STAGE.get() or _stage_in_caller()

@@ -12,7 +12,7 @@ import dspy
 
 from blendfilter.context import NOTES, CallNote, calls_of, rejoined, setting
 from blendfilter.errors import BadArgument
-from blendfilter.filters.base import Filter
+from blendfilter.filters.base import Filter, Signed, ask_filter
 from blendfilter.lm import bridge
 from blendfilter.lm.relay import relayed
 from blendfilter.modules.shown import Answered
@@ -46,6 +46,8 @@ class Method(dspy.Module):
     Raises:
         BadArgument: an empty question. UseAcall: the synchronous call on the loop thread.
     """
+
+    __signature__ = Signed()
 
     def forward(self, question: str) -> dspy.Prediction:
         return bridge.run(self.aforward(question=question), type(self).__name__)
@@ -135,7 +137,7 @@ async def filtered(select: Filter | None, question: str, passages: Sequence[Pass
     """
     if select is None:
         return dspy.Prediction(kept=list(passages))
-    return await select.acall(question=question, passages=passages, **more)
+    return await ask_filter(select, question, passages, **more)
 
 
 def branch_of(retrieved: Sequence[Passage], chosen: dspy.Prediction) -> Branch:

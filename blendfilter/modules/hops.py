@@ -5,7 +5,7 @@ al., "ReAct: Synergizing Reasoning and Acting in Language Models" (2022), sectio
 In: what a model wrote at a cue. Out: a `Hop`, what it said before it asked a follow-up or concluded, and which of both.
 
 The first of these counts. Whatever a model writes after a follow-up is made up, because nothing was looked up yet: it
-is left out and reported (`invented`). A follow-up is one line, verbatim.
+is left out and reported (`invented`). A follow-up is one line, verbatim; one that says there is none is none.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 from typing import NamedTuple
 
 from blendfilter.asking import STOP
+from blendfilter.text import sentences
 
 NEEDED = "Are follow-up questions needed here:"
 FOLLOW_UP = "Follow-up:"
@@ -25,17 +26,41 @@ HOP_STOP = (f"\n{INTERMEDIATE}", *STOP)
 """Where a model starts to answer its own follow-up, or to invent what was found."""
 ACTION_STOP = ("\nObservation", *STOP)
 
-# A line's opening, with the marks that chat models like to put there; or the place after a sentence.
-_OPENING = r"(?:^|(?<=[.!?]\s))[ \t>*_#-]{0,8}"
+_MARKS = r"[ \t*_`]{0,8}"
+"""What chat models put around words to set them in bold or as code."""
+# A line's opening, with such marks or a number; or the place after a sentence.
+_OPENING = r"(?:^|(?<=[.!?]\s)|(?<=[.!?]\*\*\s))[ \t>*_#-]{0,8}(?:\d{1,2}[.)][ \t*_]{0,4})?"
 _FOLLOWING = re.compile(
-    rf"{_OPENING}follow[- ]?up(?:\s?question)?(?:\s?\d{{1,2}})?\s?:[ \t*_]*", re.IGNORECASE | re.MULTILINE
-)
-_CONCLUDING = re.compile(
-    rf"{_OPENING}(?:so,?\s{{1,3}}the\s{{1,3}}(?:final\s{{1,3}})?|(?:the\s{{1,3}})?final\s{{1,3}})answer\s?"
-    r"(?:is\b|:)[ \t:*_]*",
+    rf"{_OPENING}(?:(?:first|next)\s)?follow[-\s‐‑–]?ups?(?:\squestions?)?(?:\s?[#(]?\d{{1,2}}\)?)?{_MARKS}:{_MARKS}",
     re.IGNORECASE | re.MULTILINE,
 )
-_ACTING = re.compile(r"(?:\baction(?:\s\d{1,3})?\s?:\s?)?\b(search|finish)\[", re.IGNORECASE)
+_THEREFORE = r"(?:so|therefore|thus|hence),?\s{1,3}the\s{1,3}"
+_FINAL = r"final\s{1,3}"
+_IS = rf"answer{_MARKS}(?:is\b|:)[ \t:*_`]{{0,8}}"
+_CONCLUDING = re.compile(
+    rf"\b{_THEREFORE}{_FINAL}{_IS}|{_OPENING}(?:{_THEREFORE}(?:{_FINAL})?|(?:the\s{{1,3}})?{_FINAL}){_IS}",
+    re.IGNORECASE | re.MULTILINE,
+)
+# At the end of a reasoning, where no answer to a follow-up can be meant: inside a sentence too; else in fewer words.
+_ANSWERING = (
+    re.compile(rf"\b{_THEREFORE}(?:{_FINAL})?{_IS}|\b{_FINAL}{_IS}", re.IGNORECASE),
+    re.compile(rf"{_OPENING}(?:the\s{{1,3}}(?:correct\s)?)?{_IS}", re.IGNORECASE | re.MULTILINE),
+)
+_ITEM = re.compile(r"^\s*(?:\d{1,2}[.)]|[-*•])\s")
+_NOTHING_MORE = re.compile(
+    r"(?:none|n/?a|no|nothing)(?: (?:is |are )?(?:needed|necessary|required|more|else|further))?\W{0,8}"
+    r"|no (?:(?:further|more|other|additional) ){0,2}(?:follow-?ups?|questions?)\b[^?]{0,60}",
+    re.IGNORECASE,
+)
+_ACTION = rf"\baction(?:\s\d{{1,3}})?{_MARKS}:{_MARKS}\n?"
+_ACTING = (  # where an action should stand, for a thought may speak of others before it; else anywhere
+    re.compile(
+        rf"{_MARKS}{_ACTION}(?P<verb>search|finish){_MARKS}(?P<opens>[\[(:])"
+        rf"|^{_MARKS}(?P<bare>search|finish){_MARKS}\[",
+        re.IGNORECASE | re.MULTILINE,
+    ),
+    re.compile(r"\b(?P<bare>search|finish)\[", re.IGNORECASE),
+)
 _CUE_AGAIN = re.compile(
     r"\W{0,8}(?:are follow[- ]?up questions needed here|intermediate answer|thought(?:\s\d{1,3})?)\s?:[ \t*_]*",
     re.IGNORECASE,
@@ -66,12 +91,16 @@ def read_hop(reply: str) -> Hop:
     """
     text = _without_cue(reply)
     following, concluding = _FOLLOWING.search(text), _CONCLUDING.search(text)
+    end = len(text)
+    if following and _NOTHING_MORE.fullmatch(_first_line(text[following.end() :])[0]):  # "Follow-up: none"
+        end, following = following.start(), None
     if following and not (concluding and concluding.start() < following.start()):
         asked, rest = _first_line(text[following.end() :])
         return Hop(text[: following.start()].strip(), follow_up=asked, invented=bool(asked and rest.strip()))
     if concluding:
-        return Hop(text[: concluding.start()].strip(), final=_first_line(text[concluding.end() :])[0])
-    return Hop(text.strip())
+        said = text[: min(end, concluding.start())].strip()
+        return Hop(said, final=_first_line(text[concluding.end() :])[0])
+    return Hop(text[:end].strip())
 
 
 def read_action(reply: str) -> Hop:
@@ -81,25 +110,29 @@ def read_action(reply: str) -> Hop:
     'Sydney Opera House'
     """
     text = _without_cue(reply)
-    acting = _ACTING.search(text)
+    acting = next((found for pattern in _ACTING if (found := pattern.search(text))), None)
     if acting is None:
         concluded = read_hop(text)
         return Hop(concluded.said, final=concluded.final)
-    value, rest = _bracketed(text[acting.end() :])
+    told = acting.groupdict()
+    value, rest = _bracketed(text[acting.end() :], told.get("opens") or "[")
     said = text[: acting.start()].strip()
-    if acting[1].lower() == "finish":
+    if (told.get("verb") or told["bare"]).lower() == "finish":
         return Hop(said, final=value)
-    return Hop(said, follow_up=value, invented=bool(value and rest.strip(" \t\r\n.")))
+    return Hop(said, follow_up=value, invented=bool(value and rest.strip(" \t\r\n.*`")))
 
 
 def conclusion(reasoning: str) -> str:
-    r"""What a reasoning concludes last, "" where it concludes nothing.
+    r"""What a reasoning concludes last, in one sentence; "" where it concludes nothing.
 
-    >>> conclusion("It opened in 1871.\nSo the answer is 1871.")
-    '1871.'
+    >>> conclusion("It opened in 1871.\nSo the answer is 1871."), conclusion("It opened late, so the answer is no.")
+    ('1871.', 'no.')
     """
-    ends = [found.end() for found in _CONCLUDING.finditer(reasoning)]
-    return _first_line(reasoning[ends[-1] :])[0] if ends else ""
+    for pattern in _ANSWERING:
+        if ends := [found.end() for found in pattern.finditer(reasoning)]:
+            line = _first_line(reasoning[ends[-1] :])[0]
+            return next((sentence.text for sentence in sentences(line)), "")
+    return ""
 
 
 def shown(line: str) -> str:
@@ -122,16 +155,18 @@ def _first_line(text: str) -> tuple[str, str]:
     for number, line in enumerate(lines):
         if line.strip():
             posing = any(mark.match(line) for mark in (_FOLLOWING, _CONCLUDING, _CUE_AGAIN))
-            return ("", text) if posing else (line.strip(), "\n".join(lines[number + 1 :]))
+            told = _ITEM.sub("", line) if number else line  # the first of a list below the cue
+            return ("", text) if posing else (told.strip().removesuffix("**").strip(), "\n".join(lines[number + 1 :]))
     return "", ""
 
 
-def _bracketed(text: str) -> tuple[str, str]:
+def _bracketed(text: str, opens: str) -> tuple[str, str]:
     """What stands before the bracket that closes an action (brackets inside it may be in pairs), and what follows."""
     line = (text.splitlines() or [""])[0]
+    closes = {"[": "]", "(": ")"}.get(opens)
     depth = 1
-    for at, letter in enumerate(line):
-        depth += (letter == "[") - (letter == "]")
+    for at, letter in enumerate(line if closes else ""):
+        depth += (letter == opens) - (letter == closes)
         if not depth:
             return line[:at].strip(), text[at + 1 :]
     return line.strip(), text[len(line) :]

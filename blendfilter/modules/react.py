@@ -1,7 +1,7 @@
 """ReAct: reasoning and searching by turns, what a search brings standing where it was asked for.
 
 Yao et al., "ReAct: Synergizing Reasoning and Acting in Language Models" (2022), section 2 and appendix C; in the form
-that BlendFilter's appendix C compares with ("similar to SelfAsk, differing in the location of retrieved knowledge").
+that BlendFilter's appendix C compares with: Self-Ask's lines, the knowledge in another place.
 In: a question, an index, a model. Out: an answer and the trail of searches. Two styles:
 
 ::

@@ -60,7 +60,8 @@ class SelfConsistency(Method):
         retriever: an index, or any callable (query, k).
         k: passages.
         samples: chains of thought.
-        temperature: at which they are drawn; the short answer is greedy.
+        temperature: at which they are drawn, whatever the model's own is; the short answer is asked at the model's own.
+            A model that takes none (a reasoning model) draws as it likes.
         filter: any filter.
         task, prompts, adapter: as in `BlendFilter`.
 
@@ -100,6 +101,9 @@ class SelfConsistency(Method):
 
     async def answer(self, question: str) -> dspy.Prediction:
         """All samples at once, a vote, and the short answer of the winner."""
+        lm = self.answering.answer.lm or dspy.settings.lm
+        if self.samples > 1 and lm is not None and lm.kwargs.get("top_p") == 0:
+            raise BadArgument("top_p 0 makes all samples alike: give the model a larger one, or none")
         retrieved = await search(self.retriever, question, self.k)
         chosen = await filtered(self.select, question, retrieved)
         lines = [passage.line for passage in chosen.kept]

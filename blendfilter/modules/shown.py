@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
-from textwrap import shorten
 from typing import Any
 
 import dspy
+
+from blendfilter.text import shortened
 
 _QUERY_WORDS = {"q": "the question", "q_ex": "external reasoning + question", "q_in": "internal knowledge + question"}
 _WIDTH = 160
@@ -73,4 +74,4 @@ def _figures(prediction: dspy.Prediction) -> Iterator[str]:
 
 def _text(value: object, width: int = _WIDTH) -> str:
     """Any text, isolated: a right-to-left mark in a passage must not turn what stands around it."""
-    return f"<bdi>{escape(shorten(str(value), width, placeholder=' …'))}</bdi>"
+    return f"<bdi>{escape(shortened(str(value), width))}</bdi>"

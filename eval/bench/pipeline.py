@@ -1,6 +1,6 @@
 """The whole pipeline against a local model server: calls a question, wall time, throughput, processor time a call.
 
-    python eval/bench/pipeline.py calls|wall|throughput|cpu [--delay SECONDS]
+    python eval/bench/pipeline.py calls|methods|wall|throughput|cpu [--delay SECONDS]
 
 The server is `tests/model_server.py` in a process of its own, which answers with the offline reader; questions and
 passages are the sample world's. Times are printed as ratios of what the same run measured.
@@ -22,10 +22,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 import dspy
-from model_server import serve
+from model_server import Server, serve
 
 import blendfilter as bf
 from blendfilter.lm import bridge
+from blendfilter.modules.methods import METHODS as NAMES
+from blendfilter.modules.methods import make_method
 from blendfilter.resources import sample
 
 
@@ -62,6 +64,25 @@ def calls(_: argparse.Namespace) -> None:
         print(f"{task}: {stats['requests']} requests (expected {expected}), {different} different prompts")
         print(f"  {dict(stages)}")
         assert stats["requests"] == len(set(stats["prompts"])) == expected
+
+
+def methods(_: argparse.Namespace) -> None:
+    """Requests that a server counts for each sample question by itself, every method: mean, least and most."""
+    searched, questions = index(), [question.question for question in bf.load("qa", "sample")]
+    for label, (name, more) in METHODS.items():
+        counted = []
+        for task in ("hotpotqa", "strategyqa"):
+            method = make_method(name, searched, task=task, **more)
+            with serve(reply="offline") as server, dspy.context(lm=bf.connect("any/model", api_base=server.url)):
+                made = [_requests(server, method, question) for question in questions]
+            counted.append(f"{task} {statistics.mean(made):.2f} ({min(made)} to {max(made)})")
+        print(f"{label}: {'; '.join(counted)}", flush=True)
+
+
+def _requests(server: Server, method: dspy.Module, question: str) -> int:
+    before = server.stats()["requests"]
+    method(question=question)
+    return int(server.stats()["requests"]) - before
 
 
 def wall(args: argparse.Namespace) -> None:
@@ -158,8 +179,19 @@ def _spent(work: Callable[[], Any]) -> tuple[float, float]:
     return spent, time.perf_counter() - start
 
 
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in NAMES},
+    "blendfilter --filter one-call": ("blendfilter", {"filter": bf.OneCallFilter()}),
+    "blendfilter --filter-union": ("blendfilter", {"filter_union": True}),
+    "blendfilter --filter one-call --filter-union": (
+        "blendfilter",
+        {"filter": bf.OneCallFilter(), "filter_union": True},
+    ),
+}
+
 BENCHES: dict[str, Callable[[argparse.Namespace], None]] = {
     "calls": calls,
+    "methods": methods,
     "wall": wall,
     "throughput": throughput,
     "cpu": cpu,

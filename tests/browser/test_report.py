@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -210,7 +211,7 @@ def test_an_address_opens_a_question(window: Browser, runs: dict[str, Run]) -> N
     assert window.ask("document.querySelectorAll('.trace').length") == 0
 
 
-@pytest.mark.parametrize("width", [360, 390])
+@pytest.mark.parametrize("width", [320, 390])
 def test_a_narrow_window_scrolls_down_only(window: Browser, runs: dict[str, Run], width: int) -> None:
     window.size(width, 800)
     window.open(runs["blend"].html(runs["direct"]))
@@ -218,6 +219,53 @@ def test_a_narrow_window_scrolls_down_only(window: Browser, runs: dict[str, Run]
     window.ask("document.querySelectorAll('.trace details').forEach(each => { each.open = true; })")
     window.wait("document.querySelectorAll('.call pre').length > 10")
     assert window.ask("document.documentElement.scrollWidth") == width
+
+
+def test_words_that_cannot_be_parted_make_no_page_wider(window: Browser, runs: dict[str, Run], tmp_path: Path) -> None:
+    long = shutil.copytree(runs["direct"].folder, tmp_path / ("n" * 120))
+    rows = [{**row, "answer": "a" * 150, "gold_titles": ["t" * 150]} for row in read_rows(long / PREDICTIONS)]
+    write_rows(long / PREDICTIONS, rows)
+    window.size(320, 800)
+    for pair in ((Run(long), runs["blend"]), (runs["blend"], Run(long))):
+        window.open(pair[0].html(pair[1]))
+        open_first(window)
+        assert window.ask("document.documentElement.scrollWidth") == 320
+
+
+def test_a_table_that_goes_on_throws_a_shadow(window: Browser, runs: dict[str, Run], tmp_path: Path) -> None:
+    long = Run(shutil.copytree(runs["direct"].folder, tmp_path / ("a_name_" * 12)))
+    beyond = "[...document.querySelectorAll('.wide')].map(each => each.scrollWidth > each.clientWidth)"
+    window.open(runs["blend"].html(long))
+    window.interactive()
+    assert not any(window.ask(beyond)), "on a desk all columns are there, however long a name is"
+    window.size(390, 900)
+    assert any(window.ask(beyond))
+    fixed = "getComputedStyle(document.querySelector('.wide')).backgroundAttachment"
+    assert window.ask(fixed) == "local, local, scroll, scroll"
+
+
+def test_what_the_check_said_stands_under_its_passage(window: Browser, runs: dict[str, Run]) -> None:
+    window.open(runs["blend"].html())
+    open_first(window)
+    passages = window.ask("document.querySelectorAll('.query .passage').length")
+    assert window.ask("document.querySelectorAll('.query .passage + .why').length") == passages > 0
+    assert window.ask("document.querySelector('.why').textContent").startswith("is relevant: ")
+    assert "for q" in window.ask("[...document.querySelectorAll('.call .of')].map(each => each.textContent)")
+    window.ask("document.querySelector('.is-right .open').click()")
+    window.wait("document.querySelector('.is-right .answers')")
+    assert window.ask("document.querySelectorAll('.is-right .answers dt')[1].textContent") == "golden answers"
+
+
+def test_a_part_that_lost_nothing_is_still_read(window: Browser, runs: dict[str, Run]) -> None:
+    window.open(runs["blend"].html())
+    faint = "[...document.querySelectorAll('.legend li')].map(each => getComputedStyle(each).opacity)"
+    assert set(window.ask(faint)) == {"1"}
+    assert window.ask("document.querySelector('[data-filter=all]').textContent").split() == ["all", "84"]
+    open_first(window)
+    label = window.ask("document.querySelector('.trace').getAttribute('aria-label')")
+    assert label == "Trace of question 1"
+    headings = window.ask("[...document.querySelectorAll('h1, h2, h3, h4')].map(each => Number(each.tagName[1]))")
+    assert all(after <= before + 1 for before, after in pairwise(headings))
 
 
 def test_the_fiercest_passage_is_shown_as_text(window: Browser, tmp_path: Path) -> None:

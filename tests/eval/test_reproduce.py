@@ -50,6 +50,12 @@ def reproduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     return run
 
 
+def table_folder(name: str) -> Path:
+    """The one folder of a table."""
+    (found,) = Path("runs").glob(f"{name}-*")
+    return found
+
+
 # --- every table and figure -----------------------------------------------------------------------------------------
 
 
@@ -62,8 +68,8 @@ def test_every_table_and_figure_is_one_command(name: str, reproduce: Reproduce) 
     assert done.out.startswith(f"{name}: {table.title}")
     assert "no p-value" in done.out
     assert f"other reader: the published figures are {table.reader}'s" in done.out
-    assert {"table.md", "table.json"} == {path.name for path in Path(f"runs/{name}").iterdir()}
-    lines = json.loads(Path(f"runs/{name}/table.json").read_text(encoding="utf-8"))["lines"]
+    assert {"table.md", "table.json"} == {path.name for path in table_folder(name).iterdir()}
+    lines = json.loads((table_folder(name) / "table.json").read_text(encoding="utf-8"))["lines"]
     assert {line["label"] for line in lines} == {row.label for row in table.rows}
     assert {line["task"] for line in lines} == set(table.tasks)
     for row in table.rows:
@@ -82,9 +88,9 @@ def test_every_kind_is_drawn(name: str, reproduce: Reproduce) -> None:
     assert done.code == 0, done.err
     stems = ["headline-hotpotqa", "losses-hotpotqa"] if name == "table4" else [name]
     drawn = {f"{stem}.{suffix}" for stem in stems for suffix in ("svg", "png")}
-    assert {"table.md", "table.json", *drawn} == {path.name for path in Path(f"runs/{name}").iterdir()}
-    assert {str(Path("runs", name, each)) for each in drawn} <= set(done.out.splitlines())
-    said = Path(f"runs/{name}/{stems[0]}.svg").read_text(encoding="utf-8")
+    assert {"table.md", "table.json", *drawn} == {path.name for path in table_folder(name).iterdir()}
+    assert {str(table_folder(name) / each) for each in drawn} <= set(done.out.splitlines())
+    said = (table_folder(name) / f"{stems[0]}.svg").read_text(encoding="utf-8")
     assert "offline reader: shows the pipeline, not quality" in said
     assert "ITER-RETGEN" in said
 
@@ -93,7 +99,7 @@ def test_figures_have_their_points(reproduce: Reproduce) -> None:
     found = {}
     for name in ("figure2", "figure3", "figure4"):
         reproduce(name, "--data", "sample", "--limit", 2, "--no-plots", "--methods", "blendfilter")
-        lines = json.loads(Path(f"runs/{name}/table.json").read_text(encoding="utf-8"))["lines"]
+        lines = json.loads((table_folder(name) / "table.json").read_text(encoding="utf-8"))["lines"]
         found[name] = [(line["group"], line["point"], line["measure"]) for line in lines]
     retrieval = ("recall", "precision", "s_precision")
     assert found["figure2"] == [(group, "", measure) for group in ("ColBERT v2", "BM25") for measure in retrieval]
@@ -132,7 +138,29 @@ def test_as_the_shell_runs_it(tmp_path: Path) -> None:
     ended = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "table4: BlendFilter and its baselines over BM25" in ended.stdout
-    assert (tmp_path / "runs" / "table4" / "table.md").is_file()
+    assert len(list((tmp_path / "runs").glob("table4-offline-2-*/table.md"))) == 1
+
+
+def test_another_limit_or_model_is_another_folder(reproduce: Reproduce) -> None:
+    words = ("table4", "--data", "sample", "--methods", "direct", "--no-plots")
+    with serve(reply="offline") as server:
+        for more in (("--limit", 2), ("--limit", 3), ("--limit", 2, "--lm", "a/b:c", "--api-base", server.url)):
+            assert reproduce(*words, *more).code == 0
+    assert sorted(path.name.rpartition("-")[0] for path in Path("runs").glob("table4-*")) == [
+        "table4-b_c-2", "table4-offline-2", "table4-offline-3",
+    ]  # fmt: skip
+
+
+def test_without_matplotlib_the_table_is_there_and_one_line_says_the_rest(
+    reproduce: Reproduce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    words = ("table4", "--data", "sample", "--limit", 2, "--methods", "direct")
+    done, quiet = reproduce(*words), reproduce(*words, "--no-plots")
+    assert (done.code, done.out) == (0, quiet.out)
+    assert done.out.startswith("table4: ")
+    assert next(line for line in done.err.splitlines() if "plot" in line).startswith("reproduce: no plots: ")
+    assert "no plots" not in quiet.err
 
 
 # --- calls, counted by a server -------------------------------------------------------------------------------------
@@ -210,6 +238,10 @@ def test_repeats_are_runs_of_their_own(reproduce: Reproduce) -> None:
         (Run(path.parent) for path in Path("runs").glob("hotpotqa-*/run.json")), key=lambda r: len(r.rows)
     )
     assert (len(once.rows), len(twice.rows)) == (2, 4)
+    told = [path.read_text("utf-8") for path in Path("runs").glob("table4-offline-2-*/table.md")]
+    assert sorted("calls, tokens: one answer's" in each for each in told) == [False, True], (
+        "neither lies over the other"
+    )
     assert "-r2-" in twice.name
 
 
@@ -227,6 +259,8 @@ def test_repeats_are_runs_of_their_own(reproduce: Reproduce) -> None:
         (("table1", "--data", "sample", "--index", "nowhere"), "nowhere"),
         (("table1", "--data", "sample", "--repeats", "0"), "--repeats is 0"),
         (("table1", "--data", "sample", "--limit", "0"), "--limit is 0"),
+        (("table1", "--data", "sample", "--tasks", ""), "--tasks names none"),
+        (("table1", "--data", "sample", "--methods", ",", "--plan"), "--methods names none"),
         (("table1", "--data", "sample", "--api-base", "http://127.0.0.1:9/v1"), "name it with --lm"),
     ],
 )

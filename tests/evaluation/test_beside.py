@@ -11,6 +11,7 @@ import pytest
 from small_world import done_by, journaled, stable
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Precomputed, Retriever, as_retriever
+from blendfilter.errors import CannotWrite
 from blendfilter.evaluation.beside import holds
 from blendfilter.metrics import retrieval
 from blendfilter.tasks import Questions
@@ -114,3 +115,27 @@ def test_a_query_cut_there_is_no_event_of_the_method(index: BM25, questions: Que
         run, _ = done_by(method, questions[:2], tmp_path / name)
         assert run.metrics["flags"]["query_cut"] == 0
         assert "q@15" in run.rows[0]["retrieval"] or "q@6" in run.rows[0]["retrieval"]
+
+
+def test_a_first_query_that_is_not_the_question_stands_beside_nothing(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    """A method may call a rewritten question `q`: the question alone is then no part of its union."""
+
+    class Rewriting(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = BlendFilter(index)
+
+        async def aforward(self, question: str) -> dspy.Prediction:
+            told = await self.inside.acall(question=question)
+            queries = {**told.queries, "q": f"{question} (rewritten)"}
+            return dspy.Prediction(answer=told.answer, branches=told.branches, queries=queries)
+
+    run, _ = done_by(Rewriting(), questions[:1], tmp_path / "run")
+    assert list(run.rows[0]["retrieval"]) == ["q", "q_ex", "q_in", "union", "kept"]
+
+
+def test_a_search_that_cannot_be_kept_is_not_passed_over(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    with pytest.raises(CannotWrite, match="full"):
+        done_by(BlendFilter(Failing(index, CannotWrite("full"))), questions[:1], tmp_path / "run")

@@ -55,11 +55,34 @@ def three(**settings: Any) -> Comparison:
 
 def test_figures_worked_by_hand() -> None:
     """plain has 2 of 8 right, blend 7 of 8: six won, one lost, 2 (1 + 7) / 2^7 = .125. F1: 2/8 against 7.5/8."""
-    correct, f1 = row(two(), "blend", "correct"), row(two(), "blend", "f1")
-    assert (correct.value, correct.difference) == (7 / 8, 5 / 8)
-    assert (correct.won, correct.lost, correct.p) == (6, 1, 0.125)
-    assert correct.smallest == 7 / 8  # seven discordant questions must all go one way: 2 / 2^7 = .016
+    em, f1 = row(two(), "blend", "em"), row(two(), "blend", "f1")
+    assert (em.value, em.difference) == (7 / 8, 5 / 8)
+    assert (em.won, em.lost, em.p) == (6, 1, 0.125)
+    assert em.smallest == 7 / 8  # seven discordant questions must all go one way: 2 / 2^7 = .016
     assert (f1.value, f1.difference, f1.won) == (7.5 / 8, 5.5 / 8, None)
+
+
+def test_every_measure_of_right_and_wrong_is_tested_exactly_and_f1_never() -> None:
+    """cover_em: won 6, lost 0, 2 / 2^6; F1 keeps the bootstrap even where all its scores are 0 or 1."""
+    runs = {
+        "plain": [r | {"cover_em": float(r["em"])} for r in run([0, 0, 0, 0, 0, 0, 1, 1])],
+        "blend": [r | {"cover_em": 1.0} for r in run([1, 1, 1, 1, 1, 1, 1, 0])],
+    }
+    compared = compare_predictions(runs, metrics=["em", "f1", "cover_em"])
+    em, f1, cover = (row(compared, "blend", measure) for measure in ("em", "f1", "cover_em"))
+    assert (em.won, em.lost, em.p) == (6, 1, 0.125)
+    assert (cover.won, cover.lost, cover.p) == (6, 0, 2 / 2**6)
+    assert f1.won is None
+    assert "p: exact McNemar for em, cover_em, the paired bootstrap for f1" in compared.notes
+    assert (
+        "blend, cover_em: with 6 questions won or lost, 75.0 points is the least that reaches p < .05" in compared.notes
+    )
+
+
+def test_correct_is_compared_only_where_nothing_shown_is_right_or_wrong() -> None:
+    runs = {"plain": PLAIN, "blend": BLEND}
+    measures = {name: [r.measure for r in compare_predictions(runs, metrics=[name]).rows] for name in ("em", "f1")}
+    assert measures == {"em": ["em"] * 2, "f1": ["f1", "correct"] * 2}
 
 
 def test_intervals_and_p_of_other_measures_are_the_paired_bootstraps() -> None:
@@ -77,7 +100,7 @@ def test_the_baseline_comes_first_and_is_compared_with_nothing() -> None:
 
 
 def test_holm_goes_over_the_runs_of_each_measure() -> None:
-    for measure in ("em", "f1", "correct"):
+    for measure in ("em", "f1"):
         tested = [row(three(), label, measure) for label in ("blend", "half")]
         assert [r.p_holm for r in tested] == holm([r.p for r in tested if r.p is not None])
     assert row(two(), "blend", "em").p_holm == row(two(), "blend", "em").p
@@ -89,7 +112,7 @@ def test_an_error_counts_as_zero_and_is_shown_as_its_own_number() -> None:
     assert row(compared, "blend", "em").value == 6 / 8
     assert {r.errors for r in compared.rows if r.run == "blend"} == {1}
     assert "errors: questions that ended in an error; they count as 0" in compared.notes
-    assert compared.text().splitlines()[8].split() == ["blend", "1"]
+    assert compared.text().splitlines()[7].split() == ["blend", "1"]
 
 
 def test_rows_may_come_in_any_order() -> None:
@@ -113,9 +136,9 @@ def test_text_of_two_runs() -> None:
     assert lines[0] == "against plain, the same 8 questions, in %"
     assert lines[2].split() == ["value", "diff", "95", "%", "interval", "won/lost", "p", "errors"]
     assert lines[4].split() == ["plain", "0"]
-    assert lines[7].split() == ["correct", "25.0"]
-    assert lines[11].split()[:3] == ["correct", "87.5", "+62.5"]
-    assert lines[11].split()[-2:] == ["6/1", ".1250"]
+    assert lines[5].split() == ["em", "25.0"]
+    assert lines[8].split()[:3] == ["em", "87.5", "+62.5"]
+    assert lines[8].split()[-2:] == ["6/1", ".1250"]
     assert "blend: with 7 questions won or lost, 87.5 points is the least that reaches p < .05" in lines
     assert str(two()) == two().text()
 
@@ -136,8 +159,8 @@ def test_the_offline_reader_gets_no_p_value_anywhere() -> None:
     assert all(r.p is r.p_holm is r.smallest is None for r in compared.rows)
     assert NO_P_VALUE in compared.text()
     assert "p <" not in compared.text()
-    assert compared.text().splitlines()[11].split()[-2:] == ["-", "-"]
-    assert row(compared, "blend", "correct").won == 6
+    assert compared.text().splitlines()[8].split()[-2:] == ["-", "-"]
+    assert row(compared, "blend", "em").won == 6
 
 
 def test_rich_table_fits_eighty_columns_and_takes_names_literally() -> None:
@@ -145,8 +168,21 @@ def test_rich_table_fits_eighty_columns_and_takes_names_literally() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(compare_predictions(runs, metrics=["em", "f1"]))
     shown = console.export_text()
-    for cell in ("[bold]runs/mine[/]", "won/lost", "95 % interval", "errors", "6/1", ".1250", "+62.5"):
+    for cell in ("[bold]runs/mine[/]", "won/lost", "95 % interval", "6/1", ".1250", "+62.5"):
         assert cell in shown
+
+
+def test_a_long_name_folds_at_its_hyphens_only_where_there_is_no_room() -> None:
+    name = "hotpotqa-blendfilter-k5-gpt_4o_mini-500-0123abcd"
+    shown = {}
+    for width in (80, 160):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(compare_predictions({"plain": PLAIN, name: BLEND, "half": PLAIN}, metrics=["em", "f1"]))
+        shown[width] = console.export_text().split("diff, interval")[0]
+    assert name in shown[160]
+    assert ("errors" in shown[160], "errors" in shown[80]) == (True, False), "there are none"
+    assert name not in shown[80].split("won, lost")[0]
+    assert {"hotpotqa-", "blendfilter-k5-", "gpt_4o_mini-500-", "0123abcd"} <= set(shown[80].split())
 
 
 def test_html_escapes_names() -> None:
@@ -180,8 +216,8 @@ def test_the_notes_say_what_else_differs_and_what_the_sample_could_show() -> Non
     wide = compare_predictions({"a": run([0, 1] * 250), "b": run([1, 1] * 250)}, metrics=[])
     few, many = (100 * detectable_difference(500, share) for share in (0.1, 0.3))
     told = f"{few:.1f} points if 10 % are won or lost, {many:.1f} points if 30 % are won or lost"
-    assert wide.notes[-1] == f"before looking: 500 questions find {told} (80 % power)"
-    assert "before looking: 8 questions find no difference (80 % power)" in two().notes
+    assert wide.notes[-1] == f"before looking: 500 questions find {told} (power .8)"
+    assert "before looking: 8 questions find no difference (power .8)" in two().notes
     assert not any("before looking" in note for note in three(p_values=False).notes)
 
 
@@ -196,18 +232,15 @@ def answers(*repeats: Sequence[int]) -> Rows:
 def test_answers_of_a_question_are_averaged_and_drawn_within_it() -> None:
     often = answers([1, 1, 0, 1, 0, 1, 1, 0], [1, 0, 0, 1, 1, 1, 1, 0])
     compared = compare_predictions({"plain": PLAIN, "often": often}, metrics=["em"])
-    correct = row(compared, "often", "correct")
+    em = row(compared, "often", "em")
     by_question = [[1, 1], [1, 0], [0, 0], [1, 1], [0, 1], [1, 1], [1, 1], [0, 0]]
     test = paired_bootstrap([r["em"] for r in PLAIN], by_question, seed=0)
-    assert (correct.difference, correct.low, correct.high, correct.p) == test
-    assert correct.value == 10 / 16
-    assert correct.won is correct.lost is correct.smallest is None, "McNemar's test takes one answer a question"
+    assert (em.difference, em.low, em.high, em.p) == test
+    assert em.value == 10 / 16
+    assert em.won is em.lost is em.smallest is None, "McNemar's test takes one answer a question"
     assert compared.repeats == {"plain": 1, "often": 2}
     assert "answers a question: often 2; the bootstrap draws them too, within each question" in compared.notes
-    assert (
-        "p: exact McNemar for correct (often: the bootstrap), the paired bootstrap for any other measure"
-        in compared.notes
-    )
+    assert "p: the paired bootstrap for em" in compared.notes
     assert not any("won" in note for note in compared.notes)
 
 
@@ -217,10 +250,8 @@ def test_a_baseline_of_several_answers_leaves_no_mcnemar() -> None:
     assert all(r.won is None for r in compared.rows)
     assert "p: the paired bootstrap (McNemar's test needs one answer a question)" in compared.notes
     beside = compare_predictions({"plain": PLAIN, "often": often, "blend": BLEND}, metrics=["em"])
-    assert row(beside, "blend", "correct") == row(
-        compare_predictions({"plain": PLAIN, "often": often, "blend": BLEND}, metrics=[]), "blend", "correct"
-    )
-    assert (row(beside, "blend", "correct").won, row(beside, "often", "correct").won) == (6, None)
+    assert (row(beside, "blend", "em").won, row(beside, "often", "em").won) == (6, None)
+    assert "p: exact McNemar for em (often: the bootstrap)" in beside.notes
     assert all(r.p_holm is not None for r in beside.rows if r.run != "plain")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from blendfilter.errors import BadData, MissingFile
+from blendfilter.evaluation import files
 from blendfilter.evaluation.files import Appender, line_of, read_json, read_rows, write_json, write_rows
 
 ROWS: list[dict[str, Any]] = [
@@ -81,8 +82,26 @@ def test_a_missing_or_damaged_object(tmp_path: Path) -> None:
 def test_an_appender_keeps_what_is_to_be_kept_and_adds(tmp_path: Path) -> None:
     path = tmp_path / "predictions.jsonl"
     path.write_bytes(line_of(ROWS[1]) + b'{"id": "torn')
-    appender = Appender(path, ROWS[:1])
+    appender = Appender(path, [line_of(ROWS[0])])
     assert read_rows(path) == ROWS[:1]
-    appender.add(ROWS[1])
+    appender.add(line_of(ROWS[1]))
     assert read_rows(path) == ROWS, "on file as soon as it is added"
     appender.close()
+
+
+def test_half_a_row_does_not_stand_in_front_of_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk takes a part of a row; another question's row comes right after it."""
+    appender = Appender(tmp_path / "rows.jsonl", [])
+    told = {"id": "1", "calls": [], "error": None}
+
+    def half(fd: int, data: bytes) -> None:
+        os.write(fd, data[:10])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_all", half)
+        with pytest.raises(OSError, match="No space"):
+            appender.add(line_of(told))
+    appender.add(line_of(told | {"id": "2"}))
+    appender.close()
+    assert [row["id"] for row in read_rows(tmp_path / "rows.jsonl")] == ["2"]

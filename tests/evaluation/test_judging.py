@@ -16,6 +16,7 @@ from scripted import ScriptedLM, scripted
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.judging import TEMPLATE, Judge, Verdict, quoted, read_verdict
 from blendfilter.journal import Journal
+from blendfilter.lm.connect import connect
 from blendfilter.prompting import Prompts, own_prompts
 
 
@@ -181,3 +182,28 @@ def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
     assert judge.settings["prompt"] != own_prompts()[TEMPLATE].digest[:12]
     prompt = judge.first.render(question="Who?", golden_answers=['"Ada"'], answer='"Bo"', said="")
     assert prompt.endswith('"Bo" against "Ada"?')
+
+
+def test_nothing_known_to_be_right_is_not_asked_about(tmp_path: Path) -> None:
+    with scripted([]) as lm:
+        assert judged(lm, [row("Ada", golden_answers=[])], tmp_path) == [Verdict(0.0)]
+
+
+def test_half_a_character_can_be_sent(tmp_path: Path) -> None:
+    sly = row("Ada \ud83d", golden_answers=["Ada \udc00"], question="Who \ud83d?")
+    with scripted({"verdict": ["yes"]}) as lm:
+        assert judged(lm, [sly], tmp_path)[0].score == 1.0
+    assert lm.prompts[0][1].endswith('Question: Who ??\nGolden answers: "Ada ?"\nAnswer: "Ada ?"\nVerdict:')
+
+
+def test_a_model_that_goes_on_is_stopped_at_the_next_question(tmp_path: Path) -> None:
+    """A base model writes the next example; without a stop each of its verdicts would be unreadable."""
+    with scripted({"verdict": ["no"]}) as lm:
+        judged(lm, [row("Ada")], tmp_path)
+    assert "\nQuestion:" in lm.inner.requests[0].config.stop
+
+
+def test_a_judge_is_told_with_all_that_changes_its_verdicts() -> None:
+    lm = connect("judge", api_base="http://127.0.0.1:1/v1", label="two", thinking=True)
+    told = Judge(lm).settings
+    assert (told["label"], told["options"]) == ("two", {"thinking": True})

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import dspy
 import pytest
+from dspy import lm15
 from hypothesis import given
 from hypothesis import strategies as st
 from small_world import CountingEngine, done_by, journaled
@@ -70,11 +72,37 @@ def test_the_time_is_no_part_of_the_key_and_of_no_stored_figure(
 
 
 def test_no_calls_no_latency(questions: Questions, tmp_path: Path) -> None:
-    import dspy
-
     class Yes(dspy.Module):
         def forward(self, question: str) -> dspy.Prediction:
             return dspy.Prediction(answer="yes")
 
     run, _ = done_by(Yes(), questions, tmp_path / "run")
     assert latency(run) == pytest.approx((0, 0, 0, 6))
+
+
+def test_an_answer_that_stopped_early_is_left_out(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    async def refuse(stage: str, prompt: str) -> None:
+        if stage == "short_answer" and questions[0].question in prompt:
+            raise lm15.ContextLengthError("too many", status=400)
+
+    run, _ = done_by(ChainOfThought(index), questions, tmp_path / "run", engine=CountingEngine(refuse))
+    assert [row["error"] is None for row in run.rows].count(False) == 1
+    assert latency(run).n == len(questions) - 1
+
+
+def test_a_call_that_one_answer_used_twice_took_its_time_once(questions: Questions, tmp_path: Path) -> None:
+    class Twice(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ask = dspy.Predict("question -> answer")
+
+        async def aforward(self, question: str) -> dspy.Prediction:
+            await self.ask.acall(question=question)
+            return await self.ask.acall(question=question)
+
+    run, engine = done_by(Twice(), questions[:2], tmp_path / "run")
+    assert (engine.calls, len(run.rows[0]["calls"])) == (2, 2)
+    with Journal(run.folder) as journal:  # without the time a call went out, it counts each time it is met
+        for record in [each for each in journal.records() if each["kind"] == "call"]:
+            journal.append({name: value for name, value in record.items() if name != "at"} | {"seconds": 2.0})
+    assert latency(run).median == 2.0

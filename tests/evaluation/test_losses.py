@@ -21,6 +21,7 @@ BOTH = ["Ormskerry", "Tavenby"]
         (False, BOTH, BOTH, "answered_wrong"),
         (False, BOTH, ["Ormskerry"], "filtered_away"),
         (False, BOTH, [], "filtered_away"),
+        (False, ["Tavenby"], ["Ormskerry"], "filtered_away"),  # a method that does not report all its searches
         (False, ["Ormskerry"], ["Ormskerry"], "not_retrieved"),  # one of two hops is not enough
     ],
 )

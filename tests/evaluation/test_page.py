@@ -15,10 +15,13 @@ from report_page import FIERCE, Page, read_page
 from small_world import CountingEngine
 
 from blendfilter import BM25, BlendFilter, Direct, Run, evaluate, load
-from blendfilter.errors import BadData, MissingFile, RunMismatch
+from blendfilter.errors import BadArgument, BadData, MissingFile, RunMismatch
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, read_json, read_rows, write_json, write_rows
+from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.page import page as pages
+from blendfilter.evaluation.page.head import chance, head_of
 from blendfilter.evaluation.report import OFFLINE
+from blendfilter.evaluation.statistics import holm, mcnemar_exact
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
 from blendfilter.resources import sample
@@ -109,6 +112,29 @@ def test_passages_are_marked_kept_and_gold(run: Callable[[str], Run]) -> None:
     assert seen == {0, 1, 2, 3}
 
 
+def test_the_checks_words_stand_under_their_passages(run: Callable[[str], Run]) -> None:
+    blend = run("blend")
+    page = page_of(blend)
+    assert page.traces is not None
+    apart = shared = 0
+    for trace, row in zip(page.traces["traces"], blend.rows, strict=True):
+        checks = [call for call in trace["calls"] if call["stage"].endswith("check")]
+        assert [name for call in checks for name in call["of"]] == list(row["queries"]), "each query has one check"
+        for call in trace["calls"]:
+            follows = [each["of"] for each in checks if page.joined(each["reply"]) in page.joined(call["prompt"][0][1])]
+            assert call["of"] == (call["of"] if call in checks else follows[0] if "ids" in call["stage"] else [])
+            apart, shared = apart + (len(call["of"]) == 1), shared + (len(call["of"]) > 1)
+        for branch in trace["branches"]:
+            (reply,) = [page.joined(call["reply"]) for call in checks if branch["name"] in call["of"]]
+            assert len(branch["reasons"]) == len(branch["passages"])
+            for number, (reason, marked) in enumerate(zip(branch["reasons"], branch["passages"], strict=True)):
+                assert reason
+                assert f"{number} {reason}" in reply
+                assert reason.startswith("is relevant" if marked[1] & 1 else "is not relevant")
+    assert apart
+    assert shared
+
+
 def test_texts_are_stored_once(run: Callable[[str], Run]) -> None:
     page = page_of(run("blend"))
     assert page.traces is not None
@@ -194,6 +220,43 @@ def test_runs_side_by_side(run: Callable[[str], Run]) -> None:
     assert page.data["beside"] == ["model"]
     for entry, row in zip(page.data["rows"], model.rows, strict=True):
         assert entry["others"] == [[row["answer"], row["correct"]]]
+
+
+def test_gold_that_is_known_for_some_is_told(run: Callable[[str], Run]) -> None:
+    blend = run("blend")
+    write_rows(
+        blend.folder / PREDICTIONS,
+        [{**row, "gold_titles": row["gold_titles"] * (i > 2)} for i, row in enumerate(blend.rows)],
+    )
+    assert "Gold titles are known for 5 of 8; the others count as kept." in page_of(Run(blend.folder)).text
+    assert "Gold titles are known for" not in page_of(run("model")).text
+
+
+def answered_right(run: Run, right: range, n: int = 40) -> Known:
+    """A run of `n` questions of which these are right."""
+    rows, n_rows = run.rows, len(run.rows)
+    again = [
+        {**rows[i % n_rows], "id": f"q{i}", "em": float(i in right), "f1": float(i in right), "correct": i in right}
+        for i in range(n)
+    ]
+    write_rows(run.folder / PREDICTIONS, again)
+    return Known(Run(run.folder))
+
+
+def test_p_is_mcnemars_as_in_every_table_and_corrected_where_there_are_several(
+    run: Callable[[str], Run], tmp_path: Path
+) -> None:
+    run("silly").folder.rename(tmp_path / "other")
+    first, second = answered_right(run("silly"), range(14)), answered_right(run("model"), range(11, 29))
+    third = answered_right(Run(tmp_path / "other"), range(10, 20))
+    p = mcnemar_exact([row["correct"] for row in first.rows], [row["correct"] for row in second.rows]).p
+    _, side = head_of(first, [second]).sides
+    assert (side.p, side.p_holm, side.won_lost) == (chance(p), "", "15 / 11")
+    other = mcnemar_exact([row["correct"] for row in first.rows], [row["correct"] for row in third.rows]).p
+    _, *sides = head_of(first, [second, third]).sides
+    assert [each.p_holm for each in sides] == [chance(each) for each in holm([p, other])]
+    assert "Holm" in page_of(first.run, second.run, third.run).text.split("side by side")[1].split("won, lost")[0]
+    assert "Holm" not in page_of(first.run, second.run).text
 
 
 def test_no_p_value_beside_the_offline_reader(run: Callable[[str], Run]) -> None:
@@ -373,3 +436,14 @@ def test_another_place(run: Callable[[str], Run], tmp_path: Path) -> None:
     assert run("blend").html(path=tmp_path / "mine.html") == tmp_path / "mine.html"
     assert read_page(tmp_path / "mine.html").data["run"] == "blend"
     assert not (tmp_path / "blend" / "report.html").exists()
+
+
+def test_a_folder_that_is_not_there_yet_and_a_name_that_is_no_pages(
+    run: Callable[[str], Run], tmp_path: Path, small_pages: None
+) -> None:
+    blend = run("blend")
+    path = blend.html(path=tmp_path / "new" / "mine.html")
+    assert (path.with_suffix("") / "index.html").is_file()
+    with pytest.raises(BadArgument, match=r"no page's name: end it in \.html"):
+        blend.html(path=tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()

@@ -79,7 +79,8 @@ def test_the_headline_names_every_run_and_stamps_the_offline_reader(runs: list[R
     said = text_of(path)
     assert canvas.OFFLINE in said
     assert "hotpotqa, 6 questions, offline" in said
-    for words in ("alone", "chain", "whole", "model calls a question", "tokens a question", "seconds a question"):
+    assert said.index("chain  ") < said.index("alone  "), "the best stands first"
+    for words in ("alone", "chain", "whole", "model calls a question", "tokens a question", "median ms a question"):
         assert words in said
 
 
@@ -109,10 +110,47 @@ def test_a_users_own_settings_change_nothing_and_are_left_alone(runs: list[Run],
 
 
 def test_a_ruler_has_few_round_ticks() -> None:
-    for low, high in ((1, 1), (1, 11), (0.0004, 0.002), (3, 90_000), (0.1, 0.11)):
-        ticks = plots._ticks([low, high])
-        assert 1 <= len(ticks) <= 5
+    ends = ((0.9, 1.1), (1, 11), (0.0004, 0.002), (3, 90_000), (0.1, 0.11), (2930, 4410), (2.85, 2.94), (-1, 5))
+    for low, high in ends:
+        ticks = plots._ticks(low, high)
+        assert 2 <= len(ticks) <= 5
         assert ticks == sorted(ticks)
+        assert low <= ticks[0] < ticks[-1] <= high
+
+
+@pytest.mark.parametrize("costs", [[3.0], [3.0, 3.1], [0.0, 2.0]])
+def test_every_ruler_has_numbers_whatever_was_spent(costs: list[float]) -> None:
+    with canvas.blank(4, 3) as figure:
+        axes = figure.subplots()
+        plots._scatter(axes, dots(*((cost, 0.5) for cost in costs)), "calls")
+        low, high = axes.get_xlim()
+        shown = [tick for tick in axes.get_xticks() if low <= tick <= high]
+        assert len(shown) >= 2
+        assert len(axes.lines) == 1 + len(costs)
+        assert low < min(costs), "what cost nothing has a place too"
+
+
+@pytest.mark.filterwarnings("error", "ignore:Glyph")
+def test_a_label_is_text_whatever_stands_in_it(runs: list[Run], tmp_path: Path) -> None:
+    for kind in ("headline", "losses"):
+        for label in (r"a $\frac$ b", "", "x" * 200, "\u65b9 <b>"):
+            assert plot({label: runs[0], "$x_1$": runs[1]}, tmp_path / "plot.svg", kind).stat().st_size > 1000
+
+
+def test_runs_over_other_questions_share_no_plot(runs: list[Run], questions: Questions, tmp_path: Path) -> None:
+    fewer = evaluate(Direct(), questions[:2], lm="offline", run=tmp_path / "fewer", progress=False)
+    with pytest.raises(RunMismatch, match="'all' and 'fewer' are over different questions"):
+        plot({"all": runs[0], "fewer": fewer}, tmp_path / "plot.svg")
+
+
+def test_without_gold_only_right_and_wrong_are_told(runs: list[Run]) -> None:
+    assert list(plots._told(runs)) == list(plots._LOSSES)
+    for run in runs:
+        for row in run.rows:
+            row["gold_titles"] = []
+    assert {name: words for name, (words, *_) in plots._told(runs).items()} == {
+        "right": "right", "answered_wrong": "wrong (no gold titles known)",
+    }  # fmt: skip
 
 
 # --- labels, losses, what is wrong ----------------------------------------------------------------------------------

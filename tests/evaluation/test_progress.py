@@ -29,7 +29,8 @@ def test_running_means_are_over_what_was_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "text"), [(0, "0"), (9999, "9999"), (10_000, "10k"), (312_400, "312k"), (12_000_000, "12.0M")]
+    ("tokens", "text"),
+    [(0, "0"), (9999, "9999"), (10_000, "10k"), (312_400, "312k"), (1_005_000, "1.0M"), (12_000_000, "12.0M")],
 )
 def test_tokens_in_few_characters(tokens: int, text: str) -> None:
     running = Running([])

@@ -43,6 +43,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("settings.retrievers", [{"kind": "dense", "fingerprint": "f"}], "index bm25/feed (a) / dense/f (b)"),
         ("settings.method.arguments", {"k": 15}, "k 5 (a) / 15 (b)"),
         ("settings.data.fingerprint", "d2", "data d1 (a) / d2 (b)"),
+        ("settings.method.program", "f00d", "program cafe (a) / f00d (b)"),
         ("settings.seed", 7, "seed 0 (a) / 7 (b)"),
         ("versions.blendfilter", "0.2.0", "version 0.1.0 (a) / 0.2.0 (b)"),
     ],
@@ -55,7 +56,6 @@ def test_each_is_told(path: str, value: Any, line: str) -> None:
     ("path", "value"),
     [
         ("settings.method.name", "direct"),
-        ("settings.method.program", "f00d"),
         ("settings.method.arguments", {}),
         ("settings.retrievers", []),
         ("versions.python", "3.12"),
@@ -64,6 +64,20 @@ def test_each_is_told(path: str, value: Any, line: str) -> None:
 )
 def test_the_method_and_what_changes_nothing_are_not(path: str, value: Any) -> None:
     assert differing({"a": RUN, "b": changed(path, value)}) == []
+
+
+def test_another_method_is_another_program_and_says_so_by_its_name() -> None:
+    other = changed("settings.method", {"name": "direct", "arguments": {"k": 5}, "program": "f00d"})
+    assert differing({"a": RUN, "b": other}) == []
+    assert differing({"a": RUN, "b": other, "c": changed("settings.method.program", "beef")}) == [
+        "program cafe (a) / beef (c)"
+    ]
+
+
+def test_a_users_own_code_that_was_edited_is_named() -> None:
+    own = {"name": "mine:Method", "arguments": {}, "program": "cafe"}
+    one, two = (changed("settings.method", own | {"code": code}) for code in ("aaaa", "bbbb"))
+    assert differing({"a": one, "b": two}) == ["code aaaa (a) / bbbb (b)"]
 
 
 def test_runs_that_agree_stand_together() -> None:

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_world import done_by
 
-from blendfilter import Run
+from blendfilter import BM25, Direct, Run
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, write_json, write_rows
 from blendfilter.evaluation.losses import LOSSES
 from blendfilter.evaluation.report import OFFLINE, report_text
 from blendfilter.journal import Journal
 from blendfilter.modules.base import FLAGS
+from blendfilter.tasks import Questions
 
 A, B, C = (letter * 32 for letter in "abc")
 SIGNATURE = "hotpotqa EM 50.0 ± 50.0 | n:2|data:dev[1].jsonl/0123|method:blendfilter|lm:m|retriever:bm25/feed|k:5|v0"
@@ -41,8 +43,9 @@ def made(folder: Path, *, lm: str = "m", errors: int = 1, retrieval: bool = True
     )
     write_json(folder / RUN, {"settings": {"lm": {"name": lm}}})
     known = {"gold_titles": ["Orm Pier"]}
-    failed = {**known, "error": {"kind": "timeout", "stage": "check", "message": REFUSED}, "calls": [["external", C]]}
-    rows = [{"id": "q-0", **known, "error": None, "calls": [["external", A], ["ids", B]]}]
+    failed = {**known, "loss": "not_retrieved", "error": {"kind": "timeout", "stage": "check", "message": REFUSED}}
+    failed |= {"calls": [["external", C]]}
+    rows = [{"id": "q-0", **known, "loss": "right", "error": None, "calls": [["external", A], ["ids", B]]}]
     write_rows(folder / PREDICTIONS, [*rows, *({"id": f"q-{n}", **failed} for n in range(1, errors + 1))])
     with Journal(folder) as journal:
         journal.append(call(A, "external"), call(B, "ids", cost=None, attempts=3, seconds=0.25), call(C, "external"))
@@ -72,22 +75,22 @@ Where questions are lost
 
                                questions      %
  ──────────────────────────────────────────────
- gold not retrieved                    1   50.0
+ gold not retrieved                    0    0.0
  retrieved and filtered away           0    0.0
  kept and answered wrong               0    0.0
  right                                 1   50.0
  right without gold                    0    0.0
+ ended in an error                     1   50.0
 
 Events: cut_reply 3, errors 1
 
 Ledger
 
-                           a     tokens              tokens                 s a
- stage      calls   question         in   cached        out   retries      call      cost
- ────────────────────────────────────────────────────────────────────────────────────────
- external       2       1.00      2,400    1,200         60         0     0.500   $0.0200
- ids            1       0.50      1,200      600         30         2     0.250         -
- total          3       1.50      3,600    1,800         90         2     0.417         -
+ stage     calls  a question  tokens in  cached  tokens out  retries  s a call     cost
+ ──────────────────────────────────────────────────────────────────────────────────────
+ external      2        1.00      2,400   1,200          60        0     0.500  $0.0200
+ ids           1        0.50      1,200     600          30        2     0.250        -
+ total         3        1.50      3,600   1,800          90        2     0.417        -
 
 what the run used, reused calls included; equal calls count once
 Errors (1); the same command again asks these questions again
@@ -106,6 +109,20 @@ def test_the_offline_reader_is_named_for_what_it_is(tmp_path: Path) -> None:
 
 def test_the_headline_is_never_cut(tmp_path: Path) -> None:
     assert report_text(made(tmp_path / "run"), width=40).splitlines()[0] == SIGNATURE
+
+
+def test_at_eighty_columns_no_word_of_the_ledger_is_cut(tmp_path: Path) -> None:
+    told = report_text(made(tmp_path / "run"), width=80).split("Ledger")[1]
+    assert "…" not in told
+    assert {"stage", "question", "tokens", "cached", "retries", "external", "$0.0200"} <= set(told.split())
+
+
+def test_what_no_stage_has_is_no_column_and_repeats_are_answers(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    run, _ = done_by(Direct(index), questions, tmp_path / "run", repeats=2)
+    head = next(line for line in report_text(run).splitlines() if line.split()[:2] == ["stage", "calls"])
+    assert head.split() == ["stage", "calls", "an", "answer", "tokens", "in", "tokens", "out", "s", "a", "call"]
 
 
 @pytest.mark.parametrize("width", [60, 100, 200])
@@ -146,3 +163,14 @@ def test_without_gold_titles_no_losses_are_told(tmp_path: Path) -> None:
     assert "gold not retrieved" not in told
     run.rows[0]["gold_titles"] = ["Orm Pier"]
     assert "gold titles are known for 1 of 2" in report_text(run)
+
+
+def test_a_damaged_rescored_file_is_told_and_stands_in_nobodys_way(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    run, _ = done_by(Direct(index), questions, tmp_path / "run")
+    run.rescore("f1")
+    (run.folder / "rescore" / "f1.json").write_text("{")
+    told = report_text(Run(run.folder))
+    assert "f1.json: not JSON" in told
+    assert "Scores over 6 questions" in told

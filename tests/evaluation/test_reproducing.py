@@ -1,58 +1,25 @@
-"""A table from its sources to its lines: places read, runs named and shared, p-values where there may be some."""
+"""A table from its runs to its lines: runs named and shared, p-values where there may be some."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_table import HEAD, ROWS, written
 from small_world import CountingEngine
 
-from blendfilter import BM25, compare, connect
-from blendfilter.errors import BadArgument, UnknownName
-from blendfilter.evaluation.reproducing import doing, papers, plan, printing, results, runs, sources
+from blendfilter import compare, connect
+from blendfilter.errors import UnknownName
+from blendfilter.evaluation.reproducing import doing, plan, printing, results, runs, sources
 from blendfilter.evaluation.reproducing.papers import Table
 from blendfilter.evaluation.reproducing.runs import Wanted
-from blendfilter.evaluation.reproducing.sources import Place
 from blendfilter.evaluation.statistics import holm
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import read
 from blendfilter.resources import sample
-
-HEAD = """
-title = "A small table"
-paper = "P, Table 9"
-kind = "scores"
-reader = "counted"
-retriever = "bm25"
-n = 500
-k = 5
-tasks = ["hotpotqa", "strategyqa"]
-against = "Whole"
-"""
-ROWS = """
-[[rows]]
-label = "Alone"
-method = "direct"
-published.hotpotqa = { em = 0.3, f1 = 0.4 }
-
-[[rows]]
-label = "Chain"
-method = "cot-retrieval"
-published.hotpotqa = { em = 0.25, f1 = 0.4 }
-published.strategyqa = { accuracy = 0.6 }
-
-[[rows]]
-label = "Again"
-method = "iter-retgen"
-arguments = { iterations = 2 }
-
-[[rows]]
-label = "Whole"
-method = "blendfilter"
-published.hotpotqa = { em = 0.5, f1 = 0.6 }
-"""
 
 
 @pytest.fixture
@@ -60,61 +27,9 @@ def small(tmp_path: Path) -> Table:
     return written(tmp_path, HEAD + ROWS)
 
 
-def written(folder: Path, text: str, name: str = "small") -> Table:
-    path = folder / f"{name}.toml"
-    path.write_text(text, encoding="utf-8")
-    return papers.table_of(path)
-
-
 def wanted(table: Table, folder: Path, lm: ConnectedLM | None = None, limit: int = 4, **more: Any) -> list[Wanted]:
     found = sources.gather(table, data=["sample"], limit=limit, tasks=more.pop("tasks", None))
     return runs.wanted(table, found, lm or connect("offline"), folder / "runs", **more)
-
-
-# --- places ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "place"),
-    [
-        ("indexes/a", Place(None, None, "indexes/a")),
-        ("hotpotqa=indexes/a", Place(None, "hotpotqa", "indexes/a")),
-        ("bm25:indexes/a", Place("bm25", None, "indexes/a")),
-        ("colbert:twowiki=http://localhost:8893/?x=1", Place("colbert", "twowiki", "http://localhost:8893/?x=1")),
-        ("./a=b", Place(None, None, "./a=b")),
-    ],
-)
-def test_a_place_says_for_what_it_is(words: str, place: Place) -> None:
-    assert Place.of(words) == place
-
-
-def test_a_place_for_a_task_nobody_knows() -> None:
-    with pytest.raises(UnknownName, match=r"no task 'hotpoqa'\. Did you mean 'hotpotqa'"):
-        Place.of("hotpoqa=dev.json")
-
-
-def test_what_is_missing_is_said_with_the_next_move(small: Table) -> None:
-    with pytest.raises(BadArgument, match=r"questions of hotpotqa\? Add --data hotpotqa=FILE, or leave it out"):
-        sources.gather(small, data=[])
-    with pytest.raises(BadArgument, match=r"which index is bm25 for hotpotqa\? Add --index bm25:hotpotqa=DIR"):
-        sources.gather(small, data=["sample"], index=["colbert:nowhere"])
-    with pytest.raises(BadArgument, match="hotpotqa 2 times"):
-        sources.gather(small, data=["hotpotqa=sample", "hotpotqa=sample"])
-    with pytest.raises(UnknownName, match="no task 'twowiki'"):
-        sources.gather(small, data=["sample"], tasks=["twowiki"])
-
-
-def test_the_nearest_index_is_taken_and_a_stand_in_is_told(tmp_path: Path) -> None:
-    both = written(tmp_path, HEAD.replace('"hotpotqa", "strategyqa"', '"hotpotqa"') + ROWS.replace(
-        'method = "cot-retrieval"', 'method = "cot-retrieval"\nretriever = "colbert"').replace(
-        "published.strategyqa = { accuracy = 0.6 }", ""))  # fmt: skip
-    near, far = (BM25.build(sample("corpus.jsonl"), tmp_path / name, k1=k1) for name, k1 in (("near", 1.2), ("far", 2)))
-    found = sources.gather(
-        both, data=["sample"], index=[str(tmp_path / "far"), f"bm25:hotpotqa={tmp_path / 'near'}"], limit=2
-    )
-    assert found.indexes["hotpotqa", "bm25"].fingerprint == near.fingerprint
-    assert found.indexes["hotpotqa", "colbert"].fingerprint == far.fingerprint
-    assert found.notes == ["hotpotqa: bm25 stands in for the paper's colbert"]
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -169,6 +84,24 @@ def test_a_finished_run_is_not_repeated_and_a_stopped_table_goes_on(small: Table
     assert len(engine.prompts) == results.spent(done).different
 
 
+def test_a_folder_that_is_no_run_of_ours_is_not_taken_over(small: Table, tmp_path: Path) -> None:
+    (folder := tmp_path / "runs" / "hotpotqa-other").mkdir(parents=True)
+    (folder / "run.json").write_text('{"settings": {"theirs": 1}}', encoding="utf-8")
+    (folder / "journal.jsonl").touch()
+    asked = wanted(small, tmp_path, tasks=["hotpotqa"], methods=["direct"], limit=1)
+    assert [run.finished for run in doing.do(asked, progress=False).values()] == [True]
+
+
+def test_only_runs_of_the_same_task_and_model_are_taken_over(small: Table, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        doing.do(wanted(small, tmp_path, CountingEngine().lm(name=name), methods=["direct"], limit=1), progress=False)
+    (one,) = (each.folder for each in wanted(small, tmp_path, CountingEngine().lm(name="one"), tasks=["hotpotqa"],
+              methods=["direct"], limit=1))  # fmt: skip
+    others = doing.reusable(one.parent / "hotpotqa-new", "hotpotqa", "one")
+    assert others == [one]
+    assert doing.reusable(one, "hotpotqa", "one") == []
+
+
 def test_a_question_that_failed_is_asked_again_by_the_same_call(small: Table, tmp_path: Path) -> None:
     broken = [True]
 
@@ -205,11 +138,19 @@ def test_lines_hold_published_measured_and_tests_with_holm_over_the_table(small:
     run = next(done[one.folder] for one in asked if (one.task, one.row.label) == ("hotpotqa", "Chain"))
     assert (chain.value, chain.published) == (run.metrics["metrics"]["em"]["value"], 0.25)
     assert chain.difference == pytest.approx(chain.value - 0.25)
+    half = (chain.high - chain.low) / 2
+    told = next(line for line in printing.text(result).splitlines() if line.startswith("Chain"))
+    figures = ["25.0", f"{100 * chain.value:.1f}", "±", f"{100 * half:.1f}", f"{100 * chain.difference:+.1f}"]
+    assert told.split()[2:7] == figures
     assert chain.calls == 2.0
     whole = next(done[one.folder] for one in asked if (one.task, one.row.label) == ("hotpotqa", "Whole"))
-    told = {row.measure: row.p for row in compare(whole, run).rows if row.run == run.name}
-    assert chain.p == told["correct"]
-    assert by_place["hotpotqa", "Chain", "f1"].p == told["f1"]
+    rows = {row.measure: row for row in compare(whole, run).rows if row.run == run.name}
+    for measure, row in rows.items():
+        line = by_place["hotpotqa", "Chain", measure]
+        assert (line.gain, line.gain_low, line.gain_high, line.p) == (row.difference, row.low, row.high, row.p)
+    against = rows["em"]
+    gain, half = 100 * (against.difference or 0), 50 * ((against.high or 0) - (against.low or 0))
+    assert told.split()[7:10] == [f"{gain:+.1f}", "±", f"{half:.1f}"], "what p tests stands beside it"
     assert by_place["hotpotqa", "Whole", "em"].p is None
     families = [[line for line in result.lines if (line.measure == "f1") is f1 and line.p] for f1 in (False, True)]
     assert {line.task for line in families[0]} == {"hotpotqa", "strategyqa"}
@@ -222,6 +163,22 @@ def test_lines_hold_published_measured_and_tests_with_holm_over_the_table(small:
     assert "offline" not in text
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_no_cell_is_cut_or_folded_where_there_is_no_room(small: Table, tmp_path: Path, width: int) -> None:
+    asked = wanted(small, tmp_path, CountingEngine(reply=wrong_at_first).lm(name="counted"), limit=12)
+    result = results.result(small, asked, doing.do(asked, progress=False))
+    result = replace(result, lines=tuple(replace(line, label=f"{line.label} over the whole union, one filter")
+                                         for line in result.lines))  # fmt: skip
+    whole, shown = printing.text(result), printing.text(result, width)
+    assert max(map(len, whole.splitlines())) > 100
+    assert max(map(len, shown.splitlines())) <= width
+    assert "table.md has all" in shown
+    cells = {f"{100 * line.value:.1f} ± {50 * (line.high - line.low):.1f}" for line in result.lines}
+    assert all(cell in shown for cell in cells)
+    for word in ("over", "the", "whole", "union,", "one", "filter"):
+        assert word in shown.split()
+
+
 def test_the_offline_reader_gets_no_p_and_every_form_says_so(small: Table, tmp_path: Path) -> None:
     asked = wanted(small, tmp_path)
     result = results.result(small, asked, doing.do(asked, progress=False), notes=["a note of the sources"])
@@ -232,6 +189,7 @@ def test_the_offline_reader_gets_no_p_and_every_form_says_so(small: Table, tmp_p
         assert "no p-value" in form
         assert "other reader: the published figures are counted's, the measured ones the offline reader's" in form
         assert "a note of the sources" in form
+        assert "published: of 500 questions, so uncertain too (up to ± 4.4 points)" in form
     plain = json.loads(forms[2])
     assert plain["lines"][0]["published"] == 0.3
     assert next(line for line in forms[1].splitlines() if line.startswith("|")).count("|") == 8
@@ -271,6 +229,24 @@ method = "direct-retrieval"
     assert lines["best of 2", "em"].calls == 2 * lines["one answer", "em"].calls
 
 
+def test_a_figure_of_retrieval_measures_what_was_kept(small: Table, tmp_path: Path) -> None:
+    figure = small.model_copy(update={"kind": "retrieval", "tasks": ("hotpotqa",)})
+    asked = wanted(figure, tmp_path, methods=["cot-retrieval", "blendfilter"], limit=6)
+    done = doing.do(asked, progress=False)
+    lines = {(line.label, line.measure): line for line in results.result(figure, asked, done).lines}
+    for each in asked:
+        kept = done[each.folder].metrics["retrieval"]["kept"]
+        for measure in results.RETRIEVAL:
+            assert lines[each.row.label, measure].value == pytest.approx(kept[measure], abs=1e-6)
+    assert lines["Whole", "precision"].value > lines["Chain", "precision"].value, "the filter drops something"
+
+
+def test_of_several_repeats_the_best_of_all_answers_takes_the_first(small: Table, tmp_path: Path) -> None:
+    asked = wanted(small, tmp_path, tasks=["hotpotqa"], methods=["direct"], limit=2, repeats=2)
+    (run,) = doing.do(asked, progress=False, repeats=2).values()
+    assert [row["repeat"] for row in results._by_question(run).values()] == [1, 1]
+
+
 # --- the plan -------------------------------------------------------------------------------------------------------
 
 
@@ -286,6 +262,19 @@ def test_a_plan_of_all_questions_is_what_then_happens(small: Table, tmp_path: Pa
     assert (again.total("calls"), again.total("new_calls"), again.total("new_tokens_in")) == (spent.used, 0, 0)
     assert all(each.finished for each in again.runs)
     assert "nothing was spent" in again.text()
+
+
+def test_a_plan_counts_what_a_finished_run_has_still_to_ask_again(small: Table, tmp_path: Path) -> None:
+    async def before(stage: str, prompt: str) -> None:
+        if "designer" in prompt.rpartition("Question:")[2]:
+            raise RuntimeError("out of luck")
+
+    asked = wanted(small, tmp_path, CountingEngine(before).lm(), tasks=["hotpotqa"], methods=["direct"], limit=4)
+    (run,) = doing.do(asked, progress=False).values()
+    assert 0 < run.errors < 4
+    planned = plan.plan(asked)
+    assert planned.total("new_calls") == run.errors
+    assert f"finished, {run.errors} failed" in planned.text()
 
 
 def test_a_plan_scales_with_questions_and_repeats(small: Table, tmp_path: Path) -> None:

@@ -147,7 +147,11 @@ published.hotpotqa = { em = 0.5 }
         ('against = "A"', 'against = "B"', UnknownName, "no row 'B'"),
         ('kind = "scores"', 'kind = "sweep"', BadData, "kind 'sweep' does not fit"),
         ("[[rows]]", "[[rows]", BadData, "not TOML"),
+        ('"sentence"', '"sentence", iterations = 2', BadData, "row 'A': direct-retrieval takes no iterations"),
+        ('filter = "sentence"', "filter_n = 2", BadData, "row 'A' has filter_n and no filter"),
+        ('title = "T"', 'title = "T"\nname = "B"', BadData, "unknown key 'name'"),
         ('method = "direct', 'group = ""\nmethod = "direct', None, ""),
+        ('"sentence"', '"sentence", filter_n = 2, k = 3', None, ""),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_one_line(tmp_path: Path, old: str, new: str, kind: type[AskedWrong] | None, said: str) -> None:

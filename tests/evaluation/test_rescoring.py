@@ -16,6 +16,8 @@ from blendfilter.context import REPEAT
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, RunMismatch, ServerRefused, UnknownName
 from blendfilter.evaluation.rescoring import rescored
 from blendfilter.evaluation.statistics import bootstrap_interval, wilson_interval
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.profiles import Profile
 from blendfilter.records import Question
 from blendfilter.tasks import Questions, Task
 
@@ -96,6 +98,13 @@ def test_stopped_it_goes_on_where_it_was(run: Run) -> None:
     assert lm.calls == 3
 
 
+def test_a_judge_that_is_not_there_leaves_nothing(run: Run) -> None:
+    before = tree(run.folder)
+    with pytest.raises(ServerRefused):
+        run.rescore("llm-judge", lm=ScriptedLM(lambda _stage, _prompt: lm15.AuthError("no", status=401)))
+    assert tree(run.folder) == before
+
+
 def test_problems_are_counted_apart_and_asked_again(run: Run) -> None:
     ids = [row["id"] for row in run.rows]
     asked = [row["question"] for row in run.rows]
@@ -156,7 +165,7 @@ def test_rescored_runs_are_compared(run: Run, index: BM25, questions: Questions,
         each.rescore("cover-em")
     compared = compare(other, run, metrics=["cover-em"])
     assert [(row.run, row.measure) for row in compared.rows][:1] == [("other", "cover-em")]
-    assert compared.rows[2].difference == pytest.approx(4 / 6)
+    assert compared.rows[1].difference == pytest.approx(4 / 6)
     run.rescore("llm-judge", lm=judge())
     other.rescore("llm-judge", lm=ScriptedLM(lambda stage, prompt: "no"))
     notes = compare(other, run, metrics=["llm-judge"]).notes
@@ -242,6 +251,15 @@ def test_the_command_judges_through_a_server(run: Run, blendfilter: Command) -> 
     assert "judged by judge: 6 calls," in told.out
 
 
+def test_the_command_warns_of_a_judge_that_cannot_be_read(run: Run, blendfilter: Command) -> None:
+    from model_server import serve
+
+    with serve(reply="Hard to say.") as server:
+        told = blendfilter("rescore", run.folder, "--metric", "llm-judge", "--lm", "judge", "--api-base", server.url)
+    assert told.code == 0
+    assert told.error.startswith("blendfilter: 6 of 6 verdicts are unreadable and count as 0")
+
+
 def test_the_command_ends_with_one_where_judgements_failed(run: Run, blendfilter: Command) -> None:
     from model_server import serve
 
@@ -268,3 +286,42 @@ def test_a_wrong_command_is_one_line(words: tuple[str, ...], said: str, run: Run
     assert (told.code, told.out) == (2, "")
     assert len(told.notices) == 1
     assert said in told.error
+
+
+def test_an_error_matches_no_answer_of_articles_alone(index: BM25, tmp_path: Path) -> None:
+    """The golden answer "A" is normalised to nothing, as a missing answer would be."""
+    questions = load("qa", [{"question": "Which vitamin?", "answer": "A"}])
+
+    async def refuse(_stage: str, _prompt: str) -> None:
+        raise lm15.ContextLengthError("too many", status=400)
+
+    run, _ = done_by(Direct(index), questions, tmp_path / "run", engine=CountingEngine(refuse))
+    assert run.rescore("em").value == run.metrics["metrics"]["em"]["value"] == 0.0
+
+
+def test_runs_of_other_tasks_are_refused_before_a_rescoring_is_asked_for(run: Run, index: BM25, tmp_path: Path) -> None:
+    rows = [{"id": row["id"], "question": row["question"], "answers": row["golden_answers"]} for row in run.rows]
+    other, _ = done_by(Direct(index), load("qa", rows, metrics=["accuracy"]), tmp_path / "other")
+    for pair in ((run, other), (other, run)):
+        with pytest.raises(RunMismatch, match="runs of different tasks"):
+            compare(*pair)
+
+
+def test_only_the_run_that_lacks_a_metric_is_to_be_rescored(run: Run, index: BM25, tmp_path: Path) -> None:
+    rows = [{"id": row["id"], "question": row["question"], "answers": row["golden_answers"]} for row in run.rows]
+    one, _ = done_by(Direct(index), load("qa", rows, metrics=["em"]), tmp_path / "one")
+    two, _ = done_by(Direct(index), load("qa", rows, metrics=["f1"]), tmp_path / "two")
+    with pytest.raises(MissingFile, match="run 'two' has no 'em' yet"):
+        compare(one, two, metrics=["em"])
+    two.rescore("em")
+    assert compare(one, two, metrics=["em"]).rows[1].difference == 0
+
+
+def test_one_judge_in_two_ways_is_told_apart(run: Run, index: BM25, questions: Questions, tmp_path: Path) -> None:
+    other, _ = done_by(Direct(index), questions, tmp_path / "other")
+    for each, label in ((run, "here"), (other, "there")):
+        lm = ConnectedLM(
+            "judge", ScriptedLM(lambda stage, prompt: "no").inner, profile=Profile(), identity={"label": label}
+        )
+        each.rescore("llm-judge", lm=lm)
+    assert "label here (run) / " in compare(run, other, metrics=["llm-judge"]).notes[0]

@@ -34,6 +34,13 @@ STAGES = {"external": 1, "internal": 1, "topic": 1, "check": 3, "ids": 3, "answe
 # what a run leaves
 
 
+@pytest.mark.parametrize("given", ["hotpot.json", Path("hotpot.json")])
+def test_a_files_name_is_no_questions(given: Any, index: BM25) -> None:
+    told = r"pass bf\.load\(task, 'hotpot\.json'\), task any of hotpotqa, twowiki, strategyqa, qa"
+    with pytest.raises(BadArgument, match=told):
+        evaluate(Direct(index), given, lm="offline")
+
+
 def test_a_run_folder_holds_four_files_and_nothing_else(index: BM25, questions: Questions, tmp_path: Path) -> None:
     run, engine = done_by(BlendFilter(index), questions, tmp_path / "runs" / "one")
     assert {path.name for path in run.folder.iterdir()} == FILES

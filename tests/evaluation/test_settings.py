@@ -183,3 +183,16 @@ def test_templates_are_tried_before_any_call(tmp_path: Path) -> None:
     (tmp_path / "direct.j2").write_text("{{ instructions }} {% for d in demos %}{{ d.resoning }}{% endfor %}")
     with pytest.raises(BadData, match=r"direct\.j2: .*resoning"):
         check_prompts(Direct(prompts=Prompts(tmp_path)))
+
+
+def test_an_argument_that_came_later_and_is_off_differs_from_nothing() -> None:
+    """A run of an older version can be taken up and replayed; what it did not know must stay switched off."""
+    older = {"method": {"name": "blendfilter", "arguments": {"k": 5, "fallback": False}}}
+    newer = {"method": {"name": "blendfilter", "arguments": {"k": 5, "fallback": False, "filter_union": False}}}
+    check_same(older, newer, "runs/one")
+    on = {"method": {"name": "blendfilter", "arguments": {"k": 5, "fallback": False, "filter_union": True}}}
+    with pytest.raises(RunMismatch, match="filter_union was None, now True"):
+        check_same(older, on, "runs/one")
+    off = {"method": {"name": "blendfilter", "arguments": {"k": 5, "fallback": True}}}
+    with pytest.raises(RunMismatch, match="fallback was True, now False"):
+        check_same(off, newer, "runs/one")

@@ -9,8 +9,8 @@ import dspy
 import pytest
 from small_world import FILES, CountingEngine, done_by, stable, tree
 
-from blendfilter import Direct, Run, evaluate
-from blendfilter.errors import BadArgument, MissingFile, RunLocked, ServerRefused
+from blendfilter import BM25, Direct, Run, evaluate, journal
+from blendfilter.errors import BadArgument, CannotWrite, MissingFile, RunLocked, ServerRefused
 from blendfilter.journal import FILE, Journal
 from blendfilter.tasks import Questions
 
@@ -108,3 +108,27 @@ def test_a_replay_of_no_run_makes_nothing(questions: Questions, tmp_path: Path) 
     with pytest.raises(MissingFile, match=r"run\.json"):
         done_by(Direct(), questions, tmp_path / "run", replay=True)
     assert tree(tmp_path) == before
+
+
+def test_a_full_disk_stops_the_run_before_more_is_paid_for(
+    index: BM25, questions: Questions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that cannot be kept is no question's own error: each further one would be paid for in vain."""
+    whole, _ = done_by(Direct(index), questions, tmp_path / "whole")
+    write, wrote = journal.write_all, []
+
+    def full(fd: int, data: bytes) -> None:
+        if b'"kind":"call"' in data:
+            wrote.append(data)
+            if len(wrote) > 2:
+                raise OSError(28, "No space left on device")
+        write(fd, data)
+
+    engine = CountingEngine()
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "write_all", full)
+        with pytest.raises(CannotWrite, match=r"journal\.jsonl takes no more.*No space"):
+            done_by(Direct(index), questions, tmp_path / "run", engine=engine, concurrency=1)
+    assert engine.calls < len(questions)
+    again, _ = done_by(Direct(index), questions, tmp_path / "run")
+    assert stable(again.folder) == stable(whole.folder)

@@ -133,7 +133,16 @@ def test_scores_all_alike_are_no_certainty() -> None:
     assert bootstrap_interval([1.0] * 20, seed=0) == pytest.approx((1, 1 - out, 1))
     assert bootstrap_interval([[1.0, 1.0]] * 20, seed=0) == pytest.approx((1, 1 - out, 1))
     assert paired_bootstrap([0.3] * 20, [0.3] * 20, seed=0) == pytest.approx((0, -out, out, 1))
-    assert paired_bootstrap([0.0] * 20, [1.0] * 20, seed=0)[:3] == pytest.approx((1, 1 - out, 1))
+    assert paired_bootstrap([0.0] * 20, [1.0] * 20, seed=0)[:3] == pytest.approx((1, 1 - 2 * out, 1))
+    assert paired_bootstrap([1.0] * 20, [0.0] * 20, seed=0)[:3] == pytest.approx((-1, -1, 2 * out - 1))
+
+
+def test_one_question_says_nothing_of_the_difference() -> None:
+    """The question not asked may as well have gone the other way: the interval must not shut 0 out where p is 1."""
+    for before, after in (([0.0], [1.0]), ([1.0], [0.0]), ([0.0, 0.0], [1.0, 1.0])):
+        told = paired_bootstrap(before, after, seed=0)
+        assert told.p >= 0.5
+        assert told.low < 0 < told.high
 
 
 # two levels
@@ -326,3 +335,22 @@ def test_bad_input_gets_one_clear_line(call, message: str) -> None:
     with pytest.raises(BadArgument, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_the_two_sides_answers_are_drawn_apart() -> None:
+    """50 questions, answered once right and once wrong by either run: a mean of theirs has the variance 1/4 / 2 / 50.
+
+    Drawn alike, the two sides would differ nowhere; drawn apart, the variances add up.
+    """
+    scores = np.tile([0.0, 1.0], (50, 1))
+    means = resampling.paired_means(scores, scores, 0, 4_000)
+    assert means.std() == pytest.approx(math.sqrt(2 * 0.25 / 2 / 50), rel=0.05)
+
+
+def test_many_answers_fit_in_little_memory() -> None:
+    scores = np.zeros((7_000, 10))
+    tracemalloc.start()
+    resampling.resampled_means(scores, 0, 60)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 60e6

@@ -114,7 +114,7 @@ def test_a_query_that_some_questions_have_is_the_mean_over_those() -> None:
     told = summary(rows)["retrieval"]
     assert list(told) == ["q", "union", "q@15", "hop_3"]
     assert told["hop_3"] == measured(0.5, 0.3) | {"n": 2}
-    assert told["q@15"] == measured(0.5, 0.15) | {"n": 2}
+    assert told["q@15"] == measured(0.333333, 0.1) | {"n": 3}, "the error counts, as it does in the union"
     assert told["q"] == measured(0.5, 0.5)
     assert told["union"] == measured(0.25, 0.25)
 
@@ -172,6 +172,10 @@ def test_the_signature_is_the_headline_with_its_recipe() -> None:
         ({"retrievers": []}, "|retriever:none|"),
         ({"retrievers": [{"kind": "a", "fingerprint": "1"}, {"kind": "b", "fingerprint": "2"}]}, "|retriever:a/1+b/2|"),
         ({"method": {"name": "x", "arguments": {"k": 2, "without": "q_in"}, "program": "p"}}, "|k:2|without:q_in|"),
+        (
+            {"method": {"name": "s", "arguments": {"samples": 9, "temperature": 0.7}, "program": "p"}},
+            "|samples:9|temperature:0.7|program:p|",
+        ),
         ({"method": {"name": "mine:M", "arguments": {}, "program": "p"}}, "|retriever:bm25/feed|program:p|"),
         (
             {
@@ -194,3 +198,12 @@ def test_the_signature_names_what_changes_results(change: dict[str, Any], said: 
 def test_gold_that_only_the_evidence_names_counts_too() -> None:
     rows = [row(1.0, "right", retrieval={"q": measured(1, 0.5)}, gold=False), row(0.0, "right", retrieval={})]
     assert summary(rows)["retrieval"] == {"q": measured(0.5, 0.25)}
+
+
+def test_an_error_counts_alike_in_the_union_and_in_the_question_alone() -> None:
+    """One of two questions ended in an error: both figures stand over the two, or the union would lose by it alone."""
+    both = {"union": measured(1, 0.5), "q@15": measured(1, 0.5), "hop_3": measured(1, 0.5)}
+    rows = [row(1.0, "right", retrieval=both), row(0.0, "not_retrieved", retrieval={}, error={"kind": "x"})]
+    told = summary(rows)["retrieval"]
+    assert told["union"]["recall"] == told["q@15"]["recall"] == 0.5
+    assert (told["q@15"]["n"], told["hop_3"]["n"]) == (2, 1)

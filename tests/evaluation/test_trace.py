@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from textwrap import dedent
+from typing import Any
 
 import dspy
 import pytest
@@ -63,8 +65,34 @@ def test_long_texts_are_shortened_to_the_width() -> None:
     prediction = dspy.Prediction(answer="x", queries={"q": "word " * 100}, branches={"q": branch})
     lines = trace_text(prediction, width=60).splitlines()
     assert max(map(len, lines)) <= 60
-    assert sum(line.endswith("…") for line in lines) == 2
+    assert sum(line.endswith("…") for line in lines) == 3
     assert "knowledge  (empty)" in lines
+
+
+def test_nothing_is_cut_without_a_width() -> None:
+    long = Passage("l", "Long", "word " * 100)
+    branch = Branch([long], [], "ids", "The first of them.\nknowledge 0: " + "no " * 99)
+    said = "It is so.\n" + "because " * 99
+    prediction = dspy.Prediction(answer="x", reasoning=said, queries={"q": "word " * 100}, branches={"q": branch})
+    told = trace_text(prediction, None)
+    assert "…" not in told
+    assert "[...]" not in told
+    assert told.count("word") == 200
+    assert "     the filter said  The first of them.\n                      knowledge 0: no no " in told
+    assert "reasoning  It is so.\n           because because" in told
+    assert told.count("because") == 99
+
+
+@pytest.mark.parametrize("shape", [lambda p: p, lambda p: p.line, lambda p: {"title": p.title, "text": p.text}])
+def test_knowledge_of_a_method_of_ones_own_is_shown(shape: Callable[[Passage], Any]) -> None:
+    told = trace_text(dspy.Prediction(answer="x", knowledge=[shape(PIER), shape(FAIR)]))
+    assert told == dedent("""\
+        knowledge  Orm Pier, Fair
+             + Orm Pier | Orm Pier is a pier in Tavenby.
+             + Fair | The fair is on the pier.
+        answer     x
+        calls      0
+        """)
 
 
 def test_pieces_that_were_kept_are_shown_under_their_passage() -> None:
@@ -116,6 +144,10 @@ def test_real_methods_trace(fresh_dspy: None) -> None:
         ("- **Knowledge 0** - yes", ["yes", ""]),
         ("* knowledge [1]: no", ["", "no"]),
         ("Knowledge 7: out of range", ["", ""]),
+        ("0 names the town: relevant.\n1 is about a hill.\nIds: 0", ["names the town: relevant.", "is about a hill."]),
+        ("0.9 in knowledge 0: Orm Pier | A pier.\n1.3 in knowledge 1: x", ["", ""]),
+        ("knowledge 1: 14 words", ["", "14 words"]),
+        ("1, 0", ["", ""]),
         ("I cannot say.", ["", ""]),
         ("", ["", ""]),
     ],

@@ -108,6 +108,24 @@ def test_n_replies_are_n_calls_with_their_sample(tmp_path: Path) -> None:
         assert [record["sample"] for record in journal.records()] == [[None, 0], [None, 1], [4, 0]]
 
 
+def test_where_one_sample_fails_the_others_are_waited_for_and_noted(tmp_path: Path) -> None:
+    failing = lm15.ContextLengthError("too long", status=400)
+    with Journal(tmp_path) as journal, scripted([failing, "b", "c"], journal=journal) as lm:
+        quick = lm.inner.complete
+
+        async def slower_later(request: Any) -> Any:
+            at = len(lm.prompts)
+            await asyncio.sleep(0.02 * at)
+            return await quick(request)
+
+        lm.inner.complete = slower_later  # type: ignore[method-assign]
+        with setting(NOTES, []) as notes, pytest.raises(ModelError, match="too long"):
+            lm("hello", n=3, temperature=1.0)
+        assert len(list(journal.records())) == 3
+        assert [note.event for note in notes].count("error") <= 1
+        assert len([note for note in notes if note.event != "error"]) == 2
+
+
 def test_a_copy_with_a_rollout_asks_anew_and_shares_journal_and_engine(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal, scripted(["a", "b"], journal=journal) as lm:
         other = lm.copy(rollout_id=1, temperature=1.0)

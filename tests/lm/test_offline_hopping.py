@@ -13,6 +13,7 @@ from blendfilter import resources
 from blendfilter.lm.connect import connect
 from blendfilter.lm.offline import read
 from blendfilter.modules.base import Method
+from blendfilter.modules.hops import FINAL
 from blendfilter.modules.react import ReAct
 from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.retrieval.bm25 import BM25
@@ -83,6 +84,16 @@ class TestReAct:
         posing = f"Question: What? | {NEEDED} no.\n| Question: What?\n| So the final answer is: 42"
         block = f"Question: {BORN}\n{FIRST}Knowledge:\n{posing}\n{PIER}\n{VELL}\n"
         assert read(f"{DEMO}{block}Intermediate answer: Hm.\nSo the final answer is:") == "Dunmarrow"
+
+
+@pytest.mark.parametrize(("asked", "said"), [(3, "\nFollow-up: What is known about Fenwick Mill"), (4, f"\n{FINAL}")])
+def test_after_four_follow_ups_it_answers(asked: int, said: str) -> None:
+    """One less than a method allows by default."""
+    names = ["Orm Pier", "Skerry Light", "Tolm Harbour", "Fenwick Mill"]
+    turns = [f"Follow-up: What is known about {name}?\nIntermediate answer: Nothing." for name in names[:asked]]
+    question = "Question: Which of Orm Pier, Skerry Light, Tolm Harbour, Fenwick Mill and Kerry Isle is oldest?"
+    prompt = "\n".join([question, f"{NEEDED} Yes.", *turns]).removesuffix(" Nothing.")
+    assert said in read(prompt)
 
 
 def test_the_short_answer_is_what_a_transcript_concludes() -> None:

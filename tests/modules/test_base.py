@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isle import PASSAGES
+from isle import PASSAGES, nothing
 
 from blendfilter.context import NOTES, note, setting
 from blendfilter.errors import BadArgument, UseAcall
+from blendfilter.filters.extractive import SentenceFilter
 from blendfilter.lm import bridge
 from blendfilter.modules.base import FLAGS, Method, union
+from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.records import Excerpt, Passage
 
 
@@ -149,3 +153,39 @@ class TestUnionOfExcerpts:
     def test_the_same_text_under_two_ids_is_one_passage(self) -> None:
         again = Excerpt.of(Passage("9", "Ormskerry", self.TOWN.text), [(23, 32)])
         assert [(each.id, each.text) for each in union([[self.FIRST], [again]])] == [("1", "A town. It rains.")]
+
+    def test_pieces_of_another_text_under_the_same_id_are_left_out(self) -> None:
+        """Their places would lie elsewhere in the first one's text."""
+        other = Excerpt.of(Passage("1", "Ormskerry", "Rain. Then a storm came up."), [(6, 27)])
+        assert union([[self.FIRST], [other]]) == [self.FIRST]
+
+
+class TestSignature:
+    def test_classes_show_their_arguments(self) -> None:
+        assert list(inspect.signature(BlendFilter).parameters)[:4] == ["retriever", "k", "task", "without"]
+        assert str(inspect.signature(SentenceFilter)).startswith("(n: 'int' = 3, *, by: ")
+
+        class Mine(BlendFilter):
+            pass
+
+        class Other(BlendFilter):
+            def __init__(self, index: Any, *, mine: int = 3) -> None:
+                super().__init__(index)
+
+        assert inspect.signature(Mine) == inspect.signature(BlendFilter)
+        assert list(inspect.signature(Other).parameters) == ["index", "mine"]
+
+    def test_dspy_does_not_mind(self, tmp_path: Path) -> None:
+        method = BlendFilter(nothing)
+        assert [str(each) for each in inspect.signature(method).parameters.values()] == ["*args", "**kwargs"]
+        names = [name for name, _ in method.named_parameters()]
+        assert names
+        assert not any("signature__" in name for name in names)
+        copied = method.deepcopy()
+        assert [name for name, _ in copied.named_parameters()] == names
+        assert [name for name, _ in method.reset_copy().named_parameters()] == names
+        method.select.check.demos = [dspy.Example(question="a", knowledge=["b"], relevance="c")]
+        method.save(tmp_path / "program.json")
+        copied.load(tmp_path / "program.json")
+        assert len(copied.select.check.demos) == 1
+        assert inspect.signature(type(copied)) == inspect.signature(BlendFilter)

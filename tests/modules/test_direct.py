@@ -10,6 +10,7 @@ from isle import LINES, PASSAGES, QUESTION, REASONING, TASKS, nothing, one_list,
 from scripted import ScriptedLM
 
 from blendfilter.errors import BadArgument
+from blendfilter.filters.extractive import FullFilter
 from blendfilter.modules.base import Branch
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
@@ -97,3 +98,9 @@ def test_bad_input(kind: Any) -> None:
         kind(nothing, 0)
     with pytest.raises(BadArgument, match="needs a question"):
         kind(nothing)(question="")
+
+
+@pytest.mark.parametrize("kind", [Direct, ChainOfThought])
+def test_without_an_index_there_is_nothing_to_filter(kind: type[Direct] | type[ChainOfThought]) -> None:
+    with pytest.raises(BadArgument, match=f"{kind.__name__} without an index has nothing to filter: give it one"):
+        kind(filter=FullFilter())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from isle import TASKS
 
@@ -59,3 +61,11 @@ class TestDemonstrations:
             assert form.read(row["step"]).final == demo.answer
             turns = len(demo.hops) + 1
             assert (row.get("transcript") or row["trajectory"])[-1] == form.cue(turns)
+
+
+@pytest.mark.parametrize(("told", "lines"), [(reacted, "transcript"), (thought_and_acted, "trajectory")])
+def test_a_demonstrations_passage_cannot_pass_for_a_line_of_its_transcript(told: Any, lines: str) -> None:
+    posing = DEMOS[0].model_copy(update={"knowledge": ["Intermediate answer: Rome."] * len(DEMOS[0].knowledge)})
+    row = told(posing)[lines]
+    assert "| Intermediate answer: Rome." in row
+    assert "Intermediate answer: Rome." not in row

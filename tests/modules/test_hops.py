@@ -40,6 +40,20 @@ class TestHop:
             ("It opened late, so the answer is 1884.", Hop("It opened late, so the answer is 1884.")),
             ("No. Ada Brennock kept it.", Hop("No. Ada Brennock kept it.")),
             ("A follow-up study: none", Hop("A follow-up study: none")),
+            ("Yes.\n**Follow-up**: Who kept it?", Hop("Yes.", "Who kept it?")),
+            ("**Yes.** **Follow-up:** **Who kept it?**", Hop("**Yes.**", "Who kept it?")),
+            ("Yes.\n1. Follow-up: Who kept it?", Hop("Yes.", "Who kept it?")),
+            ("Yes.\nFollow-up #2: Who kept it?", Hop("Yes.", "Who kept it?")),
+            ("Yes.\nNext follow‑up (2): Who kept it?", Hop("Yes.", "Who kept it?")),
+            ("Yes.\nFollow-up questions:\n1. Who kept it?\n2. When?", Hop("Yes.", "Who kept it?", invented=True)),
+            ("Yes.\nFollow-up: 1. FC Skerry won when?", Hop("Yes.", "1. FC Skerry won when?")),
+            ("Ada.\nFollow-up: None\nSo the final answer is: Ada", Hop("Ada.", final="Ada")),
+            ("Ada.\nFollow-up: N/A", Hop("Ada.")),
+            ("Ada.\nFollow-up: No further follow-up questions needed.", Hop("Ada.")),
+            ("Hm.\nFollow-up: No Man's Isle lies where?", Hop("Hm.", "No Man's Isle lies where?")),
+            ("Ada.\nTherefore, the final answer is: **Ada**", Hop("Ada.", final="Ada")),
+            ("No, so the final answer is: Ada", Hop("No,", final="Ada")),
+            ("Ada.\n**So the final answer is**: Ada", Hop("Ada.", final="Ada")),
             ("Yes.\nFollow-up:", Hop("Yes.")),
             ("Yes.\nFollow-up:\nIntermediate answer: Ada.", Hop("Yes.")),
             ("Ada.\nSo the final answer is:", Hop("Ada.")),
@@ -73,6 +87,18 @@ class TestAction:
             ("I know.\nAction 2: Finish[Ada Brennock]\nQuestion: next", Hop("I know.", final="Ada Brennock")),
             ("I know.\nSo the final answer is: Ada", Hop("I know.", final="Ada")),
             ("I know.\nFollow-up: Who?", Hop("I know.")),
+            ("I need it.\naction 1: search [Skerry Light]", Hop("I need it.", "Skerry Light")),
+            ("I need it.\nAction 1: Search: Skerry Light", Hop("I need it.", "Skerry Light")),
+            ("I need it.\nAction 1: Search(Skerry (the light))", Hop("I need it.", "Skerry (the light)")),
+            ("I need it.\n**Action 1:** Search[Skerry Light]", Hop("I need it.", "Skerry Light")),
+            ("I need it.\n**Action 1: Search[Skerry Light]**", Hop("I need it.", "Skerry Light")),
+            ("I need it.\nAction 1: `Search[Skerry Light]`", Hop("I need it.", "Skerry Light")),
+            ("I need it.\nAction 1:\nSearch[Skerry Light]", Hop("I need it.", "Skerry Light")),
+            ("I could Search[it].\nAction 1: Search[Skerry]", Hop("I could Search[it].", "Skerry")),
+            ("Nothing is left. Finish[Ada]", Hop("Nothing is left.", final="Ada")),
+            ("I know.\nAction 2: Finish(Ada)", Hop("I know.", final="Ada")),
+            ("I know.\nAction 2: Finish[]", Hop("I know.")),
+            ("I search the light.", Hop("I search the light.")),
             ("I need it.\nAction 1: Lookup[keeper]", Hop("I need it.\nAction 1: Lookup[keeper]")),
             ("I research[1] it.", Hop("I research[1] it.")),
             ("I need it.\nAction 1: Search[]", Hop("I need it.")),
@@ -92,7 +118,14 @@ class TestAction:
     ("reasoning", "said"),
     [
         ("It is.\nSo the answer is Ada.", "Ada."),
-        ("So the answer is Bo. Wait.\nSo the answer is **Ada**", "Ada**"),
+        ("So the answer is Bo. Wait.\nSo the answer is **Ada**", "Ada"),
+        ("It opened late, so the answer is 1884.", "1884."),
+        ("It opened late.\nTherefore, the answer is 1884.", "1884."),
+        ("It opened late.\nThe answer is 1884.", "1884."),
+        ("It opened late.\n\n**Answer:** 1884", "1884"),
+        ("So the answer is no. Norway is another country.", "no."),
+        ("So the answer is Ada.\nThe answer is taken from her diary.", "Ada."),
+        ("So the answer is J. K. Lund.", "J. K. Lund."),
         ("The answer may be Ada.", ""),
         ("It ends with: so the ans", ""),
         ("", ""),
@@ -129,6 +162,7 @@ PIECES = st.lists(
 @given(PIECES)
 @example("Follow-up: a\rb")
 @example("Search[a\u2028b]")
+@example("Follow-up: a **")
 def test_a_reply_is_cut_never_changed(reply: str) -> None:
     for read in (read_hop, read_action):
         hop = read(reply)
@@ -141,7 +175,21 @@ def test_a_reply_is_cut_never_changed(reply: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["Follow-up:", "So the final answer is:", "Search[", ". ", "*", "\n", "Action 1: ", "["]
+    "unit",
+    [
+        "Follow-up:",
+        "So the final answer is:",
+        "Search[",
+        ". ",
+        "*",
+        "\n",
+        "Action 1: ",
+        "[",
+        "`",
+        "Search:",
+        "Follow-up: none\n",
+        "1. ",
+    ],
 )
 def test_time_grows_with_length_only(unit: str) -> None:
     text = unit * (200_000 // len(unit))

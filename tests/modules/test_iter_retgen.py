@@ -121,6 +121,11 @@ class TestFilter:
         assert [shown(prompt) for prompt in lm.asked("answer")] == [[LINES[0]], [LINES[1]]]
         assert said.knowledge == [PASSAGES[1]]
 
+    def test_the_events_of_every_round_are_counted(self) -> None:
+        with dspy.context(lm=ScriptedLM(replies(ids="?", ids_again="?"))):
+            said = IterRetGen(three_lists(), filter=KnowledgeFilter())(question=QUESTION)
+        assert said.flags["unparseable_ids"] == 2
+
     def test_the_knowledge_filter_works_in_it(self) -> None:
         with dspy.context(lm=ScriptedLM(replies())):
             said = IterRetGen(three_lists(), filter=KnowledgeFilter())(question=QUESTION)

@@ -122,3 +122,9 @@ def test_name_and_arguments() -> None:
     method = SelfConsistency(nothing, 15, samples=9)
     assert method.method_name == "self-consistency"
     assert method.arguments() == {"k": 15, "samples": 9, "temperature": 0.7}
+
+
+def test_a_model_that_draws_alike_is_refused() -> None:
+    lm = ScriptedLM([], top_p=0.0)
+    with dspy.context(lm=lm), pytest.raises(BadArgument, match="top_p 0 makes all samples alike"):
+        SelfConsistency(nothing)(question=QUESTION)

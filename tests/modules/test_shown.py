@@ -75,6 +75,16 @@ def test_what_was_retrieved_and_answered_is_text() -> None:
     assert "document.title" in shown.text
 
 
+@pytest.mark.parametrize(
+    "text", ["\u5b57" * 400, "https://example.org/" + "a" * 400, "\U0001f600 " + "b" * 400, "word " * 99]
+)
+def test_a_text_without_spaces_is_cut_not_left_out(text: str) -> None:
+    shown = Tags(Answered(answer=text)._repr_html_()).text
+    said = shown.partition(" …")[0]
+    assert text.startswith(said)
+    assert 100 < len(said) <= 160
+
+
 def test_a_prediction_with_little_in_it() -> None:
     assert "no idea" in Answered(answer="no idea")._repr_html_()
     assert "None" in Answered()._repr_html_()

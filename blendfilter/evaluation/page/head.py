@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from blendfilter.evaluation.comparison import Comparison
+from blendfilter.evaluation.comparison import CORRECT, Comparison
 from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.ledger import Entry
 from blendfilter.evaluation.losses import LOSSES
@@ -35,7 +35,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Side:
-    """One run beside the others: its score, what it is from the first, what a question costs."""
+    """One run beside the others: its score, what it is from the first, what a question costs.
+
+    `p` tests the difference: exact McNemar where the metric is right or wrong, as in every other table of this package.
+    """
 
     label: str
     method: str
@@ -46,6 +49,7 @@ class Side:
     difference: str = ""
     won_lost: str = ""
     p: str = ""
+    p_holm: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,9 @@ def _side(label: str, known: Known, compared: Comparison) -> Side:
     name, score = next(iter(metrics["metrics"].items()))
     rows = {row.measure: row for row in compared.rows if row.run == label}
     total, n = metrics["ledger"]["total"], len(known.rows)
-    row, correct = rows.get(name), rows.get("correct")
+    row, correct = rows.get(name), rows.get(CORRECT, rows.get(name))
+    tested = correct if row is not None and correct is not None and correct.difference == row.difference else row
+    several = len({each.run for each in compared.rows}) > 2
     settings = known.run.settings
     return Side(
         label=label,
@@ -151,7 +157,8 @@ def _side(label: str, known: Known, compared: Comparison) -> Side:
         tokens=f"{(total['tokens_in'] + total['tokens_out']) / n:,.0f}",
         difference=_difference(row) if row is not None and row.difference is not None else "",
         won_lost=f"{correct.won} / {correct.lost}" if correct is not None and correct.won is not None else "",
-        p=chance(row.p) if row is not None and row.p is not None else "",
+        p=chance(tested.p) if tested is not None and tested.p is not None else "",
+        p_holm=chance(tested.p_holm) if several and tested is not None and tested.p_holm is not None else "",
     )
 
 

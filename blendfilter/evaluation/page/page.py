@@ -22,6 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from blendfilter.errors import BadArgument
 from blendfilter.evaluation.files import REPORT, write_text
 from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.page.head import Head, head_of
@@ -50,10 +51,14 @@ def write_report(run: Run, others: Sequence[Run] = (), path: Path | None = None)
     """Write the report of `run` (default: into its folder) and return the path to open.
 
     Raises:
-        RunMismatch, MissingFile: runs that cannot stand beside it (`compare` says why).
+        RunMismatch, MissingFile: runs that cannot stand beside it (`compare` says why). BadArgument: a path that is no
+        page's.
     """
     known, beside = Known(run), [Known(other) for other in others]
     path = path or run.folder / REPORT
+    if path.suffix != ".html":
+        raise BadArgument(f"'{path}' is no page's name: end it in .html (a long run gets a folder of the name without)")
+    path.parent.mkdir(parents=True, exist_ok=True)
     head = head_of(known, beside)
     metrics = list(known.run.settings["metrics"])
     entries = listing(known.rows, [{key_of(row): row for row in other.rows} for other in beside], metrics)

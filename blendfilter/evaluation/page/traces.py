@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from blendfilter.evaluation.page.checks import Asked, judged
 from blendfilter.evaluation.page.passages import Passages
 from blendfilter.evaluation.page.pieces import Pieces
 from blendfilter.journal import Journal
 from blendfilter.modules.shown import query_words
+from blendfilter.records import Passage
 from blendfilter.text import folded
 
 KEPT, GOLD = 1, 2
@@ -27,6 +29,7 @@ class Traces:
         self._pieces = Pieces()
         self._passages: list[list[Any]] = []
         self._titles: list[str] = []
+        self._lines: list[str] = []
         self._places: dict[str, int] = {}
         self._traces: list[dict[str, Any]] = []
 
@@ -35,6 +38,11 @@ class Traces:
         gold = {folded(title) for title in row.get("gold_titles") or []}
         branches, queries = row.get("branches") or {}, row.get("queries") or {}
         shown = [self._branch(name, queries.get(name), branches.get(name), gold) for name in {**queries, **branches}]
+        records = [(stage, self._journal.read(key)) for stage, key in row["calls"]]
+        brought = {each["name"]: [self._lines[place] for place, *_ in each["passages"]] for each in shown}
+        said = judged([Asked.of(*call) for call in records], brought)
+        for each in shown:
+            each["reasons"] = said.reasons.get(each["name"], [])
         found: dict[str, str] = {}
         for query in queries.values():
             found = self._stored.of(query) | found
@@ -45,7 +53,7 @@ class Traces:
                 "branches": shown,
                 "knowledge": knowledge,
                 "gold": self._gold(row.get("gold_titles") or [], shown, knowledge),
-                "calls": [self._call(stage, key) for stage, key in row["calls"]],
+                "calls": [self._call(*call, names) for call, names in zip(records, said.queries, strict=True)],
                 "retrieval": row.get("retrieval") or {},
                 "flags": {name: count for name, count in (row.get("flags") or {}).items() if count},
                 "error": row["error"],
@@ -85,6 +93,7 @@ class Traces:
             title = self._pieces.one(record["title"] if record is not None else name)
             self._passages.append([name, title, text])
             self._titles.append(folded(record["title"]) if record is not None else "")
+            self._lines.append(Passage(name, record["title"], record["text"]).line if record is not None else name)
         return self._places[key]
 
     def _gold(
@@ -99,14 +108,14 @@ class Traces:
             told.append([title, "kept" if folded(title) in kept else "dropped" if by else "missing", by])
         return told
 
-    def _call(self, stage: str, key: str) -> dict[str, Any]:
-        record = self._journal.read(key)
+    def _call(self, stage: str, record: Mapping[str, Any] | None, queries: Sequence[str]) -> dict[str, Any]:
         if record is None:
             return {"stage": stage, "gone": True}
         prompt = record.get("prompt") or ""
         turns = [["", prompt]] if isinstance(prompt, str) else prompt
         told = {
             "stage": stage,
+            "of": queries,
             "prompt": [[role, self._pieces.of(text)] for role, text in turns],
             "reply": self._pieces.of(record.get("reply") or ""),
             "reasoning": self._pieces.of(record.get("reasoning") or ""),

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Literal
 
-from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.errors import BadArgument, MissingExtra, UnknownName
 from blendfilter.evaluation.reproducing import doing, drawing, papers, plan, printing, results, runs, sources
 from blendfilter.evaluation.runner import CONCURRENCY
+from blendfilter.journal import digest
 from blendfilter.lm.connect import connect
 from blendfilter.lm.model import ConnectedLM
 
@@ -61,8 +63,9 @@ def reproduce(asked: Asked, *, show: doing.Say, say: doing.Say) -> int:
     _check(asked)
     lm = model(table, asked)
     found = sources.gather(
-        table, data=asked.data, index=asked.index, corpus=asked.corpus, tasks=asked.tasks, limit=asked.limit
-    )
+        table, data=asked.data, index=asked.index, corpus=asked.corpus, tasks=asked.tasks, methods=asked.methods,
+        limit=asked.limit,
+    )  # fmt: skip
     wanted = runs.wanted(table, found, lm, asked.runs, methods=asked.methods, repeats=asked.repeats)
     if asked.plan:
         planned = plan.plan(wanted, repeats=asked.repeats).text().rstrip("\n")
@@ -70,13 +73,22 @@ def reproduce(asked: Asked, *, show: doing.Say, say: doing.Say) -> int:
         return 0
     done = doing.do(wanted, concurrency=asked.concurrency, repeats=asked.repeats, say=say)
     result = results.result(table, wanted, done, notes=found.notes)
-    folder = asked.runs / table.name
+    folder = asked.runs / _folder(table, wanted, lm)
     written = printing.write(result, folder)
+    show(printing.text(result, get_terminal_size((100, 24)).columns).rstrip("\n"))
     if asked.plots:
-        written += drawing.draw(result, wanted, done, folder)
-    show(printing.text(result).rstrip("\n"))
+        try:
+            written += drawing.draw(result, wanted, done, folder)
+        except MissingExtra as error:  # the table is what was asked for, and it is there
+            say(f"no plots: {error}")
     show("\n" + "\n".join(str(path) for path in written))
     return 1 if result.errors else 0
+
+
+def _folder(table: papers.Table, wanted: Sequence[runs.Wanted], lm: ConnectedLM) -> str:
+    """Where the table lies: tables of another model, other questions, rows or repeats lie elsewhere."""
+    n, name = max(len(each.questions) for each in wanted), runs.worded(lm.name.rpartition("/")[2])
+    return f"{table.name}-{name}-{n}-{digest(sorted({each.folder.name for each in wanted}))[:8]}"
 
 
 def model(table: papers.Table, asked: Asked) -> ConnectedLM:
@@ -100,6 +112,9 @@ def _check(asked: Asked) -> None:
     for name in ("concurrency", "repeats", "limit"):
         if (value := getattr(asked, name)) is not None and value < 1:
             raise BadArgument(f"--{name} is {value}: it must be 1 or more")
+    for name in ("tasks", "methods"):
+        if (named := getattr(asked, name)) is not None and not named:
+            raise BadArgument(f"--{name} names none: name some with commas between, or leave it out for all")
     if asked.runs.exists() and not asked.runs.is_dir():
         raise BadArgument(f"{asked.runs} is a file: --runs names a folder")
     if asked.lm == "offline" and asked.api_base is not None:

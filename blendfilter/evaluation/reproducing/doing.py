@@ -69,4 +69,6 @@ def reusable(folder: Path, task: str, lm: str) -> list[Path]:
 
 
 def _asked_of(folder: Path) -> str:
-    return str(read_json(folder / RUN, "settings")["settings"]["lm"]["name"])
+    """The model's name; empty in a record that holds none: such a folder is nobody's earlier run."""
+    lm = read_json(folder / RUN, "settings")["settings"].get("lm")
+    return str(lm.get("name", "")) if isinstance(lm, dict) else ""

@@ -108,12 +108,13 @@ def _sweep(panels: Sequence[Axes], lines: Sequence[Line], measures: Sequence[str
     for axes, measure in zip(panels, measures, strict=True):
         for number, label in enumerate(dict.fromkeys(line.label for line in lines)):
             here = [line for line in lines if (line.label, line.measure) == (label, measure)]
-            xs, colour = [int(line.point.removeprefix("K=")) for line in here], canvas.SERIES[number]
+            xs = [int(line.point.removeprefix("K=")) for line in here]
+            colour = canvas.SERIES[number % len(canvas.SERIES)]
             low, high = [100 * line.low for line in here], [100 * line.high for line in here]
             axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
             axes.plot(
-                xs, [100 * line.value for line in here], label=label, color=colour, marker=canvas.MARKERS[number],
-                markersize=4, linewidth=1.3,
+                xs, [100 * line.value for line in here], label=label, color=colour,
+                marker=canvas.MARKERS[number % len(canvas.MARKERS)], markersize=4, linewidth=1.3,
             )  # fmt: skip
         axes.set(xlabel="K, passages a query", title=_WORDS[measure])
         axes.set_xticks(xs)

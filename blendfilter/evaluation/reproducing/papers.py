@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blendfilter.errors import BadData, UnknownName
 from blendfilter.filters.named import FILTERS
+from blendfilter.filters.own import parameters_of
 from blendfilter.modules.methods import METHODS
 from blendfilter.tasks import TASKS
 
@@ -24,6 +25,9 @@ ROLES: tuple[Role, ...] = ("colbert", "bm25")
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Words = Annotated[str, Field(min_length=1)]
+
+
+_FILTERS_OWN = ("filter_n", "filter_by")
 
 
 class _Strict(BaseModel):
@@ -115,6 +119,16 @@ class Table(_Strict):
     sweep: tuple[Annotated[int, Field(ge=1)], ...] = ()
     samples: tuple[Sampling, ...] = ()
 
+    def of(self, methods: Iterable[str] | None) -> list[Row]:
+        """The rows of some methods; of all where none are named. Raises: UnknownName."""
+        if methods is None:
+            return list(self.rows)
+        known, asked = list(dict.fromkeys(row.method for row in self.rows)), list(methods)
+        for name in asked:
+            if name not in known:
+                raise UnknownName.of("method", name, known, f"in {self.name}")
+        return [row for row in self.rows if row.method in asked]
+
     def role(self, row: Row) -> Role:
         """The retriever of a row."""
         return row.retriever or self.retriever
@@ -145,7 +159,10 @@ def read(folder: Path, name: str) -> Table:
 def table_of(path: Path) -> Table:
     """The table in a file. Raises as `read` does."""
     try:
-        table = Table.model_validate({"name": path.stem, **tomllib.loads(path.read_text(encoding="utf-8"))})
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        if "name" in said:
+            raise BadData(f"{path.name}: unknown key 'name': take it out, a table is called as its file is")
+        table = Table.model_validate({"name": path.stem, **said})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadData(f"{path.name}: not TOML ({error})") from None
     except ValidationError as error:
@@ -176,6 +193,7 @@ def _problems(table: Table) -> Iterator[Exception]:
         filters = [each.filter for each in (row.arguments, *row.on.values()) if each.filter is not None]
         yield from _unknown("filter", filters, FILTERS, where)
         yield from _unknown("task", [*row.on, *row.published], table.tasks, f"{where}, row '{row.label}'")
+        yield from _unfit(table, row)
         yield from _misprinted(table, row)
     pairs = [(row.group, row.label) for row in table.rows]
     for pair in pairs:
@@ -188,6 +206,18 @@ def _problems(table: Table) -> Iterator[Exception]:
 def _unknown(kind: str, used: Iterable[str], known: Iterable[str], where: str) -> Iterator[Exception]:
     there = set(known)
     return (UnknownName.of(kind, name, there, where) for name in used if name not in there)
+
+
+def _unfit(table: Table, row: Row) -> Iterator[Exception]:
+    """Arguments that the row's method does not take, and a filter's settings where no filter is named."""
+    taken = {*parameters_of(METHODS[row.method].make), *_FILTERS_OWN}
+    for settings in (row.settings(task) for task in table.tasks):
+        wrong = next((name for name in settings if name not in taken), None)
+        if wrong is not None:
+            yield BadData(f"{table.name}.toml: row '{row.label}': {row.method} takes no {wrong}: take it out")
+        lost = next((name for name in _FILTERS_OWN if name in settings and "filter" not in settings), None)
+        if lost is not None:
+            yield BadData(f"{table.name}.toml: row '{row.label}' has {lost} and no filter: name the filter too")
 
 
 def _misprinted(table: Table, row: Row) -> Iterator[Exception]:

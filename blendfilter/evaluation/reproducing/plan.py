@@ -35,7 +35,10 @@ _FILTER_CALLS = {"knowledge": 2, "one-call": 1}
 
 @dataclass(frozen=True)
 class Planned:
-    """One run's cost: `calls` are all that it uses; what is `new` has to be paid for."""
+    """One run's cost: `calls` are all that it uses; what is `new` has to be paid for.
+
+    `errors`: answers of a finished run that the same command asks for again.
+    """
 
     run: str
     label: str
@@ -47,6 +50,12 @@ class Planned:
     new_tokens_in: int
     new_tokens_out: int
     finished: bool
+    errors: int = 0
+
+    @property
+    def state(self) -> str:
+        """How far the run is, in a word or two."""
+        return "finished" * self.finished + f", {self.errors} failed" * bool(self.errors)
 
 
 @dataclass(frozen=True)
@@ -63,10 +72,7 @@ class Plan:
     def text(self) -> str:
         """The plan as aligned text, with how to read it below."""
         header = ["run", "calls a question", "calls", "new calls", "new tokens in", "out", ""]
-        body = [
-            [f"{each.task}: {each.label}", each.design, *_counts(each), "finished" * each.finished]
-            for each in self.runs
-        ]
+        body = [[f"{each.task}: {each.label}", each.design, *_counts(each), each.state] for each in self.runs]
         total = ["total", "", *(f"{self.total(name):,}" for name in _COUNTED), ""]
         first, *others = (max(map(len, column)) for column in zip(header, *body, total, strict=True))
         lines = [
@@ -124,15 +130,16 @@ def _planned(each: Wanted, run: Run, seen: set[str], repeats: int) -> Planned:
         new = [journal.read(key) or {} for key in sorted(used - seen)]
     seen |= used
     n, asked = len(each.questions), len(run.rows)
-    done = finished(each.folder) is not None
+    there = finished(each.folder)
+    missing = n * repeats if there is None else there.errors
 
-    def scaled(count: float) -> int:
-        return round(count * n * repeats / asked)
+    def scaled(count: float, answers: int = n * repeats) -> int:
+        return round(count * answers / asked)
 
-    paid = [0, 0, 0] if done else [scaled(value) for value in (len(new), *_tokens(new))]
+    paid = [scaled(value, missing) for value in (len(new), *_tokens(new))]
     return Planned(
         each.folder.name, _label(each), each.task, n, by_design(each), scaled(len(used)),
-        paid[0], paid[1], paid[2], done,
+        paid[0], paid[1], paid[2], there is not None, 0 if there is None else there.errors,
     )  # fmt: skip
 
 

@@ -6,10 +6,12 @@ percent, differences points; the JSON keeps fractions of 1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
+from textwrap import fill, wrap
 from typing import Any
 
 from blendfilter.evaluation.comparison import NO_P_VALUE
@@ -17,19 +19,73 @@ from blendfilter.evaluation.files import write_json
 from blendfilter.evaluation.reproducing.results import Line, Result
 
 Cells = list[str]
+_LABEL, _ENDLESS = 22, 10_000
+_GIVEN_UP = ("vs published", "tokens", "p", "calls", "published", "Holm")
+"""What is left out where there is no room, in this order."""
 _TASKS = {"hotpotqa": "HotPotQA", "twowiki": "2WikiMultihopQA", "strategyqa": "StrategyQA"}
 _MEASURES = {"em": "EM", "f1": "F1", "s_precision": "S-precision"}
 
 
-def text(result: Result) -> str:
-    """The table as aligned text."""
-    parts = [title(result)]
+def text(result: Result, width: int | None = None) -> str:
+    """The table as aligned text; of `width` columns where there are no more: no cell is ever cut or folded."""
+    parts, left = [title(result)], dict[str, None]()
     for task, (header, body) in _by_task(result):
-        first, *others = (max(map(len, column)) for column in zip(header, *body, strict=True))
-        lines = ["  ".join([name.ljust(first), *map(str.rjust, cells, others)]).rstrip() for name, *cells in body]
-        head = "  ".join([header[0].ljust(first), *map(str.rjust, header[1:], others)])
-        parts.append("\n".join([task, "", head, "-" * len(head), *lines]))
-    return "\n\n".join([*parts, "\n".join(notes(result))]) + "\n"
+        shown, lines = _aligned(header, body, width)
+        left |= dict.fromkeys(name for name in header if name not in shown)
+        parts.append("\n".join([task, "", *lines]))
+    missing = [f"left out for want of room: {', '.join(left)}; table.md has all"] * bool(left)
+    folded = [fill(note, width or _ENDLESS, subsequent_indent="  ") for note in [*missing, *notes(result)]]
+    return "\n\n".join([*parts, "\n".join(folded)]) + "\n"
+
+
+def _aligned(header: Cells, body: list[Cells], width: int | None) -> tuple[Cells, list[str]]:
+    """The columns for which there is room, and their lines; those go first that the others tell, or the files."""
+    table, given_up = [header, *body], iter(_GIVEN_UP)
+    if width is not None and _width(table) > width:
+        table = [header, *_folded(body)]
+    while width is not None and _width(table) > width and (name := next(given_up, None)) is not None:
+        table = [[cell for cell, of in zip(line, table[0], strict=True) if of != name] for line in table]
+    header, *body = table
+    heads = [list(each) for each in zip(*map(_two_lines, header), strict=True)]
+    first, *others = _widths([*heads, *body])
+    lines = [
+        "  ".join([name.ljust(first), *map(str.rjust, cells, others)]).rstrip() for name, *cells in [*heads, *body]
+    ]
+    return header, [*lines[:2], "-" * max(map(len, lines)), *lines[2:]]
+
+
+def _folded(body: list[Cells]) -> Iterator[Cells]:
+    """`body` with long labels over several lines: those of the same row's other measures, then lines of their own."""
+    more: list[str] = []
+    width = 0
+    for label, *cells in body:
+        shown = label
+        if label:
+            yield from ([each, *[""] * width] for each in more)
+            indent, width = " " * (len(label) - len(label.lstrip())), len(cells)
+            folded = wrap(label.strip(), _LABEL, initial_indent=indent, subsequent_indent=indent + "  ")
+            shown, *more = folded if any(cells) else [label]
+        elif more:
+            shown = more.pop(0)
+        yield [shown, *cells]
+    yield from ([each, *[""] * width] for each in more)
+
+
+def _two_lines(name: str) -> tuple[str, str]:
+    """A column's name over two lines, where it holds something against something else."""
+    return ("vs", name.removeprefix("vs ")) if name.startswith("vs ") else ("", name)
+
+
+def _widths(table: Sequence[Cells]) -> list[int]:
+    """The columns' widths; a heading, which stands alone in its line, takes no part."""
+    header, *body = table
+    return [max(map(len, column)) for column in zip(header, *(line for line in body if any(line[1:])), strict=True)]
+
+
+def _width(table: list[Cells]) -> int:
+    header, *body = table
+    widths = _widths([[_two_lines(name)[1] for name in header], *body])
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def markdown(result: Result) -> str:
@@ -72,14 +128,20 @@ def notes(result: Result) -> list[str]:
 
 def _notes(result: Result) -> Iterator[str]:
     table, spent = result.table, result.spent
-    yield "percent; ±: half of the 95 % interval; diff: measured - published, in points"
-    yield "calls, tokens: a question's, those that another run had made already included"
+    yield "percent; ±: half of the 95 % interval"
+    if any(line.published is not None for line in result.lines):
+        own = 196 * math.sqrt(0.25 / table.n)  # a half right is the widest; a mean of shares varies no more
+        yield "vs published: measured - published, in points; no test belongs to it"
+        yield f"published: of {table.n} questions, so uncertain too (up to ± {own:.1f} points); the difference by both"
+    what = "a question's" if result.repeats == 1 else "one answer's"
+    yield f"calls, tokens: {what}, those that another run had made already included"
     if result.offline:
         yield NO_P_VALUE
     elif any(line.p is not None for line in result.lines):
         one = "exact McNemar for EM and accuracy, the paired bootstrap for F1"
         what = one if result.repeats == 1 else f"the paired bootstrap, over {result.repeats} answers a question"
-        yield f"p: against {table.against} over the same questions ({what}); Holm: corrected for all of this table"
+        yield f"vs {table.against}: measured - {table.against}'s measured, in points, with its paired 95 % interval"
+        yield f"p: of that difference, over the same questions ({what}); Holm: corrected for all of this table"
     yield f"{spent.used} calls used by {spent.runs} runs, {spent.different} different ones: reuse saves {spent.saved}"
     if result.errors:
         yield f"{result.errors} questions ended in an error and count as 0; the same command asks them again"
@@ -103,8 +165,8 @@ def _cells(result: Result, lines: Sequence[Line]) -> tuple[Cells, list[Cells]]:
     points, tested = any(line.point for line in lines), any(line.p is not None for line in lines)
     compared, failed = any(line.published is not None for line in lines), any(line.errors for line in lines)
     header = [
-        "", *["at"] * points, "measure", *["published"] * compared, "measured", *["diff"] * compared,
-        *["p", "Holm"] * tested, "calls", "tokens", *["errors"] * failed,
+        "", *["at"] * points, "measure", *["published"] * compared, "measured", *["vs published"] * compared,
+        *[f"vs {result.table.against}", "p", "Holm"] * tested, "calls", "tokens", *["errors"] * failed,
     ]  # fmt: skip
     body: list[Cells] = []
     for name, group in groupby(lines, key=lambda line: line.group):
@@ -119,8 +181,9 @@ def _cells(result: Result, lines: Sequence[Line]) -> tuple[Cells, list[Cells]]:
                 *[line.point if new else ""] * points,
                 _MEASURES.get(line.measure, line.measure),
                 *[_percent(line.published)] * compared,
-                f"{_percent(line.value)} ± {_percent((line.high - line.low) / 2)}",
+                _with_half(line.value, line.low, line.high),
                 *[_percent(line.difference, "+z")] * compared,
+                *([_with_half(line.gain, line.gain_low, line.gain_high, "+z")] if tested else []),
                 *([_chance(line.p), _chance(line.p_holm)] if tested else []),
                 *([f"{line.calls:.2f}", f"{line.tokens:,.0f}"] if new else ["", ""]),
                 *[str(line.errors) if new else ""] * failed,
@@ -130,7 +193,15 @@ def _cells(result: Result, lines: Sequence[Line]) -> tuple[Cells, list[Cells]]:
 
 
 def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("  ", "&ensp;") for cell in cells) + " |"
+    """A line of Markdown, in which no figure is parted from its interval."""
+    told = (cell.replace("|", "\\|").replace("  ", "&ensp;").replace(" ± ", "\u00a0±\u00a0") for cell in cells)
+    return "| " + " | ".join(told) + " |"
+
+
+def _with_half(value: float | None, low: float | None, high: float | None, sign: str = "") -> str:
+    if value is None or low is None or high is None:
+        return ""
+    return f"{_percent(value, sign)} ± {_percent((high - low) / 2)}"
 
 
 def _percent(value: float | None, sign: str = "") -> str:

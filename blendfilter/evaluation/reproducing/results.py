@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from blendfilter.evaluation.comparison import CORRECT
+from blendfilter.evaluation.comparison import Row as Compared
 from blendfilter.evaluation.repeats import repeats_in
 from blendfilter.evaluation.reproducing.papers import Row, Table
 from blendfilter.evaluation.reproducing.runs import Wanted
@@ -28,7 +28,8 @@ ONE, BEST = "one answer", "best of {}"
 class Line:
     """One measure of one row on one task, in fractions of 1; `point` is a figure's K, or which answers count.
 
-    `calls` and `tokens` are a question's, `difference` is measured - published.
+    `calls` and `tokens` are a question's, `difference` is measured - published. `gain` is measured - the reference's
+    measured, with the ends of its paired interval; `p` tests that one.
     """
 
     task: str
@@ -47,6 +48,9 @@ class Line:
     point: str = ""
     published: float | None = None
     difference: float | None = None
+    gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
     p: float | None = None
     p_holm: float | None = None
 
@@ -160,25 +164,25 @@ def a_question(run: Run) -> tuple[float, float]:
 def _tested(
     table: Table, wanted: Sequence[Wanted], done: Mapping[Path, Run], lines: Sequence[Line], seed: int
 ) -> list[Line]:
-    """`lines` with the p of each against the reference row's run, where both were run."""
+    """`lines` with what each is from the reference row's run and the p of that, where both were run."""
     runs = {_place(one): done[one.folder] for one in wanted}
     rows: dict[tuple[str, str], Row] = {(row.group, row.label): row for row in table.rows}
-    found: dict[tuple[str, str], dict[str, float | None]] = {}
+    found: dict[tuple[str, str], dict[str, Compared]] = {}
 
-    def p_of(line: Line) -> float | None:
+    def tested(line: Line) -> Line:
         reference = table.reference(rows[line.group, line.label])
         against, run = runs.get((line.task, reference.group, reference.label)), done_by_name[line.run]
         if against is None or against.name == run.name:
-            return None
+            return line
         pair = (against.name, run.name)
         if pair not in found:
             compared = compare(against, run, seed=seed).rows
-            found[pair] = {row.measure: row.p for row in compared if row.run == run.name}
-        leading = next(iter(run.metrics["metrics"]))
-        return found[pair][CORRECT if line.measure == leading else line.measure]
+            found[pair] = {row.measure: row for row in compared if row.run == run.name}
+        told = found[pair][line.measure]
+        return replace(line, gain=told.difference, gain_low=told.low, gain_high=told.high, p=told.p)
 
     done_by_name = {run.name: run for run in done.values()}
-    return [replace(line, p=p_of(line)) for line in lines]
+    return list(map(tested, lines))
 
 
 def _corrected(lines: Sequence[Line]) -> list[Line]:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import dspy
 
 from blendfilter.asking import Wording
-from blendfilter.errors import UnknownName
 from blendfilter.evaluation.reproducing.papers import Row, Sampling, Table
 from blendfilter.evaluation.reproducing.sources import Sources
 from blendfilter.evaluation.settings import settings_of
@@ -63,7 +62,7 @@ def wanted(
     Raises:
         UnknownName: a method that the table does not have.
     """
-    rows = _rows(table, methods)
+    rows = table.of(methods)
     found = []
     for task, questions in sources.questions.items():
         for row in rows:
@@ -74,16 +73,6 @@ def wanted(
                 name = _name(method, questions, model, row.method, repeats, seed)
                 found.append(Wanted(row, task, point, folder / name, method, questions, model))
     return found
-
-
-def _rows(table: Table, methods: Iterable[str] | None) -> list[Row]:
-    if methods is None:
-        return list(table.rows)
-    known, asked = list(dict.fromkeys(row.method for row in table.rows)), list(methods)
-    for name in asked:
-        if name not in known:
-            raise UnknownName.of("method", name, known, f"in {table.name}")
-    return [row for row in table.rows if row.method in asked]
 
 
 def points(table: Table, row: Row, task: str) -> Iterator[Point]:
@@ -122,9 +111,18 @@ def _name(method: dspy.Module, questions: Questions, lm: ConnectedLM, name: str,
         f"{short}{value}" for short, long in (("t", "temperature"), ("p", "top_p")) if (value := lm.kwargs.get(long))
     ]
     said += [f"r{repeats}"] * (repeats > 1)
-    words = [re.sub(r"[^\w.]+", "_", word) if place > 1 else word for place, word in enumerate(said)]
+    words = [worded(word) if place > 1 else word for place, word in enumerate(said)]
     settings["data"].pop("source")  # the same questions under another file name are the same
     return "-".join([*words, digest(settings, repeats)[:8]])
+
+
+def worded(name: str) -> str:
+    """`name` as a part of a folder's name.
+
+    >>> worded("gpt-4o-mini:latest")
+    'gpt_4o_mini_latest'
+    """
+    return re.sub(r"[^\w.]+", "_", name)
 
 
 def _said(method: dict[str, Any], retrieves: bool) -> Iterator[str]:

@@ -79,22 +79,28 @@ def gather(
     index: Sequence[str] = (),
     corpus: Sequence[str] = (),
     tasks: Iterable[str] | None = None,
+    methods: Iterable[str] | None = None,
     limit: int | None = None,
 ) -> Sources:
     """Questions and indexes for `table`: all of its tasks, or those in `tasks`; the table's n questions, or `limit`.
 
+    Indexes are asked for where a row searches, of all rows or of those of `methods`.
+
     Raises:
-        BadArgument: a task without questions, a retriever without an index. UnknownName, MissingFile, BadData,
-        EmptyData: as `load` and `open_index`.
+        BadArgument: a task without questions (or, where retrieval is measured, without gold titles), a retriever
+        without an index. UnknownName, MissingFile, BadData, EmptyData: as `load` and `open_index`.
     """
     chosen = _chosen(table, tasks)
     places = [Place.of(words) for words in data]
     questions = {task: _questions(task, places, table.n if limit is None else limit) for task in chosen}
+    if table.kind == "retrieval":
+        _check_gold(table, questions)
+    roles = list(dict.fromkeys(table.role(row) for row in table.of(methods) if row.retrieves))
     passages = [_Passages(Place.of(words), "index") for words in index]
     passages += [_Passages(Place.of(words), "corpus") for words in corpus]
     if not passages and any(each.source == SAMPLE for each in questions.values()):
-        return Sources(questions, *_sample_world(table, chosen))
-    return _with_indexes(table, questions, passages)
+        return Sources(questions, *_sample_world(roles, chosen))
+    return _with_indexes(roles, questions, passages)
 
 
 def _chosen(table: Table, tasks: Iterable[str] | None) -> list[str]:
@@ -118,25 +124,27 @@ def _questions(task: str, places: Sequence[Place], limit: int) -> Questions:
     return load(task, where, limit=limit)
 
 
-def _roles(table: Table) -> list[Role]:
-    return list(dict.fromkeys(table.role(row) for row in table.rows if row.retrieves))
+def _check_gold(table: Table, questions: dict[str, Questions]) -> None:
+    for task, asked in questions.items():
+        if not any(one.gold_titles for one in asked):
+            raise BadArgument(f"{table.name} measures retrieval: the questions of {task} must name their gold titles")
 
 
-def _sample_world(table: Table, tasks: Sequence[str]) -> tuple[dict[tuple[str, Role], Retriever], list[str]]:
+def _sample_world(roles: Sequence[Role], tasks: Sequence[str]) -> tuple[dict[tuple[str, Role], Retriever], list[str]]:
     """BM25 over the sample world, and for the other retriever BM25 over pieces of words, which ranks otherwise."""
     made: dict[Role, Retriever] = {}
-    for role in _roles(table):
+    for role in roles:
         world = sample("corpus.jsonl")
         made[role] = BM25.build(world) if role == "bm25" else BM25.build(world, analyser=_PIECES)
     notes = ["the sample world has no ColBERT index: BM25 over pieces of words stands in"] if "colbert" in made else []
     return {(task, role): index for task in tasks for role, index in made.items()}, notes
 
 
-def _with_indexes(table: Table, questions: dict[str, Questions], passages: Sequence[_Passages]) -> Sources:
+def _with_indexes(roles: Sequence[Role], questions: dict[str, Questions], passages: Sequence[_Passages]) -> Sources:
     opened: dict[tuple[str, str | None], Retriever] = {}
     found = Sources(questions, {})
     for task, asked in questions.items():
-        for role in _roles(table):
+        for role in roles:
             best = _best(passages, task, role)
             of_its_own = task if best.place.where == "pooled" else None
             key = (best.place.where, of_its_own)
@@ -156,7 +164,18 @@ def _best(passages: Sequence[_Passages], task: str, role: Role) -> _Passages:
         raise BadArgument(
             f"which index is {role} for {task}? Add --index {role}:{task}=DIR, or --corpus {task}=FILE for BM25"
         )
-    return max(fitting, key=lambda each: (each.place.role is not None, each.place.task is not None))
+    best = max(map(_fit, fitting))
+    one, *others = (each for each in fitting if _fit(each) == best)
+    if others:
+        raise BadArgument(
+            f"{one.place.where} and {others[0].place.where} are both {role} for {task}: name one of them, or put "
+            "colbert: or bm25: in front of each"
+        )
+    return one
+
+
+def _fit(passages: _Passages) -> tuple[bool, bool]:
+    return passages.place.role is not None, passages.place.task is not None
 
 
 def _opened(passages: _Passages, questions: Questions) -> Retriever:

@@ -38,7 +38,7 @@ function drawFilters() {
   for (const [name, words, matches] of FILTERS) {
     const count = page.rows.filter(matches).length;
     if ((name === "changed" && !page.beside.length) || (name === "unsteady" && !REPEATED)) continue;
-    const button = make("button", { type: "button", "data-filter": name, "aria-pressed": String(name === view.filter), disabled: !count }, words, make("b", {}, number(count)));
+    const button = make("button", { type: "button", "data-filter": name, "aria-pressed": String(name === view.filter), disabled: !count }, words, " ", make("b", {}, number(count)));
     button.addEventListener("click", () => choose(name));
     at("filters").append(button);
   }
@@ -105,7 +105,7 @@ function addressOf(row) {
 
 async function open(button) {
   const row = page.rows[Number(button.parentElement.dataset.place)];
-  const panel = make("div", { class: "trace", id: `trace-${row.place}`, role: "region", "aria-label": "Trace" }, make("p", {}, "unpacking …"));
+  const panel = make("div", { class: "trace", id: `trace-${row.place}`, role: "region", "aria-label": `Trace of question ${page.first + row.place + 1}` }, make("p", {}, "unpacking …"));
   button.setAttribute("aria-expanded", "true");
   button.after(panel);
   history.replaceState(null, "", `#q=${encodeURIComponent(nameOf(row))}`);

@@ -29,14 +29,14 @@ function block(tag, text, limit = LONG) {
 }
 
 function heading(text) {
-  return make("h4", {}, text);
+  return make("h3", {}, text);
 }
 
 function answers(row) {
   const list = make("dl", { class: "answers" });
   const line = (name, ...values) => list.append(make("dt", {}, name), make("dd", {}, ...values));
   line("answer", row.answer === null ? "none" : block("div", row.answer, 600));
-  line("right would be", apart(row.golden.join("  ·  ") || "not known"));
+  line(row.right ? "golden answers" : "right would be", apart(row.golden.join("  ·  ") || "not known"));
   (row.others || []).forEach((other, i) => {
     line(page.beside[i], other === null ? "not asked" : make("span", {}, `${other[1] ? SIGNS.right : SIGNS.wrong} `, apart(other[0] ?? "none")));
   });
@@ -68,10 +68,15 @@ function queries(data, trace) {
 function query(data, branch, figures) {
   const measured = figures ? `recall ${percent(figures.recall)}, precision ${percent(figures.precision)}` : "";
   const notes = [branch.words, measured, branch.read && branch.read !== "ids" ? `the filter's reply: ${branch.read}` : ""].filter(Boolean);
-  const found = branch.passages.map((marked) => passage(data, marked));
+  const found = branch.passages.map((marked, i) => make("div", {}, passage(data, marked), why(branch.reasons[i])));
   if (branch.searched && !found.length) found.push(make("p", {}, make("small", {}, "nothing retrieved")));
   return make("div", { class: "query" }, make("p", {}, make("b", {}, apart(branch.name)), " ", make("small", {}, notes.join(" · "))),
     block("p", joined(data, branch.query), 700), ...found);
+}
+
+/** What the check said of a passage. */
+function why(reason) {
+  return reason ? make("div", { class: "why" }, block("div", reason, 400)) : null;
 }
 
 function knowledge(data, trace) {
@@ -120,7 +125,7 @@ function call(data, each, place) {
     each.attempts > 1 ? `${each.attempts} attempts` : "",
     each.cost === undefined ? "" : `$${each.cost.toFixed(5)}`,
   ].filter(Boolean).join(" · ");
-  const details = make("details", { class: "call" }, make("summary", {}, make("b", {}, `${place} `, apart(each.stage || "call")), make("small", {}, figures)));
+  const details = make("details", { class: "call" }, make("summary", {}, make("b", {}, `${place} `, apart(each.stage || "call")), each.of?.length ? make("span", { class: "of" }, "for ", apart(each.of.join(", "))) : null, make("small", {}, figures)));
   if (!each.gone) whenOpened(details, () => make("div", {}, ...said(data, each)));
   return details;
 }

@@ -1,0 +1,90 @@
+"""What a long run costs in memory: the peak of a process that answers N questions, and what its page adds.
+
+    python eval/bench/long_run.py --questions dev.jsonl.gz --corpus corpus.jsonl.gz [--sizes 1000 7005] [--served]
+
+The offline reader answers, BlendFilter's calls are journaled, each size has a process of its own. Told is its resident
+memory at the most, as the system counts it: after the run and its text report (`--no-html`), and after the page too
+(`--html`). Both grow by what a further call costs. The reader remembers texts that it has taken apart, which counts
+too; with `--served` it answers from a server in a process of its own (`tests/model_server.py`), as a model would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from model_server import serve
+
+import blendfilter as bf
+from blendfilter.evaluation.report import report
+from blendfilter.modules.methods import make_method
+
+
+class Took(NamedTuple):
+    """A run: its questions, its calls, and kB of memory at the most, without and with the page."""
+
+    questions: int
+    calls: int
+    run: int
+    page: int
+
+
+def answer(args: argparse.Namespace, size: int) -> Took:
+    """In a process of its own: the run, its report, its page."""
+    questions = bf.load(args.task, args.questions, limit=size)
+    method = make_method(args.method, bf.BM25.for_corpus(args.corpus))
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        lm = bf.connect("offline")
+        if args.served:
+            lm = bf.connect("any/model", api_base=stack.enter_context(serve(reply="offline")).url)
+        run = bf.evaluate(method, questions, lm=lm, run=folder, progress=False)
+        for _ in report(run):
+            pass
+        calls, before = sum(len(row["calls"]) for row in run.rows), peak()
+        run.html()
+    return Took(len(questions), calls, before, peak())
+
+
+def peak() -> int:
+    """Resident memory of this process at the most, in kB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def main() -> None:
+    """Run every size in a process of its own, print each and the growth from the one before."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="hotpotqa")
+    parser.add_argument("--questions", type=Path, required=True)
+    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--method", default="blendfilter")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 7005])
+    parser.add_argument("--served", action="store_true", help="the reader in a process of its own")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        print(*answer(args, args.one))
+        return
+    before: Took | None = None
+    for size in args.sizes:
+        command = [sys.executable, __file__, *sys.argv[1:], "--one", str(size)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        took = Took(*map(int, done.stdout.split()[-4:]))
+        print(f"{took.questions:,} questions, {took.calls:,} calls: {took.run / 1024:.0f} MB at the most, "
+              f"{took.page / 1024:.0f} MB with the page", flush=True)  # fmt: skip
+        if before is not None:
+            further = took.calls - before.calls
+            print(f"  a further call: {(took.run - before.run) / further:.2f} kB, "
+                  f"{(took.page - before.page) / further:.2f} kB with the page", flush=True)  # fmt: skip
+        before = took
+
+
+if __name__ == "__main__":
+    main()

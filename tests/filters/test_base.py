@@ -1,0 +1,167 @@
+"""Filters of one's own in any method: asynchronous or not, a Prediction or a plain list, and what is no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from isle import PASSAGES, QUESTION, REPLIES, Echo, one_list, replies
+from scripted import ScriptedLM
+
+from blendfilter.errors import BadArgument
+from blendfilter.filters.base import Filter, ask_filter
+from blendfilter.journal import Journal
+from blendfilter.modules.direct import Direct
+from blendfilter.modules.methods import METHODS, make_method
+from blendfilter.records import Excerpt
+
+RETRIEVING = sorted(name for name, method in METHODS.items() if method.retrieves)
+
+
+class Synchronous(dspy.Module):
+    """What anybody who knows DSPy writes first."""
+
+    def forward(self, question: str, passages: Any) -> dspy.Prediction:
+        return dspy.Prediction(kept=passages[1:2])
+
+
+class SynchronousFilter(Filter):
+    """The same on our base class."""
+
+    def forward(self, question: str, passages: Any, **more: Any) -> dspy.Prediction:
+        return dspy.Prediction(kept=passages[1:2])
+
+
+class Listing(Filter):
+    """Returns the passages themselves."""
+
+    async def aforward(self, question: str, passages: Any) -> Any:
+        return passages[1:2]
+
+
+class Reading(dspy.Module):
+    """Returns what a prompt shows."""
+
+    def forward(self, question: str, passages: Any) -> Any:
+        return (passage.line for passage in passages[1:2])
+
+
+@pytest.mark.parametrize("kind", [Synchronous, SynchronousFilter, Listing, Reading])
+@pytest.mark.parametrize("name", [*RETRIEVING, "union"])
+def test_in_every_method(name: str, kind: type[dspy.Module]) -> None:
+    def step(prompt: str) -> str:
+        return REPLIES["step"] if "Follow-up: Which light?" in prompt else "Yes.\nFollow-up: Which light?"
+
+    lm = ScriptedLM(replies(step=step))
+    more = {"filter_union": True} if name == "union" else {}
+    with dspy.context(lm=lm):
+        method = make_method("blendfilter" if more else name, one_list(), filter=kind(), **more)
+        said = method(question=QUESTION)
+    assert [passage.line for passage in said.knowledge] == [PASSAGES[1].line]
+    assert all(len(branch.kept) == 1 for branch in said.branches.values())
+    last = [prompt for stage, prompt in lm.prompts if stage in ("direct", "answer", "step")][-1].rpartition("\n\n")[2]
+    assert PASSAGES[1].line in last
+    assert PASSAGES[0].line not in last
+
+
+class Asking(dspy.Module):
+    """Asks a model, synchronously."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choose = dspy.Predict("question, passages: list[str] -> number: int")
+
+    def forward(self, question: str, passages: Any) -> dspy.Prediction:
+        said = self.choose(question=question, passages=[passage.line for passage in passages])
+        return dspy.Prediction(kept=[passages[said.number]])
+
+
+CHOICE = "[[ ## number ## ]]\n3\n\n[[ ## completed ## ]]"
+
+
+def test_its_calls_are_the_questions(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        lm = ScriptedLM({"select.choose": [CHOICE], "direct": ["Ada"]}, journal=journal)
+        with dspy.context(lm=lm, trace=[]):
+            said = Direct(one_list(), filter=Asking())(question=QUESTION)
+            assert len(dspy.settings.trace) == 2
+    assert said.knowledge == [PASSAGES[3]]
+    assert [stage for stage, _ in said.calls] == ["select.choose", "direct"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_many_that_wait_for_a_model_that_needs_a_thread_too() -> None:
+    """More questions at once than there are shared threads: none waits for another's."""
+
+    class Waiting(Filter):
+        together = threading.Barrier(60, timeout=20)
+
+        def forward(self, question: str, passages: Any, **more: Any) -> Any:
+            self.together.wait()
+            dspy.settings.lm("Ids:")
+            return passages[:1]
+
+    async def ask() -> list[Any]:
+        method = Direct(one_list(), filter=Waiting())
+        return await asyncio.gather(*(method.acall(question=f"{QUESTION} {i}") for i in range(60)))
+
+    with dspy.context(lm=Echo("echo")):
+        assert all(len(said.knowledge) == 1 for said in asyncio.run(ask()))
+
+
+class Saying(Filter):
+    """Says what it was given."""
+
+    def __init__(self, said: Any) -> None:
+        super().__init__()
+        self.said = said
+
+    async def aforward(self, question: str, passages: Any) -> Any:
+        return self.said
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (None, "it gave NoneType"),
+        ("all", "it gave str"),
+        (True, "it gave bool"),
+        (dspy.Prediction(chosen=[]), "it gave kept=None"),
+        (dspy.Prediction(kept="0, 1"), "it gave kept='0, 1'"),
+        (dspy.Prediction(kept=[], flags=["odd"]), r"gave flags that are no counts by name: \['odd'\]"),
+        ([3], "kept the number 3: return the passages themselves"),
+        ([3.5], "cannot read a float as a passage"),
+        ([{"title": "Elsewhere", "text": "x"}], "kept a passage that it was not given .'Elsewhere | x'.: return some"),
+    ],
+)
+def test_what_is_no_answer_is_told_as_such(said: Any, told: str) -> None:
+    with pytest.raises(BadArgument, match=told):
+        asyncio.run(ask_filter(Saying(said), QUESTION, PASSAGES))
+
+
+def test_a_filter_that_was_never_written() -> None:
+    class Empty(Filter):
+        pass
+
+    with pytest.raises(BadArgument, match="the filter Empty says nothing: write its aforward, or its forward"):
+        Direct(one_list(), filter=Empty())(question=QUESTION)
+
+
+def test_what_it_raises_comes_through() -> None:
+    class Failing(Filter):
+        def forward(self, question: str, passages: Any, **more: Any) -> Any:
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        Direct(one_list(), filter=Failing())(question=QUESTION)
+
+
+def test_excerpts_and_the_rest_of_a_prediction_are_left_as_they_are() -> None:
+    excerpt = Excerpt.of(PASSAGES[0], [(0, 4)])
+    given = dspy.Prediction(kept=(excerpt,), status="mine", reason="because", flags={"odd": 1}, more=7)
+    told = asyncio.run(ask_filter(Saying(given), QUESTION, PASSAGES))
+    assert dict(told) == {"kept": [excerpt], "status": "mine", "reason": "because", "flags": {"odd": 1}, "more": 7}
