@@ -17,11 +17,11 @@ from blendfilter.evaluation.ledger import Entry, ledger
 from blendfilter.evaluation.repeats import key_of, repeats_in
 from blendfilter.evaluation.rescoring import NAMES, Rescored, file_of, rescored
 from blendfilter.evaluation.run import Run
-from blendfilter.evaluation.summary import summarise
+from blendfilter.evaluation.summary import slim, summarise
 from blendfilter.journal import FILE, Journal
 
 _SHOWN_IDS = 5
-_BULK = {"queries", "branches", "knowledge", "spans"}
+_BULK = frozenset({"queries", "branches", "knowledge", "spans", "calls"})
 
 
 @dataclass
@@ -32,11 +32,11 @@ class Known:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows there are, without what each query brought: a long run is not to be held whole.
+        """The rows there are, without what each query brought and which calls were made: a long run is not held whole.
 
         All in question order, or those answered so far in the order of their answers.
         """
-        return [{name: value for name, value in row.items() if name not in _BULK} for row in self.whole_rows()]
+        return [slim(row, _BULK) for row in self.whole_rows()]
 
     def whole_rows(self) -> Iterator[dict[str, Any]]:
         """The same with all that is in them, one at a time."""
@@ -50,7 +50,7 @@ class Known:
         if not (self.run.folder / FILE).is_file():  # stopped before anything was asked
             return ledger([], lambda _: None)
         with Journal(self.run.folder / FILE, "replay") as journal:
-            return ledger(self.rows, journal.read)
+            return ledger(self.whole_rows(), journal.read)
 
     @cached_property
     def metrics(self) -> dict[str, Any]:

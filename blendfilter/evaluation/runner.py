@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import logging
 import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -28,6 +27,7 @@ from blendfilter.evaluation.files import (
     METRICS,
     PREDICTIONS,
     RUN,
+    iterate_rows,
     read_json,
     read_rows,
     stale,
@@ -135,9 +135,11 @@ async def _evaluate(
                     f"{error} ({done} of {len(sitting.turns)} questions are answered; the same command goes on there)"
                 ) from error
             raise
-        write_lines(folder / PREDICTIONS, lines)
-        entries = ledger(map(json.loads, lines), journal.read)
-        metrics = summarise([slim(json.loads(line)) for line in lines], settings=settings, entries=entries, seed=seed)
+        path = folder / PREDICTIONS
+        write_lines(path, lines)
+        del lines  # read back row by row: a long run's rows are not held whole
+        entries = ledger(iterate_rows(path), journal.read)
+        metrics = summarise([*map(slim, iterate_rows(path))], settings=settings, entries=entries, seed=seed)
         write_json(folder / METRICS, metrics)
     return Run(folder)
 

@@ -7,8 +7,9 @@ count every answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from statistics import fmean, stdev
+from sys import intern
 from typing import Any
 
 import blendfilter
@@ -26,12 +27,22 @@ BESIDE = "q@"
 _MEASURES = ("recall", "precision", "s_precision")
 
 
-_BULK = ("queries", "branches", "knowledge", "spans", "calls", "answer", "golden_answers", "question")
+_NO_FIGURE = frozenset({"queries", "branches", "knowledge", "spans", "calls", "answer", "golden_answers", "question"})
 
 
-def slim(row: Row) -> Row:
-    """A row less what no figure is made of."""
-    return {name: value for name, value in row.items() if name not in _BULK}
+def slim(row: Mapping[str, Any], without: Container[str] = _NO_FIGURE) -> Row:
+    """A row less what no figure is made of, its names shared with every other row's: a long run has thousands."""
+    return {intern(name): _shared(value) for name, value in row.items() if name not in without}
+
+
+def _shared(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {intern(name): _shared(each) for name, each in value.items()}
+    return intern(value) if isinstance(value, str) and len(value) < _WORD else value
+
+
+_WORD = 24
+"""Characters of a name that may recur from row to row, such as a loss."""
 
 
 def summarise(
