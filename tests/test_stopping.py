@@ -77,7 +77,9 @@ def test_long_work_without_a_terminal_tells_how_far_it_is(
 def test_a_killed_run_goes_on_at_another_port(here: Path) -> None:
     """kill -9 with calls in flight, the server gone and back elsewhere: the same bytes, no journaled call twice."""
     words = [*small_eval("blendfilter", "run"), "--lm", "m", "--concurrency", "3", "--api-base"]
-    with serve(delay=0.03, reply="offline") as server:
+    # Both at once: of two servers one after the other, the second may be given the first one's port.
+    with serve(reply="offline", keep=True) as elsewhere, serve(delay=0.03, reply="offline") as server:
+        assert elsewhere.url != server.url
         whole = shell(*[word if word != "run" else "whole" for word in words], server.url)
         assert whole.code == 0
         server.reset()
@@ -88,10 +90,9 @@ def test_a_killed_run_goes_on_at_another_port(here: Path) -> None:
         wait_for(lambda: server.stats()["requests"] >= 15)
         process.kill()
         process.wait()
-    with Journal(here / "run", "replay") as journal:
-        before = [record["prompt"] for record in journal.records() if record["kind"] == "call"]
-    with serve(reply="offline", keep=True) as elsewhere:
-        assert elsewhere.url != server.url
+        server.stop()
+        with Journal(here / "run", "replay") as journal:
+            before = [record["prompt"] for record in journal.records() if record["kind"] == "call"]
         assert shell(*words, elsewhere.url).code == 0
         asked = elsewhere.stats()["prompts"]
     assert stable(here / "run") == stable(here / "whole")
