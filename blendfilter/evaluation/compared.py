@@ -132,7 +132,7 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: fractions to 6 decimals, p-values to 6 significant digits (so that none becomes 0)."""
-        rows = [{name: _rounded(name, value) for name, value in asdict(row).items()} for row in self.rows]
+        rows = [{name: rounded(name, value) for name, value in asdict(row).items()} for row in self.rows]
         return asdict(self) | {"rows": rows, "notes": self.notes}
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
@@ -145,7 +145,7 @@ class Comparison:
             body.append([run, *[""] * (len(header) - 2), str(rows[0].errors)])
             for row in rows:
                 compared = _compared_cells(row, several) if run != self.baseline else [""] * (len(header) - 3)
-                body.append([f"  {row.measure}", _percent(row.value), *compared, ""])
+                body.append([f"  {row.measure}", percent(row.value), *compared, ""])
         return header, body
 
     def _notes(self) -> Iterator[str]:
@@ -196,7 +196,8 @@ def _planned(n: int) -> str:
     return f"before looking: {n} questions find {', '.join(told) or 'no difference'} (power .8)"
 
 
-def _rounded(name: str, value: Any) -> Any:
+def rounded(name: str, value: Any) -> Any:
+    """A figure as JSON keeps it: 6 decimals, p-values to 6 significant digits (so that none becomes 0)."""
     if not isinstance(value, float):
         return value
     return float(f"{value:.6g}") if name in ("p", "p_holm") else round(value, 6)
@@ -217,18 +218,18 @@ def _folded(name: str) -> str:
 
 
 def _compared_cells(row: Row, several: bool) -> list[str]:
-    interval = f"[{_percent(row.low, '+z')}, {_percent(row.high, '+z')}]"
+    interval = f"[{percent(row.low, '+z')}, {percent(row.high, '+z')}]"
     flips = "" if row.won is None else f"{row.won}/{row.lost}"
-    return [_percent(row.difference, "+z"), interval, flips, _chance(row.p), *[_chance(row.p_holm)] * several]
+    return [percent(row.difference, "+z"), interval, flips, chance(row.p), *[chance(row.p_holm)] * several]
 
 
-def _percent(value: float | None, sign: str = "") -> str:
+def percent(value: float | None, sign: str = "") -> str:
     """One decimal, as the report prints it: 50.8, +9.6, 100.0."""
     return "" if value is None else f"{100 * value:{sign}.1f}"
 
 
-def _chance(p: float | None) -> str:
-    """A p-value to four decimals, a dash where none is given."""
+def chance(p: float | None, absent: str = "-") -> str:
+    """A p-value to four decimals, `absent` where none is given."""
     if p is None:
-        return "-"
+        return absent
     return "<.0001" if p < 0.0001 else f"{p:.4f}".replace("0.", ".", 1)

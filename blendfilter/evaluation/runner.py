@@ -14,9 +14,9 @@ import asyncio
 import functools
 import logging
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -94,18 +94,15 @@ async def _evaluate(
     """
     questions = _questions(questions)
     model = _model(lm)
+    _check_numbers(repeats, seed)
     check_leak(method, questions)
     check_prompts(method)
     method = _with_own_models(method)
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise BadArgument(f"repeats is {repeats!r}: every question is answered once or more, give 1 or a larger number")
     settings = settings_of(method, questions, model, seed=seed, name=name, repeats=repeats)
     if run is None and replay:
         raise BadArgument("a replay needs the run's folder: run=…")
     if replay:
         read_json(Path(run or "") / RUN, "settings")  # nothing to replay is said before anything is done
-    if seed < 0:  # said before any call is paid for
-        raise BadArgument(f"seed is {seed}: give 0 or a positive whole number")
     folder = Path(run) if run is not None else Path(tempfile.mkdtemp(prefix="blendfilter-run-"))
     gate = Gate(concurrency)
     _check_folder(folder, settings, replay)
@@ -113,35 +110,54 @@ async def _evaluate(
         mode: Mode = "replay" if replay else "auto"
         journal = stack.enter_context(Journal(folder / FILE, mode, reuse, exclusive=True))
         _check_folder(folder, settings, replay)  # once more, now that nobody else can write
-        fresh = not (folder / RUN).is_file()
+        fresh = not replay and not (folder / RUN).is_file()
         for left in stale(folder):
             left.unlink(missing_ok=True)
         if not replay:
             _write_record(folder, settings, model, concurrency, [question.id for question in questions])
         for predictor in method.predictors():
             predictor.lm = predictor.lm and predictor.lm.with_journal(journal, gate)
-        window = 2 * concurrency
-        pool = ThreadPoolExecutor(window, thread_name_prefix="blendfilter-method")
+        pool = ThreadPoolExecutor(2 * concurrency, thread_name_prefix="blendfilter-method")
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # waiting here would stop the loop it needs
         sitting = Sitting(method, questions, model.with_journal(journal, gate), journal, pool, repeats)
         shown = progress_for(list(questions.task.metrics), bool(progress)) if isinstance(progress, bool) else progress
-        try:
-            lines = await sitting.lines(folder, replay=replay, window=window, progress=shown)
-        except AskedWrong as error:
-            if fresh and not replay:
-                _forget(folder, journal)
-            if isinstance(error, ServerRefused) and (done := len(read_rows(folder / PREDICTIONS))):
-                raise ServerRefused(
-                    f"{error} ({done} of {len(sitting.turns)} questions are answered; the same command goes on there)"
-                ) from error
-            raise
-        path = folder / PREDICTIONS
-        write_lines(path, lines)
+        with _stopped(folder, journal, len(sitting.turns), fresh):
+            lines = await sitting.lines(folder, replay=replay, window=2 * concurrency, progress=shown)
+        write_lines(folder / PREDICTIONS, lines)
         del lines  # read back row by row: a long run's rows are not held whole
-        entries = ledger(iterate_rows(path), journal.read)
-        metrics = summarise([*map(slim, iterate_rows(path))], settings=settings, entries=entries, seed=seed)
-        write_json(folder / METRICS, metrics)
+        _write_metrics(folder, settings, journal)
     return Run(folder)
+
+
+def _check_numbers(repeats: object, seed: int) -> None:
+    """Raise `BadArgument` for what would only fail after calls were paid for."""
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        raise BadArgument(f"repeats is {repeats!r}: every question is answered once or more, give 1 or a larger number")
+    if seed < 0:
+        raise BadArgument(f"seed is {seed}: give 0 or a positive whole number")
+
+
+@contextmanager
+def _stopped(folder: Path, journal: Journal, answers: int, fresh: bool) -> Iterator[None]:
+    """What stops a sitting at once leaves nothing in the way, and says how far the run is."""
+    try:
+        yield
+    except AskedWrong as error:
+        if fresh:
+            _forget(folder, journal)
+        if isinstance(error, ServerRefused) and (done := len(read_rows(folder / PREDICTIONS))):
+            raise ServerRefused(
+                f"{error} ({done} of {answers} questions are answered; the same command goes on there)"
+            ) from error
+        raise
+
+
+def _write_metrics(folder: Path, settings: dict[str, Any], journal: Journal) -> None:
+    """`metrics.json` of the rows on file."""
+    path = folder / PREDICTIONS
+    entries = ledger(iterate_rows(path), journal.read)
+    rows = [*map(slim, iterate_rows(path))]
+    write_json(folder / METRICS, summarise(rows, settings=settings, entries=entries, seed=settings["seed"]))
 
 
 def _waited_for(work: Callable[P, Coroutine[Any, Any, Run]]) -> Callable[P, Run]:

@@ -112,27 +112,22 @@ def connect(
         "extra_body": dict(extra_body) if extra_body else None,
     }
     engine, profile = _engine(name, api_base, api_key, timeout=timeout, **asked)
+    told = {**asked, "label": label, "json_schema": json_schema}
     return ConnectedLM(
         engine.model,
         RetryingEngine(engine),
         profile=dataclasses.replace(profile, json_schema=True) if json_schema else profile,
-        identity={
-            "label": label,
-            "endpoint": endpoint,
-            "options": {**asked, **_served_by(name, api_base, json_schema)},
-        },
+        identity=_identity(asked, label, _served_by(name, api_base, json_schema)),
         address=engine.address,
-        state={
-            "name": name,
-            "api_base": api_base and engine.address,
-            **asked,
-            "label": label,
-            "json_schema": json_schema,
-            **settings,
-        },
+        state={"name": name, "api_base": api_base and engine.address, **told, **settings},
         journal=_opened(journal, mode),
         **settings,
     )
+
+
+def _identity(asked: Mapping[str, Any], label: str, served: Mapping[str, Any]) -> dict[str, Any]:
+    """What is part of a call's key beside its prompt and parameters."""
+    return {"label": label, "endpoint": asked["endpoint"], "options": {**asked, **served}}
 
 
 def _served_by(name: str, api_base: str | None, json_schema: bool) -> dict[str, Any]:

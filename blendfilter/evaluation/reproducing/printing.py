@@ -14,7 +14,7 @@ from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any
 
-from blendfilter.evaluation.comparison import NO_P_VALUE
+from blendfilter.evaluation.compared import NO_P_VALUE, chance, percent, rounded
 from blendfilter.evaluation.files import write_json
 from blendfilter.evaluation.reproducing.results import Line, Result
 
@@ -100,7 +100,7 @@ def markdown(result: Result) -> str:
 def plain(result: Result) -> dict[str, Any]:
     """The table as plain data for JSON."""
     table = result.table
-    lines = [{key: _rounded(key, value) for key, value in asdict(line).items()} for line in result.lines]
+    lines = [{key: rounded(key, value) for key, value in asdict(line).items()} for line in result.lines]
     spent = asdict(result.spent) | {"saved": result.spent.saved}
     said = {name: getattr(table, name) for name in ("title", "paper", "kind")}
     measured = {"reader": result.reader, "repeats": result.repeats, "offline": result.offline, "errors": result.errors}
@@ -180,11 +180,11 @@ def _cells(result: Result, lines: Sequence[Line]) -> tuple[Cells, list[Cells]]:
                 label if before is None or before[0] != line.label else "",
                 *[line.point if new else ""] * points,
                 _MEASURES.get(line.measure, line.measure),
-                *[_percent(line.published)] * compared,
+                *[percent(line.published)] * compared,
                 _with_half(line.value, line.low, line.high),
-                *[_percent(line.difference, "+z")] * compared,
+                *[percent(line.difference, "+z")] * compared,
                 *([_with_half(line.gain, line.gain_low, line.gain_high, "+z")] if tested else []),
-                *([_chance(line.p), _chance(line.p_holm)] if tested else []),
+                *([chance(line.p, ""), chance(line.p_holm, "")] if tested else []),
                 *([f"{line.calls:.2f}", f"{line.tokens:,.0f}"] if new else ["", ""]),
                 *[str(line.errors) if new else ""] * failed,
             ])  # fmt: skip
@@ -201,20 +201,4 @@ def _row(cells: Sequence[str]) -> str:
 def _with_half(value: float | None, low: float | None, high: float | None, sign: str = "") -> str:
     if value is None or low is None or high is None:
         return ""
-    return f"{_percent(value, sign)} ± {_percent((high - low) / 2)}"
-
-
-def _percent(value: float | None, sign: str = "") -> str:
-    return "" if value is None else f"{100 * value:{sign}.1f}"
-
-
-def _chance(p: float | None) -> str:
-    if p is None:
-        return ""
-    return "<.0001" if p < 0.0001 else f"{p:.4f}".replace("0.", ".", 1)
-
-
-def _rounded(name: str, value: Any) -> Any:
-    if not isinstance(value, float):
-        return value
-    return float(f"{value:.6g}") if name in ("p", "p_holm") else round(value, 6)
+    return f"{percent(value, sign)} ± {percent((high - low) / 2)}"
