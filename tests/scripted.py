@@ -20,10 +20,10 @@ from dspy import lm15
 
 from blendfilter.context import STAGE
 from blendfilter.journal import Journal
-from blendfilter.lm.gate import Gate
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.profiles import Profile
+from blendfilter.lm.terms import FREE, Traffic
 
 Reply: TypeAlias = str | lm15.Response | BaseException | Callable[[str], Any]
 """What is said, what is raised, or a function of the prompt that gives one of these."""
@@ -108,10 +108,12 @@ class ScriptedLM(ConnectedLM):
     inner: ScriptedEngine
 
     def __init__(
-        self, replies: Replies, *, journal: Journal | None = None, gate: Gate | None = None, **defaults: Any
+        self, replies: Replies, *, journal: Journal | None = None, traffic: Traffic = FREE, **defaults: Any
     ) -> None:
         defaults = {"temperature": 0.0, **defaults}
-        super().__init__("scripted", ScriptedEngine(replies), profile=Profile(), journal=journal, gate=gate, **defaults)
+        super().__init__(
+            "scripted", ScriptedEngine(replies), profile=Profile(), journal=journal, traffic=traffic, **defaults
+        )
 
     @property
     def prompts(self) -> list[tuple[str, str]]:
@@ -132,10 +134,10 @@ class ScriptedLM(ConnectedLM):
         assert not self.inner.unanswered, f"answers were missing for stages {self.inner.unanswered}"
         assert not self.inner.unused(), f"answers were never asked for: {self.inner.unused()}"
 
-    def with_journal(self, journal: Journal | None, gate: Gate | None = None) -> ConnectedLM:
+    def with_journal(self, journal: Journal | None, traffic: Traffic = FREE) -> ConnectedLM:
         """A `ConnectedLM` over the same script."""
         defaults = {"callbacks": self.callbacks, **self.kwargs}
-        return ConnectedLM(self.name, self.inner, profile=self.profile, journal=journal, gate=gate, **defaults)
+        return ConnectedLM(self.name, self.inner, profile=self.profile, journal=journal, traffic=traffic, **defaults)
 
 
 @contextmanager

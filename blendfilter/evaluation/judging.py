@@ -23,6 +23,7 @@ from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
 from blendfilter.lm.gate import Gate
 from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.terms import Traffic
 from blendfilter.prompting import Prompts
 from blendfilter.records import one_line
 
@@ -110,7 +111,7 @@ class Judge:
         Raises:
             ServerRefused: the judge is not there; what it said so far is kept.
         """
-        lm = self.lm.with_journal(journal, Gate(concurrency))
+        lm = self.lm.with_journal(journal, Traffic(gate=Gate(concurrency)))
         places, found = asyncio.Semaphore(2 * concurrency), dict[int, Verdict]()
 
         async def one(order: int, row: Mapping[str, Any]) -> None:

@@ -46,6 +46,7 @@ from blendfilter.lm import bridge
 from blendfilter.lm.connect import connect
 from blendfilter.lm.gate import Gate
 from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.terms import Traffic
 from blendfilter.tasks.base import Questions
 
 P = ParamSpec("P")
@@ -104,7 +105,7 @@ async def _evaluate(
     if replay:
         read_json(Path(run or "") / RUN, "settings")  # nothing to replay is said before anything is done
     folder = Path(run) if run is not None else Path(tempfile.mkdtemp(prefix="blendfilter-run-"))
-    gate = Gate(concurrency)
+    traffic = Traffic(gate=Gate(concurrency))
     _check_folder(folder, settings, replay)
     with ExitStack() as stack:
         mode: Mode = "replay" if replay else "auto"
@@ -116,10 +117,10 @@ async def _evaluate(
         if not replay:
             _write_record(folder, settings, model, concurrency, [question.id for question in questions])
         for predictor in method.predictors():
-            predictor.lm = predictor.lm and predictor.lm.with_journal(journal, gate)
+            predictor.lm = predictor.lm and predictor.lm.with_journal(journal, traffic)
         pool = ThreadPoolExecutor(2 * concurrency, thread_name_prefix="blendfilter-method")
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # waiting here would stop the loop it needs
-        sitting = Sitting(method, questions, model.with_journal(journal, gate), journal, pool, repeats)
+        sitting = Sitting(method, questions, model.with_journal(journal, traffic), journal, pool, repeats)
         shown = progress_for(list(questions.task.metrics), bool(progress)) if isinstance(progress, bool) else progress
         with _stopped(folder, journal, len(sitting.turns), fresh):
             lines = await sitting.lines(folder, replay=replay, window=2 * concurrency, progress=shown)

@@ -4,46 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import dspy
-import httpx
 from dspy.clients.backend_selection import CLIENT_KEYS
 
-from blendfilter.errors import BadArgument, NoKey, UnknownName
+from blendfilter.errors import BadArgument
 from blendfilter.journal import Journal, Mode
 from blendfilter.lm.adopted import AdoptedEngine
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline.engine import OfflineEngine
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import Profile, profile_for
-from blendfilter.lm.retrying import RetryingEngine
+from blendfilter.lm.providers import place_of
+from blendfilter.lm.retrying import Retry
+from blendfilter.lm.terms import Terms
 
 logger = logging.getLogger(__name__)
-
-
-class Provider(NamedTuple):
-    """An OpenAI-compatible provider: where it is, and which variable holds its key (empty: it wants none)."""
-
-    base_url: str
-    key_variable: str = ""
-
-
-PROVIDERS: Mapping[str, Provider] = {
-    "openai": Provider("https://api.openai.com/v1", "OPENAI_API_KEY"),
-    "openrouter": Provider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-    "together": Provider("https://api.together.xyz/v1", "TOGETHER_API_KEY"),
-    "groq": Provider("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
-    "deepseek": Provider("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
-    "mistral": Provider("https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
-    "vllm": Provider("http://localhost:8000/v1"),
-    "llamacpp": Provider("http://localhost:8080/v1"),
-    "ollama": Provider("http://localhost:11434/v1"),
-}
-"""Providers by the first part of a model's name."""
 
 
 def connect(
@@ -115,7 +94,8 @@ def connect(
     told = {**asked, "label": label, "json_schema": json_schema}
     return ConnectedLM(
         engine.model,
-        RetryingEngine(engine),
+        engine,
+        terms=Terms(retry=Retry()),
         profile=dataclasses.replace(profile, json_schema=True) if json_schema else profile,
         identity=_identity(asked, label, _served_by(name, api_base, json_schema)),
         address=engine.address,
@@ -154,44 +134,9 @@ def _offline(journal: Journal | None, label: str, settings: dict[str, Any]) -> C
 
 
 def _engine(name: str, api_base: str | None, api_key: str | None, **asked: Any) -> tuple[OpenAIEngine, Profile]:
-    base_url, model, key = _where(name, api_base, api_key)
+    base_url, model, key = place_of(name, api_base, api_key)
     profile = profile_for(model)
     return OpenAIEngine(base_url, key, model=model, profile=profile, **asked), profile
-
-
-def _where(name: str, api_base: str | None, api_key: str | None) -> tuple[str, str, str]:
-    """Address, the name the server knows, and the key."""
-    prefix, _, rest = name.partition("/")
-    known = PROVIDERS.get(prefix)
-    if api_base is not None:
-        _check_address(api_base)
-        # A name may hold slashes of its own (Qwen/Qwen2.5-7B-Instruct): only a provider's prefix comes off. And a
-        # provider's key goes to an address of the user's only where the name says that provider.
-        model = rest if known and rest else name
-        variable = known.key_variable if known and known.key_variable else "BLENDFILTER_API_KEY"
-        return api_base.rstrip("/"), model, api_key or os.environ.get(variable) or "none"
-    if known is None or not rest:
-        if not rest:
-            raise BadArgument(
-                f"'{name}' names no provider: write provider/model (openai/{name}), "
-                "or say where it is served (--api-base URL)"
-            )
-        raise UnknownName.of("provider", prefix, PROVIDERS, f"- or say where '{name}' is served (--api-base URL)")
-    key = api_key or (os.environ.get(known.key_variable) if known.key_variable else "none")
-    if not key:
-        raise NoKey(f"{name} wants a key: set {known.key_variable}, or point --api-base at a server of your own")
-    return known.base_url, rest, key
-
-
-def _check_address(api_base: str) -> None:
-    try:
-        url = httpx.URL(api_base)
-    except httpx.InvalidURL:
-        url = httpx.URL()
-    if url.scheme not in ("http", "https") or not url.host or not 0 < (80 if url.port is None else url.port) < 65536:
-        raise BadArgument(f"'{api_base.partition('?')[0]}' is no address: write it as http://host:port/v1")
-    if url.query:  # it would be shown and recorded with the address (a login before the host is not)
-        raise BadArgument("the address must hold no query, such as a key: put the key into BLENDFILTER_API_KEY")
 
 
 def _adopted(lm: dspy.BaseLM, journal: Journal | None, label: str) -> ConnectedLM:

@@ -12,12 +12,14 @@ import itertools
 import threading
 from types import TracebackType
 
+from dspy import lm15
+
 from blendfilter.context import ORDER
 from blendfilter.errors import BadArgument
 
 
 class Gate:
-    """An `async with` that lets at most `limit` through at a time, from whichever loops.
+    """A meter, and an `async with`, that lets at most `limit` through at a time, from whichever loops.
 
     Raises:
         BadArgument: a limit below 1.
@@ -31,6 +33,14 @@ class Gate:
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._ticket = itertools.count()
         self._lock = threading.Lock()
+
+    async def before(self, request: lm15.Request) -> None:
+        """Wait for a place."""
+        await self.__aenter__()
+
+    def after(self, ticket: None, response: lm15.Response | None, error: BaseException | None) -> None:
+        """Give the place back."""
+        self._release()
 
     async def __aenter__(self) -> None:
         with self._lock:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import threading
 import time
 from collections.abc import Mapping
@@ -22,8 +21,7 @@ from blendfilter.context import REPEAT, SAMPLE, STAGE, note, who
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
-from blendfilter.lm.gate import Gate
-from blendfilter.lm.retrying import Engine
+from blendfilter.lm.metered import Engine, tallied
 
 
 class JournaledEngine:
@@ -35,7 +33,7 @@ class JournaledEngine:
             one name).
         options: settings outside the request that change replies (thinking, reasoning effort, extra body).
         address: where the calls go; recorded, not hashed.
-        journal: where they are kept. gate: how many may be in flight.
+        journal: where they are kept.
     """
 
     def __init__(
@@ -48,13 +46,11 @@ class JournaledEngine:
         options: Mapping[str, Any] | None = None,
         address: str = "",
         journal: Journal | None = None,
-        gate: Gate | None = None,
     ) -> None:
         self.inner = inner
         self.model, self.label, self.endpoint, self.address = model, label, endpoint, address
         self.options = {name: value for name, value in (options or {}).items() if value is not None}
         self.journal = journal
-        self.gate = gate
         self._flights: dict[str, concurrent.futures.Future[dict[str, Any]]] = {}
         self._lock = threading.Lock()
 
@@ -143,12 +139,11 @@ class JournaledEngine:
                 self._flights.pop(key, None)
 
     async def _call(self, key: str, asked: dict[str, Any], request: lm15.Request) -> dict[str, Any]:
-        start, waited, went_out = time.perf_counter(), 0.0, 0.0
+        start, asked_at = time.perf_counter(), time.time()
         error: dict[str, Any] | None = None
         response: lm15.Response | None = None
         attempts = 1
-        async with self.gate or contextlib.nullcontext():
-            waited, went_out = time.perf_counter() - start, time.time()
+        with tallied() as tally:
             try:
                 response = await self.inner.complete(request)
             except lm15.LM15Error as fault:
@@ -164,8 +159,8 @@ class JournaledEngine:
             **asked,
             "address": self.address,
             **(_said(response) if response else {}),
-            "at": round(went_out, 3),
-            "seconds": round(time.perf_counter() - start - waited, 6),
+            "at": round(tally.went_out or asked_at, 3),
+            "seconds": round(time.perf_counter() - start - tally.waited, 6),
             "attempts": (response.provider_data or {}).get("attempts", 1) if response else attempts,
             "error": error,
         }

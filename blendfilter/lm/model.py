@@ -21,10 +21,10 @@ from blendfilter.errors import BlendFilterError
 from blendfilter.journal import Journal
 from blendfilter.lm import bridge
 from blendfilter.lm.adopted import AdoptedEngine
-from blendfilter.lm.gate import Gate
 from blendfilter.lm.journaled import JournaledEngine
+from blendfilter.lm.metered import Engine
 from blendfilter.lm.profiles import Profile
-from blendfilter.lm.retrying import Engine
+from blendfilter.lm.terms import FREE, Terms, Traffic, on_terms
 
 
 class ConnectedLM(dspy.LM):
@@ -32,11 +32,12 @@ class ConnectedLM(dspy.LM):
 
     Args:
         model: the name a server knows it by.
-        engine: the asynchronous engine that calls it (retries included).
+        engine: the asynchronous engine that calls it, one attempt a time.
         identity: what tells this model's calls from another's: `label`, `endpoint`, `options`.
         address: where it is, for messages and records.
         state: the arguments that `connect()` was given (never a key), for saving and loading.
-        journal, gate: see `JournaledEngine`.
+        journal: where its calls are kept.
+        terms, traffic: how faults are tried again, and what a run allows (`blendfilter.lm.terms`).
         defaults: temperature, top_p, max_tokens and the like.
     """
 
@@ -50,15 +51,18 @@ class ConnectedLM(dspy.LM):
         address: str = "",
         state: Mapping[str, Any] | None = None,
         journal: Journal | None = None,
-        gate: Gate | None = None,
+        terms: Terms | None = None,
+        traffic: Traffic = FREE,
         **defaults: Any,
     ) -> None:
         self.inner = engine
+        self.terms = terms or Terms()
         self.profile = profile
         self.identity = dict(identity or {})
         self.address = address
         self.state = dict(state or {})
-        journaled = JournaledEngine(engine, model=model, address=address, journal=journal, gate=gate, **self.identity)
+        called = on_terms(engine, self.terms, traffic)
+        journaled = JournaledEngine(called, model=model, address=address, journal=journal, **self.identity)
         super().__init__(
             f"blendfilter/{model}",
             engine=_Synchronous(journaled),
@@ -70,8 +74,8 @@ class ConnectedLM(dspy.LM):
         self.name = model
         self.journal = journal
 
-    def with_journal(self, journal: Journal | None, gate: Gate | None = None) -> ConnectedLM:
-        """The same model, its calls kept in `journal` and counted by `gate`."""
+    def with_journal(self, journal: Journal | None, traffic: Traffic = FREE) -> ConnectedLM:
+        """The same model, its calls kept in `journal` and held to what `traffic` allows."""
         return type(self)(
             self.name,
             self.inner,
@@ -80,7 +84,8 @@ class ConnectedLM(dspy.LM):
             address=self.address,
             state=self.state,
             journal=journal,
-            gate=gate,
+            terms=self.terms,
+            traffic=traffic,
             callbacks=self.callbacks,
             **{name: value for name, value in self.kwargs.items() if value is not None},
         )

@@ -11,23 +11,38 @@ import dataclasses
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import tenacity
 from dspy import lm15
 
 from blendfilter.errors import BadArgument
 from blendfilter.lm import faults
+from blendfilter.lm.metered import Engine
 
 NEVER_REACHED = 3
 """Attempts at a server that has never been reached: a wrong address is told within about three seconds."""
 
 
-class Engine(Protocol):
-    """What answers one request."""
+@dataclass(frozen=True)
+class Retry:
+    """How a call is tried again: `RetryingEngine`'s numbers, to be put around any engine."""
 
-    async def complete(self, request: lm15.Request) -> lm15.Response:
-        """The model's response. Raises: lm15 errors."""
+    attempts: int = 6
+    wait_first: float = 0.5
+    wait_max: float = 30.0
+    deadline: float = 600.0
+
+    def around(self, engine: Engine) -> RetryingEngine:
+        """`engine`, tried again in this way."""
+        return RetryingEngine(
+            engine,
+            attempts=self.attempts,
+            wait_first=self.wait_first,
+            wait_max=self.wait_max,
+            deadline=self.deadline,
+        )
 
 
 class RetryingEngine:

@@ -20,9 +20,12 @@ from blendfilter.errors import (
     UnknownName,
 )
 from blendfilter.journal import Journal
-from blendfilter.lm.connect import PROVIDERS, connect
+from blendfilter.lm.connect import connect
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.retrying import RetryingEngine
+from blendfilter.lm.openai import OpenAIEngine
+from blendfilter.lm.providers import PROVIDERS
+from blendfilter.lm.retrying import Retry
+from blendfilter.lm.terms import Terms
 
 
 def test_without_a_name_the_offline_reader_answers() -> None:
@@ -39,7 +42,8 @@ def test_a_providers_prefix_gives_address_and_model(provider: str, monkeypatch: 
         monkeypatch.setenv(known.key_variable, "sk-test-0123456789")
     lm = connect(f"{provider}/owner/some-model")
     assert (lm.name, lm.address) == ("owner/some-model", known.base_url)
-    assert isinstance(lm.inner, RetryingEngine)
+    assert isinstance(lm.inner, OpenAIEngine)
+    assert lm.terms.retry == Retry()
 
 
 @pytest.mark.parametrize(
@@ -139,7 +143,8 @@ def test_what_is_refused_makes_no_journal(tmp_path: Path, name: str, options: di
 def test_a_server_that_is_not_there_is_told_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve() as server:
         lm = connect("m", api_base=server.url)
-    monkeypatch.setattr(lm.inner, "_first", 0.001)
+    monkeypatch.setattr(lm, "terms", Terms(retry=Retry(wait_first=0.001)))
+    lm = lm.with_journal(None)
     with pytest.raises(ServerRefused, match=f"no model server answers at {server.url}.*--api-base URL"):
         lm("hello")
 

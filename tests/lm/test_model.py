@@ -24,6 +24,7 @@ from blendfilter.lm.connect import connect
 from blendfilter.lm.gate import Gate
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.terms import Traffic
 
 ANSWER = "[[ ## answer ## ]]\nfour\n[[ ## completed ## ]]"
 
@@ -223,7 +224,7 @@ def test_with_journal_keeps_settings_and_counts_by_the_gate(tmp_path: Path) -> N
     lm = connect("offline", label="b", max_tokens=9)
     gate = Gate(1)
     with Journal(tmp_path) as journal:
-        other = lm.with_journal(journal, gate)
+        other = lm.with_journal(journal, Traffic(gate=gate))
         assert (other.kwargs, other.identity, other.name) == (lm.kwargs, {"label": "b"}, "offline")
 
         async def main() -> None:

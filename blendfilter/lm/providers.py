@@ -1,0 +1,72 @@
+"""Where models are served: from a model's name to an address, the name that its server knows, and a key.
+
+In: `openai/gpt-4o-mini`, or any name with an address of the user's own. Out: what `OpenAIEngine` is made of. This is
+the one place that reads keys from the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import httpx
+
+from blendfilter.errors import BadArgument, NoKey, UnknownName
+
+
+class Provider(NamedTuple):
+    """An OpenAI-compatible provider: where it is, and which variable holds its key (empty: it wants none)."""
+
+    base_url: str
+    key_variable: str = ""
+
+
+PROVIDERS: Mapping[str, Provider] = {
+    "openai": Provider("https://api.openai.com/v1", "OPENAI_API_KEY"),
+    "openrouter": Provider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+    "together": Provider("https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+    "groq": Provider("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
+    "deepseek": Provider("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
+    "mistral": Provider("https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
+    "vllm": Provider("http://localhost:8000/v1"),
+    "llamacpp": Provider("http://localhost:8080/v1"),
+    "ollama": Provider("http://localhost:11434/v1"),
+}
+"""Providers by the first part of a model's name."""
+
+
+def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str, str, str]:
+    """The address, the name that the server knows, and the key, of `name`; see `connect` for what they may be."""
+    prefix, _, rest = name.partition("/")
+    known = PROVIDERS.get(prefix)
+    if api_base is not None:
+        check_address(api_base)
+        # A name may hold slashes of its own (Qwen/Qwen2.5-7B-Instruct): only a provider's prefix comes off. And a
+        # provider's key goes to an address of the user's only where the name says that provider.
+        model = rest if known and rest else name
+        variable = known.key_variable if known and known.key_variable else "BLENDFILTER_API_KEY"
+        return api_base.rstrip("/"), model, api_key or os.environ.get(variable) or "none"
+    if known is None or not rest:
+        if not rest:
+            raise BadArgument(
+                f"'{name}' names no provider: write provider/model (openai/{name}), "
+                "or say where it is served (--api-base URL)"
+            )
+        raise UnknownName.of("provider", prefix, PROVIDERS, f"- or say where '{name}' is served (--api-base URL)")
+    key = api_key or (os.environ.get(known.key_variable) if known.key_variable else "none")
+    if not key:
+        raise NoKey(f"{name} wants a key: set {known.key_variable}, or point --api-base at a server of your own")
+    return known.base_url, rest, key
+
+
+def check_address(api_base: str) -> None:
+    """Raise `BadArgument` where it is none, or holds a query."""
+    try:
+        url = httpx.URL(api_base)
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    if url.scheme not in ("http", "https") or not url.host or not 0 < (80 if url.port is None else url.port) < 65536:
+        raise BadArgument(f"'{api_base.partition('?')[0]}' is no address: write it as http://host:port/v1")
+    if url.query:  # it would be shown and recorded with the address (a login before the host is not)
+        raise BadArgument("the address must hold no query, such as a key: put the key into BLENDFILTER_API_KEY")
