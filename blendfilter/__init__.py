@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from blendfilter.errors import BlendFilterError as BlendFilterError
     from blendfilter.evaluation.comparison import Comparison as Comparison
+    from blendfilter.evaluation.plan import plan as plan
     from blendfilter.evaluation.plots import plot as plot
     from blendfilter.evaluation.run import Run as Run
     from blendfilter.evaluation.run import compare as compare
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
     from blendfilter.filters.knowledge import KnowledgeFilter as KnowledgeFilter
     from blendfilter.filters.one_call import OneCallFilter as OneCallFilter
     from blendfilter.journal import Journal as Journal
+    from blendfilter.lm.budget import Budget as Budget
     from blendfilter.lm.connect import connect as connect
+    from blendfilter.lm.scoring import Score as Score
+    from blendfilter.lm.scoring import scorer as scorer
     from blendfilter.modules.answering import Answering as Answering
     from blendfilter.modules.blendfilter import BlendFilter as BlendFilter
     from blendfilter.modules.blending import Blending as Blending
@@ -73,6 +77,7 @@ _HOME = {
     "BlendFilter": "modules.blendfilter",
     "BlendFilterError": "errors",
     "Blending": "modules.blending",
+    "Budget": "lm.budget",
     "ChainOfThought": "modules.direct",
     "Comparison": "evaluation.comparison",
     "Direct": "modules.direct",
@@ -93,6 +98,7 @@ _HOME = {
     "ReAct": "modules.react",
     "Retriever": "retrieval.base",
     "Run": "evaluation.run",
+    "Score": "lm.scoring",
     "SelfAsk": "modules.self_ask",
     "SelfConsistency": "modules.self_consistency",
     "TemplateAdapter": "prompting",
@@ -111,9 +117,11 @@ _HOME = {
     "evaluate": "evaluation.runner",
     "load": "tasks.loading",
     "open_index": "retrieval.indexes",
+    "plan": "evaluation.plan",
     "plot": "evaluation.plots",
     "pooled": "retrieval.corpus",
     "read_corpus": "retrieval.corpus",
+    "scorer": "lm.scoring",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 - every name is there, and a test says so

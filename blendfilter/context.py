@@ -20,7 +20,7 @@ class CallNote(NamedTuple):
     key: str
     """Empty where it is an event alone, and no model was asked (a search that cut its query)."""
     event: str = ""
-    """`empty_reply`, `cut_reply`, `query_cut`, or empty for a reply that ended well."""
+    """`empty_reply`, `cut_reply`, `refused_reply`, `query_cut`, or empty for a reply that ended well."""
 
 
 class Sample(NamedTuple):

@@ -18,6 +18,7 @@
     │   ├── MissingExtra      an optional package that is not installed
     │   ├── IndexChanged      the index behind an address was rebuilt since it was opened
     │   └── ServerRefused     the server is not there, or refuses us: nothing can be done on this end
+    ├── BudgetSpent           exit 3: the run stopped at its limit; all that was paid for is kept, and it can go on
     └── WorkFailed            exit 1: the work itself failed
         ├── CannotWrite       a journal that takes no more records (a full disk): going on would pay for what is lost
         └── ModelError        one model call failed for good; it carries its stage and its kind
@@ -112,6 +113,12 @@ class ServerRefused(AskedWrong):
     """The model server is not there, or does not let us in."""
 
 
+class BudgetSpent(BlendFilterError):
+    """The next attempt could pass the run's limit of calls, tokens or dollars: the same command with more goes on."""
+
+    exit_code = 3
+
+
 class WorkFailed(BlendFilterError):
     """The work failed, wholly or for some questions."""
 
@@ -124,8 +131,10 @@ class ModelError(WorkFailed):
     """One model call failed for good.
 
     `kind` is a stable word: `context_too_long`, `bad_request`, `rate_limited`, `server_error`, `timeout`, `unexpected`.
-    `stage` is the predictor that asked, empty outside a method.
+    `stage` is the predictor that asked, empty outside a method. `attempts` is how many went out, 0 where nobody knows.
     """
+
+    attempts = 0
 
     def __init__(self, message: str, *, kind: str = "unexpected", stage: str = "") -> None:
         super().__init__(message)

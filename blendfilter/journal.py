@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ MODES: tuple[Mode, ...] = ("auto", "record", "replay")
 FILE = "journal.jsonl"
 _PREFIX = b'{"key":"'
 _KEY_DIGITS = 32
+_KIND = b'","kind":'
+_KIND_AT = len(_PREFIX) + _KEY_DIGITS
 
 
 def digest(*parts: Any) -> str:
@@ -45,8 +47,8 @@ class Journal:
         path: the file, or a folder that holds (or will hold) `journal.jsonl`.
         mode: `auto` serves a hit, else lets the caller call and append; `record` never serves; `replay` serves only,
             and writes nothing.
-        reuse: other journals (or run folders), read before a call is made; a hit is copied in, so that this journal
-            stays whole by itself.
+        reuse: other journals (or run folders), read before a call is made; a hit is copied in, marked as
+            `reused`, so that this journal stays whole by itself.
         exclusive: a replay that holds the writer's lock too (the runner rewrites files beside the journal).
 
     Raises:
@@ -84,14 +86,18 @@ class Journal:
             self.close()
             raise
 
-    def find(self, key: str) -> dict[str, Any] | None:
-        """The record under `key` that this mode may serve, or None: the caller must call."""
+    def find(self, key: str, *needs: str) -> dict[str, Any] | None:
+        """The record under `key` that this mode may serve, or None: the caller must call.
+
+        Raises: BadData where it lacks a field that it `needs` (a failure needs none).
+        """
         if self.mode == "record":
             return None
         record = self.read(key)
         if record is None or (record.get("error") and self.mode != "replay"):
-            return self._borrow(key) or record  # a failure of our own gives way to another run's success
-        return record
+            # A failure of our own gives way to another run's success.
+            return self._borrow(key, needs) or record
+        return self._whole(record, needs)
 
     def read(self, key: str) -> dict[str, Any] | None:
         """The newest record under `key` in this file, whatever the mode."""
@@ -100,8 +106,12 @@ class Journal:
             return None
         record = self._parse(self._line_at(offset), offset)
         if record.get("key") != key:
-            raise _damaged(self.path, f"byte {offset} (another process has written here)")
+            raise self._damaged(offset)
         return record
+
+    def damaged(self, key: str) -> BadData:
+        """The error for the record under `key`, which is none of its kind: it names the line and the way to go on."""
+        return self._damaged(self._index[bytes.fromhex(key)])
 
     def append(self, *records: Mapping[str, Any], new_only: bool = False) -> None:
         """Write `records` in one stroke, each with its `key` first; they are on file when this returns.
@@ -130,12 +140,19 @@ class Journal:
                 self._index[key] = self._end
                 self._end += len(line)
 
-    def records(self) -> Iterator[dict[str, Any]]:
-        """Every record in the order of the file, superseded ones included."""
+    def records(self, *kinds: str) -> Iterator[dict[str, Any]]:
+        """Every record in the order of the file, superseded ones included; of these `kinds` only, where any is named.
+
+        A record of another kind is passed over unread.
+        """
+        begins = tuple(_KIND + json.dumps(kind).encode() for kind in kinds) or _KIND
         offset = 0
         while offset < self._end:
             line = self._line_at(offset)
-            yield self._parse(line, offset)
+            if line.startswith(begins, _KIND_AT):
+                yield self._parse(line, offset)
+            elif not line.startswith(_KIND, _KIND_AT):
+                raise self._damaged(offset)
             offset += len(line)
 
     def __contains__(self, key: str) -> bool:
@@ -169,12 +186,19 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _borrow(self, key: str) -> dict[str, Any] | None:
+    def _whole(self, record: dict[str, Any], needs: Collection[str]) -> dict[str, Any]:
+        if record.get("error") or record.keys() >= set(needs):
+            return record
+        raise self.damaged(record["key"])
+
+    def _borrow(self, key: str, needs: Collection[str]) -> dict[str, Any] | None:
         for other in self._others:
             record = other.read(key)
             # Another run's failure is not worth keeping: here the call is made.
             if record is not None and not record.get("error"):
+                other._whole(record, needs)
                 if self._write_fd >= 0:
+                    record = {**record, "reused": True}  # paid for by that run, not by this one
                     self.append(record, new_only=record["kind"] == "passage")
                 return record
         return None
@@ -195,8 +219,19 @@ class Journal:
         try:
             record: dict[str, Any] = json.loads(line)
         except ValueError as error:
-            raise _damaged(self.path, f"byte {offset}") from error
+            raise self._damaged(offset) from error
         return record
+
+    def _damaged(self, offset: int) -> BadData:
+        """The error for what lies at `offset`, by the number of its line."""
+        number, at = 1, 0
+        while at < offset:
+            piece = os.pread(self._read_fd, min(1 << 20, offset - at), at)
+            if not piece:
+                break  # cut behind our back
+            number += piece.count(b"\n")
+            at += len(piece)
+        return _damaged(self.path, f"line {number}")
 
     def _read_index(self) -> int:
         """Fill the index; the offset at which the next record goes (before a torn last line)."""

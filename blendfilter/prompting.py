@@ -26,7 +26,8 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from blendfilter import resources
 from blendfilter.errors import BadData, MissingFile, UnknownName
-from blendfilter.records import one_line
+from blendfilter.records import one_line, whole_characters
+from blendfilter.text import short_reply
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class Prompts:
             lstrip_blocks=True,
             autoescape=False,
         )
-        self._environment.filters["line"] = _on_one_line
+        self._environment.filters |= {"line": _on_one_line, "own_line": _own_line, "own_lines": _own_lines}
         self._loaded: dict[str, Template] = {}
 
     def __getitem__(self, name: str) -> Template:
@@ -219,7 +220,8 @@ class TemplateAdapter(dspy.Adapter):
             )
         complete = self._complete(template, signature, demos, inputs)
         try:
-            return template.compiled.render(instructions=signature.instructions, demos=complete, **inputs).strip()
+            told = template.compiled.render(instructions=signature.instructions, demos=complete, **inputs).strip()
+            return whole_characters(told)
         except jinja2.UndefinedError as error:
             raise BadData(f"{template.path}: {error.message}; a template may read {_readable(signature)}") from error
         except (jinja2.TemplateError, TypeError) as error:
@@ -282,23 +284,39 @@ class TemplateAdapter(dspy.Adapter):
 _OPTIONAL = frozenset({"offer_none", "topic"})
 
 
-def _first_line(reply: str) -> str:
-    # A model may say the cue again, on a line of its own too.
-    told = (_LEAD.sub("", line.strip()) for line in reply.splitlines())
-    return next((line for line in told if line), "")
-
-
-# The cue again, or the close that the reasoning prompts teach ("So the answer is X."): no part of a short answer.
-_LEAD = re.compile(r"^(?:(?:answer|topic)\s*:|(?:so,?\s+)?the (?:final )?answer is\b:?)\s*", re.IGNORECASE)
-
-
-READERS = {"answer": _first_line, "topic": _first_line}
+READERS = {"answer": short_reply, "topic": short_reply}
+"""How the replies for some fields are read; those for others are taken whole."""
 
 
 def _on_one_line(value: Any) -> str:
     if isinstance(value, jinja2.Undefined):
         return str(value)  # raises, naming what is missing
     return one_line(str(value))
+
+
+def _own_line(value: Any) -> str:
+    """A passage where nothing stands before it: it cannot pass for a part of the prompt."""
+    line = _on_one_line(value)
+    return f"| {line}" if _PART.match(line) else line
+
+
+def _own_lines(value: Any, *allowed: str) -> str:
+    """The same of a model's earlier reply, line by line; it may begin a line with one of `allowed`."""
+    if isinstance(value, jinja2.Undefined):
+        return str(value)
+    return "\n".join(
+        f"| {line}" if (part := _PART.match(line)) and part[1] not in allowed else line
+        for line in str(value).strip().splitlines()
+    )
+
+
+# What the lines of our prompts begin with: their parts, and the cues at their ends; marks that nobody sees may stand
+# before them.
+_PART = re.compile(
+    r"[\s\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]*"
+    r"((?:Question|Knowledge|knowledge \d+|The knowledge(?:, numbered .*)?|Context|Passage|Topic|Relevance|Ids"
+    r"|Judgement|Answer|Golden answers|Verdict):|Let's think step by step)"
+)
 
 
 def _name_of(path: Path, folder: Path) -> str:

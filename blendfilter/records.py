@@ -24,6 +24,15 @@ def one_line(text: str) -> str:
     return " ".join(stripped for line in lines if (stripped := line.strip()))
 
 
+def whole_characters(text: str) -> str:
+    """`text` with a question mark for each half of a surrogate pair: no file, server or tokenizer takes one.
+
+    >>> whole_characters("Ormskerry\\ud800")
+    'Ormskerry?'
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Passage:
     """One retrievable text. `score` is the retriever's, None where it has none."""

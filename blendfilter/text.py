@@ -1,4 +1,4 @@
-"""Plain text: the official answer normalisation, tokens, sentences with offsets, unigram overlap. Pure functions.
+"""Plain text: the official answer normalisation, tokens, sentences, unigram overlap, short replies. Pure functions.
 
 Normalisation is the one of the HotPotQA and SQuAD evaluation scripts (Yang et al. 2018; Rajpurkar et al. 2016): lower
 case, then punctuation, then articles, then white space, in that order.
@@ -164,3 +164,33 @@ def shortened(text: str, width: int) -> str:
     room = line[: width - 1]
     whole = room.rpartition(" ")[0]
     return f"{whole if len(whole) > width // 2 else room[:-1]} …"
+
+
+def short_reply(reply: str) -> str:
+    """What a reply of one or few words says: its first line, without the cue said again and bold around it all.
+
+    >>> short_reply("**Answer:** Tolm"), short_reply("Answer:\\nTolm\\nIt is a port."), short_reply("**Tolm**.")
+    ('Tolm', 'Tolm', 'Tolm.')
+    """
+    told = (_without_cue(line.strip()).strip() for line in reply.splitlines())
+    return next((line for line in told if line), "")
+
+
+def _without_cue(line: str) -> str:
+    cue = _CUE.match(line)
+    told = line[cue.end() :] if cue else line
+    if cue and "*" in cue[0] and not told.startswith("*"):
+        told = told.rstrip("*")  # "**Answer: X**"
+    bold = _BOLD.fullmatch(told)
+    return bold["told"] + bold["dot"] if bold else told
+
+
+# In whatever markdown, the cue; or the close that the reasoning prompts teach ("So the answer is X.").
+_CUE = re.compile(
+    r"(?:[#>]+\s*)?[*_]{0,3}"
+    r"(?:(?:(?:final|short)\s+)?(?:answer|topic)\s*[*_]{0,3}\s*:"
+    r"|(?:(?:so|thus|hence|therefore),?\s+)?the (?:final )?answer is\b:?)[*_]{0,3}\s*"
+    r"|(?:#+\s*[*_]{0,3}|[*_]{2,3})(?:(?:final|short)\s+)?(?:answer|topic)[*_]{0,3}$",
+    re.IGNORECASE,
+)
+_BOLD = re.compile(r"(\*{1,3})(?P<told>[^*]+)\1(?P<dot>\.?)")

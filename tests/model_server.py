@@ -29,6 +29,8 @@ from types import TracebackType
 from typing import Any
 from zlib import crc32
 
+from model_faults import FAULTS, Reply, asked_for, fault, refusal
+
 ROOT = Path(__file__).parents[1]
 BEHAVIOURS = (
     "plain",
@@ -40,12 +42,13 @@ BEHAVIOURS = (
     "no-model",  # 404, as for a model that is not served
     "context",  # 400 where the prompt holds MARKER or is longer than --context-limit characters
     "flaky",  # a share of the calls fails in one of five ways, never more than three times in a row for one prompt
+    "no-schema",  # refuses response_format, as OpenAI does for models from before structured outputs
+    "schema",  # holds the reply to the schema that is asked for
+    "asked",  # fails as the prompt asks it to: see model_faults.py
     "hang",  # takes the request and never answers
 )
 MARKER = "CONTEXT-TOO-LONG"
 THOUGHT = "Let me think about the question first."
-FAULTS = ("rate-limit", "error", "drop", "html", "truncated")
-REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 429: "Too Many Requests"}
 
 
 def options() -> argparse.ArgumentParser:
@@ -62,33 +65,11 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of --behave flaky")
     parser.add_argument("--share", type=float, default=0.2, help="share of calls that fail under --behave flaky")
     parser.add_argument("--retry-after", default="0", help="the header's value in a 429")
+    parser.add_argument("--capacity", type=int, help="a 429 where more than so many are in flight")
     parser.add_argument("--context-limit", type=int, help="characters of a prompt, under any behaviour")
+    parser.add_argument("--tokenize", choices=["vllm", "llama.cpp"], help="POST /tokenize as this server has it")
     parser.add_argument("--keep", action="store_true", help="keep prompts and request bodies for /stats")
     return parser
-
-
-@dataclass
-class Reply:
-    """What goes back; `drop`: nothing, the connection is closed."""
-
-    status: int = 200
-    body: bytes = b"{}"
-    kind: str = "application/json"
-    headers: str = ""
-    drop: bool = False
-
-    def wire(self) -> bytes:
-        head = (
-            f"HTTP/1.1 {self.status} {REASONS.get(self.status, 'Error')}\r\nContent-Type: {self.kind}\r\n"
-            f"Content-Length: {len(self.body)}\r\n{self.headers}\r\n"
-        )
-        return head.encode() + self.body
-
-
-def refusal(status: int, message: str, *, param: str | None = None, code: str | None = None) -> Reply:
-    """An error as OpenAI words it."""
-    error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
-    return Reply(status, json.dumps({"error": error}).encode())
 
 
 @dataclass
@@ -108,7 +89,7 @@ class Model:
     def reset(self) -> None:
         kept: dict[str, Any] = {"prompts": [], "bodies": []} if self.settings.keep else {}
         counts = {"requests": 0, "max_in_flight": 0, "statuses": Counter(), "tokens_in": 0, "tokens_out": 0}
-        self.stats = {**counts, "faults": Counter(), **kept}
+        self.stats = {**counts, "faults": Counter(), "answered": 0, "tokenized": 0, **kept}
         self.seen.clear()
         self.random.seed(self.settings.jitter)
 
@@ -120,8 +101,11 @@ class Model:
         self.in_flight += 1
         self.stats["max_in_flight"] = max(self.stats["max_in_flight"], self.in_flight)
         try:
-            await self.wait()
-            reply = self.refuse(prompt, body, key) or self.fail(prompt) or self.complete(prompt, body, chat=chat)
+            if self.settings.capacity is not None and self.in_flight > self.settings.capacity:
+                reply = self.faulty("rate-limit")
+            else:
+                await self.wait(prompt)
+                reply = self.refuse(prompt, body, key) or self.fail(prompt) or self.complete(prompt, body, chat=chat)
         finally:
             self.in_flight -= 1
         self.stats["statuses"]["dropped" if reply.drop else str(reply.status)] += 1
@@ -134,8 +118,9 @@ class Model:
             self.stats["prompts"].append(prompt)
             self.stats["bodies"].append(body)
 
-    async def wait(self) -> None:
-        if self.settings.behave == "hang":
+    async def wait(self, prompt: str) -> None:
+        hangs = self.settings.behave == "asked" and asked_for(prompt, self.seen[prompt]) == "hang"
+        if hangs or self.settings.behave == "hang":
             await asyncio.sleep(3600)
         extra = 0.0 if self.settings.jitter is None else self.random.uniform(0, self.settings.jitter_max)
         if self.settings.delay + extra > 0:
@@ -153,27 +138,25 @@ class Model:
                 f"This model's maximum context length is {limit or 1000} tokens. However, your messages are longer."
             )
             return refusal(400, message, param="messages", code="context_length_exceeded")
+        if behave == "no-schema" and "response_format" in body:
+            message = "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model."
+            return refusal(400, message)
         return refuse_parameter(body) if behave == "reasoning" else None
 
     def fail(self, prompt: str) -> Reply | None:
         """A fault that passes: drawn from the seed, the prompt and how often it came, never from arrival order."""
         turn = self.seen[prompt]
+        if self.settings.behave == "asked":
+            asked = asked_for(prompt, turn)
+            return self.faulty(asked) if asked else None
         draw = random.Random(crc32(f"{self.settings.seed} {turn} {prompt}".encode()))
         if self.settings.behave != "flaky" or turn % 4 == 0 or draw.random() >= self.settings.share:
             return None
-        fault = draw.choice(FAULTS)
-        self.stats["faults"][fault] += 1
-        if fault == "rate-limit":
-            slow = refusal(429, "Rate limit reached for requests", code="rate_limit_exceeded")
-            slow.headers = f"Retry-After: {self.settings.retry_after}\r\n"
-            return slow
-        if fault == "error":
-            return refusal(500, "The server had an error while processing your request.")
-        if fault == "html":
-            return Reply(200, b"<html><body>502 Bad Gateway</body></html>", "text/html")
-        if fault == "truncated":
-            return Reply(200, b'{"id": "cut", "choices": [{"message": {"content": "So the ans')
-        return Reply(drop=True)
+        return self.faulty(draw.choice(FAULTS))
+
+    def faulty(self, name: str) -> Reply:
+        self.stats["faults"][name] += 1
+        return fault(name, self.settings.retry_after)
 
     def complete(self, prompt: str, body: dict[str, Any], *, chat: bool) -> Reply:
         """The reply itself, cut at the stop strings and the cap as a server would."""
@@ -189,8 +172,11 @@ class Model:
             text = f"{THOUGHT}\n</think>\n\n{text}"
         elif behave == "empty-at-cap":
             text, finish = "", "length"
+        elif behave == "schema" and "response_format" in body:
+            text = json.dumps(filled(body["response_format"]["json_schema"]["schema"]))
         text, capped = cap(text, body.get("max_tokens") or body.get("max_completion_tokens"))
         usage = self.usage(prompt, text, thought)
+        self.stats["answered"] += 1
         choice = {"index": 0, "finish_reason": "length" if capped else finish, **scores(body, text, chat=chat)}
         if chat:
             message = {"role": "assistant", "content": text}
@@ -213,6 +199,15 @@ class Model:
         if self.settings.behave == "reasoning":
             usage["prompt_tokens_details"] = {"cached_tokens": tokens_in // 2}
         return usage
+
+
+def filled(schema: dict[str, Any]) -> Any:
+    """The plainest value that a schema allows."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema["type"] == "object":
+        return {name: filled(inner) for name, inner in schema["properties"].items()}
+    return [filled(schema["items"])] if schema["type"] == "array" else {"boolean": True, "string": "so"}[schema["type"]]
 
 
 def refuse_parameter(body: dict[str, Any]) -> Reply | None:
@@ -269,6 +264,8 @@ async def handle(model: Model, reader: asyncio.StreamReader, writer: asyncio.Str
                 break
             writer.write(reply.wire())
             await writer.drain()
+            if reply.torn:
+                break
     except (asyncio.IncompleteReadError, ConnectionError):
         return  # the client went away, which is how a connection ends
     finally:
@@ -281,12 +278,22 @@ async def route(model: Model, method: str, path: str, payload: bytes, headers: d
         return await model.answer(path, json.loads(payload), key)
     if (method, path) == ("GET", "/v1/models"):
         return Reply(body=json.dumps({"object": "list", "data": [{"id": "test-model", "object": "model"}]}).encode())
+    if (method, path) == ("POST", "/tokenize") and model.settings.tokenize:
+        return tokenized(model, json.loads(payload))
     if (method, path) == ("GET", "/stats"):
         return Reply(body=json.dumps(model.stats).encode())
     if (method, path) == ("POST", "/reset"):
         model.reset()
         return Reply()
     return refusal(404, f"Invalid URL ({method} {path})")
+
+
+def tokenized(model: Model, body: dict[str, Any]) -> Reply:
+    """The words of a text as tokens: vLLM counts its `prompt`, llama.cpp gives those of its `content`."""
+    model.stats["tokenized"] += 1
+    vllm = model.settings.tokenize == "vllm"
+    tokens = list(range(len(body["prompt" if vllm else "content"].split())))
+    return Reply(body=json.dumps({"tokens": tokens, **({"count": len(tokens)} if vllm else {})}).encode())
 
 
 def reader_for(reply: str) -> Callable[[str], str]:

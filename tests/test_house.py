@@ -100,7 +100,9 @@ def test_importing_the_package_is_light() -> None:
     assert not imported & (HEAVY | {"pydantic", "typer", "rich", "jinja2"})
 
 
-@pytest.mark.parametrize("command", ["", "ask", "index", "search", "serve", "eval", "report", "compare", "rescore"])
+@pytest.mark.parametrize(
+    "command", ["", "ask", "index", "search", "serve", "eval", "report", "compare", "rescore", "doctor"]
+)
 def test_help_imports_nothing_heavy(command: str) -> None:
     imported = roots_imported("-m", "blendfilter.cli", *command.split(), "--help")
     assert "typer" in imported

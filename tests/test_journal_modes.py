@@ -72,13 +72,13 @@ def test_reuse_copies_hits_in_and_this_journal_then_stands_alone(tmp_path: Path)
     older = filled(tmp_path / "older", made(1, reply="from older"), made(3, reply="three"))
     before = old.read_bytes(), older.read_bytes()
     with Journal(tmp_path / "new", reuse=[tmp_path / "old", older]) as journal:
-        assert journal.find(digest(1)) == made(1, reply="from old")
-        assert journal.find(digest(3)) == made(3, reply="three")
+        assert journal.find(digest(1)) == made(1, reply="from old", reused=True)
+        assert journal.find(digest(3)) == made(3, reply="three", reused=True)
         assert journal.find(digest(4)) is None
-        assert journal.find(digest(1)) == made(1, reply="from old")
+        assert journal.find(digest(1)) == made(1, reply="from old", reused=True)
     assert (old.read_bytes(), older.read_bytes()) == before
     with Journal(tmp_path / "new", "replay") as alone:
-        assert list(alone.records()) == [made(1, reply="from old"), made(3, reply="three")]
+        assert list(alone.records()) == [made(1, reply="from old", reused=True), made(3, reply="three", reused=True)]
 
 
 def test_reuse_leaves_failures_where_they_are(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_a_failure_of_our_own_gives_way_to_another_runs_success(tmp_path: Path) 
     filled(tmp_path / "good", made(1, reply="fine", error=None))
     filled(tmp_path / "new", made(1, error={"kind": "timeout", "message": "slow"}))
     with Journal(tmp_path / "new", reuse=[tmp_path / "good"]) as journal:
-        assert journal.find(digest(1)) == made(1, reply="fine", error=None)
-        assert journal.read(digest(1)) == made(1, reply="fine", error=None)
+        assert journal.find(digest(1)) == made(1, reply="fine", error=None, reused=True)
+        assert journal.read(digest(1)) == made(1, reply="fine", error=None, reused=True)
 
 
 def test_what_is_our_own_goes_before_reuse(tmp_path: Path) -> None:

@@ -171,6 +171,10 @@ class TestShape:
         passage = Passage("1", f"{nasty}\n{nasty}", f"{nasty}\nAnswer: 3\n{nasty}").line
         values = inputs(predictor, question=f"{nasty}\n{nasty}", knowledge=[passage], topic=nasty)
         harmless = inputs(predictor, question="QQ", knowledge=["KK"], topic="TT")
+        # Where nothing stands before a passage, one that begins as a part of the prompt does stands behind a bar.
+        posing = nasty.startswith(("Question:", "Answer:", "knowledge 0:", "Let's think"))
+        if posing and name not in ("check", "ids", "ids_again", "judge"):
+            passage = f"| {passage}"
         expected = predictor.render(**harmless)
         expected = expected.replace("TT", nasty).replace("KK", passage).replace("QQ", f"{nasty} {nasty}")
         assert predictor.render(**values) == expected
@@ -182,7 +186,7 @@ class TestShape:
         passage = Passage("1", title, text)
         own = lines_of(predictor.render(knowledge=[passage.line], question=question))[-4:]
         assert own[0] == "Knowledge:"
-        assert own[1] == passage.line.strip()
+        assert own[1].removeprefix("| ") == passage.line.strip().removeprefix("| ")
         assert own[2].startswith("Question: ")
         assert own[3] == CUES["external"]
 
@@ -266,6 +270,23 @@ class TestAdapter:
             ("The answer island", "The answer island"),
             ("The answers are many", "The answers are many"),
             ("What the answer is", "What the answer is"),
+            ("**Answer:** Tolm", "Tolm"),
+            ("**Answer**: Tolm", "Tolm"),
+            ("**Answer: Tolm**", "Tolm"),
+            ("**Answer:**\nTolm", "Tolm"),
+            ("__Answer:__ Tolm", "Tolm"),
+            ("### Answer\n\nTolm", "Tolm"),
+            ("> Final Answer: Tolm", "Tolm"),
+            ("Therefore, the answer is **Tolm**.", "Tolm."),
+            ("**The answer is Tolm.**", "Tolm."),
+            ("Short answer: *Tolm*", "Tolm"),
+            ("**Tolm**", "Tolm"),
+            ("**Tolm** and **Orm**", "**Tolm** and **Orm**"),
+            ("M*A*S*H", "M*A*S*H"),
+            ("Answer: *NSYNC", "*NSYNC"),
+            ("__init__", "__init__"),
+            ("Answer", "Answer"),  # bare, it may be one
+            ("*Answer* magazine", "*Answer* magazine"),
             ("", ""),
             (" \n ", ""),
         ],
@@ -274,7 +295,10 @@ class TestAdapter:
         said, _ = asked(TemplateAdapter(), ShortAnswer, [reply], context="c", question="q?")
         assert said.answer == answer
 
-    @pytest.mark.parametrize(("reply", "topic"), [("Topic: mills", "mills"), ("mills\nQuestion: x", "mills"), ("", "")])
+    @pytest.mark.parametrize(
+        ("reply", "topic"),
+        [("Topic: mills", "mills"), ("**Topic:** mills", "mills"), ("mills\nQuestion: x", "mills"), ("", "")],
+    )
     def test_so_is_a_topic(self, reply: str, topic: str) -> None:
         said, _ = asked(TemplateAdapter(), Topic, [reply], question="q?")
         assert said.topic == topic
@@ -305,6 +329,12 @@ class TestAdapter:
                 found = TEMPLATE_OF[fields]
                 shared = {"answer": "blendfilter/external", "ids_again": "blendfilter/ids"}
                 assert found == shared.get(name, predictor.template.name)
+
+    def test_half_a_character_is_sent_as_a_question_mark(self) -> None:
+        given = {"knowledge": ["Tolm | a \udcff port"], "question": "Who \ud800?"}
+        adapter, signature = TemplateAdapter("direct"), dspy.Signature("knowledge: list[str], question -> answer")
+        (message,) = adapter.format(signature, [], given)
+        assert message["content"].endswith("Knowledge:\nTolm | a ? port\nQuestion: Who ??\nAnswer:")
 
     def test_several_completions(self) -> None:
         lm = ScriptedLM(["Tolm\nx", "", "Oddle"])

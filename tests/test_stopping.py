@@ -45,6 +45,20 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(here: Path) -> None:
         assert not before & set(server.stats()["prompts"])
 
 
+def test_an_evaluation_stopped_while_it_still_loads_goes_on_too(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Loading:
+        def __getattr__(self, _: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "blendfilter.evaluation.replies", Loading())
+    command = Command(monkeypatch, capsys)
+    told = command(*small_eval("direct", "run"))
+    assert (told.code, told.error) == (130, "blendfilter: stopped; the same command goes on where it was")
+    assert command(*small_eval("direct", "run"), "--plan").error == "blendfilter: stopped; nothing of it was kept"
+
+
 def test_what_begins_again_does_not_say_that_it_goes_on(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

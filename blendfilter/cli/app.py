@@ -9,7 +9,8 @@ import typer
 app = typer.Typer(
     name="blendfilter",
     help="Retrieval-augmented question answering that blends queries and filters knowledge, evaluated honestly.",
-    epilog="Exit codes: 0 done; 1 the work failed, wholly or for some questions; 2 what was asked is wrong.",
+    epilog="Exit codes: 0 done; 1 the work failed, wholly or for some questions, or too many replies were bad; "
+    "2 what was asked is wrong; 3 a budget is spent, and the same command with a higher one goes on.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

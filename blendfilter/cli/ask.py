@@ -11,7 +11,8 @@ from blendfilter.cli.app import app
 from blendfilter.cli.console import say
 from blendfilter.cli.making import connect, maker, retriever, say_what_answers
 from blendfilter.cli.options import Corpus, HowToAnswer, Index, WhichModel, spread
-from blendfilter.errors import BadArgument
+from blendfilter.errors import BadArgument, ModelError
+from blendfilter.records import whole_characters
 
 if TYPE_CHECKING:
     import dspy
@@ -38,6 +39,8 @@ def ask(
     from blendfilter.context import CARRIED, NOTES, Asker, CallNote, calls_of, setting
     from blendfilter.evaluation.trace import WIDTH, trace_text
 
+    if whole_characters(question) != question:
+        raise BadArgument("the question holds bytes that are no UTF-8: write it in UTF-8")
     lm = connect(model)
     make = maker(how, model, wording)
     sample = corpus is None and not index and how.method not in ("direct", "cot")
@@ -47,13 +50,45 @@ def ask(
     say_what_answers(model)
     notes: list[CallNote] = []
     with setting(NOTES, notes), dspy.context(lm=lm, **{CARRIED: Asker("", 0, notes, None)}):
-        prediction = _told(_asked(module, question))
+        try:
+            prediction = _told(_asked(module, question))
+        except ModelError as error:
+            raise _with_where(error, lm.address) from error
+    for event, told in _EVENTS.items():
+        if stages := list(dict.fromkeys(note.stage for note in notes if note.event == event)):
+            say(f"{told} ({', '.join(stages)}): {_LOOK}")
     if not show_trace and not full:
         print(prediction.answer)
         return
     if "calls" not in prediction:  # a method of one's own keeps no count
         prediction["calls"] = [(note.stage, note.key) for note in calls_of(notes)]
     print(trace_text(prediction, None if full else WIDTH), end="")
+
+
+_EVENTS = {
+    "empty_reply": "the model's reply was empty",
+    "cut_reply": "the model's reply was cut at its limit of tokens",
+}
+_LOOK = "--show-trace shows the calls, and 'blendfilter doctor' with the same --lm what to change"
+
+
+def _with_where(error: ModelError, address: str) -> ModelError:
+    """The error with who was asked, by which step, how often, and the next move; stored errors name no address."""
+    where = [address or "the model", *([f"stage '{error.stage}'"] if error.stage else [])]
+    tried = [f"{error.attempts} attempt{'s'[: error.attempts != 1]}"] if error.attempts else []
+    told = f"{', '.join([*where, *tried])}: {error}"
+    if error.kind in _MOVES and _MOVES[error.kind] not in told:
+        told = f"{told}; {_MOVES[error.kind]}"
+    return ModelError(told, kind=error.kind, stage=error.stage)
+
+
+_MOVES = {
+    "timeout": "is the server at work? Give it more seconds (--timeout), or see what it does (blendfilter doctor)",
+    "server_error": "look at the server's log, or see what it does (blendfilter doctor)",
+    "rate_limited": "the provider lets no more calls through: wait a minute, or give its limit as --rpm or --tpm",
+    "context_too_long": "serve the model with a longer context, or give it fewer passages (-k 3)",
+    "bad_request": "the server refuses a parameter or the prompt: see which (blendfilter doctor)",
+}
 
 
 def _asked(module: dspy.Module, question: str) -> Any:

@@ -10,7 +10,18 @@ import typer
 from blendfilter.cli.app import State, app
 from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect, maker, retriever, say_what_answers
-from blendfilter.cli.options import Corpus, HowToAnswer, Index, Retrieved, WhichModel, spread
+from blendfilter.cli.options import (
+    Corpus,
+    HowToAnswer,
+    Index,
+    Limits,
+    MaxRetries,
+    Planning,
+    PricesFile,
+    Retrieved,
+    WhichModel,
+    spread,
+)
 from blendfilter.errors import BadData, MissingExtra, MissingFile, ServerRefused
 
 if TYPE_CHECKING:
@@ -28,11 +39,13 @@ def eval(
         str,
         typer.Option(
             help="A question file (qa: JSON Lines with question, answer or answers, and if known id, gold_titles); "
-            "'hub' (Hugging Face), or 'sample' with the task qa."
+            "'hub' (Hugging Face), or 'sample', the small made-up world that comes with the package (84 questions)."
         ),
     ],
     how: HowToAnswer,
     model: WhichModel,
+    limits: Limits,
+    planning: Planning,
     corpus: Corpus = None,
     index: Index = None,
     retrieved: Retrieved = None,
@@ -44,39 +57,77 @@ def eval(
     repeats: Annotated[
         int, typer.Option(min=1, help="Answers to each question, for servers vary; a finished run may be given more.")
     ] = 1,
+    max_retries: MaxRetries = None,
+    prices: PricesFile = None,
     seed: Annotated[int, typer.Option(help="Of the bootstrap intervals.")] = 0,
     metric: Annotated[list[str] | None, typer.Option(help="For the task qa: em, f1, accuracy or cover-em.")] = None,
+    max_bad_replies: Annotated[
+        float,
+        typer.Option(help="Share of unparseable, empty or cut replies above which it warns and ends with exit code 1."),
+    ] = 0.05,
     html: Annotated[bool, typer.Option(help="Write the run as a page too, report.html in its folder.")] = True,
 ) -> None:
     """Evaluate a method on a question set: resumable, every call journaled once.
 
     Example: blendfilter eval hotpotqa --data hotpot_dev_distractor_v1.json --corpus pooled --lm openai/gpt-4o-mini
     """
+    State.goes_on = not planning.plan  # before the imports: these take a second, and one may be stopped in it
     from blendfilter.cli.reporting import write_page
+    from blendfilter.evaluation.replies import check_share
     from blendfilter.evaluation.report import report
     from blendfilter.evaluation.runner import evaluate
     from blendfilter.tasks import load
 
-    State.goes_on = True
+    budget = limits.budget()
+    planning.check(replay=replay)
+    check_share(max_bad_replies, "--max-bad-replies")
     questions = load(task, data, limit=limit, metrics=metric or None)
     if corpus is None and not index and retrieved is None and data == "sample":
         corpus = "sample"
-    lm = connect(model)
+    lm = _answering(lambda: connect(model, prices, keyless=planning.plan), model, run if replay else None)
     make = maker(how, model, questions.task.wording)
     module = make(_searched(lambda: retriever(corpus, index, questions, retrieved), run if replay else None))
     say_what_answers(model)
     folder = run or _default_folder(module, questions, lm, seed, how.method)
+    if planning.plan:
+        from blendfilter.evaluation.plan import SAMPLE, plan
+
+        planned = plan(
+            module, questions, lm, run=folder, reuse=reuse or (), repeats=repeats, concurrency=concurrency,
+            sample=SAMPLE if planning.plan_questions is None else planning.plan_questions,
+            ask_server=planning.ask_server, budget=budget, name=how.method,
+        )  # fmt: skip
+        show(planned.text().rstrip("\n"))
+        return
     done = evaluate(
         module, questions, lm=lm, run=folder, concurrency=concurrency, reuse=reuse or (), replay=replay,
-        repeats=repeats, seed=seed, name=how.method,
+        repeats=repeats, budget=budget, max_retries=max_retries, seed=seed, name=how.method,
     )  # fmt: skip
+    done.max_bad_replies, done.prices = max_bad_replies, lm.terms.prices
     show(*report(done))
     if html:
         write_page(done)
     show(f"run: {folder}")
     if done.errors:
         say(f"{done.errors} of {len(done.rows)} questions ended in an error; the same command asks them again")
+    if warned := done.warnings:
+        say("too many bad replies (the warnings at the top): blendfilter doctor says what to change")
+    if done.errors or warned:
         raise typer.Exit(1)
+
+
+def _answering(open_: Callable[[], ConnectedLM], model: WhichModel, replayed: Path | None) -> ConnectedLM:
+    """The model; in a replay, where its file is gone, what the run knows of it will do."""
+    from blendfilter.evaluation.recorded import recorded_model
+
+    try:
+        return open_()
+    except (MissingFile, MissingExtra) as gone:
+        decoding = {"temperature": model.temperature, "top_p": model.top_p}
+        if replayed is None or (known := recorded_model(replayed, model.lm or "", gone, **decoding)) is None:
+            raise
+        say(f"the model cannot be had ({gone}): replaying from the journal alone")
+        return known
 
 
 def _searched(open_: Callable[[], Retriever | None], replayed: Path | None) -> Retriever | None:

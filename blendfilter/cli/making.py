@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.cli.console import Bars, say
-from blendfilter.errors import BadArgument, BadData, EmptyData
+from blendfilter.errors import BadArgument, BadData, EmptyData, NoKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,15 +22,27 @@ if TYPE_CHECKING:
     from blendfilter.retrieval.base import Retriever
 
 
-def connect(model: WhichModel) -> ConnectedLM:
+def connect(model: WhichModel, prices: Path | None = None, *, keyless: bool = False) -> ConnectedLM:
+    """The model; `keyless`: it will be asked nothing, so that a missing key is no error."""
+    from functools import partial
+
     from blendfilter.lm.connect import connect
 
-    if model.lm is None and model.api_base is not None:
-        raise BadArgument(f"which model at {model.api_base}? name it with --lm")
-    return connect(
-        model.lm or "offline", api_base=model.api_base, endpoint=model.endpoint, temperature=model.temperature,  # type: ignore[arg-type]
-        top_p=model.top_p, thinking=model.thinking, reasoning=model.reasoning, label=model.label,
+    if model.lm is None and model.api_base:
+        raise BadArgument(f"which model at {model.api_base[0]}? name it with --lm")
+    connected = partial(
+        connect, model.lm or "offline", api_base=model.api_base or None, endpoint=model.endpoint,  # type: ignore[arg-type]
+        temperature=model.temperature, top_p=model.top_p, thinking=model.thinking, reasoning=model.reasoning,
+        json_schema=model.json_schema, label=model.label, timeout=model.timeout, attempts=model.attempts,
+        deadline=model.deadline, requests_per_minute=model.rpm, tokens_per_minute=model.tpm, context=model.context,
+        threads=model.threads, prices=prices,
     )  # fmt: skip
+    try:
+        return connected()
+    except NoKey:
+        if not keyless:
+            raise
+        return connected(api_key="none")
 
 
 def say_what_answers(model: WhichModel) -> None:

@@ -1,7 +1,7 @@
 """The options that several commands share, each with the words that `--help` teaches it in.
 
-`HowToAnswer` and `WhichModel` are groups of them: a command that takes one as a parameter, under `@spread`, has all
-their options.
+`HowToAnswer`, `WhichModel` and the like are groups of them: a command that takes one as a parameter, under `@spread`,
+has all their options.
 """
 
 from __future__ import annotations
@@ -11,9 +11,14 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+from blendfilter.errors import BadArgument
+
+if TYPE_CHECKING:
+    from blendfilter.lm.budget import Budget
 
 Method = Annotated[
     str,
@@ -27,16 +32,45 @@ Lm = Annotated[
     typer.Option(
         "--lm",
         help="offline (a rule-based reader: no model), provider/model (openai/gpt-4o-mini, ollama/llama3.2), "
-        "or any name with --api-base. Without it: offline.",
+        "any name with --api-base, or a model in this process: local, or a .gguf file. Without it: offline.",
     ),
 ]
-ApiBase = Annotated[str | None, typer.Option(help="An OpenAI-compatible server, http://localhost:8000/v1.")]
+ApiBase = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="An OpenAI-compatible server, http://localhost:8000/v1; given several times, all serve the same model "
+        "and the calls are shared among them."
+    ),
+]
 Endpoint = Annotated[str, typer.Option(help="chat, or completions for base models.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy, as in the papers.")]
 TopP = Annotated[float | None, typer.Option(help="Nucleus sampling.")]
 Thinking = Annotated[bool | None, typer.Option(help="Ask a model that thinks by default to think, or not to.")]
 Reasoning = Annotated[str | None, typer.Option(help="Effort of a reasoning model: low, medium or high.")]
+JsonSchema = Annotated[
+    bool | None,
+    typer.Option(
+        "--json-schema/--no-json-schema",
+        help="Hold the ids to a JSON schema. Without it: where the provider is known to take one.",
+    ),
+]
+Timeout = Annotated[float | None, typer.Option(help="Seconds that one attempt at a call may take (120).")]
+Attempts = Annotated[int | None, typer.Option(help="Attempts that a call has, where its faults may pass (6).")]
+Deadline = Annotated[float | None, typer.Option(help="Seconds that all attempts at a call may take (600).")]
+Rpm = Annotated[int | None, typer.Option(help="Requests a minute that the server is sent at the most.")]
+Tpm = Annotated[int | None, typer.Option(help="Tokens a minute, of prompts and replies.")]
+MaxRetries = Annotated[
+    int | None,
+    typer.Option(
+        help="Further attempts that all calls together may make. Without it: a hundred, four for each call in flight, "
+        "and one for each call that succeeds."
+    ),
+]
 Label = Annotated[str, typer.Option(help="Tells two servers apart that serve other weights under one name.")]
+Context = Annotated[
+    int | None, typer.Option(help="A local model's tokens of prompt and reply together (what it knows, up to 8192).")
+]
+Threads = Annotated[int | None, typer.Option(help="A local model's processor threads (1).")]
 Corpus = Annotated[
     str | None,
     typer.Option(
@@ -78,11 +112,35 @@ FilterUnion = Annotated[
     bool, typer.Option("--filter-union", help="blendfilter: filter its three lists together, in one go; fewer calls.")
 ]
 Hops = Annotated[int | None, typer.Option(help="react, self-ask: searches at most (5).")]
-Style = Annotated[str | None, typer.Option(help="react: lineage (the default) or thought-action.")]
+Style = Annotated[str | None, typer.Option(help="react: thought-action, or lineage (the default).")]
 Iterations = Annotated[int | None, typer.Option(help="iter-retgen: rounds of retrieval and reasoning (2).")]
 Samples = Annotated[
     int | None, typer.Option(help="self-consistency: reasonings that vote (10), drawn at temperature 0.7.")
 ]
+
+PricesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--prices", help="A file of your own prices, which go before ours (docs/costs.md says what stands in it)."
+    ),
+]
+
+Plan = Annotated[
+    bool, typer.Option("--plan", help="Print calls, tokens, cost and time stage by stage, and stop: nothing is spent.")
+]
+PlanQuestions = Annotated[int | None, typer.Option(help="Questions, evenly spread, that a plan is made from (20).")]
+AskServer = Annotated[
+    bool,
+    typer.Option(
+        "--ask-server", help="A plan counts tokens by the server's own tokeniser (vLLM, llama.cpp); no model is asked."
+    ),
+]
+
+MaxCalls = Annotated[
+    int | None, typer.Option(help="Attempts at a model, over all sittings of the run; it stops there and can go on.")
+]
+MaxTokens = Annotated[int | None, typer.Option(help="Tokens of prompts and replies, likewise.")]
+MaxCost = Annotated[float | None, typer.Option(help="Dollars, likewise.")]
 
 
 @dataclass(frozen=True)
@@ -122,7 +180,71 @@ class WhichModel:
     top_p: TopP = None
     thinking: Thinking = None
     reasoning: Reasoning = None
+    json_schema: JsonSchema = None
     label: Label = ""
+    timeout: Timeout = None
+    attempts: Attempts = None
+    deadline: Deadline = None
+    rpm: Rpm = None
+    tpm: Tpm = None
+    context: Context = None
+    threads: Threads = None
+
+
+@dataclass(frozen=True)
+class WhichJudge:
+    """A model that judges, and how it is asked; it always judges at temperature 0."""
+
+    lm: Lm = None
+    api_base: ApiBase = None
+    endpoint: Endpoint = "chat"
+    thinking: Thinking = None
+    reasoning: Reasoning = None
+    label: Label = ""
+    timeout: Timeout = None
+    attempts: Attempts = None
+    deadline: Deadline = None
+    rpm: Rpm = None
+    tpm: Tpm = None
+    context: Context = None
+    threads: Threads = None
+
+    def model(self) -> WhichModel:
+        """The same as any model."""
+        return WhichModel(**{each.name: getattr(self, each.name) for each in fields(self)})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run may take over all its sittings."""
+
+    max_calls: MaxCalls = None
+    max_tokens: MaxTokens = None
+    max_cost: MaxCost = None
+
+    def budget(self) -> Budget | None:
+        """The limits as the runner takes them; None where none is given. Raises: BadArgument."""
+        from blendfilter.lm.budget import Budget
+
+        budget = Budget(self.max_calls, self.max_tokens, self.max_cost)
+        return budget if budget.given() else None
+
+
+@dataclass(frozen=True)
+class Planning:
+    """Whether a run is planned and not made, and how."""
+
+    plan: Plan = False
+    plan_questions: PlanQuestions = None
+    ask_server: AskServer = False
+
+    def check(self, *, replay: bool) -> None:
+        """Raise `BadArgument` for what goes with a plan and has none, and for the plan of a run that asks nothing."""
+        alone = "--ask-server" if self.ask_server else "--plan-questions" if self.plan_questions is not None else ""
+        if alone and not self.plan:
+            raise BadArgument(f"{alone} shapes a plan: add --plan, or leave it out")
+        if self.plan and replay:
+            raise BadArgument("a replay asks no model, so there is nothing to plan: leave --plan or --replay out")
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:

@@ -9,6 +9,7 @@ import typer
 
 from blendfilter.cli.app import app
 from blendfilter.cli.console import say, show
+from blendfilter.cli.options import PricesFile
 
 if TYPE_CHECKING:
     from blendfilter.evaluation.run import Run
@@ -21,6 +22,7 @@ def report_command(
         typer.Argument(help="A run's folder; more runs over the same questions stand beside it on the page."),
     ],
     html: Annotated[bool, typer.Option(help="Write the page, report.html, into the (first) run's folder.")] = True,
+    prices: PricesFile = None,
 ) -> None:
     """Show a run: scores with intervals, retrieval per query, losses, events, the ledger; every question on a page.
 
@@ -28,8 +30,12 @@ def report_command(
     """
     from blendfilter.evaluation.report import report
     from blendfilter.evaluation.run import Run
+    from blendfilter.lm.prices import read_prices
 
-    first, *others = (Run(run) for run in runs)
+    own = None if prices is None else read_prices(prices)
+    first, *others = opened = [Run(run) for run in runs]
+    for run in opened:
+        run.prices = own
     show(*report(first))
     if html:
         write_page(first, others)

@@ -20,6 +20,7 @@ from blendfilter.context import NOTES, ORDER, QUESTION, CallNote, calls_of, sett
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.evaluation.rescoring import UNREADABLE
 from blendfilter.journal import Journal
+from blendfilter.lm.budget import Purse
 from blendfilter.lm.connect import connect
 from blendfilter.lm.gate import Gate
 from blendfilter.lm.model import ConnectedLM
@@ -104,14 +105,15 @@ class Judge:
         journal: Journal,
         *,
         concurrency: int,
+        purse: Purse | None = None,
         told: Callable[[int], None] = lambda done: None,
     ) -> list[Verdict]:
         """A verdict for each row, in their order; `told` hears how many are done.
 
         Raises:
-            ServerRefused: the judge is not there; what it said so far is kept.
+            ServerRefused: the judge is not there. BudgetSpent: `purse` is empty. What was said so far is kept.
         """
-        lm = self.lm.with_journal(journal, Traffic(gate=Gate(concurrency)))
+        lm = self.lm.with_journal(journal, Traffic(gate=Gate(concurrency), purse=purse))
         places, found = asyncio.Semaphore(2 * concurrency), dict[int, Verdict]()
 
         async def one(order: int, row: Mapping[str, Any]) -> None:

@@ -7,18 +7,21 @@ questions answered so far, and every report of it says so.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 from blendfilter.errors import BadData, RunMismatch
 from blendfilter.evaluation.files import PREDICTIONS, iterate_rows
-from blendfilter.evaluation.ledger import Entry, ledger
+from blendfilter.evaluation.ledger import Entry, ledger, taken
 from blendfilter.evaluation.repeats import key_of, repeats_in
+from blendfilter.evaluation.replies import warnings_of
 from blendfilter.evaluation.rescoring import NAMES, Rescored, file_of, rescored
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.summary import slim, summarise
 from blendfilter.journal import FILE, Journal
+from blendfilter.lm.budget import NOTHING
+from blendfilter.lm.spending import marked
 
 _SHOWN_IDS = 5
 _BULK = frozenset({"queries", "branches", "knowledge", "spans", "calls"})
@@ -50,7 +53,32 @@ class Known:
         if not (self.run.folder / FILE).is_file():  # stopped before anything was asked
             return ledger([], lambda _: None)
         with Journal(self.run.folder / FILE, "replay") as journal:
-            return ledger(self.whole_rows(), journal.read)
+            return ledger(self.whole_rows(), journal.read, self.run.prices)
+
+    @cached_property
+    def paid(self) -> str:
+        """What the run's own calls took in all, where some belong to no answer yet; else empty."""
+        if not (self.run.folder / FILE).is_file():
+            return ""
+        used = {key for row in self.whole_rows() for _, key in row["calls"]}
+        total, left_out = NOTHING, False
+        with Journal(self.run.folder / FILE, "replay") as journal:
+            for record in journal.records("call"):
+                if not record.get("reused"):
+                    total += taken(record, self.run.prices)
+                    left_out |= record["key"] not in used
+        told = f"paid in all by this run's journal, unfinished questions and failed attempts included: {total.words()}"
+        return told if left_out else ""
+
+    @cached_property
+    def limits(self) -> dict[str, tuple[float, float]]:
+        """Of each limit that the last sitting had: what is gone, and the limit; empty where it had none."""
+        budget = self.run.record.get("notes", {}).get("budget", {})
+        if not budget or not (self.run.folder / FILE).is_file():
+            return {}
+        with Journal(self.run.folder / FILE, "replay") as journal:
+            gone = asdict(marked(journal))
+        return {name: (gone[name], limit) for name, limit in budget.items() if name in gone}
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
@@ -105,6 +133,11 @@ class Known:
             except (RunMismatch, BadData) as error:
                 found.append(str(error))
         return found
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What its replies warn of, a line each."""
+        return warnings_of(self, self.run.max_bad_replies)
 
     def _missing(self) -> list[str]:
         """The answers that are not there yet, as far as the run's record names the questions."""

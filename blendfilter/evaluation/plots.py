@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from blendfilter.errors import BadArgument, RunMismatch, UnknownName
 from blendfilter.evaluation import canvas
 from blendfilter.evaluation.latency import latency
+from blendfilter.evaluation.ledger import tokens_of
 from blendfilter.evaluation.run import Run
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _LOSSES = {
 
 
 class Dot(NamedTuple):
-    """One run in the headline plot: its score with its interval, and what a question costs."""
+    """One run in the headline plot: its score with its interval, and what a question costs (nan: nobody told)."""
 
     label: str
     value: float
@@ -74,23 +75,24 @@ def headline(runs: Runs, *paths: str | Path) -> list[Path]:
 
 
 def draw(dots: Sequence[Dot], *paths: str | Path, metric: str, title: str, offline: bool = False) -> list[Path]:
-    """The headline plot of `dots`, three panels that share their scores."""
+    """The headline plot of `dots`: panels that share their scores, one for each cost that all runs know."""
     ranked = sorted(dots, key=lambda each: (-each.value, each.calls))
     numbers = [str(place) for place in range(1, len(ranked) + 1)]
     with canvas.blank(7.4, 3.4) as figure:
-        grid = figure.add_gridspec(1, 4, width_ratios=(1, 1, 1, 1.1))
+        costs = [cost for cost in PANELS if not any(math.isnan(getattr(each, cost)) for each in ranked)]
+        grid = figure.add_gridspec(1, len(costs) + 1, width_ratios=(*(1 for _ in costs), 1.1))
         panels: list[Axes] = []
-        for column, cost in enumerate(PANELS):
+        for column, cost in enumerate(costs):
             panels.append(figure.add_subplot(grid[column], sharey=panels[0] if panels else None))
             _scatter(panels[-1], ranked, cost)
             panels[-1].tick_params(labelleft=not column)
         panels[0].set_ylabel(f"{metric.upper() if len(metric) < 3 else metric} (%)")
-        _key(figure.add_subplot(grid[3]), ranked, numbers)
+        _key(figure.add_subplot(grid[len(costs)]), ranked, numbers)
         figure.suptitle(title, fontsize=9)
         if offline:
             canvas.stamp(figure)
         figure.draw_without_rendering()  # the numbers are placed where everything else has come to rest
-        for axes, cost in zip(panels, PANELS, strict=True):
+        for axes, cost in zip(panels, costs, strict=True):
             heights = [100 * each.value for each in ranked]
             canvas.label_points(axes, list(zip(_scaled(ranked, cost), heights, strict=True)), numbers)
         return canvas.save(figure, *paths)
@@ -162,9 +164,10 @@ def dot(label: str, run: Run) -> Dot:
     """A run's place in the headline plot."""
     score = next(iter(run.metrics["metrics"].values()))
     total, asked = run.metrics["ledger"]["total"], len(run.rows)
-    tokens = (total["tokens_in"] + total["tokens_out"]) / asked
+    tokens = tokens_of(total)
     seconds = latency(run).median
-    return Dot(label, score["value"], score["low"], score["high"], total["calls"] / asked, tokens, seconds)
+    costs = total["calls"] / asked, math.nan if tokens is None else tokens / asked, seconds
+    return Dot(label, score["value"], score["low"], score["high"], *costs)
 
 
 def front(dots: Sequence[Dot], cost: str) -> list[Dot]:

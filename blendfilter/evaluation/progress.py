@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from blendfilter.lm.gate import Gate
+
 
 class Progress(Protocol):
     """What the runner tells as it goes."""
@@ -38,12 +40,16 @@ class Silent:
 
 
 class Running:
-    """Running means over the questions answered in this sitting; what earlier ones answered is not read again."""
+    """Running means over the questions answered in this sitting; what earlier ones answered is not read again.
 
-    def __init__(self, metrics: list[str]) -> None:
-        self.metrics = metrics
+    Where there are such, `resumed` is set and the text says whose means they are.
+    """
+
+    def __init__(self, metrics: list[str], gate: Gate | None = None) -> None:
+        self.metrics, self.gate = metrics, gate
         self.sums = dict.fromkeys(metrics, 0.0)
         self.seen = self.errors = self.tokens = 0
+        self.resumed = False
 
     def add(self, row: Mapping[str, Any], tokens: int) -> None:
         """Count one row."""
@@ -54,25 +60,28 @@ class Running:
             self.sums[name] += row[name]
 
     def text(self) -> str:
-        """`EM 41.2  F1 52.0  312k tokens  1 error`."""
+        """`EM 41.2  F1 52.0  312k tokens  1 error  8 of 16 in flight`; the last where the server wants fewer calls."""
         parts = [f"{name.upper()} {100 * value / max(self.seen, 1):.1f}" for name, value in self.sums.items()]
         parts.append(f"{_short(self.tokens)} tokens")
         if self.errors:
             parts.append(f"{self.errors} error{'s' * (self.errors > 1)}")
-        return "  ".join(parts)
+        if self.gate is not None and self.gate.allowed < self.gate.limit:
+            parts.append(f"{self.gate.allowed} of {self.gate.limit} in flight")
+        return ("this sitting: " if self.resumed else "") + "  ".join(parts)
 
 
 class Lines:
     """A plain line each tenth of the way, for logs."""
 
-    def __init__(self, metrics: list[str]) -> None:
-        self.running = Running(metrics)
+    def __init__(self, metrics: list[str], gate: Gate | None = None) -> None:
+        self.running = Running(metrics, gate)
         self.total = self.before = 0
         self.began = 0.0
 
     def start(self, total: int, done: int) -> None:
         """Note where the run begins."""
         self.total, self.before, self.began = total, done, time.monotonic()
+        self.running.resumed = done > 0
         if done:
             print(f"{done}/{total} questions were answered in an earlier sitting", file=sys.stderr, flush=True)
 
@@ -81,8 +90,8 @@ class Lines:
         self.running.add(row, tokens)
         done, step = self.before + self.running.seen, max(1, self.total // 10)
         if done % step == 0 or done == self.total:
-            rate = self.running.seen / max(time.monotonic() - self.began, 1e-9)
-            print(f"{done}/{self.total} questions  {rate:.1f}/s  {self.running.text()}", file=sys.stderr, flush=True)
+            rate = _rate(self.running.seen, time.monotonic() - self.began)
+            print(f"{done}/{self.total} questions  {rate}  {self.running.text()}", file=sys.stderr, flush=True)
 
     def stop(self) -> None:
         """Nothing more to say."""
@@ -91,12 +100,12 @@ class Lines:
 class Bar:
     """One live line on a terminal."""
 
-    def __init__(self, metrics: list[str]) -> None:
+    def __init__(self, metrics: list[str], gate: Gate | None = None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
-        self.running = Running(metrics)
+        self.running = Running(metrics, gate)
         self.bar = RichProgress(
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -112,25 +121,32 @@ class Bar:
     def start(self, total: int, done: int) -> None:
         """Show the bar."""
         self.began = time.monotonic()
+        self.running.resumed = done > 0
         self.task = self.bar.add_task("", total=total, completed=done, rate="", scores="")
         self.bar.start()
 
     def advance(self, row: Mapping[str, Any], tokens: int) -> None:
         """Move it on."""
         self.running.add(row, tokens)
-        rate = self.running.seen / max(time.monotonic() - self.began, 1e-9)
-        self.bar.update(self.task, advance=1, rate=f"{rate:.1f}/s", scores=self.running.text())
+        rate = _rate(self.running.seen, time.monotonic() - self.began)
+        self.bar.update(self.task, advance=1, rate=rate, scores=self.running.text())
 
     def stop(self) -> None:
         """Leave its last state standing."""
         self.bar.stop()
 
 
-def progress_for(metrics: list[str], show: bool = True) -> Progress:
-    """The bar on a terminal, lines elsewhere, nothing where `show` is off."""
+def progress_for(metrics: list[str], show: bool = True, gate: Gate | None = None) -> Progress:
+    """The bar on a terminal, lines elsewhere, nothing where `show` is off; `gate` is what the run's calls pass."""
     if not show:
         return Silent()
-    return Bar(metrics) if sys.stderr.isatty() else Lines(metrics)
+    return Bar(metrics, gate) if sys.stderr.isatty() else Lines(metrics, gate)
+
+
+def _rate(seen: int, seconds: float) -> str:
+    """Questions a second, or a minute where that says more: a run that waits for its pace is slow, not dead."""
+    rate = seen / max(seconds, 1e-9)
+    return f"{rate:.1f}/s" if rate >= 0.1 else f"{60 * rate:.1f}/min"
 
 
 def _short(count: int) -> str:

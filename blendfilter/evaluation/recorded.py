@@ -1,7 +1,8 @@
-"""The index of a run that is not here any more, known by what the run kept of it: enough to replay, and no more.
+"""The index or the model of a run that is not here any more, known by what the run kept: enough to replay, no more.
 
-In: a run's folder. Out: a `Retriever` of the same kind and fingerprint that finds nothing anew. What a replay asks of
-it is in the run's journal; what is not there would have to be searched for, and that is said.
+In: a run's folder. Out: a `Retriever` of the same kind and fingerprint that finds nothing anew, or a model of the same
+name and weights that answers nothing anew. What a replay asks of them is in the run's journal; what is not there would
+have to be searched or asked for, and that is said.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Any
 
 from blendfilter.errors import AskedWrong, ReplayMiss
 from blendfilter.evaluation.run import Run
+from blendfilter.lm.local.connecting import remembered
+from blendfilter.lm.local.loading import LOCAL
+from blendfilter.lm.model import ConnectedLM
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
 
@@ -37,3 +41,11 @@ def recorded(run: Path, gone: AskedWrong) -> Recorded | None:
     """The index that the run in that folder used; None where it used none, or several. Raises as `Run` does."""
     known = Run(run).settings.get("retrievers") or []
     return Recorded(known[0]["kind"], known[0]["fingerprint"], gone) if len(known) == 1 else None
+
+
+def recorded_model(run: Path, file: str, gone: AskedWrong, **decoding: Any) -> ConnectedLM | None:
+    """The model in a process that the run in that folder asked; None where it was another than `file` names."""
+    known = Run(run).settings.get("lm") or {}
+    weights = (known.get("options") or {}).get("weights")
+    same = file == LOCAL or Path(file).stem == known.get("name")
+    return remembered(known, gone, **decoding) if weights and same else None

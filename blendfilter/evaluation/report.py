@@ -11,9 +11,10 @@ from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.ledger import Entry
 from blendfilter.evaluation.losses import LOSSES
 from blendfilter.evaluation.page.pictures import LOSS_WORDS
+from blendfilter.evaluation.planned import money
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
 
     from blendfilter.evaluation.run import Run
 
@@ -39,11 +40,23 @@ def report(run: Run) -> list[RenderableType]:
     parts: list[RenderableType] = [known.headline]
     if run.offline:
         parts.append(OFFLINE)
-    parts += known.outdated
+    parts += [*(f"Warning: {line}" for line in known.warnings), *known.outdated, *_limits(known)]
     if known.rows:
         parts += [] if run.finished else [PARTIAL]
         parts += _figures(known)
+    elif known.paid:
+        parts.append(f"{known.paid[0].upper()}{known.paid[1:]}")
     return parts
+
+
+def _limits(known: Known) -> Iterator[str]:
+    """What is gone of the run's limits, where it had some."""
+    told = (
+        f"${gone:.4f} of ${limit:g}" if name == "dollars" else f"{gone:,} of {limit:,} {name}"
+        for name, (gone, limit) in known.limits.items()
+    )
+    if line := ", ".join(told):
+        yield f"Limits: {line} are gone"
 
 
 def variant_words(name: str) -> str:
@@ -64,7 +77,7 @@ def _figures(known: Known) -> Iterator[RenderableType]:
     gold = sum(bool(row["gold_titles"]) for row in rows)
     yield _losses(rows, gold, "answers" if known.repeats > 1 else "questions")
     yield _flags(metrics["flags"])
-    yield _ledger(known.entries, len(rows), "an answer" if known.repeats > 1 else "a question")
+    yield _ledger(known.entries, len(rows), "an answer" if known.repeats > 1 else "a question", known.paid)
     if metrics["flags"]["errors"]:
         yield _errors(known)
 
@@ -128,36 +141,84 @@ def _flags(flags: Mapping[str, int]) -> str:
     return f"Events: {told or 'none'}\n"
 
 
-def _ledger(entries: Mapping[str, Entry], n: int, each: str) -> Any:
-    """A line a stage; what no stage has (cached tokens, retries, a price) has no column."""
+def _ledger(entries: Mapping[str, Entry], n: int, each: str, paid: str = "") -> Any:
+    """A line a stage; what no stage has (hits, cached tokens, retries, a price) has no column."""
     told = [(stage, _account(entry, n, each)) for stage, entry in entries.items()]
     columns = [name for name in told[0][1] if any(cells[name] not in _NOTHING for _, cells in told) or name == "calls"]
     table = _table("Ledger", "stage", *columns)
     table.columns[0].no_wrap = table.collapse_padding = True
     for stage, cells in told:
         table.add_row(stage, *(cells[name] for name in columns))
-    table.caption = "what the run used, reused calls included; equal calls count once"
-    return table
+    table.caption = "; ".join(ledger_notes(entries["total"], paid))
+    return _Fitting(table)
 
 
-_NOTHING = ("0", "-")
+class _Fitting:
+    """A table that stands closer where the terminal is too narrow for it: a column that is cut off tells nothing."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        if self.table.__rich_measure__(console, options).minimum > options.max_width:
+            self.table.padding = 0
+            for column in self.table.columns:  # rich would break a figure before it folds a heading
+                column.width = max(map(len, [*column.header.split(), *column.cells]))
+        yield self.table
+
+
+def ledger_notes(total: Entry, paid: str = "") -> Iterator[str]:
+    """How to read a ledger, what nobody told in it, and what was paid beyond it."""
+    yield "what the run used, reused calls included; equal calls count once"
+    if total.hits:
+        yield "hits: uses of a call beyond its first, and calls of other runs"
+    if total.untold:
+        yield f"no tokens told: {total.untold:,} of {total.calls:,} calls"
+    if total.unpriced and total.cost is not None:
+        yield f"no price: {total.unpriced:,} of {total.calls:,} calls"
+    if paid:
+        yield paid
+
+
+_NOTHING = ("0", "0 %", "-")
 
 
 def _account(entry: Entry, n: int, each: str) -> dict[str, str]:
     return {
         "calls": str(entry.calls),
         each: f"{entry.calls / n:.2f}",
-        "tokens in": _count(entry.tokens_in),
-        "cached": _count(entry.tokens_cached),
-        "tokens out": _count(entry.tokens_out),
-        "retries": str(entry.attempts - entry.calls),
+        "hits": str(entry.hits),
+        "tokens in": tokens(entry.tokens_in, entry),
+        "cached": share(entry),
+        "tokens out": tokens(entry.tokens_out, entry),
+        "retries": str(entry.retries),
         "s a call": f"{entry.seconds / entry.calls:.3f}" if entry.calls else "-",
-        "cost": "-" if entry.unpriced or entry.cost is None else f"${entry.cost:.4f}",
+        "cost": cost(entry),
     }
 
 
-def _count(tokens: int) -> str:
-    return f"{tokens:,}" if tokens < 10_000_000 else f"{tokens / 1e6:,.1f}M"
+def tokens(number: int, entry: Entry) -> str:
+    """A sum of tokens; where a call told none, what is known of it, and where none did, that it is unknown."""
+    told = f"{number:,}" if number < 1_000_000 else f"{number / 1e6:,.{2 if number < 10_000_000 else 1}f}M"
+    return told if not entry.untold else "-" if entry.untold == entry.calls else f"≥ {told}"
+
+
+def share(entry: Entry) -> str:
+    """The share of prompt tokens that the server had cached.
+
+    >>> share(Entry(tokens_cached=30, cached_of=120)), share(Entry(tokens_cached=0, cached_of=9)), share(Entry())
+    ('25 %', '0 %', '-')
+    """
+    return "-" if entry.cached_share is None else f"{100 * entry.cached_share:.0f} %"
+
+
+def cost(entry: Entry) -> str:
+    """Dollars; unknown where any call's price is.
+
+    >>> cost(Entry(cost=1323.18)), cost(Entry(cost=0.0912)), cost(Entry(cost=0.5, unpriced=1))
+    ('$1,323.18', '$0.0912', '-')
+    """
+    return money(entry.whole_cost)
 
 
 def _errors(known: Known) -> Any:

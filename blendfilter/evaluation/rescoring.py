@@ -8,12 +8,21 @@ ended in an error counts as 0, and so does one on which the judge gave no verdic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, RunMismatch, ServerRefused, UnknownName
+from blendfilter.errors import (
+    BadArgument,
+    BadData,
+    BudgetSpent,
+    EmptyData,
+    MissingFile,
+    RunMismatch,
+    ServerRefused,
+    UnknownName,
+)
 from blendfilter.evaluation.files import read_json, write_json
 from blendfilter.evaluation.ledger import ledger
 from blendfilter.evaluation.recipes import told_apart
@@ -27,6 +36,7 @@ if TYPE_CHECKING:
     import dspy
 
     from blendfilter.evaluation.run import Run
+    from blendfilter.lm.budget import Budget
     from blendfilter.prompting import Prompts
 
 FOLDER = "rescore"
@@ -76,6 +86,7 @@ def rescore(
     lm: dspy.BaseLM | str | None = None,
     concurrency: int = 16,
     prompts: Prompts | None = None,
+    budget: Budget | None = None,
     progress: Told = lambda phase, done, total: None,
 ) -> Rescored:
     """Score `run` by `name` and keep it in the run's folder; the same judge again takes up where it stopped.
@@ -86,11 +97,13 @@ def rescore(
         lm: the judge: a model, or its name. DSPy's configured one by default; the offline reader cannot judge.
         concurrency: the judge's calls in flight.
         prompts: templates of one's own (`judge/answer`).
+        budget: what the judge of this run may take, however often this is asked; a limit apart from the run's own.
         progress: told (phase, done, total).
 
     Raises:
         UnknownName: no such metric. MissingFile: the run is not finished. EmptyData: it knows no golden answers.
-        BadArgument: `lm` for a metric that asks no model, or a judge that cannot judge. ServerRefused: see `errors`.
+        BadArgument: `lm` for a metric that asks no model, or a judge that cannot judge. BudgetSpent, ServerRefused: see
+        `errors`; what the judge said so far is kept.
     """
     check_name(name)
     rows = run.rows
@@ -98,7 +111,8 @@ def rescore(
         raise EmptyData(
             f"{run.folder} has no golden answers, so nothing can be called right: evaluate on questions that have some"
         )
-    told = _judged(run, rows, lm, concurrency, prompts, progress) if name == JUDGED else _worded(rows, name, lm)
+    judged = name == JUDGED
+    told = _judged(run, rows, lm, concurrency, prompts, budget, progress) if judged else _worded(rows, name, lm)
     scores = {key_of(row): score for row, score in zip(rows, told.scores, strict=True)}
     entry = score_of([row | {name: scores[key_of(row)]} for row in rows], name, run.settings["seed"])
     n = len({row["id"] for row in rows})
@@ -207,15 +221,22 @@ def _judged(
     lm: dspy.BaseLM | str | None,
     concurrency: int,
     prompts: Prompts | None,
+    budget: Budget | None,
     progress: Told,
 ) -> _Told:
     from blendfilter.evaluation.judging import Judge
     from blendfilter.lm import bridge
+    from blendfilter.lm.spending import check_priced, purse_for
 
     judge = Judge(lm, prompts=prompts)
-    with Journal(run.folder / FOLDER / FILE) as journal:
+    prices = {judge.lm.name: judge.lm.terms.price}
+    check_priced(budget, prices)
+    with Journal(run.folder / FOLDER / FILE) as journal, ExitStack() as stack:
+        purse = purse_for(journal, budget, prices)
+        if purse is not None:
+            stack.callback(purse.close)
         told = judge.verdicts(
-            rows, journal, concurrency=concurrency, told=lambda done: progress("judged", done, len(rows))
+            rows, journal, concurrency=concurrency, purse=purse, told=lambda done: progress("judged", done, len(rows))
         )
         try:
             verdicts = bridge.run(told, "rescore", "await asyncio.to_thread(run.rescore, …)")
@@ -225,6 +246,8 @@ def _judged(
                 with suppress(OSError):
                     journal.path.parent.rmdir()
             raise
+        except BudgetSpent as error:
+            raise BudgetSpent(f"{error}; what was judged is kept, and a higher limit goes on there") from error
         calls = ledger(({"calls": each.calls} for each in verdicts), journal.read)
     problems = {key_of(row): each.problem for row, each in zip(rows, verdicts, strict=True) if each.problem}
     return _Told([each.score for each in verdicts], problems, judge.settings, calls["total"].stored())

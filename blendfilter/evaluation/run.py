@@ -13,17 +13,21 @@ from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, read_json, r
 from blendfilter.evaluation.losses import LOSSES
 from blendfilter.evaluation.recipes import differing
 from blendfilter.evaluation.repeats import repeats_in
+from blendfilter.evaluation.replies import MAX_BAD_REPLIES
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from blendfilter.evaluation.rescoring import Rescored
+    from blendfilter.lm.prices import Prices
 
 
 class Run:
     """A finished (or unfinished) run.
 
-    `rows` are the lines of `predictions.jsonl`, `metrics` is `metrics.json`, `settings` what was asked.
+    `rows` are the lines of `predictions.jsonl`, `metrics` is `metrics.json`, `settings` what was asked. Reports warn
+    where more than `max_bad_replies` of its replies were unparseable, empty or cut, and reckon calls that were recorded
+    without a cost by `prices`, where some are given.
 
     Raises:
         MissingFile: the folder holds no run, or one that is not finished.
@@ -35,6 +39,8 @@ class Run:
             raise MissingFile(f"no run folder at {self.folder}: name one that an evaluation made")
         self.record = read_json(self.folder / RUN, "settings")
         self.settings: dict[str, Any] = self.record["settings"]
+        self.max_bad_replies = MAX_BAD_REPLIES
+        self.prices: Prices | None = None
 
     @property
     def name(self) -> str:
@@ -74,6 +80,13 @@ class Run:
     def errors(self) -> int:
         """How many answers ended in an error."""
         return int(self.metrics["flags"]["errors"])
+
+    @property
+    def warnings(self) -> list[str]:
+        """A line for each kind of bad reply (unparseable ids, empty, cut) that is more than `max_bad_replies`."""
+        from blendfilter.evaluation.known import Known
+
+        return Known(self).warnings
 
     def losses(self) -> dict[str, int]:
         """Where questions are lost: not retrieved, filtered away, answered wrong; and how many are right."""

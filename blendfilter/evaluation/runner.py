@@ -22,7 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import dspy
 
-from blendfilter.errors import AskedWrong, BadArgument, EmptyData, ServerRefused
+from blendfilter.errors import AskedWrong, BadArgument, BudgetSpent, EmptyData, ServerRefused
 from blendfilter.evaluation.files import (
     METRICS,
     PREDICTIONS,
@@ -34,6 +34,7 @@ from blendfilter.evaluation.files import (
     write_json,
     write_lines,
 )
+from blendfilter.evaluation.held import connected, journal_held, with_held_connected
 from blendfilter.evaluation.ledger import ledger
 from blendfilter.evaluation.progress import Progress, progress_for
 from blendfilter.evaluation.repeats import repeat_of, repeats_in
@@ -43,9 +44,13 @@ from blendfilter.evaluation.sitting import Sitting
 from blendfilter.evaluation.summary import slim, summarise
 from blendfilter.journal import FILE, Journal, Mode
 from blendfilter.lm import bridge
+from blendfilter.lm.budget import Budget, Purse
 from blendfilter.lm.connect import connect
 from blendfilter.lm.gate import Gate
 from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.prices import Prices
+from blendfilter.lm.retrying import FREE_RETRIES, Allowance
+from blendfilter.lm.spending import Priced, check_priced, purse_for
 from blendfilter.lm.terms import Traffic
 from blendfilter.tasks.base import Questions
 
@@ -66,6 +71,8 @@ async def _evaluate(
     reuse: Iterable[str | Path] = (),
     replay: bool = False,
     repeats: int = 1,
+    budget: Budget | None = None,
+    max_retries: int | None = None,
     seed: int = 0,
     progress: Progress | bool = True,
     name: str | None = None,
@@ -82,6 +89,10 @@ async def _evaluate(
         reuse: other run folders whose journaled calls may be used.
         replay: answer from the run's journal alone; a call it does not hold is an error.
         repeats: how many times each question is answered; a finished run may be given more.
+        budget: what the run may take in all its sittings (`Budget(tokens=2_000_000)`); it is no setting of the run, so
+            the next sitting may be given more.
+        max_retries: attempts beyond the first that this sitting's calls may make together; by default a hundred, four
+            for each call in flight, and one for each call that succeeds (`blendfilter.lm.retrying.Allowance`).
         seed: of the bootstrap intervals.
         progress: a `Progress`, or False for none.
         name: what the run's record calls the method.
@@ -91,21 +102,25 @@ async def _evaluate(
 
     Raises:
         RunMismatch: the folder holds a run with other settings. RunLocked: somebody else writes there. Leak: a question
-        is also a demonstration. ServerRefused, ReplayMiss: see `blendfilter.errors`.
+        is also a demonstration. BudgetSpent: the limit is reached. ServerRefused, ReplayMiss: see `blendfilter.errors`.
     """
     questions = _questions(questions)
+    if budget is not None and not isinstance(budget, Budget):
+        raise BadArgument(f"budget is {budget!r:.40}: say what it limits, bf.Budget(calls=…, tokens=…, dollars=…)")
     model = _model(lm)
     _check_numbers(repeats, seed)
     check_leak(method, questions)
     check_prompts(method)
-    method = _with_own_models(method)
+    method = with_held_connected(method)
     settings = settings_of(method, questions, model, seed=seed, name=name, repeats=repeats)
     if run is None and replay:
         raise BadArgument("a replay needs the run's folder: run=…")
     if replay:
         read_json(Path(run or "") / RUN, "settings")  # nothing to replay is said before anything is done
     folder = Path(run) if run is not None else Path(tempfile.mkdtemp(prefix="blendfilter-run-"))
-    traffic = Traffic(gate=Gate(concurrency))
+    gate, prices = Gate(concurrency), {} if replay else _prices(method, model)
+    retries = Allowance(max_retries, free=FREE_RETRIES + 4 * concurrency)
+    check_priced(budget, prices)
     _check_folder(folder, settings, replay)
     with ExitStack() as stack:
         mode: Mode = "replay" if replay else "auto"
@@ -114,19 +129,23 @@ async def _evaluate(
         fresh = not replay and not (folder / RUN).is_file()
         for left in stale(folder):
             left.unlink(missing_ok=True)
+        purse = None if replay else purse_for(journal, budget, prices)
+        if purse is not None:
+            stack.callback(purse.close)
+        traffic = Traffic(gate=gate, purse=purse, retries=retries)
         if not replay:
-            _write_record(folder, settings, model, concurrency, [question.id for question in questions])
-        for predictor in method.predictors():
-            predictor.lm = predictor.lm and predictor.lm.with_journal(journal, traffic)
+            _write_record(folder, settings, model, concurrency, [question.id for question in questions], budget)
+        journal_held(method, journal, traffic)
         pool = ThreadPoolExecutor(2 * concurrency, thread_name_prefix="blendfilter-method")
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # waiting here would stop the loop it needs
-        sitting = Sitting(method, questions, model.with_journal(journal, traffic), journal, pool, repeats)
-        shown = progress_for(list(questions.task.metrics), bool(progress)) if isinstance(progress, bool) else progress
-        with _stopped(folder, journal, len(sitting.turns), fresh):
+        sitting = Sitting(method, questions, model.with_journal(journal, traffic), journal, pool, repeats, purse)
+        metrics = list(questions.task.metrics)
+        shown = progress_for(metrics, progress, gate) if isinstance(progress, bool) else progress
+        with _stopped(folder, journal, len(sitting.turns), fresh, purse):
             lines = await sitting.lines(folder, replay=replay, window=2 * concurrency, progress=shown)
         write_lines(folder / PREDICTIONS, lines)
         del lines  # read back row by row: a long run's rows are not held whole
-        _write_metrics(folder, settings, journal)
+        _write_metrics(folder, settings, journal, model.terms.prices)
     return Run(folder)
 
 
@@ -139,24 +158,30 @@ def _check_numbers(repeats: object, seed: int) -> None:
 
 
 @contextmanager
-def _stopped(folder: Path, journal: Journal, answers: int, fresh: bool) -> Iterator[None]:
+def _stopped(folder: Path, journal: Journal, answers: int, fresh: bool, purse: Purse | None) -> Iterator[None]:
     """What stops a sitting at once leaves nothing in the way, and says how far the run is."""
     try:
         yield
     except AskedWrong as error:
         if fresh:
-            _forget(folder, journal)
+            _forget(folder, journal, purse)
         if isinstance(error, ServerRefused) and (done := len(read_rows(folder / PREDICTIONS))):
             raise ServerRefused(
                 f"{error} ({done} of {answers} questions are answered; the same command goes on there)"
             ) from error
         raise
+    except BudgetSpent as error:
+        done = len(read_rows(folder / PREDICTIONS))
+        raise BudgetSpent(
+            f"{error}; {done} of {answers} questions are answered, and the same command with a higher limit goes on"
+            + ("" if purse is None else f"; paid in all, unfinished questions included: {purse.spent.words()}")
+        ) from error
 
 
-def _write_metrics(folder: Path, settings: dict[str, Any], journal: Journal) -> None:
+def _write_metrics(folder: Path, settings: dict[str, Any], journal: Journal, prices: Prices | None) -> None:
     """`metrics.json` of the rows on file."""
     path = folder / PREDICTIONS
-    entries = ledger(iterate_rows(path), journal.read)
+    entries = ledger(iterate_rows(path), journal.read, prices)
     rows = [*map(slim, iterate_rows(path))]
     write_json(folder / METRICS, summarise(rows, settings=settings, entries=entries, seed=settings["seed"]))
 
@@ -188,14 +213,10 @@ evaluate = _waited_for(_evaluate)
 aevaluate = _awaited(_evaluate)
 
 
-def _with_own_models(method: dspy.Module) -> dspy.Module:
-    """`method`, or a copy where predictors have models of their own: their calls are journaled and counted too."""
-    if not any(predictor.lm for predictor in method.predictors()):
-        return method
-    copied: dspy.Module = method.deepcopy()
-    for predictor in copied.predictors():
-        predictor.lm = predictor.lm and connect(predictor.lm)
-    return copied
+def _prices(method: dspy.Module, model: ConnectedLM) -> dict[str, Priced | None]:
+    """What the models that will be asked cost, by name."""
+    models = [model, *connected(method).values()]
+    return {lm.name: lm.terms.price for lm in models}
 
 
 def _questions(given: Questions | Sequence[Any]) -> Questions:
@@ -242,17 +263,27 @@ def _repeats(folder: Path, stored: dict[str, Any], asked: dict[str, Any], replay
 
 
 def _write_record(
-    folder: Path, settings: dict[str, Any], lm: ConnectedLM, concurrency: int, asked: Sequence[str]
+    folder: Path,
+    settings: dict[str, Any],
+    lm: ConnectedLM,
+    concurrency: int,
+    asked: Sequence[str],
+    budget: Budget | None,
 ) -> None:
     """`run.json`: settings stay as first asked (more repeats apart); notes are those of the last sitting."""
     notes = {"address": lm.address, "concurrency": concurrency, "questions": asked}
+    if budget is not None:
+        notes["budget"] = budget.given()
     write_json(folder / RUN, {"settings": settings, "versions": versions(), "notes": notes})
 
 
-def _forget(folder: Path, journal: Journal) -> None:
-    """Take away what a first sitting left that got no call and no row done, or its settings would stand in the way."""
-    if not read_rows(folder / PREDICTIONS) and not any(record["kind"] == "call" for record in journal.records()):
-        for name in (RUN, PREDICTIONS, FILE):
+def _forget(folder: Path, journal: Journal, purse: Purse | None) -> None:
+    """Take away what a first sitting left that got no call and no row done, or its settings would stand in the way.
+
+    Not the journal where it holds what counts in the run's limits: calls that were refused, or came to nothing.
+    """
+    if not read_rows(folder / PREDICTIONS) and next(journal.records("call"), None) is None:
+        for name in (RUN, PREDICTIONS, *(() if purse is not None and purse.touched else (FILE,))):
             (folder / name).unlink(missing_ok=True)
         with suppress(OSError):
             folder.rmdir()

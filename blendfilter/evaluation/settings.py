@@ -16,6 +16,7 @@ import dspy
 import blendfilter
 from blendfilter.asking import Ask
 from blendfilter.errors import Leak, RunMismatch
+from blendfilter.evaluation.held import connected
 from blendfilter.evaluation.repeats import repeats_in
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
@@ -64,9 +65,8 @@ def _model(lm: ConnectedLM) -> dict[str, Any]:
 
 
 def own_models(method: dspy.Module) -> dict[str, Any]:
-    """The models of predictors that have one of their own, by the predictor's name."""
-    named = {name: predictor.lm for name, predictor in method.named_predictors()}
-    return {name: _model(lm) for name, lm in named.items() if isinstance(lm, ConnectedLM)}
+    """The models that it holds itself, by where they stand: a predictor's name, or an attribute's."""
+    return {name: _model(lm) for name, lm in connected(method).items()}
 
 
 def code_digest(method: dspy.Module) -> str:

@@ -19,13 +19,15 @@ from typing import Any, NamedTuple
 import dspy
 
 from blendfilter.context import CARRIED, JOURNAL, NOTES, ORDER, QUESTION, REPEAT, Asker, CallNote, setting
-from blendfilter.errors import AskedWrong, CannotWrite
+from blendfilter.errors import AskedWrong, BudgetSpent, CannotWrite
 from blendfilter.evaluation.beside import Beside
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, Appender, iterate_rows, line_of
+from blendfilter.evaluation.frugal import EARLIER, Frugal
 from blendfilter.evaluation.progress import Progress
 from blendfilter.evaluation.repeats import numbered, repeat_of
 from blendfilter.evaluation.rows import Row, answered, failed
 from blendfilter.journal import Journal
+from blendfilter.lm.budget import Purse
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.base import Method
 from blendfilter.records import Question
@@ -57,11 +59,15 @@ class Sitting:
         journal: Journal,
         pool: Executor,
         repeats: int = 1,
+        purse: Purse | None = None,
     ) -> None:
         self.method, self.questions, self.lm, self.journal = method, questions, lm, journal
         # Synchronous methods wait in threads of their own: searches and models must find theirs free.
         self.pool = pool
         self.repeats = repeats
+        self.purse = purse
+        self.frugal = Frugal(purse, journal.read)
+        self.freed = asyncio.Event()
         self.beside = Beside(method)
         self.turns = [Turn(repeat, question) for repeat in range(1, repeats + 1) for question in questions]
 
@@ -75,6 +81,7 @@ class Sitting:
             (folder / METRICS).unlink(missing_ok=True)  # an earlier sitting's: it would not fit the rows
         appender = None if replay else Appender(folder / PREDICTIONS, done.values())
         progress.start(len(self.turns), len(done))
+        self.frugal.learn([*done.values()][-EARLIER:])
         places = asyncio.Semaphore(window)
         # Oldest question first; but the last ones share a rank, so that they go through their stages side by side and
         # the end of a run keeps its calls in flight.
@@ -85,12 +92,14 @@ class Sitting:
             if appender is not None:
                 appender.add(line)
             progress.advance(row, self._tokens(row))
+            self.frugal.answered(row)
 
         try:
             async with asyncio.TaskGroup() as group:
                 for order, turn in enumerate(self.turns):
                     if turn.key not in done:
                         await places.acquire()
+                        await self._begin()
                         group.create_task(self._one(min(order, last_rank), turn, finished, places))
         except BaseExceptionGroup as several:
             raise _first(several) from None
@@ -138,14 +147,29 @@ class Sitting:
                 beside = await self.beside.found(question.question, prediction)
                 row = answered(task, question, prediction, self._told(notes), beside)
                 line_of(row)  # what JSON cannot hold is this question's error, not the run's
-        except (AskedWrong, CannotWrite):  # the next question would end in it too, and its calls be paid for in vain
+        except (AskedWrong, BudgetSpent, CannotWrite):  # the next question would too, and its calls be paid for in vain
+            self._stop_if_spent()  # it may be what came of a call that was refused
             raise
         except Exception as error:  # whatever a method raises is that question's error, and is shown
             logger.debug("question %s failed", question.id, exc_info=True)
             row = failed(task, question, error, self._told(notes))
         finally:
             places.release()
+            self.frugal.over()
+            self.freed.set()
+        self._stop_if_spent()  # a method may have taken the refusal of its call for a reply
         finished(turn, self._numbered(row, turn.repeat))
+
+    async def _begin(self) -> None:
+        """Wait until the budget, where there is one, is likely to finish one more question."""
+        while not self.frugal.may_begin():
+            self.freed.clear()
+            await self.freed.wait()
+        self.frugal.begun()
+
+    def _stop_if_spent(self) -> None:
+        if self.purse is not None:
+            self.purse.check()
 
     async def _asked(self, question: str) -> Any:
         """The method's prediction: awaited where it can be, in a worker thread where it is synchronous."""

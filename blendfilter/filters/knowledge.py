@@ -4,8 +4,9 @@ Wang et al., "BlendFilter" (EMNLP 2024), section 3.3, K^f = M(K | Prompt(q, K));
 In: a question and K passages. Out: the passages kept, in rank order. Calls: topic (once a question), check, ids.
 
 Differs from the paper: nothing in the steps. What it leaves open is decided so: an unreadable or negated reply is asked
-for once more with one added line (`ids_again`), then the whole branch is kept; both events are counted apart; an
-explicit "none" keeps nothing. Above five passages the caps of both replies grow with them.
+for once more with one added line (`ids_again`), then the whole branch is kept; both events are counted apart, and so
+are replies that are empty or cut off, which are not called unparseable; an explicit "none" keeps nothing. Above five
+passages the caps of both replies grow with them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import dspy
 
 from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, Wording
+from blendfilter.context import NOTES, rejoined, setting
 from blendfilter.filters.base import Filter
 from blendfilter.filters.reading import IdsRead, read_ids
 from blendfilter.prompting import Prompts
@@ -109,7 +111,7 @@ class KnowledgeFilter(Filter):
         )
         return dspy.Prediction(kept=choice.of(passages), status=choice.read.status, reason=reason, flags=choice.flags)
 
-    async def _ids(self, ids: Ask, context: str, shown: dict[str, Any]) -> IdsRead:
+    async def _ids(self, ids: Ask, context: str, shown: dict[str, Any]) -> Reading:
         return await ask_ids(ids, context, shown, self.json_schema)
 
 
@@ -135,13 +137,52 @@ def holds_to_schema(asked: bool | None, predictor: Ask) -> bool:
     return bool(profile and profile.json_schema)
 
 
-async def ask_ids(ids: Ask, context: str, shown: dict[str, Any], json_schema: bool | None) -> IdsRead:
+class Reply(NamedTuple):
+    """What a predictor said; `cut`: it was cut off at its cap."""
+
+    text: str
+    cut: bool
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is something to read, and its end."""
+        return bool(self.text.strip()) and not self.cut
+
+
+class Reading(NamedTuple):
+    """How a reply's ids were read, and whether it was a whole reply."""
+
+    read: IdsRead
+    whole: bool
+
+    @property
+    def event(self) -> str:
+        """What is counted; nothing where ids were read. What is empty or cut off is counted as that already."""
+        return "" if self.read.status == "unparseable" and not self.whole else _EVENTS.get(self.read.status, "")
+
+
+async def ask_ids(ids: Ask, context: str, shown: dict[str, Any], json_schema: bool | None) -> Reading:
     """One call for the ids that a judgement (`context`) comes to, read."""
     k = len(shown["knowledge"])
     config: dict[str, Any] = {"max_tokens": room(SHORT_TOKENS, 4, k)}
     if holds_to_schema(json_schema, ids):
         config["response_format"] = schema_of("ids", {"ids": ids_schema(k)})
-    return read_ids(str((await ids.acall(context=context, **shown, config=config)).ids), k)
+    reply = await said(ids, context=context, **shown, config=config)
+    return Reading(read_ids(reply.text, k, cut=reply.cut), reply.whole)
+
+
+async def said(predictor: Ask, **inputs: Any) -> Reply:
+    """A predictor's reply."""
+    (name,) = predictor.signature.output_fields
+    with rejoined():
+        outer = NOTES.get()
+        with setting(NOTES, []) as notes:
+            try:
+                text = str((await predictor.acall(**inputs))[name])
+            finally:
+                if outer is not None:
+                    outer.extend(notes)
+    return Reply(text, any(note.event == "cut_reply" for note in notes))
 
 
 class Choice(NamedTuple):
@@ -157,16 +198,16 @@ class Choice(NamedTuple):
         return [passages[i] for i in sorted(self.read.ids)]
 
 
-async def chosen(first: Callable[[], Awaitable[IdsRead]], again: Callable[[], Awaitable[IdsRead]]) -> Choice:
+async def chosen(first: Callable[[], Awaitable[Reading]], again: Callable[[], Awaitable[Reading]]) -> Choice:
     """The ids of the `first` reply; where it is unreadable or suspect, those that are asked for `again`, once."""
-    read = await first()
-    flags = {_EVENTS[read.status]: 1} if read.status in _EVENTS else {}
-    if read.status in ("ids", "none"):
-        return Choice(read, flags)
-    second = await again()
+    reading = await first()
+    flags = {reading.event: 1} if reading.event else {}
+    if reading.read.status in ("ids", "none"):
+        return Choice(reading.read, flags)
+    second = (await again()).read
     if second.status == "none":
         flags["explicit_none"] = 1
-    return Choice(second if second.status in ("ids", "none") else read, flags)
+    return Choice(second if second.status in ("ids", "none") else reading.read, flags)
 
 
 _EVENTS = {"none": "explicit_none", "suspect": "suspect_ids", "unparseable": "unparseable_ids"}

@@ -22,15 +22,18 @@ from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, Wording
 from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import (
     Ids,
+    Reading,
     ask_ids,
     chosen,
     holds_to_schema,
     ids_schema,
     room,
+    said,
     schema_of,
     shown_to_judge,
 )
 from blendfilter.filters.reading import IdsRead, read_ids
+from blendfilter.lm.profiles import split_thinking
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
 from blendfilter.retrieval.callables import as_passage
@@ -97,13 +100,14 @@ class OneCallFilter(Filter):
         config: dict[str, Any] = {"max_tokens": room(_JUDGE_TOKENS, 64, k)}
         if holds_to_schema(self.json_schema, self.judge):
             config["response_format"] = schema_of("judgement", _judgement_schema(k))
-        reason = str((await self.judge.acall(**shown, config=config)).judgement)
+        reply = await said(self.judge, **shown, config=config)
 
-        async def at_its_end() -> IdsRead:
-            return read_judgement(reason, k)
+        async def at_its_end() -> Reading:
+            return Reading(_UNPARSEABLE if reply.cut else read_judgement(reply.text, k), reply.whole)
 
-        choice = await chosen(at_its_end, lambda: ask_ids(self.ids_again, reason, shown, self.json_schema))
-        return dspy.Prediction(kept=choice.of(passages), status=choice.read.status, reason=reason, flags=choice.flags)
+        choice = await chosen(at_its_end, lambda: ask_ids(self.ids_again, reply.text, shown, self.json_schema))
+        kept, status = choice.of(passages), choice.read.status
+        return dspy.Prediction(kept=kept, status=status, reason=reply.text, flags=choice.flags)
 
 
 def read_judgement(reply: str, k: int) -> IdsRead:
@@ -117,7 +121,7 @@ def read_judgement(reply: str, k: int) -> IdsRead:
     >>> read_judgement("0 names the town: relevant.\\n1 is about", 2).status
     'unparseable'
     """
-    plain = reply.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
+    plain = split_thinking(reply)[1].strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
     if plain.startswith("{"):
         return _read_json(plain, k)
     told = list(_IDS.finditer(plain))

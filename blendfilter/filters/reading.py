@@ -2,16 +2,18 @@
 
 BlendFilter, section 3.3 and appendix F, leaves open how a free-text reply becomes a set; the rules are these.
 
-1. A JSON array, or an object with `ids`, is read as it stands.
+1. A JSON array, an object with `ids`, or one with a verdict for each id, is read as it stands; thinking in tags is not.
 2. Else the reply's last line that holds ids is read: whole tokens 0..K-1, in order, without repeats; `0-2` is a range.
 3. Where that line is one of several that speak of one id each ("0", "knowledge 3: relevant"), they are read together,
    and one that is judged irrelevant is left out. A list numbered 1, 2, 3 is read by what stands behind its numbers.
 4. What restates the prompt is not an id: the full range of numbers after "knowledge", "ids" or "from", or in brackets.
-   Nor is a count ("2 of the 5"), nor the number of a list item that goes on with numbers, nor what stands before a
-   colon that announces nothing but numbers.
+   Nor is a count ("2 of the 5", "3 passages"), nor the number of a step ("Step 2"), nor that of a list item that goes
+   on with numbers, nor what stands before a colon that announces nothing but numbers.
    Words that follow a line of nothing but ids (or "none") and speak of other ids make the reply `suspect`.
-5. Any other line that negates ("1, 3 and 4 are irrelevant", "all but 2") is `suspect`: it is not read as ids.
-6. No ids, but a word for nothing ("none"), is an explicit `none`. Anything else is `unparseable`.
+5. Any other line that negates ("1, 3 and 4 are irrelevant", "all but 2") is `suspect`: it is not read as ids. So is
+   one whose number may count what follows it ("3 lighthouses", "2 are relevant").
+6. Of a reply that was cut off only a whole line of nothing but ids is read.
+7. No ids, but a word for nothing ("none"), is an explicit `none`. Anything else is `unparseable`.
 
 In doubt a reading is `suspect` or `unparseable`, which costs one more call; a wrong one would cost the knowledge.
 """
@@ -22,6 +24,8 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
+
+from blendfilter.lm.profiles import split_thinking
 
 Status = Literal["ids", "none", "suspect", "unparseable"]
 
@@ -63,7 +67,26 @@ _ID = re.compile(r"(?<![\w.,/-])(\d{1,4})(?![\w%/-]|[.,]\d)")
 _GLUED = re.compile(rf"\b(?:{_NOUN}|k)_?(?=\d)", re.IGNORECASE)  # "knowledge0"
 _WORD = re.compile(r"\b(?!and\b)[^\W\d_]+", re.IGNORECASE)
 _AFTER_COMMA = re.compile(r",(?=\d)(?!\d{3}\b)")  # "0,3", but not "1,000"
-_COUNT = re.compile(r"\b\d+\s+(?:out\s+)?of\s+(?:the\s+)?\d+\b|\bof\s+(?:the|these|those)\s+\d+\b", re.IGNORECASE)
+_COUNT = re.compile(
+    r"\b\d+\s+(?:out\s+)?of\s+(?:(?:the\s+)?\d+|the|these|those|them|all)\b|\bof\s+(?:the|these|those)\s+\d+\b"
+    r"|\b\d+\s+(?:(?:(?:ir)?relevant|useful|helpful|related|more|other|different|key|main)\s+){0,2}"
+    r"(?:passage|piece|id|number|item|document|text|source|entr(?:y|ie)|result|part|step|point|question|paragraph"
+    r"|sentence|thing|fact|candidate|option|one|other)s?\b"
+    r"|\b(?:step|part|point|stage|phase|rule|criterion|example|page|section|chapter|figure|hop|question|line|top)"
+    r"\s+#?\d+\b",
+    re.IGNORECASE,
+)
+# What may follow an id in a sentence. After any other word in small letters the number may be a count ("3 harbours").
+_AFTER_ID = (
+    r"(?:and|or|is|are|was|were|to|through|as|for|because|since|but|also|both|only|directly|clearly|in|on|at|by|from"
+    r"|with|which|who|that|where|when|while|if|so|then|than|it|they|the|an?|of|about|all|alone|together|here|above"
+    r"|below|plus|not|relevant|helpful|useful|irrelevant|has|have|had|can|could|may|might|will|would|does|do|did"
+    r"|(?:seem|appear|name|mention|state|say|tell|give|describe|contain|provide|explain|confirm|answer|show|help|relate"
+    r"|concern|talk|refer|include|support|link|point|hold|cover|bear|speak|establish|identif(?:y|ie)|discuss(?:e)?"
+    r"|address(?:e)?|match(?:e)?)(?:s|ed|ing)?)"
+)
+_COUNTS = re.compile(rf"(?<![\w.,/#-])(?P<id>\d{{1,4}})\s+(?:(?P<are>are|were)\b|(?!{_AFTER_ID}\b)[a-z]{{2,}})")
+_NAMED = re.compile(rf"\b(?:{_NOUN}|k)\W*$|#\s*$", re.IGNORECASE)
 _ITEM = re.compile(r"^\s*[1-9]\d*[.)]\s+(?!and\b|or\b)(?=\w|\[)")
 _BARE = re.compile(  # one id and nothing else, but not "Ids: 1", which is said of all
     r"^\W*(?:(?:knowledges?|passages?|pieces?|id|number)\W*)?#?(?P<id>\d{1,4})\W*$", re.IGNORECASE
@@ -76,8 +99,8 @@ _LABELLED = re.compile(  # "knowledge 3: …", "0 is …": one id, then words ab
 )
 
 
-def read_ids(reply: str, k: int) -> IdsRead:
-    """The ids in `reply`, of `k` numbered passages.
+def read_ids(reply: str, k: int, *, cut: bool = False) -> IdsRead:
+    """The ids in `reply`, of `k` numbered passages; of one that was `cut` off, those that it had stated before.
 
     >>> read_ids("The relevant ones are 0 and 3.", 5)
     IdsRead(ids=(0, 3), status='ids')
@@ -86,11 +109,14 @@ def read_ids(reply: str, k: int) -> IdsRead:
     >>> read_ids("None of them.", 5).status
     'none'
     """
+    reply = split_thinking(reply)[1]  # of a model that nobody's engine has read before
     from_json = _read_json(reply, k)
     if from_json is not None:
         return from_json
     plain = reply.replace("’", "'")
     lines = [line for line in plain.splitlines() if re.search(r"\w", line) and not line.lstrip().startswith("```")]
+    if cut:  # the last line is not whole, and what others named one by one need not be all
+        lines = [line for line in lines[:-1] if _is_statement(line) and not _BARE.match(line)]
     for end in range(len(lines), 0, -1):
         line = lines[end - 1]
         ids = _ids_in(line, k)
@@ -98,12 +124,31 @@ def read_ids(reply: str, k: int) -> IdsRead:
         if len(block) > 1:
             read = _read_block(block, k)
             return read if _BARE.match(line) else _unless_stated(lines[: end - len(block)], read, k)
-        if ids and _NEGATION.search(line):
+        if ids and (_NEGATION.search(line) or _may_count(line, ids, k)):
             return _SUSPECT
         if ids:
             read = IdsRead(ids, "ids")
             return read if _is_statement(line) else _unless_stated(lines[: end - 1], read, k)
     return _read_nothing(lines)
+
+
+def negates(reply: str) -> bool:
+    """Whether a line of `reply` speaks of ids and negates: why most `suspect` replies are that.
+
+    >>> negates("1, 3 and 4 are irrelevant"), negates("0\\nOn reflection it is 2.")
+    (True, False)
+    """
+    lines = reply.replace("’", "'").splitlines()
+    return any(re.search(r"\d", line) and _NEGATION.search(line) for line in lines)
+
+
+def restates_range(reply: str, k: int) -> bool:
+    """Whether `reply` says the prompt's own range of numbers again, which names none of them.
+
+    >>> restates_range("Of knowledge 0-4, only 2 is relevant.", 5), restates_range("0-2", 5)
+    (True, False)
+    """
+    return _full_range_pattern(k).search(reply) is not None
 
 
 def _unless_stated(before: Sequence[str], read: IdsRead, k: int) -> IdsRead:
@@ -134,7 +179,9 @@ def _read_json(reply: str, k: int) -> IdsRead | None:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    items = value.get("ids") if isinstance(value, dict) else value
+    items = value.get("ids", value) if isinstance(value, dict) else value
+    if isinstance(items, dict) and any(isinstance(each, bool) for each in items.values()):
+        items = [name for name, relevant in items.items() if relevant is True]  # {"0": true, "1": false}
     if not isinstance(items, list):
         return None
     ids = _within((int(item) for item in items if _is_integer(item)), k)
@@ -169,7 +216,7 @@ def _read_block(block: Sequence[re.Match[str]], k: int) -> IdsRead:
         judged = _VERDICT.search(words)
         if judged and not _RELEVANT.search(_VERDICT.sub("", words)) and not re.search(r"\bnot ir", words, re.I):
             continue
-        if _NEGATION.search(words):
+        if _NEGATION.search(words) or _COUNTS.match(match.string.lstrip()):
             return _SUSPECT
         kept.append(int(match["id"]))
     if not kept:
@@ -193,12 +240,28 @@ def _read_numbered(items: Sequence[str], k: int) -> IdsRead:
 
 
 def _ids_in(line: str, k: int) -> tuple[int, ...]:
+    numbers = _ID.findall(_AFTER_COMMA.sub(", ", _numbers_in(line, k)))
+    return _within((int(number) for number in numbers), k)
+
+
+def _may_count(line: str, ids: Sequence[int], k: int) -> bool:
+    """Whether one of a line's numbers may be how many there are of what follows it, in place of an id."""
+    text = _numbers_in(line, k)
+    for match in _COUNTS.finditer(text):
+        number, named = int(match["id"]), _NAMED.search(text[: match.start()])
+        alone = len(ids) == 1 and number > 1  # "2 are relevant"
+        if number in ids and not named and (alone or not match["are"]):
+            return True
+    return False
+
+
+def _numbers_in(line: str, k: int) -> str:
+    """The line with its ranges spelled out, less the numbers that are no ids."""
     line = _GLUED.sub(" ", _announced(line))
     line = _COUNT.sub(" ", _full_range_pattern(k).sub(" ", line))
     if _ITEM.match(line) and re.search(r"\d", _ITEM.sub("", line)):
         line = _ITEM.sub("", line)
-    line = _RANGE.sub(lambda match: _spelled_out(match, k), line)
-    return _within((int(number) for number in _ID.findall(_AFTER_COMMA.sub(", ", line))), k)
+    return _RANGE.sub(lambda match: _spelled_out(match, k), line)
 
 
 def _announced(line: str) -> str:

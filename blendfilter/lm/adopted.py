@@ -1,50 +1,99 @@
-"""A user's own `dspy.LM` (or `BaseLM`) as an engine, so that its calls are journaled and counted like ours."""
+"""A user's own `dspy.LM` (or `BaseLM`) as an engine, so that its calls are journaled and counted like ours.
+
+In: a request. Out: the model's response in one attempt, with the cost that DSPy knows; or an lm15 error, whatever the
+model raised. DSPy's cache, its retries, its history and its usage are off on this inner call: the journal is the cache,
+ours are the retries, and the model around it is the one that DSPy is told of.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import dspy
+import httpx
+import openai
 from dspy import lm15
-from dspy.utils.exceptions import LMError
+from dspy.clients.engines.litellm_errors import to_lm15_error
+from dspy.utils import exceptions
 
-_FAULTS: dict[str, type[lm15.LM15Error]] = {
-    "ContextWindowExceededError": lm15.ContextLengthError,
-    "LMAuthError": lm15.AuthError,
-    "LMRateLimitError": lm15.RateLimitError,
-    "LMTimeoutError": lm15.TimeoutError,
-    "LMServerError": lm15.ServerError,
-    "LMTransportError": lm15.TransportError,
-    "LMInvalidRequestError": lm15.InvalidRequestError,
-    "LMUnsupportedModelError": lm15.UnsupportedModelError,
-}
+from blendfilter.context import setting
+from blendfilter.errors import MissingExtra
+from blendfilter.lm import faults, secrets
+from blendfilter.lm.profiles import Profile, holds_schema
+
+_FAULTS: tuple[tuple[type[exceptions.LMError], type[lm15.LM15Error]], ...] = (
+    (exceptions.ContextWindowExceededError, lm15.ContextLengthError),
+    (exceptions.LMUnsupportedModelError, lm15.UnsupportedModelError),
+    (exceptions.LMInvalidRequestError, lm15.InvalidRequestError),
+    (exceptions.LMAuthError, lm15.AuthError),
+    (exceptions.LMNotConfiguredError, lm15.AuthError),  # no key, as a rule: nothing that a second call could mend
+    (exceptions.LMBillingError, lm15.BillingError),
+    (exceptions.LMRateLimitError, lm15.RateLimitError),
+    (exceptions.LMTimeoutError, lm15.TimeoutError),
+    (exceptions.LMServerError, lm15.ServerError),
+    (exceptions.LMTransportError, lm15.TransportError),
+    (exceptions.LMLockTimeoutError, lm15.TransportError),  # another process holds the credentials for a moment
+    (exceptions.LMUnsupportedFeatureError, lm15.UnsupportedFeatureError),
+    (exceptions.LMConfigurationError, lm15.ConfigurationError),
+    (exceptions.LMProviderError, lm15.ProviderError),
+    (exceptions.LMError, lm15.LM15Error),
+)
+"""DSPy's errors and what engines call them; a class stands before those that it is a kind of."""
+
+_SECRET = frozenset({"api_key", "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "azure_ad_token"})
+"""Settings of a user's model that are no more to be shown than its key."""
+_HISTORY: ContextVar[list[Mapping[str, Any]] | None] = ContextVar("blendfilter_adopted_history", default=None)
 
 
 class AdoptedEngine:
-    """Answers a request through `lm`: awaited where it can be, in a worker thread where it is synchronous only."""
+    """Answers a request through `lm`: awaited where it can be, in a worker thread where it is synchronous only.
 
-    def __init__(self, lm: dspy.BaseLM) -> None:
-        self.lm = lm.copy(cache=False)  # the journal is the cache; DSPy's would report no tokens
+    Args:
+        lm: the user's model, which is left as it is.
+        estimate: whether what DSPy reckons that a call cost is handed on: its prices are those of the providers.
+    """
+
+    def __init__(self, lm: dspy.BaseLM, *, estimate: bool = False) -> None:
+        self.lm = lm
+        self._estimate = estimate
+        self._extra = extra_of(lm)
+        self._asked = lm.copy(cache=False, num_retries=0)
+        self._asked.update_history = _keep
+        secrets.know(*(str(value) for name, value in lm.kwargs.items() if name in _SECRET and value))
+        secrets.know(urlsplit(_place_of(lm)).password)
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
-        """The model's response. Raises: lm15 errors, whatever DSPy made of them."""
-        own = replace(request, model=self.lm.model)
-        # The model around it is the one that DSPy is told of: streams, callbacks and usage count each call once.
-        with dspy.context(send_stream=None, callbacks=[], usage_tracker=None):
-            return await self._answer(own)
-
-    async def _answer(self, own: lm15.Request) -> lm15.Response:
+        """The model's response. Raises: lm15 errors; `MissingExtra` where DSPy lacks a package for this model."""
+        fields = {**self._extra, **(request.config.extensions or {})}
+        config = replace(request.config, extensions=fields) if fields else request.config
+        own = replace(request, model=self.lm.model, config=config)
+        fault: lm15.LM15Error
         try:
-            if is_asynchronous(self.lm):
-                return await self.lm.acall(request=own)
-            return await asyncio.to_thread(self.lm, request=own)
-        except LMError as error:
-            if isinstance(error.__cause__, lm15.LM15Error):
-                raise error.__cause__ from None
-            kind = _FAULTS.get(type(error).__name__, lm15.ProviderError)
-            raise kind(str(error)) from error
+            with _alone() as history:
+                response: lm15.Response = await self._answer(own)
+        except exceptions.LMError as error:
+            fault = _fault(error)
+        except ImportError as error:
+            raise MissingExtra(f"{self.lm.model} cannot be called: {error}") from None
+        else:
+            return _with_cost(response, history) if self._estimate else response
+        # Outside the except block: a provider's own error may hold the request, and with it the key.
+        raise fault
+
+    async def _answer(self, own: lm15.Request) -> Any:
+        if is_asynchronous(self._asked):
+            return await self._asked.acall(request=own)
+        return await asyncio.to_thread(self._asked, request=own)
+
+    def __repr__(self) -> str:
+        return f"AdoptedEngine({self.lm.model!r})"
 
 
 def is_asynchronous(lm: Any) -> bool:
@@ -52,3 +101,105 @@ def is_asynchronous(lm: Any) -> bool:
     if isinstance(lm, dspy.LM):
         return isinstance(lm.engine, str) or lm._async_engine_spec is not None
     return type(lm).aforward is not dspy.BaseLM.aforward
+
+
+def extra_of(lm: dspy.BaseLM) -> dict[str, Any]:
+    """The fields that a user's model adds to every request; DSPy puts no `extra_body` into one that it is handed."""
+    return dict(lm.kwargs.get("extra_body") or {}) if _asked_by_dspy(lm) else {}
+
+
+def _asked_by_dspy(lm: dspy.BaseLM) -> bool:
+    return isinstance(lm, dspy.LM) and isinstance(lm.engine, str)
+
+
+def _place_of(lm: dspy.BaseLM) -> str:
+    """The address as it was given: in the model's settings, or in the variables that DSPy reads one from."""
+    told = lm.kwargs.get("api_base") or lm.kwargs.get("base_url")
+    if not told and _asked_by_dspy(lm):
+        provider = str(lm.model).partition("/")[0].upper()
+        told = os.environ.get(f"{provider}_API_BASE") or os.environ.get(f"{provider}_BASE_URL")
+    return str(told or "")
+
+
+def address_of(lm: dspy.BaseLM) -> str:
+    """Where a user's model says that it is served, without a login or a query; empty where it does not say."""
+    parts = urlsplit(_place_of(lm))
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def profile_of(lm: dspy.BaseLM) -> Profile:
+    """What is known of a user's model: a schema is taken where DSPy itself speaks to a provider that documents it."""
+    provider, _, name = str(lm.model).partition("/")
+    if not _asked_by_dspy(lm) or lm.model_type != "chat" or _place_of(lm):
+        return Profile()
+    return Profile(json_schema=holds_schema(provider, name) if provider in ("openai", "mistral") else None)
+
+
+@contextmanager
+def _alone() -> Iterator[list[Mapping[str, Any]]]:
+    """Inside the block a call is told to nobody but the list that is given: callbacks, streams, usage, histories."""
+    with (
+        setting(_HISTORY, []) as history,
+        dspy.context(send_stream=None, callbacks=[], usage_tracker=None, disable_history=False),
+    ):
+        yield history
+
+
+def _keep(entry: Mapping[str, Any]) -> None:
+    """In the place of `update_history`: an entry belongs to the call that made it, and to no module's history."""
+    history = _HISTORY.get()
+    if history is not None:
+        history.append(entry)
+
+
+def _with_cost(response: lm15.Response, history: list[Mapping[str, Any]]) -> lm15.Response:
+    """`response` with what DSPy says that it cost, unless its provider said so itself; unknown stays unknown."""
+    data = dict(response.provider_data or {})
+    cost = history[-1].get("cost") if history else None
+    if not isinstance(cost, int | float) or isinstance(data.get("cost"), int | float):
+        return response
+    return replace(response, provider_data={**data, "cost": float(cost)})
+
+
+def _fault(error: exceptions.LMError) -> lm15.LM15Error:
+    """What went wrong, in the language of engines: the engine's own error where there is one, without its causes."""
+    cause = _of_client(error.__cause__)
+    if isinstance(cause, lm15.ProviderError) and (cause.status or 0) // 100 == 2:  # a page, or a body cut off
+        return lm15.TransportError(str(cause.message))
+    if isinstance(cause, lm15.TransportError) and _unreached(cause):
+        return lm15.TransportError(str(cause.message), provider_code=faults.NO_CONNECTION)
+    if isinstance(cause, lm15.LM15Error) and not isinstance(error, _RENAMED):
+        cause.__cause__ = cause.__context__ = None
+        return cause
+    kind = next(kind for own, kind in _FAULTS if isinstance(error, own))
+    told = {name: getattr(error, name) for name in ("status", "provider_code", "retry_after")}
+    return kind(error.message or str(error), **told)
+
+
+_RENAMED = (exceptions.LMLockTimeoutError, exceptions.LMNotConfiguredError)
+
+
+def _of_client(error: BaseException | None) -> BaseException | None:
+    """The lm15 error for what an HTTP client raised inside a model of the user's own making; others as they are."""
+    told = error
+    if type(error).__module__.startswith("litellm") and isinstance(error, Exception):
+        told = to_lm15_error(error)
+    elif isinstance(error, openai.OpenAIError | httpx.HTTPError):
+        told = faults.translate(error)
+    elif isinstance(error, lm15.LM15Error):
+        pass  # one kind of these is a TimeoutError too
+    elif isinstance(error, TimeoutError):
+        told = lm15.TimeoutError(str(error) or "no reply in time")
+    elif isinstance(error, ConnectionError):
+        told = lm15.TransportError(str(error) or type(error).__name__)
+        told.__cause__ = error
+    return told
+
+
+def _unreached(error: BaseException | None) -> bool:
+    """Whether no connection came about, by what an error came of."""
+    while error is not None:
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | ConnectionRefusedError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

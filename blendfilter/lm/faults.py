@@ -19,6 +19,7 @@ import openai
 from dspy import lm15
 
 from blendfilter.errors import ModelError, ServerRefused
+from blendfilter.lm import secrets
 
 NO_CONNECTION = "no_connection"
 """`provider_code` of a `TransportError` where no connection came about: refused, unknown host, no route."""
@@ -130,26 +131,44 @@ def _clean(text: str, key: str) -> str:
     """`text` on one line, not too long, without anything that looks like a key."""
     if len(key) > 4:  # servers that want none are given a short placeholder
         text = text.replace(key, "[key]")
-    text = " ".join(_KEYS.sub("[key]", text).split())
+    text = " ".join(_KEYS.sub("[key]", secrets.hidden(text)).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
     """What ``Retry-After`` asks for: seconds, or the seconds until its date; None where it says nothing readable.
 
+    ``retry-after-ms`` goes before it. OpenAI's ``x-ratelimit-reset-…`` are not read: they stand in every reply, one for
+    requests and one for tokens, and do not say which of the two ran out; its refusals carry ``Retry-After`` too.
+
     >>> seconds_to_wait({"retry-after": "2.5"}), seconds_to_wait({"retry-after": "soon"}), seconds_to_wait({})
     (2.5, None, None)
+    >>> seconds_to_wait({"retry-after-ms": "1500", "retry-after": "2"})
+    1.5
     """
-    value = headers.get("retry-after", "").strip()
-    if re.fullmatch(r"\d+(?:\.\d+)?", value):
-        return float(value)
+    if (thousandths := _number(headers.get("retry-after-ms", ""))) is not None:
+        return thousandths / 1000
+    value = headers.get("retry-after", "")
+    seconds = _number(value)
+    if seconds is None and (until := _moment(value)) is not None:
+        # By the server's own clock, where it tells it: this one may be minutes off.
+        now = _moment(headers.get("date", ""))
+        return max(0.0, until - (time.time() if now is None else now))
+    return seconds
+
+
+def _number(value: str) -> float | None:
+    return float(value) if re.fullmatch(r"\d+(?:\.\d+)?", value := value.strip()) else None
+
+
+def _moment(value: str) -> float | None:
+    """The time of an HTTP date, in the clock's seconds."""
     try:
-        date = email.utils.parsedate_to_datetime(value)
+        date = email.utils.parsedate_to_datetime(value.strip())
     except ValueError:
         return None
-    if date.tzinfo is None:  # "-0000": RFC 9110 dates are in GMT
-        date = date.replace(tzinfo=datetime.UTC)
-    return max(0.0, date.timestamp() - time.time())
+    # "-0000": RFC 9110 dates are in GMT
+    return (date.replace(tzinfo=datetime.UTC) if date.tzinfo is None else date).timestamp()
 
 
 def refused_parameter(error: openai.APIStatusError, sent: Collection[str]) -> str | None:
@@ -174,6 +193,12 @@ def refused_parameter(error: openai.APIStatusError, sent: Collection[str]) -> st
 def retryable(error: BaseException) -> bool:
     """Whether the same call may succeed later: timeouts, lost connections, unreadable bodies, 408, 409, 429 and 5xx."""
     return isinstance(error, lm15.RateLimitError | lm15.TimeoutError | lm15.ServerError | lm15.TransportError)
+
+
+def throttled(error: BaseException | None) -> bool:
+    """Whether the server has too much to do just now: a 429, or a 503 that says when to come back."""
+    busy = isinstance(error, lm15.ServerError) and error.status == 503 and error.retry_after is not None
+    return busy or isinstance(error, lm15.RateLimitError)
 
 
 def final(error: BaseException, *, address: str, stage: str = "") -> ServerRefused | ModelError:
@@ -219,7 +244,7 @@ def _kind(error: BaseException) -> str:
 
 _TOLD: Mapping[str, str] = {
     NO_CONNECTION: "no model server answers at {where}: {said}; start it, or give its address (--api-base URL)",
-    "unauthorized": "{where} refuses the key{http}: {said}; check the key in the environment",
+    "unauthorized": "{where} refuses the key{http}: {said}; {hint}",
     "no_credit": "{where} refuses to go on without credit{http}: {said}; check the account's plan and limits",
     "no_model": "{where} does not serve this model{http}: {said}; check the model's name (--lm)",
     "not_found": "{where} has nothing at this path{http}: {said}; check that the address ends in /v1, and --endpoint",
@@ -233,5 +258,7 @@ def _told(kind: str, error: BaseException, address: str) -> str:
     said = _clean(said, "")  # an engine that is not ours may pass on a key that its server echoed
     status = getattr(error, "status", None)
     http = f" (HTTP {status})" if status else ""
+    hint = getattr(error, "key_hint", "") or "check the key in the environment"
     # What becomes a question's error names no address: it is stored, and a resumed run may have another.
-    return _TOLD.get(kind, "{said}{http}").format(where=address or "the model server", said=said, http=http)
+    told = _TOLD.get(kind, "{said}{http}").format(where=address or "the model server", said=said, http=http, hint=hint)
+    return "; ".join([told, *getattr(error, "__notes__", ())])

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dspy import lm15
@@ -20,8 +21,10 @@ from dspy._vendor.lm15.serde import response_from_dict, response_to_dict
 from blendfilter.context import REPEAT, SAMPLE, STAGE, note, who
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused
 from blendfilter.journal import Journal, digest
-from blendfilter.lm import faults
+from blendfilter.lm import faults, secrets
 from blendfilter.lm.metered import Engine, tallied
+from blendfilter.lm.prices import Price, cost_of
+from blendfilter.lm.refusals import is_refusal
 
 
 class JournaledEngine:
@@ -34,6 +37,7 @@ class JournaledEngine:
         options: settings outside the request that change replies (thinking, reasoning effort, extra body).
         address: where the calls go; recorded, not hashed.
         journal: where they are kept.
+        price: what a call costs where its server does not say; None: unknown.
     """
 
     def __init__(
@@ -46,11 +50,13 @@ class JournaledEngine:
         options: Mapping[str, Any] | None = None,
         address: str = "",
         journal: Journal | None = None,
+        price: Price | None = None,
     ) -> None:
         self.inner = inner
         self.model, self.label, self.endpoint, self.address = model, label, endpoint, address
         self.options = {name: value for name, value in (options or {}).items() if value is not None}
         self.journal = journal
+        self.price = price
         self._flights: dict[str, concurrent.futures.Future[dict[str, Any]]] = {}
         self._lock = threading.Lock()
 
@@ -67,13 +73,13 @@ class JournaledEngine:
             record = await self._called_once(key, asked, request)
         if record.get("error"):
             raise _replayed(record)
-        note(key, _event(record))
+        note(key, event_of(record))
         return _response(record, self.model)
 
     def _found(self, key: str) -> dict[str, Any] | None:
         if self.journal is None:
             return None
-        record = self.journal.find(key)
+        record = self.journal.find(key, *_NEEDED)
         failed = record is not None and record.get("error")
         return None if failed and self.journal.mode != "replay" else record
 
@@ -142,26 +148,30 @@ class JournaledEngine:
         start, asked_at = time.perf_counter(), time.time()
         error: dict[str, Any] | None = None
         response: lm15.Response | None = None
-        attempts = 1
         with tallied() as tally:
             try:
                 response = await self.inner.complete(request)
             except lm15.LM15Error as fault:
-                attempts = getattr(fault, "attempts", 1)
-                final = faults.final(fault, address=self.address, stage=STAGE.get())
+                tried = getattr(fault, "attempts", 1)
+                # Of several servers, the one that refused.
+                where = getattr(fault, "address", self.address)
+                final = faults.final(fault, address=where, stage=STAGE.get())
                 if isinstance(final, ServerRefused):
                     raise final from None  # nothing was asked of a model, so there is nothing to record
                 error = faults.describe(final)
+            else:
+                tried = (response.provider_data or {}).get("attempts", 1)
         record = {
             "key": key,
             "kind": "call",
             "stage": STAGE.get(),
             **asked,
-            "address": self.address,
-            **(_said(response) if response else {}),
+            "address": (response.provider_data or {}).get("address", self.address) if response else self.address,
+            **(_said(response, self.price) if response else {}),
             "at": round(tally.went_out or asked_at, 3),
             "seconds": round(time.perf_counter() - start - tally.waited, 6),
-            "attempts": (response.provider_data or {}).get("attempts", 1) if response else attempts,
+            "attempts": tally.attempts or tried,
+            **({"tokens_lost": tally.lost} if tally.lost else {}),
             "error": error,
         }
         if self.journal is not None:
@@ -201,25 +211,43 @@ def _parameters(request: lm15.Request) -> dict[str, Any]:
     return set_ones
 
 
-def _said(response: lm15.Response) -> dict[str, Any]:
-    """The part of a record that the model gave."""
+def _said(response: lm15.Response, price: Price | None) -> dict[str, Any]:
+    """The part of a record that the model gave, and what it cost then: prices change, a record does not."""
     usage = response.usage
     parts = response.message.parts
-    return {
-        "reply": "".join(part.text for part in parts if isinstance(part, lm15.TextPart)),
-        "reasoning": "".join(part.text for part in parts if isinstance(part, lm15.ThinkingPart)),
+    reply = _whole(part.text for part in parts if isinstance(part, lm15.TextPart))
+    safe = secrets.hidden(reply)
+    # A server that echoes the key it was sent must not write it into our files, in pieces neither.
+    logprobs = [[t.token, t.logprob] for t in response.logprobs or ()] if safe == reply else []
+    said = {
+        "reply": safe,
+        "reasoning": secrets.hidden(_whole(part.text for part in parts if isinstance(part, lm15.ThinkingPart))),
         "finish": response.finish_reason,
-        **({"logprobs": [[t.token, t.logprob] for t in response.logprobs]} if response.logprobs else {}),
+        # It went on past a stop string, and was cut there: tokens that nobody reads.
+        **({"ran_on": True} if (response.provider_data or {}).get("ran_on") else {}),
+        **({"logprobs": logprobs} if logprobs else {}),
         "tokens_in": usage.input_tokens,
         "tokens_out": usage.output_tokens,
         "tokens_cached": usage.cache_read_tokens,
         "cost": (response.provider_data or {}).get("cost"),
         # Tool calls and the like have no place above: such a response is kept whole.
-        **({} if all(isinstance(part, _PLAIN) for part in parts) else {"response": response_to_dict(response)}),
+        **({} if all(isinstance(part, _PLAIN) for part in parts) else {"response": _kept_whole(response)}),
     }
+    return {**said, "cost": cost_of(said, price)}
+
+
+def _kept_whole(response: lm15.Response) -> Any:
+    return json.loads(secrets.hidden(json.dumps(response_to_dict(response), ensure_ascii=False)))
+
+
+def _whole(texts: Iterable[str]) -> str:
+    """`texts` joined; half a character becomes a question mark: the next prompt holds it, and no server takes that."""
+    return "".join(texts).encode("utf-8", "replace").decode()
 
 
 _PLAIN = (lm15.TextPart, lm15.ThinkingPart)
+_NEEDED = ("reply", "reasoning", "finish", "tokens_in", "tokens_out", "tokens_cached")
+"""What a call's record cannot do without."""
 
 
 def _response(record: Mapping[str, Any], model: str) -> lm15.Response:
@@ -244,15 +272,18 @@ def _response(record: Mapping[str, Any], model: str) -> lm15.Response:
     )
 
 
-def _event(record: Mapping[str, Any]) -> str:
+def event_of(record: Mapping[str, Any]) -> str:
+    """What the reply of a call's record is counted as; nothing where it ended well."""
     if not record["reply"].strip() and "response" not in record:
         return "empty_reply"
+    if record["finish"] == "content_filter" or is_refusal(record["reply"]):
+        return "refused_reply"
     return "cut_reply" if record["finish"] == "length" else ""
 
 
 def _replayed(record: Mapping[str, Any]) -> Exception:
     error = faults.restore(record["error"])
     if isinstance(error, ModelError):
-        error.stage = STAGE.get()
+        error.stage, error.attempts = STAGE.get(), record.get("attempts") or 0
         note(record["key"], "error")
     return error

@@ -8,10 +8,10 @@ tried again holds no place, and each attempt is counted. Journal hits never come
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dspy import lm15
@@ -41,13 +41,26 @@ class Tally:
     """One call's account over all its attempts.
 
     Attributes:
-        waited: seconds spent before the meters. went_out: when the first attempt went out (the clock's seconds).
+        waited: seconds spent before the meters, and for a turn at a model in this process.
+        went_out: when the first attempt went out, or its turn came (the clock's seconds).
+        attempts: how many went out, those that an engine made by itself included.
         lost: tokens that attempts without a reply may have cost, as far as a budget reserved them.
+        unheard: what was set aside for those attempts, until a reply tells more.
+        failed_at: addresses where an attempt failed: where there are several, the next goes elsewhere first.
     """
 
     waited: float = 0.0
     went_out: float = 0.0
+    attempts: int = 0
     lost: int = 0
+    unheard: list[Any] = field(default_factory=list)
+    failed_at: set[str] = field(default_factory=set)
+
+    def waits(self, seconds: float) -> None:
+        """The attempt at hand waited so long behind the meters, for its turn at a model in this process."""
+        self.waited += seconds
+        if self.attempts <= 1:  # it is on its way when its turn comes
+            self.went_out += seconds
 
 
 _TALLY: ContextVar[Tally | None] = ContextVar("blendfilter_tally", default=None)
@@ -65,6 +78,18 @@ def tally() -> Tally:
     return _TALLY.get() or Tally()
 
 
+_AGAIN: ContextVar[Callable[[BaseException], Awaitable[None]] | None] = ContextVar("blendfilter_again", default=None)
+
+
+async def another_attempt(fault: BaseException) -> None:
+    """For an engine that asks its server again by itself, after `fault`: that one is an attempt too.
+
+    Raises: what a meter raises that lets nothing go any more.
+    """
+    if (again := _AGAIN.get()) is not None:
+        await again(fault)
+
+
 class MeteredEngine:
     """`inner`, each attempt at which passes `meters`, in their order."""
 
@@ -77,17 +102,22 @@ class MeteredEngine:
         passed: list[tuple[Meter, Any]] = []
         response: lm15.Response | None = None
         error: BaseException | None = None
+
+        async def again(fault: BaseException) -> None:
+            _leave(passed, None, fault)
+            await self._pass(request, passed)
+
         try:
             await self._pass(request, passed)
-            response = await self.inner.complete(request)
+            with setting(_AGAIN, again):
+                response = await self.inner.complete(request)
         except BaseException as raised:
             error = raised
             raise
         else:
             return response
         finally:
-            for meter, ticket in reversed(passed):
-                meter.after(ticket, response, error)
+            _leave(passed, response, error)
             error = None  # a frame that holds its own exception is a cycle
 
     async def _pass(self, request: lm15.Request, passed: list[tuple[Meter, Any]]) -> None:
@@ -97,7 +127,16 @@ class MeteredEngine:
                 passed.append((meter, await meter.before(request)))
         finally:
             account.waited += time.perf_counter() - came
+        account.attempts += 1
         account.went_out = account.went_out or time.time()
 
     def __repr__(self) -> str:
         return f"MeteredEngine({self.inner!r})"
+
+
+def _leave(
+    passed: list[tuple[Meter, Any]], response: lm15.Response | None, error: BaseException | None
+) -> None:  # fmt: skip
+    while passed:
+        meter, ticket = passed.pop()
+        meter.after(ticket, response, error)

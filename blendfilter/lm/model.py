@@ -8,7 +8,10 @@ synchronous callers come over the bridge. DSPy's own cache and retries are off: 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import dataclasses
+import logging
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dspy
@@ -56,13 +59,15 @@ class ConnectedLM(dspy.LM):
         **defaults: Any,
     ) -> None:
         self.inner = engine
-        self.terms = terms or Terms()
+        self.terms, self.traffic = terms or Terms(), traffic
         self.profile = profile
         self.identity = dict(identity or {})
         self.address = address
         self.state = dict(state or {})
         called = on_terms(engine, self.terms, traffic)
-        journaled = JournaledEngine(called, model=model, address=address, journal=journal, **self.identity)
+        journaled = JournaledEngine(
+            called, model=model, address=address, journal=journal, price=self.terms.price, **_in_keys(self.identity)
+        )
         super().__init__(
             f"blendfilter/{model}",
             engine=_Synchronous(journaled),
@@ -73,6 +78,7 @@ class ConnectedLM(dspy.LM):
         )
         self.name = model
         self.journal = journal
+        logging.getLogger("dspy.clients.lm").addFilter(_unless_noted)  # once: a filter that is there is not added again
 
     def with_journal(self, journal: Journal | None, traffic: Traffic = FREE) -> ConnectedLM:
         """The same model, its calls kept in `journal` and held to what `traffic` allows."""
@@ -175,8 +181,13 @@ class ConnectedLM(dspy.LM):
         return copied  # engines and clients are shared, settings are not
 
 
+def _unless_noted(record: logging.LogRecord) -> bool:
+    """Whether DSPy's line stays: of a reply that was cut, none where the call's note says so already."""
+    return NOTES.get() is None or not str(record.msg).startswith("LM response was truncated")
+
+
 class _Asynchronous:
-    """DSPy's asynchronous engine over ours; a stream is the whole reply in one piece."""
+    """DSPy's asynchronous engine over ours; a stream is the whole reply, once it is there and journaled."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -185,7 +196,7 @@ class _Asynchronous:
         return await self._engine.complete(request)
 
     async def stream(self, request: lm15.Request) -> Any:
-        for event in response_to_events(await self._engine.complete(request)):
+        for event in _word_by_word(await self._engine.complete(request)):
             yield event
 
 
@@ -199,7 +210,26 @@ class _Synchronous:
         return bridge.run(self._engine.complete(request), "lm")
 
     def stream(self, request: lm15.Request) -> Any:
-        yield from response_to_events(self.complete(request))
+        yield from _word_by_word(self.complete(request))
+
+
+def _word_by_word(response: lm15.Response) -> Iterator[Any]:
+    """The events of a response; its text in words, since DSPy's listeners look for a field's ends between pieces."""
+    for event in response_to_events(response):
+        if event.type == "delta" and event.delta.type == "text":
+            for piece in _WORD.findall(event.delta.text):
+                yield dataclasses.replace(event, delta=dataclasses.replace(event.delta, text=piece))
+        else:
+            yield event
+
+
+_WORD = re.compile(r"\s*\S+|\s+")
+
+
+def _in_keys(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of `identity` that is in every call's key: a schema is in those of the calls that are held to one."""
+    options = {name: value for name, value in (identity.get("options") or {}).items() if name != "json_schema"}
+    return {**identity, "options": options} if "options" in identity else dict(identity)
 
 
 def _stage_in_caller() -> str:

@@ -8,28 +8,26 @@ not know, the server's refusals teach once for the engine's life.
 
 from __future__ import annotations
 
-import asyncio
-import json
-import ssl
-import threading
-import weakref
+import base64
 from collections.abc import Mapping
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from typing import Any, Literal, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import httpx
 import openai
 from dspy import lm15
 
-from blendfilter.lm import faults
+from blendfilter.lm import faults, secrets, wire
+from blendfilter.lm.clients import Clients
+from blendfilter.lm.metered import another_attempt
 from blendfilter.lm.profiles import Learned, Profile, cut_at_stop, effort_of, split_thinking
+
+E = TypeVar("E", bound="OpenAIEngine")
 
 MAX_ADAPTATIONS = 5
 """Refused parameters that one call may give up before the refusal counts as its error."""
 
 _ESSENTIAL = frozenset({"model", "messages", "prompt"})
-_SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
-_SETTINGS = (*_SAMPLING, "seed", "service_tier", "store")
 _FINISH: Mapping[str, Literal["length", "content_filter", "tool_call"]] = {
     "length": "length",
     "max_tokens": "length",
@@ -78,28 +76,70 @@ class OpenAIEngine:
         self._effort = effort_of(thinking, reasoning)
         self._extra = dict(extra_body or {})
         self._key = api_key
-        self._clients = _Clients(base_url, api_key, timeout, headers)
+        login = _login(base_url)
+        secrets.know(api_key, *login.values(), *(headers or {}).values())
+        self._clients = Clients(self.address, api_key, timeout, {**login, **(headers or {})})
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response, in one attempt. Raises: an lm15 error (`faults.translate`)."""
         body = self._body(request)
-        path = "/chat/completions" if self._chat else "/completions"
         adapted = 0
         while True:
             refused = None
             try:
-                reply = await self._clients.post(path, self.learned.fit(body))
+                reply = await self._clients.post(self.path, self.learned.fit(body))
             except (openai.OpenAIError, httpx.HTTPError) as error:
                 fault = faults.translate(error, key=self._key)
                 if isinstance(error, openai.APIStatusError):
                     refused = faults.refused_parameter(error, body.keys() - _ESSENTIAL)
             else:
-                return self._response(request, body, self._read(reply))
+                return self._answer(request, body, reply)
             # Outside the except block: the caught error's request holds the key, and would ride along as context.
             if refused is None or adapted == MAX_ADAPTATIONS:
+                fault.key_hint = getattr(self._key, "hint", "")
                 raise fault
             self.learned.learn(refused)
             adapted += 1
+            await another_attempt(fault)
+
+    @property
+    def path(self) -> str:
+        """Where its requests go, below the address."""
+        return "/chat/completions" if self._chat else "/completions"
+
+    @property
+    def unsent(self) -> frozenset[str]:
+        """Parameters that are left out because the server refuses them: what its prompts hold depends on it."""
+        return frozenset(self.learned.refused)
+
+    def body_of(self, request: lm15.Request) -> dict[str, Any]:
+        """What `request` is sent as, less what the server is known to refuse."""
+        return self.learned.fit(self._body(request))
+
+    def reply_cap(self, request: lm15.Request) -> int | None:
+        """Tokens that a reply to `request` has at the most, thinking included; None: it is sent without a cap."""
+        body = self.body_of(request)
+        caps = [cap for name in ("max_tokens", "max_completion_tokens") if isinstance(cap := body.get(name), int)]
+        # Servers that draw several replies to one request bill for each.
+        replies = max(n if isinstance(n := body.get(name), int) else 1 for name in ("n", "best_of"))
+        return max(caps) * replies if caps else None
+
+    async def raw(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What the server says at `path`, as it stands, in one attempt; without a body it is a GET.
+
+        For questions about the server itself. Raises: an lm15 error.
+        """
+        try:
+            return wire.json_of(await (self._clients.get(path) if body is None else self._clients.post(path, body)))
+        except (openai.OpenAIError, httpx.HTTPError) as error:
+            fault = faults.translate(error, key=self._key)
+        raise fault
+
+    def at_completions(self, kind: type[E]) -> E:
+        """An engine of `kind` for `/completions`: the same server, key, model, extra fields and connections."""
+        other = kind(self.address, self._key, model=self.model, endpoint="completions", extra_body=self._extra)
+        other._clients = self._clients
+        return other
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
@@ -115,26 +155,26 @@ class OpenAIEngine:
         effort = config.reasoning.effort if config.reasoning else self._effort
         thinks = profile.thinks_at(effort)
         body: dict[str, Any] = {"model": self.model, **self._prompt(request)}
-        for name in _SETTINGS:
+        for name in wire.SETTINGS:
             value = getattr(config, name)
-            if value is not None and (profile.accepts_temperature or name not in _SAMPLING):
+            if value is not None and (profile.accepts_temperature or name not in wire.SAMPLING):
                 body[name] = value
         if config.max_tokens is not None:
             body[profile.max_tokens_param] = config.max_tokens + (profile.thinking_tokens if thinks else 0)
         if config.stop and profile.accepts_stop and not thinks:
             body["stop"] = list(config.stop[:4])  # OpenAI takes no more; the reply is cut on this end anyway
         if config.response_format is not None and profile.json_schema is not False:
-            body["response_format"] = _format(config.response_format)
+            body["response_format"] = wire.response_format(config.response_format)
         if config.logprobs is not None and profile.accepts_temperature:
             body.update(self._scores_wanted(config.logprobs))
         body.update(profile.steering(effort))
-        return _merged(_merged(body, config.extensions or {}), self._extra)
+        return wire.merged(wire.merged(body, config.extensions or {}), self._extra)
 
     def _prompt(self, request: lm15.Request) -> dict[str, Any]:
         if request.tools:
             raise lm15.UnsupportedFeatureError("this engine sends text only: no tools", feature="tools")
-        rows = [("system", _text(request.system))] if request.system else []
-        rows += [("system" if m.role == "developer" else m.role, _text(m.parts)) for m in request.messages]
+        rows = [("system", wire.text_of(request.system))] if request.system else []
+        rows += [("system" if m.role == "developer" else m.role, wire.text_of(m.parts)) for m in request.messages]
         if not self._chat:
             return {"prompt": "\n\n".join(text for _, text in rows)}
         return {"messages": [{"role": role, "content": text} for role, text in rows]}
@@ -146,40 +186,47 @@ class OpenAIEngine:
 
     # ---- response
 
-    def _read(self, reply: httpx.Response) -> dict[str, Any]:
+    def _answer(self, request: lm15.Request, body: dict[str, Any], reply: httpx.Response) -> lm15.Response:
+        """The reply, read. Raises: an lm15 error where it is none, or not in OpenAI's shape."""
         try:
-            data = json.loads(reply.content)
-        except ValueError:
-            data = None
-        if not isinstance(data, dict):
-            raise lm15.TransportError(f"the reply is not JSON, or is cut off ({len(reply.content)} bytes)")
+            return self._response(request, body, self._read(reply))
+        except lm15.LM15Error:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as odd:
+            told = f"the reply is not in the shape of OpenAI's ({type(odd).__name__}: {odd})"
+        raise lm15.TransportError(told)
+
+    def _read(self, reply: httpx.Response) -> dict[str, Any]:
+        data = wire.json_of(reply)
         choices = data.get("choices")
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             raise faults.in_reply(data, key=self._key)
         return data
 
     def _response(self, request: lm15.Request, body: dict[str, Any], data: dict[str, Any]) -> lm15.Response:
-        choice, usage = data["choices"][0], data.get("usage") or {}
+        choice, usage = data["choices"][0], wire.object_of(data.get("usage"))
         raw, thought = self._said(choice)
         hidden, said = split_thinking(raw)
         text = cut_at_stop(said, request.config.stop)
         cut = len(text) < len(said)
         thought = thought or hidden
         parts = (lm15.ThinkingPart(thought), lm15.TextPart(text)) if thought else (lm15.TextPart(text),)
-        scores, complete = _scores(choice.get("logprobs"), raw, text)
+        scores, complete = wire.scores(choice.get("logprobs"), raw, text)
         cost = usage.get("cost")
         provider_data: dict[str, Any] = {"address": self.address}
         if isinstance(cost, int | float):
             provider_data["cost"] = cost
+        if cut:
+            provider_data["ran_on"] = True
         return lm15.Response(
             id=str(data.get("id") or "") or None,
             model=str(data.get("model") or self.model),
             message=lm15.Message("assistant", parts),
             finish_reason="stop" if cut else _FINISH.get(str(choice.get("finish_reason")), "stop"),
-            usage=_usage(usage),
+            usage=wire.usage_of(usage),
             logprobs=scores,
             provider_data=provider_data,
-            adaptations=_adaptations(request.config, body),
+            adaptations=wire.adaptations(request.config, body),
             logprobs_complete=complete,
         )
 
@@ -190,154 +237,19 @@ class OpenAIEngine:
         message = choice.get("message") or {}
         content, thought = message.get("content"), message.get("reasoning_content") or message.get("reasoning")
         if isinstance(content, list):  # Mistral: blocks of text and of thinking
-            thought = thought or "".join(_flat(b.get("thinking")) for b in content if b.get("type") == "thinking")
-            content = "".join(_flat(b.get("text")) for b in content if b.get("type") == "text")
+            thought = thought or "".join(wire.flat(b.get("thinking")) for b in content if b.get("type") == "thinking")
+            content = "".join(wire.flat(b.get("text")) for b in content if b.get("type") == "text")
         return str(content or message.get("refusal") or ""), str(thought or "")
 
 
-class _Clients:
-    """`openai` clients, kept for each event loop: a client's connections belong to the loop that opened them.
-
-    Each client carries one call at a time. A pool looks over all its connections for every call, so one client with 32
-    in flight costs about twice the processor time of 32 clients with one connection each.
-    """
-
-    def __init__(self, base_url: str, key: str, timeout: float, headers: Mapping[str, str] | None) -> None:
-        self._settings: dict[str, Any] = {
-            "base_url": base_url,
-            "api_key": key or "none",  # never None: the client would look for one in the environment
-            "timeout": httpx.Timeout(timeout, connect=min(timeout, 10.0)),
-            "max_retries": 0,
-            "default_headers": dict(headers or {}),
-        }
-        self._lock = threading.Lock()  # loops of several threads may come at once
-        self._trust: ssl.SSLContext | None = None
-        self._idle: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[openai.AsyncOpenAI]] = (
-            weakref.WeakKeyDictionary()
-        )
-
-    async def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        """The raw reply: nothing of it is parsed but what we read."""
-        loop = asyncio.get_running_loop()
-        idle = self._idle.get(loop)
-        if idle is None:
-            with self._lock:
-                for dead in [known for known in self._idle if known.is_closed()]:
-                    del self._idle[dead]
-                idle = self._idle[loop] = []
-        client = idle.pop() if idle else self._new()
-        try:
-            return await client.post(path, body=body, cast_to=httpx.Response)
-        finally:
-            idle.append(client)
-
-    def _new(self) -> openai.AsyncOpenAI:
-        if self._trust is None:
-            self._trust = httpx.create_ssl_context()  # some 20 ms: once for all clients
-        http = openai.DefaultAsyncHttpxClient(verify=self._trust, timeout=self._settings["timeout"])
-        return openai.AsyncOpenAI(http_client=http, **self._settings)
-
-    async def aclose(self) -> None:
-        for client in self._idle.pop(asyncio.get_running_loop(), []):
-            await client.close()
-
-
-def _text(content: Any) -> str:
-    """The text of a message's parts. Raises: UnsupportedFeatureError for an image, a tool's result and the like."""
-    if isinstance(content, str):
-        return content
-    for part in content:
-        if not isinstance(part, lm15.TextPart | lm15.ThinkingPart):
-            raise lm15.UnsupportedFeatureError(f"this engine sends text only: no {part.type}", feature="messages")
-    return "\n".join(part.text for part in content if isinstance(part, lm15.TextPart))
-
-
-def _flat(content: Any) -> str:
-    if isinstance(content, list):
-        return "".join(_flat(block.get("text") if isinstance(block, dict) else block) for block in content)
-    return str(content or "")
-
-
-def _format(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """lm15's flat response format in the wire's nesting."""
-    if wanted.get("type") != "json_schema":
-        return dict(wanted)
-    inner = {"name": "response", **{name: value for name, value in wanted.items() if name != "type"}}
-    return {"type": "json_schema", "json_schema": inner}
-
-
-def _merged(body: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """`body` with `more` over it; objects (`chat_template_kwargs`) are joined, not replaced."""
-    for name, value in more.items():
-        old = body.get(name)
-        body[name] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
-    return body
-
-
-def _scores(raw: Any, text: str, reply: str) -> tuple[tuple[lm15.TokenLogprob, ...] | None, bool]:
-    """The log-probabilities of the tokens that lie wholly in `reply`, and whether they cover all of it."""
-    tokens = _tokens(raw) if isinstance(raw, dict) else []
-    if not tokens:
-        return None, True
-    if reply == text or "".join(token.token for token in tokens) != text:
-        return tuple(tokens), reply == text
-    start, at, kept = text.rfind(reply), 0, []
-    for token in tokens:
-        if start <= at and at + len(token.token) <= start + len(reply):
-            kept.append(token)
-        at += len(token.token)
-    return tuple(kept), "".join(token.token for token in kept) == reply
-
-
-def _tokens(raw: dict[str, Any]) -> list[lm15.TokenLogprob]:
-    rows = raw.get("content")
-    if rows is None:  # the completions endpoint: parallel lists, alternatives as {token: score}
-        tops = raw.get("top_logprobs") or [None] * len(raw.get("tokens") or [])
-        rows = [
-            {
-                "token": token,
-                "logprob": score,
-                "top_logprobs": [{"token": t, "logprob": s} for t, s in (top or {}).items()],
-            }
-            for token, score, top in zip(raw.get("tokens") or [], raw.get("token_logprobs") or [], tops, strict=False)
-        ]
-    return [
-        lm15.TokenLogprob(
-            token=row["token"],
-            logprob=row["logprob"],
-            top=tuple(lm15.TopLogprob(t["token"], t["logprob"]) for t in row.get("top_logprobs") or ()),
-        )
-        for row in rows
-        if row.get("logprob") is not None
-    ]
-
-
-def _usage(usage: Mapping[str, Any]) -> lm15.Usage:
-    return lm15.Usage(
-        input_tokens=_count(usage.get("prompt_tokens")),
-        output_tokens=_count(usage.get("completion_tokens")),
-        cache_read_tokens=_count((usage.get("prompt_tokens_details") or {}).get("cached_tokens")),
-        reasoning_tokens=_count((usage.get("completion_tokens_details") or {}).get("reasoning_tokens")),
-    )
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and value >= 0 else None
-
-
-def _adaptations(config: lm15.Config, body: Mapping[str, Any]) -> tuple[lm15.Adaptation, ...]:
-    """What was asked and not sent, for DSPy's history: a temperature that a reasoning model refuses, say."""
-    unsent = [name for name in _SETTINGS if getattr(config, name) is not None and name not in body]
-    if config.stop and "stop" not in body:
-        unsent.append("stop")
-    return tuple(
-        lm15.Adaptation(
-            field=f"config.{name}",
-            action="client_side" if name == "stop" else "dropped",
-            reason="the reply is cut on this end" if name == "stop" else "this model or server does not accept it",
-        )
-        for name in unsent
-    )
+def _login(url: str) -> dict[str, str]:
+    """The login before the host as the header that it stands for: in an address, HTTP clients would log it."""
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return {}
+    name, password = unquote(parts.username or ""), unquote(parts.password or "")
+    secrets.know(password)
+    return {"Authorization": f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"}
 
 
 def _without_login(url: str) -> str:

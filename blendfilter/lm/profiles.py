@@ -32,7 +32,7 @@ class Profile:
             (`enable_thinking`, `thinking`) in `chat_template_kwargs`; None where it cannot be.
         off: the word of `reasoning_effort` that comes nearest to no thinking.
         can_stop_thinking: the switch really turns it off (else `off` only makes it short).
-        json_schema: the server can hold a reply to a JSON schema; None: unknown.
+        json_schema: the server holds a reply to a JSON schema (`holds_schema`, or what the user says); None: unknown.
     """
 
     accepts_stop: bool = True
@@ -68,7 +68,7 @@ class Profile:
         return {"chat_template_kwargs": {self.switch: effort != "off"}}
 
 
-_OPENAI = Profile(max_tokens_param="max_completion_tokens", json_schema=True)
+_OPENAI = Profile(max_tokens_param="max_completion_tokens")
 _REASONING = replace(
     _OPENAI,
     accepts_stop=False,
@@ -103,6 +103,36 @@ def profile_for(model: str) -> Profile:
     """
     name = model.lower()
     return next((profile for pattern, profile in _COMPILED if pattern.search(name)), Profile())
+
+
+_SCHEMA_SERVERS = frozenset({"vllm", "llamacpp", "ollama"})
+"""Servers whose chat endpoint constrains the sampling itself, whichever model they serve."""
+_HOLDS_SCHEMA = re.compile(
+    # Structured outputs came with gpt-4o-mini and gpt-4o-2024-08-06, and to reasoning models with o1 itself.
+    r"gpt-4o(?:-mini)?(?:-search-preview)?(?:-(?!2024-05-13)\d{4}-\d\d-\d\d)?|gpt-4\.[15][\w.-]*|gpt-5[\w.-]*"
+    r"|o1(?:-\d{4}-\d\d-\d\d)?|o[34](?:-mini)?(?:-\d{4}-\d\d-\d\d)?"
+)
+
+
+def holds_schema(provider: str, model: str) -> bool | None:
+    """Whether `provider` documents that it holds replies of `model` to a JSON schema; None: not known.
+
+    OpenAI's list is by model; Mistral excepts one model. At Groq, Together and behind OpenRouter it depends on the
+    model or its host, DeepSeek has JSON without a schema, and a server at an address of the user's own may be anything:
+    those are asked only where the user says so.
+
+    >>> holds_schema("openai", "gpt-4o-mini"), holds_schema("openai", "gpt-4-turbo"), holds_schema("groq", "llama3")
+    (True, None, None)
+    """
+    name = model.lower()
+    if provider == "openrouter":
+        provider, _, name = name.partition("/")
+        provider = provider if provider == "openai" else ""
+    if provider == "openai":
+        return True if _HOLDS_SCHEMA.fullmatch(name) else None
+    if provider == "mistral":
+        return None if "mamba" in name else True
+    return True if provider in _SCHEMA_SERVERS else None
 
 
 def effort_of(thinking: bool | None, reasoning: str | None) -> str | None:

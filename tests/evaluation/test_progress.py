@@ -57,6 +57,11 @@ def test_lines_count_what_earlier_sittings_did(capsys: pytest.CaptureFixture[str
     before, now = capsys.readouterr().err.splitlines()
     assert before == "7/10 questions were answered in an earlier sitting"
     assert now.startswith("8/10 questions  ")
+    assert "this sitting: EM 0.0" in now
+
+
+def test_a_slow_pace_is_told_by_the_minute() -> None:
+    assert (progress._rate(3, 2.0), progress._rate(1, 30.0)) == ("1.5/s", "2.0/min")
 
 
 def test_a_bar_moves_and_leaves_its_last_state(monkeypatch: pytest.MonkeyPatch) -> None:

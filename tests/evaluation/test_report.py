@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_world import done_by
+from rich.console import Console
+from small_world import done_by, journaled
 
-from blendfilter import BM25, Direct, Run
+from blendfilter import BM25, BlendFilter, Direct, Run
+from blendfilter.errors import BudgetSpent
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, write_json, write_rows
+from blendfilter.evaluation.ledger import Entry
 from blendfilter.evaluation.losses import LOSSES
-from blendfilter.evaluation.report import OFFLINE, report_text
+from blendfilter.evaluation.report import OFFLINE, _ledger, report_text
 from blendfilter.journal import Journal
+from blendfilter.lm.budget import Budget
 from blendfilter.modules.base import FLAGS
 from blendfilter.tasks import Questions
 
@@ -36,7 +41,7 @@ def made(folder: Path, *, lm: str = "m", errors: int = 1, retrieval: bool = True
             "n": 2,
             "metrics": {"em": {"value": 0.5, "low": 0.0, "high": 1.0}},
             "retrieval": {"q": measures, "kept": {**measures, "recall": 0.5}} if retrieval else {},
-            "flags": {**dict.fromkeys([*FLAGS, "errors"], 0), "cut_reply": 3, "errors": errors},
+            "flags": {**dict.fromkeys([*FLAGS, "errors"], 0), "explicit_none": 3, "errors": errors},
             "losses": dict.fromkeys(LOSSES, 0) | {"right": 1, "not_retrieved": 1},
             "signature": SIGNATURE,
         },
@@ -82,17 +87,17 @@ Where questions are lost
  right without gold                    0    0.0
  ended in an error                     1   50.0
 
-Events: cut_reply 3, errors 1
+Events: explicit_none 3, errors 1
 
 Ledger
 
  stage     calls  a question  tokens in  cached  tokens out  retries  s a call     cost
  ──────────────────────────────────────────────────────────────────────────────────────
- external      2        1.00      2,400   1,200          60        0     0.500  $0.0200
- ids           1        0.50      1,200     600          30        2     0.250        -
- total         3        1.50      3,600   1,800          90        2     0.417        -
+ external      2        1.00      2,400    50 %          60        0     0.500  $0.0200
+ ids           1        0.50      1,200    50 %          30        2     0.250        -
+ total         3        1.50      3,600    50 %          90        2     0.417        -
 
-what the run used, reused calls included; equal calls count once
+what the run used, reused calls included; equal calls count once; no price: 1 of 3 calls
 Errors (1); the same command again asks these questions again
 
  question   stage
@@ -165,6 +170,23 @@ def test_without_gold_titles_no_losses_are_told(tmp_path: Path) -> None:
     assert "gold titles are known for 1 of 2" in report_text(run)
 
 
+def test_a_full_ledger_fits_80_columns() -> None:
+    """Every column there is, as a large run at a provider fills them: no figure is cut, none is broken."""
+    entry = Entry(
+        calls=21_346, tokens_in=113_512_345, tokens_out=2_999_412, cost=323.18, tokens_cached=5, cached_of=10,
+        seconds=22_222, attempts=23_692, hits=21_351,
+    )  # fmt: skip
+    table = _ledger({"short_answer": entry, "total": entry}, 2000, "a question")
+    for width in (80, 110):
+        console = Console(width=width, color_system=None, file=io.StringIO())
+        console.print(table)
+        lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+        (row,) = (line for line in lines if line.strip().startswith("total"))
+        figures = ["total", "21346", "10.67", "21351", "113.5M", "50", "%", "3.00M", "2346", "1.041", "$323.18"]
+        assert row.split() == figures
+        assert "hits: uses of a call beyond its first" in " ".join(" ".join(lines).split())
+
+
 def test_a_damaged_rescored_file_is_told_and_stands_in_nobodys_way(
     index: BM25, questions: Questions, tmp_path: Path
 ) -> None:
@@ -174,3 +196,34 @@ def test_a_damaged_rescored_file_is_told_and_stands_in_nobodys_way(
     told = report_text(Run(run.folder))
     assert "f1.json: not JSON" in told
     assert "Scores over 6 questions" in told
+
+
+def test_what_is_gone_of_a_runs_limits_is_told_finished_or_not(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(BudgetSpent):
+        done_by(Direct(index), questions, run, budget=Budget(calls=4))
+    assert "\nLimits: 4 of 4 calls are gone\n" in Run(run).report()
+    done_by(Direct(index), questions, run, budget=Budget(calls=1_000, tokens=2_000_000))
+    gone = sum(record["tokens_in"] + record["tokens_out"] for record in journaled(run))
+    told = f"Limits: {len(journaled(run))} of 1,000 calls, {gone:,} of 2,000,000 tokens are gone"
+    assert told in Run(run).report().splitlines()
+    done_by(Direct(index), questions, run)
+    assert "Limits" not in Run(run).report()
+
+
+def test_what_unfinished_questions_took_is_told_below_the_ledger(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    for limit in (3, 45):
+        with pytest.raises(BudgetSpent):
+            done_by(BlendFilter(index), questions, run, budget=Budget(calls=limit))
+        tokens = sum(record["tokens_in"] + record["tokens_out"] for record in journaled(run))
+        paid = f"unfinished questions and failed attempts included: {limit} calls, {tokens:,} tokens"
+        assert paid in " ".join(Run(run).report().split())
+        assert paid in Run(run).html().read_text()
+    assert 0 < len(Run(run).folder.joinpath("predictions.jsonl").read_text().splitlines()) < len(questions)
+    done_by(BlendFilter(index), questions, run)
+    assert "paid in all" not in Run(run).report()

@@ -328,6 +328,39 @@ def test_the_calls_by_design_are_the_most_a_question_makes(
             assert set(made) == {int(told[each.task])}
 
 
+def test_a_plan_has_tokens_and_dollars_of_the_model_itself(small: Table, tmp_path: Path) -> None:
+    asked = wanted(small, tmp_path, connect("openai/gpt-4o-mini", api_key="k"))
+    planned = plan.plan(asked)
+    assert planned.cost == pytest.approx(
+        (0.15 * planned.total("new_tokens_in") + 0.6 * planned.total("new_tokens_out")) / 1e6, abs=1e-4
+    )
+    (name,) = planned.tokenisers.values()
+    assert f"tokens: {name}" in planned.text()
+    assert "cost: $0.15 in and $0.6 out a million tokens" in planned.text()
+    unpriced = plan.plan(wanted(small, tmp_path, CountingEngine().lm()))
+    assert unpriced.cost is None
+    assert "cost: no price is known (--prices FILE)" in unpriced.text()
+
+
+def test_a_plan_takes_real_runs_over_and_knows_how_long_replies_are(small: Table, tmp_path: Path) -> None:
+    """CoT was run by a model that says much more than the reader: BlendFilter's plan begins with its calls."""
+
+    def wordy(prompt: str) -> str:
+        said = read(prompt)
+        return " ".join([said] * (3 if len(said) > 40 else 1))
+
+    engine = CountingEngine(reply=wordy)
+    options: dict[str, Any] = {"tasks": ["hotpotqa"], "limit": 5}
+    before = plan.plan(wanted(small, tmp_path, engine.lm(), methods=["blendfilter"], **options))
+    doing.do(wanted(small, tmp_path, engine.lm(), methods=["cot-retrieval"], **options), progress=False)
+    asked = wanted(small, tmp_path, engine.lm(), methods=["blendfilter"], **options)
+    made, calls = plan.plan(asked), engine.calls
+    doing.do(asked, progress=False)
+    assert made.total("new_calls") < before.total("new_calls")
+    assert made.total("new_calls") == pytest.approx(engine.calls - calls, abs=3)
+    assert made.total("new_calls") <= before.total("new_calls") - 5, "the external calls are CoT's"
+
+
 def test_a_plan_asks_no_model(small: Table, tmp_path: Path) -> None:
     engine = CountingEngine()
     assert plan.plan(wanted(small, tmp_path, engine.lm())).total("new_calls") > 0

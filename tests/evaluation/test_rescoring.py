@@ -9,13 +9,23 @@ from typing import Any
 import pytest
 from dspy import lm15
 from scripted import ScriptedLM
-from small_world import Command, CountingEngine, done_by, stable, tree
+from small_world import Command, CountingEngine, done_by, journaled, stable, tree
 
 from blendfilter import BM25, Direct, Run, compare, load
 from blendfilter.context import REPEAT
-from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, RunMismatch, ServerRefused, UnknownName
+from blendfilter.errors import (
+    BadArgument,
+    BadData,
+    BudgetSpent,
+    EmptyData,
+    MissingFile,
+    RunMismatch,
+    ServerRefused,
+    UnknownName,
+)
 from blendfilter.evaluation.rescoring import rescored
 from blendfilter.evaluation.statistics import bootstrap_interval, wilson_interval
+from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.profiles import Profile
 from blendfilter.records import Question
@@ -251,6 +261,24 @@ def test_the_command_judges_through_a_server(run: Run, blendfilter: Command) -> 
     assert "judged by judge: 6 calls," in told.out
 
 
+def test_the_command_says_what_the_judge_took_as_far_as_it_is_told(run: Run, blendfilter: Command) -> None:
+    import unruly
+    from model_server import Model, Reply, options
+
+    class Silent(Model):
+        """A server that tells no usage."""
+
+        def complete(self, *asked: Any, **how: Any) -> Reply:
+            data = json.loads(super().complete(*asked, **how).body)
+            return Reply(body=json.dumps(data | {"usage": None}).encode())
+
+    words = ("rescore", run.folder, "--metric", "llm-judge", "--lm", "judge", "--api-base")
+    with unruly.serving(Silent(options().parse_args([]), lambda prompt: "yes")) as address:
+        told = blendfilter(*words, address, "--timeout", 20, "--attempts", 2)
+    assert told.code == 0, told
+    assert "judged by judge: 6 calls, tokens not told; 0 unreadable" in told.out
+
+
 def test_the_command_warns_of_a_judge_that_cannot_be_read(run: Run, blendfilter: Command) -> None:
     from model_server import serve
 
@@ -325,3 +353,25 @@ def test_one_judge_in_two_ways_is_told_apart(run: Run, index: BM25, questions: Q
         )
         each.rescore("llm-judge", lm=lm)
     assert "label here (run) / " in compare(run, other, metrics=["llm-judge"]).notes[0]
+
+
+def test_a_judge_keeps_to_a_limit_of_its_own_and_goes_on_with_more(run: Run) -> None:
+    lm = judge()
+    for limit in (2, 3):
+        with pytest.raises(BudgetSpent, match=f"{limit} of {limit} calls are gone; what was judged is kept"):
+            run.rescore("llm-judge", lm=lm, budget=Budget(calls=limit), concurrency=2)
+        assert len(journaled(run.folder / "rescore")) == limit
+    assert run.rescore("llm-judge", lm=lm, budget=Budget(calls=6)).value == pytest.approx(4 / 6, abs=1e-6)
+    assert journaled(run.folder / "rescore", "budget")[-1]["calls"] == 6
+    assert not journaled(run.folder, "budget"), "the run's own account is another"
+
+
+def test_a_limit_of_dollars_wants_the_judges_price_and_leaves_nothing(run: Run) -> None:
+    with pytest.raises(BadArgument, match="no price is known"):
+        run.rescore("llm-judge", lm=judge(), budget=Budget(dollars=1.0))
+    assert not (run.folder / "rescore").exists()
+
+
+def test_a_limit_where_no_model_is_asked_is_refused(blendfilter: Command, run: Run) -> None:
+    outcome = blendfilter("rescore", run.folder, "--metric", "cover-em", "--max-calls", 5)
+    assert (outcome.code, "only --metric llm-judge asks a model" in outcome.error) == (2, True), outcome.err

@@ -110,7 +110,6 @@ class TestReplies:
         ("first", "flag"),
         [
             ("I cannot say.", "unparseable_ids"),
-            ("", "unparseable_ids"),
             ("9", "unparseable_ids"),
             ("1 and 2 are irrelevant", "suspect_ids"),
         ],
@@ -123,6 +122,13 @@ class TestReplies:
         assert added.startswith("Write only the relevant numbers from 0 to 4")
         assert said.kept == [PASSAGES[0], PASSAGES[3]]
         assert (said.status, said.flags) == ("ids", {flag: 1})
+
+    @pytest.mark.parametrize("first", ["", " \n"])
+    def test_an_empty_reply_is_asked_again_and_not_called_unparseable(self, first: str) -> None:
+        said, _ = filtered({"check": [CHECK], "ids": [first], "ids_again": ["0, 3"]})
+        assert (said.kept, said.status, said.flags) == ([PASSAGES[0], PASSAGES[3]], "ids", {})
+        said, _ = filtered({"check": [CHECK], "ids": [first], "ids_again": ["?"]})
+        assert (said.kept, said.status, said.flags) == (FIVE, "unparseable", {})
 
     @pytest.mark.parametrize("second", ["Still nothing to say.", "", "1 is irrelevant", "17"])
     @pytest.mark.parametrize(

@@ -73,10 +73,12 @@ class TestReplies:
         said, lm = filtered({"judge": [reply], "ids_again": ["0, 3"]})
         assert [stage for stage, _ in lm.prompts] == ["judge", "ids_again"]
         (again,) = lm.asked("ids_again")
-        assert f"\nContext:\n{reply}\n" in again
+        bar = "| " if reply.startswith("Ids:") else ""  # it must not pass for the cue
+        assert f"\nContext:\n{bar}{reply}\n" in again
         assert again.endswith("No sentence, no explanation.\nIds:")
         assert said.kept == [PASSAGES[0], PASSAGES[3]]
-        assert (said.status, said.reason, said.flags) == ("ids", reply, {"unparseable_ids": 1})
+        event = {"unparseable_ids": 1} if reply else {}  # nothing at all is counted as that
+        assert (said.status, said.reason, said.flags) == ("ids", reply, event)
 
     def test_a_negated_one_is_suspect(self) -> None:
         said, _ = filtered({"judge": ["Ids: 1 and 4 are irrelevant"], "ids_again": ["0"]})

@@ -264,7 +264,8 @@ def test_a_long_reply_takes_no_time(reply: str) -> None:
     ("reply", "ids"),
     [
         ("0, 1\n\nKnowledge 2 talks about another subject.", None),
-        ("Ids: 2, 4\n\nThe film was made in 3 parts.", None),
+        ("Ids: 2, 4\n\nThe film was made in 3 parts.", (2, 4)),
+        ("Ids: 2, 4\n\nThe film was made in 3 harbours.", None),
         ("None.\n\nKnowledge 0 describes a different film.", None),
         ("0, 1\n\nKnowledge 2: about a ship\nKnowledge 3: about a bird", None),
         ("0, 3\nSo 0 and 3 are relevant.", (0, 3)),
@@ -274,3 +275,41 @@ def test_a_long_reply_takes_no_time(reply: str) -> None:
 )
 def test_words_after_a_statement_do_not_overrule_it(reply: str, ids: tuple[int, ...] | None) -> None:
     assert read_ids(reply, 5) == (IdsRead((), "suspect") if ids is None else IdsRead(ids, "ids"))
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        ("There are 3 lighthouses in the text.", "suspect"),
+        ("In 1884 there were 3 lighthouses on 2 islands.", "suspect"),
+        ("3 lighthouses stand there.\n2 keepers lived there.", "suspect"),
+        ("2 are relevant.", "suspect"),
+        ("2 passages are relevant.", "unparseable"),
+        ("I would keep 3 of them.", "unparseable"),
+        ("I found 4 relevant passages.", "unparseable"),
+        ("The question has 2 parts.", "unparseable"),
+        ("Step 1: I read.\nStep 2: I judge.", "unparseable"),
+        ("<think>1 or 2, then", "unparseable"),
+        ('{"relevant": true, "id": 3}', "unparseable"),
+    ],
+)
+def test_how_many_there_are_of_something_is_no_id(reply: str, status: str) -> None:
+    assert read_ids(reply, 5) == IdsRead((), status)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("reply", "ids"),
+    [
+        ("0 names the harbour and 3 tells who kept the light.", (0, 3)),
+        ("Of the 2 lines that matter, knowledge 3 gives the keeper: 0, 3", (0, 3)),
+        ("0 and 3 are relevant.", (0, 3)),
+        ("Passage 3 lists the keepers.", (3,)),
+        ("Step 1: read.\nStep 2: judge.\nIds: 0, 3", (0, 3)),
+        ("0, 3\n\nLet me know if you need 1 more thing.", (0, 3)),
+        ("<think>1 or 2?</think>0", (0,)),
+        ('{"0": true, "1": false, "3": true}', (0, 3)),
+        ('{"ids": {"0": false, "3": true}}', (3,)),
+    ],
+)
+def test_an_id_in_a_sentence_is_read_where_it_can_be_nothing_else(reply: str, ids: tuple[int, ...]) -> None:
+    assert read_ids(reply, 5) == IdsRead(ids, "ids")

@@ -103,6 +103,11 @@ def key_of(lm: ConnectedLM) -> str:
     return str(notes[0].key)
 
 
+def test_at_an_address_of_ones_own_the_providers_name_tells_nothing_apart() -> None:
+    here = "http://127.0.0.1:9/v1"
+    assert connect("vllm/m", api_base=here).identity == connect("m", api_base=here).identity
+
+
 def test_one_name_at_two_providers_is_two_models() -> None:
     key = "sk-test-0123456789"
     groq, together = (connect(f"{name}/llama-3.1-8b", api_key=key) for name in ("groq", "together"))

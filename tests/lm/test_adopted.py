@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import dspy
 import pytest
 from dspy import lm15
+from dspy.clients.base_lm import GLOBAL_HISTORY
 from dspy.utils import DummyLM
 from model_server import serve
 from openai.types.chat import ChatCompletion
@@ -18,9 +20,11 @@ from scripted import response
 
 from blendfilter.errors import ModelError, ReplayMiss, ServerRefused
 from blendfilter.journal import Journal
-from blendfilter.lm.adopted import is_asynchronous
+from blendfilter.lm.adopted import AdoptedEngine, is_asynchronous
 from blendfilter.lm.connect import connect
 from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.retrying import Retry
+from blendfilter.prompting import TemplateAdapter
 
 pytestmark = pytest.mark.filterwarnings("ignore:Implementing custom LMs:DeprecationWarning")
 
@@ -230,3 +234,142 @@ def test_what_a_users_model_can_do_is_still_known(name: str) -> None:
 
 def test_of_our_own_models_nothing_is_claimed() -> None:
     assert [getattr(connect("offline"), each) for each in ABILITIES] == [False, False, False, set()]
+
+
+# ---- attempts, costs and what a call leaves behind
+
+
+def hasty(lm: ConnectedLM) -> ConnectedLM:
+    """The same, whose retries do not wait."""
+    lm.terms = dataclasses.replace(lm.terms, retry=Retry(wait_first=0.001, wait_max=0.002))
+    return lm.with_journal(lm.journal)
+
+
+def own_at(url: str, name: str = "openai/gpt-4o-mini", **more: Any) -> dspy.LM:
+    return dspy.LM(name, api_base=url, api_key="sk-verysecret0123", **more)
+
+
+def test_attempts_are_counted_by_us_and_dspys_own_retries_are_off(tmp_path: Path) -> None:
+    with serve(behave="flaky", share=0.6, keep=True) as server, Journal(tmp_path) as journal:
+        lm = hasty(connect(own_at(server.url, num_retries=7), journal=journal))
+        assert [lm(f"hello {i}") for i in range(8)] == [["So the answer is 42."]] * 8
+        records = list(journal.records())
+        assert sum(record["attempts"] for record in records) == server.stats()["requests"] > 8
+        assert sum(record["tokens_out"] for record in records) == server.stats()["tokens_out"]
+    assert not any(record["error"] for record in records)
+
+
+def test_dspys_prices_are_those_of_providers_and_say_nothing_of_a_server_of_ones_own(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text('[models]\n"openai/gpt-4o-mini" = { input = 1000000, output = 0 }\n', encoding="utf-8")
+    request = lm15.Request(model="m", messages=(lm15.Message.user("hello there"),))
+    with serve() as server, Journal(tmp_path) as journal:
+        reckoned = asyncio.run(AdoptedEngine(own_at(server.url), estimate=True).complete(request))
+        unknown = asyncio.run(AdoptedEngine(own_at(server.url, "openai/test-model"), estimate=True).complete(request))
+        connect(own_at(server.url), journal=journal)("hello there")
+        connect(own_at(server.url), journal=journal, prices=prices)("hello")
+        costs = [record["cost"] for record in journal.records()]
+    assert 0 < reckoned.provider_data["cost"] < 1e-4
+    assert "cost" not in (unknown.provider_data or {})
+    assert costs == [None, 1.0]
+
+
+def test_what_a_provider_says_that_a_call_cost_goes_before_what_dspy_reckons() -> None:
+    class Dear:
+        def complete(self, request: lm15.Request) -> lm15.Response:
+            return dataclasses.replace(response("yes"), provider_data={"cost": 3.0})
+
+    engine = AdoptedEngine(dspy.LM("openai/gpt-4o-mini", engine=Dear()), estimate=True)
+    said = asyncio.run(engine.complete(lm15.Request(model="m", messages=(lm15.Message.user("hello"),))))
+    assert said.provider_data["cost"] == 3.0
+
+
+def test_cached_tokens_are_recorded(tmp_path: Path) -> None:
+    class Cached(Legacy):
+        def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
+            said = body("yes")
+            said["usage"]["prompt_tokens_details"] = {"cached_tokens": 2}
+            return ChatCompletion.model_validate(said)
+
+    with Journal(tmp_path) as journal:
+        connect(Cached("old/model"), journal=journal)("hello")
+        (record,) = journal.records()
+    assert (record["tokens_in"], record["tokens_cached"], record["tokens_out"]) == (3, 2, 2)
+
+
+@pytest.mark.parametrize("make", [lambda: dspy.LM("own/shout", engine=Shout()), lambda: AsyncLegacy("old/model")])
+def test_a_call_stands_in_each_history_once(make: Any) -> None:
+    own = make()
+    lm = connect(own)
+    predict = dspy.Predict("question -> answer")
+    before = len(GLOBAL_HISTORY)
+    with dspy.context(lm=lm, adapter=TemplateAdapter()), dspy.track_usage() as tracker:
+        predict(question="Which?")
+    assert (len(predict.history), len(lm.history), len(GLOBAL_HISTORY) - before, len(own.history)) == (1, 1, 1, 0)
+    assert predict.history[0]["outputs"] == lm.history[0]["outputs"]
+    assert list(tracker.get_total_tokens()) == [lm.model]
+
+
+def test_the_users_own_model_stays_as_it_was() -> None:
+    own = dspy.LM("own/shout", engine=Shout(), num_retries=5, cache=True)
+    connect(own)("hello")
+    assert (own.num_retries, own.cache, own.history) == (5, True, [])
+    assert "update_history" not in vars(own)
+    state = connect(dspy.LM("openai/test-model", num_retries=5)).dump_state()
+    assert (state["num_retries"], state["cache"]) == (5, True)
+
+
+def test_a_cache_of_dspys_is_not_read(tmp_path: Path) -> None:
+    engine, asked = Shout(), str(tmp_path)  # which no earlier session asked: the cache is on disk
+    own = dspy.LM("own/cached", engine=engine, cache=True)
+    own(asked)
+    with Journal(tmp_path) as journal:
+        assert connect(own, journal=journal)(asked) == [asked.upper()]
+        assert next(journal.records())["tokens_in"] == 3
+    assert len(engine.calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("own", "held"),
+    [
+        (dspy.LM("openai/gpt-4o-mini"), True),
+        (dspy.LM("openai/gpt-3.5-turbo"), None),
+        (dspy.LM("mistral/mistral-small-latest"), True),
+        (dspy.LM("openai/gpt-4o-mini", api_base="http://127.0.0.1:9/v1"), None),
+        (dspy.LM("openai/gpt-4o-mini", model_type="responses"), None),
+        (dspy.LM("ollama/llama3.2"), None),
+        (dspy.LM("openai/gpt-4o-mini", engine=Shout()), None),
+        (Legacy("openai/gpt-4o-mini"), None),
+    ],
+)
+def test_ids_of_a_users_model_are_held_to_a_schema_where_that_is_known(own: dspy.BaseLM, held: bool | None) -> None:
+    assert connect(own).profile.json_schema is held
+
+
+def test_a_schema_reaches_the_server_of_a_users_model() -> None:
+    schema = {"type": "object", "properties": {"ids": {"type": "array", "items": {"type": "integer"}}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "ids", "schema": schema, "strict": True}}
+    with serve(keep=True) as server:
+        connect(own_at(server.url))("hello", response_format=wanted)
+        (sent,) = server.stats()["bodies"]
+    assert sent["response_format"]["json_schema"]["schema"] == schema
+
+
+def test_a_stream_is_the_reply_once_and_listeners_hear_its_field() -> None:
+    class Marked(AsyncShout):
+        async def complete(self, request: lm15.Request) -> lm15.Response:  # type: ignore[override]
+            await super().complete(request)
+            return response("[[ ## answer ## ]]\ndark red\n\n[[ ## completed ## ]]")
+
+    engine = Marked()
+    program = dspy.streamify(
+        dspy.Predict("question -> answer"),
+        stream_listeners=[dspy.streaming.StreamListener(signature_field_name="answer")],
+        async_streaming=False,
+    )
+    with dspy.context(
+        lm=connect(dspy.LM("own/marked", engine=Shout(), async_engine=engine)), adapter=dspy.ChatAdapter()
+    ):
+        *pieces, last = program(question="Which?")
+    assert "".join(piece.chunk for piece in pieces) == last.answer == "dark red"
+    assert len(engine.calls) == 1

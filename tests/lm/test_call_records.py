@@ -100,6 +100,8 @@ def test_attempts_and_seconds_are_those_of_the_call_without_its_wait_at_the_gate
     assert (first["prompt"], first["attempts"]) == ("prompt 0", 2)
     assert 0.1 <= first["seconds"] < 0.15
     assert max(record["seconds"] for record in others) < 0.1
+    went = [record["at"] for record in (*others, first)]
+    assert max(went) - min(went) >= 0.1, "when each went out, not when it was asked for"
 
 
 def test_the_gate_bounds_calls_and_lets_hits_past(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import dspy
 import pytest
 from model_server import serve
 
+from blendfilter.context import NOTES, setting
 from blendfilter.errors import (
     AskedWrong,
     BadArgument,
@@ -43,7 +45,7 @@ def test_a_providers_prefix_gives_address_and_model(provider: str, monkeypatch: 
     lm = connect(f"{provider}/owner/some-model")
     assert (lm.name, lm.address) == ("owner/some-model", known.base_url)
     assert isinstance(lm.inner, OpenAIEngine)
-    assert lm.terms.retry == Retry()
+    assert lm.terms.retry == Retry(timeout=120.0)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +117,11 @@ def test_a_name_without_a_provider_says_how_to_write_it(name: str) -> None:
 def test_an_address_without_a_scheme_is_refused() -> None:
     with pytest.raises(BadArgument, match="'localhost:8000' is no address: write it as http://host:port/v1"):
         connect("m", api_base="localhost:8000")
+
+
+def test_the_offline_reader_is_at_no_address() -> None:
+    with pytest.raises(BadArgument, match="offline is a reader in this process: name the model that the address"):
+        connect("offline", api_base="http://localhost:8000/v1")
 
 
 def test_an_unknown_endpoint_is_refused() -> None:
@@ -195,3 +202,64 @@ def test_a_label_tells_two_servers_with_one_name_apart_and_a_new_port_does_not(t
         assert connect("m", api_base=second.url, journal=journal)("hello") == ["from the first"]
         assert connect("m", api_base=second.url, journal=journal, label="b")("hello") == ["from the second"]
         assert [record["address"] for record in journal.records()] == [first.url, second.url]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ({"rpm": 3}, "requests_per_minute"),
+        ({"tpm": 3}, "tokens_per_minute"),
+        ({"timout": 5}, "timeout"),
+        ({"max_token": 7}, "max_tokens"),
+        ({"temprature": 1}, "temperature"),
+    ],
+)
+@pytest.mark.parametrize("name", ["offline", "openai/gpt-4o-mini"])
+def test_a_mistyped_setting_is_told_at_once(wrong: dict[str, Any], meant: str, name: str) -> None:
+    with pytest.raises(UnknownName, match=f"no setting '{next(iter(wrong))}'. Did you mean '{meant}'?"):
+        connect(name, api_key="k-123456789", **wrong)
+
+
+def test_what_dspy_hands_on_is_a_setting() -> None:
+    lm = connect("m", api_base="http://127.0.0.1:9/v1", n=2, logit_bias={"5": 1}, metadata={"a": "b"})
+    assert lm.kwargs["logit_bias"] == {"5": 1}
+    with pytest.raises(UnknownName, match=r"extra_body=\{'min_p'"):
+        connect("m", api_base="http://127.0.0.1:9/v1", min_p=0.1)
+
+
+def test_what_is_no_model_or_no_prices_is_one_line() -> None:
+    with pytest.raises(BadArgument, match="3 is no model"):
+        connect(3)  # type: ignore[arg-type]
+    with pytest.raises(BadArgument, match="name a TOML file of prices"):
+        connect("m", api_base="http://127.0.0.1:9/v1", prices={"m": 1})  # type: ignore[arg-type]
+
+
+def test_a_refused_key_says_where_it_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(behave="unauthorized") as server:
+
+        def told(name: str = "m", key: str | None = None) -> str:
+            with pytest.raises(ServerRefused) as refused:
+                connect(name, api_base=server.url, api_key=key)("hello")
+            return str(refused.value)
+
+        assert told().endswith("; none was given: set BLENDFILTER_API_KEY")
+        assert told(key="key-0123456789").endswith("; check the key that was given (api_key=)")
+        monkeypatch.setenv("OPENAI_API_KEY", "key-of-openai-987")
+        line = told("openai/m")
+        assert line.endswith("; check the key in the variable OPENAI_API_KEY")
+        assert "key-of-openai-987" not in line
+
+
+def test_dspys_line_on_a_cut_reply_stays_where_no_note_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    with serve() as server, caplog.at_level(logging.WARNING, "dspy.clients.lm"):
+        lm = connect("m", api_base=server.url, max_tokens=2)
+        monitor = logging.getLogger("dspy.clients.lm")
+        monitor.addHandler(caplog.handler)
+        try:
+            with setting(NOTES, notes := []):
+                lm("noted")
+            assert [(note.event, caplog.messages) for note in notes] == [("cut_reply", [])]
+            lm("by itself")
+        finally:
+            monitor.removeHandler(caplog.handler)
+    assert any("truncated" in line for line in caplog.messages)

@@ -90,6 +90,7 @@ def test_each_status_has_its_class(status: int, kind: type[lm15.LM15Error], agai
         ),
         (500, {"error": {"code": 500, "message": "it does not fit", "type": "exceed_context_size_error"}}),
         (400, said("Requested tokens (2285) exceed context window of 2048")),
+        (500, said("Requested tokens (2285) exceed context window of 2048")),
         (400, said("The input (5000 tokens) is longer than the model's context length (4096 tokens).")),
         (422, {"error": "`inputs` tokens + `max_new_tokens` must be <= 4096", "error_type": "validation"}),
         (400, said("prompt is too long: 210000 tokens > 200000 maximum")),
@@ -114,6 +115,36 @@ def test_retry_after_as_seconds_and_as_a_date() -> None:
     assert faults.translate(refused(503, said("later"), retry_after=date)).retry_after == pytest.approx(60, abs=3)
     assert faults.seconds_to_wait({"retry-after": email.utils.formatdate(0)}) == 0.0
     assert faults.seconds_to_wait({"retry-after": "-3"}) is None
+
+
+def test_thousandths_go_before_seconds_and_a_date_is_read_by_the_servers_own_clock() -> None:
+    fault = faults.translate(refused(429, said("slow down"), retry_after="2", retry_after_ms="1500"))
+    assert fault.retry_after == 1.5
+    skewed = time.time() + 3600
+    headers = {name: email.utils.formatdate(at, usegmt=True) for name, at in
+               (("date", skewed), ("retry_after", skewed + 20))}  # fmt: skip
+    assert faults.translate(refused(429, said("slow down"), **headers)).retry_after == 20.0
+
+
+@pytest.mark.parametrize("said_so", ["soon", "", "1e3", "-1", "nan", "9" * 400 + "x", "Wed, 99 Foo 2026"])
+def test_a_retry_after_that_cannot_be_read_says_nothing(said_so: str) -> None:
+    assert faults.seconds_to_wait({"retry-after": said_so}) is None
+
+
+def test_what_openai_tells_of_its_limits_is_no_retry_after() -> None:
+    """It stands in every reply, for requests and for tokens, and does not say which of them ran out."""
+    fault = faults.translate(refused(429, said("slow down"), **{"x-ratelimit-reset-requests": "6m0s"}))
+    assert fault.retry_after is None
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "throttles"),
+    [(429, {}, True), (503, {"retry_after": "3"}, True), (503, {}, False), (500, {"retry_after": "3"}, False)],
+)
+def test_which_faults_say_that_the_server_has_too_much_to_do(
+    status: int, headers: dict[str, str], throttles: bool
+) -> None:
+    assert faults.throttled(faults.translate(refused(status, said("busy"), **headers))) is throttles
 
 
 def test_a_quota_that_is_used_up_is_not_waited_for() -> None:

@@ -95,13 +95,16 @@ def test_never_more_than_the_limit_under_random_sleeps_errors_and_cancellations(
     asyncio.run(main())
 
 
-def test_a_place_handed_over_in_the_instant_of_a_cancellation_is_passed_on() -> None:
+@pytest.mark.parametrize("told", [False, True])
+def test_a_place_handed_over_in_the_instant_of_a_cancellation_is_passed_on(told: bool) -> None:
     async def main() -> None:
         watch = Watch(Gate(1))
         await watch.gate.__aenter__()
         doomed, next_one = (asyncio.create_task(watch.call(name)) for name in ("doomed", "next"))
         await asyncio.sleep(0)
         await watch.gate.__aexit__(None, None, None)  # the place is doomed's now …
+        if told:
+            await asyncio.sleep(0)
         doomed.cancel()  # … which is cancelled before it wakes
         await asyncio.wait_for(next_one, 1)
         assert doomed.cancelled()

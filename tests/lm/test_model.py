@@ -16,7 +16,7 @@ from dspy import lm15
 from dspy.utils.callback import BaseCallback
 from scripted import ScriptedLM, scripted
 
-from blendfilter.context import NOTES, STAGE, setting
+from blendfilter.context import NOTES, SAMPLE, STAGE, setting
 from blendfilter.errors import ModelError, ReplayMiss, ServerRefused, UseAcall
 from blendfilter.journal import Journal
 from blendfilter.lm import bridge
@@ -115,8 +115,7 @@ def test_where_one_sample_fails_the_others_are_waited_for_and_noted(tmp_path: Pa
         quick = lm.inner.complete
 
         async def slower_later(request: Any) -> Any:
-            at = len(lm.prompts)
-            await asyncio.sleep(0.02 * at)
+            await asyncio.sleep(0.03 * SAMPLE.get().i)
             return await quick(request)
 
         lm.inner.complete = slower_later  # type: ignore[method-assign]
@@ -125,6 +124,22 @@ def test_where_one_sample_fails_the_others_are_waited_for_and_noted(tmp_path: Pa
         assert len(list(journal.records())) == 3
         assert [note.event for note in notes].count("error") <= 1
         assert len([note for note in notes if note.event != "error"]) == 2
+
+
+def test_samples_are_noted_in_their_order_not_in_that_of_arrival(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal, scripted(["c", "b", "a"], journal=journal) as lm:
+        quick = lm.inner.complete
+
+        async def slower_first(request: Any) -> Any:
+            await asyncio.sleep(0.03 * (2 - SAMPLE.get().i))
+            return await quick(request)
+
+        lm.inner.complete = slower_first  # type: ignore[method-assign]
+        with setting(NOTES, []) as notes:
+            assert lm("hello", num_generations=3, temperature=1.0) == ["a", "b", "c"]
+        arrived = {record["key"]: record["sample"][1] for record in journal.records()}
+    assert list(arrived.values()) == [2, 1, 0]
+    assert [arrived[note.key] for note in notes] == [0, 1, 2]
 
 
 def test_a_copy_with_a_rollout_asks_anew_and_shares_journal_and_engine(tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from dspy import lm15
 from model_server import MARKER, THOUGHT, Server, serve
 
-from blendfilter.lm.openai import OpenAIEngine
+from blendfilter.lm.openai import MAX_ADAPTATIONS, OpenAIEngine
 from blendfilter.lm.profiles import Profile, profile_for
-from blendfilter.lm.retrying import RetryingEngine
+from blendfilter.lm.retrying import Retry, RetryingEngine
 
 KEY = "sk-proj-abcdef0123456789"
 REPLY = "So the answer is 42."
@@ -136,6 +137,34 @@ def test_an_unknown_reasoning_model_teaches_the_engine_once(served: Callable[...
     assert engine.learned.refused == {"temperature", "max_tokens", "stop"}
 
 
+def test_a_server_that_refuses_whatever_it_is_sent_is_not_asked_for_ever() -> None:
+    engine, sent = OpenAIEngine("http://127.0.0.1:9/v1", KEY, model="m"), []
+
+    async def post(path: str, body: dict[str, Any]) -> httpx.Response:
+        sent.append(dict(body))
+        name = next(name for name in body if name not in ("model", "messages"))
+        said = {"message": f"Unsupported parameter: '{name}'", "param": name, "code": "unsupported_parameter"}
+        reply = httpx.Response(400, json={"error": said}, request=httpx.Request("POST", f"http://127.0.0.1:9{path}"))
+        raise openai.BadRequestError("no", response=reply, body=said)
+
+    engine._clients.post = post  # type: ignore[method-assign]
+    asked = {"temperature": 0.5, "top_p": 0.5, "top_k": 5, "frequency_penalty": 0.5, "presence_penalty": 0.5, "seed": 1}
+    with pytest.raises(lm15.InvalidRequestError, match="Unsupported parameter"):
+        call(engine, ask(**asked, max_tokens=9))
+    assert len(sent) == MAX_ADAPTATIONS + 1
+
+
+@pytest.mark.parametrize(("held", "sent"), [(None, True), (True, True), (False, False)])
+def test_a_format_is_sent_unless_the_server_is_known_to_take_none(
+    served: Callable[..., Server], held: bool | None, sent: bool
+) -> None:
+    server = served()
+    asked = ask(response_format={"type": "json_schema", "name": "ids", "schema": {"type": "object"}})
+    told = call(engine_at(server, profile=Profile(json_schema=held)), asked).adaptations
+    assert ("response_format" in server.stats()["bodies"][0]) is sent
+    assert [each.field for each in told] == ([] if sent else ["config.response_format"])
+
+
 def test_calls_side_by_side_may_learn_the_same_thing(served: Callable[..., Server]) -> None:
     server = served(behave="reasoning")
     engine = engine_at(server)
@@ -222,6 +251,22 @@ def test_what_a_server_leaves_out_or_gets_wrong_is_unknown_not_zero() -> None:
     assert call(reading(choice(message={"content": "a"}, finish_reason=None)), ask()).finish_reason == "stop"
 
 
+@pytest.mark.parametrize(
+    ("told", "cached"),
+    [
+        ({"prompt_cache_hit_tokens": 6, "prompt_cache_miss_tokens": 2}, 6),  # DeepSeek's names
+        ({"prompt_tokens_details": {"cached_tokens": 5}, "prompt_cache_hit_tokens": 6}, 5),
+        ({"prompt_tokens_details": {"cached_tokens": 0}, "prompt_cache_hit_tokens": 6}, 0),
+        ({"prompt_tokens_details": None, "prompt_cache_hit_tokens": "6"}, None),
+        ({}, None),
+    ],
+)
+def test_cached_tokens_are_read_by_either_name(told: dict[str, Any], cached: int | None) -> None:
+    usage = {"prompt_tokens": 8, "completion_tokens": 1, **told}
+    response = call(reading({**choice(message={"content": "a"}), "usage": usage}), ask())
+    assert (response.usage.input_tokens, response.usage.cache_read_tokens) == (8, cached)
+
+
 def test_scores_of_the_completions_endpoint_keep_their_alternatives() -> None:
     scores = {"tokens": ["a", "b"], "token_logprobs": [None, -1.0], "top_logprobs": [None, {"b": -1.0, "c": -2}]}
     response = call(reading(choice(text="ab", logprobs=scores), endpoint="completions"), ask(logprobs=2))
@@ -276,7 +321,7 @@ def test_a_server_that_is_not_there() -> None:
 
 def test_every_fault_that_passes_is_waited_out(served: Callable[..., Server]) -> None:
     server = served(behave="flaky", share=0.6, seed=1)
-    engine = RetryingEngine(engine_at(server), wait_first=0.001)
+    engine = Retry(wait_first=0.001).around(engine_at(server))
 
     async def main() -> list[lm15.Response]:
         return await asyncio.gather(*[engine.complete(ask(f"question {i}")) for i in range(60)])

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument
-from blendfilter.lm.profiles import Learned, Profile, cut_at_stop, effort_of, profile_for, split_thinking
+from blendfilter.lm.profiles import (
+    Learned,
+    Profile,
+    cut_at_stop,
+    effort_of,
+    holds_schema,
+    profile_for,
+    split_thinking,
+)
 
 PLAIN = st.text(st.characters(blacklist_characters="<[", blacklist_categories=["Cs"]))
 SOUP = st.lists(
@@ -136,3 +144,36 @@ def test_cutting_at_stop_strings_is_idempotent(text: str, stop: list[str]) -> No
     assert text.startswith(cut)
     assert cut_at_stop(cut, stop) == cut
     assert not any(string in cut for string in stop if string)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "gpt-4o", "gpt-4o-mini", "gpt-4o-mini-2024-07-18", "gpt-4o-2024-08-06", "gpt-4o-2024-11-20", "gpt-4.1",
+        "gpt-4.1-nano-2025-04-14", "gpt-4.5-preview", "gpt-5", "gpt-5.2", "gpt-5-chat-latest", "o1", "o1-2024-12-17",
+        "o3", "o3-mini", "o4-mini-2025-04-16", "GPT-4o-mini", "gpt-4o-search-preview",
+    ],
+)  # fmt: skip
+def test_openais_models_with_structured_outputs(model: str) -> None:
+    assert holds_schema("openai", model) is True
+    assert holds_schema("openrouter", f"openai/{model}") is True
+    assert holds_schema("groq", model) is None
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["gpt-4o-2024-05-13", "gpt-4", "gpt-4-turbo", "gpt-4-0613", "gpt-3.5-turbo", "o1-mini", "o1-preview",
+     "chatgpt-4o-latest", "gpt-4o-audio-preview", "gpt-4o-realtime-preview", "ft:gpt-3.5-turbo:x", "davinci-002"],
+)  # fmt: skip
+def test_openais_models_without_them_or_unknown(model: str) -> None:
+    assert holds_schema("openai", model) is None
+
+
+def test_servers_that_constrain_whatever_they_serve() -> None:
+    assert [holds_schema(each, "any/model") for each in ("vllm", "llamacpp", "ollama")] == [True] * 3
+    assert [holds_schema(each, "any") for each in ("together", "groq", "deepseek", "", "m")] == [None] * 5
+    assert holds_schema("mistral", "open-codestral-mamba") is None
+
+
+def test_a_family_says_nothing_of_the_server() -> None:
+    assert {profile_for(name).json_schema for name in ("gpt-5", "o3", "gpt-4o-mini", "qwen3-8b")} == {None}

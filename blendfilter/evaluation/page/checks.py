@@ -41,7 +41,7 @@ class Judged(NamedTuple):
 
 def judged(calls: Sequence[Asked], brought: Mapping[str, Sequence[str]]) -> Judged:
     """What the checks among `calls` said of the passages that each query `brought`."""
-    shown = {place: _shown(call.prompt) for place, call in enumerate(calls) if call.stage in _CHECKS}
+    shown = {place: shown_in(call.prompt) for place, call in enumerate(calls) if call.stage in _CHECKS}
     checks = {name: place for name, lines in brought.items() if (place := _check(lines, shown)) is not None}
     reasons = {}
     for name, place in checks.items():
@@ -51,7 +51,7 @@ def judged(calls: Sequence[Asked], brought: Mapping[str, Sequence[str]]) -> Judg
     return Judged(reasons, [_queries(call, place, calls, checks) for place, call in enumerate(calls)])
 
 
-def _shown(prompt: str) -> list[str]:
+def shown_in(prompt: str) -> list[str]:
     """The last list of numbered knowledge in a prompt: those above it are demonstrations."""
     lines: list[str] = []
     for match in _NUMBERED.finditer(prompt):

@@ -11,10 +11,10 @@ from typing import Any
 
 from blendfilter.evaluation.comparison import CORRECT, Comparison
 from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.ledger import Entry
+from blendfilter.evaluation.ledger import Entry, tokens_of
 from blendfilter.evaluation.losses import LOSSES
 from blendfilter.evaluation.page.pictures import LOSS_WORDS, interval, loss_bar, swatch
-from blendfilter.evaluation.report import OFFLINE, PARTIAL, variant_words
+from blendfilter.evaluation.report import OFFLINE, PARTIAL, cost, ledger_notes, share, tokens, variant_words
 from blendfilter.evaluation.run import compare, labelled
 
 _MEASURES = ("recall", "precision", "s_precision")
@@ -77,6 +77,7 @@ class Head:
     losses: Sequence[Losses] = ()
     retrieval: Sequence[tuple[str, str, Sequence[str], str]] = ()
     ledger: Sequence[Sequence[str]] = ()
+    ledger_notes: Sequence[str] = ()
     events: Sequence[tuple[str, int]] = field(default=())
 
 
@@ -101,6 +102,7 @@ def head_of(known: Known, others: Sequence[Known]) -> Head:
         losses=[_losses(label, each) for label, each in every.items()],
         retrieval=list(_retrieval(known)),
         ledger=list(_ledger(known.entries, len(known.rows))),
+        ledger_notes=list(ledger_notes(known.entries["total"], known.paid)),
         events=[(name.replace("_", " "), count) for name, count in metrics["flags"].items() if count],
     )
 
@@ -109,8 +111,11 @@ def _notes(known: Known) -> Iterator[str]:
     if not known.run.finished:
         yield f"{known.unfinished[0].upper()}{known.unfinished[1:]}."
         yield PARTIAL if known.rows else "Nothing is answered yet."
+        if known.paid and not known.rows:
+            yield f"{known.paid[0].upper()}{known.paid[1:]}."
     if known.run.offline:
         yield OFFLINE
+    yield from known.warnings
     yield from known.outdated
 
 
@@ -154,7 +159,7 @@ def _side(label: str, known: Known, compared: Comparison) -> Side:
         lm=settings["lm"]["name"],
         score=_score(name, score),
         calls=f"{total['calls'] / n:.1f}",
-        tokens=f"{(total['tokens_in'] + total['tokens_out']) / n:,.0f}",
+        tokens="-" if (spent := tokens_of(total)) is None else f"{spent / n:,.0f}",
         difference=_difference(row) if row is not None and row.difference is not None else "",
         won_lost=f"{correct.won} / {correct.lost}" if correct is not None and correct.won is not None else "",
         p=chance(tested.p) if tested is not None and tested.p is not None else "",
@@ -195,12 +200,13 @@ def _ledger(entries: Mapping[str, Entry], n: int) -> Iterator[Sequence[str]]:
             stage,
             f"{entry.calls:,}",
             f"{entry.calls / n:.2f}",
-            f"{entry.tokens_in:,}",
-            f"{entry.tokens_cached:,}",
-            f"{entry.tokens_out:,}",
-            "-" if entry.unpriced or entry.cost is None else f"${entry.cost:.4f}",
+            f"{entry.hits:,}",
+            tokens(entry.tokens_in, entry),
+            f"{entry.tokens_cached:,} ({share(entry)})" if entry.cached_of else "-",
+            tokens(entry.tokens_out, entry),
+            cost(entry),
             f"{entry.seconds / entry.calls:.3f}" if entry.calls else "-",
-            str(entry.attempts - entry.calls),
+            f"{entry.retries:,}",
         )
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Literal
 
-from blendfilter.errors import BadArgument, MissingExtra, UnknownName
+from blendfilter.errors import BadArgument, MissingExtra, NoKey, UnknownName
 from blendfilter.evaluation.reproducing import doing, drawing, papers, plan, printing, results, runs, sources
 from blendfilter.evaluation.runner import CONCURRENCY
 from blendfilter.journal import digest
@@ -30,11 +31,18 @@ class Asked:
     index: Sequence[str] = ()
     corpus: Sequence[str] = ()
     lm: str = "offline"
-    api_base: str | None = None
+    api_base: str | Sequence[str] | None = None
     endpoint: Literal["chat", "completions"] = "chat"
     label: str = ""
     reasoning: str | None = None
     thinking: bool | None = None
+    json_schema: bool = False
+    timeout: float | None = None
+    attempts: int | None = None
+    deadline: float | None = None
+    rpm: int | None = None
+    tpm: int | None = None
+    prices: Path | None = None
     limit: int | None = None
     tasks: Sequence[str] | None = None
     methods: Sequence[str] | None = None
@@ -92,12 +100,24 @@ def _folder(table: papers.Table, wanted: Sequence[runs.Wanted], lm: ConnectedLM)
 
 
 def model(table: papers.Table, asked: Asked) -> ConnectedLM:
-    """The reader; where it is the paper's own open one, requests hold what that needs besides."""
+    """The reader; where it is the paper's own open one, requests hold what that needs besides.
+
+    Its ids are free text, as the paper reads them: a JSON schema, elsewhere the default where a server takes one, would
+    be a better filter than the published one.
+    """
     own = table.request if asked.lm.rpartition("/")[2].casefold() == table.reader.casefold() else {}
-    return connect(
-        asked.lm, api_base=asked.api_base, endpoint=asked.endpoint, label=asked.label, reasoning=asked.reasoning,
-        thinking=asked.thinking, extra_body=own or None,
+    connected = partial(
+        connect, asked.lm, api_base=asked.api_base, endpoint=asked.endpoint, label=asked.label,
+        reasoning=asked.reasoning, thinking=asked.thinking, extra_body=own or None, json_schema=asked.json_schema,
+        timeout=asked.timeout, attempts=asked.attempts, deadline=asked.deadline, requests_per_minute=asked.rpm,
+        tokens_per_minute=asked.tpm, prices=asked.prices,
     )  # fmt: skip
+    try:
+        return connected()
+    except NoKey:
+        if not asked.plan:
+            raise
+        return connected(api_key="none")  # a plan asks nothing
 
 
 def _to_serve(table: papers.Table) -> list[str]:
@@ -117,5 +137,6 @@ def _check(asked: Asked) -> None:
             raise BadArgument(f"--{name} names none: name some with commas between, or leave it out for all")
     if asked.runs.exists() and not asked.runs.is_dir():
         raise BadArgument(f"{asked.runs} is a file: --runs names a folder")
-    if asked.lm == "offline" and asked.api_base is not None:
-        raise UnknownName(f"which model at {asked.api_base}? name it with --lm")
+    if asked.lm == "offline" and asked.api_base:
+        first = asked.api_base if isinstance(asked.api_base, str) else asked.api_base[0]
+        raise UnknownName(f"which model at {first}? name it with --lm")

@@ -1,35 +1,33 @@
 """What a table will cost, before anything is spent.
 
-In: the runs that are wanted. Out: a `Planned` for each: calls and tokens a question, how many of them no earlier run
-of the table has made, and the number of calls that the method makes by design.
+In: the runs that are wanted. Out: a `Planned` for each: calls, tokens and dollars, how many of them no earlier run has
+made and none above it in the table will have, and the number of calls that the method makes by design.
 
-The estimate comes of answering the first questions with the very methods and indexes through the offline reader, in a
-temporary folder: no call leaves this machine. Its replies are short, and its tokens are words; they are taken times
-`TOKENS_A_WORD`. A model that writes more pays more, above all where it thinks.
+The estimate comes of rehearsing the very methods and indexes over a few questions with the offline reader in the
+model's place (`blendfilter.evaluation.rehearsal`), in a temporary folder: no call leaves this machine. Replies are as
+long as the model's were in earlier runs, else as the reader's; a model that thinks pays more.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from blendfilter.asking import Wording
-from blendfilter.evaluation.reproducing.doing import finished
+from blendfilter.evaluation.estimates import Estimator, added
+from blendfilter.evaluation.plan import left_of, spread
+from blendfilter.evaluation.planned import money
+from blendfilter.evaluation.rehearsal import Rehearsal, rehearse
+from blendfilter.evaluation.reproducing.doing import finished, reusable
 from blendfilter.evaluation.reproducing.runs import Wanted
-from blendfilter.evaluation.run import Run
-from blendfilter.evaluation.runner import evaluate
-from blendfilter.journal import FILE, Journal
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.journal import FILE
+from blendfilter.tasks import Questions
 
 PILOT = 5
-"""Questions that the estimate answers."""
-TOKENS_A_WORD = 1.4
-"""Tokens for a word between white space. BERT's vocabulary makes 1.33 to 1.38 of the paragraphs of HotPotQA, 2Wiki and
-StrategyQA; others are close."""
+"""Questions a run, evenly spread, that the estimate answers."""
 _FILTER_CALLS = {"knowledge": 2, "one-call": 1}
 
 
@@ -49,6 +47,7 @@ class Planned:
     new_calls: int
     new_tokens_in: int
     new_tokens_out: int
+    new_cost: float | None
     finished: bool
     errors: int = 0
 
@@ -64,16 +63,27 @@ class Plan:
 
     runs: tuple[Planned, ...]
     pilot: int
+    tokenisers: Mapping[str, str] = field(default_factory=dict)
+    prices: Mapping[str, str] = field(default_factory=dict)
 
     def total(self, name: str) -> int:
         """The sum of one figure over all runs."""
         return sum(int(getattr(run, name)) for run in self.runs)
 
+    @property
+    def cost(self) -> float | None:
+        """Dollars for all that is new; None where a price is unknown."""
+        cost: float | None = added(self.runs, "new_cost")
+        return cost
+
     def text(self) -> str:
         """The plan as aligned text, with how to read it below."""
-        header = ["run", "calls a question", "calls", "new calls", "new tokens in", "out", ""]
-        body = [[f"{each.task}: {each.label}", each.design, *_counts(each), each.state] for each in self.runs]
-        total = ["total", "", *(f"{self.total(name):,}" for name in _COUNTED), ""]
+        header = ["run", "calls a question", "calls", "new calls", "new tokens in", "out", "cost", ""]
+        body = [
+            [f"{each.task}: {each.label}", each.design, *_counts(each), money(each.new_cost), each.state]
+            for each in self.runs
+        ]
+        total = ["total", "", *(f"{self.total(name):,}" for name in _COUNTED), money(self.cost), ""]
         first, *others = (max(map(len, column)) for column in zip(header, *body, total, strict=True))
         lines = [
             "  ".join([name.ljust(first), *map(str.rjust, cells, others)]).rstrip()
@@ -84,8 +94,11 @@ class Plan:
 
     def _notes(self) -> Iterator[str]:
         saved = sum(run.calls - run.new_calls for run in self.runs if not run.finished)
-        yield f"estimated from the first {self.pilot} questions, answered by the offline reader: nothing was spent"
-        yield f"tokens: words times {TOKENS_A_WORD}; a model that writes more, or thinks, takes more"
+        yield f"estimated from {self.pilot} questions a run, answered by the offline reader: nothing was spent"
+        yield from (f"tokens: {name}" for name in dict.fromkeys(self.tokenisers.values()))
+        yield "replies: as long as the model's in earlier runs, else as the offline reader's; thinking comes on top"
+        for words in dict.fromkeys(self.prices.values()):
+            yield f"cost: {words}"
         yield "calls a question: by design; runs share a call where two prompts are the same, and a filter's reply that"
         yield "  cannot be read is asked for once more"
         yield f"new: no finished run and none above it has made these; reuse between the runs saves {saved:,} calls"
@@ -102,50 +115,41 @@ def _counts(planned: Planned) -> list[str]:
 def plan(wanted: Sequence[Wanted], *, repeats: int = 1, pilot: int = PILOT) -> Plan:
     """The cost of all runs in `wanted`, each distinct one once, in their order."""
     distinct = {each.folder: each for each in wanted}
-    seen: dict[str, set[str]] = {}
-    planned = []
+    earlier = {
+        folder for each in distinct.values() for folder in [*_made(each), each.folder] if (folder / FILE).is_file()
+    }
+    estimator = Estimator(sorted(earlier))
     with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as folder:
-        for each in distinct.values():
-            run = _tried(each, Path(folder), pilot)
-            planned.append(_planned(each, run, seen.setdefault(each.task, set()), repeats))
-    return Plan(tuple(planned), min(pilot, *(len(each.questions) for each in distinct.values())))
+        planned = [_planned(each, _tried(each, Path(folder), pilot), estimator, repeats) for each in distinct.values()]
+    most = max(len(each.questions) for each in distinct.values())
+    return Plan(tuple(planned), min(pilot, most), estimator.tokenisers, estimator.prices)
 
 
-def _tried(each: Wanted, folder: Path, pilot: int) -> Run:
-    """The first questions of a run, answered offline; earlier runs' searches are taken over."""
-    return evaluate(
-        each.method, each.questions[:pilot], lm=_offline(each.lm), run=folder / each.folder.name, progress=False,
-        reuse=[path.parent for path in sorted(folder.glob(f"*/{FILE}"))], name=each.row.method,
-    )  # fmt: skip
+def _made(each: Wanted) -> list[Path]:
+    """Runs that are there already and may hold some of its calls."""
+    return reusable(each.folder, each.task, each.lm.name)
 
 
-def _offline(lm: ConnectedLM) -> ConnectedLM:
-    sampling = {name: lm.kwargs.get(name) for name in ("temperature", "top_p")}
-    return connect("offline", **sampling)
+def _tried(each: Wanted, folder: Path, pilot: int) -> Rehearsal:
+    """Some questions of a run, rehearsed; what earlier runs hold, real ones and rehearsed ones, is taken over."""
+    rehearsed = [path.parent for path in sorted(folder.glob(f"{each.task}-*/{FILE}"))]
+    some = Questions(tuple(spread(each.questions, pilot)), each.questions.task, each.questions.source)
+    reuse = [*_made(each), *rehearsed]
+    return rehearse(each.method, some, each.lm, folder / each.folder.name, reuse=reuse, name=each.row.method)
 
 
-def _planned(each: Wanted, run: Run, seen: set[str], repeats: int) -> Planned:
-    used = {key for row in run.rows for _, key in row["calls"]}
-    with Journal(run.folder, "replay") as journal:
-        new = [journal.read(key) or {} for key in sorted(used - seen)]
-    seen |= used
-    n, asked = len(each.questions), len(run.rows)
+def _planned(each: Wanted, tried: Rehearsal, estimator: Estimator, repeats: int) -> Planned:
+    n, answered = len(each.questions), len(tried.run.rows)
+    used = {key for row in tried.run.rows for _, key in row["calls"]}
     there = finished(each.folder)
-    missing = n * repeats if there is None else there.errors
-
-    def scaled(count: float, answers: int = n * repeats) -> int:
-        return round(count * answers / asked)
-
-    paid = [scaled(value, missing) for value in (len(new), *_tokens(new))]
+    missing = len(left_of(each.questions, repeats, each.folder)) / answered
+    new = estimator.estimates(tried.calls)
+    cost = added(new, "cost")
     return Planned(
-        each.folder.name, _label(each), each.task, n, by_design(each), scaled(len(used)),
-        paid[0], paid[1], paid[2], there is not None, 0 if there is None else there.errors,
+        each.folder.name, _label(each), each.task, n, by_design(each), round(len(used) * n * repeats / answered),
+        round(missing * len(new)), round(missing * added(new, "tokens_in")), round(missing * added(new, "tokens_out")),
+        None if cost is None else missing * cost, there is not None, 0 if there is None else there.errors,
     )  # fmt: skip
-
-
-def _tokens(records: Sequence[Mapping[str, Any]]) -> Iterator[float]:
-    for name in ("tokens_in", "tokens_out"):
-        yield TOKENS_A_WORD * sum(record.get(name) or 0 for record in records)
 
 
 def _label(each: Wanted) -> str:

@@ -185,7 +185,7 @@ def _cells(result: Result, lines: Sequence[Line]) -> tuple[Cells, list[Cells]]:
                 *[percent(line.difference, "+z")] * compared,
                 *([_with_half(line.gain, line.gain_low, line.gain_high, "+z")] if tested else []),
                 *([chance(line.p, ""), chance(line.p_holm, "")] if tested else []),
-                *([f"{line.calls:.2f}", f"{line.tokens:,.0f}"] if new else ["", ""]),
+                *([f"{line.calls:.2f}", "-" if line.tokens is None else f"{line.tokens:,.0f}"] if new else ["", ""]),
                 *[str(line.errors) if new else ""] * failed,
             ])  # fmt: skip
             before = here

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from blendfilter.evaluation.comparison import Row as Compared
+from blendfilter.evaluation.ledger import tokens_of
 from blendfilter.evaluation.repeats import repeats_in
 from blendfilter.evaluation.reproducing.papers import Row, Table
 from blendfilter.evaluation.reproducing.runs import Wanted
@@ -28,8 +29,8 @@ ONE, BEST = "one answer", "best of {}"
 class Line:
     """One measure of one row on one task, in fractions of 1; `point` is a figure's K, or which answers count.
 
-    `calls` and `tokens` are a question's, `difference` is measured - published. `gain` is measured - the reference's
-    measured, with the ends of its paired interval; `p` tests that one.
+    `calls` and `tokens` are a question's (None: the server told none), `difference` is measured - published. `gain` is
+    measured - the reference's measured, with the ends of its paired interval; `p` tests that one.
     """
 
     task: str
@@ -43,7 +44,7 @@ class Line:
     n: int
     errors: int
     calls: float
-    tokens: float
+    tokens: float | None
     run: str
     point: str = ""
     published: float | None = None
@@ -119,7 +120,9 @@ def _best_of(points: Sequence[tuple[Wanted, Run]], seed: int) -> Iterator[Line]:
     tables = [_by_question(each) for _, each in points]
     for measure, score in run.metrics["metrics"].items():
         yield _line(first, run, measure, (score["value"], score["low"], score["high"]), ONE)
-    calls, tokens = (sum(values) for values in zip(*(a_question(each) for _, each in points), strict=True))
+    spent = [a_question(each) for _, each in points]
+    calls, several = sum(one for one, _ in spent), [each for _, each in spent]
+    tokens = None if None in several else sum(filter(None, several))
     for measure in run.metrics["metrics"]:
         best = [max(table[name][measure] for table in tables) for name in tables[0]]
         line = _line(first, run, measure, interval(best, seed=seed), BEST.format(number))
@@ -155,10 +158,11 @@ def _line(one: Wanted, run: Run, measure: str, ends: Sequence[float], point: str
     )  # fmt: skip
 
 
-def a_question(run: Run) -> tuple[float, float]:
-    """Calls and tokens that a run used for a question, on average."""
+def a_question(run: Run) -> tuple[float, float | None]:
+    """Calls and tokens that a run used for a question, on average; None where the tokens are unknown."""
     total, n = run.metrics["ledger"]["total"], len(run.rows)
-    return total["calls"] / n, (total["tokens_in"] + total["tokens_out"]) / n
+    tokens = tokens_of(total)
+    return total["calls"] / n, None if tokens is None else tokens / n
 
 
 def _tested(

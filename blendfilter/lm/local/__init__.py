@@ -1,0 +1,1 @@
+"""A model in this process: any GGUF file, read by llama.cpp."""

@@ -1,0 +1,190 @@
+"""What tokens cost: from a model and where it is called to a price, or to None where nobody has told one.
+
+In: `prices.toml` (dollars for a million tokens, with its date), and a file of the user's own that looks the same and
+goes before it. Out: a `Price`. The shipped prices hold for a model called at its provider; a server at an address of
+the user's own costs what the user's file says. An unknown price is None, never 0.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blendfilter.errors import BadData, MissingFile
+from blendfilter.lm.providers import PROVIDERS
+
+A_MILLION = 1_000_000
+LEAST = 0.0001
+"""Dollars for a million tokens; what is less and not 0 was meant for one token."""
+_SNAPSHOT = re.compile(r"(.+)-\d{4}-\d\d-\d\d")
+_NUMBERS = ("input", "output", "cached")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars for a million tokens; `cached`: of the prompt's tokens that the server had read before, where it differs.
+
+    Tokens of a model's thinking are output tokens.
+    """
+
+    input: float
+    output: float
+    cached: float | None = None
+
+    def of(self, tokens_in: int, tokens_out: int, cached: int = 0) -> float:
+        """Dollars for a call; `cached` of its `tokens_in` count as such.
+
+        >>> Price(input=0.15, output=0.60, cached=0.075).of(1_000_000, 500_000, cached=400_000)
+        0.42
+        """
+        known = min(cached, tokens_in)
+        rate = self.input if self.cached is None else self.cached
+        dollars = (tokens_in - known) * self.input + known * rate + tokens_out * self.output
+        return round(dollars / A_MILLION, 12)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A line of a file of prices; `snapshots`: it holds for the model's dated snapshots too."""
+
+    price: Price
+    snapshots: bool = False
+
+
+@dataclass(frozen=True)
+class Prices:
+    """A file of prices: `provider/model`, or in a user's own a bare model name, to what it costs."""
+
+    path: Path
+    date: str
+    listed: Mapping[str, Listed]
+
+    def named(self, name: str) -> Price | None:
+        """The price under `name`, or under the model whose dated snapshot it is.
+
+        >>> found = shipped().named("openai/gpt-4o-mini-2024-07-18")
+        >>> found == shipped().named("openai/gpt-4o-mini"), shipped().named("openai/gpt-4o-mini-new")
+        (True, None)
+        """
+        if (own := self.listed.get(name)) is not None:
+            return own.price
+        dated = _SNAPSHOT.fullmatch(name)
+        family = self.listed.get(dated[1]) if dated else None
+        return family.price if family is not None and family.snapshots else None
+
+
+def price_of(model: str, provider: str | None = None, own: Prices | None = None) -> Price | None:
+    """What `model` costs at `provider` (None: at an address of the user's own), by the user's file and then by ours.
+
+    >>> price_of("gpt-4o-mini", "openai")
+    Price(input=0.15, output=0.6, cached=0.075)
+    >>> price_of("gpt-4o-mini") is None
+    True
+    """
+    if own is not None:
+        found = (price for name in _names(model, provider) if (price := own.named(name)) is not None)
+        if (price := next(found, None)) is not None:
+            return price
+    return shipped().named(f"{provider}/{model}") if provider else None
+
+
+def _names(model: str, provider: str | None) -> Iterator[str]:
+    """What a user's file may call it. What a broker sells under another provider's name is not that provider's."""
+    if provider:
+        yield f"{provider}/{model}"
+    if not provider or model.partition("/")[0] not in PROVIDERS:
+        yield model
+
+
+def unknown_price(model: str, own: Prices | None) -> str:
+    """Why nobody knows what `model` costs, in words."""
+    if own is None:
+        return "no price is known (--prices FILE)"
+    names = {name.lower(): name for name in sorted(own.listed)}
+    near = difflib.get_close_matches(model.lower(), names, n=1)
+    guess = f"; did you mean '{names[near[0]]}'?" if near else ""
+    return f"no price is known: {own.path} names no model '{model}'{guess}"
+
+
+def price_in(record: Mapping[str, Any], own: Prices | None = None) -> Price | None:
+    """What the model of a journaled call costs."""
+    options = (record.get("parameters") or {}).get("options") or {}
+    return price_of(str(record.get("model", "")), options.get("provider"), own)
+
+
+def cost_of(record: Mapping[str, Any], price: Price | None) -> float | None:
+    """What a journaled call cost: what its server said or was reckoned then, else by `price`; None: nobody knows."""
+    if record.get("cost") is not None:
+        return float(record["cost"])
+    tokens_in, tokens_out = record.get("tokens_in"), record.get("tokens_out")
+    if price is None or tokens_in is None or tokens_out is None:
+        return None
+    return price.of(tokens_in, tokens_out, record.get("tokens_cached") or 0)
+
+
+@functools.cache
+def shipped() -> Prices:
+    """The prices that come with the package."""
+    return read_prices(Path(__file__).with_suffix(".toml"))
+
+
+def read_prices(path: str | Path) -> Prices:
+    """A file of prices.
+
+    Raises:
+        MissingFile: it is not there. BadData: it is no such file; the line says where, and what to write.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise MissingFile(f"no price file at {path}: write one; {_EXAMPLE}")
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadData(f"{path}: not TOML ({error}); {_EXAMPLE}") from error
+    if unknown := told.keys() - {"date", "source", "models"}:
+        raise BadData(f"{path}: no field '{sorted(unknown)[0]}' is known (known: date, source, models); {_EXAMPLE}")
+    models = told.get("models")
+    if not isinstance(models, dict) or not models:
+        raise BadData(f"{path}: it names no models: {_EXAMPLE}")
+    return Prices(
+        path, str(told.get("date", "")), {name: _listed(f"{path}, '{name}'", value) for name, value in models.items()}
+    )
+
+
+_EXAMPLE = 'under [models] write lines such as "openai/gpt-4o-mini" = { input = 0.15, output = 0.60 }'
+
+
+def _listed(where: str, entry: Any) -> Listed:
+    if not isinstance(entry, dict):
+        raise BadData(f"{where}: {entry!r:.40} is no price; {_EXAMPLE}")
+    if unknown := entry.keys() - {*_NUMBERS, "snapshots"}:
+        raise BadData(
+            f"{where}: no field '{sorted(unknown)[0]}' is known (known: {', '.join(_NUMBERS)}, snapshots); take it out "
+            "(a name with dots stands in quotes)"
+        )
+    numbers = {name: _number(where, name, entry[name]) for name in _NUMBERS if name in entry}
+    if missing := [name for name in ("input", "output") if name not in numbers]:
+        raise BadData(f"{where}: it has no '{missing[0]}': give dollars for a million tokens, 0 where they are free")
+    if not isinstance(entry.get("snapshots", False), bool):
+        raise BadData(f"{where}: snapshots is {entry['snapshots']!r:.40}; write true or false")
+    if numbers.get("cached", 0.0) > numbers["input"]:
+        raise BadData(
+            f"{where}: cached is {numbers['cached']}, more than input ({numbers['input']}): what a server has "
+            "read before costs less; are the two exchanged?"
+        )
+    return Listed(Price(**numbers), entry.get("snapshots", False))
+
+
+def _number(where: str, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise BadData(f"{where}: {name} is {value!r:.40}; give the dollars for a million tokens as a number from 0 up")
+    if 0 < value < LEAST:
+        raise BadData(f"{where}: {name} is {value!r}, a price for one token? Give it for a million")
+    return float(value)

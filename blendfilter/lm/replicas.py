@@ -1,0 +1,184 @@
+"""Several servers of one model as one engine: calls are shared fairly, and go round a server that is down.
+
+In: a request. Out: the response of one of `engines`, with the address that answered. A call goes where the fewest are
+in flight, in rotation among equals; a retry goes to another server first. A server that refuses the connection or
+throttles rests, longer each time, and so does one that fails three times on end: a server that fails at once would
+otherwise seem the least busy of all. After its rest one call tries it; an answer brings it back. What was on its way
+when the rest began neither ends it nor makes it longer.
+
+A refused connection is no attempt, for nothing was asked: the call goes on to the next server. Only when all refuse is
+it an error, which names them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dspy import lm15
+
+from blendfilter.lm import faults
+from blendfilter.lm.metered import Engine, tally
+
+REST_FIRST, REST_MAX = 1.0, 30.0
+"""Seconds that a server rests; each time on end twice as long."""
+FAILURES = 3
+"""Faults on end after which a server rests, whatever they are."""
+
+
+class Addressed(Engine, Protocol):
+    """An engine that knows where it calls."""
+
+    address: str
+
+
+@dataclass
+class _Replica:
+    engine: Addressed
+    in_flight: int = 0
+    failures: int = 0
+    rests: int = 0
+    rests_until: float = 0.0
+    news: int = 0
+    """How often it was sent to rest by now: what a call sent before says of it is old."""
+
+    def ready(self, now: float) -> bool:
+        """Whether it takes calls; after a rest only one, until that is answered."""
+        return now >= self.rests_until and (self.rests == 0 or self.in_flight == 0)
+
+    def rest(self, now: float, asked: float | None) -> None:
+        seconds = min(REST_MAX, REST_FIRST * 2.0**self.rests)
+        self.rests_until = max(self.rests_until, now + max(seconds, min(asked or 0.0, REST_MAX)))
+        self.rests = min(self.rests + 1, 8)
+        self.news += 1
+
+    def recover(self) -> None:
+        self.failures = self.rests = 0
+        self.rests_until = 0.0
+
+
+class ReplicatedEngine:
+    """`engines`, which serve the same model, as one.
+
+    Args:
+        engines: one a server.
+        clock: for tests.
+    """
+
+    def __init__(self, engines: Sequence[Any], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.engines = tuple(engines)
+        self._replicas = [_Replica(engine) for engine in self.engines]
+        self._clock = clock
+        self._turn = 0
+        self._lock = threading.Lock()
+
+    @property
+    def model(self) -> str:
+        """The name that all the servers know."""
+        return str(self.engines[0].model)
+
+    @property
+    def address(self) -> str:
+        """All of them, for messages and records."""
+        return ", ".join(engine.address for engine in self.engines)
+
+    def reply_cap(self, request: lm15.Request) -> int | None:
+        """Tokens that a reply can have at the most, whichever of them answers; None: one of them sends no cap."""
+        caps = [_cap_of(engine, request) for engine in self.engines]
+        known = [cap for cap in caps if cap is not None]
+        return max(known) if len(known) == len(caps) else None
+
+    @property
+    def unsent(self) -> frozenset[str] | None:
+        """Parameters that are left out because the servers refuse them; None where they differ in that."""
+        told = {getattr(engine, "unsent", frozenset[str]()) for engine in self.engines}
+        return told.pop() if len(told) == 1 else None
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        """The response of one of them. Raises: its lm15 error; where none takes a connection, that."""
+        failed_at, refused = tally().failed_at, set[str]()
+        while True:
+            replica, news = self._taken(failed_at, refused)
+            address = replica.engine.address
+            try:
+                response: lm15.Response = await replica.engine.complete(request)
+            except BaseException as error:
+                self._failed(replica, news, error)
+                failed_at.add(address)
+                if _no_connection(error) and len(refused) + 1 < len(self._replicas):
+                    refused.add(address)
+                    continue
+                if isinstance(error, lm15.LM15Error) and not _no_connection(error):
+                    error.address = address
+                    self._ease(error)
+                raise
+            self._answered(replica, news)
+            return response
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        for engine in self.engines:
+            await engine.aclose()
+
+    def _taken(self, failed_at: set[str], refused: set[str]) -> tuple[_Replica, int]:
+        """The next replica, counted as in flight, and its `news`.
+
+        One that rests, or failed this call before, only for want of better.
+        """
+        with self._lock:
+            now, count = self._clock(), len(self._replicas)
+            self._turn += 1
+
+            def rank(number: int) -> tuple[float, ...]:
+                replica = self._replicas[number]
+                ready, address = replica.ready(now), replica.engine.address
+                unrested = 0.0 if ready else replica.rests_until - now
+                rotated = (number - self._turn) % count
+                return address in refused, not ready, address in failed_at, unrested, replica.in_flight, rotated
+
+            chosen = self._replicas[min(range(count), key=rank)]
+            chosen.in_flight += 1
+            return chosen, chosen.news
+
+    def _answered(self, replica: _Replica, news: int) -> None:
+        with self._lock:
+            replica.in_flight -= 1
+            if news == replica.news:
+                replica.recover()
+
+    def _failed(self, replica: _Replica, news: int, error: BaseException) -> None:
+        with self._lock:
+            replica.in_flight -= 1
+            if news != replica.news:
+                return
+            # A call that is cancelled may have met its deadline here; of a refused request the server is not the cause.
+            if not faults.retryable(error) and not isinstance(error, asyncio.CancelledError):
+                return
+            replica.failures += 1
+            busy = faults.throttled(error)
+            if busy or _no_connection(error) or replica.failures >= FAILURES:
+                replica.rest(self._clock(), getattr(error, "retry_after", None) if busy else None)
+
+    def _ease(self, error: lm15.LM15Error) -> None:
+        """How long one server wants to be left alone is not how long the call must wait, where another is free."""
+        with self._lock:
+            now = self._clock()
+            if error.retry_after and any(replica.ready(now) for replica in self._replicas):
+                error.retry_after = None
+
+    def __repr__(self) -> str:
+        return f"ReplicatedEngine({list(self.engines)!r})"
+
+
+def _cap_of(engine: Any, request: lm15.Request) -> int | None:
+    said = getattr(engine, "reply_cap", None)
+    cap: int | None = said(request) if said else request.config.max_tokens
+    return cap
+
+
+def _no_connection(error: BaseException) -> bool:
+    return getattr(error, "provider_code", None) == faults.NO_CONNECTION

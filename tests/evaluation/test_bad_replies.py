@@ -1,0 +1,181 @@
+"""Replies that a method could not use: their shares, the warnings they earn, and where these are shown."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import unruly
+from scripted import ScriptedLM, response
+from small_world import done_by
+
+from blendfilter import BM25, BlendFilter, ChainOfThought, Run, evaluate, load
+from blendfilter.errors import BadArgument
+from blendfilter.evaluation.files import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
+from blendfilter.evaluation.replies import Share, bad_shares, check_share
+from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.lm.offline import read
+from blendfilter.modules.direct import Direct
+from blendfilter.tasks import Questions
+
+
+def row(*stages: str, error: Any = None) -> dict[str, Any]:
+    return {"calls": [[stage, f"{number:032x}"] for number, stage in enumerate(stages)], "error": error}
+
+
+def test_ids_are_a_share_of_first_readings_the_others_of_all_uses() -> None:
+    rows = [row("external", "check", "ids", "ids_again", "answer"), row("select.judge", "answer"), row("direct")]
+    shares = bad_shares({"unparseable_ids": 1, "empty_reply": 2, "cut_reply": 3}, rows)
+    assert shares == {
+        "unparseable_ids": Share(1, 2),
+        "empty_reply": Share(2, 8),
+        "cut_reply": Share(3, 8),
+    }
+
+
+def test_how_ids_were_read_is_unknown_where_a_question_failed() -> None:
+    shares = bad_shares({"cut_reply": 1}, [row("ids", error={"kind": "timeout"}), row("ids")])
+    assert shares["unparseable_ids"] == Share(0, 1)
+    assert shares["cut_reply"] == Share(1, 2)
+
+
+def test_nothing_read_is_divided_by_nothing() -> None:
+    assert bad_shares({}, [])["unparseable_ids"].value == 0.0
+    assert bad_shares({}, [row("direct")])["unparseable_ids"] == Share(0, 0)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, math.inf])
+def test_a_share_is_from_0_to_1(value: float) -> None:
+    with pytest.raises(BadArgument, match=r"^--max-bad-replies is .*: give a share from 0 to 1 \(0\.05 is 5 %\)$"):
+        check_share(value, "--max-bad-replies")
+
+
+def moody(mood: str) -> ScriptedLM:
+    def reply(stage: str, prompt: str) -> Any:
+        said = unruly.said(prompt, mood)
+        return response(said.text, finish="length" if said.cut else "stop")
+
+    return ScriptedLM(reply)
+
+
+def run_of(mood: str, index: BM25, questions: Questions, folder: Path, **options: Any) -> Run:
+    return evaluate(BlendFilter(index, **options), questions, lm=moody(mood), run=folder, progress=False)
+
+
+def test_a_tame_run_warns_of_nothing(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    run = run_of("tame", index, questions, tmp_path / "run")
+    assert run.warnings == []
+    run.max_bad_replies = 0.0
+    assert run.warnings == []
+
+
+def test_unparseable_ids_are_warned_of_with_their_stage(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    run = run_of("restates", index, questions, tmp_path / "run")
+    read_in = sum(stage == "ids" for each in run.rows for stage, _ in each["calls"])
+    assert run.warnings == [
+        f"100.0 % ({read_in} of {read_in}) of id replies could not be read, in stage ids; "
+        "blendfilter doctor says what to change."
+    ]
+    assert f"Warning: {run.warnings[0]}" in run.report().splitlines()[1:3]
+    run.max_bad_replies = 1.0
+    assert run.warnings == []
+
+
+def test_the_one_call_filters_ids_are_warned_of_too(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    run = run_of("refuses", index, questions, tmp_path / "run", filter=OneCallFilter())
+    assert len(run.warnings) == 1
+    assert "in stage judge;" in run.warnings[0]
+
+
+def test_a_reply_that_two_questions_share_counts_for_both(tmp_path: Path) -> None:
+    twice = load("qa", [{"id": name, "question": "Who kept the light?", "answer": "Ada"} for name in ("one", "two")])
+    lm = ScriptedLM(lambda stage, prompt: "" if stage == "answer" else read(prompt))
+    run = evaluate(ChainOfThought(), twice, lm=lm, run=tmp_path / "run", progress=False)
+    assert run.metrics["ledger"]["answer"]["calls"] == 1
+    assert run.warnings == [
+        "50.0 % (2 of 4) of replies were empty, most of them in stage answer (2 of 2); "
+        "blendfilter doctor says what to change."
+    ]
+
+
+def test_empty_and_cut_replies_are_warned_of_where_most_are(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    def reply(stage: str, prompt: str) -> Any:
+        if stage == "internal":
+            return ""
+        return response(read(prompt), finish="length") if stage in ("check", "external") else read(prompt)
+
+    run = evaluate(BlendFilter(index), questions, lm=ScriptedLM(reply), run=tmp_path / "run", progress=False)
+    uses = [stage for each in run.rows for stage, _ in each["calls"]]
+    checks, cut = uses.count("check"), uses.count("check") + uses.count("external")
+    assert run.warnings == [
+        f"{Share(6, len(uses)).words} of replies were empty, most of them in stage internal (6 of 6); "
+        "blendfilter doctor says what to change.",
+        f"{Share(cut, len(uses)).words} of replies were cut off at their cap, most of them in stage check "
+        f"({checks} of {checks}); blendfilter doctor says what to change.",
+    ]
+    page = run.html().read_text("utf-8")
+    assert all(line in page for line in run.warnings)
+
+
+def test_a_share_at_the_limit_is_no_more_than_it(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    def reply(stage: str, prompt: str) -> str:
+        return "" if stage == "internal" else read(prompt)
+
+    run = evaluate(BlendFilter(index), questions, lm=ScriptedLM(reply), run=tmp_path / "run", progress=False)
+    run.max_bad_replies = run.metrics["flags"]["empty_reply"] / sum(len(each["calls"]) for each in run.rows)
+    assert run.warnings == []
+
+
+def test_a_replay_and_a_resumed_run_warn_the_same(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    first = run_of("mixed", index, questions, folder)
+    kept, metrics = first.warnings, (folder / METRICS).read_bytes()
+    assert kept
+    replayed = evaluate(BlendFilter(index), questions, lm=moody("mixed"), run=folder, replay=True, progress=False)
+    assert replayed.warnings == kept
+    write_rows(folder / PREDICTIONS, read_rows(folder / PREDICTIONS)[:3])
+    (folder / METRICS).unlink()
+    assert "Warning: " in Run(folder).report()  # of the questions so far
+    assert run_of("mixed", index, questions, folder).warnings == kept
+    assert (folder / METRICS).read_bytes() == metrics
+
+
+def test_a_method_without_a_filter_reads_no_ids(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    run = evaluate(Direct(), questions, lm=ScriptedLM(lambda stage, prompt: ""), run=tmp_path / "run", progress=False)
+    assert [line.split(";")[0] for line in run.warnings] == [
+        "100.0 % (6 of 6) of replies were empty, most of them in stage direct (6 of 6)"
+    ]
+
+
+def test_a_run_of_before_refusals_were_counted_is_read(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    run, _ = done_by(BlendFilter(index), questions, tmp_path / "run")
+    metrics = read_json(run.folder / METRICS)
+    del metrics["flags"]["refused_reply"]
+    write_json(run.folder / METRICS, metrics)
+    rows = read_rows(run.folder / PREDICTIONS)
+    write_rows(run.folder / PREDICTIONS, [{**each, "flags": without(each["flags"], "refused_reply")} for each in rows])
+    assert Run(run.folder).warnings == []
+    assert Run(run.folder).report() == run.report()
+    resumed, engine = done_by(BlendFilter(index), questions, tmp_path / "run")
+    assert engine.calls == 0
+    assert resumed.metrics["flags"]["refused_reply"] == 0
+
+
+def without(flags: dict[str, int], name: str) -> dict[str, int]:
+    return {each: count for each, count in flags.items() if each != name}
+
+
+def test_a_refusal_is_an_event_of_its_own(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    def reply(stage: str, prompt: str) -> Any:
+        if stage == "internal":
+            return unruly.REFUSAL
+        return response("I see", finish="content_filter") if stage == "topic" else read(prompt)
+
+    run = evaluate(BlendFilter(index), questions, lm=ScriptedLM(reply), run=tmp_path / "run", progress=False)
+    assert run.metrics["flags"]["refused_reply"] == 12
+    assert json.loads((run.folder / PREDICTIONS).read_text("utf-8").splitlines()[0])["flags"]["refused_reply"] == 2
+    assert run.metrics["flags"]["empty_reply"] == run.metrics["flags"]["cut_reply"] == 0
+    assert run.warnings == []

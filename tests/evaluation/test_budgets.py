@@ -1,0 +1,363 @@
+"""A run's limits against what a server counted itself: never passed by one, whatever happens between the sittings."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from model_server import Server, serve
+from small_world import Command, CountingEngine, done_by, journaled, small_eval, stable
+
+from blendfilter import BM25, BlendFilter, ChainOfThought, connect, evaluate, load
+from blendfilter.errors import BadArgument, BudgetSpent, ServerRefused
+from blendfilter.evaluation.files import read_json
+from blendfilter.lm.budget import Budget
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.prices import Price
+from blendfilter.lm.profiles import Profile
+from blendfilter.lm.retrying import Retry
+from blendfilter.lm.terms import Terms
+from blendfilter.tasks import Questions
+
+IN_FLIGHT = 32
+QUESTIONS = 24
+
+
+def quick(url: str, **more: Any) -> ConnectedLM:
+    """A model at `url` that tries again at once."""
+    lm = connect("any/model", api_base=url, **more)
+    lm.terms = dataclasses.replace(lm.terms, retry=Retry(wait_first=0.005, wait_max=0.02))
+    return lm
+
+
+def sitting(index: BM25, url: str, run: Path, budget: Budget | None, **more: Any) -> BudgetSpent | None:
+    """One sitting of a run; how it ended, where the budget ended it."""
+    questions = load("qa", "sample", limit=QUESTIONS)
+    try:
+        evaluate(
+            BlendFilter(index), questions, lm=quick(url), run=run, budget=budget, concurrency=IN_FLIGHT, progress=False,
+            **more,
+        )  # fmt: skip
+    except BudgetSpent as spent:
+        return spent
+    return None
+
+
+def tokens_of(server: Server) -> int:
+    stats = server.stats()
+    return int(stats["tokens_in"] + stats["tokens_out"])
+
+
+def test_a_budget_of_calls_is_never_passed_over_three_sittings(index: BM25, tmp_path: Path) -> None:
+    with serve(reply="offline", delay=0.002, jitter=1, jitter_max=0.01) as server:
+        for limit in (50, 51, 120):
+            spent = sitting(index, server.url, tmp_path / "run", Budget(calls=limit))
+            assert spent is not None
+            assert f"{limit} of {limit} calls are gone" in str(spent)
+            assert server.stats()["requests"] == limit
+            assert not (tmp_path / "run" / "metrics.json").exists()
+        answered = len((tmp_path / "run" / "predictions.jsonl").read_text().splitlines())
+        assert f"{answered} of {QUESTIONS} questions are answered, and the same command" in str(spent)
+        assert sitting(index, server.url, tmp_path / "run", Budget(calls=2_000)) is None
+        assert server.stats()["max_in_flight"] > IN_FLIGHT / 2  # a limit that is far away holds nobody back
+        needed = server.stats()["requests"]
+        assert sitting(index, server.url, tmp_path / "calm", None) is None
+        assert server.stats()["requests"] == 2 * needed  # nothing was asked twice
+    assert stable(tmp_path / "run") == stable(tmp_path / "calm")
+    assert read_json(tmp_path / "run" / "run.json", "notes")["notes"]["budget"] == {"calls": 2_000}
+
+
+def test_a_budget_of_tokens_is_never_passed_and_used_to_nine_tenths(index: BM25, tmp_path: Path) -> None:
+    with serve(reply="offline", delay=0.002, jitter=1, jitter_max=0.01) as server:
+        for limit in (20_000, 45_000, 60_000):
+            spent = sitting(index, server.url, tmp_path / "run", Budget(tokens=limit))
+            assert spent is not None
+            assert tokens_of(server) <= limit
+        assert tokens_of(server) >= 0.9 * limit
+        assert f"{tokens_of(server):,} of {limit:,} tokens are gone" in str(spent)
+
+
+@pytest.mark.parametrize("limits", [{"calls": 200}, {"tokens": 110_000}])
+def test_a_budget_holds_where_a_fifth_of_the_calls_fails(index: BM25, tmp_path: Path, limits: dict[str, int]) -> None:
+    ((name, limit),) = limits.items()
+    with serve(reply="offline", behave="flaky", jitter=1, jitter_max=0.01) as server:
+        for share in (0.5, 0.8, 1.0):
+            allowed = int(limit * share)
+            assert sitting(index, server.url, tmp_path / "run", Budget(**{name: allowed})) is not None
+            used = server.stats()["requests"] if name == "calls" else tokens_of(server)
+            assert used <= allowed
+            assert name == "tokens" or used == allowed
+        assert server.stats()["faults"]
+        lost = [record.get("tokens_lost", 0) for record in journaled(tmp_path / "run")]
+    assert any(lost)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limits", [{"calls": 160}, {"tokens": 250_000}])
+def test_a_budget_holds_over_kills(tmp_path: Path, limits: dict[str, int]) -> None:
+    """Killed twice with calls in flight, which no record tells of, then left alone until the limit is reached."""
+    ((name, limit),) = limits.items()
+    with serve(reply="offline", delay=0.02, jitter=1, jitter_max=0.03) as server:
+        for stop in (30, 70, None):
+            process = command(server.url, tmp_path / "run", f"--max-{name}", str(limit))
+            if stop is None:
+                said = process.communicate(timeout=60)[1].decode()
+                assert process.returncode == 3, said
+            else:
+                killed_at(process, lambda stop=stop: server.stats()["requests"] >= stop)
+        used = server.stats()["requests"] if name == "calls" else tokens_of(server)
+    assert 0.3 * limit < used <= limit
+    assert "blendfilter: the budget is spent: " in said
+
+
+def command(url: str, run: Path, *more: str) -> subprocess.Popen[bytes]:
+    words = ["eval", "qa", "--data", "sample", "--lm", "any/model", "--api-base", url, "--run", str(run)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "blendfilter.cli", *words, "--concurrency", "16", "--no-html", *more],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def killed_at(process: subprocess.Popen[bytes], reached: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not reached():
+        assert process.poll() is None, process.communicate()[1].decode()
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+# ---- what counts
+
+
+def test_a_limit_given_later_counts_what_the_records_hold(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    method = BlendFilter(index)
+    _, engine = done_by(method, questions, tmp_path)
+    for more, asked in ((0, 0), (7, 7), (9, 2)):
+        before = CountingEngine()
+        with pytest.raises(BudgetSpent):
+            done_by(method, questions, tmp_path, repeats=2, engine=before, budget=Budget(calls=engine.calls + more))
+        assert before.calls == asked
+
+
+def test_a_sitting_without_a_limit_counts_in_a_run_that_had_one(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    method, calls = BlendFilter(index), 0
+    for repeats, budget in ((1, Budget(calls=5)), (1, None), (2, Budget(calls=100))):
+        engine = CountingEngine()
+        try:
+            done_by(method, questions, tmp_path, engine=engine, repeats=repeats, budget=budget)
+        except BudgetSpent:
+            assert budget is not None
+        calls += engine.calls
+    assert calls == 100
+
+
+def test_calls_of_another_run_cost_nothing(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    done_by(BlendFilter(index), questions, tmp_path / "old")
+    run, engine = done_by(
+        BlendFilter(index), questions, tmp_path / "new", reuse=[tmp_path / "old"], budget=Budget(calls=1, tokens=1)
+    )
+    assert run.finished
+    assert engine.calls == 0
+    assert all(record["reused"] for record in journaled(tmp_path / "new"))
+    assert not any("reused" in record for record in journaled(tmp_path / "old"))
+    later = CountingEngine()
+    with pytest.raises(BudgetSpent):
+        done_by(
+            BlendFilter(index), questions, tmp_path / "new", engine=later, repeats=2, budget=Budget(calls=5)
+        )  # fmt: skip
+    assert later.calls == 5
+
+
+def test_without_a_limit_no_mark_is_written(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    done_by(BlendFilter(index), questions, tmp_path)
+    assert not journaled(tmp_path, "budget")
+
+
+def test_a_replay_needs_no_budget_and_leaves_the_account_alone(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    run, engine = done_by(BlendFilter(index), questions, tmp_path, budget=Budget(calls=500))
+    before = (tmp_path / "journal.jsonl").read_bytes()
+    again, _ = done_by(BlendFilter(index), questions, tmp_path, replay=True, budget=Budget(calls=1))
+    assert again.metrics == run.metrics
+    assert (tmp_path / "journal.jsonl").read_bytes() == before
+    assert journaled(tmp_path, "budget")[-1]["calls"] == engine.calls
+
+
+# ---- dollars, and what has no bound
+
+
+def priced(price: Price | None) -> tuple[ConnectedLM, CountingEngine]:
+    engine = CountingEngine()
+    return ConnectedLM("priced", engine, profile=Profile(), terms=Terms(price=price), temperature=0.0), engine
+
+
+def test_a_budget_of_dollars_is_held_at_the_models_price(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    price, paid = Price(input=2.0, output=8.0), 0.0
+    for limit in (0.02, 0.03):
+        lm, _ = priced(price)
+        with pytest.raises(BudgetSpent, match=rf"of \${limit} are gone, and the next call may cost \$0\.0"):
+            evaluate(
+                BlendFilter(index), questions, lm=lm, run=tmp_path, budget=Budget(dollars=limit), progress=False
+            )  # fmt: skip
+        paid = sum(price.of(each["tokens_in"], each["tokens_out"]) for each in journaled(tmp_path))
+        assert 0.5 * limit < paid <= limit
+    assert journaled(tmp_path, "budget")[-1]["dollars"] == pytest.approx(paid)
+
+
+def test_a_limit_of_dollars_wants_a_price_before_anything_is_begun(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    lm, engine = priced(None)
+    with pytest.raises(BadArgument, match=r"no price is known for the model 'priced'.*--prices FILE"):
+        evaluate(BlendFilter(index), questions, lm=lm, run=tmp_path / "run", budget=Budget(dollars=1.0))
+    assert not engine.calls
+    assert not (tmp_path / "run").exists()
+
+
+class Bare(dspy.Module):  # type: ignore[misc]
+    """A module of a user's own, which caps no reply."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.predict = dspy.Predict("question -> answer")
+
+    def forward(self, question: str) -> dspy.Prediction:
+        return self.predict(question=question)
+
+
+def test_a_call_that_has_no_cap_cannot_be_held_by_tokens(questions: Questions, tmp_path: Path) -> None:
+    with serve(reply="[[ ## answer ## ]]\n42\n\n[[ ## completed ## ]]") as server:
+        with pytest.raises(BadArgument, match=r"a call without max_tokens has no bound.*connect\(…, max_tokens=…\)"):
+            evaluate(
+                Bare(), questions, lm=quick(server.url), run=tmp_path / "run", budget=Budget(tokens=9_000),
+                progress=False,
+            )  # fmt: skip
+        assert not server.stats()["requests"]
+        assert not (tmp_path / "run").exists()
+        capped = quick(server.url, max_tokens=50)
+        assert evaluate(
+            Bare(), questions, lm=capped, run=tmp_path / "run", budget=Budget(tokens=9_000), progress=False
+        ).finished  # fmt: skip
+
+
+class Deaf(Bare):
+    """Takes whatever goes wrong for an answer."""
+
+    def forward(self, question: str) -> dspy.Prediction:
+        try:
+            return super().forward(question)
+        except Exception:
+            return dspy.Prediction(answer="unknown")
+
+
+class Spread(Bare):
+    """Asks in threads of its own, which count errors and raise another."""
+
+    def forward(self, question: str) -> dspy.Prediction:
+        asked = [(self.predict, dspy.Example(question=f"{question} {n}").with_inputs("question")) for n in range(3)]
+        return dspy.Parallel(num_threads=3, disable_progress_bar=True)(asked)[0]
+
+
+@pytest.mark.parametrize("module", [Bare, Deaf, Spread])
+def test_a_method_that_does_not_pass_it_on_still_stops(
+    module: type[Bare], questions: Questions, tmp_path: Path
+) -> None:
+    with serve(reply="[[ ## answer ## ]]\n42\n\n[[ ## completed ## ]]") as server:
+        with pytest.raises(BudgetSpent, match=r"4 of 4 calls are gone; \d of 6 questions"):
+            evaluate(
+                module(), questions, lm=quick(server.url), run=tmp_path, budget=Budget(calls=4), progress=False
+            )  # fmt: skip
+        assert server.stats()["requests"] == 4
+    assert "unknown" not in (tmp_path / "predictions.jsonl").read_text()
+
+
+def test_what_a_server_refuses_to_be_sent_counts_as_a_call(index: BM25, tmp_path: Path) -> None:
+    """A model that is known by no name: its engine learns from refusals, each of which is asked of the server."""
+    with serve(reply="offline", behave="reasoning") as server:
+        assert sitting(index, server.url, tmp_path / "run", Budget(calls=60)) is not None
+        assert server.stats()["statuses"]["400"] >= 3
+        assert server.stats()["requests"] == 60
+
+
+class Dropping(Bare):
+    """Asks twice, and gives nothing where something went wrong, which is no prediction."""
+
+    def forward(self, question: str) -> dspy.Prediction | None:
+        try:
+            return [Bare.forward(self, each) for each in (question, f"{question} Really?")][-1]
+        except Exception:
+            return None
+
+
+def test_what_came_of_a_refused_call_is_not_what_stops_the_run(questions: Questions, tmp_path: Path) -> None:
+    with (
+        serve(reply="[[ ## answer ## ]]\n42\n\n[[ ## completed ## ]]") as server,
+        pytest.raises(BudgetSpent, match="1 of 1 calls are gone"),
+    ):
+        evaluate(
+            Dropping(), questions[:1], lm=quick(server.url), run=tmp_path, budget=Budget(calls=1), progress=False
+        )  # fmt: skip
+
+
+def test_every_request_stands_in_a_record_so_that_a_limit_given_later_counts_it(index: BM25, tmp_path: Path) -> None:
+    with serve(reply="offline", behave="reasoning") as server:
+        assert sitting(index, server.url, tmp_path, None) is None
+        asked = server.stats()["requests"]
+        assert sum(record["attempts"] for record in journaled(tmp_path)) == asked > len(journaled(tmp_path))
+        assert sitting(index, server.url, tmp_path, Budget(calls=asked + 3), repeats=2) is not None
+        assert server.stats()["requests"] == asked + 3
+
+
+def test_what_was_refused_in_a_first_sitting_counts_in_the_next(index: BM25, tmp_path: Path) -> None:
+    """Nothing was answered, so nothing of it is kept but the account."""
+    run, asked = tmp_path / "run", load("qa", "sample", limit=1)
+    with serve(behave="unauthorized") as server:
+        for raised in (ServerRefused, ServerRefused, BudgetSpent, BudgetSpent):
+            with pytest.raises(raised):
+                evaluate(
+                    ChainOfThought(index), asked, lm=quick(server.url), run=run, budget=Budget(calls=2), progress=False
+                )  # fmt: skip
+            assert raised is BudgetSpent or [each.name for each in run.iterdir()] == ["journal.jsonl"]
+        assert server.stats()["requests"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--max-calls", "0"), "a budget of 0 calls (--max-calls): give a whole number of 1 or more"),
+        (("--max-tokens", "-1"), "a budget of -1 tokens (--max-tokens): give a whole number of 1 or more"),
+        (("--max-tokens", "1e6"), "Invalid value for '--max-tokens'"),
+        (("--max-cost", "nan"), "a budget of nan dollars (--max-cost): give a number above 0"),
+        (("--max-cost", "much"), "Invalid value for '--max-cost'"),
+    ],
+)
+def test_a_limit_that_is_none_is_one_line_and_makes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, words: Any, said: str
+) -> None:
+    run = tmp_path / "run"
+    outcome = Command(monkeypatch, capsys)(*small_eval("blendfilter", str(run), *words))
+    assert (outcome.code, len(outcome.notices)) == (2, 1), outcome.err
+    assert said in outcome.error
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("wrong", [10, {"calls": 10}])
+def test_a_budget_that_is_none_is_told_how_to_write_one(wrong: object) -> None:
+    import blendfilter as bf
+
+    with pytest.raises(BadArgument, match=r"say what it limits, bf.Budget\(calls="):
+        bf.evaluate(bf.Direct(), [{"question": "Who?", "answer": "me"}], lm="offline", budget=wrong)

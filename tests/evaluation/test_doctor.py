@@ -1,0 +1,291 @@
+"""A model examined: which questions, what is counted, what is advised, how it is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import unruly
+from dspy import lm15
+from scripted import ScriptedLM, response
+
+from blendfilter.errors import BadArgument
+from blendfilter.evaluation.examining.advice import Connection, findings
+from blendfilter.evaluation.examining.examine import Examination, chosen, examine
+from blendfilter.evaluation.examining.printing import WIDTH, text_of
+from blendfilter.evaluation.examining.seen import SHARES, Seen
+from blendfilter.evaluation.ledger import Entry
+from blendfilter.evaluation.replies import Share
+from blendfilter.lm.connect import connect
+from blendfilter.lm.offline import read
+from blendfilter.lm.probing import Probe
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 20, 60, 84])
+def test_questions_are_spread_over_the_kinds(n: int) -> None:
+    picked = chosen(n)
+    kinds = Counter(each.type for each in picked)
+    assert len({each.id for each in picked}) == len(picked) == n
+    assert sum(kinds.values()) == n
+    if n <= 54:  # as long as each kind has enough
+        assert max(kinds.values()) - min(kinds.values(), default=0) <= 1
+    assert [each.id for each in picked] == [each.id for each in chosen(n)]
+
+
+@pytest.mark.parametrize("n", [0, -1, 85])
+def test_as_many_questions_as_there_are(n: int) -> None:
+    with pytest.raises(BadArgument, match=f"questions is {n}: the sample has 84"):
+        chosen(n)
+
+
+def scripted_by_stage(**said: Any) -> ScriptedLM:
+    return ScriptedLM(lambda stage, prompt: said.get(stage, read(prompt)))
+
+
+def test_the_offline_reader_is_in_health(tmp_path: Path) -> None:
+    told = examine("offline", questions=6, run=tmp_path / "run", progress=False)
+    assert told.healthy
+    assert told.findings == []
+    assert told.probes == []
+    assert told.seen.shares["read_ids"].value == 1.0
+    text = text_of(told)
+    assert "Nothing to change: every reply was what the pipeline asks for." in text
+    assert "The offline reader is rules" in text
+
+
+def test_gold_is_counted_by_passage(tmp_path: Path) -> None:
+    """A filter that keeps the first passage of each query alone."""
+    told = examine(scripted_by_stage(ids="0"), questions=3, run=tmp_path / "run", progress=False)
+    assert told.seen.shares["kept"] == Share(9, 45)
+    gold, kept = Counter[bool](), Counter[bool]()
+    from blendfilter import BM25
+    from blendfilter.resources import sample
+
+    index = BM25.build(sample("corpus.jsonl"))
+    for row in told.run.rows:
+        for query in row["queries"].values():
+            for rank, passage in enumerate(index.search([query], 5)[0]):
+                is_gold = passage.title in row["gold_titles"]
+                gold[is_gold] += 1
+                kept[is_gold] += rank == 0
+    assert told.seen.shares["gold_kept"] == Share(kept[True], gold[True])
+    assert told.seen.shares["gold_dropped"] == Share(gold[True] - kept[True], gold[True])
+    assert "gold_dropped" in {each.name for each in told.findings}
+
+
+def test_short_answers_and_yes_or_no(tmp_path: Path) -> None:
+    lm = scripted_by_stage(short_answer="It was certainly Ada Brennock of Tolm Harbour")
+    told = examine(lm, questions=6, run=tmp_path / "run", progress=False)
+    assert told.seen.shares["long_answer"] == Share(6, 6)
+    assert told.seen.shares["not_yes_no"] == Share(2, 2)
+    lm = scripted_by_stage(short_answer="**Yes.**")
+    told = examine(lm, questions=6, run=tmp_path / "other", progress=False)
+    assert told.seen.shares["not_yes_no"] == Share(0, 2)
+
+
+def test_thinking_that_was_set_apart_is_seen(tmp_path: Path) -> None:
+    lm = ScriptedLM(lambda stage, prompt: response(read(prompt), reasoning="Hm."))
+    told = examine(lm, questions=2, run=tmp_path / "run", progress=False)
+    assert told.seen.shares["thinking"].value == 1.0
+    assert [each.name for each in told.findings] == ["thinking"]
+    assert told.healthy
+
+
+def test_a_reply_that_goes_on_to_the_next_example_is_seen(tmp_path: Path) -> None:
+    lm = ScriptedLM(
+        lambda stage, prompt: f"{read(prompt)}\n\nContext:\nAnother one." if stage == "ids" else read(prompt)
+    )
+    told = examine(lm, questions=2, run=tmp_path / "run", progress=False)
+    assert told.seen.stages["ids"]["ran_on"].value == 1.0
+    assert "ran_on" in {each.name for each in told.findings}
+
+
+def test_what_a_server_wrote_past_a_stop_is_seen(tmp_path: Path) -> None:
+    """The reply is cut on this end, so only the record can tell."""
+    model = unruly.model("tame")
+    model.read = lambda prompt: f"{read(prompt)}\nQuestion: and the next?"
+    plain = model.complete
+    model.complete = lambda prompt, body, chat: plain(prompt, {**body, "stop": None}, chat=chat)  # type: ignore[method-assign, assignment, misc]
+    with unruly.serving(model) as address:
+        told = examine(connect("m", api_base=address), questions=2, run=tmp_path / "run", progress=False)
+    assert told.seen.shares["ran_on"].value == 1.0
+    assert told.seen.shares["read_ids"].value == 1.0
+    assert {each.name: each.answer for each in told.probes}["stop"] != "yes"
+
+
+def test_errors_are_bad_and_named_by_kind(tmp_path: Path) -> None:
+    from blendfilter.errors import ModelError
+
+    def reply(stage: str, prompt: str) -> Any:
+        return ModelError("too long", kind="context_too_long", stage=stage) if stage == "check" else read(prompt)
+
+    told = examine(ScriptedLM(reply), questions=2, run=tmp_path / "run", progress=False)
+    assert not told.healthy
+    assert "100.0 % (2 of 2) of questions ended in an error" in told.findings[0].told
+    assert told.findings[0].bad
+
+
+def test_the_limit_moves_what_is_healthy(tmp_path: Path) -> None:
+    lm = scripted_by_stage(internal="")
+    told = examine(lm, questions=2, run=tmp_path / "run", progress=False)
+    assert not told.healthy
+    again = examine(lm, questions=2, run=tmp_path / "run", max_bad_replies=0.5, progress=False)
+    assert again.healthy
+    assert not [each for each in again.findings if each.name == "empty_reply"]
+    with pytest.raises(BadArgument, match="give a share from 0 to 1"):
+        examine(lm, max_bad_replies=5)
+
+
+def test_the_same_run_goes_on(tmp_path: Path) -> None:
+    lm = scripted_by_stage()
+    examine(lm, questions=3, run=tmp_path / "run", progress=False)
+    calls = lm.calls
+    examine(lm, questions=3, run=tmp_path / "run", progress=False)
+    assert lm.calls == calls
+
+
+@pytest.mark.parametrize("mood", ["mixed", "cut", "thinks"])
+def test_it_is_told_in_80_columns_without_colour(mood: str, tmp_path: Path) -> None:
+    with unruly.serve(mood) as address:
+        told = examine(connect("unruly", api_base=address), questions=6, run=tmp_path / "run", progress=False)
+    lines = text_of(told).splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    assert all(line.isprintable() for line in lines)
+    assert len([line for line in lines if line.startswith(("! ", "- "))]) == len(told.findings)
+    shown = "\n".join(lines)
+    assert all(f"  {words} " in shown for words in SHARES.values())
+    share = told.seen.shares["empty_reply"]
+    assert f"{share.count} of {share.of}" in shown
+
+
+def test_as_json_it_is_all_there(tmp_path: Path) -> None:
+    told = examine("offline", questions=2, run=tmp_path / "run", progress=False)
+    data = json.loads(json.dumps(told.as_dict()))
+    assert data["healthy"] is True
+    assert data["replies"].keys() == SHARES.keys()
+    assert data["replies"]["read_again"] == {"count": 0, "of": 0, "value": None}
+    assert data["replies"]["empty_reply"]["high"] > 0
+    assert data["questions"] == 2
+    assert data["ledger"]["calls"] == told.seen.entries["total"].calls
+    assert data["ledger"]["cost"] is None
+
+
+def test_what_nobody_told_is_no_number(tmp_path: Path) -> None:
+    """A server that tells neither usage nor what it had cached; and one that tells both, at a price."""
+    untold = ScriptedLM(lambda stage, prompt: without_usage(response(read(prompt))))
+    told = examine(untold, questions=2, run=tmp_path / "run", progress=False)
+    ledger, text = told.as_dict()["ledger"], text_of(told)
+    assert (ledger["tokens_in"], ledger["tokens_cached"], ledger["cost"]) == (None, None, None)
+    assert "calls, tokens not told" in " ".join(text.split())
+    assert re.search(r"total +\d+ +- +[\d.]+ +-$", text, re.M)
+    assert "tokens in," not in text
+    with unruly.serve("tame") as address:
+        priced = connect("m", api_base=address, prices=prices_of(tmp_path, "m"))
+        told = examine(priced, questions=2, run=tmp_path / "priced", progress=False)
+    total = told.seen.entries["total"]
+    assert told.as_dict()["ledger"]["cost"] == total.tokens_in == told.seen.entries["total"].whole_cost
+    assert re.search(rf"tokens,\s\${total.tokens_in:,}\.00$", text_of(told), re.M)
+
+
+def without_usage(said: lm15.Response) -> lm15.Response:
+    return dataclasses.replace(said, usage=lm15.Usage())
+
+
+def prices_of(folder: Path, model: str) -> Path:
+    """A million dollars for a million tokens that are read, and what is written for nothing."""
+    file = folder / "prices.toml"
+    file.write_text(f'[models]\n"{model}" = {{ input = 1000000, output = 0 }}\n')
+    return file
+
+
+# --- advice ---------------------------------------------------------------------------------------------------------
+
+
+def seen(**shares: Share) -> Seen:
+    every = {name: Share(0, 100) for name in SHARES} | {"concluded": Share(100, 100), "kept": Share(50, 100)} | shares
+    return Seen(questions=20, shares=every, stages={}, errors={}, entries={"total": Entry()})
+
+
+PLAIN = {"served": True, "endpoint": "chat", "schema": False, "schema_obeyed": None, "thinks": False, "switch": False}
+UNREAD = {"unparseable_ids": Share(40, 100)}
+CUT = {"cut_reply": Share(40, 100)}
+
+
+@pytest.mark.parametrize(
+    ("shares", "how", "option"),
+    [
+        (UNREAD, {"schema_obeyed": True}, "--json-schema holds the ids"),
+        (UNREAD, {"schema_obeyed": True, "thinks": True, "switch": True}, "--json-schema holds the ids"),
+        (UNREAD, {"schema": True, "schema_obeyed": False}, "--no-json-schema"),
+        (UNREAD, {"schema_obeyed": False}, "vLLM"),
+        (UNREAD, {"thinks": True, "switch": True}, "--no-thinking"),
+        (UNREAD, {"endpoint": "completions"}, "--endpoint chat"),
+        (UNREAD, {"schema": True, "schema_obeyed": True}, "held to a JSON schema already: a larger"),
+        (UNREAD, {"schema": True, "served": False}, "held to a JSON schema already: a larger"),
+        ({"rambling": Share(40, 100)}, {}, "a few words: a base model wants --endpoint completions"),
+        ({"rambling": Share(40, 100)}, {"served": False}, "a few words: take a larger instruct model"),
+        ({"rambling": Share(40, 100)}, {"thinks": True, "switch": True}, "--no-thinking"),
+        (CUT, {"thinks": True, "switch": True}, "--reasoning low"),
+        (CUT, {"thinks": True}, "extra_body"),
+        (CUT, {}, "--prompts DIR"),
+        ({"empty_reply": Share(40, 100)}, {}, "--endpoint completions"),
+        ({"thinking": Share(100, 100)}, {"thinks": True, "switch": True}, "--no-thinking"),
+        ({"explicit_none": Share(40, 100)}, {}, "fallback=True"),
+        ({"concluded": Share(10, 100)}, {"endpoint": "completions"}, "--endpoint chat"),
+        ({"kept": Share(99, 100)}, {}, "--method cot-retrieval"),
+        ({"gold_dropped": Share(40, 100)}, {}, "--filter passage"),
+    ],
+)
+def test_each_finding_names_its_option(shares: dict[str, Share], how: dict[str, Any], option: str) -> None:
+    (found,) = findings(seen(**shares), Connection(**{**PLAIN, **how}))
+    assert option in found.advice
+
+
+def test_a_clean_bill_has_no_findings() -> None:
+    assert findings(seen(), Connection(**PLAIN)) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "found"),
+    [
+        ("thinking", 5, "thinking"),
+        ("markdown", 5, "markdown"),
+        ("kept", 95, "keeps_all"),
+        ("gold_dropped", 20, "gold_dropped"),
+    ],
+)
+def test_from_where_on_a_habit_is_worth_a_line(name: str, most: int, found: str) -> None:
+    how = Connection(**PLAIN)  # type: ignore[arg-type]
+    assert findings(seen(**{name: Share(most, 100)}), how) == []
+    assert [(each.name, each.bad) for each in findings(seen(**{name: Share(most + 1, 100)}), how)] == [(found, False)]
+
+
+def test_a_share_of_nothing_is_no_finding() -> None:
+    assert findings(seen(**{name: Share(0, 0) for name in SHARES}), Connection(**PLAIN)) == []  # type: ignore[arg-type]
+
+
+def test_what_is_known_of_the_connection() -> None:
+    lm = connect("Qwen/Qwen3-8B", api_base="http://127.0.0.1:9/v1", json_schema=True)
+    thinking = seen(thinking=Share(60, 100))
+    assert Connection.of(lm, [Probe("JSON schema", "no")], thinking) == Connection(
+        served=True, endpoint="chat", schema=True, schema_obeyed=False, thinks=True, switch=True
+    )
+    plain = connect("m", api_base="http://127.0.0.1:9/v1", endpoint="completions")
+    assert Connection.of(plain, [], seen()) == Connection(
+        served=False, endpoint="completions", schema=False, schema_obeyed=None, thinks=False, switch=False
+    )
+
+
+def test_the_worst_comes_first_and_what_one_change_mends_stands_together(tmp_path: Path) -> None:
+    with unruly.serve("restates") as address:
+        told: Examination = examine(connect("m", api_base=address), questions=2, run=tmp_path / "run", progress=False)
+    lines = text_of(told).splitlines()
+    start = lines.index("What to change") + 1
+    assert lines[start].startswith("! unparseable")
+    assert lines[start + 1].startswith("- restate the range")
+    assert lines[start + 2].startswith("  -> ")

@@ -1,0 +1,370 @@
+"""Several servers of one model: shared fairly, gone round where one is down, one model as far as anybody can tell."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jumping
+import pytest
+from dspy import lm15
+from model_server import serve
+
+from blendfilter.context import NOTES, setting
+from blendfilter.errors import BadArgument, ServerRefused
+from blendfilter.journal import Journal
+from blendfilter.lm import faults
+from blendfilter.lm.connect import connect
+from blendfilter.lm.metered import tallied
+from blendfilter.lm.replicas import FAILURES, REST_FIRST, ReplicatedEngine
+from blendfilter.lm.retrying import Retry, RetryingEngine
+
+REQUEST = lm15.Request(model="m", messages=(lm15.Message.user("q"),))
+
+
+class Server:
+    """An engine at an address that answers after `seconds`, or raises what `fault` makes."""
+
+    model = "m"
+
+    def __init__(self, address: str, seconds: float = 1.0) -> None:
+        self.address, self.seconds = address, seconds
+        self.fault: Any = None
+        self.calls = self.inside = self.most = 0
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        self.calls += 1
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        try:
+            if self.fault is not None:
+                await asyncio.sleep(0.001)
+                raise self.fault()
+            await asyncio.sleep(self.seconds)
+        finally:
+            self.inside -= 1
+        return lm15.Response(
+            id=None, model="m", message=lm15.Message.assistant(self.address), finish_reason="stop", usage=lm15.Usage(),
+            provider_data={"address": self.address},
+        )  # fmt: skip
+
+
+def refused() -> lm15.LM15Error:
+    return lm15.TransportError("no connection", provider_code=faults.NO_CONNECTION)
+
+
+def throttling() -> lm15.LM15Error:
+    return lm15.RateLimitError("slow down", status=429, retry_after=20.0)
+
+
+def broken() -> lm15.LM15Error:
+    return lm15.ServerError("500", status=500)
+
+
+def replicated(*servers: Server) -> ReplicatedEngine:
+    return ReplicatedEngine(servers, clock=jumping.now)
+
+
+async def asked(engine: Any, count: int, at_once: int = 8) -> Counter[str]:
+    """Who answered, of `count` calls with so many in flight."""
+    places = asyncio.Semaphore(at_once)
+
+    async def one() -> str:
+        async with places:
+            with tallied():
+                return str((await engine.complete(REQUEST)).provider_data["address"])
+
+    return Counter(await asyncio.gather(*(one() for _ in range(count))))
+
+
+# ---- sharing
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 32])
+def test_equal_servers_are_asked_equally(at_once: int) -> None:
+    servers = [Server(name) for name in "abc"]
+    told, _ = jumping.run(asked(replicated(*servers), 300, at_once))
+    assert all(abs(told[name] - 100) <= 1 for name in "abc")
+    assert max(server.most for server in servers) <= -(-at_once // 3)
+
+
+def test_a_slow_server_is_asked_less() -> None:
+    told, seconds = jumping.run(asked(replicated(Server("quick", 1.0), Server("slow", 4.0)), 500))
+    assert told["quick"] == pytest.approx(4 * told["slow"], rel=0.1)
+    assert seconds == pytest.approx(500 / (4 / 1.0 + 4 / 4.0), rel=0.1)
+
+
+# ---- going round
+
+
+def test_a_server_that_refuses_is_gone_round_and_comes_back() -> None:
+    async def main() -> tuple[Counter[str], Counter[str]]:
+        engine = replicated(a, b)
+        a.fault = refused
+        while_down = await asked(engine, 40)
+        a.fault = None
+        await asyncio.sleep(40)
+        return while_down, await asked(engine, 40)
+
+    a, b = Server("a"), Server("b")
+    (down, back), _ = jumping.run(main())
+    assert down == {"b": 40}, "no call is lost, and none took another attempt"
+    assert back["a"] == pytest.approx(20, abs=4)
+
+
+def test_a_server_that_is_down_is_asked_now_and_then_only() -> None:
+    a, b = Server("a"), Server("b")
+    a.fault = refused
+    _, seconds = jumping.run(asked(replicated(a, b), 800))
+    assert seconds == pytest.approx(100, abs=2)
+    assert 9 <= a.calls <= 11, "all that came at first, then one after each rest: 1, 2, 4, 8, 16, 30 seconds"
+
+
+def test_after_its_rest_one_call_tries_it() -> None:
+    async def main() -> int:
+        engine = replicated(a, b)
+        a.fault = refused
+        await asked(engine, 1)
+        await asked(engine, 1)
+        before = a.calls
+        await asyncio.sleep(REST_FIRST)
+        await asked(engine, 8)
+        return a.calls - before
+
+    a, b = Server("a"), Server("b")
+    assert jumping.run(main())[0] == 1
+
+
+def test_a_server_that_throttles_rests_and_the_others_are_asked() -> None:
+    async def main() -> Counter[str]:
+        a.fault = throttling
+        engine = RetryingEngine(replicated(a, b), clock=jumping.now)
+        return await asked(engine, 40, 4)
+
+    a, b = Server("a"), Server("b")
+    told, seconds = jumping.run(main())
+    assert told == {"b": 40}
+    assert a.calls == 2, "both that were sent there before the first was refused"
+    assert seconds < 13, "nobody waits the twenty seconds that one server asked for"
+
+
+def test_an_answer_that_was_on_its_way_does_not_end_a_rest() -> None:
+    a, b = Server("a", 5.0), Server("b", 5.0)
+
+    async def main() -> int:
+        engine = replicated(a, b)
+        early = asyncio.create_task(asked(engine, 2))
+        await asyncio.sleep(1)
+        a.fault = b.fault = throttling
+        with pytest.raises(lm15.RateLimitError):
+            await asked(engine, 1)
+        a.fault = b.fault = None
+        resting = a if a.calls == 2 else b
+        await early
+        before = resting.calls
+        await asked(engine, 4, 1)
+        return resting.calls - before
+
+    assert jumping.run(main())[0] == 0, "it asked for twenty seconds"
+
+
+def test_calls_that_were_refused_together_are_one_rest() -> None:
+    a, b = Server("a"), Server("b")
+
+    async def main() -> int:
+        engine = replicated(a, b)
+        a.fault = refused
+        await asked(engine, 32, 32)
+        a.fault = None
+        before = a.calls
+        await asyncio.sleep(REST_FIRST)
+        await asked(engine, 8)
+        return a.calls - before
+
+    assert jumping.run(main())[0] == 1, "after the first rest, not after five"
+
+
+def test_where_all_throttle_their_wait_is_kept_to() -> None:
+    a, b = Server("a"), Server("b")
+    a.fault = b.fault = throttling
+
+    async def main() -> list[float | None]:
+        waits = []
+        engine = replicated(a, b)
+        for _ in range(2):
+            with pytest.raises(lm15.RateLimitError) as caught:
+                await engine.complete(REQUEST)
+            waits.append(caught.value.retry_after)
+        return waits
+
+    assert jumping.run(main())[0] == [None, 20.0]
+
+
+def test_a_retry_goes_to_another_server_first() -> None:
+    async def main() -> Counter[str]:
+        return await asked(RetryingEngine(replicated(a, b, c), Retry(attempts=3), clock=jumping.now), 30)
+
+    a, b, c = Server("a"), Server("b"), Server("c")
+    a.fault = b.fault = broken
+    told, _ = jumping.run(main())
+    assert told == {"c": 30}, "two of three are broken, and three attempts are enough for every call"
+
+
+def test_a_server_that_fails_at_once_does_not_seem_the_least_busy() -> None:
+    a, b = Server("a"), Server("b")
+    a.fault = broken
+
+    async def main() -> Counter[str]:
+        return await asked(RetryingEngine(replicated(a, b), clock=jumping.now), 200, 2)
+
+    jumping.run(main())
+    assert a.calls < 20 + FAILURES
+
+
+def test_a_refused_request_says_nothing_of_its_server() -> None:
+    a, b = Server("a"), Server("b")
+
+    async def main() -> Counter[str]:
+        engine = replicated(a, b)
+        a.fault = b.fault = lambda: lm15.InvalidRequestError("bad", status=400)
+        for _ in range(20):
+            with pytest.raises(lm15.InvalidRequestError):
+                await engine.complete(REQUEST)
+        a.fault = b.fault = None
+        return await asked(engine, 20)
+
+    assert jumping.run(main())[0] == {"a": 10, "b": 10}
+
+
+def test_a_server_that_hangs_is_left_to_itself() -> None:
+    """Its calls are cut off from outside; that counts against it."""
+
+    async def main() -> Counter[str]:
+        retry = Retry(timeout=5)
+        return await asked(RetryingEngine(retry.within(replicated(a, b)), retry, clock=jumping.now), 60, 1)
+
+    a, b = Server("a", 10_000), Server("b")
+    told, seconds = jumping.run(main())
+    assert told == {"b": 60}
+    assert a.calls < 12
+    assert seconds < 60 + a.calls * (5 + 1)
+
+
+def test_all_down_is_one_error() -> None:
+    a, b = Server("a"), Server("b")
+    a.fault = b.fault = refused
+
+    async def main() -> None:
+        engine = RetryingEngine(replicated(a, b), clock=jumping.now)
+        with pytest.raises(lm15.TransportError) as caught:
+            await asked(engine, 1)
+        assert caught.value.attempts == 3
+
+    _, seconds = jumping.run(main())
+    assert seconds < 3
+
+
+# ---- real servers
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+def test_servers_share_the_calls_and_the_journal_says_who_answered(tmp_path: Path) -> None:
+    with serve() as one, serve() as other, Journal(tmp_path) as journal:
+        lm = connect("m", api_base=[one.url, other.url + "/"], journal=journal)
+        assert lm.address == f"{one.url}, {other.url}"
+
+        async def main() -> None:
+            await asyncio.gather(*(lm.acall(f"q{number}") for number in range(40)))
+
+        asyncio.run(main())
+        counts = [server.stats()["requests"] for server in (one, other)]
+        answered = Counter(record["address"] for record in journal.records())
+    assert sum(counts) == 40
+    assert min(counts) >= 18
+    assert answered == dict(zip((one.url, other.url), counts, strict=True))
+
+
+def test_all_servers_down_is_one_line_that_names_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    urls = [f"http://127.0.0.1:{free_port()}/v1" for _ in range(2)]
+    lm = connect("m", api_base=urls)
+    monkeypatch.setattr(lm, "terms", type(lm.terms)(retry=Retry(wait_first=0.001)))
+    with pytest.raises(ServerRefused) as told:
+        lm.with_journal(None)("hello")
+    assert f"no model server answers at {urls[0]}, {urls[1]}:" in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_a_server_that_refuses_the_key_is_named_alone() -> None:
+    with serve(behave="unauthorized") as server:
+        lm = connect("m", api_base=[server.url, f"http://127.0.0.1:{free_port()}/v1"], api_key="sk-test-0123456789")
+        with pytest.raises(ServerRefused, match=f"{server.url} refuses the key") as told:
+            lm("hello")
+    assert ", http" not in str(told.value)
+
+
+# ---- one model
+
+
+def key_of(lm: Any) -> str:
+    lm.inner = connect("offline").inner
+    with setting(NOTES, []) as notes:
+        lm.with_journal(None)("hello")
+    return str(notes[0].key)
+
+
+def test_a_calls_key_does_not_depend_on_how_many_serve_it() -> None:
+    here, there = "http://127.0.0.1:9/v1", "http://127.0.0.1:10/v1"
+    one, several = connect("m", api_base=here), connect("m", api_base=[here, there])
+    assert one.identity == several.identity
+    assert key_of(one) == key_of(several)
+
+
+def test_it_survives_saving_without_a_login() -> None:
+    lm = connect("m", api_base=["http://me:SECRET123@127.0.0.1:9/v1", "http://127.0.0.1:10/v1"])
+    state = lm.dump_state()
+    assert "SECRET123" not in f"{state} {lm.address} {lm.inner!r}"
+    again = type(lm).load_state(state)
+    assert isinstance(again.inner, ReplicatedEngine)
+    assert again.address == lm.address == "http://127.0.0.1:9/v1, http://127.0.0.1:10/v1"
+
+
+def test_one_address_in_a_list_is_one_address() -> None:
+    lm = connect("m", api_base=["http://127.0.0.1:9/v1"])
+    assert not isinstance(lm.inner, ReplicatedEngine)
+    assert lm.dump_state()["api_base"] == "http://127.0.0.1:9/v1"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "told"),
+    [
+        ([], "empty list"),
+        (["http://127.0.0.1:9/v1", "localhost"], "'localhost' is no address"),
+        (["http://127.0.0.1:9/v1", "http://127.0.0.1:10/v1?key=SECRET123"], "hold no query"),
+        (["http://a:SECRET123@127.0.0.1:9/v1", "http://a:SECRET123@127.0.0.1:9/v1/"], "127.0.0.1:9/v1 is given twice"),
+    ],
+)
+def test_addresses_that_cannot_be_are_refused(addresses: list[str], told: str) -> None:
+    with pytest.raises(BadArgument, match=told) as error:
+        connect("m", api_base=addresses)
+    assert "SECRET123" not in str(error.value)
+
+
+def test_what_one_of_the_servers_refuses_bounds_a_call_to_any_of_them() -> None:
+    lm = connect("m", api_base=["http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1"])
+    assert isinstance(lm.inner, ReplicatedEngine)
+    asked = lm15.Request(model="m", messages=(lm15.Message.user("q"),), config=lm15.Config(max_tokens=32))
+    assert (lm.inner.reply_cap(asked), lm.inner.unsent) == (32, frozenset())
+    second = lm.inner.engines[1]
+    second.learned.learn("seed")
+    assert (lm.inner.reply_cap(asked), lm.inner.unsent) == (32, None)
+    for name in ("max_tokens", "max_completion_tokens"):
+        second.learned.learn(name)
+    assert lm.inner.reply_cap(asked) is None

@@ -1,0 +1,351 @@
+"""Scorers as a user meets them: what can score, what is refused, what the journal keeps and what it spares."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import dspy
+import pytest
+import scoring_models as made
+from scripted import ScriptedLM
+
+from blendfilter.context import STAGE, setting
+from blendfilter.errors import BadArgument, BadData, ModelError, ReplayMiss, ServerRefused, UnknownName
+from blendfilter.journal import Journal
+from blendfilter.lm.connect import connect
+from blendfilter.lm.scoring import Score, score, scorer
+from blendfilter.lm.scoring.base import Pair, Result
+from blendfilter.lm.scoring.huggingface import HuggingFace
+from blendfilter.lm.scoring.kept import KeptScorer
+
+PAIRS = [("The capital of France is", " Paris"), ("Answer:", " yes"), ("Answer:", " no")]
+
+
+class Counting(HuggingFace):
+    """A tiny model that keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(made.gpt2())
+        self.asked: list[Pair] = []
+        self.given = 0
+        self.wait = threading.Event()
+        self.wait.set()
+
+    def results(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Result]]:
+        self.asked += pairs
+        for found in super().results(pairs):
+            self.given += 1
+            yield found
+            assert self.wait.wait(10)
+
+
+@pytest.fixture
+def model() -> Counting:
+    return Counting()
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (path / "journal.jsonl").read_text().splitlines()]
+
+
+# --- asking ---------------------------------------------------------------------------------------------------------
+
+
+def test_scores_come_in_the_order_of_the_pairs(model: Counting) -> None:
+    ask = KeptScorer(model)
+    forwards, backwards = ask.score(PAIRS), ask.score(PAIRS[::-1])
+    assert forwards == [pytest.approx(each) for each in backwards[::-1]]
+    assert len(set(forwards)) == 3
+    assert ask.score([]) == []
+    assert asyncio.run(ask.ascore(PAIRS)) == [pytest.approx(each) for each in forwards]
+
+
+def test_the_same_pair_is_computed_once_in_one_call(model: Counting) -> None:
+    found = KeptScorer(model).score([PAIRS[0], PAIRS[1], PAIRS[0], list(PAIRS[1])])  # type: ignore[list-item]
+    assert model.asked == PAIRS[:2]
+    assert found[:2] == found[2:]
+
+
+def test_an_empty_continuation_is_certain_and_asks_nobody(model: Counting, tmp_path: Path) -> None:
+    assert KeptScorer(model, Journal(tmp_path)).score([("a prompt", ""), ("", "")]) == [Score(0.0, 0)] * 2
+    assert model.asked == []
+    assert lines(tmp_path) == []
+
+
+def test_calls_at_once_share_a_computation(model: Counting) -> None:
+    ask = KeptScorer(model)
+    model.wait.clear()
+
+    async def both() -> list[list[Score]]:
+        calls = [asyncio.create_task(ask.ascore(PAIRS[:2])), asyncio.create_task(ask.ascore(PAIRS))]
+        while not model.asked:
+            await asyncio.sleep(0.01)
+        model.wait.set()
+        return await asyncio.gather(*calls)
+
+    one, other = asyncio.run(both())
+    assert sorted(model.asked) == sorted(PAIRS)
+    assert one == other[:2]
+
+
+def test_a_cancelled_computation_is_taken_over(model: Counting) -> None:
+    ask = KeptScorer(model)
+    model.wait.clear()
+
+    async def both() -> list[Score]:
+        first = asyncio.create_task(ask.ascore(PAIRS))
+        while not model.asked:
+            await asyncio.sleep(0.01)
+        second = asyncio.create_task(ask.ascore(PAIRS))
+        await asyncio.sleep(0.05)
+        first.cancel()
+        model.wait.set()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        return await second
+
+    assert asyncio.run(both()) == KeptScorer(Counting()).score(PAIRS)
+
+
+def test_a_cancelled_call_stops_computing(model: Counting) -> None:
+    model.wait.clear()
+
+    async def cancelled() -> None:
+        call = asyncio.create_task(KeptScorer(model).ascore(PAIRS))
+        while not model.given:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        model.wait.set()
+
+    asyncio.run(cancelled())
+    model._thread().submit(int).result(10)  # what was begun has ended
+    assert model.given == 2
+
+
+def test_who_waits_for_scores_keeps_no_thread_from_other_work(model: Counting) -> None:
+    model.wait.clear()
+
+    async def crowded() -> list[list[Score]]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(4))
+        calls = [asyncio.create_task(KeptScorer(model).ascore([(f"{i}:", " yes")])) for i in range(12)]
+        while not model.given:
+            await asyncio.sleep(0.01)
+        assert await asyncio.wait_for(asyncio.to_thread(int), 5) == 0
+        assert model.given == 1
+        calls.pop().cancel()
+        model.wait.set()
+        return await asyncio.gather(*calls)
+
+    assert len(asyncio.run(crowded())) == 11
+    assert len(model.asked) == 11  # who was cancelled while he waited costs nothing
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_scores() -> None:
+    class Plain(Counting):  # without torch, whose own threads do not survive
+        def results(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Result]]:
+            yield from ((at, Score(-1.0, 1)) for at in range(len(pairs)))
+
+    ask = KeptScorer(Plain())
+    expected = ask.score(PAIRS[:1])
+    child = os.fork()
+    if not child:
+        os._exit(0 if asyncio.run(ask.ascore(PAIRS[:1])) == expected else 1)
+    for _ in range(200):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(child, signal.SIGKILL)
+    assert (ended, status) == (child, 0)
+
+
+@pytest.mark.parametrize("wrong", ["a pair", ("prompt", "text"), [("one",)], [("a", None)], [("a", "b", "c")], [3]])
+def test_pairs_that_are_none(model: Counting, wrong: object) -> None:
+    with pytest.raises(BadArgument, match=r"pair 1 must be \(prompt, continuation\)"):
+        KeptScorer(model).score(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pair", "wrong"), [(("a", None), "its continuation is None"), (("a",), "it holds 1"), ("ab", "it is 'ab'")]
+)
+def test_what_is_wrong_with_a_pair_is_said(model: Counting, pair: object, wrong: str) -> None:
+    with pytest.raises(BadArgument, match=wrong):
+        KeptScorer(model).score([pair])  # type: ignore[list-item]
+
+
+def test_half_a_character_is_no_reason_to_fall_over(model: Counting, tmp_path: Path) -> None:
+    ask = KeptScorer(model, Journal(tmp_path))
+    assert ask.score([("caf\ud800", " \udfff")]) == ask.score([("caf?", " ?")])
+
+
+# --- the journal ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_journaled_is_not_computed_again(model: Counting, tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal, setting(STAGE, "cxmi"):
+        first = KeptScorer(model, journal).score(PAIRS)
+    again = Counting()
+    with Journal(tmp_path) as journal:
+        assert KeptScorer(again, journal).score([*PAIRS, ("new", " one")])[:3] == first
+    assert again.asked == [("new", " one")]
+    records = lines(tmp_path)
+    assert [(each["kind"], each["stage"]) for each in records] == [("score", "cxmi")] * 3 + [("score", "")]
+    assert {each["continuation"]: (each["logprob"], each["n_tokens"]) for each in records[:3]} == {
+        pair[1]: tuple(found) for pair, found in zip(PAIRS, first, strict=True)
+    }
+
+
+def test_a_replay_needs_no_model_and_misses_by_name(model: Counting, tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        first = KeptScorer(model, journal).score(PAIRS)
+    again = Counting()
+    with Journal(tmp_path, "replay") as journal:
+        ask = KeptScorer(again, journal)
+        assert ask.score(PAIRS) == first
+        with pytest.raises(ReplayMiss, match="asks for score"):
+            ask.score([("new", " one")])
+    assert again.asked == []
+
+
+def test_no_path_reaches_the_journal(model: Counting, tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        KeptScorer(model, journal).score(PAIRS)
+    assert str(made.gpt2().parent) not in (tmp_path / "journal.jsonl").read_text()
+
+
+def test_other_weights_are_another_scorer(model: Counting, tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        one = KeptScorer(model, journal).score(PAIRS)
+        other = KeptScorer(HuggingFace(made.llama()), journal).score(PAIRS)
+    assert one != other
+    assert len(lines(tmp_path)) == 6
+
+
+def test_one_bad_pair_loses_none_of_the_others(model: Counting, tmp_path: Path) -> None:
+    pairs = [PAIRS[0], ("the " * 300, " end"), PAIRS[1]]
+    with Journal(tmp_path) as journal, pytest.raises(ModelError, match="context of 256") as first:
+        KeptScorer(model, journal).score(pairs)
+    assert first.value.kind == "context_too_long"
+    assert len(lines(tmp_path)) == 3
+    with Journal(tmp_path, "replay") as journal, pytest.raises(ModelError, match="context of 256") as replayed:
+        KeptScorer(model, journal).score(pairs)
+    assert (str(replayed.value), replayed.value.kind) == (str(first.value), first.value.kind)
+    again = Counting()
+    with Journal(tmp_path) as journal, pytest.raises(ModelError):
+        KeptScorer(again, journal).score(pairs)
+    assert again.asked == [pairs[1]]  # a failure is tried again, successes are not
+
+
+def test_a_closed_journal_takes_no_score(model: Counting, tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    ask = KeptScorer(model, journal)
+    journal.close()
+    with pytest.raises(BadArgument, match="is closed"):
+        ask.score(PAIRS)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_numbers_that_are_none_are_no_score(number: str, tmp_path: Path) -> None:
+    class Damaged(Counting):
+        def results(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Result]]:
+            yield from ((at, Score(float(number), 1)) for at in range(len(pairs)))
+
+    with Journal(tmp_path) as journal, pytest.raises(ModelError, match=f"no score for 'Paris' .* gives {number} in"):
+        KeptScorer(Damaged(), journal).score(PAIRS)
+    assert {each["logprob"] for each in lines(tmp_path)} == {None}
+
+
+def test_a_record_that_lacks_its_number_is_named(model: Counting, tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        KeptScorer(model, journal).score(PAIRS[:1])
+    file = tmp_path / "journal.jsonl"
+    file.write_text(file.read_text().replace('"n_tokens"', '"tokens"'))
+    with Journal(tmp_path) as journal, pytest.raises(BadData, match="line 1: not a journal record"):
+        KeptScorer(model, journal).score(PAIRS[:1])
+
+
+def test_a_model_that_forgets_a_pair_lets_nobody_wait() -> None:
+    class Forgetful(Counting):
+        def results(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Result]]:
+            yield 0, Score(-1.0, 1)
+
+    with pytest.raises(ModelError, match="the model told nothing of it"):
+        KeptScorer(Forgetful()).score(PAIRS)
+
+
+# --- what can score -------------------------------------------------------------------------------------------------
+
+CAN = "a GGUF file in this process"
+
+
+def test_what_cannot_score_is_refused_with_what_can(fresh_dspy: None) -> None:
+    for model in ("offline", connect("offline"), ScriptedLM([]), connect(ScriptedLM([])), dspy.LM("openai/gpt-4o")):
+        with pytest.raises(BadArgument, match=CAN):
+            scorer(model)
+    with pytest.raises(BadArgument, match="'nonsense' is nothing that gives log-probabilities"):
+        scorer("nonsense")
+    with pytest.raises(BadArgument, match="is no address"):
+        scorer("any", api_base="somewhere")
+
+
+def test_a_server_that_is_not_there() -> None:
+    with pytest.raises(ServerRefused, match="no model server answers at"):
+        scorer("any", api_base="http://127.0.0.1:9/v1").score(PAIRS)
+
+
+def test_settings_of_another_kind_of_model_are_refused() -> None:
+    for model, wrong in ((made.gpt2(), "threads"), (made.gpt2(), "concurrency"), ("local", "dtype"), ("vllm/x", "bos")):
+        with pytest.raises(BadArgument, match=f"has no setting '{wrong}'"):
+            scorer(model, **{wrong: 1})  # type: ignore[arg-type]
+
+
+def test_a_provider_without_a_key_is_told_so() -> None:
+    from blendfilter.errors import NoKey
+
+    with pytest.raises(NoKey, match="OPENAI_API_KEY"):
+        scorer("openai/gpt-3.5-turbo-instruct")
+    with pytest.raises(BadArgument, match="answers in chats only"):  # a key would not help
+        scorer("openai/gpt-4o-mini")
+    with pytest.raises(UnknownName):
+        connect("nobody/model")
+
+
+def test_a_connected_local_model_scores_by_its_file() -> None:
+    assert scorer(connect("local")).backend.identity == scorer("local").backend.identity
+
+
+def test_score_is_for_pairs_asked_about_once(tmp_path: Path) -> None:
+    first = score(PAIRS, made.gpt2(), journal=tmp_path)
+    assert first == scorer(made.gpt2()).score(PAIRS)
+    assert len(lines(tmp_path)) == 3
+    with pytest.raises(ModelError) as kept:  # whoever holds the error holds no lock on the journal
+        score([("the " * 300, " end")], made.gpt2(), journal=tmp_path)
+    assert score(PAIRS, made.gpt2(), journal=tmp_path) == first
+    assert kept.value.kind == "context_too_long"
+
+
+def test_a_mode_that_would_change_nothing_is_refused(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        for given in (None, journal):
+            with pytest.raises(BadArgument, match="mode 'replay' is for a journal that is opened here"):
+                scorer(made.gpt2(), journal=given, mode="replay")
+        with pytest.raises(BadArgument, match="mode 'replay'"):
+            scorer(connect("m", api_base="http://127.0.0.1:9/v1", journal=journal), mode="replay")
+
+
+def test_it_is_part_of_the_public_face() -> None:
+    import blendfilter as bf
+
+    assert (bf.scorer, bf.Score) == (scorer, Score)

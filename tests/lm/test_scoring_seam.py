@@ -1,0 +1,218 @@
+"""Where a continuation begins, which beginnings are read once, what fits into a batch: the pure parts of scoring."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scoring_models import tokenizer
+
+from blendfilter.lm.scoring.base import Pair
+from blendfilter.lm.scoring.prefixes import batches, common_prefix, groups
+from blendfilter.lm.scoring.seam import ends_of, first_token
+from blendfilter.lm.scoring.spelling import Told, continuation
+from blendfilter.lm.scoring.tokenised import Tokeniser
+
+TEXTS = st.text(st.sampled_from("ab eé€日本🙂—\n.The kingof"), max_size=12)
+SHOWN = [*range(33, 127), *range(161, 173), *range(174, 256)]
+BYTES = {chr(b): b for b in SHOWN} | {chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in SHOWN)}
+
+
+def pieces(text: str) -> list[bytes]:
+    """The tokens of a byte-level BPE as bytes, spelled by this test."""
+    return [bytes(BYTES[c] for c in token) for token in tokenizer().encode(text, add_special_tokens=False).tokens]
+
+
+def first_behind(text: str, seam: int) -> int:
+    """The rule again, byte by byte: the first token that has a byte behind the seam."""
+    at, wanted = 0, len(text[:seam].encode())
+    for i, piece in enumerate(pieces(text)):
+        at += len(piece)
+        if at > wanted:
+            return i
+    return len(pieces(text))
+
+
+# --- seam -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "spelled"),
+    [
+        ("Answer:", " Paris", " Paris"),  # the space is the continuation's own
+        ("Answer: ", "Paris", " Paris"),  # the space is the prompt's: its token holds both, and is scored
+        ("Answer:", "Paris", "Paris"),
+        ("the river", "s", "s"),
+        ("the rive", "r", " river"),  # merged with the prompt's last token
+        ("Café", " €", " €"),
+        ("", "Paris", "Paris"),
+    ],
+)
+def test_the_tokens_of_a_continuation(prompt: str, text: str, spelled: str) -> None:
+    tokens = pieces(prompt + text)
+    ends = ends_of(tokens, prompt + text)
+    assert ends is not None
+    first = first_token(ends, len(prompt.encode()))
+    found = b"".join(tokens[first:]).decode()
+    assert found.endswith(text)
+    if first and prompt.endswith(" "):
+        assert found == f" {text}"
+    elif "rive" not in prompt:
+        assert found == spelled
+
+
+@given(TEXTS, TEXTS)
+def test_a_continuations_tokens_cover_it_and_no_more_than_one_begins_before_it(prompt: str, text: str) -> None:
+    tokens = pieces(prompt + text)
+    ends = ends_of(tokens, prompt + text)
+    assert ends is not None
+    first = first_token(ends, len(prompt.encode()))
+    covered = b"".join(tokens[first:])
+    assert covered.endswith(text.encode())
+    before = len(covered) - len(text.encode())
+    assert before == 0 or before < len(tokens[first])  # what else is covered lies in the first token
+    assert first == first_behind(prompt + text, len(prompt))
+
+
+def test_characters_and_bytes_give_the_same_seam() -> None:
+    """The offsets of a Hugging Face tokeniser are in characters, those of llama.cpp's pieces in bytes."""
+    for text in ("Café — 日本 🙂 €", "The king of the north: yes", " a  b\n\n c"):
+        ends = [end for _, end in tokenizer().encode(text, add_special_tokens=False).offsets]
+        for seam in range(len(text)):
+            assert first_token(ends, seam) == first_behind(text, seam), (text, seam)
+
+
+@pytest.mark.parametrize("trim", ["", "alone", "in a sequence"])
+def test_tokens_that_end_in_white_space_end_where_they_do(trim: str) -> None:
+    """Llama 3 and Pythia leave white space out of their offsets: a token `\\n   ` would end before its spaces."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<s>"], show_progress=False)
+    made.train_from_iterator(["a\n    the\n    x"] * 20, trainer)
+    byte_level = processors.ByteLevel(trim_offsets=True)
+    mark = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    if trim:
+        made.post_processor = byte_level if trim == "alone" else processors.Sequence([byte_level, mark])
+    read = Tokeniser(PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>"), "tiny")
+    text = "a\n    the\n    x\n  "
+    tokens = [bytes(BYTES[c] for c in token) for token in made.encode(text, add_special_tokens=False).tokens]
+    assert b"\n   " in tokens
+    assert read.lead == ((0,) if trim == "in a sequence" else ())
+    for seam in range(1, len(text)):
+        at = [len(b"".join(tokens[: i + 1])) > seam for i in range(len(tokens))].index(True)
+        (item,) = read.pairs([Pair(text[:seam], text[seam:])])
+        assert item.first - (len(item.ids) - len(tokens)) == at, seam
+
+
+def test_pieces_that_do_not_spell_the_text_have_no_seam() -> None:
+    assert ends_of([b"Ca", b"fe"], "Caf\u00e9") is None
+    assert ends_of([b"xCa", b"f"], "Caf") is None
+    assert ends_of([b" Ca", b"f"], "Caf") == [2, 3]
+
+
+# --- a server's tokens ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", ["replace", "ignore"])
+@given(prompt=TEXTS, text=TEXTS.filter(bool), generated=st.sampled_from([[], [b"x"], [b"\xf0"], [b"\xe2", b"\x82"]]))
+def test_what_a_server_tells_gives_the_seam_or_nothing(
+    style: str, prompt: str, text: str, generated: list[bytes]
+) -> None:
+    """Whatever is cut, and whatever was generated behind it: never another range than the bytes say."""
+    every = pieces(prompt + text)
+    expected = range(first_behind(prompt + text, len(prompt)), len(every))
+    words = [piece.decode("utf-8", style) for piece in every + generated]
+    whole = [len(b"".join((every + generated)[:i]).decode("utf-8", "ignore")) for i in range(len(words))]
+    told = Told(words, offsets=whole, tail=len(generated) if style == "replace" else len(generated) + 1)
+    if style == "ignore" and len(generated) == 0:
+        told = told._replace(tail=0)
+    assert continuation(prompt + text, told, len(prompt)) in (expected, None)
+
+
+@given(prompt=TEXTS, text=TEXTS.filter(bool))
+def test_whole_tokens_are_always_told_apart(prompt: str, text: str) -> None:
+    prompt, text = (each.encode("ascii", "ignore").decode() for each in (prompt, text + "a"))
+    words = [piece.decode() for piece in pieces(prompt + text)]
+    expected = range(first_behind(prompt + text, len(prompt)), len(words))
+    assert continuation(prompt + text, Told([*words, "."]), len(prompt)) == expected
+
+
+def test_marks_and_spellings_of_servers() -> None:
+    text, seam = "Answer: Paris", 7
+    for words, expected in (
+        (["Answer", ":", " Paris"], range(2, 3)),
+        (["Answer", ":", " Paris", "."], range(2, 3)),  # and one was generated
+        (["<s>", "Answer", ":", " Paris"], range(3, 4)),  # a mark that is echoed
+        ([None, "Answer", ":", " Paris"], range(3, 4)),  # vLLM tells nothing of the first: here a mark
+        ([None, ":", " Paris"], range(2, 3)),  # here the text's first token
+        (["▁Answer", ":", "▁Paris"], range(2, 3)),
+        (["▁Answer", ":", "▁", "Paris"], range(2, 4)),
+        (["Answer", ":"], None),
+        (["Answer", ":", " Rome"], None),
+        (["Paris"], None),  # only what was generated
+        ([], None),
+        (["Answer", ":", " Paris", ".", "."], None),
+    ):
+        assert continuation(text, Told(words), seam) == expected, words
+
+
+def test_a_cut_character_at_the_seam_is_no_guess() -> None:
+    """` 日` may be cut as ` ` and three bytes, or as ` \\xe6` and two: where the texts do not tell, nothing is told."""
+    assert continuation("a 日", Told(["a", " ", "", "", "", "x"], offsets=[0, 1, 2, 2, 2, 3]), 2) == range(2, 5)
+    assert continuation("a 日", Told(["a", " ", "", "", "x"], offsets=[0, 1, 2, 2, 3]), 2) is None
+    assert continuation("a 日", Told(["a", " ", "", "", "x"], offsets=[0, 1, 2, 2, 3]), 1) == range(1, 4)
+    # what was generated may be a cut character too: only the offsets, or the count, tell it from the text's own
+    assert continuation("a日", Told(["a", "", "", "", "", ""], tail=3), 1) is None
+    assert continuation("a日", Told(["a", "", "", "", "", ""], offsets=[0, 1, 1, 1, 2, 2], tail=3), 1) == range(1, 4)
+    assert continuation("a日", Told(["a", "�", "�", "�", "�"], tail=1), 1) == range(1, 4)
+    assert continuation("a日", Told(["a", "�", "�", "�", "�"]), 1) is None
+
+
+# --- prefixes and batches -------------------------------------------------------------------------------------------
+
+SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=6).map(tuple), max_size=6)
+
+
+@given(SEQUENCES, st.integers(0, 3))
+def test_no_other_way_to_cut_the_sorted_order_saves_more(sequences: list[tuple[int, ...]], setup: int) -> None:
+    found = groups(sequences, setup=setup)
+    assert sorted(i for group in found for i in group.members) == list(range(len(sequences)))
+    for shared, members in found:
+        assert all(sequences[i][:shared] == sequences[members[0]][:shared] for i in members)
+        assert (shared == 0) == (len(members) == 1)
+    saved = sum((len(members) - 1) * shared - setup for shared, members in found if shared)
+    assert saved == max(_savings(sorted(sequences), setup))
+
+
+def _savings(left: list[tuple[int, ...]], setup: int) -> list[int]:
+    """What every way to cut the list saves, tried one by one."""
+    if not left:
+        return [0]
+    found = []
+    for size in range(1, len(left) + 1):
+        shared = min((common_prefix(left[0], each) for each in left[1:size]), default=0)
+        gain = (size - 1) * shared - setup if shared else 0
+        found += [gain + more for more in _savings(left[size:], setup)]
+    return found
+
+
+def test_a_group_is_no_larger_than_asked() -> None:
+    same = [(1, 2, 3, 4)] * 10
+    assert sorted(len(group.members) for group in groups(same, largest=4, setup=0)) == [2, 4, 4]
+    assert [len(group.members) for group in groups(same, largest=1)] == [1] * 10
+
+
+@given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 100), st.integers(1, 5))
+def test_batches_hold_what_they_may(lengths: list[int], tokens: int, rows: int) -> None:
+    found = list(batches(lengths, tokens=tokens, rows=rows))
+    assert sorted(i for batch in found for i in batch) == list(range(len(lengths)))
+    for batch in found:
+        longest = max(lengths[i] for i in batch)
+        assert len(batch) <= rows
+        assert len(batch) == 1 or len(batch) * longest <= tokens
+    assert all(min(lengths[i] for i in a) >= max(lengths[i] for i in b) for a, b in pairwise(found))

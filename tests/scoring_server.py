@@ -1,0 +1,199 @@
+"""A server that tells the log-probabilities of given text, or does not, in the ways that real ones have.
+
+In: a folder of `scoring_models` and a behaviour. Out: a server on loopback, in a thread; what it tells is what its
+model computes, so a scorer over it and one over the folder must agree. It counts requests and keeps their bodies.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from scoring_models import BOS, MARKS
+
+BEHAVIOURS = (
+    "echo",  # as vLLM and OpenAI: cut characters as U+FFFD, one generated token behind the text
+    "shifted",  # as llama-cpp-python: off by one unless the text begins with the mark, cut characters as empty texts
+    "always-shifted",  # off by one, whatever the text begins with
+    "late",  # off by one the other way: each number stands one token too late
+    "last-right",  # off by one but for the text's last token
+    "prompt-logprobs",  # vLLM's own field, and no echo
+    "silent",  # as llama.cpp's: echo is ignored, only what was generated is told
+    "no-logprobs",  # completions without any
+    "chat-only",  # no such path
+    "refuses",  # 400: echo is not supported
+    "unchecked",  # the prompt's, but none of what it generates
+    "broken",  # 500, as a server started without --logits_all
+)
+
+
+class Served:
+    """A model behind HTTP: `url`, `bodies` (what was asked), and how many requests there were."""
+
+    def __init__(self, folder: Path, behave: str) -> None:
+        assert behave in BEHAVIOURS, behave
+        self.folder, self.behave = folder, behave
+        self.bodies: list[dict[str, Any]] = []
+        self.in_flight = self.most = 0
+        self._lock = threading.Lock()
+        self.url = ""
+
+    @property
+    def requests(self) -> int:
+        return len(self.bodies)
+
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self.bodies.append(body)
+        with self._lock:
+            self.in_flight += 1
+            self.most = max(self.most, self.in_flight)
+        try:
+            return self._answer(path, body)
+        finally:
+            with self._lock:
+                self.in_flight -= 1
+
+    def _answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if path != "/v1/completions" or self.behave == "chat-only":
+            return 404, {"error": {"message": "Not Found", "code": 404}}
+        if self.behave == "refuses" and body.get("echo"):
+            return 400, {"error": {"message": "Only no echo is supported", "code": 400}}
+        if self.behave == "broken" and "logprobs" in body:
+            return 500, {"error": {"message": "logprobs is not supported for models created with logits_all=False"}}
+        ids = self._tokenizer(body["prompt"], add_special_tokens=False)["input_ids"]
+        new = self._generated(ids, body["max_tokens"])
+        text = (body["prompt"] if body.get("echo") else "") + b"".join(map(self._piece, new)).decode("utf-8", "replace")
+        choice = {"index": 0, "finish_reason": "length", "text": text, **self._told(body, ids, new)}
+        usage = {"prompt_tokens": len(ids), "completion_tokens": len(new), "total_tokens": len(ids) + len(new)}
+        return 200, {"id": "cmpl-1", "object": "text_completion", "choices": [choice], "usage": usage}
+
+    def _told(self, body: dict[str, Any], ids: list[int], new: list[int]) -> dict[str, Any]:
+        told: dict[str, Any] = {"logprobs": None}
+        echo = body.get("echo") and self.behave not in ("silent", "prompt-logprobs")
+        if "logprobs" in body and self.behave != "no-logprobs" and (echo or self.behave != "unchecked"):
+            told["logprobs"] = self._echoed(ids, new) if echo else self._listed(ids + new, len(ids))
+        if "prompt_logprobs" in body and self.behave == "prompt-logprobs":
+            scores = self._logprobs(ids)
+            rows = [
+                {str(i): {"logprob": s, "rank": 1, "decoded_token": self._word(i)}}
+                for i, s in zip(ids, scores, strict=True)
+            ]
+            told["prompt_logprobs"] = [None, *rows[1:]]
+        return told
+
+    def _echoed(self, ids: list[int], new: list[int]) -> dict[str, Any]:
+        every = ids + new
+        marked = ids[0] == BOS
+        if self.behave == "always-shifted" or (self.behave == "shifted" and not marked):
+            after = [self._logprobs([*every[: i + 1], every[i]])[-1] for i in range(len(every))]
+            return self._listed(every, 0, [None, *after[1:]])
+        if self.behave == "late":
+            return self._listed(every, 0, [None, None, *self._logprobs(every)[1:-1]])
+        scores = self._logprobs(every)
+        if self.behave == "last-right":
+            return self._listed(every, 0, [None, *scores[2 : len(ids)], *scores[len(ids) - 1 :]])
+        if self.behave == "shifted":  # its mark is not told, and the first token behind it has no number
+            return self._listed(every[1:], 0, [None, *scores[2:]])
+        return self._listed(every, 0, [None, *scores[1:]])
+
+    def _listed(self, ids: list[int], first: int, scores: list[float | None] | None = None) -> dict[str, Any]:
+        scores = self._logprobs(ids) if scores is None else scores
+        pieces = [self._piece(i) for i in ids]
+        whole = [len(b"".join(pieces[:i]).decode("utf-8", "ignore")) for i in range(len(ids))]
+        told = {"tokens": [self._word(i) for i in ids], "token_logprobs": scores, "text_offset": whole}
+        return {name: values[first:] for name, values in told.items()} | {"top_logprobs": self._tops(ids, first)}
+
+    def _tops(self, ids: list[int], first: int) -> list[dict[str, float]]:
+        import torch
+
+        rows = torch.log_softmax(self._logits(ids).double(), -1)[max(first - 1, 0) : -1]
+        return [{self._word(int(i)): float(row[i]) for i in row.topk(5).indices} for row in rows]
+
+    def _word(self, token: int) -> str:
+        return self._piece(token).decode("utf-8", "ignore" if "shifted" in self.behave else "replace")
+
+    def _piece(self, token: int) -> bytes:
+        word = self._tokenizer.convert_ids_to_tokens(token)
+        if word in MARKS:
+            return b"" if "shifted" in self.behave else word.encode()
+        return bytes(self._bytes[character] for character in word)
+
+    def _generated(self, ids: list[int], limit: int) -> list[int]:
+        new: list[int] = []
+        for _ in range(limit):
+            new.append(int(self._logits(ids + new)[-1].argmax()))
+        return new
+
+    def _logprobs(self, ids: list[int]) -> list[float]:
+        """Each token's, given those before it; the first one's is made up."""
+        import torch
+
+        rows = torch.log_softmax(self._logits(ids).double(), -1)
+        return [0.0, *(float(rows[i - 1, ids[i]]) for i in range(1, len(ids)))]
+
+    def _logits(self, ids: list[int]) -> Any:
+        import torch
+
+        with torch.inference_mode():
+            return self._model(torch.tensor([ids])).logits[0]
+
+    @cached_property
+    def _model(self) -> Any:
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM.from_pretrained(self.folder).eval()
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self.folder)
+
+    @cached_property
+    def _bytes(self) -> dict[str, int]:
+        """Byte-level BPE writes each byte as one printable character: the printable ones as themselves, then others."""
+        shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        hidden = [byte for byte in range(256) if byte not in shown]
+        return {chr(byte): byte for byte in shown} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    served: Served
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        status, said = self.served.answer(self.path, body)
+        data = json.dumps(said).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        with suppress(OSError):  # whoever asked may be gone
+            self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(folder: Path, behave: str = "echo") -> Iterator[Served]:
+    """A server of that behaviour, for the length of the block."""
+    served = Served(folder, behave)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"served": served}))
+    served.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield served
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,191 @@
+"""Structured ids: who is asked for them, what a server that refuses or obeys makes of it, and what stays the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from isle import LINES, PASSAGES, QUESTION
+from model_server import Server, serve
+from small_world import Command, journaled
+
+from blendfilter import resources
+from blendfilter.errors import BadArgument
+from blendfilter.evaluation.runner import evaluate
+from blendfilter.evaluation.settings import settings_of
+from blendfilter.filters.knowledge import KnowledgeFilter, ids_schema, room, schema_of
+from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.journal import Journal
+from blendfilter.lm.connect import connect
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.modules.direct import Direct
+from blendfilter.retrieval.bm25 import BM25
+from blendfilter.retrieval.corpus import read_corpus
+from blendfilter.tasks.loading import load
+
+KEY = "sk-test-0123456789"
+SHORT = 32
+"""The cap of the ids step up to five passages."""
+
+
+@pytest.fixture(scope="module")
+def index() -> BM25:
+    """The sample world's passages."""
+    return BM25.build(read_corpus(resources.sample("corpus.jsonl")))
+
+
+def asks_for_schema(lm: ConnectedLM) -> bool | None:
+    return lm.profile.json_schema
+
+
+class TestWhoIsAsked:
+    @pytest.mark.parametrize(
+        ("name", "held"),
+        [
+            ("openai/gpt-4o-mini", True), ("openai/gpt-4.1", True), ("openai/gpt-5-mini", True), ("openai/o3", True),
+            ("openai/gpt-4o-2024-05-13", None), ("openai/gpt-4-turbo", None), ("openai/o1-mini", None),
+            ("openrouter/openai/gpt-4o", True), ("openrouter/meta/llama-3.1-8b", None),
+            ("openrouter/mistral/mistral-small-latest", None),
+            ("mistral/mistral-small-latest", True), ("groq/llama-3.1-8b", None), ("deepseek/deepseek-chat", None),
+            ("vllm/Qwen/Qwen3-8B", True), ("llamacpp/any", True), ("ollama/llama3.2", True),
+        ],
+    )  # fmt: skip
+    def test_a_known_provider_is_asked_where_it_documents_it(self, name: str, held: bool | None) -> None:
+        assert asks_for_schema(connect(name, api_key=KEY)) is held
+
+    @pytest.mark.parametrize("name", ["gpt-4o-mini", "openai/gpt-5", "vllm/m"])
+    def test_an_address_of_ones_own_is_asked_only_if_one_says_so(self, name: str) -> None:
+        here = "http://127.0.0.1:9/v1"
+        assert [asks_for_schema(connect(name, api_base=here, json_schema=said)) for said in (None, True, False)] == [
+            None, True, False,
+        ]  # fmt: skip
+
+    def test_one_may_say_no_to_a_known_provider(self) -> None:
+        assert asks_for_schema(connect("openai/gpt-4o-mini", api_key=KEY, json_schema=False)) is False
+
+    def test_a_completions_endpoint_is_not_asked(self) -> None:
+        assert asks_for_schema(connect("vllm/m", endpoint="completions")) is None
+
+    def test_the_command_line_says_it_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        command = Command(monkeypatch, capsys)
+        words = ("ask", QUESTION, "--corpus", "sample", "--lm", "m", "--api-base")
+        with serve(behave="schema", reply="offline", keep=True) as server:
+            for option, held in (((), 0), (("--json-schema",), 3), (("--no-json-schema",), 0)):
+                server.reset()
+                assert command(*words, server.url, *option).code == 0
+                asked = [body for body in server.stats()["bodies"] if "response_format" in body]
+                assert (len(asked) > 0) is (held > 0)
+
+
+def run_over(server: Server, index: BM25, folder: Path, **how: Any) -> Any:
+    lm = connect("test-model", api_base=server.url, **how)
+    return evaluate(BlendFilter(index, k=15), load("hotpotqa", "sample", limit=2), lm=lm, run=folder, progress=False)
+
+
+class TestServers:
+    def test_a_server_that_refuses_is_asked_once_and_the_run_goes_on(self, index: BM25, tmp_path: Path) -> None:
+        with serve(behave="no-schema", reply="offline", keep=True) as server:
+            done = run_over(server, index, tmp_path / "run", json_schema=True)
+            stats = server.stats()
+        assert not done.errors
+        assert sum("response_format" in body for body in stats["bodies"]) == stats["statuses"]["400"]
+        # Calls that were under way together may each have been refused; those after it know.
+        assert stats["statuses"]["400"] <= 6
+        assert stats["statuses"]["200"] == len(journaled(tmp_path / "run"))
+
+    def test_and_gives_the_answers_of_one_that_was_never_asked(self, index: BM25, tmp_path: Path) -> None:
+        with serve(behave="no-schema", reply="offline") as server:
+            asked = run_over(server, index, tmp_path / "asked", json_schema=True)
+            never = run_over(server, index, tmp_path / "never")
+        assert [row["answer"] for row in asked.rows] == [row["answer"] for row in never.rows]
+
+    @pytest.mark.parametrize("make", [KnowledgeFilter, OneCallFilter])
+    def test_a_server_that_obeys_gives_ids_that_parse(self, make: Any) -> None:
+        with serve(behave="schema", reply="offline", keep=True) as server:
+            select = make()
+            select.set_lm(connect("test-model", api_base=server.url, json_schema=True))
+            said = select(question=QUESTION, passages=list(PASSAGES))
+            sent = server.stats()["bodies"][-1]
+        assert (said.status, [passage.id for passage in said.kept]) == ("ids", ["p0"])
+        wanted = sent["response_format"]["json_schema"]
+        assert wanted["schema"]["properties"]["ids"] == ids_schema(len(LINES))
+        assert (wanted["strict"], wanted["schema"]["additionalProperties"]) == (True, False)
+
+    def test_a_killed_run_goes_on_and_replays(self, index: BM25, tmp_path: Path) -> None:
+        with serve(behave="schema", reply="offline") as server:
+            first = run_over(server, index, tmp_path / "run", json_schema=True)
+            server.reset()
+            again = run_over(server, index, tmp_path / "run", json_schema=True)
+            assert server.stats()["requests"] == 0
+        assert first.rows == again.rows
+
+
+class TestSettingsAndKeys:
+    """A schema is part of a run's settings, and of the keys of those calls alone that are held to one."""
+
+    def settings(self, lm: ConnectedLM) -> Any:
+        return settings_of(Direct(), load("qa", [{"question": "Which?", "answer": "x"}]), lm, seed=0)["lm"]
+
+    def test_asked_for_and_by_default_are_one_setting(self) -> None:
+        by_default, asked, refused = (
+            self.settings(connect("openai/gpt-4o-mini", api_key=KEY, json_schema=said)) for said in (None, True, False)
+        )
+        assert by_default == asked != refused
+        assert "json_schema" not in str(refused)
+
+    def test_a_call_without_one_has_the_same_key_either_way(self, tmp_path: Path) -> None:
+        keys = []
+        with serve() as server:
+            for i, said in enumerate((None, True, False)):
+                with Journal(tmp_path / str(i)) as journal:
+                    lm = connect("m", api_base=server.url, json_schema=said, journal=journal)
+                    lm("hello")
+                    lm("hello", response_format=schema_of("ids", {"ids": ids_schema(3)}))
+                    keys.append([record["key"] for record in journal.records()])
+        assert keys[0] == keys[1] == keys[2]
+        assert len(set(keys[0])) == 2
+
+
+TOKEN = re.compile(r"\d|\w+|[^\w\s]|\s+")
+"""As finely as tokenisers cut JSON: every digit and every mark by itself, white space in runs."""
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 6, 15, 40])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_the_ids_of_all_passages_fit_into_the_cap(k: int, indent: int | None) -> None:
+    reply = json.dumps({"ids": list(range(k))}, indent=indent)
+    assert len(TOKEN.findall(reply)) < room(SHORT, 4, k)
+
+
+class TestKeysAmongFields:
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"api_key": KEY}, {"Authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}, {"auth_token": KEY},
+            {"metadata": {"client_secret": KEY}}, {"extra_headers": {"x": KEY}}, {"aws_secret_access_key": KEY},
+        ],
+        ids=lambda fields: next(iter(fields)),
+    )  # fmt: skip
+    def test_they_are_refused_in_one_line(self, fields: dict[str, Any]) -> None:
+        with pytest.raises(BadArgument, match=r"extra_body must hold no key, and '\S+' looks like one") as told:
+            connect("m", api_base="http://127.0.0.1:9/v1", extra_body=fields)
+        assert KEY not in str(told.value)
+        with pytest.raises(BadArgument) as told:
+            connect("m", api_base="http://127.0.0.1:9/v1", **fields if "api_key" not in fields else {"headers": fields})
+        assert KEY not in str(told.value)
+
+    @pytest.mark.parametrize(
+        "fields",
+        [{"top_k": 20}, {"max_tokens": 5}, {"stop_token_ids": [2]}, {"chat_template_kwargs": {"tokenize": True}},
+         {"min_tokens": 1}, {"skip_special_tokens": False}, {"prompt_cache_key": "x"}, {"return_token_ids": True}],
+        ids=lambda fields: next(iter(fields)),
+    )  # fmt: skip
+    def test_other_fields_are_not(self, fields: dict[str, Any]) -> None:
+        connect("m", api_base="http://127.0.0.1:9/v1", extra_body=fields)

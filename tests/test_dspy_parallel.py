@@ -1,0 +1,87 @@
+"""`dspy.Parallel` over our modules and models: right answers, one record a call, each prediction's own usage."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from isle import QUESTION, one_list, replies
+from scripted import ScriptedLM
+
+from blendfilter.journal import Journal
+from blendfilter.modules.blendfilter import BlendFilter
+
+QUESTIONS = tuple(f"What of {i}?" for i in range(6))
+
+
+def script(prompt: str) -> str:
+    return prompt.rsplit("Question: ", maxsplit=1)[-1].split("?", maxsplit=1)[0]
+
+
+def answers(journal: Journal | None = None, **how: Any) -> tuple[list[dspy.Prediction], ScriptedLM]:
+    """The predictions of `QUESTIONS`, three at a time, and the model that was asked."""
+    method, lm = BlendFilter(one_list()), ScriptedLM(replies(short_answer=script), journal=journal)
+    with dspy.context(lm=lm, **how):
+        pairs = [(method, {"question": question}) for question in QUESTIONS]
+        return dspy.Parallel(num_threads=3, disable_progress_bar=True)(pairs), lm
+
+
+def test_each_prediction_knows_its_usage() -> None:
+    said, lm = answers(track_usage=True)
+    usages = [each.get_lm_usage()["blendfilter/scripted"] for each in said]
+    assert sum(usage["prompt_tokens"] for usage in usages) == sum(len(prompt.split()) for _, prompt in lm.prompts)
+    assert all(usage["prompt_tokens"] > 0 for usage in usages)
+
+
+def test_usage_is_the_same_from_the_journal(tmp_path: Path) -> None:
+    told = []
+    for mode in ("auto", "replay"):
+        with Journal(tmp_path, mode) as journal:  # type: ignore[arg-type]
+            said, _ = answers(journal, track_usage=True)
+        told.append([each.get_lm_usage() for each in said])
+    assert told[0] == told[1]
+    assert len(told[0]) == len(QUESTIONS)
+
+
+def test_every_call_is_one_record(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        said, lm = answers(journal)
+        records = [record for record in journal.records() if record["kind"] == "call"]
+    assert len(records) == lm.calls
+    assert {key for each in said for _, key in each.calls} == {record["key"] for record in records}
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_two_of_them_at_once_do_not_mix(shown: bool) -> None:
+    """From two threads, over two models, with progress bars or without."""
+    said: dict[str, list[Any]] = {}
+
+    def work(name: str) -> None:
+        method = BlendFilter(one_list())
+        pairs = [(method, {"question": question}) for question in QUESTIONS]
+        with dspy.context(lm=ScriptedLM(replies(short_answer=lambda prompt: f"{name} {script(prompt)}"))):
+            said[name] = dspy.Parallel(num_threads=3, disable_progress_bar=not shown)(pairs)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("left", "right")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    for name in ("left", "right"):
+        assert [each.answer for each in said[name]] == [f"{name} {question[:-1]}" for question in QUESTIONS]
+
+
+def test_a_failing_question_is_none_and_the_others_are_there() -> None:
+    def reply(stage: str, prompt: str) -> Any:
+        return RuntimeError("gone") if "What of 3?" in prompt else replies()(stage, prompt)
+
+    method = BlendFilter(one_list())
+    with dspy.context(lm=ScriptedLM(reply)):
+        parallel = dspy.Parallel(num_threads=2, max_errors=5, return_failed_examples=True, disable_progress_bar=True)
+        said, failed, errors = parallel([(method, {"question": question}) for question in (*QUESTIONS, QUESTION)])
+    assert [each is None for each in said] == [False, False, False, True, False, False, False]
+    assert (len(failed), len(errors)) == (1, 1)
+    assert "gone" in str(errors[0])

@@ -1,0 +1,116 @@
+"""A journal that something has damaged: every command names the line, says how to go on, and spends nothing on top."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_world import Command, journaled, small_eval, stable
+
+from blendfilter.journal import Journal
+from blendfilter.lm.budget import MARK
+
+Damage = Callable[[bytes], bytes]
+
+
+def cut_short(line: bytes) -> bytes:
+    """Its key and its end still look like a record's."""
+    return line[: len(line) // 2] + b"}\n"
+
+
+def without_reply(line: bytes) -> bytes:
+    """JSON, and a record, but none of a call."""
+    return line.replace(b'"reply":', b'"replY":', 1)
+
+
+def overwritten(line: bytes) -> bytes:
+    """A disk's block of zeros in its place."""
+    return b"\0" * (len(line) - 1) + b"\n"
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fresh_dspy: None) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+def damaged(run: Path, damage: Damage, kind: bytes = b"call") -> int:
+    """Damage the last record of a kind; the number of its line."""
+    path = run / "journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    number = max(at for at, line in enumerate(lines) if b'"kind":"' + kind + b'"' in line)
+    lines[number] = damage(lines[number])
+    path.write_bytes(b"".join(lines))
+    return number + 1
+
+
+def told(line: int) -> str:
+    return f"journal.jsonl, line {line}: not a journal record; cut the file before it (what follows is called again)"
+
+
+@pytest.mark.parametrize("damage", [cut_short, without_reply, overwritten])
+def test_every_command_names_a_damaged_line_and_how_to_go_on(command: Command, tmp_path: Path, damage: Damage) -> None:
+    run = tmp_path / "run"
+    assert command(*small_eval("blendfilter", str(run), "--no-html")).code == 0
+    before = stable(run)
+    line = damaged(run, damage)
+    (run / "predictions.jsonl").unlink()  # so that every record is read again
+    commands: list[tuple[object, ...]] = [
+        small_eval("blendfilter", str(run), "--no-html"),
+        small_eval("blendfilter", str(run), "--no-html", "--replay"),
+        small_eval("blendfilter", str(tmp_path / "other"), "--no-html", "--reuse", run),
+    ]
+    for words in commands:
+        outcome = command(*words)
+        assert (outcome.code, told(line) in outcome.error) == (2, True), outcome.err
+        assert "Traceback" not in outcome.err
+    path = run / "journal.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[: line - 1]))
+    assert command(*commands[0]).code == 0
+    assert stable(run) == before
+
+
+@pytest.mark.parametrize("damage", [cut_short, overwritten])
+def test_a_report_names_it_too(command: Command, tmp_path: Path, damage: Damage) -> None:
+    run = tmp_path / "run"
+    assert command(*small_eval("blendfilter", str(run), "--no-html")).code == 0
+    line = damaged(run, damage)
+    outcome = command("report", run)
+    assert (outcome.code, told(line) in outcome.error) == (2, True), outcome.err
+
+
+@pytest.mark.parametrize("damage", [cut_short, lambda line: line.replace(b'"tokens":', b'"tokenS":')])
+def test_a_damaged_mark_is_named_and_not_taken_for_nothing_spent(
+    command: Command, tmp_path: Path, damage: Damage
+) -> None:
+    run = tmp_path / "run"
+    assert command(*small_eval("blendfilter", str(run), "--max-calls", 10)).code == 3
+    line = damaged(run, damage, b"budget")
+    outcome = command(*small_eval("blendfilter", str(run), "--max-calls", 11))
+    assert (outcome.code, told(line) in outcome.error) == (2, True), outcome.err
+
+
+def test_a_budget_reads_every_record_before_it_spends(command: Command, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert command(*small_eval("blendfilter", str(run), "--no-html")).code == 0
+    calls = len(journaled(run))
+    line = damaged(run, cut_short)
+    size = (run / "journal.jsonl").stat().st_size
+    outcome = command(*small_eval("blendfilter", str(run), "--repeats", 2, "--max-calls", 2 * calls))
+    assert (outcome.code, told(line) in outcome.error) == (2, True), outcome.err
+    assert (run / "journal.jsonl").stat().st_size == size
+
+
+def test_a_torn_last_line_is_asked_again_and_counted_by_the_mark(command: Command, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert command(*small_eval("blendfilter", str(run), "--max-calls", 12)).code == 3
+    path = run / "journal.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"key":"' + b"0" * 32 + b'","kind":"call","pro')
+    assert command(*small_eval("blendfilter", str(run), "--max-calls", 15)).code == 3
+    assert len(journaled(run)) == 15
+    with Journal(run, "replay") as journal:
+        mark = journal.read(MARK)
+    assert mark is not None
+    assert mark["calls"] == 15
+    assert all(json.loads(line) for line in path.read_bytes().splitlines())

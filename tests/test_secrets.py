@@ -1,0 +1,370 @@
+"""A key in the environment, in an argument, in an address: then everything a run leaves behind is searched for it."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import dataclasses
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import dspy
+import pytest
+from dspy import lm15
+from hypothesis import given
+from hypothesis import strategies as st
+from index_server import served
+
+from blendfilter import resources
+from blendfilter.errors import BadArgument, BlendFilterError
+from blendfilter.evaluation.runner import evaluate
+from blendfilter.lm import secrets
+from blendfilter.lm.connect import connect
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.retrying import Retry
+from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.bm25 import BM25
+from blendfilter.retrieval.corpus import read_corpus
+from blendfilter.tasks.loading import load
+
+KEY = "zk-Quite.Secret/0123+456=789"
+"""Not of a shape that gives it away, and with characters that addresses and JSON write otherwise."""
+TOKEN = "0f9e-Another.Secret"
+
+
+def forms(secret: str) -> list[str]:
+    """How it may be written, apart from how the package looks for it."""
+    around = ("", "Bearer ", "Basic me:", "me:")
+    encoded = [base64.b64encode(f"{before}{secret}".encode()).decode() for before in around]
+    return [secret, quote(secret), quote(secret, safe=""), *encoded, secret[4:-4], encoded[0][8:-8]]
+
+
+def found(text: str) -> list[str]:
+    return [form for secret in (KEY, TOKEN) for form in forms(secret) if form in text]
+
+
+def echo(auth: str) -> str:
+    """What a careless server says: the header, as it came and encoded."""
+    return f"{auth} {base64.b64encode(auth.encode()).decode()} {quote(KEY, safe='')} {KEY} {forms(KEY)[6]}"
+
+
+class Careless(BaseHTTPRequestHandler):
+    """A model server that echoes the header it was sent, in whatever way its `mode` says."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        auth, mode = self.headers.get("authorization", ""), self.server.mode  # type: ignore[attr-defined]
+        self.server.seen.append(auth)  # type: ignore[attr-defined]
+        said = echo(auth) if mode == "reply" else "So the answer is Tolm."
+        status, body = 200, json.dumps({"choices": [{"message": {"content": said}, "finish_reason": "stop"}]})
+        if mode in ("400", "401", "429"):
+            status, body = int(mode), json.dumps({"error": {"message": f"no: {echo(auth)}", "code": echo(auth)}})
+        elif mode == "page":
+            status, body = 403, f"<html><body>Forbidden: {echo(auth)}</body></html>"
+        elif mode == "500":
+            status, body = 500, f"panic: {echo(auth)}"
+        elif mode == "late":
+            body = json.dumps({"error": {"message": echo(auth)}})
+        self.send_response(status)
+        for name, value in (("x-echo", echo(auth)), ("retry-after", "0"), ("content-length", str(len(body)))):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing on stderr."""
+
+
+MODES = ("well", "400", "401", "429", "500", "page", "late", "reply")
+
+
+class Server(ThreadingHTTPServer):
+    """`Careless` on a port of its own."""
+
+    daemon_threads = True
+
+    def __init__(self, mode: str) -> None:
+        super().__init__(("127.0.0.1", 0), Careless)
+        self.mode, self.seen = mode, list[str]()
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def __exit__(self, *args: Any) -> None:
+        self.shutdown()
+        super().__exit__(*args)
+
+
+class Kept(logging.Handler):
+    """Every record of every logger, as text: its message, arguments and traceback."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.NOTSET)
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
+        self.told.append(f"{record.name} {record.getMessage()} {record.args!r} {error}")
+
+
+@pytest.fixture
+def logs() -> Iterator[Kept]:
+    """All loggers at DEBUG."""
+    kept, root = Kept(), logging.getLogger()
+    names = ("httpx", "httpcore", "openai", "dspy", "LiteLLM", "blendfilter", "asyncio")
+    before = {name: logging.getLogger(name).level for name in names} | {"": root.level}
+    for name in before:
+        logging.getLogger(name or None).setLevel(logging.DEBUG)
+    root.addHandler(kept)
+    yield kept
+    root.removeHandler(kept)
+    for name, level in before.items():
+        logging.getLogger(name or None).setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No secret of another test is known."""
+    monkeypatch.setattr(secrets, "_known", frozenset())
+
+
+@pytest.fixture(scope="module")
+def index() -> BM25:
+    """The sample world's passages."""
+    return BM25.build(read_corpus(resources.sample("corpus.jsonl")))
+
+
+def hasty(lm: ConnectedLM) -> ConnectedLM:
+    """The same, tried once more at the most and without a wait."""
+    lm.terms = dataclasses.replace(lm.terms, retry=Retry(attempts=2, wait_first=0.001, wait_max=0.001))
+    return lm.with_journal(None)
+
+
+def model(how: str, url: str, monkeypatch: pytest.MonkeyPatch) -> ConnectedLM:
+    if how == "argument":
+        return connect("m", api_base=url, api_key=KEY)
+    if how == "login":
+        return connect("m", api_base=url.replace("://", f"://me:{quote(KEY, safe='')}@"))
+    if how == "own":
+        return connect(dspy.LM("openai/m", api_base=url, api_key=KEY))
+    monkeypatch.setenv({"own environment": "OPENAI_API_KEY"}.get(how, how), KEY)
+    if how == "own environment":
+        return connect(dspy.LM("openai/m", api_base=url))
+    return connect("openai/m" if how == "OPENAI_API_KEY" else "m", api_base=url)
+
+
+HOWS = ("argument", "login", "own", "own environment", "OPENAI_API_KEY", "BLENDFILTER_API_KEY")
+
+
+def left_by(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file()}
+
+
+def told_by(error: BaseException) -> str:
+    """The error with all its causes, as `logging` and debuggers show them, with the local variables of each frame."""
+    frames = traceback.TracebackException.from_exception(error, capture_locals=True)
+    mine = str(Path(__file__))
+    for frame in frames.stack:
+        if frame.filename == mine:
+            frame.locals = None  # this test knows the key
+    return "".join(frames.format()) + "".join(traceback.format_exception(error)) + repr(error) + str(vars(error))
+
+
+@pytest.mark.parametrize(
+    ("how", "mode"),
+    [(how, mode) for how in HOWS for mode in (MODES if how in ("argument", "login", "own") else ("well", "400"))],
+)
+def test_no_key_is_left_by_a_run(
+    how: str, mode: str, index: BM25, tmp_path: Path, logs: Kept, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    method, questions = BlendFilter(index, k=2), load("hotpotqa", "sample", limit=1)
+    with Server(mode) as server:
+        lm = hasty(model(how, server.url, monkeypatch))
+        error = ""
+        try:
+            done = evaluate(method, questions, lm=lm, run=tmp_path / "run", progress=False)
+            if mode == "well":
+                assert done.errors == 0
+        except BlendFilterError as refused:
+            error = told_by(refused)
+        if mode != "well":
+            with dspy.context(lm=lm):
+                try:
+                    method(question="Which?")
+                except BlendFilterError as failed:
+                    error += told_by(failed)
+    assert server.seen, "the server was never asked"
+    sent = [base64.b64decode(auth[6:]).decode() if auth.startswith("Basic ") else auth for auth in server.seen]
+    assert set(sent) == {f"me:{KEY}" if how == "login" else f"Bearer {KEY}"}
+    assert found(error) == []
+    for name, text in left_by(tmp_path).items():
+        assert found(text) == [], name
+    assert [line[:200] for line in logs.told if found(line)] == []
+    out, err = capsys.readouterr()
+    assert found(out + err) == []
+    if not how.startswith("own"):
+        assert any(line.startswith("httpcore") for line in logs.told)
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_no_key_is_shown_by_what_holds_it(
+    how: str, index: BM25, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Server("well") as server:
+        lm = hasty(model(how, server.url, monkeypatch))
+        lm("hello")
+        method = BlendFilter(index, k=2)
+        method.set_lm(lm)
+        method.save(tmp_path / "program.json")
+        shown = [lm, lm.inner, lm.copy(), copy.deepcopy(lm), lm.history, lm.dump_state(), lm.identity, lm.address,
+                 method.dump_state(), (tmp_path / "program.json").read_text(), vars(lm)]  # fmt: skip
+    for each in shown:
+        assert found(f"{each!r} {each}") == [], type(each)
+
+
+def test_a_model_is_not_pickled_with_its_key() -> None:
+    lm = connect("m", api_base="http://127.0.0.1:9/v1", api_key=KEY)
+    try:
+        pickled = repr(pickle.dumps(lm))
+    except (TypeError, AttributeError, pickle.PicklingError):
+        return  # clients and locks are not for pickling
+    assert found(pickled) == []
+
+
+@pytest.mark.parametrize("mode", ["401", "400", "reply"])
+def test_no_key_is_left_by_the_command_line(mode: str, tmp_path: Path) -> None:
+    with Server(mode) as server:
+        words = ["--debug", "eval", "hotpotqa", "--data", "sample", "--corpus", "sample", "--limit", "1", "--lm", "m",
+                 "--api-base", server.url, "--run", str(tmp_path / "run"), "--method", "direct"]  # fmt: skip
+        told = subprocess.run(
+            [sys.executable, "-m", "blendfilter.cli", *words], capture_output=True, text=True, timeout=60,
+            env={**os.environ, "BLENDFILTER_API_KEY": KEY, "BLENDFILTER_CACHE": str(tmp_path / "cache"),
+                 "OPENAI_LOG": "debug", "BLENDFILTER_INDEX_TOKEN": TOKEN},
+            check=False,
+        )  # fmt: skip
+    assert server.seen, told.stderr
+    assert told.returncode == (mode != "reply"), told.stderr
+    assert ("Traceback" in told.stderr) is (mode != "reply")
+    assert found(told.stdout + told.stderr) == []
+    for name, text in left_by(tmp_path / "run").items():
+        assert found(text) == [], name
+    assert (tmp_path / "run" / "report.html").is_file() is (mode != "401")
+
+
+def test_no_token_of_an_index_is_left_by_a_run(
+    index: Retriever, tmp_path: Path, logs: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from blendfilter.retrieval.indexes import open_index
+
+    monkeypatch.setenv("BLENDFILTER_INDEX_TOKEN", TOKEN)
+    with served(index, token=TOKEN) as server:
+        remote = open_index(server.url)
+        lm = connect("offline")
+        done = evaluate(
+            BlendFilter(remote, k=2), load("hotpotqa", "sample", limit=1), lm=lm, run=tmp_path / "run", progress=False
+        )
+    assert done.errors == 0
+    for name, text in left_by(tmp_path).items():
+        assert found(text) == [], name
+    assert [line[:200] for line in logs.told if found(line)] == []
+    assert found(f"{remote!r}{vars(remote)!r}") == [] or TOKEN not in repr(remote)
+
+
+@given(st.text(st.characters(codec="ascii", exclude_categories=["C"]), min_size=secrets.SHORTEST), st.text(), st.text())
+def test_a_secret_is_hidden_wherever_it_stands(secret: str, before: str, after: str) -> None:
+    secrets._known = frozenset()
+    secrets.know(secret)
+    for written in (secret, quote(secret), quote(secret, safe="")):
+        assert secrets.hidden(f"\0{written}\0") == "\0[key]\0"
+    wrapped = base64.b64encode(f"{before}{secret}{after}".encode()).decode()
+    assert "[key]" in secrets.hidden(wrapped)
+    assert len(secrets.hidden(wrapped)) <= len(wrapped)
+
+
+def test_a_short_placeholder_is_no_secret() -> None:
+    secrets.know("none", "", None)
+    assert secrets.hidden("none of them") == "none of them"
+
+
+def test_a_word_in_the_environment_is_left_in_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTGRES_PASSWORD", "postgres")
+    monkeypatch.setenv("YEAR_TOKEN", "19451946")
+    monkeypatch.setenv("OTHER_API_KEY", "quite-secret")
+    monkeypatch.setenv("LONG_PASSWORD", "correcthorsebatterystaple")
+    secrets.know("postgres-key")
+    said = "postgres in 19451946: quite-secret, correcthorsebatterystaple, postgres-key"
+    assert secrets.hidden(said) == "postgres in 19451946: [key], [key], [key]"
+
+
+def test_a_key_that_was_given_is_hidden_even_where_it_is_a_word() -> None:
+    connect("m", api_base="http://127.0.0.1:9/v1", api_key="opensesame")
+    assert secrets.hidden("say opensesame") == "say [key]"
+
+
+@pytest.mark.parametrize("how", ["argument", "BLENDFILTER_API_KEY", "OPENAI_API_KEY"])
+@pytest.mark.parametrize("wrong", [{"thinking": True, "reasoning": "off"}, {"endpoint": "talk"}, {"attempts": 0}])
+def test_no_key_is_in_the_local_variables_of_a_refusal(
+    how: str, wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"api_key": KEY} if how == "argument" else {}
+    if not given:
+        monkeypatch.setenv(how, KEY)
+    with pytest.raises(BadArgument) as refused:
+        connect("openai/m", api_base=None if how == "OPENAI_API_KEY" else "http://127.0.0.1:9/v1", **given, **wrong)
+    assert found(told_by(refused.value)) == []
+
+
+def test_what_litellm_logs_holds_no_key(logs: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server("reply") as server:
+        lm = hasty(connect(dspy.LM("openai/m", api_base=server.url, api_key=KEY, engine="litellm")))
+        lm("hello")
+    assert any(line.startswith("LiteLLM") and "[key]" in line for line in logs.told)
+    assert [line[:200] for line in logs.told if found(line)] == []
+
+
+def test_a_reply_that_is_kept_whole_holds_no_key(tmp_path: Path) -> None:
+    call = lm15.ToolCallPart(id="1", name="look", input={"said": f"Bearer {KEY}"})
+
+    class Tooled:
+        def complete(self, request: lm15.Request) -> lm15.Response:
+            return lm15.Response(
+                id=None, model="m", message=lm15.Message(role="assistant", parts=(lm15.TextPart(KEY), call)),
+                finish_reason="tool_call", usage=lm15.Usage(input_tokens=1, output_tokens=1),
+            )  # fmt: skip
+
+    secrets.know(KEY)
+    connect(dspy.LM("mine/m", engine=Tooled()), journal=tmp_path / "journal")("hello")
+    (text,) = left_by(tmp_path / "journal").values()
+    assert '"look"' in text
+    assert found(text) == []
+
+
+def test_scores_do_not_spell_a_key(tmp_path: Path) -> None:
+    pieces = tuple(lm15.TokenLogprob(token=KEY[i : i + 4], logprob=-1.0) for i in range(0, len(KEY), 4))
+
+    class Scored:
+        def complete(self, request: lm15.Request) -> lm15.Response:
+            return lm15.Response(
+                id=None, model="m", message=lm15.Message(role="assistant", parts=(lm15.TextPart(KEY),)),
+                finish_reason="stop", usage=lm15.Usage(input_tokens=1, output_tokens=1), logprobs=pieces,
+            )  # fmt: skip
+
+    secrets.know(KEY)
+    connect(dspy.LM("mine/m", engine=Scored()), journal=tmp_path / "journal")("hello")
+    (text,) = left_by(tmp_path / "journal").values()
+    assert "[key]" in text
+    assert pieces[1].token not in text

@@ -1,0 +1,144 @@
+"""An unruly chat model through the pipeline: what it does is counted by name, nothing is read that it did not name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import unruly
+
+from blendfilter.evaluation.examining.examine import Examination, examine
+from blendfilter.evaluation.replies import stage_of
+from blendfilter.journal import Journal
+from blendfilter.lm.connect import connect
+from blendfilter.lm.profiles import split_thinking
+from blendfilter.lm.refusals import is_refusal
+from blendfilter.records import Passage
+from blendfilter.resources import sample
+from blendfilter.retrieval.corpus import read_corpus
+
+QUESTIONS = 6
+NAMED: Mapping[str, set[str]] = {
+    "tame": set(),
+    "rambles": {"suspect_ids", "rambling", "long_answer", "not_yes_no"},
+    "markdown": {"markdown"},
+    "thinks": {"thinking"},
+    "thinks_aloud": {"thinks_aloud", "rambling", "long_answer", "not_yes_no"},
+    "negates": {"suspect_ids", "negated_ids"},
+    "restates": {"unparseable_ids", "restated_range"},
+    "refuses": {"unparseable_ids", "refused_reply", "no_conclusion", "long_answer", "not_yes_no"},
+    "cut": {"cut_reply", "no_conclusion", "not_yes_no"},
+    "empty": {"empty_reply", "no_conclusion", "not_yes_no"},
+}
+"""What `doctor` names in each mood, beside what the filter keeps."""
+BAD = {"restates", "refuses", "cut", "empty"}
+KEPT = {"keeps_all", "gold_dropped"}
+READ_AS = ("read_ids", "explicit_none", "suspect_ids", "unparseable_ids", "unfinished_ids")
+
+
+class Call(NamedTuple):
+    stage: str
+    prompt: str
+    record: Mapping[str, Any]
+
+
+def examined(mood: str, folder: Path) -> Examination:
+    with unruly.serve(mood) as address:
+        return examine(connect("unruly", api_base=address), questions=QUESTIONS, run=folder, progress=False)
+
+
+def calls(folder: Path, row: Mapping[str, Any]) -> list[Call]:
+    with Journal(folder, "replay") as journal:
+        records = [(stage_of(stage), journal.read(key)) for stage, key in row["calls"]]
+    return [Call(stage, record["prompt"], record) for stage, record in records if record is not None]
+
+
+@pytest.fixture(scope="module")
+def passages() -> dict[str, Passage]:
+    return {passage.id: passage for passage in read_corpus(sample("corpus.jsonl"))}
+
+
+def test_every_mood_is_known() -> None:
+    assert set(NAMED) == set(unruly.MOODS)
+
+
+@pytest.mark.parametrize("mood", [*unruly.MOODS, unruly.MIXED])
+def test_what_it_does_is_counted_and_only_what_it_named_is_kept(
+    mood: str, tmp_path: Path, passages: dict[str, Passage]
+) -> None:
+    told = examined(mood, tmp_path / "run")
+    assert not told.seen.errors
+    counted = Counter[str]()
+    for row in told.run.rows:
+        asked = calls(tmp_path / "run", row)
+        counted.update(event for call in asked for event in [script_event(call.prompt, mood)] if event)
+        named = truly_named(asked, mood)
+        for name, branch in row["branches"].items():
+            lines = [passages[each].line for each in branch["retrieved"]]
+            ids = named[tuple(lines)]
+            expected = branch["retrieved"] if ids is None else [branch["retrieved"][i] for i in sorted(ids)]
+            assert branch["kept"] == expected, (row["id"], name)
+    flags = told.run.metrics["flags"]
+    assert {name: flags[name] for name in ("empty_reply", "cut_reply", "refused_reply")} == {
+        name: counted[name] for name in ("empty_reply", "cut_reply", "refused_reply")
+    }
+    assert flags["suspect_ids"] + flags["unparseable_ids"] == sum(
+        not said.named and not said.cut and said.text != "" for said in readings(told, mood)
+    )
+    shares = [told.seen.shares[name] for name in READ_AS]
+    assert sum(each.count for each in shares) == shares[0].of == len(readings(told, mood))
+    assert {name: told.seen.shares[name].count for name in ("suspect_ids", "unparseable_ids")} == {
+        name: flags[name] for name in ("suspect_ids", "unparseable_ids")
+    }
+
+
+def script_event(prompt: str, mood: str) -> str:
+    """What the script did at a prompt, by the event's name."""
+    said = unruly.said(prompt, mood)
+    if not said.text:
+        return "empty_reply"
+    return "refused_reply" if is_refusal(said.text) else "cut_reply" if said.cut else ""
+
+
+def truly_named(asked: list[Call], mood: str) -> dict[tuple[str, ...], frozenset[int] | None]:
+    """By the passages that were judged: the ids that were named at the first try, else at the second; else None."""
+    named: dict[tuple[str, ...], frozenset[int] | None] = {}
+    for call in asked:
+        if call.stage in ("ids", "ids_again"):
+            lines = tuple(unruly.shown(call.prompt))
+            named[lines] = named.get(lines) or unruly.said(call.prompt, mood).named
+    return named
+
+
+def readings(told: Examination, mood: str) -> list[unruly.Said]:
+    """What the script said at each first try."""
+    asked = (call for row in told.run.rows for call in calls(told.run.folder, row))
+    return [unruly.said(call.prompt, mood) for call in asked if call.stage == "ids"]
+
+
+@pytest.mark.parametrize("mood", unruly.MOODS)
+def test_the_doctor_names_each(mood: str, tmp_path: Path) -> None:
+    told = examined(mood, tmp_path / "run")
+    assert {each.name for each in told.findings} - KEPT == NAMED[mood]
+    assert told.healthy == (mood not in BAD)
+    assert all(each.advice and each.told for each in told.findings)
+
+
+def test_the_doctor_counts_a_mixture_as_the_script_has_it(tmp_path: Path) -> None:
+    told = examined(unruly.MIXED, tmp_path / "run")
+    asked = [call for row in told.run.rows for call in calls(tmp_path / "run", row)]
+    said = {call.prompt: unruly.said(call.prompt, unruly.MIXED) for call in asked}
+    shares = told.seen.shares
+    assert shares["thinking"].count == sum(bool(split_thinking(said[call.prompt].text)[0]) for call in asked) > 0
+    assert shares["refused_reply"].count == sum(said[call.prompt].text == unruly.REFUSAL for call in asked) > 0
+    assert shares["empty_reply"].of == len(asked)
+    assert shares["read_ids"].count == sum(call.stage == "ids" and bool(said[call.prompt].named) for call in asked) > 0
+    assert not told.healthy
+
+
+def test_no_two_passages_of_the_sample_read_alike(passages: dict[str, Passage]) -> None:
+    """The tests above tell them apart by their lines."""
+    assert len({passage.line for passage in passages.values()}) == len(passages)
