@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -80,6 +81,8 @@ WAYS = (
 
 def run_order(name: str, limit: int, runs: Path) -> None:
     """The same prompts read in several ways: tokens read and processor seconds, as shares of the first way's."""
+    if not (runs / "grammar").is_dir():
+        sys.exit(f"the prompts are those of a run: make it first, python eval/bench/local.py sample --runs {runs}")
     llama = open_llama(weights_of(None if name == "local" else name))
     wording = Wording(llama)
     with Journal(runs / "grammar", "replay") as journal:
