@@ -9,7 +9,7 @@ TORCH := 2.13.0
 SAMPLE := --corpus sample --lm offline
 DEMO := runs/demo
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench venv constraints clean
+.PHONY: help demo test slow lint format bench venv constraints clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
@@ -63,8 +63,11 @@ bench: $(VENV)/.test ## Take the measurements that need no data set and no key
 
 # --- keeping it right -----------------------------------------------------------------------------------------------
 
-test: lint ## Check everything: lint, then every test
-	$(BIN)/python -m pytest
+test: lint ## Check everything that is quick: lint, then every test that is not slow
+	$(BIN)/python -m pytest -m "not slow"
+
+slow: $(VENV)/.test ## Run the slow tests: documents, kills, large runs, fuzzing, a real browser
+	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.test ## Check style, types and the layers of the package
 	$(BIN)/ruff check .

@@ -18,8 +18,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from blendfilter.compiling.compile import compile_program as compile_program
+    from blendfilter.compiling.programs import load_program as load_program
     from blendfilter.errors import BlendFilterError as BlendFilterError
     from blendfilter.evaluation.comparison import Comparison as Comparison
+    from blendfilter.evaluation.frontier import frontier as frontier
     from blendfilter.evaluation.plan import plan as plan
     from blendfilter.evaluation.plots import plot as plot
     from blendfilter.evaluation.run import Run as Run
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from blendfilter.filters.extractive import FullFilter as FullFilter
     from blendfilter.filters.extractive import PassageFilter as PassageFilter
     from blendfilter.filters.extractive import SentenceFilter as SentenceFilter
+    from blendfilter.filters.filco.filter import FilCoFilter as FilCoFilter
+    from blendfilter.filters.filco.oracle import Oracle as Oracle
     from blendfilter.filters.knowledge import KnowledgeFilter as KnowledgeFilter
     from blendfilter.filters.one_call import OneCallFilter as OneCallFilter
     from blendfilter.journal import Journal as Journal
@@ -66,6 +71,8 @@ if TYPE_CHECKING:
     from blendfilter.retrieval.precomputed import write_hits as write_hits
     from blendfilter.retrieval.rank_bm25 import RankBM25 as RankBM25
     from blendfilter.retrieval.remote import Remote as Remote
+    from blendfilter.silver.making import make_silver as make_silver
+    from blendfilter.silver.rows import read_silver as read_silver
     from blendfilter.tasks.base import Questions as Questions
     from blendfilter.tasks.loading import load as load
 
@@ -82,12 +89,14 @@ _HOME = {
     "Comparison": "evaluation.comparison",
     "Direct": "modules.direct",
     "Excerpt": "records",
+    "FilCoFilter": "filters.filco.filter",
     "Filter": "filters.base",
     "FullFilter": "filters.extractive",
     "IterRetGen": "modules.iter_retgen",
     "Journal": "journal",
     "KnowledgeFilter": "filters.knowledge",
     "OneCallFilter": "filters.one_call",
+    "Oracle": "filters.filco.oracle",
     "Passage": "records",
     "PassageFilter": "filters.extractive",
     "SentenceFilter": "filters.extractive",
@@ -113,14 +122,19 @@ _HOME = {
     "aevaluate": "evaluation.runner",
     "as_retriever": "retrieval.callables",
     "compare": "evaluation.run",
+    "compile_program": "compiling.compile",
     "connect": "lm.connect",
     "evaluate": "evaluation.runner",
+    "frontier": "evaluation.frontier",
     "load": "tasks.loading",
+    "load_program": "compiling.programs",
+    "make_silver": "silver.making",
     "open_index": "retrieval.indexes",
     "plan": "evaluation.plan",
     "plot": "evaluation.plots",
     "pooled": "retrieval.corpus",
     "read_corpus": "retrieval.corpus",
+    "read_silver": "silver.rows",
     "scorer": "lm.scoring",
 }
 

@@ -14,12 +14,14 @@ from blendfilter import resources
 from blendfilter.context import STAGE, setting
 from blendfilter.errors import BadData, UnknownName
 from blendfilter.lm.adopted import is_asynchronous
-from blendfilter.prompting import SHARED, Prompts, TemplateAdapter, own_prompts
+from blendfilter.prompting import SHARED, WHOLE_READERS, Prompts, TemplateAdapter, own_prompts
 
 REPLY_TOKENS = 256
 """Cap of a reasoning, a passage or a judgement, in tokens (what the paper leaves open)."""
 SHORT_TOKENS = 32
 """Cap of ids, a topic or a short answer."""
+SHORT_ROOM = f"{SHORT_TOKENS} tokens, its first line"
+"""`Ask.room` of a short answer."""
 STOP = ["\nKnowledge:", "\nQuestion:"]
 """Where a model starts to invent the next example."""
 FEW_SHOT = frozenset(
@@ -78,6 +80,14 @@ class Ask(dspy.Predict):
                 # Of anyio's threads, because DSPy's status messages find their way back from those.
                 return await anyio.to_thread.run_sync(partial(super().forward, **inputs))
             return await super().aforward(**inputs)
+
+    @property
+    def room(self) -> str:
+        """What is read of an answer, which a saved state leaves out: `32 tokens, its first line`; of others nothing."""
+        if "answer" not in self.signature.output_fields:
+            return ""
+        read = self.adapter.reads if isinstance(self.adapter, TemplateAdapter) else type(self.adapter).__name__
+        return f"{self.config.get('max_tokens')} tokens, {read}"
 
     def load_state(self, state: Mapping[str, Any], **options: Any) -> Ask:
         """As `dspy.Predict.load_state`. Raises: BadData where the saved fields are not this predictor's.
@@ -142,13 +152,16 @@ class Wording(pydantic.BaseModel):
 
     `instructions` replace a template's own, by template name. A demonstration has `question`, `knowledge` (lines of
     Title | text), `reasoning` that ends "So the answer is X.", the same in `hops`, and `answer`; every predictor takes
-    the fields it has.
+    the fields it has. `answer_tokens` caps the reply that is the answer; `whole_answer` takes all of it, where answers
+    are sentences, in place of its first line.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     offer_none: bool = False
     ask_topic: bool = True
+    answer_tokens: pydantic.PositiveInt = SHORT_TOKENS
+    whole_answer: bool = False
     instructions: dict[str, str] = {}
     demos: list[Demonstration] = []
 
@@ -164,12 +177,26 @@ class Wording(pydantic.BaseModel):
         somebody overrode keeps the instructions that it brings.
         """
         name = predictor.template.name
-        instructions = self.instructions.get(name) or self.instructions.get(SHARED.get(name, ""))
+        # Asked again, it is the same task.
+        names = (name, SHARED.get(name, ""), name.removesuffix("_again"))
+        instructions = next((self.instructions[each] for each in names if each in self.instructions), None)
         if instructions and not predictor.template.keeps_its_words:
             predictor.signature = predictor.signature.with_instructions(instructions)
         if name in FEW_SHOT:
             predictor.demos = demonstrations(predictor, [worked(demo) for demo in self.demos])
+        if "answer" in predictor.signature.output_fields:
+            self._room(predictor)
         return predictor
+
+    def _room(self, predictor: Ask) -> None:
+        """Room for the answers of the task, where these are not short."""
+        if self.answer_tokens != SHORT_TOKENS:
+            predictor.config = {**predictor.config, "max_tokens": self.answer_tokens}
+        if self.whole_answer and isinstance(predictor.adapter, TemplateAdapter):
+            predictor.adapter = predictor.adapter.reading(WHOLE_READERS)
+            if "context" in predictor.signature.input_fields:
+                # A base model goes on with another example: of a short answer only the first line counts anyway.
+                predictor.config = {**predictor.config, "stop": [*predictor.config.get("stop", []), "\nContext:"]}
 
 
 def demonstrations(predictor: dspy.Predict, rows: Sequence[Mapping[str, Any]]) -> list[dspy.Example]:

@@ -5,6 +5,8 @@ In: a module's name and the extra that brings it. Out: the module, or one line t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -28,6 +30,25 @@ def needed(module: str, extra: str, why: str) -> Any:
             raise
         package = module.partition(".")[0]
         raise MissingExtra(f"{why} needs '{package}': {how_to_install(extra)}") from None
+
+
+@contextmanager
+def quiet_transformers(extra: str, why: str) -> Iterator[None]:
+    """Without the bars and reports that transformers prints on stderr; what they would say is for the caller to check.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    logging = needed("transformers.utils.logging", extra, why)
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def how_to_install(extra: str) -> str:

@@ -34,8 +34,10 @@ def whole(value: Any, source: str, where: str) -> Any:
     return value
 
 
-def list_values(stream: BufferedIOBase, name: str) -> Iterator[Any]:
+def list_values(stream: BufferedIOBase, name: str, *, inside: bool = False) -> Iterator[Any]:
     """The values of the JSON list in `stream`; `name` is the file's, for messages.
+
+    `inside`: the list is a part of something larger, so more may follow it.
 
     Raises:
         BadData: the list is cut off, does not parse (which item), is followed by more, or is not UTF-8.
@@ -48,7 +50,7 @@ def list_values(stream: BufferedIOBase, name: str) -> Iterator[Any]:
             window.fail(count, "a comma or the closing bracket is missing")
         count += 1
         yield window.value(count)
-    if window.peek():
+    if not inside and window.peek():
         raise BadData(f"{name}: something follows the JSON list after item {count}: expected one list and nothing else")
 
 

@@ -1,9 +1,9 @@
 """Scores of answers and of retrieved titles, as fractions of 1.
 
 Answers: exact match and F1 of the official HotPotQA evaluation (Yang et al. 2018), the best over the aliases as for
-2WikiMultihopQA (Ho et al. 2020); accuracy for yes/no questions (StrategyQA, Geva et al. 2021); covering, for answers in
-whole sentences. Retrieval: recall, precision and S-precision (BlendFilter, Wang et al. 2024) of titles against a
-question's gold titles.
+2WikiMultihopQA (Ho et al. 2020); accuracy for yes/no questions (StrategyQA, Geva et al. 2021) and for labels of claims
+(FEVER, Thorne et al. 2018); covering, for answers in whole sentences. Retrieval: recall, precision and S-precision
+(BlendFilter, Wang et al. 2024) of titles against a question's gold titles.
 
 Differs from the official scripts: one normaliser serves every task; retrieval is scored on titles, each counted once.
 """
@@ -11,7 +11,7 @@ Differs from the official scripts: one normaliser serves every task; retrieval i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -23,6 +23,20 @@ _CLOSED = frozenset({"yes", "no", "noanswer"})
 VERDICTS = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
 """Normalised words that decide a yes/no question, and what they say."""
 _VERDICT = re.compile(r"\b(?:yes|no|true|false)\b")
+LABELS = ("SUPPORTS", "REFUTES", "NOT ENOUGH INFO")
+"""What is said of a claim, as FEVER's files write it."""
+_LABEL = re.compile(
+    r"(?<![\w-])(?:(?P<NEI>not[ _]?enough[ _]?info(?:rmation)?)|(?P<SUPPORTS>support(?:s|ed)?)|refute[sd]?)"
+    r"(?![\w-])(?P<none>\s+(?:by\s+)?(?:no|none|nothing|neither|nobody)\b)?",
+    re.IGNORECASE,
+)
+_NEGATION = re.compile(
+    r"\b(?:not|no|never|none|nothing|nobody|neither|nor|cannot|without|hardly|barely|fail(?:s|ed)?|unable|whether|if"
+    r"|doubt(?:s|ed|ful)?|unlikely|unclear|uncertain)\b"
+    r"|n['’]t\b",
+    re.IGNORECASE,
+)
+_CLAUSE_END = re.compile(r"(?<=[.!?;:])\s|\n|\bbut\b", re.IGNORECASE)
 
 
 def exact_match(prediction: str, answers: Iterable[str]) -> float:
@@ -63,14 +77,41 @@ def verdict(text: str) -> str | None:
     return VERDICTS[match.group()] if match else None
 
 
-def accuracy(prediction: str, answers: Iterable[str]) -> float:
-    """1.0 where the verdict of the prediction is that of the answer; a reply without one is wrong.
+def label(text: str) -> str | None:
+    """The one label that a reply gives to a claim, None where it gives none or several.
 
-    >>> accuracy("Yes, because it floats.", ["yes"])
-    1.0
+    Read strictly: only the labels' own words count ("support" and "supported" too, not "supporting"), and not true or
+    false, which no prompt here offers. A label is not read where a word before it in its clause denies or doubts it
+    ("not supported"), where what follows it empties it ("supported by nothing"), or in a question.
+
+    >>> label("The claim is refuted."), label("It is not supported."), label("SUPPORTS, not REFUTES"), label("True")
+    ('REFUTES', None, 'SUPPORTS', None)
     """
-    said = verdict(prediction)
-    return float(said is not None and any(said == verdict(answer) for answer in answers))
+    found = {said for clause in _CLAUSE_END.split(text) if not clause.endswith("?") for said in _labels_in(clause)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _labels_in(clause: str) -> Iterator[str]:
+    for match in _LABEL.finditer(clause):
+        if match["NEI"]:
+            yield LABELS[2]
+        elif not match["none"] and not _NEGATION.search(clause, 0, match.start()):
+            yield LABELS[0] if match["SUPPORTS"] else LABELS[1]
+
+
+def accuracy(prediction: str, answers: Iterable[str]) -> float:
+    """1.0 where the prediction decides a yes/no question or a claim as the answer does; what decides nothing is wrong.
+
+    >>> accuracy("Yes, because it floats.", ["yes"]), accuracy("REFUTES", ["SUPPORTS"])
+    (1.0, 0.0)
+    """
+    return float(any(_decides(prediction, answer) for answer in answers))
+
+
+def _decides(prediction: str, answer: str) -> bool:
+    read = label if answer.strip().upper() in LABELS else verdict
+    said = read(prediction)
+    return said is not None and said == read(answer)
 
 
 def cover_em(prediction: str, answers: Iterable[str]) -> float:

@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -27,7 +27,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from blendfilter import resources
 from blendfilter.errors import BadData, MissingFile, UnknownName
 from blendfilter.records import one_line, whole_characters
-from blendfilter.text import short_reply
+from blendfilter.text import short_reply, whole_reply
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ TEMPLATE_OF = {
     ("topic", "offer_none", "knowledge", "question", "relevance"): "blendfilter/check",
     ("context", "offer_none", "knowledge", "question", "ids"): "blendfilter/ids",
     ("offer_none", "knowledge", "question", "judgement"): "blendfilter/judge",
+    ("offer_none", "knowledge", "question", "ids"): "filco/sentences",
     ("context", "question", "answer"): "blendfilter/short_answer",
     ("question", "reasoning"): "cot",
     ("question", "answer"): "direct",
@@ -190,6 +191,18 @@ class TemplateAdapter(dspy.Adapter):
         self.prompts = prompts or own_prompts()
         self.template = self.prompts[template] if template is not None else None
         self._warned: set[str] = set()
+        self._readers: Readers = READERS
+
+    def reading(self, readers: Readers) -> TemplateAdapter:
+        """This adapter with other readers of replies, by field."""
+        other = TemplateAdapter(self.template.name if self.template else None, self.prompts)
+        other._readers = readers
+        return other
+
+    @property
+    def reads(self) -> str:
+        """What it reads of an answer: its first line, or all of it."""
+        return "all of it" if self._readers == WHOLE_READERS else "its first line"
 
     def format(
         self, signature: type[dspy.Signature], demos: Sequence[Mapping[str, Any]], inputs: Mapping[str, Any]
@@ -251,7 +264,7 @@ class TemplateAdapter(dspy.Adapter):
         if self._template_of(signature) is None:
             return _chat().parse(signature, completion)  # type: ignore[no-any-return]
         (name,) = signature.output_fields
-        return {name: READERS.get(name, str.strip)(completion)}
+        return {name: self._readers.get(name, str.strip)(completion)}
 
     def _call_postprocess(
         self, processed_signature: Any, original_signature: Any, outputs: Any, lm: Any, lm_kwargs: Any
@@ -284,8 +297,11 @@ class TemplateAdapter(dspy.Adapter):
 _OPTIONAL = frozenset({"offer_none", "topic"})
 
 
-READERS = {"answer": short_reply, "topic": short_reply}
+Readers = Mapping[str, Callable[[str], str]]
+READERS: Readers = {"answer": short_reply, "topic": short_reply}
 """How the replies for some fields are read; those for others are taken whole."""
+WHOLE_READERS: Readers = {**READERS, "answer": whole_reply}
+"""The same where answers are sentences."""
 
 
 def _on_one_line(value: Any) -> str:
@@ -314,8 +330,8 @@ def _own_lines(value: Any, *allowed: str) -> str:
 # before them.
 _PART = re.compile(
     r"[\s\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]*"
-    r"((?:Question|Knowledge|knowledge \d+|The knowledge(?:, numbered .*)?|Context|Passage|Topic|Relevance|Ids"
-    r"|Judgement|Answer|Golden answers|Verdict):|Let's think step by step)"
+    r"((?:Question|Knowledge|(?:knowledge|sentence|passage) \d+|The knowledge(?:, numbered .*)?|Context|Passage|Topic"
+    r"|Relevance|Ids|Judgement|Answer|Golden answers|Verdict):|Let's think step by step)"
 )
 
 

@@ -37,7 +37,7 @@ def programs() -> Path:
 
 
 def sample(name: str) -> Path:
-    """A file of the sample world: `corpus.jsonl` or `questions.jsonl`.
+    """A file of the sample world: `corpus.jsonl`, or one of questions: `questions`, `claims`, `dialogues`, `long`.
 
     >>> sample("corpus.jsonl").name
     'corpus.jsonl'

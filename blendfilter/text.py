@@ -67,6 +67,7 @@ def overlap(candidate: Sequence[str], reference: Sequence[str]) -> Overlap:
     if not shared:
         return Overlap(0, 0.0, 0.0, 0.0)
     precision, recall = shared / len(candidate), shared / len(reference)
+    # In the official script's own steps: 2s / (|c| + |r|) is rounded once, and would differ from it in the last digit.
     return Overlap(shared, precision, recall, 2 * precision * recall / (precision + recall))
 
 
@@ -80,8 +81,10 @@ class Sentence(NamedTuple):
 
 # Possessive, and only from a run's first mark: a megabyte of dots is read once.
 _BREAK = re.compile(r"""(?<![.!?…])(?P<mark>[.!?…]++)["'”’)\]]*+(?=\s)|\n\s*\n""")
-_NEXT = re.compile(r"""\s*[("'“‘\[]*(?P<word>\w+)?""")
-_LAST_WORD = re.compile(r"[^\s(\[\"'“‘]*$")
+_NEXT = re.compile(r"""\s*[("'“‘\[]*(?P<word>\w+)?(?P<dot>\.)?""")
+_LAST_WORD = re.compile(r"[^\s(\[\"'“‘–—/-]*$")
+_GOES_ON = re.compile(r"[^\S\n]+(?:[,;:)]|[.–—-](?!\S))")
+"""A mark that begins no sentence, behind white space on the same line."""
 
 
 def _words(listed: str) -> frozenset[str]:
@@ -89,8 +92,8 @@ def _words(listed: str) -> frozenset[str]:
 
 
 _BEFORE_NAME = _words(
-    "mr mrs ms mx dr prof st ste mt ft gen col maj capt cpt cmdr lt sgt adm rev fr hon gov sen rep pres messrs mme mlle"
-    " vs cf e.g i.e viz approx ca née al"
+    "mr mrs ms mx dr drs prof st ste mt ft gen brig col maj capt cpt cmdr lt sgt cpl pvt adm det insp supt rev fr hon"
+    " gov sen rep pres messrs mme mlle vs cf e.g i.e viz lit approx ca née al"
 )
 """A full stop after one of these ends no sentence."""
 _BEFORE_NUMBER = _words("no nos vol vols p pp fig figs ch sec art op eq")
@@ -119,7 +122,7 @@ def sentences(text: str) -> list[Sentence]:
     found: list[Sentence] = []
     start = 0
     for match in _BREAK.finditer(text):
-        if match["mark"] is None or _ends(text, match):
+        if match["mark"] is None or (_ends(text, match) and not _GOES_ON.match(text, match.end())):
             _add(found, text, start, match.end())
             start = match.end()
     _add(found, text, start, len(text))
@@ -149,7 +152,10 @@ def _ends(text: str, match: re.Match[str]) -> bool:
     if word in _BEFORE_NUMBER and after[:1].isdigit():
         return False
     initial = (len(word) == 1 and word.isalpha()) or bool(re.fullmatch(r"(?:\w\.)+\w", word))
-    return not (initial or word in _MAY_END) or after.lower() in _OPENERS or not after
+    if not (initial or word in _MAY_END) or not after:
+        return True
+    # "A." and "I." are initials too
+    return after.lower() in _OPENERS and not (len(after) == 1 and following is not None and following["dot"])
 
 
 def shortened(text: str, width: int) -> str:
@@ -176,6 +182,15 @@ def short_reply(reply: str) -> str:
     return next((line for line in told if line), "")
 
 
+def whole_reply(reply: str) -> str:
+    """What a reply of several sentences says: all of it, line breaks too, without the cue said again before it.
+
+    >>> whole_reply("**Answer:** Tolm is a port.\\nIt has a light.\\n")
+    'Tolm is a port.\\nIt has a light.'
+    """
+    return _SAID_AGAIN.sub("", reply.strip()).strip()
+
+
 def _without_cue(line: str) -> str:
     cue = _CUE.match(line)
     told = line[cue.end() :] if cue else line
@@ -192,5 +207,10 @@ _CUE = re.compile(
     r"|(?:(?:so|thus|hence|therefore),?\s+)?the (?:final )?answer is\b:?)[*_]{0,3}\s*"
     r"|(?:#+\s*[*_]{0,3}|[*_]{2,3})(?:(?:final|short)\s+)?(?:answer|topic)[*_]{0,3}$",
     re.IGNORECASE,
+)
+# Only the cue itself: "The answer is that …" is a sentence.
+_SAID_AGAIN = re.compile(
+    r"\A(?:[#>]+\s*)?[*_]{0,3}(?:(?:final|short)\s+)?answer\s*[*_]{0,3}\s*(?::[*_]{0,3}\s*|$)",
+    re.IGNORECASE | re.MULTILINE,
 )
 _BOLD = re.compile(r"(\*{1,3})(?P<told>[^*]+)\1(?P<dot>\.?)")

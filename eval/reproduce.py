@@ -23,11 +23,13 @@ def parser() -> argparse.ArgumentParser:
     """Every option."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     place = "[TASK=]PLACE"
-    made.add_argument("table", nargs="?", help="table1 to table5, figure2 to figure4, fair (--list)")
+    made.add_argument("table", nargs="?", help="table1 to table5, figure2 to figure4, fair, filco-table3 … (--list)")
     made.add_argument("--list", action="store_true", help="what there is, and stop")
     made.add_argument("--data", action="append", default=[], metavar=place, help="questions; 'sample' for all tasks")
-    made.add_argument("--corpus", action="append", default=[], metavar="[colbert:|bm25:]" + place, help="passages")
-    made.add_argument("--index", action="append", default=[], metavar="[colbert:|bm25:]" + place, help="folder or URL")
+    by_role = "[colbert:|bm25:|dpr:]" + place
+    passages = "passages; 'own': each question's own paragraphs, 'pooled': those of all questions"
+    made.add_argument("--corpus", action="append", default=[], metavar=by_role, help=passages)
+    made.add_argument("--index", action="append", default=[], metavar=by_role, help="folder or URL")
     made.add_argument("--lm", default="offline", help="provider/model, or any name with --api-base")
     made.add_argument("--api-base", action="append", help="an OpenAI-compatible server; several share the calls")
     made.add_argument("--endpoint", default="chat", choices=["chat", "completions"])
@@ -42,9 +44,17 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rpm", type=int, metavar="N", help="requests a minute that the server is sent at the most")
     made.add_argument("--tpm", type=int, metavar="N", help="tokens a minute, of prompts and replies")
     made.add_argument("--prices", type=Path, help="a file of your own prices (docs/costs.md)")
+    measure = "what SILVER is chosen by, in place of the paper's: strinc, lexical or cxmi"
+    made.add_argument("--measure", action="append", default=[], metavar="[TASK=]MEASURE", help=measure)
+    made.add_argument("--scorer", metavar="NAME", help="what gives cxmi log-probabilities; else the reader itself")
+    made.add_argument("--scorer-api-base", metavar="URL", help="a server of that model")
+    program = "FILCO speaks as this compiled program (blendfilter compile filco)"
+    made.add_argument("--program", action="append", default=[], metavar="[TASK=]FILE", help=program)
     made.add_argument("--limit", type=int, help="the first N questions in place of the paper's 500")
     made.add_argument("--tasks", type=_names, help="some of the table's tasks, with commas between")
     made.add_argument("--methods", type=_names, help="the rows of these methods alone")
+    row = "the rows of this label, FILCO say, and those that they are tested against; may be repeated"
+    made.add_argument("--row", action="append", dest="rows", metavar="LABEL", help=row)
     made.add_argument("--concurrency", type=int, default=16, help="model calls in flight")
     made.add_argument("--repeats", type=int, default=1, help="answer every question R times")
     made.add_argument("--runs", type=Path, default=Path("runs"), help="where runs lie, and the table under its name")

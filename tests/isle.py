@@ -16,6 +16,7 @@ from openai.types.chat import ChatCompletion
 from scripted import ScriptedLM
 
 from blendfilter.asking import Ask, Wording
+from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.filters.one_call import OneCallFilter
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
@@ -23,7 +24,7 @@ from blendfilter.modules.react import ReAct
 from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.records import Passage
 
-TASKS = ("hotpotqa", "twowiki", "strategyqa")
+TASKS = ("hotpotqa", "twowiki", "strategyqa", "nq", "triviaqa", "fever", "fever-nei", "eli5", "wow")
 
 QUESTION = "Who kept the lighthouse that stands beside Tolm Harbour?"
 PASSAGES = (
@@ -48,6 +49,7 @@ REPLIES = {
     "ids": "0",
     "ids_again": "0",
     "judge": JUDGEMENT,
+    "helpful": "0",
     "answer": REASONING,
     "short_answer": "Ada Brennock",
     "direct": "Ada Brennock",
@@ -110,6 +112,8 @@ def nothing(query: str, k: int) -> list[Passage]:
 def predictors(task: str, **settings: Any) -> dict[str, Ask]:
     """Every predictor that the methods use on `task`, by a name that says which prompt it is."""
     whole = BlendFilter(nothing, task=task, **settings)
+    wording = Wording.of(task) if isinstance(task, str) else task
+    sentences, passages = (FilCoFilter(unit, wording=wording, **settings) for unit in ("sentence", "passage"))
     return {
         "external": whole.blending.external,
         "internal": whole.blending.internal,
@@ -117,7 +121,11 @@ def predictors(task: str, **settings: Any) -> dict[str, Ask]:
         "check": whole.select.check,
         "ids": whole.select.ids,
         "ids_again": whole.select.ids_again,
-        "judge": OneCallFilter(wording=Wording.of(task) if isinstance(task, str) else task, **settings).judge,
+        "judge": OneCallFilter(wording=wording, **settings).judge,
+        "helpful_sentences": sentences.helpful,
+        "helpful_sentences_again": sentences.ids_again,
+        "helpful_passages": passages.helpful,
+        "helpful_passages_again": passages.ids_again,
         "answer": whole.answering.answer,
         "short_answer": whole.answering.short_answer,
         "direct": Direct(task=task, **settings).direct,
@@ -140,6 +148,10 @@ CUES = {
     "ids": "Ids:",
     "ids_again": "Ids:",
     "judge": "Judgement:",
+    "helpful_sentences": "Ids:",
+    "helpful_sentences_again": "Ids:",
+    "helpful_passages": "Ids:",
+    "helpful_passages_again": "Ids:",
     "answer": "Let's think step by step.",
     "short_answer": "Answer:",
     "direct": "Answer:",

@@ -180,6 +180,26 @@ class Command:
         return Outcome(code, told.out, told.err)
 
 
+@pytest.fixture(scope="module")
+def sample_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample corpus is indexed once for a file of tests."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def here(tmp_path: Path, sample_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, stood in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BLENDFILTER_CACHE", str(sample_cache))
+    return tmp_path
+
+
+@pytest.fixture
+def blendfilter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: Path) -> Command:
+    """The command, run in `here`."""
+    return Command(monkeypatch, capsys)
+
+
 def shell(*words: object, timeout: float = 60) -> Outcome:
     """The same in a process of its own."""
     ended = subprocess.run(

@@ -10,8 +10,8 @@ from typing import Any
 import dspy
 import pydantic
 import pytest
-from isle import LINES, QUESTION, predictors
-from scripted import ScriptedLM, scripted
+from isle import LINES, QUESTION, inputs, predictors
+from scripted import ScriptedLM, response, scripted
 
 from blendfilter import asking, resources
 from blendfilter.asking import FEW_SHOT, REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, Demonstration, Wording, demonstrations
@@ -19,7 +19,8 @@ from blendfilter.context import STAGE
 from blendfilter.errors import BadData, UnknownName
 from blendfilter.modules.answering import ShortAnswer
 from blendfilter.modules.blending import Reasoning
-from blendfilter.prompting import own_prompts
+from blendfilter.modules.direct import Direct
+from blendfilter.prompting import TemplateAdapter, own_prompts
 
 HOP = {"thought": "t.", "follow_up": "f?", "knowledge": [0], "answer": "a."}
 DEMO = {"question": "q?", "knowledge": ["T | x"], "reasoning": "So the answer is x.", "hops": [HOP], "answer": "x"}
@@ -62,12 +63,55 @@ class TestAsk:
     def test_caps_are_the_papers(self) -> None:
         caps = {name: each.config["max_tokens"] for name, each in predictors("hotpotqa").items()}
         short = {"topic", "ids", "ids_again", "short_answer", "direct", "direct_retrieval"}
+        short |= {name for name in caps if name.startswith("helpful_")}  # ours: the ids of FilCo's filter
         assert caps.pop("judge") == REPLY_TOKENS + 128  # ours: a judgement with its ids, which may be JSON
         assert caps == {name: SHORT_TOKENS if name in short else REPLY_TOKENS for name in caps}
-        hopping = {"self_ask": "\nIntermediate answer:", "react": "\nIntermediate answer:"}
-        hopping["react_thought_action"] = "\nObservation"
+        before = {"self_ask": ["\nIntermediate answer:"], "react": ["\nIntermediate answer:"]}
+        before["react_thought_action"] = ["\nObservation"]
+        behind = {name: [f"\n\n{unit} 0:"] for unit in ("sentence", "passage") for name in caps if f"l_{unit}" in name}
+        assert len(behind) == 4
         for name, each in predictors("hotpotqa").items():
-            assert each.config["stop"] == ([hopping[name]] if name in hopping else []) + STOP
+            assert each.config["stop"] == [*before.get(name, []), *STOP, *behind.get(name, [])]
+
+    @pytest.mark.parametrize("task", ["eli5", "wow"])
+    def test_a_long_answer_has_room_and_is_read_whole(self, task: str) -> None:
+        said = "**Answer:** Tolm is a port.\nIt has a light.\n\nSo has Oddle."
+        for name in ("direct", "direct_retrieval", "short_answer"):
+            asked = predictors(task)[name]
+            assert asked.config["max_tokens"] == 128
+            with dspy.context(lm=ScriptedLM([said])):
+                assert asked(**inputs(asked)).answer == "Tolm is a port.\nIt has a light.\n\nSo has Oddle."
+        short = predictors("nq")["short_answer"]
+        assert short.config["max_tokens"] == SHORT_TOKENS
+        with dspy.context(lm=ScriptedLM([said])):
+            assert short(**inputs(short)).answer == "Tolm is a port."
+
+    def test_a_long_answer_ends_where_a_base_model_begins_the_next_example(self) -> None:
+        """Its prompt's parts in their order: what would follow the answer is another `Context:`, or `Knowledge:`."""
+        for name, more in (("short_answer", ["\nContext:"]), ("direct", []), ("direct_retrieval", [])):
+            assert predictors("eli5")[name].config["stop"] == [*STOP, *more]
+        assert predictors("nq")["short_answer"].config["stop"] == STOP
+        assert predictors("eli5", adapter=dspy.ChatAdapter())["short_answer"].config["stop"] == STOP
+
+    def test_a_long_answer_that_is_cut_says_so(self) -> None:
+        with dspy.context(lm=ScriptedLM([response("Answer: One.\nTwo and", finish="length")])):
+            said = Direct(task="eli5")(question="Why?")
+        assert (said.answer, said.flags["cut_reply"], said.flags["empty_reply"]) == ("One.\nTwo and", 1, 0)
+
+    def test_room_changes_nothing_but_the_answer(self) -> None:
+        caps = {name: each.config["max_tokens"] for name, each in predictors("eli5").items()}
+        short = {name: each.config["max_tokens"] for name, each in predictors("hotpotqa").items()}
+        longer = {"direct", "direct_retrieval", "short_answer"}
+        assert {name for name in caps if caps[name] != short[name]} == longer
+
+    def test_an_adapter_of_ones_own_is_left_alone(self) -> None:
+        mine, shared = dspy.ChatAdapter(), TemplateAdapter()
+        assert predictors("eli5", adapter=mine)["direct"].adapter is mine
+        asked = predictors("eli5", adapter=shared)["direct"]
+        with dspy.context(lm=ScriptedLM(["One.\nTwo.", "One.\nTwo."])):
+            assert asked(question="q?").answer == "One.\nTwo."
+            other = predictors("hotpotqa", adapter=shared)["direct"]  # the same adapter, in a task of short answers
+            assert other(question="q?").answer == "One."
 
     def test_its_own_lm_goes_first(self) -> None:
         ask = short_answer()

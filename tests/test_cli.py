@@ -26,24 +26,6 @@ SAMPLE_NOTICE = "blendfilter: no --corpus and no --index: asking the sample worl
 QUESTION = "King Corvin had a lighthouse built on a lonely rock. In which town was its designer born?"
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample corpus is indexed once for this file."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-def here(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BLENDFILTER_CACHE", str(cache))
-    return tmp_path
-
-
-@pytest.fixture
-def blendfilter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: Path) -> Command:
-    return Command(monkeypatch, capsys)
-
-
 # help
 
 
@@ -366,8 +348,8 @@ def test_through_the_shell(here: Path) -> None:
     assert ended.stdout.startswith("hotpotqa EM ")
 
 
-def test_a_reader_that_goes_away(here: Path) -> None:
-    assert shell(*small_eval("direct-retrieval", "run")).code == 0
+def test_a_reader_that_goes_away(here: Path, blendfilter: Command) -> None:
+    assert blendfilter(*small_eval("direct-retrieval", "run")).code == 0
     ended = subprocess.run(
         f"{sys.executable} -m blendfilter.cli report run | true",
         shell=True,

@@ -13,31 +13,13 @@ import typer
 from checkpoints import minilm_package, tiny_bert, tiny_cross_encoder
 from small_world import Command, Outcome, small_eval, stable
 
-from blendfilter.cli.options import HowToAnswer, K, WhichModel, spread
+from blendfilter.cli.options import HowToAnswer, K, WhichJudge, WhichModel, spread
 from blendfilter.filters.named import FILTERS
 from blendfilter.filters.scorers import SCORERS
 from blendfilter.modules.methods import METHODS
 
 QUESTION = "King Corvin had a lighthouse built on a lonely rock. In which town was its designer born?"
 SAMPLE = ("--lm", "offline", "--corpus", "sample")
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample corpus is indexed once for this file."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-def here(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BLENDFILTER_CACHE", str(cache))
-    return tmp_path
-
-
-@pytest.fixture
-def blendfilter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: Path) -> Command:
-    return Command(monkeypatch, capsys)
 
 
 def kept(told: Outcome) -> list[str]:
@@ -178,7 +160,7 @@ def test_a_usage_error_stands_alone(blendfilter: Command) -> None:
 
 
 REFUSED: list[tuple[tuple[object, ...], str]] = [
-    (("--filter", "sentense"), r"no filter 'sentense'\. Did you mean 'sentence'\? \(known: full, knowledge, "),
+    (("--filter", "sentense"), r"no filter 'sentense'\. Did you mean 'sentence'\? \(known: filco, filco-passage, "),
     (("--filter", ""), "no filter ''"),
     (("--filter", "nowhere_at_all:Mine"), "no module 'nowhere_at_all' for filter"),
     (("--filter", "json:JSONDecoder"), "json:JSONDecoder is no dspy.Module: a filter is "),
@@ -262,6 +244,25 @@ class TestSpread:
         defaults = {name: each.default for name, each in inspect.signature(command).parameters.items()}
         command(**{**defaults, "first": "a", "hops": 0, "lm": "offline"})
         assert taken == {"first": "a", "how": HowToAnswer(hops=0), "model": WhichModel(lm="offline"), "last": 7}
+
+    def test_help_shows_how_a_model_is_asked_in_this_order(self) -> None:
+        @spread
+        def asked(model: WhichModel) -> None: ...
+
+        @spread
+        def judged(judge: WhichJudge) -> None: ...
+
+        shown = [
+            "lm", "api_base", "endpoint", "temperature", "top_p", "thinking", "reasoning", "json_schema", "label",
+            "timeout", "attempts", "deadline", "rpm", "tpm", "context", "threads",
+        ]  # fmt: skip
+        assert list(inspect.signature(asked).parameters) == shown
+        left = [name for name in shown if name not in ("temperature", "top_p", "json_schema")]
+        assert list(inspect.signature(judged).parameters) == left
+
+    def test_a_judge_is_a_model_at_temperature_0(self) -> None:
+        judge = WhichJudge(lm="m", timeout=3.0, threads=2)
+        assert judge.model() == WhichModel(lm="m", timeout=3.0, threads=2, temperature=0.0)
 
     def test_zero_is_given_and_an_absent_option_is_not(self) -> None:
         how = HowToAnswer(hops=0, without="", filter_n=2)

@@ -10,10 +10,10 @@ from typing import Any
 
 import dspy
 import pytest
+from compiled import anything, exact, sample_index, sample_questions
 from isle import QUESTION
 from scripted import ScriptedLM
 
-from blendfilter import resources
 from blendfilter.errors import ReplayMiss
 from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
@@ -21,29 +21,16 @@ from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.corpus import read_corpus
-from blendfilter.tasks.loading import load
 
 
 @pytest.fixture(scope="module")
 def index() -> BM25:
-    """The sample world's passages."""
-    return BM25.build(read_corpus(resources.sample("corpus.jsonl")))
+    return sample_index()
 
 
 @pytest.fixture(scope="module")
 def trainset() -> list[dspy.Example]:
-    """A few of its questions, as DSPy examples."""
-    questions = load("hotpotqa", "sample", limit=6)
-    return [dspy.Example(question=q.question, answer=q.golden_answers[0]).with_inputs("question") for q in questions]
-
-
-def exact(example: dspy.Example, prediction: dspy.Prediction, trace: Any = None) -> bool:
-    return str(example.answer).lower() == str(prediction.answer).lower()
-
-
-def anything(example: dspy.Example, prediction: dspy.Prediction, trace: Any = None) -> bool:
-    return bool(prediction.answer)
+    return sample_questions()
 
 
 class Mine(dspy.Module):

@@ -2,54 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
+from compiled import PROPOSED, exact, proposing, sample_index, sample_questions
 from model_server import serve
 from small_world import CountingEngine
 
-from blendfilter import resources
 from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.offline import read
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.corpus import read_corpus
-from blendfilter.tasks.loading import load
 
 OURS = {"external", "internal", "topic", "check", "ids", "ids_again", "answer", "short_answer"}
 PROPOSER = {"describe_program", "describe_module", "generate_module_instruction", "predict"}
-PROPOSED = "Hold each piece against the question, and say what it adds."
 
 
 @pytest.fixture(scope="module")
 def index() -> BM25:
-    """The sample world's passages."""
-    return BM25.build(read_corpus(resources.sample("corpus.jsonl")))
+    return sample_index()
 
 
 @pytest.fixture(scope="module")
 def trainset() -> list[dspy.Example]:
-    """A few of its questions, as DSPy examples."""
-    questions = load("hotpotqa", "sample", limit=6)
-    return [dspy.Example(question=q.question, answer=q.golden_answers[0]).with_inputs("question") for q in questions]
-
-
-def exact(example: dspy.Example, prediction: dspy.Prediction, trace: Any = None) -> bool:
-    return str(example.answer).lower() == str(prediction.answer).lower()
-
-
-def proposing(prompt: str) -> str:
-    """The offline reader, which to an optimiser's own prompts (DSPy's chat format) proposes an instruction."""
-    if "[[ ##" not in prompt:
-        return read(prompt)
-    wanted = re.findall(r"\[\[ ## (\w+) ## \]\]", prompt[prompt.rindex("Respond with") :])
-    return "\n\n".join(f"[[ ## {name} ## ]]\n{PROPOSED if name != 'completed' else ''}" for name in wanted)
+    return sample_questions()
 
 
 def calls(journal: Journal) -> list[dict[str, Any]]:

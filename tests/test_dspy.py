@@ -11,41 +11,28 @@ from typing import Any
 
 import dspy
 import pytest
+from compiled import anything, exact, sample_index, sample_questions
 from dspy.utils.callback import BaseCallback
 from isle import PASSAGES, QUESTION, REPLIES, Echo, one_list, replies, three_lists
 from scripted import ScriptedLM, response
 
-from blendfilter import resources
 from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.corpus import read_corpus
-from blendfilter.tasks.loading import load
 
 ELEVEN = 11
 
 
 @pytest.fixture(scope="module")
 def index() -> BM25:
-    """The sample world's passages."""
-    return BM25.build(read_corpus(resources.sample("corpus.jsonl")))
+    return sample_index()
 
 
 @pytest.fixture(scope="module")
 def trainset() -> list[dspy.Example]:
-    """A few of its questions, as DSPy examples."""
-    questions = load("hotpotqa", "sample", limit=6)
-    return [dspy.Example(question=q.question, answer=q.golden_answers[0]).with_inputs("question") for q in questions]
-
-
-def exact(example: dspy.Example, prediction: dspy.Prediction, trace: Any = None) -> bool:
-    return str(example.answer).lower() == str(prediction.answer).lower()
-
-
-def anything(example: dspy.Example, prediction: dspy.Prediction, trace: Any = None) -> bool:
-    return bool(prediction.answer)
+    return sample_questions()
 
 
 class Watch(BaseCallback):

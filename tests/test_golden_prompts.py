@@ -39,6 +39,16 @@ OPTIMISED: dict[str, dict[str, Any]] = {
         "knowledge": ["Fenwick Mill | A mill in Oddle.", "Oddle | A village."],
         "judgement": "0 says where it is: relevant.\n1 does not speak of the mill: irrelevant.\nIds: 0",
     },
+    "helpful_sentences": {
+        "question": "Where is Fenwick Mill?",
+        "knowledge": ["Fenwick Mill | A mill in Oddle.", "Fenwick Mill | It grinds oats.", "Oddle | A village."],
+        "ids": "0",
+    },
+    "helpful_passages": {
+        "question": "Where is Fenwick Mill?",
+        "knowledge": ["Fenwick Mill | A mill in Oddle. It grinds oats.", "Oddle | A village."],
+        "ids": "0",
+    },
     "short_answer": {"context": "The mill stands in Oddle.", "question": "Where is Fenwick Mill?", "answer": "Oddle"},
 }
 """Demonstrations that an optimiser might find for the zero-shot steps."""

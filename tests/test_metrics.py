@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from blendfilter.errors import UnknownName
@@ -13,6 +13,7 @@ from blendfilter.metrics import (
     accuracy,
     exact_match,
     f1,
+    label,
     metric,
     precision,
     recall,
@@ -95,6 +96,75 @@ def test_accuracy_calls_a_reply_without_verdict_wrong() -> None:
     assert accuracy("true", ["yes"]) == 1.0
     assert accuracy("no", ["yes"]) == 0.0
     assert accuracy("perhaps", ["yes"]) == accuracy("perhaps", ["no"]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("SUPPORTS", "SUPPORTS"),
+        ("Supported.", "SUPPORTS"),
+        ("**SUPPORTS**", "SUPPORTS"),
+        ("The claim is refuted", "REFUTES"),
+        ("The passages refute the claim, for it was built in 1871 and not later.", "REFUTES"),
+        ("NOT ENOUGH INFO", "NOT ENOUGH INFO"),
+        ("not_enough_info", "NOT ENOUGH INFO"),
+        ("There is not enough information to support or refute it.", "NOT ENOUGH INFO"),
+        ("SUPPORTS, not REFUTES", "SUPPORTS"),
+        ("REFUTES. The claim is not supported by any passage.", "REFUTES"),
+        ("It is not refuted but supported.", "SUPPORTS"),
+        ("Is it supported? The text refutes it.", "REFUTES"),
+        ("SUPPORTS\nThe claim is supported.", "SUPPORTS"),
+        # denied, doubted, emptied, or asked: no label
+        ("not supported", None),
+        ("NOT SUPPORTS", None),
+        ("The claim isn't supported.", None),
+        ("The claim isn\u2019t refuted.", None),
+        ("It neither supports nor refutes the claim.", None),
+        ("No passage supports it.", None),
+        ("This cannot be, as far as I can see, supported.", None),
+        ("It is supported by nothing in the passages.", None),
+        ("The text supports no such claim.", None),
+        ("The text fails to support it.", None),
+        ("I wonder whether it is supported.", None),
+        ("It is doubtful that the text supports it.", None),
+        ("It is unclear which passage supports it.", None),
+        ("Supported?", None),
+        # both, other words, parts of words
+        ("SUPPORTS or REFUTES", None),
+        ("SUPPORTS. REFUTES.", None),
+        ("unsupported", None),
+        ("non-supported", None),
+        ("irrefutable", None),
+        ("The supporters left.", None),
+        ("supporting evidence", None),
+        ("True", None),
+        ("yes", None),
+        ("not enough evidence", None),
+        ("", None),
+    ],
+)
+def test_label(reply: str, expected: str | None) -> None:
+    assert label(reply) == expected
+
+
+WORDS = st.lists(st.sampled_from(["it", "is", "the text", "supported", "refutes", "so,"]), max_size=4).map(" ".join)
+
+
+@given(WORDS, st.sampled_from(["not", "never", "no", "nor", "isn't", "cannot be", "without"]), WORDS)
+def test_behind_a_denial_no_label_is_read_in_its_clause(before: str, denial: str, after: str) -> None:
+    assert label(f"{denial} {after}") is None
+    assume(denial != "no" or not before.endswith(("supported", "refutes")))  # "supported no …": emptied by it
+    assert label(f"{before} {denial} {after}") == label(before)
+    assert label(f"{denial} {after}. {before}") == label(before)
+
+
+def test_accuracy_of_a_claim_compares_labels() -> None:
+    assert accuracy("Refuted.", ["REFUTES"]) == 1.0
+    assert accuracy("SUPPORTS", ["REFUTES"]) == accuracy("not refuted", ["REFUTES"]) == accuracy("", ["REFUTES"]) == 0.0
+    assert accuracy("Refuted.", [" refutes "]) == 1.0
+    assert accuracy("false", ["REFUTES"]) == accuracy("no", ["REFUTES"]) == 0.0
+    assert accuracy("NOT ENOUGH INFO", ["NOT ENOUGH INFO"]) == 1.0
+    assert accuracy("SUPPORTS", ["yes"]) == 0.0  # a yes/no question has no labels
 
 
 def test_metrics_by_name() -> None:

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from isle import TASKS, nothing
+from isle import TASKS, nothing, predictors
 
 from blendfilter import resources
 from blendfilter.asking import Demonstration, Wording
-from blendfilter.metrics import metric
+from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.metrics import LABELS, metric
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.hops import read_hop
@@ -26,10 +27,15 @@ from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.modules.self_consistency import SelfConsistency
 from blendfilter.prompting import SHARED, own_prompts
 from blendfilter.tasks.loading import TASKS as KNOWN
-from blendfilter.text import normalize_answer
+from blendfilter.text import normalize_answer, overlap, sentences, tokens
 
 PROGRAMS = sorted(path.parent.name for path in resources.programs().glob("*/default.json"))
 DEMOS = [(task, demo) for task in PROGRAMS for demo in Wording.of(task).demos]
+
+CLAIMS = {"fever": {"SUPPORTS", "REFUTES"}, "fever-nei": {"SUPPORTS", "REFUTES", "NOT ENOUGH INFO"}}
+"""The labels of the programs whose questions are claims."""
+LONG = {"eli5", "wow"}
+"""Those whose answers are sentences."""
 
 BLENDFILTER = {
     "blending.external": ["knowledge", "question", "reasoning"],
@@ -45,8 +51,13 @@ BLENDFILTER = {
 
 def named_in(text: str) -> list[str]:
     """Names and numbers, without the words that open a sentence."""
-    openers = {"About", "Do", "From", "How", "In", "Many", "The", "What", "When", "Where", "Which", "Who"}
-    return [word for word in re.findall(r"\b[A-Z]\w+|\d+", text) if word not in openers]
+    openers = r"(?:About|Did|Do|From|How|In|Many|Off|The|What|When|Where|Which|Who|Why)\b"
+    return [word for word in re.findall(r"\b[A-Z]\w+|\d+", text) if not re.match(openers, word)]
+
+
+def is_word_of_the_knowledge(task: str, demo: Demonstration) -> bool:
+    """Whether the answer is copied out: not a verdict, a label or sentences."""
+    return task not in {*CLAIMS, *LONG} and demo.answer.lower() not in ("yes", "no")
 
 
 def by_id(case: object) -> str:
@@ -55,7 +66,7 @@ def by_id(case: object) -> str:
 
 def test_the_programs_are_those_of_the_tasks() -> None:
     assert sorted(TASKS) == PROGRAMS
-    assert {task.wording for task in KNOWN.values()} <= set(PROGRAMS)
+    assert {*(task.wording for task in KNOWN.values()), "fever-nei"} == set(PROGRAMS)
 
 
 @pytest.mark.parametrize("task", PROGRAMS)
@@ -77,14 +88,59 @@ def test_switches_are_the_papers() -> None:
         "hotpotqa": (False, True),
         "twowiki": (False, True),
         "strategyqa": (True, False),
+        # no paper's: asked as HotPotQA is, and allowed to keep nothing where a claim or a chat may find nothing
+        "nq": (False, True),
+        "triviaqa": (False, True),
+        "fever": (True, True),
+        "fever-nei": (True, True),
+        "eli5": (True, True),
+        "wow": (True, True),
     }
+
+
+def test_room_for_answers() -> None:
+    """The papers let a generator write 128 tokens; what is short stays short, and is read as its first line."""
+    room = {task: (Wording.of(task).answer_tokens, Wording.of(task).whole_answer) for task in PROGRAMS}
+    assert room == {task: (128, True) if task in LONG else (32, False) for task in PROGRAMS}
+
+
+@pytest.mark.parametrize("task", sorted(CLAIMS))
+def test_a_claims_labels_are_named_wherever_an_answer_is_asked_for(task: str) -> None:
+    asked = ("blendfilter/external", "cot", "blendfilter/short_answer", "direct", "self_ask/step", "react/step",
+             "react/thought_action")  # fmt: skip
+    told = Wording.of(task).instructions
+    for label in LABELS:
+        assert all((label in told[name]) is (label in CLAIMS[task]) for name in asked)
+    assert {demo.answer for demo in Wording.of(task).demos} == CLAIMS[task]
+
+
+@pytest.mark.parametrize("task", [*sorted(CLAIMS), "wow"])
+def test_what_is_no_question_is_called_what_it_is_wherever_a_filter_asks(task: str) -> None:
+    asked = predictors(task)
+    names = ("check", "judge", "helpful_sentences", "helpful_passages")
+    called = "dialogue" if task == "wow" else "claim"
+    assert all(asked[name].signature.instructions.startswith(f"Each question is a {called}") for name in names)
+    for name in names[2:]:
+        assert asked[f"{name}_again"].signature.instructions == asked[name].signature.instructions
+        assert name.split("_")[1] in asked[name].signature.instructions
+
+
+@pytest.mark.parametrize("task", sorted(LONG))
+def test_no_instruction_of_a_long_answer_asks_for_a_few_words(task: str) -> None:
+    told = Wording.of(task).instructions
+    wants = ("blendfilter/short_answer", "direct", "self_ask/step", "react/step", "react/thought_action")
+    assert all("plain sentences" in told[name] for name in wants)
+    assert all("one or few words" not in words for words in told.values())
 
 
 @pytest.mark.parametrize(("task", "demo"), DEMOS, ids=by_id)
 class TestDemonstration:
     def test_the_reasoning_ends_with_the_answer(self, task: str, demo: Demonstration) -> None:
         *before, last = demo.reasoning.split("\n")
-        assert last == f"So the answer is {demo.answer}."
+        if task in LONG:  # what it comes down to; the answer tells it
+            assert re.fullmatch(r"So the answer is that .+\.", last)
+        else:
+            assert last == f"So the answer is {demo.answer}."
         assert before
         assert all(before)
 
@@ -98,14 +154,21 @@ class TestDemonstration:
     def test_the_answer_is_of_the_tasks_kind(self, task: str, demo: Demonstration) -> None:
         if task == "strategyqa":
             assert demo.answer in ("Yes", "No")
+        elif task in CLAIMS:
+            assert demo.answer in CLAIMS[task]
+        elif task in LONG:
+            assert 2 <= len(sentences(demo.answer)) <= 5
+            assert len(demo.answer.split()) <= 80  # within 128 tokens
         else:
             assert len(demo.answer.split()) <= 5
 
     def test_the_answer_follows_from_the_knowledge(self, task: str, demo: Demonstration) -> None:
         # A demonstration that answered from memory would teach the model to.
-        if demo.answer.lower() not in ("yes", "no"):
+        if is_word_of_the_knowledge(task, demo):
             assert any(demo.answer in line for line in demo.knowledge)
-        named = set(re.findall(r"\b[A-Z]\w+ [A-Z]\w+\b", demo.reasoning))
+        if task in LONG:
+            assert overlap(tokens(demo.answer), tokens(" ".join([*demo.knowledge, demo.reasoning]))).precision > 0.5
+        named = set(re.findall(r"\b[A-Z]\w+ [A-Z]\w+\b", demo.reasoning.rpartition("\n")[0]))
         shown = " ".join([*demo.knowledge, demo.question])
         assert all(name in shown for name in named), named
 
@@ -121,7 +184,7 @@ class TestDemonstration:
 
     def test_no_follow_up_is_the_question_itself(self, task: str, demo: Demonstration) -> None:
         assert all(normalize_answer(hop.follow_up) != normalize_answer(demo.question) for hop in demo.hops)
-        if demo.answer.lower() not in ("yes", "no"):
+        if is_word_of_the_knowledge(task, demo):
             told = " ".join([demo.question, *(hop.answer for hop in demo.hops)])
             assert demo.answer in told
 
@@ -196,6 +259,12 @@ class TestNames:
             "react": {"step": ["question", "transcript", "step"], **last},
             "react, thought-action": {"step": ["question", "trajectory", "step"], **last},
         }
+
+    def test_the_filter_of_filco_too(self) -> None:
+        fields = ["offer_none", "knowledge", "question", "ids"]
+        for unit in ("sentence", "passage"):
+            named = {name: list(each.signature.fields) for name, each in FilCoFilter(unit).named_predictors()}
+            assert named == {"helpful": fields, "ids_again": fields}
 
     def test_stages_of_the_journal_are_the_last_part_of_the_path(self) -> None:
         for module in (BlendFilter(nothing), Direct(), ChainOfThought(nothing), SelfAsk(nothing), ReAct(nothing)):

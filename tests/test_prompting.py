@@ -173,7 +173,7 @@ class TestShape:
         harmless = inputs(predictor, question="QQ", knowledge=["KK"], topic="TT")
         # Where nothing stands before a passage, one that begins as a part of the prompt does stands behind a bar.
         posing = nasty.startswith(("Question:", "Answer:", "knowledge 0:", "Let's think"))
-        if posing and name not in ("check", "ids", "ids_again", "judge"):
+        if posing and not name.startswith(("check", "ids", "judge", "helpful")):
             passage = f"| {passage}"
         expected = predictor.render(**harmless)
         expected = expected.replace("TT", nasty).replace("KK", passage).replace("QQ", f"{nasty} {nasty}")
@@ -327,7 +327,13 @@ class TestAdapter:
             for name, predictor in predictors(task).items():
                 fields = (*predictor.signature.input_fields, *predictor.signature.output_fields)
                 found = TEMPLATE_OF[fields]
-                shared = {"answer": "blendfilter/external", "ids_again": "blendfilter/ids"}
+                shared = {
+                    "answer": "blendfilter/external",
+                    "ids_again": "blendfilter/ids",
+                    "helpful_sentences_again": "filco/sentences",
+                    "helpful_passages": "filco/sentences",
+                    "helpful_passages_again": "filco/sentences",
+                }
                 assert found == shared.get(name, predictor.template.name)
 
     def test_half_a_character_is_sent_as_a_question_mark(self) -> None:

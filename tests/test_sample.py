@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import blendfilter
+from blendfilter.text import tokens
 
 SAMPLE = Path(blendfilter.__file__).parent / "sample"
 METADATA_KEYS = {"type", "level", "supporting_facts", "gold_titles", "context", "split", "source"}
@@ -38,6 +39,7 @@ def sentences(text: str) -> list[str]:
     return re.split(r"(?<=[.!?])\s+", text)
 
 
+OTHERS = ("claims.jsonl", "dialogues.jsonl", "long.jsonl")
 CORPUS = rows("corpus.jsonl")
 QUESTIONS = rows("questions.jsonl")
 TEXTS = {row["title"]: row["text"] for row in CORPUS}
@@ -88,7 +90,7 @@ def test_namesakes_are_there_to_be_confused() -> None:
     assert {"Tarn Veil", "Tarn Veil (novel)", "Tarn Veil (ship)", "Tarn Veil (film)"} <= set(TEXTS)
 
 
-@pytest.mark.parametrize("name", ["corpus.jsonl", "questions.jsonl"])
+@pytest.mark.parametrize("name", ["corpus.jsonl", "questions.jsonl", *OTHERS])
 def test_nothing_of_the_wider_world_is_named(name: str) -> None:
     words = set(re.findall(r"\w+", (SAMPLE / name).read_text(encoding="utf-8")))
     assert words.isdisjoint(REAL_PLACES)
@@ -151,3 +153,65 @@ def test_the_answer_stands_where_the_evidence_says(row: dict[str, Any]) -> None:
     assert answer.casefold() in supported(row, reach=1)
     if row["metadata"]["type"] == "bridge":
         assert answer.casefold() not in row["question"].casefold()
+
+
+# claims, dialogues and questions that want sentences
+
+
+each_other = pytest.mark.parametrize(
+    ("name", "row"), [(name, row) for name in OTHERS for row in rows(name)], ids=lambda case: str(case)[:20]
+)
+
+
+def test_there_are_enough_of_each() -> None:
+    assert [len(rows(name)) for name in OTHERS] == [24, 10, 10]
+    labels = Counter(row["golden_answers"][0] for row in rows("claims.jsonl"))
+    assert labels == {"SUPPORTS": 12, "REFUTES": 12}
+    ids = [row["id"] for name in OTHERS for row in rows(name)]
+    assert ids == [f"sw-{kind}-{at:03d}" for kind, many in (("c", 24), ("d", 10), ("l", 10)) for at in range(many)]
+    asked = [row["question"].casefold() for name in ("questions.jsonl", *OTHERS) for row in rows(name)]
+    assert len(set(asked)) == len(asked)
+
+
+def test_labels_do_not_follow_a_pattern_that_a_limit_would_cut_through() -> None:
+    """The first ten claims hold both labels, evenly."""
+    assert Counter(row["golden_answers"][0] for row in rows("claims.jsonl")[:10]) == {"SUPPORTS": 5, "REFUTES": 5}
+
+
+@each_other
+def test_their_rows_have_the_fields_of_the_schema(name: str, row: dict[str, Any]) -> None:
+    assert set(row) == {"id", "question", "golden_answers", "metadata"}
+    assert set(row["metadata"]) == METADATA_KEYS
+    assert len(row["golden_answers"]) == 1
+    assert row["metadata"]["type"] == {"claims": row["golden_answers"][0], "long": "long_form"}.get(
+        name[:-6], "dialogue"
+    )
+    assert row["metadata"]["gold_titles"] == list(
+        dict.fromkeys(title for title, _ in row["metadata"]["supporting_facts"])
+    )
+    for turn in row["question"].split("\n"):
+        assert turn == turn.strip()
+        assert turn[-1] in "?.!"
+    assert row["question"][-1] in {"claims.jsonl": ".", "long.jsonl": "?"}.get(name, "?.!")
+
+
+@each_other
+def test_their_evidence_is_in_the_corpus_and_speaks_of_them(name: str, row: dict[str, Any]) -> None:
+    """Sentences that are there; what an answer says is in them and their neighbours, in other words at the most."""
+    for title, at in row["metadata"]["supporting_facts"]:
+        assert 0 <= at < len(sentences(TEXTS[title])), title
+    shown = set(tokens(" ".join([*row["metadata"]["gold_titles"], supported(row, reach=1)])))
+    if name == "claims.jsonl":
+        assert set(tokens(row["question"])) & shown
+        return
+    said = [word for word in tokens(row["golden_answers"][0]) if len(word) > 3]
+    assert sum(word in shown for word in said) / len(said) > 0.6
+
+
+@each_other
+def test_numbers_and_names_of_an_answer_are_those_of_the_corpus(name: str, row: dict[str, Any]) -> None:
+    if name == "claims.jsonl":
+        return
+    shown = supported(row, reach=2) + " ".join(row["metadata"]["gold_titles"] + [row["question"]]).casefold()
+    told = re.findall(r"(?<=[a-z,] )[A-Z]\w+|\d+", row["golden_answers"][0])
+    assert all(each.casefold() in shown for each in told), told

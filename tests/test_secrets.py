@@ -175,12 +175,16 @@ def left_by(folder: Path) -> dict[str, str]:
 
 def told_by(error: BaseException) -> str:
     """The error with all its causes, as `logging` and debuggers show them, with the local variables of each frame."""
-    frames = traceback.TracebackException.from_exception(error, capture_locals=True)
-    mine = str(Path(__file__))
-    for frame in frames.stack:
-        if frame.filename == mine:
-            frame.locals = None  # this test knows the key
-    return "".join(frames.format()) + "".join(traceback.format_exception(error)) + repr(error) + str(vars(error))
+    held: dict[int, object] = {}  # each once: most frames of a method hold the method
+    chain = [error]
+    for each in chain:
+        causes = (each.__cause__, each.__context__, *getattr(each, "exceptions", ()))
+        chain += [cause for cause in causes if cause is not None and cause not in chain]
+        for frame, _ in traceback.walk_tb(each.__traceback__):
+            if frame.f_code.co_filename != __file__:  # this test knows the key
+                held |= {id(value): value for value in frame.f_locals.values()}
+    told = [*traceback.format_exception(error), *map(repr, held.values()), *(f"{each!r}{vars(each)}" for each in chain)]
+    return "".join(told)
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ def test_long_work_without_a_terminal_tells_how_far_it_is(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_at_another_port(here: Path) -> None:
     """kill -9 with calls in flight, the server gone and back elsewhere: the same bytes, no journaled call twice."""
     words = [*small_eval("blendfilter", "run"), "--lm", "m", "--concurrency", "3", "--api-base"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.text import Overlap, Sentence, folded, normalize_answer, overlap, sentences, tokens
+from blendfilter.text import Overlap, Sentence, folded, normalize_answer, overlap, sentences, tokens, whole_reply
 
 WORDY = st.text(st.sampled_from("aATHEthe n.,!?'\"-\n\t é1_İß"), max_size=40) | st.text(max_size=40)
 
@@ -70,6 +70,13 @@ def test_overlap_counts_a_repeated_word_as_often_as_both_have_it() -> None:
     assert overlap([], ["red"]) == overlap(["red"], []) == overlap(["red"], ["blue"]) == Overlap(0, 0.0, 0.0, 0.0)
 
 
+def test_f1_is_the_official_scripts_to_the_last_digit() -> None:
+    """4 of 5 and of 11 words: 2PR / (P + R) as the script computes it, which one division would not give."""
+    precision, recall = 4 / 5, 4 / 11
+    official = (2 * precision * recall) / (precision + recall)
+    assert overlap(list("abcde"), list("abcd1234567")).f1 == official == 0.5000000000000001 != 2 * 4 / (5 + 11)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -78,6 +85,7 @@ def test_overlap_counts_a_repeated_word_as_often_as_both_have_it() -> None:
         ("It cost 2.5 crowns. Then 3.", ["It cost 2.5 crowns.", "Then 3."]),
         ("He lived in the U.S. Navy barracks.", ["He lived in the U.S. Navy barracks."]),
         ("He lived in the U.S. She did not.", ["He lived in the U.S.", "She did not."]),
+        ("Was it Lund Inc. So. It was.", ["Was it Lund Inc.", "So.", "It was."]),
         ("Lund Inc. Holdings grew. It sold out.", ["Lund Inc. Holdings grew.", "It sold out."]),
         ("See No. 5 and p. 12. Done.", ["See No. 5 and p. 12.", "Done."]),
         ("The answer is no. Nobody came.", ["The answer is no.", "Nobody came."]),
@@ -86,6 +94,16 @@ def test_overlap_counts_a_repeated_word_as_often_as_both_have_it() -> None:
         ("Wait... what? Really?! Yes.", ["Wait... what?", "Really?!", "Yes."]),
         ("A heading\n\nA text. Its end", ["A heading", "A text.", "Its end"]),
         ("One line\nbroken. Two", ["One line\nbroken.", "Two"]),
+        ("She read K. A. Lund and M. I. Holt. I did not.", ["She read K. A. Lund and M. I. Holt.", "I did not."]),
+        ("We met at 5 p.m. A boat came.", ["We met at 5 p.m.", "A boat came."]),
+        (
+            "It flew to Ulla–St. Olav with Drs. Lund/Prof. Holt.",
+            ["It flew to Ulla–St. Olav with Drs. Lund/Prof. Holt."],
+        ),
+        ("Walter Lund (born 1548? – 1635) sang.", ["Walter Lund (born 1548? – 1635) sang."]),
+        ("It rained . , and more! ; It stopped. .", ["It rained . , and more! ; It stopped. ."]),
+        ("To buy:\n\nOil.\n- Salt.", ["To buy:", "Oil.", "- Salt."]),
+        ("Its code is no. .sj it is.", ["Its code is no.", ".sj it is."]),
         ("", []),
         (" \n ", []),
     ],
@@ -98,7 +116,11 @@ def test_offsets_point_into_the_text() -> None:
     assert sentences("  One.  Two. ") == [Sentence("One.", 2, 6), Sentence("Two.", 8, 12)]
 
 
-@given(st.text(st.sampled_from("ab AB.!?…\"')( \n1\u00a0Mr"), max_size=80) | st.text(max_size=80))
+ANY = st.text(st.characters(exclude_categories=()), max_size=80)
+"""Halves of surrogate pairs too, which a JSON file may bring."""
+
+
+@given(st.text(st.sampled_from("ab AB.!?…\"')(,;:–- \n1\u00a0\u2028Mr"), max_size=80) | ANY)
 def test_sentences_and_gaps_give_the_text_back(text: str) -> None:
     rebuilt, at = "", 0
     for one in sentences(text):
@@ -109,3 +131,33 @@ def test_sentences_and_gaps_give_the_text_back(text: str) -> None:
         at = one.end
     assert not text[at:].strip()
     assert rebuilt + text[at:] == text
+
+
+@given(ANY, st.sampled_from([" \n", "\t", "\u3000"]))
+def test_white_space_around_a_text_moves_its_sentences_and_changes_none(text: str, space: str) -> None:
+    moved = [
+        Sentence(one.text, one.start - len(space), one.end - len(space)) for one in sentences(space + text + space)
+    ]
+    assert moved == sentences(text)
+
+
+# replies
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ("Tolm is a port.\nIt has a light.", "Tolm is a port.\nIt has a light."),
+        ("\nAnswer: Tolm is a port.\n\nIt has a light.\n", "Tolm is a port.\n\nIt has a light."),
+        ("**Answer:** Tolm.", "Tolm."),
+        ("## Final answer\nTolm.", "Tolm."),
+        ("Answer:\nTolm.\nAnswer: Oddle.", "Tolm.\nAnswer: Oddle."),  # only where it stands first
+        ("Answers vary.", "Answers vary."),
+        ("The answer is that ships know it.", "The answer is that ships know it."),  # a sentence, not a cue
+        ("**Tolm** is a port.", "**Tolm** is a port."),
+        ("Answer:", ""),
+        ("", ""),
+    ],
+)
+def test_a_long_reply_is_taken_whole_without_its_cue(reply: str, told: str) -> None:
+    assert whole_reply(reply) == told

@@ -26,7 +26,9 @@ def ask(
     model: WhichModel,
     corpus: Corpus = None,
     index: Index = None,
-    wording: Annotated[str, typer.Option(help="Whose prompts: hotpotqa, twowiki or strategyqa.")] = "hotpotqa",
+    wording: Annotated[
+        str, typer.Option(help="Whose prompts: hotpotqa, twowiki, strategyqa, nq, triviaqa, fever, eli5 or wow.")
+    ] = "hotpotqa",
     show_trace: Annotated[bool, typer.Option("--show-trace", help="Queries, passages, what was kept and why.")] = False,
     full: Annotated[bool, typer.Option("--full", help="The trace with every text whole, nothing cut.")] = False,
 ) -> None:

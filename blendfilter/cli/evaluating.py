@@ -22,24 +22,31 @@ from blendfilter.cli.options import (
     WhichModel,
     spread,
 )
-from blendfilter.errors import BadData, MissingExtra, MissingFile, ServerRefused
+from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, ServerRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from blendfilter.evaluation.run import Run
     from blendfilter.lm.model import ConnectedLM
     from blendfilter.retrieval.base import Retriever
+    from blendfilter.tasks import Questions
 
 
 @app.command()
 @spread
 def eval(
-    task: Annotated[str, typer.Argument(help="hotpotqa, twowiki, strategyqa, or qa for anyone's own JSON Lines.")],
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="hotpotqa, twowiki, strategyqa, nq, triviaqa, fever, eli5, wow, or qa for anyone's own JSON Lines."
+        ),
+    ],
     data: Annotated[
         str,
         typer.Option(
             help="A question file (qa: JSON Lines with question, answer or answers, and if known id, gold_titles); "
-            "'hub' (Hugging Face), or 'sample', the small made-up world that comes with the package (84 questions)."
+            "'hub' (Hugging Face), or 'sample', the small made-up world that comes with the package."
         ),
     ],
     how: HowToAnswer,
@@ -50,6 +57,9 @@ def eval(
     index: Index = None,
     retrieved: Retrieved = None,
     limit: Annotated[int | None, typer.Option(help="The first N questions.")] = None,
+    leave_out_compiled: Annotated[
+        bool, typer.Option("--leave-out-compiled", help="Leave out the questions that --program was compiled on.")
+    ] = False,
     concurrency: Annotated[int, typer.Option(help="Model calls in flight in the whole run.")] = 16,
     run: Annotated[Path | None, typer.Option(help="The run's folder; the same command again goes on there.")] = None,
     reuse: Annotated[list[Path] | None, typer.Option(help="Runs whose calls may be used; may be repeated.")] = None,
@@ -72,14 +82,14 @@ def eval(
     Example: blendfilter eval hotpotqa --data hotpot_dev_distractor_v1.json --corpus pooled --lm openai/gpt-4o-mini
     """
     State.goes_on = not planning.plan  # before the imports: these take a second, and one may be stopped in it
-    from blendfilter.cli.reporting import write_page
     from blendfilter.evaluation.replies import check_share
-    from blendfilter.evaluation.report import report
     from blendfilter.evaluation.runner import evaluate
     from blendfilter.tasks import load
 
     budget = limits.budget()
     planning.check(replay=replay)
+    if leave_out_compiled and how.program is None:
+        raise BadArgument("--leave-out-compiled goes with a compiled program: add --program FILE, or leave it out")
     check_share(max_bad_replies, "--max-bad-replies")
     questions = load(task, data, limit=limit, metrics=metric or None)
     if corpus is None and not index and retrieved is None and data == "sample":
@@ -88,6 +98,10 @@ def eval(
     make = maker(how, model, questions.task.wording)
     module = make(_searched(lambda: retriever(corpus, index, questions, retrieved), run if replay else None))
     say_what_answers(model)
+    if how.program is not None:
+        _say_what_for(module, how.program, task)
+    if leave_out_compiled:
+        questions = _without_compiled(module, questions)
     folder = run or _default_folder(module, questions, lm, seed, how.method)
     if planning.plan:
         from blendfilter.evaluation.plan import SAMPLE, plan
@@ -104,10 +118,35 @@ def eval(
         repeats=repeats, budget=budget, max_retries=max_retries, seed=seed, name=how.method,
     )  # fmt: skip
     done.max_bad_replies, done.prices = max_bad_replies, lm.terms.prices
+    _tell(done, html=html)
+
+
+def _say_what_for(module: Any, program: Path, task: str) -> None:
+    """A program of another task may be meant, and nobody should have to guess that it was."""
+    from blendfilter.compiling.programs import recipes_in
+
+    for recipe in recipes_in(module):
+        if recipe.task and recipe.task != task:
+            say(f"{program} was compiled for {recipe.task}, and the questions are of {task}")
+
+
+def _without_compiled(module: Any, questions: Questions) -> Questions:
+    from blendfilter.evaluation.settings import not_compiled_on
+
+    left = not_compiled_on(module, questions)
+    say(f"{len(questions) - len(left)} questions that the program was compiled on are left out, {len(left)} are asked")
+    return left
+
+
+def _tell(done: Run, *, html: bool) -> None:
+    """Show what came of it, write its page, and end with exit code 1 where questions failed or replies are bad."""
+    from blendfilter.cli.reporting import write_page
+    from blendfilter.evaluation.report import report
+
     show(*report(done))
     if html:
         write_page(done)
-    show(f"run: {folder}")
+    show(f"run: {done.folder}")
     if done.errors:
         say(f"{done.errors} of {len(done.rows)} questions ended in an error; the same command asks them again")
     if warned := done.warnings:

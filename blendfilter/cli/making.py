@@ -87,13 +87,21 @@ def maker(how: HowToAnswer, model: WhichModel, wording: str) -> Callable[[Retrie
         method = make_method(how.method, retriever, k=DEFAULT_K if how.k is None else how.k, **shared, **more)
         if own and how.k is not None and not takes(how.method, OWN, "k"):
             say(f"{how.method} takes no argument 'k': -k {how.k} changes nothing in it")
-        return method
+        return method if how.program is None else _speaking(method, how.program)
 
     if not own:
         make(as_retriever(lambda query, k: []))
     if isinstance(select, Filter):
         select.prepare()
     return make
+
+
+def _speaking(method: dspy.Module, program: Path) -> dspy.Module:
+    """`method`, or its filter, speaking as a compiled program says."""
+    from blendfilter.compiling.programs import load_program
+
+    load_program(method, program)
+    return method
 
 
 def _filter(how: HowToAnswer, wording: str, prompts: Prompts | None) -> dspy.Module | None:

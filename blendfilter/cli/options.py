@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -19,6 +19,9 @@ from blendfilter.errors import BadArgument
 
 if TYPE_CHECKING:
     from blendfilter.lm.budget import Budget
+
+_AFTER = "after"
+"""Names the field that one of a derived group is shown behind; without it, it would stand behind all of the base's."""
 
 Method = Annotated[
     str,
@@ -96,11 +99,19 @@ K = Annotated[int, typer.Option("--k", "-k", help="Passages per query.")]
 KOfMethod = Annotated[int | None, typer.Option("--k", "-k", help="Passages per query (5).")]
 Without = Annotated[str | None, typer.Option(help="Leave a query out: q, q_ex or q_in (commas for several).")]
 PromptsDir = Annotated[Path | None, typer.Option(help="A folder of templates that override ours one by one.")]
+Program = Annotated[
+    Path | None,
+    typer.Option(
+        help="A compiled program (blendfilter compile) of this method, or of the filter it has; it is not evaluated on "
+        "questions that it was compiled on."
+    ),
+]
 FilterName = Annotated[
     str | None,
     typer.Option(
         help="What is kept of the passages: knowledge (BlendFilter's, asks the model), one-call (the same in one "
-        "call), full, passage, sentence, or package:Class of your own. Without it: what the method itself does."
+        "call), filco, filco-passage (FilCo's: one call names the sentences or passages that help), full, passage, "
+        "sentence, or package:Class of your own. Without it: what the method itself does."
     ),
 ]
 FilterN = Annotated[int | None, typer.Option(help="How many the filters passage (1) and sentence (3) keep.")]
@@ -160,6 +171,7 @@ class HowToAnswer:
     iterations: Iterations = None
     samples: Samples = None
     prompts: PromptsDir = None
+    program: Program = None
 
     def given(self, *names: str) -> dict[str, Any]:
         """Those of these options that were given, by name; `--without ''` leaves nothing out, and is none."""
@@ -167,28 +179,6 @@ class HowToAnswer:
         if not said.get("without"):
             said.pop("without", None)
         return {name: value for name, value in said.items() if value is not None and value is not False}
-
-
-@dataclass(frozen=True)
-class WhichModel:
-    """The model and how it is asked."""
-
-    lm: Lm = None
-    api_base: ApiBase = None
-    endpoint: Endpoint = "chat"
-    temperature: Temperature = 0.0
-    top_p: TopP = None
-    thinking: Thinking = None
-    reasoning: Reasoning = None
-    json_schema: JsonSchema = None
-    label: Label = ""
-    timeout: Timeout = None
-    attempts: Attempts = None
-    deadline: Deadline = None
-    rpm: Rpm = None
-    tpm: Tpm = None
-    context: Context = None
-    threads: Threads = None
 
 
 @dataclass(frozen=True)
@@ -212,6 +202,15 @@ class WhichJudge:
     def model(self) -> WhichModel:
         """The same as any model."""
         return WhichModel(**{each.name: getattr(self, each.name) for each in fields(self)})
+
+
+@dataclass(frozen=True)
+class WhichModel(WhichJudge):
+    """The model and how it is asked."""
+
+    temperature: Temperature = field(default=0.0, metadata={_AFTER: "endpoint"})
+    top_p: TopP = field(default=None, metadata={_AFTER: "temperature"})
+    json_schema: JsonSchema = field(default=None, metadata={_AFTER: "reasoning"})
 
 
 @dataclass(frozen=True)
@@ -274,5 +273,14 @@ def _options(group: Any) -> list[inspect.Parameter]:
     keyword = inspect.Parameter.KEYWORD_ONLY
     return [
         inspect.Parameter(each.name, keyword, default=each.default, annotation=hints[each.name])
-        for each in fields(group)
+        for each in _as_shown(group)
     ]
+
+
+def _as_shown(group: Any) -> list[Field[Any]]:
+    shown: list[Field[Any]] = []
+    for each in fields(group):
+        before = each.metadata.get(_AFTER)
+        at = len(shown) if before is None else 1 + [other.name for other in shown].index(before)
+        shown.insert(at, each)
+    return shown

@@ -7,6 +7,7 @@ Colours are those of Okabe & Ito, "Color Universal Design" (2008). Nothing of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,6 +79,31 @@ def check(path: str | Path) -> Path:
 def stamp(figure: Figure, words: str = OFFLINE) -> None:
     """`words` across the foot of a figure, where nobody overlooks them."""
     figure.supxlabel(words, fontsize=8, color=VERMILLION, fontweight="bold")
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Two to five round numbers between the ends of an axis: powers where it is long, even steps where it is short.
+
+    >>> ticks(0.8, 13.0), ticks(70, 14000), ticks(2930, 4410)
+    ([1.0, 2.0, 5.0, 10.0], [100.0, 1000.0, 10000.0], [3000.0, 3500.0, 4000.0])
+    """
+    for digits in ((1, 2, 5), (1, 3), (1,)) if low > 0 else ():
+        steps = [float(f"{digit}e{power}") for power in range(-6, 10) for digit in digits]
+        found = [step for step in steps if low <= step <= high]
+        if len(found) < 2:
+            break
+        if len(found) <= 4 or digits == (1,):
+            return found[:: 1 + len(found) // 5]
+    return _even(low, high)
+
+
+def _even(low: float, high: float) -> list[float]:
+    power = math.floor(math.log10(high - low))
+    for step in (float(f"{digit}e{exponent}") for exponent in (power - 1, power) for digit in (1, 2, 5)):
+        first, last = math.ceil(low / step), math.floor(high / step)
+        if last - first < 5:
+            break
+    return [float(f"{number * step:.9g}") for number in range(first, last + 1)]
 
 
 def label_points(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str], size: float = 7) -> None:

@@ -27,7 +27,8 @@ Runs = Mapping[str, Run | str | Path] | Iterable[Run | str | Path]
 PANELS = ("calls", "tokens", "seconds")
 _AXES = {
     "calls": "model calls a question", "tokens": "tokens a question", "seconds": "median seconds a question",
-    "milliseconds": "median ms a question",
+    "milliseconds": "median ms a question", "tokens_in": "input tokens a question, all calls",
+    "prompt_tokens": "tokens of the prompt that answers",
 }  # fmt: skip
 _LOSSES = {
     "right": ("right", canvas.GREEN, ""),
@@ -39,7 +40,10 @@ _LOSSES = {
 
 
 class Dot(NamedTuple):
-    """One run in the headline plot: its score with its interval, and what a question costs (nan: nobody told)."""
+    """One run in a plot of scores: its score with its interval, and what a question costs (nan: nobody told).
+
+    `bound`: it reads the answer, so that no other run can be held against it; it is never on the front.
+    """
 
     label: str
     value: float
@@ -48,6 +52,9 @@ class Dot(NamedTuple):
     calls: float
     tokens: float
     seconds: float
+    tokens_in: float = math.nan
+    prompt_tokens: float = math.nan
+    bound: bool = False
 
 
 def plot(runs: Runs, path: str | Path, kind: str = "headline") -> Path:
@@ -67,32 +74,37 @@ def plot(runs: Runs, path: str | Path, kind: str = "headline") -> Path:
 
 def headline(runs: Runs, *paths: str | Path) -> list[Path]:
     """The leading metric against calls, tokens and latency, a point a run, into every file of `paths`."""
-    named = _named(runs)
+    named = named_runs(runs)
     metric = next(iter(next(iter(named.values())).metrics["metrics"]))
     offline = any(run.offline for run in named.values())
     dots = [dot(label, run) for label, run in named.items()]
-    return draw(dots, *paths, metric=metric, title=_title(named), offline=offline)
+    return draw(dots, *paths, metric=metric, title=title_of(named), offline=offline)
 
 
-def draw(dots: Sequence[Dot], *paths: str | Path, metric: str, title: str, offline: bool = False) -> list[Path]:
+def draw(
+    dots: Sequence[Dot], *paths: str | Path, metric: str, title: str, offline: bool = False,
+    panels: Sequence[str] = PANELS,
+) -> list[Path]:  # fmt: skip
     """The headline plot of `dots`: panels that share their scores, one for each cost that all runs know."""
     ranked = sorted(dots, key=lambda each: (-each.value, each.calls))
     numbers = [str(place) for place in range(1, len(ranked) + 1)]
+    costs = [cost for cost in panels if not any(math.isnan(getattr(each, cost)) for each in ranked)]
+    if not costs:
+        raise BadArgument("not every run knows its tokens, for a server told none: there is nothing to draw scores by")
     with canvas.blank(7.4, 3.4) as figure:
-        costs = [cost for cost in PANELS if not any(math.isnan(getattr(each, cost)) for each in ranked)]
-        grid = figure.add_gridspec(1, len(costs) + 1, width_ratios=(*(1 for _ in costs), 1.1))
-        panels: list[Axes] = []
+        grid = figure.add_gridspec(1, len(costs) + 1, width_ratios=(*(1 for _ in costs), 3.3 / len(PANELS)))
+        drawn: list[Axes] = []
         for column, cost in enumerate(costs):
-            panels.append(figure.add_subplot(grid[column], sharey=panels[0] if panels else None))
-            _scatter(panels[-1], ranked, cost)
-            panels[-1].tick_params(labelleft=not column)
-        panels[0].set_ylabel(f"{metric.upper() if len(metric) < 3 else metric} (%)")
+            drawn.append(figure.add_subplot(grid[column], sharey=drawn[0] if drawn else None))
+            _scatter(drawn[-1], ranked, cost)
+            drawn[-1].tick_params(labelleft=not column)
+        drawn[0].set_ylabel(f"{metric.upper() if len(metric) < 3 else metric} (%)")
         _key(figure.add_subplot(grid[len(costs)]), ranked, numbers)
         figure.suptitle(title, fontsize=9)
         if offline:
             canvas.stamp(figure)
         figure.draw_without_rendering()  # the numbers are placed where everything else has come to rest
-        for axes, cost in zip(panels, costs, strict=True):
+        for axes, cost in zip(drawn, costs, strict=True):
             heights = [100 * each.value for each in ranked]
             canvas.label_points(axes, list(zip(_scaled(ranked, cost), heights, strict=True)), numbers)
         return canvas.save(figure, *paths)
@@ -101,8 +113,11 @@ def draw(dots: Sequence[Dot], *paths: str | Path, metric: str, title: str, offli
 def _key(axes: Axes, ranked: Sequence[Dot], numbers: Sequence[str]) -> None:
     """The runs by number, the best first, each with its score."""
     axes.set_axis_off()
-    last = max(len(ranked) + 2, 14)
+    bound = any(each.bound for each in ranked)
+    last = max(len(ranked) + 2 + bound, 14)
     axes.set(xlim=(0, 1), ylim=(last, -1))
+    if bound:
+        axes.text(0.11, last - 1.8, "diamond: reads the answer, a bound", va="center", fontsize=6.5, color=canvas.GREY)
     axes.text(0.11, last - 1, "filled: none is as good for less", va="center", fontsize=6.5, color=canvas.GREY)
     axes.text(0.11, last - 0.2, "lines: 95 % intervals", va="center", fontsize=6.5, color=canvas.GREY)
     labels = [_cut(each.label) for each in ranked]
@@ -119,7 +134,7 @@ def _cut(label: str, most: int = 60) -> str:
 
 def losses(runs: Runs, *paths: str | Path) -> list[Path]:
     """Where each run's questions are lost, a stacked bar a run, into every file of `paths`."""
-    named = _named(runs)
+    named = named_runs(runs)
     with canvas.blank(7.2, 1.2 + 0.24 * len(named)) as figure:
         axes = figure.subplots()
         places, left = range(len(named)), [0.0] * len(named)
@@ -167,7 +182,7 @@ def dot(label: str, run: Run) -> Dot:
     tokens = tokens_of(total)
     seconds = latency(run).median
     costs = total["calls"] / asked, math.nan if tokens is None else tokens / asked, seconds
-    return Dot(label, score["value"], score["low"], score["high"], *costs)
+    return Dot(label, score["value"], score["low"], score["high"], *costs, bound=run.reads_gold)
 
 
 def front(dots: Sequence[Dot], cost: str) -> list[Dot]:
@@ -180,7 +195,7 @@ def front(dots: Sequence[Dot], cost: str) -> list[Dot]:
     best = float("-inf")
     kept = []
     for each in sorted(dots, key=lambda one: (getattr(one, cost), -one.value)):
-        if each.value > best:
+        if each.value > best and not each.bound:
             kept.append(each)
             best = each.value
     return kept
@@ -196,11 +211,14 @@ def _scatter(axes: Axes, dots: Sequence[Dot], cost: str) -> None:
         axes.vlines(x, 100 * each.low, 100 * each.high, color="#B8B8B8", linewidth=0.6, zorder=2)
         colour = canvas.BLUE if on_it else canvas.GREY
         filled = colour if on_it else "white"
-        axes.plot(x, y, "o", markersize=4.5, color=colour, markerfacecolor=filled, markeredgewidth=0.9, zorder=3)
+        mark = "D" if each.bound else "o"
+        axes.plot(
+            x, y, mark, markersize=4.5, color=colour, markerfacecolor=filled, markeredgewidth=0.9, zorder=3 + on_it
+        )
     quick = cost == "seconds" and xs != [each.seconds for each in dots]
     axes.set(xscale="log" if min(xs) > 0 else "linear", xlabel=_AXES["milliseconds" if quick else cost])
     axes.margins(x=0.25, y=0.08)
-    ticks = _ticks(*axes.get_xlim())
+    ticks = canvas.ticks(*axes.get_xlim())
     axes.set_xticks(ticks, [f"{tick:.6g}" if tick < 1000 else f"{tick / 1000:.6g}k" for tick in ticks])
     axes.set_xticks([], minor=True)
 
@@ -211,32 +229,7 @@ def _scaled(dots: Sequence[Dot], cost: str) -> list[float]:
     return [1000 * x for x in xs] if cost == "seconds" and max(xs) < 0.1 else xs
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Two to five round numbers between the ends of an axis: powers where it is long, even steps where it is short.
-
-    >>> _ticks(0.8, 13.0), _ticks(70, 14000), _ticks(2930, 4410)
-    ([1.0, 2.0, 5.0, 10.0], [100.0, 1000.0, 10000.0], [3000.0, 3500.0, 4000.0])
-    """
-    for digits in ((1, 2, 5), (1, 3), (1,)) if low > 0 else ():
-        steps = [float(f"{digit}e{power}") for power in range(-6, 10) for digit in digits]
-        ticks = [step for step in steps if low <= step <= high]
-        if len(ticks) < 2:
-            break
-        if len(ticks) <= 4 or digits == (1,):
-            return ticks[:: 1 + len(ticks) // 5]
-    return _even(low, high)
-
-
-def _even(low: float, high: float) -> list[float]:
-    power = math.floor(math.log10(high - low))
-    for step in (float(f"{digit}e{exponent}") for exponent in (power - 1, power) for digit in (1, 2, 5)):
-        first, last = math.ceil(low / step), math.floor(high / step)
-        if last - first < 5:
-            break
-    return [float(f"{number * step:.9g}") for number in range(first, last + 1)]
-
-
-def _named(runs: Runs) -> dict[str, Run]:
+def named_runs(runs: Runs) -> dict[str, Run]:
     """Runs by the labels that a plot shows; all over the same questions, or they could not share an axis."""
     given = runs if isinstance(runs, Mapping) else _labelled(runs)
     named = {label: run if isinstance(run, Run) else Run(run) for label, run in given.items()}
@@ -277,6 +270,7 @@ def short_label(run: Run) -> str:
     return ", ".join(parts)
 
 
-def _title(named: Mapping[str, Run]) -> str:
+def title_of(named: Mapping[str, Run]) -> str:
+    """What the runs are over, and who answered."""
     run = next(iter(named.values()))
     return f"{run.settings['task']}, {run.metrics['n']} questions, {run.settings['lm']['name']}"

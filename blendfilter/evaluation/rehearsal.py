@@ -17,10 +17,10 @@ import dspy
 from dspy import lm15
 
 from blendfilter.context import QUESTION, REPEAT, STAGE
-from blendfilter.evaluation.held import held_by, with_held_connected
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.lm.connect import connect
+from blendfilter.lm.held import held_by, with_held_connected
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline.engine import OfflineEngine

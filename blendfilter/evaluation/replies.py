@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_BAD_REPLIES = 0.05
 """The share above which replies are warned of, and `eval` ends with exit code 1."""
-READINGS = ("ids", "judge")
+READINGS = ("ids", "judge", "helpful")
 """The stages whose replies ids are read from, first tries."""
 BAD = ("unparseable_ids", "empty_reply", "cut_reply")
 _IN_RECORDS = ("empty_reply", "cut_reply")

@@ -12,6 +12,7 @@ from blendfilter.evaluation.ledger import Entry
 from blendfilter.evaluation.losses import LOSSES
 from blendfilter.evaluation.page.pictures import LOSS_WORDS
 from blendfilter.evaluation.planned import money
+from blendfilter.evaluation.run import READS_GOLD
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from blendfilter.evaluation.run import Run
 
 OFFLINE = "The offline reader answered: this shows the pipeline, not the quality of a method or a model."
+UPPER_BOUND = f"The filter {READS_GOLD}."
 PARTIAL = "Partial: the figures are over the questions answered so far, and will change."
 _VARIANT_WORDS = {"union": "all together", "kept": "kept for the answer"}
 
@@ -40,6 +42,8 @@ def report(run: Run) -> list[RenderableType]:
     parts: list[RenderableType] = [known.headline]
     if run.offline:
         parts.append(OFFLINE)
+    if run.reads_gold:
+        parts.append(UPPER_BOUND)
     parts += [*(f"Warning: {line}" for line in known.warnings), *known.outdated, *_limits(known)]
     if known.rows:
         parts += [] if run.finished else [PARTIAL]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from blendfilter.evaluation.rescoring import Rescored
     from blendfilter.lm.prices import Prices
 
+READS_GOLD = "reads the answer: an upper bound"
+
 
 class Run:
     """A finished (or unfinished) run.
@@ -75,6 +77,12 @@ class Run:
     def offline(self) -> bool:
         """Whether the rule-based reader answered, so that scores say nothing about a model."""
         return bool(self.settings["lm"]["name"] == "offline")
+
+    @property
+    def reads_gold(self) -> bool:
+        """Whether a filter of it has read the answers (SILVER), so that its scores are an upper bound."""
+        arguments = (self.settings.get("method") or {}).get("arguments") or {}
+        return bool(arguments.get("filter") == "SilverFilter")
 
     @property
     def errors(self) -> int:
@@ -168,7 +176,11 @@ def compare(
         against=baseline,
         p_values=not any(run.offline for run in opened),
         tasks=tasks,
-        also=[*differing({label: run.record for label, run in named.items()}), *judged],
+        also=[
+            *differing({label: run.record for label, run in named.items()}),
+            *judged,
+            *(f"{label}: its filter {READS_GOLD}" for label, run in named.items() if run.reads_gold),
+        ],
     )
 
 

@@ -13,44 +13,28 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import dspy
 
-from blendfilter.errors import AskedWrong, BadArgument, BudgetSpent, EmptyData, ServerRefused
-from blendfilter.evaluation.files import (
-    METRICS,
-    PREDICTIONS,
-    RUN,
-    iterate_rows,
-    read_json,
-    read_rows,
-    stale,
-    write_json,
-    write_lines,
-)
-from blendfilter.evaluation.held import connected, journal_held, with_held_connected
-from blendfilter.evaluation.ledger import ledger
+from blendfilter.errors import BadArgument, EmptyData
+from blendfilter.evaluation.folder import RunFolder
 from blendfilter.evaluation.progress import Progress, progress_for
-from blendfilter.evaluation.repeats import repeat_of, repeats_in
 from blendfilter.evaluation.run import Run
-from blendfilter.evaluation.settings import check_leak, check_prompts, check_same, settings_of, versions
+from blendfilter.evaluation.settings import check_leak, check_prompts, settings_of
 from blendfilter.evaluation.sitting import Sitting
-from blendfilter.evaluation.summary import slim, summarise
-from blendfilter.journal import FILE, Journal, Mode
 from blendfilter.lm import bridge
-from blendfilter.lm.budget import Budget, Purse
+from blendfilter.lm.budget import Budget
 from blendfilter.lm.connect import connect
 from blendfilter.lm.gate import Gate
+from blendfilter.lm.held import connected, journal_held, with_held_connected
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.prices import Prices
 from blendfilter.lm.retrying import FREE_RETRIES, Allowance
-from blendfilter.lm.spending import Priced, check_priced, purse_for
+from blendfilter.lm.spending import Priced, check_priced
 from blendfilter.lm.terms import Traffic
 from blendfilter.tasks.base import Questions
 
@@ -113,40 +97,35 @@ async def _evaluate(
     check_prompts(method)
     method = with_held_connected(method)
     settings = settings_of(method, questions, model, seed=seed, name=name, repeats=repeats)
-    if run is None and replay:
-        raise BadArgument("a replay needs the run's folder: run=…")
-    if replay:
-        read_json(Path(run or "") / RUN, "settings")  # nothing to replay is said before anything is done
-    folder = Path(run) if run is not None else Path(tempfile.mkdtemp(prefix="blendfilter-run-"))
+    folder = RunFolder(run, settings, replay=replay)
     gate, prices = Gate(concurrency), {} if replay else _prices(method, model)
     retries = Allowance(max_retries, free=FREE_RETRIES + 4 * concurrency)
     check_priced(budget, prices)
-    _check_folder(folder, settings, replay)
-    with ExitStack() as stack:
-        mode: Mode = "replay" if replay else "auto"
-        journal = stack.enter_context(Journal(folder / FILE, mode, reuse, exclusive=True))
-        _check_folder(folder, settings, replay)  # once more, now that nobody else can write
-        fresh = not replay and not (folder / RUN).is_file()
-        for left in stale(folder):
-            left.unlink(missing_ok=True)
-        purse = None if replay else purse_for(journal, budget, prices)
-        if purse is not None:
-            stack.callback(purse.close)
+    folder.check()
+    with folder.opened(reuse, budget, prices) as opened, _threads(2 * concurrency) as pool:
+        journal, purse, _ = opened
         traffic = Traffic(gate=gate, purse=purse, retries=retries)
         if not replay:
-            _write_record(folder, settings, model, concurrency, [question.id for question in questions], budget)
+            folder.write_record(model, concurrency, [question.id for question in questions], budget)
         journal_held(method, journal, traffic)
-        pool = ThreadPoolExecutor(2 * concurrency, thread_name_prefix="blendfilter-method")
-        stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # waiting here would stop the loop it needs
         sitting = Sitting(method, questions, model.with_journal(journal, traffic), journal, pool, repeats, purse)
-        metrics = list(questions.task.metrics)
-        shown = progress_for(metrics, progress, gate) if isinstance(progress, bool) else progress
-        with _stopped(folder, journal, len(sitting.turns), fresh, purse):
-            lines = await sitting.lines(folder, replay=replay, window=2 * concurrency, progress=shown)
-        write_lines(folder / PREDICTIONS, lines)
+        shown = progress_for([*questions.task.metrics], progress, gate) if isinstance(progress, bool) else progress
+        with folder.stopping(opened, len(sitting.turns)):
+            lines = await sitting.lines(folder.path, replay=replay, window=2 * concurrency, progress=shown)
+        folder.write_lines(lines)
         del lines  # read back row by row: a long run's rows are not held whole
-        _write_metrics(folder, settings, journal, model.terms.prices)
-    return Run(folder)
+        folder.write_metrics(journal, model.terms.prices)
+    return Run(folder.path)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool that is not waited for at its end, which would stop the loop that its work needs."""
+    pool = ThreadPoolExecutor(count, thread_name_prefix="blendfilter-method")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _check_numbers(repeats: object, seed: int) -> None:
@@ -155,35 +134,6 @@ def _check_numbers(repeats: object, seed: int) -> None:
         raise BadArgument(f"repeats is {repeats!r}: every question is answered once or more, give 1 or a larger number")
     if seed < 0:
         raise BadArgument(f"seed is {seed}: give 0 or a positive whole number")
-
-
-@contextmanager
-def _stopped(folder: Path, journal: Journal, answers: int, fresh: bool, purse: Purse | None) -> Iterator[None]:
-    """What stops a sitting at once leaves nothing in the way, and says how far the run is."""
-    try:
-        yield
-    except AskedWrong as error:
-        if fresh:
-            _forget(folder, journal, purse)
-        if isinstance(error, ServerRefused) and (done := len(read_rows(folder / PREDICTIONS))):
-            raise ServerRefused(
-                f"{error} ({done} of {answers} questions are answered; the same command goes on there)"
-            ) from error
-        raise
-    except BudgetSpent as error:
-        done = len(read_rows(folder / PREDICTIONS))
-        raise BudgetSpent(
-            f"{error}; {done} of {answers} questions are answered, and the same command with a higher limit goes on"
-            + ("" if purse is None else f"; paid in all, unfinished questions included: {purse.spent.words()}")
-        ) from error
-
-
-def _write_metrics(folder: Path, settings: dict[str, Any], journal: Journal, prices: Prices | None) -> None:
-    """`metrics.json` of the rows on file."""
-    path = folder / PREDICTIONS
-    entries = ledger(iterate_rows(path), journal.read, prices)
-    rows = [*map(slim, iterate_rows(path))]
-    write_json(folder / METRICS, summarise(rows, settings=settings, entries=entries, seed=settings["seed"]))
 
 
 def _waited_for(work: Callable[P, Coroutine[Any, Any, Run]]) -> Callable[P, Run]:
@@ -238,52 +188,3 @@ def _model(lm: dspy.BaseLM | str | None) -> ConnectedLM:
         logger.warning(OFFLINE_NOTE)
         chosen = "offline"
     return connect(chosen)
-
-
-def _check_folder(folder: Path, settings: dict[str, Any], replay: bool) -> None:
-    path = folder / RUN
-    if path.is_file():
-        stored = read_json(path, "settings")["settings"]
-        check_same(stored, settings, str(folder), repeats=_repeats(folder, stored, settings, replay))
-    elif folder.exists() and not folder.is_dir():
-        raise BadArgument(f"{folder} is a file, not a folder: name a folder for this run")
-    elif folder.is_dir() and {item for item in folder.iterdir() if item.name != FILE} - set(stale(folder)):
-        raise BadArgument(f"{folder} is not empty and holds no run: name a new folder for this one")
-
-
-def _repeats(folder: Path, stored: dict[str, Any], asked: dict[str, Any], replay: bool) -> int:
-    """How many repeats a folder is bound to: those of its settings, or fewer where the others were never answered.
-
-    A sitting that found no server must not bind the run to the repeats that it asked for.
-    """
-    known = repeats_in(stored)
-    if replay or known <= repeats_in(asked):
-        return known
-    return max(map(repeat_of, read_rows(folder / PREDICTIONS)), default=1)
-
-
-def _write_record(
-    folder: Path,
-    settings: dict[str, Any],
-    lm: ConnectedLM,
-    concurrency: int,
-    asked: Sequence[str],
-    budget: Budget | None,
-) -> None:
-    """`run.json`: settings stay as first asked (more repeats apart); notes are those of the last sitting."""
-    notes = {"address": lm.address, "concurrency": concurrency, "questions": asked}
-    if budget is not None:
-        notes["budget"] = budget.given()
-    write_json(folder / RUN, {"settings": settings, "versions": versions(), "notes": notes})
-
-
-def _forget(folder: Path, journal: Journal, purse: Purse | None) -> None:
-    """Take away what a first sitting left that got no call and no row done, or its settings would stand in the way.
-
-    Not the journal where it holds what counts in the run's limits: calls that were refused, or came to nothing.
-    """
-    if not read_rows(folder / PREDICTIONS) and next(journal.records("call"), None) is None:
-        for name in (RUN, PREDICTIONS, *(() if purse is not None and purse.touched else (FILE,))):
-            (folder / name).unlink(missing_ok=True)
-        with suppress(OSError):
-            folder.rmdir()

@@ -14,14 +14,16 @@ from typing import Any
 import dspy
 
 import blendfilter
-from blendfilter.asking import Ask
-from blendfilter.errors import Leak, RunMismatch
-from blendfilter.evaluation.held import connected
+from blendfilter.asking import SHORT_ROOM, Ask
+from blendfilter.compiling.programs import recipes_in
+from blendfilter.compiling.recipe import question_digest
+from blendfilter.errors import EmptyData, Leak, RunMismatch
 from blendfilter.evaluation.repeats import repeats_in
 from blendfilter.journal import digest
+from blendfilter.lm.held import connected
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.base import Method
-from blendfilter.prompting import questions_of
+from blendfilter.prompting import TemplateAdapter, questions_of
 from blendfilter.retrieval.base import Retriever
 from blendfilter.tasks.base import Questions
 from blendfilter.text import normalize_answer
@@ -111,14 +113,31 @@ def versions() -> dict[str, str]:
 
 
 def program_digest(method: dspy.Module) -> str:
-    """12 hex digits over everything that shapes the prompts: instructions, demonstrations, templates."""
+    """12 hex digits over what shapes the prompts, and what is read of answers, where these are not short."""
     # One by one: `dspy.Retrieve` is a parameter too, and takes no argument that a module's own dump_state hands on.
-    state = {name: part.dump_state() for name, part in method.named_parameters()}
+    state = {name: part.dump_state() for name, part in parameters_of(method).items()}
     for predictor in state.values():
         if isinstance(predictor, dict):
             predictor.pop("lm", None)
-    templates = {name: each.template.digest for name, each in method.named_predictors() if isinstance(each, Ask)}
-    return digest(state, templates)[:12]
+    asking = {name: each for name, each in parameters_of(method).items() if isinstance(each, Ask)}
+    templates = {name: each.template.digest for name, each in asking.items()}
+    beside = {name: said for name, each in asking.items() if (said := _beside(each))}
+    return digest(state, templates, *([beside] if beside else []))[:12]
+
+
+def parameters_of(method: dspy.Module) -> dict[str, Any]:
+    """A module's parameters by name, those of parts that DSPy compiled and would not show included."""
+    known = dict(method.named_parameters())
+    shown = {id(part) for part in known.values()}
+    parts = ((path.removeprefix("self."), part) for path, part in method.named_sub_modules(dspy.Predict))
+    return known | {name: part for name, part in parts if id(part) not in shown}
+
+
+def _beside(predictor: Ask) -> str:
+    """What neither state nor template of a predictor says; nothing where it is as it always was."""
+    if not isinstance(predictor.adapter, TemplateAdapter):
+        return type(predictor.adapter).__name__
+    return "" if predictor.room in ("", SHORT_ROOM) else predictor.room
 
 
 def retrievers_of(method: dspy.Module) -> list[Retriever]:
@@ -136,14 +155,16 @@ def retrievers_of(method: dspy.Module) -> list[Retriever]:
 
 
 def check_leak(method: dspy.Module, questions: Questions) -> None:
-    """Refuse to evaluate on a question that a demonstration shows.
+    """Refuse to evaluate on a question that a demonstration shows, or that the method's program was compiled on.
 
     Raises:
         Leak: naming the question and the predictor.
     """
+    _check_compiled(method, questions)
     shown = {
         normalize_answer(question): name
-        for name, predictor in method.named_predictors()
+        for name, predictor in parameters_of(method).items()
+        if isinstance(predictor, dspy.Predict)
         for question in questions_of(predictor.demos)
     }
     for question in questions:
@@ -152,6 +173,30 @@ def check_leak(method: dspy.Module, questions: Questions) -> None:
                 f"question '{question.id}' ({question.question!r}) is also a demonstration of '{name}': "
                 "take it out of the questions, or give the program other demonstrations"
             )
+
+
+def _check_compiled(method: dspy.Module, questions: Questions) -> None:
+    """What a program was compiled on, and what chose among its candidates, are no questions to score it by."""
+    for recipe in recipes_in(method):
+        trained = set(recipe.trained_on)
+        for question in questions:
+            if question_digest(question.question) in trained:
+                raise Leak(
+                    f"question '{question.id}' ({question.question!r}) is one of those that the program of "
+                    f"{recipe.module} was compiled on: leave them out (--leave-out-compiled), or ask others (--data)"
+                )
+
+
+def not_compiled_on(method: dspy.Module, questions: Questions) -> Questions:
+    """The questions that no program of the method was compiled on. Raises: EmptyData where none is left."""
+    trained = {each for recipe in recipes_in(method) for each in recipe.trained_on}
+    left = tuple(each for each in questions if question_digest(each.question) not in trained)
+    if not left:
+        raise EmptyData(
+            f"the program was compiled on all {len(questions)} questions of {questions.source}: give others (--data), "
+            "or compile on fewer (--train, --valid)"
+        )
+    return Questions(left, questions.task, questions.source)
 
 
 def check_prompts(method: dspy.Module) -> None:

@@ -15,30 +15,21 @@ known. A title is shown to the scorer with its sentence, and is never picked its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import dspy
 
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
+from blendfilter.filters.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.filters.scorers import By, scorer_of
-from blendfilter.records import Excerpt, Passage, Span, one_line
+from blendfilter.records import Passage
 from blendfilter.retrieval.callables import as_passage
-from blendfilter.text import sentences, shortened
+from blendfilter.text import shortened
 
 _SHOWN = 60
 """Characters of a sentence in the filter's `reason`."""
-
-
-class Candidate(NamedTuple):
-    """What may be kept: a place in the text of the passage of that position, and the line that is scored."""
-
-    position: int
-    start: int
-    end: int
-    line: str
 
 
 class FullFilter(Filter):
@@ -76,7 +67,7 @@ class _Best(Filter):
         passages = [as_passage(passage) for passage in passages]
         if not passages:
             return dspy.Prediction(kept=[], status="empty", reason="", flags={})
-        candidates = list(self.candidates(passages))
+        candidates = self.candidates(passages)
         lines = [each.line for each in candidates]
         scores = await asyncio.to_thread(self.scorer, question, lines) if lines else []
         best = sorted(range(len(candidates)), key=lambda at: -scores[at])[: self.n]
@@ -87,7 +78,7 @@ class _Best(Filter):
             flags={},
         )
 
-    def candidates(self, passages: Sequence[Passage]) -> Iterator[Candidate]:
+    def candidates(self, passages: Sequence[Passage]) -> list[Candidate]:
         """What may be kept, in rank order."""
         raise NotImplementedError
 
@@ -112,10 +103,9 @@ class PassageFilter(_Best):
     def __init__(self, n: int = 1, *, by: By = "bm25", model: str | None = None) -> None:
         super().__init__(n, by=by, model=model)
 
-    def candidates(self, passages: Sequence[Passage]) -> Iterator[Candidate]:
+    def candidates(self, passages: Sequence[Passage]) -> list[Candidate]:
         """The passages themselves, each as its line."""
-        for position, passage in enumerate(passages):
-            yield Candidate(position, 0, len(passage.text), passage.line)
+        return passages_of(passages)
 
     def kept(self, passages: Sequence[Passage], chosen: Sequence[Candidate]) -> list[Passage]:
         """Those passages."""
@@ -138,33 +128,17 @@ class SentenceFilter(_Best):
     def __init__(self, n: int = 3, *, by: By = "bm25", model: str | None = None) -> None:
         super().__init__(n, by=by, model=model)
 
-    def candidates(self, passages: Sequence[Passage]) -> Iterator[Candidate]:
+    def candidates(self, passages: Sequence[Passage]) -> list[Candidate]:
         """Every sentence, with its passage's title before it."""
-        for position, passage in enumerate(passages):
-            title = f"{one_line(passage.title)} | " if passage.title.strip() else ""
-            for span in _sentences(passage):
-                yield Candidate(position, span.start, span.end, title + one_line(span.text))
+        return sentences_of(passages)
 
     def kept(self, passages: Sequence[Passage], chosen: Sequence[Candidate]) -> list[Passage]:
         """An excerpt of every passage of which a sentence was chosen."""
-        found: list[Passage] = []
-        for position, group in groupby(chosen, key=lambda each: each.position):
-            passage = passages[position]
-            source = passage.source if isinstance(passage, Excerpt) else passage
-            found.append(Excerpt.of(source, [(each.start, each.end) for each in group]).scored(passage.score))
-        return found
+        return excerpts(passages, chosen)
 
     def told(self, candidate: Candidate, score: float) -> str:
         """Its score, its passage's number and how it begins."""
         return f"{score:.4f} in knowledge {candidate.position}: {shortened(candidate.line, _SHOWN)}"
-
-
-def _sentences(passage: Passage) -> Iterator[Span]:
-    """The sentences of a passage; of an excerpt, those of its pieces, with their places in its source."""
-    whole = Span(0, len(passage.text), passage.text)
-    for piece in passage.spans if isinstance(passage, Excerpt) else (whole,):
-        for text, start, end in sentences(piece.text):
-            yield Span(piece.start + start, piece.start + end, text)
 
 
 def _status(kept: int, of: int) -> str:

@@ -10,6 +10,7 @@ import dspy
 from blendfilter.asking import Wording
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
+from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.filters.one_call import OneCallFilter
 from blendfilter.filters.own import Kind, make_own, parameters_of
@@ -27,12 +28,22 @@ def _one_call(wording: Wording, prompts: Prompts | None) -> OneCallFilter:
     return OneCallFilter(offer_none=wording.offer_none, wording=wording, prompts=prompts)
 
 
+def _filco(wording: Wording, prompts: Prompts | None) -> FilCoFilter:
+    return FilCoFilter(wording=wording, prompts=prompts)
+
+
+def _filco_passage(wording: Wording, prompts: Prompts | None) -> FilCoFilter:
+    return FilCoFilter("passage", wording=wording, prompts=prompts)
+
+
 FILTERS: Mapping[str, Callable[..., dspy.Module]] = {
     "knowledge": _knowledge,
     "one-call": _one_call,
     "full": FullFilter,
     "passage": PassageFilter,
     "sentence": SentenceFilter,
+    "filco": _filco,
+    "filco-passage": _filco_passage,
 }
 
 

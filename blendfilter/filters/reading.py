@@ -38,7 +38,7 @@ class IdsRead(NamedTuple):
 
 
 _SUSPECT = IdsRead((), "suspect")
-_NOUN = r"(?:knowledge|passage|id|number|piece)s?"
+_NOUN = r"(?:knowledge|passage|sentence|id|number|piece)s?"
 
 _NEGATION = re.compile(
     r"\b(?:ir+elevant|unrelated|unhelpful|unnecessary|useless|not|\w+n't|cannot|no|none|neither|nor|without"
@@ -51,7 +51,7 @@ _VERDICT = re.compile(
 _RELEVANT = re.compile(r"\b(?:relevant|not ir+elevant)\b", re.IGNORECASE)
 _NOTHING = re.compile(
     r"\b(?:none|nothing (?:\w+ ){0,6}(?:relevant|related|useful|helpful|helps)|no ids?|no numbers?|not any"
-    r"|no (?:\w+ )?(?:relevant|related|knowledge|passages?|pieces?|ones?))\b"
+    r"|no (?:\w+ )?(?:relevant|related|knowledge|passages?|pieces?|ones?|sentences?(?!,)))\b"
     r"|^(?:\W*ids?\b)?\W*(?:nothing|empty|null|n/a)\W*$|^\W*\[\s*\]\W*$",
     re.IGNORECASE,
 )
@@ -67,6 +67,7 @@ _ID = re.compile(r"(?<![\w.,/-])(\d{1,4})(?![\w%/-]|[.,]\d)")
 _GLUED = re.compile(rf"\b(?:{_NOUN}|k)_?(?=\d)", re.IGNORECASE)  # "knowledge0"
 _WORD = re.compile(r"\b(?!and\b)[^\W\d_]+", re.IGNORECASE)
 _AFTER_COMMA = re.compile(r",(?=\d)(?!\d{3}\b)")  # "0,3", but not "1,000"
+_AFTER_ANY_COMMA = re.compile(r",(?=[1-9]|0\b)")  # "12,150" of hundreds, in a line of nothing but ids
 _COUNT = re.compile(
     r"\b\d+\s+(?:out\s+)?of\s+(?:(?:the\s+)?\d+|the|these|those|them|all)\b|\bof\s+(?:the|these|those)\s+\d+\b"
     r"|\b\d+\s+(?:(?:(?:ir)?relevant|useful|helpful|related|more|other|different|key|main)\s+){0,2}"
@@ -89,7 +90,7 @@ _COUNTS = re.compile(rf"(?<![\w.,/#-])(?P<id>\d{{1,4}})\s+(?:(?P<are>are|were)\b
 _NAMED = re.compile(rf"\b(?:{_NOUN}|k)\W*$|#\s*$", re.IGNORECASE)
 _ITEM = re.compile(r"^\s*[1-9]\d*[.)]\s+(?!and\b|or\b)(?=\w|\[)")
 _BARE = re.compile(  # one id and nothing else, but not "Ids: 1", which is said of all
-    r"^\W*(?:(?:knowledges?|passages?|pieces?|id|number)\W*)?#?(?P<id>\d{1,4})\W*$", re.IGNORECASE
+    r"^\W*(?:(?:knowledges?|passages?|sentences?|pieces?|id|number)\W*)?#?(?P<id>\d{1,4})\W*$", re.IGNORECASE
 )
 _LABELLED = re.compile(  # "knowledge 3: …", "0 is …": one id, then words about it
     rf"^\W*(?P<noun>{_NOUN}\W*)?#?(?P<id>\d{{1,4}})"
@@ -240,7 +241,8 @@ def _read_numbered(items: Sequence[str], k: int) -> IdsRead:
 
 
 def _ids_in(line: str, k: int) -> tuple[int, ...]:
-    numbers = _ID.findall(_AFTER_COMMA.sub(", ", _numbers_in(line, k)))
+    comma = _AFTER_ANY_COMMA if k > 100 and _is_statement(line) else _AFTER_COMMA
+    numbers = _ID.findall(comma.sub(", ", _numbers_in(line, k)))
     return _within((int(number) for number in numbers), k)
 
 

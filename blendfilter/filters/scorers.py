@@ -22,11 +22,11 @@ from functools import cached_property
 from typing import Any, Literal, NoReturn, TypeAlias
 
 from blendfilter.errors import BadArgument, BadData, UnknownName
-from blendfilter.extras import needed
+from blendfilter.extras import needed, quiet_transformers
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.callables import name_of
 from blendfilter.retrieval.encoder_files import encoder_folder
-from blendfilter.retrieval.encoders import Encoder, load_encoder, quiet
+from blendfilter.retrieval.encoders import Encoder, load_encoder
 from blendfilter.retrieval.rank_bm25 import LuceneOkapi, OkapiScorer
 
 Scores: TypeAlias = list[float]
@@ -202,7 +202,7 @@ def _cross_encoder(name: str) -> Any:
     library = needed("sentence_transformers", "dense", _WHY)
     folder = encoder_folder(name)
     try:
-        with quiet():
+        with quiet_transformers("dense", _WHY):
             model = library.CrossEncoder(str(folder), local_files_only=True)
             inner = model.model
             _, report = type(inner).from_pretrained(folder, output_loading_info=True, local_files_only=True)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dspy import lm15
 
+from blendfilter.errors import MissingFile, UnknownName
 from blendfilter.lm import bridge
 from blendfilter.lm.offline.engine import OfflineEngine
 from blendfilter.lm.tokens import bytes_of
@@ -124,7 +125,31 @@ class Tiktoken:
         return float(len(self.encoding.encode_ordinary(text)))
 
 
+WORDS = "words"
 RULE = Words(TOKENS_A_WORD, f"words times {TOKENS_A_WORD} (a rule of thumb)")
+
+
+def tokeniser(name: str | None = None) -> Tokeniser:
+    """Where no model is meant: `words`, or one of tiktoken's encodings; without a name, the first of these at hand.
+
+    Raises:
+        UnknownName: no such tokeniser. MissingFile: that encoding is not on this machine.
+
+    >>> tokeniser("words").count("one two three four five")
+    7.0
+    """
+    if name == WORDS:
+        return RULE
+    if name is not None and name not in _ENCODINGS:
+        raise UnknownName.of("tokeniser", name, (WORDS, *_ENCODINGS))
+    there = importlib.util.find_spec("tiktoken") is not None
+    for each in (_PLAIN, *_ENCODINGS) if name is None else (name,):
+        if there and (found := _encoding(each)) is not None:
+            return Tiktoken(found, f"tiktoken's {each}")
+    if name is not None:
+        raise MissingFile(f"tiktoken's {name} is not on this machine: TIKTOKEN_CACHE_DIR names its folder, or take "
+                          f"'{WORDS}'")  # fmt: skip
+    return RULE
 
 
 def tokeniser_for(
@@ -182,6 +207,8 @@ def text_of(prompt: str | list[list[str]]) -> str:
 # --- tiktoken ---
 
 _ENCODINGS = ("o200k_base", "cl100k_base", "p50k_base", "r50k_base")
+_PLAIN = "cl100k_base"
+"""The one that is taken where none is named."""
 
 
 def of_openai(model: str, *, exactly: bool = True) -> Tiktoken | None:

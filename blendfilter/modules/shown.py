@@ -11,6 +11,7 @@ from typing import Any
 
 import dspy
 
+from blendfilter.records import Excerpt, Passage
 from blendfilter.text import shortened
 
 _QUERY_WORDS = {"q": "the question", "q_ex": "external reasoning + question", "q_in": "internal knowledge + question"}
@@ -55,13 +56,19 @@ def _html(prediction: dspy.Prediction) -> Iterator[str]:
 def _passages(branch: Any) -> str:
     if branch is None:
         return ""
-    kept = {passage.id for passage in branch.kept}
+    kept = {passage.id: passage for passage in branch.kept}
     lines = [
         f'<tr><td style="{_CELL};white-space:nowrap">{"+ kept" if passage.id in kept else "- dropped"}</td>'
-        f'<td style="{_CELL}">{_text(passage.line)}</td></tr>'
+        f'<td style="{_CELL}">{_text(passage.line)}{_pieces(kept.get(passage.id))}</td></tr>'
         for passage in branch.retrieved
     ]
     return f"<table>{''.join(lines)}</table>" if lines else "<small>nothing retrieved</small>"
+
+
+def _pieces(kept: Passage | None) -> str:
+    """What was kept of a passage, where that is less than all of it."""
+    spans = kept.spans if isinstance(kept, Excerpt) else ()
+    return "".join(f"<br><small>kept: {_text(piece.text)}</small>" for piece in spans)
 
 
 def _figures(prediction: dspy.Prediction) -> Iterator[str]:

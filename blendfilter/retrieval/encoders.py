@@ -12,8 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blendfilter.errors import BadArgument, BadData
-from blendfilter.extras import needed
+from blendfilter.extras import needed, quiet_transformers
 from blendfilter.retrieval.encoder_files import MARKS, WHY, encoder_folder, files_hash
 
 Vectors = NDArray[np.float32]
@@ -125,7 +124,7 @@ def load_encoder(
         raise BadArgument(f"max_length must be at least {_MINIMUM} tokens, got {max_length!r}")
     folder = encoder_folder(name)
     library = needed("sentence_transformers", "dense", WHY)
-    with quiet():
+    with quiet_transformers("dense", WHY):
         model = _load(library, folder, device)
         _check_whole(model, folder)
     reading = Reading(
@@ -142,21 +141,6 @@ def load_encoder(
 def identity_of(files: str, reading: Reading) -> str:
     """sha256 over an encoder's files and how it is used: equal for a folder that moved, other for one that changed."""
     return hashlib.sha256(json.dumps([files, reading]).encode()).hexdigest()
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the bars and reports that loading prints on stderr; what they would say is checked here."""
-    logging = needed("transformers.utils.logging", "dense", WHY)
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _load(library: Any, folder: Path, device: str | None) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from blendfilter.files import Row
+from blendfilter.files import Row, json_rows
 from blendfilter.metrics import metric
 from blendfilter.records import Question
 
@@ -35,7 +35,9 @@ class Task:
     """One kind of question set.
 
     `metrics` are names in `blendfilter.metrics.METRICS`, the leading one first; `wording` names the set of prompts and
-    demonstrations, `programs/<wording>`; `beside` makes a parser that also uses what lies beside a data file.
+    demonstrations, `programs/<wording>`; `wording_for` chooses another one by the questions asked. `beside` makes a
+    parser that also uses what lies beside a data file, `rows` reads a file whose rows are not its questions, `sample`
+    is the task's file in the sample world, and `of_sample` says which of its rows are the task's.
     """
 
     name: str
@@ -44,6 +46,10 @@ class Task:
     parse: Parser = field(repr=False)
     hub: Hub | None = None
     beside: Callable[[Path], Parser] | None = field(default=None, repr=False)
+    rows: Callable[[Path], Iterator[Row]] = field(default=json_rows, repr=False)
+    sample: str = field(default="questions.jsonl", repr=False)
+    of_sample: Callable[[Row], bool] | None = field(default=None, repr=False)
+    wording_for: Callable[[Sequence[Question]], str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name in self.metrics:
@@ -56,6 +62,10 @@ class Task:
     def parser(self, path: Path | None = None) -> Parser:
         """How to read this task's rows, from the file at `path` where there is one."""
         return self.beside(path) if self.beside and path else self.parse
+
+    def asking(self, questions: Sequence[Question]) -> Task:
+        """The task in the wording that these questions want."""
+        return replace(self, wording=self.wording_for(questions)) if self.wording_for else self
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,17 @@ def parse(row: Row) -> Question:
     )
 
 
+def is_own(row: Row) -> bool:
+    """Whether the row is a question with answers, whatever else it holds: for tasks that read such rows as well."""
+    value = mapping(row)
+    return "question" in value and any(value.get(field) is not None for field in ANSWERS)
+
+
+def own(row: Row) -> Question:
+    """A row of `is_own`, in the normalised layout or free. Raises `BadData`."""
+    return normalised(row, JOINER) if isinstance(mapping(row).get("metadata"), Mapping) else parse(row)
+
+
 def _answers(row: Row, value: Mapping[str, Any]) -> list[str]:
     field = next((field for field in ANSWERS if value.get(field) is not None), None)
     if field is None:

@@ -18,14 +18,15 @@ from __future__ import annotations
 from blendfilter.files import Row
 from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Task
+from blendfilter.tasks.kilt import is_kilt, kilt
 from blendfilter.tasks.layouts import multihop
 
 JOINER = ""
 
 
 def parse(row: Row) -> Question:
-    """A row in the official, Hugging Face, normalised or IRCoT layout. Raises `BadData`."""
-    return multihop(row, JOINER)
+    """A row in the official, Hugging Face, KILT's, normalised or IRCoT layout. Raises `BadData`."""
+    return kilt(row) if is_kilt(row) else multihop(row, JOINER)
 
 
 TASK = Task(

@@ -117,7 +117,7 @@ class Normalised(Outside):
 
     id: str | None = None
     question: str
-    golden_answers: Names
+    golden_answers: Names = Field(validation_alias=AliasChoices("golden_answers", "answers", "answer"))
     metadata: NormalisedMetadata = Field(default_factory=NormalisedMetadata)
 
 

@@ -12,11 +12,21 @@ from blendfilter import resources
 from blendfilter.errors import BadArgument, EmptyData, UnknownName
 from blendfilter.files import Row, json_rows
 from blendfilter.records import Question
-from blendfilter.tasks import generic, hotpotqa, hub, strategyqa, twowiki
+from blendfilter.tasks import eli5, fever, generic, hotpotqa, hub, nq, strategyqa, triviaqa, twowiki, wow
 from blendfilter.tasks.base import Parser, Questions, Task, registry
 from blendfilter.tasks.reading import acceptable, given
 
-TASKS = registry(hotpotqa.TASK, twowiki.TASK, strategyqa.TASK, generic.TASK)
+TASKS = registry(
+    hotpotqa.TASK,
+    twowiki.TASK,
+    strategyqa.TASK,
+    nq.TASK,
+    triviaqa.TASK,
+    fever.TASK,
+    eli5.TASK,
+    wow.TASK,
+    generic.TASK,
+)
 """The tasks by name; `qa` reads anyone's own questions."""
 
 Data = str | Path | Iterable[Any]
@@ -63,7 +73,7 @@ def load(
         chosen = replace(chosen, metrics=tuple(metrics))
     source = _source(chosen, data, split)
     questions = _kept(_questions(source), source, split if data != "hub" else None, limit)
-    return Questions(tuple(questions), chosen, source.label)
+    return Questions(tuple(questions), chosen.asking(questions), source.label)
 
 
 def _task_and_data(task: str | Path | Task | Iterable[Any], data: Data | None) -> tuple[Task, Data]:
@@ -93,10 +103,11 @@ def _source(task: Task, data: Data, split: str | None) -> _Source:
         place = hub.place(task)
         return _Source(place.label(split), hub.rows(place, split), task.parser(), drain=False)
     if isinstance(data, str) and data == "sample":
-        return _Source("sample", json_rows(resources.sample("questions.jsonl")), task.parser(), drain=True)
+        rows = json_rows(resources.sample(task.sample))
+        return _Source("sample", filter(task.of_sample, rows) if task.of_sample else rows, task.parser(), drain=True)
     if isinstance(data, str | Path):
         path = Path(data)
-        return _Source(path.name, json_rows(path), task.parser(path), drain=True)
+        return _Source(path.name, task.rows(path), task.parser(path), drain=True)
     if isinstance(data, Questions):
         return _Source(data.source, given(data), task.parser(), drain=False)
     if not isinstance(data, Iterable):

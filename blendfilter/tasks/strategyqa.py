@@ -94,11 +94,21 @@ def parse(row: Row) -> Question:
 
 def _from_normalised(row: Row) -> Question:
     question = normalised(row, JOINER)
-    found = next((one for one in question.golden_answers if normalize_answer(one) not in VERDICTS), None)
+    found = _other_than_verdicts(question)
     if found is not None:
         raise BadData(f"{row.where}: the answer of a strategyqa question is yes or no, found '{found}'; try task 'qa'")
     evidence = evidence_of(question.metadata.get("evidence") or (), row.where)
     return replace(question, evidence=evidence) if evidence else question
+
+
+def _other_than_verdicts(question: Question) -> str | None:
+    """The first answer that is neither yes nor no."""
+    return next((one for one in question.golden_answers if normalize_answer(one) not in VERDICTS), None)
+
+
+def of_sample(row: Row) -> bool:
+    """Whether a row of the sample world, whose questions are of all kinds, asks for yes or no."""
+    return _other_than_verdicts(normalised(row, JOINER)) is None
 
 
 TASK = Task(
@@ -107,4 +117,5 @@ TASK = Task(
     wording="strategyqa",
     parse=parse,
     hub=Hub("tasksource/strategy-qa", None, "train"),
+    of_sample=of_sample,
 )

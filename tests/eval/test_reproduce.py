@@ -23,7 +23,9 @@ pytest.importorskip("matplotlib")
 
 SCRIPT = Path(__file__).parents[2] / "eval" / "reproduce.py"
 PAPERS = SCRIPT.parent / "papers"
-NAMES = list(papers.names(PAPERS))
+ALL = list(papers.names(PAPERS))
+NAMES = [name for name in ALL if not name.startswith("filco-")]
+"""The tables of the package's own paper, and ours; FilCo's have tests/evaluation/test_reproducing_filco.py."""
 
 
 class Outcome(NamedTuple):
@@ -132,7 +134,46 @@ def test_the_open_readers_are_served_by_the_commands_of_the_documents(name: str,
 
 def test_the_list_names_all(reproduce: Reproduce) -> None:
     done = reproduce("--list")
-    assert [line.split()[0] for line in done.out.splitlines()] == NAMES
+    assert [line.split()[0] for line in done.out.splitlines()] == ALL
+
+
+def test_a_table_of_filco_is_one_command(reproduce: Reproduce) -> None:
+    words = ("filco-table3", "--data", "sample", "--limit", 2, "--tasks", "nq,hotpotqa", "--no-plots")
+    done = reproduce(*words, "--measure", "hotpotqa=strinc")
+    assert done.code == 0, done.err
+    assert done.out.startswith("filco-table3: Output precision")
+    assert "† upper bound: reads the answer" in done.out
+    assert "silver contexts of nq by strinc, K=5" in done.err
+    lines = json.loads((table_folder("filco-table3") / "table.json").read_text(encoding="utf-8"))["lines"]
+    assert {(line["task"], line["label"]) for line in lines} == {
+        (task, label) for task in ("nq", "hotpotqa") for label in ("FULL", "PSG", "FILCO", "SILVER")
+    }
+    again = reproduce(*words, "--measure", "hotpotqa=strinc")
+    assert again.out == done.out
+    assert again.err.count("(finished before)") == again.err.count("reproduce: run ") == 16
+    assert "silver contexts" not in again.err
+
+
+def test_a_measure_that_no_reader_here_can_take_leaves_its_row_out(reproduce: Reproduce) -> None:
+    done = reproduce("filco-table5", "--data", "sample", "--limit", 1, "--tasks", "fever", "--no-plots")
+    assert done.code == 0, done.err
+    told = re.sub(r"\s+", " ", done.out)
+    assert "fever: SILVER by cxmi is left out: " in told
+    assert "gives no log-probabilities" in told
+    assert "--measure" not in told, "the table wants that very measure"
+    lines = json.loads((table_folder("filco-table5") / "table.json").read_text(encoding="utf-8"))["lines"]
+    assert {line["label"] for line in lines} == {"STRINC", "LEXICAL"}
+
+
+def test_the_reader_near_filcos_is_served_by_the_commands_of_the_documents(reproduce: Reproduce) -> None:
+    shown = reproduce("filco-table4", "--data", "sample", "--limit", 1, "--tasks", "nq", "--plan").out
+    documented = (SCRIPT.parents[1] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    documented = re.sub(r"\s+", " ", documented.replace("\\\n", " "))
+    table = papers.read(PAPERS, "filco-table4")
+    for command in (*table.serve, f"eval/reproduce.py filco-table4 {table.ask}"):
+        assert command in shown
+        assert command in documented
+    assert "near the paper's reader: Llama 2 7B chat, not fine-tuned" in shown
 
 
 def test_as_the_shell_runs_it(tmp_path: Path) -> None:
@@ -285,6 +326,20 @@ def test_repeats_are_runs_of_their_own(reproduce: Reproduce) -> None:
         (("table1", "--data", "sample", "--tasks", "hotpoqa"), "no task 'hotpoqa'. Did you mean 'hotpotqa'?"),
         (("table1", "--data", "sample", "--methods", "reakt"), "no method 'reakt'. Did you mean 'react'?"),
         (("table1", "--data", "sample", "--index", "nowhere"), "nowhere"),
+        (("filco-table3", "--data", "sample", "--measure", "nq=strink"), "no measure 'strink'. Did you mean 'strinc'?"),
+        (("filco-table3", "--data", "sample", "--measure", "qa=strinc"), "in filco-table3"),
+        (("filco-table5", "--data", "sample", "--measure", "strinc"), "its rows name their measures; leave it out"),
+        (("table4", "--data", "sample", "--measure", "strinc"), "--measure changes nothing in table4: no row of it"),
+        (("table4", "--data", "sample", "--scorer", "local"), "no row of table4 reads the answer"),
+        (("filco-table3", "--data", "sample", "--row", "FILCOO"), "no row 'FILCOO'. Did you mean 'FILCO'?"),
+        (
+            ("filco-figure4", "--data", "sample", "--tasks", "fever", "--row", "SILVER", "--scorer", "offline"),
+            "the offline reader",
+        ),
+        (("filco-table3", "--data", "sample", "--scorer-api-base", "http://127.0.0.1:9/v1"), "name it with --scorer"),
+        (("filco-table3", "--data", "sample", "--program", "nowhere.json"), "no program at nowhere.json"),
+        (("filco-table3", "--data", "sample", "--program", "mp=x.json"), "no task 'mp'"),
+        (("filco-table3", "--data", "sample", "--corpus", "own", "--tasks", "nq"), "bring no paragraphs of their own"),
         (("table1", "--data", "sample", "--repeats", "0"), "--repeats is 0"),
         (("table1", "--data", "sample", "--limit", "0"), "--limit is 0"),
         (("table1", "--data", "sample", "--tasks", ""), "--tasks names none"),

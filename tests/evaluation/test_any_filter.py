@@ -21,7 +21,12 @@ from blendfilter.resources import sample
 
 RETRIEVING = sorted(name for name, method in METHODS.items() if method.retrieves)
 QUESTION = "King Corvin had a lighthouse built on a lonely rock. In which town was its designer born?"
-ASKS = {"knowledge", "one-call"}
+ASKS = {
+    "knowledge": {"check", "ids"},
+    "one-call": {"judge"},
+    "filco": {"helpful"},
+    "filco-passage": {"helpful"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +67,8 @@ def test_each_in_each(method: str, name: str, index: BM25) -> None:
         if name == "passage" and branch.retrieved:
             assert len(branch.kept) == 1
     stages = {stage for stage, _ in said.calls}
-    assert stages >= ({"judge"} if name == "one-call" else {"check", "ids"} if name == "knowledge" else set())
-    assert name in ASKS or not stages & {"judge", "check", "ids", "topic"}
+    assert stages >= ASKS.get(name, set())
+    assert name in ASKS or not stages & {"topic", *(stage for each in ASKS.values() for stage in each)}
     assert made.arguments()["filter"] == type(make_filter(name)).__name__
 
 
@@ -79,7 +84,7 @@ def test_a_run_replays_to_the_same_bytes(method: str, name: str, index: BM25, qu
     evaluate(made(), questions, lm=engine.lm(), run=tmp_path / "run", replay=True, progress=False)
     assert stable(tmp_path / "run") == before
     spans = [row["branches"]["q"].get("spans") for row in run.rows]
-    assert all(spans) if name == "sentence" else not any(spans)
+    assert all(spans) if name in ("sentence", "filco") else not any(spans)
 
 
 def test_the_record_of_a_run_says_which_filter(index: BM25, questions: Any, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -253,7 +254,7 @@ def test_runs_side_by_side_share_a_models_pace(index: BM25, tmp_path: Path) -> N
         pace = lm.terms.pace
         assert pace is not None
         assert pace._requests is not None
-        pace._requests.seconds = 0.5
+        pace._requests.seconds = window = 0.8
         threads = [
             threading.Thread(
                 target=evaluate,
@@ -262,12 +263,11 @@ def test_runs_side_by_side_share_a_models_pace(index: BM25, tmp_path: Path) -> N
             )
             for name in ("a", "b")
         ]
+        began = time.monotonic()
         for each in threads:
             each.start()
         for each in threads:
             each.join(60)
+        whole = time.monotonic() - began
         assert server.stats()["requests"] == 16
-    went = sorted(record["at"] for name in ("a", "b") for record in journaled(tmp_path / name))
-    assert went[-1] - went[0] >= 3 * 0.5 - 0.2
-    # What is let go may leave a moment later on a busy machine: in real runs half a second is allowed for that.
-    assert all(later - first > 0.25 for first, later in zip(went, went[5:], strict=False))
+    assert whole >= 3 * window, "five, five, five and one; each run by itself would be done after one window"

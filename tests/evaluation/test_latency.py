@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import dspy
@@ -46,10 +47,15 @@ def test_of_a_run_branches_side_by_side_count_once(index: BM25, questions: Quest
     run, _ = done_by(BlendFilter(index), questions[:3], tmp_path / "run", engine=CountingEngine(wait), concurrency=32)
     told = latency(run)
     assert told.n == 3
-    assert 5 * 0.02 <= told.median < 9 * 0.02
+    assert told.median >= 5 * 0.02
+    one_by_one = sum(call["seconds"] for call in journaled(run.folder)) / 3
+    assert told.mean < 0.8 * one_by_one, "five deep of eleven is less than half"
     assert told.median <= told.p95
+    began = time.perf_counter()
     few, _ = done_by(Direct(index), questions, tmp_path / "few", engine=CountingEngine(wait), concurrency=1)
-    assert 0.02 <= latency(few.folder).mean < 0.045
+    whole = time.perf_counter() - began
+    assert latency(few.folder).mean >= 0.02
+    assert latency(few.folder).mean * len(questions) <= whole, "with their waits they would be longer than all of it"
     starts = sorted(call["at"] for call in journaled(few.folder))
     assert starts[-1] - starts[0] >= 5 * 0.018, "it went out after its wait"
 

@@ -33,6 +33,7 @@ def total(run: Run) -> dict[str, Any]:
     return stored
 
 
+@pytest.mark.slow
 def test_with_32_in_flight_it_is_the_servers_own_count(world: BM25, tmp_path: Path) -> None:
     with serve(reply="offline", delay=0.002, behave="flaky", share=0.1) as server:
         lm = connect("m", api_base=server.url)

@@ -39,3 +39,39 @@ def test_a_filter_without_a_check_and_a_call_that_is_gone() -> None:
     told = judged([gone, Asked.of("answer", {"prompt": [["user", "?"]], "reply": None})], {"q": [A]})
     assert (told.reasons, told.queries) == ({}, [[], []])
     assert judged([check(B)], {"q": [A]}).reasons == {}, "another one's passages"
+
+
+class TestSentences:
+    """FilCo's filter: its call shows sentences, and replies with numbers."""
+
+    TWO, TITLED = "Orm Pier | A pier. It is long.", "Fair | Old | A fair."
+
+    @staticmethod
+    def helpful(*lines: str, stage: str = "helpful", noun: str = "sentence") -> Asked:
+        numbered = "\n".join(f"{noun} {number}: {line}" for number, line in enumerate(lines))
+        return Asked.of(f"select.{stage}", {"prompt": f"{numbered}\nQuestion: z?\nIds:", "reply": "Hm."})
+
+    def test_a_call_is_of_the_query_whose_passages_its_sentences_are(self) -> None:
+        parts = ["Orm Pier | A pier.", "Orm Pier | It is long."]
+        one, other = self.helpful(*parts, self.TITLED), self.helpful(self.TITLED, *parts)
+        again = self.helpful(*parts, self.TITLED, stage="ids_again")
+        brought = {"q": [self.TITLED, self.TWO], "q_ex": [self.TWO, self.TITLED], "q_in": [C]}
+        told = judged([one, other, again, self.helpful(B)], brought)
+        assert told.queries == [["q_ex"], ["q"], ["q_ex"], []]
+        assert told.reasons == {}
+
+    def test_a_call_that_saw_fewer_passages_is_another_querys(self) -> None:
+        fewer, all_of_them = self.helpful("Orm Pier | A pier."), self.helpful("Orm Pier | A pier.", B)
+        assert judged([fewer, all_of_them], {"q": [self.TWO, B], "q_ex": [A]}).queries == [["q_ex"], ["q"]]
+
+    def test_one_over_a_union_serves_all_and_a_text_less_passage_has_no_sentence(self) -> None:
+        call = self.helpful("Orm Pier | A pier.", "Orm Pier | It is long.", B)
+        told = judged([call], {"q": [self.TWO, "Bare | "], "q_ex": [B], "q_in": [C]})
+        assert told.queries == [["q", "q_ex"]]
+
+    def test_whole_passages(self) -> None:
+        told = judged([self.helpful(A, B, noun="passage")], {"q": [A, B], "q_ex": [B, A]})
+        assert (told.queries, told.reasons) == ([["q", "q_ex"]], {})
+
+    def test_a_check_of_another_passage_that_begins_alike_is_not_taken_for_one_of_sentences(self) -> None:
+        assert judged([check("Orm Pier | A pier.")], {"q": [self.TWO]}).queries == [[]]

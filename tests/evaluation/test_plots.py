@@ -112,7 +112,7 @@ def test_a_users_own_settings_change_nothing_and_are_left_alone(runs: list[Run],
 def test_a_ruler_has_few_round_ticks() -> None:
     ends = ((0.9, 1.1), (1, 11), (0.0004, 0.002), (3, 90_000), (0.1, 0.11), (2930, 4410), (2.85, 2.94), (-1, 5))
     for low, high in ends:
-        ticks = plots._ticks(low, high)
+        ticks = canvas.ticks(low, high)
         assert 2 <= len(ticks) <= 5
         assert ticks == sorted(ticks)
         assert low <= ticks[0] < ticks[-1] <= high

@@ -12,7 +12,8 @@ from blendfilter.evaluation.reproducing import papers
 from blendfilter.evaluation.reproducing.papers import Row, Table
 
 PAPERS = Path(__file__).parents[2] / "eval" / "papers"
-NAMES = list(papers.names(PAPERS))
+NAMES = [name for name in papers.names(PAPERS) if not name.startswith("filco-")]
+"""FilCo's are looked at in test_reproducing_filco.py."""
 LEADING = {"hotpotqa": "em", "twowiki": "em", "strategyqa": "accuracy"}
 
 
@@ -176,5 +177,5 @@ def test_two_rows_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_table_is_told_what_there_is() -> None:
-    with pytest.raises(UnknownName, match=r"no table 'tabel1'. Did you mean 'table1'\? \(known: fair, figure2"):
+    with pytest.raises(UnknownName, match=r"no table 'tabel1'. Did you mean 'table1'\?"):
         papers.read(PAPERS, "tabel1")

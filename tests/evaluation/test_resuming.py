@@ -26,7 +26,7 @@ from blendfilter.tasks import Questions
 
 def until_free(folder: Path) -> None:
     """A cancelled run lets go of its journal a moment later, on its own thread."""
-    for _ in range(200):
+    for _ in range(2_000):
         try:
             Journal(folder).close()
         except RunLocked:

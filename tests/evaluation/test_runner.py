@@ -36,7 +36,8 @@ STAGES = {"external": 1, "internal": 1, "topic": 1, "check": 3, "ids": 3, "answe
 
 @pytest.mark.parametrize("given", ["hotpot.json", Path("hotpot.json")])
 def test_a_files_name_is_no_questions(given: Any, index: BM25) -> None:
-    told = r"pass bf\.load\(task, 'hotpot\.json'\), task any of hotpotqa, twowiki, strategyqa, qa"
+    tasks = "hotpotqa, twowiki, strategyqa, nq, triviaqa, fever, eli5, wow, qa"
+    told = rf"pass bf\.load\(task, 'hotpot\.json'\), task any of {tasks}"
     with pytest.raises(BadArgument, match=told):
         evaluate(Direct(index), given, lm="offline")
 

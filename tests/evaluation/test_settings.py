@@ -34,6 +34,8 @@ from blendfilter.evaluation.settings import (
     settings_of,
     versions,
 )
+from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.journal import digest
 from blendfilter.tasks import Questions
 
 INDEX = BM25.build([Passage("a", "Orm Pier", "A pier."), Passage("b", "Fell", "A hill.")])
@@ -101,6 +103,30 @@ def test_a_program_is_its_instructions_demonstrations_and_templates(tmp_path: Pa
     overridden = BlendFilter(INDEX, prompts=Prompts(tmp_path))
     digests = [plain, *map(program_digest, (demos, instructed, overridden, BlendFilter(INDEX, task="strategyqa")))]
     assert len(set(digests)) == 5
+
+
+def test_what_is_read_of_an_answer_tells_programs_apart() -> None:
+    """The same prompts, of whose replies more is read; what is short counts for nothing, as in runs of old."""
+    short = Wording.of("hotpotqa")
+    changes: list[dict[str, Any]] = [{"whole_answer": True}, {"answer_tokens": 64}]
+    others = [Direct(task=short.model_copy(update=change)) for change in changes]
+    digests = [program_digest(each) for each in (Direct(), *others, Direct(adapter=dspy.ChatAdapter()))]
+    assert len(set(digests)) == 4
+    (predictor,) = Direct().predictors()
+    state = {name: value for name, value in predictor.dump_state().items() if name != "lm"}
+    assert digests[0] == digest({"direct": state}, {"direct": predictor.template.digest})[:12]
+
+
+def test_a_part_that_dspy_compiled_is_seen(questions: Questions) -> None:
+    """DSPy shows none of its parameters (it is frozen), and it speaks all the same."""
+    select = FilCoFilter()
+    select._compiled = True
+    method = Direct(INDEX, filter=select)
+    plain = program_digest(method)
+    select.helpful.demos = [dspy.Example(knowledge=["T | x"], question=" which PIER", ids="0")]
+    assert program_digest(method) != plain
+    with pytest.raises(Leak, match=r"is also a demonstration of 'select\.helpful'"):
+        check_leak(method, questions)
 
 
 def test_every_index_is_found_once_in_order() -> None:

@@ -11,6 +11,7 @@ import pytest
 from blendfilter.asking import Wording
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
+from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.filters.named import FILTERS, filters_taking, make_filter
 from blendfilter.filters.one_call import OneCallFilter
@@ -53,6 +54,8 @@ KINDS = {
     "full": FullFilter,
     "passage": PassageFilter,
     "sentence": SentenceFilter,
+    "filco": FilCoFilter,
+    "filco-passage": FilCoFilter,
 }
 
 
@@ -69,6 +72,12 @@ def test_the_tasks_wording_decides(task: str) -> None:
         == KnowledgeFilter(offer_none=wording.offer_none, ask_topic=wording.ask_topic, wording=wording).arguments()
     )
     assert make_filter("one-call", wording=wording).arguments()["offer_none"] is wording.offer_none
+
+
+@pytest.mark.parametrize("task", ["hotpotqa", "strategyqa"])
+def test_filco_may_say_none_on_every_task(task: str) -> None:
+    assert make_filter("filco", wording=task).arguments() == FilCoFilter("sentence").arguments()
+    assert make_filter("filco-passage", wording=task).arguments() == FilCoFilter("passage").arguments()
 
 
 def test_prompts_of_ones_own_reach_it(tmp_path: Path) -> None:
@@ -88,11 +97,11 @@ def test_settings_reach_it() -> None:
 
 def test_who_takes_what() -> None:
     assert filters_taking("n") == filters_taking("by") == filters_taking("model") == ["passage", "sentence"]
-    assert filters_taking("prompts") == ["knowledge", "one-call"]
+    assert filters_taking("prompts") == ["knowledge", "one-call", "filco", "filco-passage"]
 
 
 @pytest.mark.parametrize("argument", [{"n": 2}, {"by": "bm25"}, {"model": "a/b"}])
-@pytest.mark.parametrize("name", ["knowledge", "one-call", "full"])
+@pytest.mark.parametrize("name", ["knowledge", "one-call", "full", "filco", "filco-passage"])
 def test_what_it_does_not_take_is_refused(name: str, argument: dict[str, Any]) -> None:
     with pytest.raises(BadArgument, match=f"the filter {name} takes no {next(iter(argument))}: passage, sentence do"):
         make_filter(name, **argument)
@@ -129,3 +138,14 @@ def test_one_of_ones_own_with_a_mistake(own: str, attribute: str, argument: dict
 def test_a_package_that_is_not_there() -> None:
     with pytest.raises(UnknownName, match="no module 'nowhere_at_all' for filter 'nowhere_at_all:Mine'"):
         make_filter("nowhere_at_all:Mine")
+
+
+@pytest.mark.parametrize(("name", "template"), [("filco", "filco/sentences"), ("filco-passage", "filco/passages")])
+def test_filcos_filter_speaks_a_tasks_words_and_ones_own(name: str, template: str, tmp_path: Path) -> None:
+    claims = make_filter(name, wording="fever")
+    for predictor in (claims.helpful, claims.ids_again):  # type: ignore[attr-defined]
+        assert predictor.signature.instructions == Wording.of("fever").instructions[template]
+    (tmp_path / "filco").mkdir()
+    (tmp_path / f"{template}.j2").write_text("{{ instructions }}! {{ knowledge | join }}{{ question }}{{ offer_none }}")
+    own = make_filter(name, prompts=Prompts(tmp_path))
+    assert own.helpful.render(offer_none=True, knowledge=["a"], question="b?").endswith("! ab?True")  # type: ignore[attr-defined]

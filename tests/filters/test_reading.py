@@ -32,6 +32,9 @@ IDS: dict[str, tuple[int, ...]] = {
     "The relevant ones are 0 and 3.": (0, 3),
     "knowledge 0 and knowledge 3 are relevant.": (0, 3),
     "knowledge0, knowledge3": (0, 3),
+    "sentence 0\nsentence 3": (0, 3),
+    "Sentence 0: it names the light.\nSentence 3: it names the keeper.": (0, 3),
+    "sentences 0 and 3": (0, 3),
     "#0, #3": (0, 3),
     "0 | Tolm Harbour": (0,),
     "0 is relevant because it was built in 1884.": (0,),
@@ -129,6 +132,7 @@ NONE = [
     "Ids: none",
     "None of the knowledge is relevant.",
     "There is no relevant knowledge.",
+    "No sentence helps.",
     "No relevant ids",
     "There are none relevant.",
     "Nothing.",
@@ -147,6 +151,7 @@ UNPARSEABLE = [
     "I cannot say.",
     "No.",
     "They are all relevant.",
+    "No sentence, no explanation.",  # the prompt's own words
     "Not all are relevant.",
     "The first is not relevant.",
     "I have no doubt the passages help.",
@@ -203,6 +208,11 @@ def test_unparseable(reply: str) -> None:
         ("9, 10, 11", 11, (9, 10)),
         ("0-9", 10, tuple(range(10))),
         ("ids (0-9): 3", 10, (3,)),
+        ("0,3,150,299", 300, (0, 3, 150, 299)),
+        ("Ids: 12,150", 300, (12, 150)),
+        ("1,000", 300, ()),
+        ("150,000 lamps", 300, ()),
+        ("12,150", 5, ()),
         # five passages: not the range of ten
         ("knowledge 0-4", 10, (0, 1, 2, 3, 4)),
     ],
@@ -255,9 +265,9 @@ def test_json_reads_back(ids: list[int]) -> None:
     ids=range(11),
 )
 def test_a_long_reply_takes_no_time(reply: str) -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     read_ids(reply, K)
-    assert time.perf_counter() - start < 2.0
+    assert time.thread_time() - start < 2.0
 
 
 @pytest.mark.parametrize(

@@ -86,15 +86,19 @@ def test_a_call_that_was_answered_between_looking_and_asking_is_not_made_again(t
 
 
 def test_where_the_leader_is_cancelled_a_follower_takes_over(tmp_path: Path) -> None:
-    async def slow(_: lm15.Request, number: int) -> lm15.Response:
-        await asyncio.sleep(0.05)
+    asked = asyncio.Event()
+
+    async def first_never(_: lm15.Request, number: int) -> lm15.Response:
+        asked.set()
+        await asyncio.sleep(60 if number == 1 else 0)
         return response(f"reply {number}")
 
-    live = Live(slow)
+    live = Live(first_never)
 
     async def main(engine: JournaledEngine) -> list[str]:
         leader, *followers = (asyncio.create_task(engine.complete(request())) for _ in range(4))
-        await asyncio.sleep(0.01)
+        await asked.wait()
+        await asyncio.sleep(0.01)  # the others come too
         leader.cancel()
         answers = await asyncio.wait_for(asyncio.gather(*followers), 5)
         assert leader.cancelled()
@@ -107,16 +111,21 @@ def test_where_the_leader_is_cancelled_a_follower_takes_over(tmp_path: Path) -> 
 
 
 def test_a_cancelled_follower_leaves_the_call_to_the_others() -> None:
-    async def slow(_: lm15.Request, number: int) -> lm15.Response:
-        await asyncio.sleep(0.05)
+    asked, told = asyncio.Event(), asyncio.Event()
+
+    async def held(_: lm15.Request, number: int) -> lm15.Response:
+        asked.set()
+        await told.wait()
         return response(f"reply {number}")
 
-    live = Live(slow)
+    live = Live(held)
 
     async def main(engine: JournaledEngine) -> list[str]:
         leader, doomed, follower = (asyncio.create_task(engine.complete(request())) for _ in range(3))
-        await asyncio.sleep(0.01)
+        await asked.wait()
+        await asyncio.sleep(0.01)  # the others come too
         doomed.cancel()
+        told.set()
         answers = await asyncio.gather(leader, follower)
         assert doomed.cancelled()
         return [text_of(answer) for answer in answers]

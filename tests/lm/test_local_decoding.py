@@ -15,8 +15,9 @@ from blendfilter.lm.local.engine import LocalEngine
 PROMPT = "Which of the passages 0, 1 and 2 help? Reply in JSON."
 
 
-def test_ids_under_a_grammar_parse_whatever_is_drawn() -> None:
-    for seed in range(24):
+@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 24), marks=pytest.mark.slow)], ids=["6", "18"])
+def test_ids_under_a_grammar_parse_whatever_is_drawn(seeds: range) -> None:
+    for seed in seeds:
         response = replied(asked(PROMPT, temperature=1.5, seed=seed, max_tokens=40, response_format=IDS))
         ids = json.loads(text_of(response))["ids"]
         assert set(ids) <= {0, 1, 2}

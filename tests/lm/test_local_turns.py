@@ -239,6 +239,6 @@ def test_what_a_task_waits_for_its_turn_is_no_time_of_the_models() -> None:
         return first, second, time.perf_counter() - began
 
     first, second, whole = asyncio.run(main())
-    assert 0 <= first.waited < 0.1
+    assert 0 <= first.waited <= whole - 0.2 - 0.01, "what it took itself is no wait"
     assert 0.15 < second.waited <= whole
     assert second.went_out == 100.0 + second.waited

@@ -318,10 +318,10 @@ def test_no_text_makes_it_raise_and_every_reply_is_repeated(pieces: list[str], c
 )
 def test_time_grows_with_length_only(unit: str) -> None:
     text = unit * (100_000 // len(unit))
-    started = time.perf_counter()
+    started = time.thread_time()
     for cue in (THINK, "Relevance:", "Ids:"):
         read(f"Knowledge:\nOrm | {text}\nknowledge 0: {text}\nQuestion: Who {text[:5000]}?\n{cue}")
-    assert time.perf_counter() - started < 10  # a quadratic step takes minutes at this length
+    assert time.thread_time() - started < 10  # a quadratic step takes minutes at this length
 
 
 def test_real_questions_are_read_from_gold_paragraphs(shared_data: Path) -> None:

@@ -138,7 +138,7 @@ def test_no_text_makes_it_raise_and_every_reply_is_repeated(pieces: list[str], c
 @pytest.mark.parametrize("unit", ["A ", "Follow-up: A\n", "Question: A\n", "Orm | Bo Vell.\n", "Thought 1:\n", "["])
 def test_time_grows_with_length_only(unit: str) -> None:
     text = unit * (100_000 // len(unit))
-    started = time.perf_counter()
+    started = time.thread_time()
     for cue in CUES:
         read(f"Question: Who {text[:5000]}?\n{NEEDED} Yes.\nFollow-up: A?\nKnowledge:\n{text}\n{cue}")
-    assert time.perf_counter() - started < 10
+    assert time.thread_time() - started < 10

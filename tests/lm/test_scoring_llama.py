@@ -139,6 +139,7 @@ def test_the_order_of_pairs_changes_nothing(ask: Any) -> None:
     assert ask.score(PAIRS[::-1])[::-1] == ask.score(PAIRS)
 
 
+@pytest.mark.slow
 def test_against_the_library_with_all_logits(ask: Any) -> None:
     """The other way to the same numbers: a model that keeps the logits of every token of the whole text."""
     import llama_cpp

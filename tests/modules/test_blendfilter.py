@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from isle import (
 )  # fmt: skip
 from scripted import ScriptedLM, response, scripted
 
+from blendfilter.context import STAGE
 from blendfilter.errors import BadArgument, ModelError, UseAcall
 from blendfilter.journal import Journal
 from blendfilter.lm import bridge
@@ -212,16 +212,30 @@ class TestCalls:
         assert all(predictor in method.predictors() for predictor, _, _ in trace)
 
     def test_depth_is_five(self) -> None:
-        """external -> check -> ids -> answer -> short answer; everything else runs beside it."""
-        lm = slowed(ScriptedLM(replies()), lambda: 0.05)
-        method = BlendFilter(three_lists())
+        """external -> check -> ids -> answer -> short answer; everything else runs beside it.
+
+        No call of a wave is answered before all of it are asked, so a call that waits for one beside it never comes.
+        """
+        left = [["external", "internal", "topic"], ["check"] * 3, ["ids"] * 3, ["answer"], ["short_answer"]]
+        lm = ScriptedLM(replies())
+        quick, asked, together = lm.inner.complete, list[str](), asyncio.Event()
+
+        async def complete(request: Any) -> Any:
+            nonlocal asked, together
+            mine = together
+            asked.append(STAGE.get())
+            if sorted(asked) == left[0]:
+                asked, together = [], asyncio.Event()
+                del left[0]
+                mine.set()
+            await asyncio.wait_for(mine.wait(), 20)
+            return await quick(request)
+
+        lm.inner.complete = complete  # type: ignore[method-assign]
         with dspy.context(lm=lm):
-            method(question=QUESTION)  # the first call starts the loop and compiles the templates
-            start = time.perf_counter()
-            method(question=QUESTION)
-            wall = time.perf_counter() - start
-        assert lm.calls == 22
-        assert 5 * 0.05 <= wall < 5.8 * 0.05
+            BlendFilter(three_lists())(question=QUESTION)
+        assert not left
+        assert lm.calls == 11
 
 
 class TestKnowledge:
@@ -367,14 +381,23 @@ class TestRunning:
             BlendFilter(broken)(question=QUESTION)
 
     def test_cancelled_it_stops_asking(self) -> None:
-        lm = slowed(ScriptedLM(replies()), lambda: 0.05)
+        lm = ScriptedLM(replies())
+        quick, asked, told = lm.inner.complete, asyncio.Event(), asyncio.Event()
+
+        async def complete(request: Any) -> Any:
+            asked.set()
+            await told.wait()
+            return await quick(request)
+
+        lm.inner.complete = complete  # type: ignore[method-assign]
 
         async def body() -> None:
             task = asyncio.ensure_future(BlendFilter(three_lists()).acall(question=QUESTION))
-            await asyncio.sleep(0.02)
+            await asked.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
+            told.set()
             await asyncio.sleep(0.1)
 
         with dspy.context(lm=lm):

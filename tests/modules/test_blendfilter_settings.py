@@ -157,7 +157,7 @@ class TestState:
             dspy.Example(question="q?", knowledge=["T | x"], relevance="0 is relevant.", augmented=True)
         ]
         method.save(tmp_path / "program.json")
-        again = BlendFilter(three_lists(), task="hotpotqa", offer_none=task == "strategyqa")
+        again = BlendFilter(three_lists(), task="hotpotqa", offer_none=Wording.of(task).offer_none)
         again.select.ask_topic = method.select.ask_topic
         again.load(tmp_path / "program.json")
         assert self.prompts_of(again) == self.prompts_of(method)

@@ -193,7 +193,7 @@ def test_a_reply_is_cut_never_changed(reply: str) -> None:
 )
 def test_time_grows_with_length_only(unit: str) -> None:
     text = unit * (200_000 // len(unit))
-    started = time.perf_counter()
+    started = time.thread_time()
     for read in (read_hop, read_action, conclusion, shown):
         read(text)
-    assert time.perf_counter() - started < 3
+    assert time.thread_time() - started < 3

@@ -14,7 +14,7 @@ from report_page import FIERCE
 from blendfilter import BlendFilter, Direct, connect
 from blendfilter.modules.base import Branch, Method
 from blendfilter.modules.shown import Answered
-from blendfilter.records import Passage
+from blendfilter.records import Excerpt, Passage
 
 QUESTION = "Which isle does Ormskerry lie on?"
 
@@ -60,13 +60,23 @@ def test_a_notebook_shows_the_trace(answered: dspy.Prediction) -> None:
     assert f"{len(answered.calls)} calls" in shown.text
 
 
+def test_pieces_are_told_below_what_they_are_of() -> None:
+    light, port = PASSAGES[1], PASSAGES[0]
+    kept = Excerpt.of(light, [(0, 37), (38, 76)]), port
+    said = Answered(answer="x", queries={"q": "why?"}, branches={"q": Branch([light, port], list(kept))})
+    told = Tags(said._repr_html_())
+    line, *rest = (light.line, "kept: Skerry Light is a lighthouse of 1884.", "kept: Ada Brennock kept it for thirty")
+    assert f"+ kept{line}{rest[0]}{rest[1]}" in told.text
+    assert told.text.count("kept: ") == 2, "a whole passage has no pieces"
+
+
 def test_what_was_retrieved_and_answered_is_text() -> None:
-    passage = Passage("1", FIERCE, FIERCE)
+    passage, piece = Passage("1", FIERCE, FIERCE), Excerpt.of(Passage("1", FIERCE, FIERCE), [(0, len(FIERCE) - 1)])
     prediction = Answered(
         answer=FIERCE,
         reasoning=FIERCE,
         queries={FIERCE: FIERCE, "q": "a"},
-        branches={FIERCE: Branch([passage], [passage]), "q": Branch([], [])},
+        branches={FIERCE: Branch([passage], [piece]), "q": Branch([], [])},
         flags={FIERCE: 1},
     )
     shown = Tags(prediction._repr_html_())

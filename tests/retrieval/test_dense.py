@@ -339,7 +339,7 @@ Dense.build([Passage(str(n), "", f"town {n}") for n in range(9)], sys.argv[1], e
 """
 
 
-@pytest.mark.parametrize("phase", ["encoding passages", "adding vectors"])
+@pytest.mark.parametrize("phase", ["encoding passages", pytest.param("adding vectors", marks=pytest.mark.slow)])
 def test_a_killed_build_leaves_nothing_that_opens(phase: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path / "index"), str(tiny_bert()), phase]
     done = subprocess.run(command, check=False, capture_output=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -37,17 +38,20 @@ def url(index: BM25) -> Iterator[str]:
 
 
 class Slow(Retriever):
-    """Takes a while for each batch, and remembers them."""
+    """Takes a while for each batch, or until it is told to go on, and remembers them."""
 
     fingerprint = "0123456789abcdef"
 
-    def __init__(self, seconds: float = 0.05) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float = 0.05, lasts: threading.Event | None = None) -> None:
+        self.seconds, self.lasts = seconds, lasts or threading.Event()
+        if lasts is None:
+            self.lasts.set()
         self.batches: list[tuple[list[str], int]] = []
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         self.batches.append((list(queries), k))
         time.sleep(self.seconds)
+        self.lasts.wait(20)
         if any("broken" in query for query in queries):
             raise RuntimeError("a secret of the engine")
         return [Hits([Passage("1", "", f"{query} {k}")], cut="long" in query) for query in queries]
@@ -200,14 +204,19 @@ def test_a_client_that_does_not_wait_for_its_answer_harms_nobody() -> None:
 
 def test_what_a_client_gave_up_is_not_searched() -> None:
     """One that loses patience tries again: its old queries must not stand before its new ones."""
-    slow = Slow(0.8)
-    with served(slow, limits=Limits(max_batch=1)) as server:
+    slow = Slow(lasts=threading.Event())
+    with served(slow, limits=Limits(max_batch=1)) as server, ThreadPoolExecutor(1) as pool:
         for path, body in (("/search", {"queries": ["a", "b", "c", "d"], "k": 1}), ("/", {"query": "e", "k": 1})):
             with pytest.raises(httpx.ReadTimeout):
-                httpx.post(server.url + path, json=body, timeout=0.1)
+                httpx.post(server.url + path, json=body, timeout=0.3)
         with pytest.raises(httpx.ReadTimeout):
-            httpx.get(server.url, params={"query": "f"}, timeout=0.1)
-        assert httpx.get(server.url, params={"query": "stays"}).status_code == 200
+            httpx.get(server.url, params={"query": "f"}, timeout=0.3)
+        stays = pool.submit(httpx.get, server.url, params={"query": "stays"}, timeout=20)
+        while httpx.get(f"{server.url}/info").json()["served"]["requests"] < 4:
+            time.sleep(0.005)
+        time.sleep(0.1)  # the server hears that the others have gone
+        slow.lasts.set()
+        assert stays.result().status_code == 200
     assert [queries for queries, _ in slow.batches] == [["a"], ["stays"]]
 
 
@@ -264,14 +273,16 @@ def test_an_index_of_unknown_length_is_served() -> None:
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:
-    slow = Slow(0.5)
+    slow = Slow(lasts=threading.Event())
     with served(slow, limits=Limits(max_queries=2, max_waiting=2)) as server, ThreadPoolExecutor(2) as pool:
         first = pool.submit(httpx.get, server.url, params={"query": "first"})
         while not slow.batches:
             time.sleep(0.005)
         waiting = pool.submit(httpx.post, f"{server.url}/search", json={"queries": ["a", "b"]})
-        time.sleep(0.2)
+        while httpx.get(f"{server.url}/info").json()["served"]["requests"] < 2:
+            time.sleep(0.005)
         busy = httpx.get(server.url, params={"query": "late"})
+        slow.lasts.set()
         assert (busy.status_code, busy.headers["retry-after"]) == (503, "1")
         assert first.result().status_code == waiting.result().status_code == 200
 
@@ -279,10 +290,12 @@ def test_a_full_queue_says_when_to_come_back() -> None:
 def test_no_reply_waits_for_an_acknowledgement(url: str) -> None:
     with httpx.Client(base_url=url) as client:
         client.get("/health")
-        started = time.perf_counter()
+        times = []
         for _ in range(20):
+            started = time.perf_counter()
             client.post("/search", json={"queries": ["town"], "k": 20})
-        assert time.perf_counter() - started < 20 * 0.03  # Nagle's algorithm would make each of them 40 ms
+            times.append(time.perf_counter() - started)
+    assert statistics.median(times) < 0.03  # Nagle's algorithm would make each of them 40 ms
 
 
 def test_the_searching_thread_ends_with_its_server(index: BM25) -> None:

@@ -71,7 +71,8 @@ def test_it_says_where_it_is_and_ends_well(folder: Path, how: int) -> None:
 def test_what_is_in_flight_is_finished() -> None:
     with Process(code=SLOW) as server, ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(httpx.get, server.url, params={"query": f"q{number}"}) for number in range(3)]
-        time.sleep(0.4)
+        while httpx.get(f"{server.url}/info").json()["served"]["requests"] < 3:
+            time.sleep(0.01)
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.4)
         with pytest.raises(httpx.ConnectError):

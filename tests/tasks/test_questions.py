@@ -23,15 +23,37 @@ def test_a_task_scores_by_its_metrics_over_the_aliases() -> None:
 
 
 def test_the_registry_knows_its_tasks_by_name() -> None:
-    assert list(TASKS) == ["hotpotqa", "twowiki", "strategyqa", "qa"]
+    assert list(TASKS) == ["hotpotqa", "twowiki", "strategyqa", "nq", "triviaqa", "fever", "eli5", "wow", "qa"]
     assert all(task.name == name for name, task in TASKS.items())
     # anyone's own questions are asked in HotPotQA's words: short answers, yes/no among them
     assert {name: task.wording for name, task in TASKS.items()} == {
         "hotpotqa": "hotpotqa",
         "twowiki": "twowiki",
         "strategyqa": "strategyqa",
+        "nq": "nq",
+        "triviaqa": "triviaqa",
+        "fever": "fever",
+        "eli5": "eli5",
+        "wow": "wow",
         "qa": "hotpotqa",
     }
+
+
+def test_every_task_has_its_metrics_the_leading_one_first() -> None:
+    assert {name: task.metrics for name, task in TASKS.items()} == {
+        **dict.fromkeys(("hotpotqa", "twowiki", "nq", "triviaqa", "qa"), ("em", "f1")),
+        **dict.fromkeys(("strategyqa", "fever"), ("accuracy",)),
+        **dict.fromkeys(("eli5", "wow"), ("f1",)),
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name != "strategyqa"])
+def test_every_task_has_questions_in_the_sample_world(name: str) -> None:
+    """StrategyQA takes its yes/no questions out of the others' file, where it is asked for."""
+    questions = load(name, "sample")
+    assert len(questions) >= 10
+    assert all(one.gold_titles for one in questions)
+    assert questions.task.wording == TASKS[name].wording
 
 
 def test_a_task_of_ones_own_needs_metrics_that_exist() -> None:

@@ -17,6 +17,7 @@ from blendfilter.evaluation.ledger import Entry
 from blendfilter.evaluation.page.checks import Asked, shown_in
 from blendfilter.evaluation.page.passages import Passages
 from blendfilter.evaluation.replies import READINGS, Share, stage_of
+from blendfilter.filters.filco.filter import unquoted
 from blendfilter.filters.one_call import read_judgement
 from blendfilter.filters.reading import IdsRead, negates, read_ids, restates_range
 from blendfilter.journal import FILE, Journal
@@ -26,7 +27,7 @@ from blendfilter.text import folded, normalize_answer
 
 REASONINGS = ("external", "answer")
 """Stages whose replies should end "So the answer is …"."""
-SHORT = ("topic", "ids", "ids_again", "short_answer")
+SHORT = ("topic", "ids", "ids_again", "helpful", "short_answer")
 """Stages whose replies should be a few words."""
 RAMBLES, LONG = 12, 6
 """More words than this in a short reply; more words than this in the answer that is read from it."""
@@ -66,6 +67,8 @@ _ALOUD = re.compile(
 _NEXT = re.compile(r"\n\W{0,4}(?:context|question|knowledge|passage|topic|ids|relevance)(?: \d+)?\s?:", re.IGNORECASE)
 _READ_AS = ("read_ids", "explicit_none", "suspect_ids", "unparseable_ids", "unfinished_ids")
 """What becomes of an ids reply, one of these: their shares add up to 1."""
+_FILCOS = re.compile(r"^(?:sentence|passage) 0: ", re.MULTILINE)
+"""In a prompt of FilCo's filter, which reads replies without what they write out of the prompt."""
 _YES_NO = frozenset({"yes", "no"})
 
 
@@ -172,10 +175,12 @@ def _reading(reply: Reply, counts: _Counts) -> None:
 
 
 def _read(reply: Reply) -> tuple[IdsRead, int]:
-    k, cut = len(shown_in(reply.prompt)), event_of(reply.record) == "cut_reply"
+    lines, cut = shown_in(reply.prompt), event_of(reply.record) == "cut_reply"
+    k = len(lines)
     if reply.stage == "judge":
         return (IdsRead((), "unparseable") if cut else read_judgement(reply.text, k)), k
-    return read_ids(reply.text, k, cut=cut), k
+    text = unquoted(reply.text, lines) if _FILCOS.search(reply.prompt) else reply.text
+    return read_ids(text, k, cut=cut), k
 
 
 def _filtered(row: Mapping[str, Any], passages: Passages, counts: _Counts) -> None:

@@ -1,20 +1,23 @@
 """Which calls of a question judged which query's passages, and what they said of each.
 
 In: the calls with their prompts and replies, and each query's passages as a model reads them. Out: a reason a passage,
-and for each call the queries that it was made for. A check is known by the passages in its prompt, never by its place:
-queries that bring the same passages share one, and over a union one serves all.
+and for each call the queries that it was made for. A check is known by the passages in its prompt, or the sentences of
+them, never by its place: queries that bring the same passages share one, and over a union one serves all.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from blendfilter.evaluation.trace import reasons_of
 
-_CHECKS = ("check", "judge")
-_NUMBERED = re.compile(r"^knowledge (\d{1,4}): (.*)$", re.MULTILINE)
+_NAMES_IDS = "helpful"
+_CHECKS = ("check", "judge", _NAMES_IDS)
+_NUMBERED = re.compile(r"^(?:knowledge|sentence|passage) (\d{1,4}): (.*)$", re.MULTILINE)
+_MARK = re.compile(r"^| \| ")
 
 
 class Asked(NamedTuple):
@@ -42,13 +45,16 @@ class Judged(NamedTuple):
 def judged(calls: Sequence[Asked], brought: Mapping[str, Sequence[str]]) -> Judged:
     """What the checks among `calls` said of the passages that each query `brought`."""
     shown = {place: shown_in(call.prompt) for place, call in enumerate(calls) if call.stage in _CHECKS}
-    checks = {name: place for name, lines in brought.items() if (place := _check(lines, shown)) is not None}
+    named = {place: seen for place, seen in shown.items() if calls[place].stage == _NAMES_IDS}
+    checks = {name: place for name, lines in brought.items() if (place := _check(lines, shown, named)) is not None}
     reasons = {}
     for name, place in checks.items():
+        if place in named:  # numbers alone, which give no reason
+            continue
         told = reasons_of(calls[place].reply, len(shown[place]))
         numbers = {line: number for number, line in reversed(list(enumerate(shown[place])))}
         reasons[name] = [told[numbers[line]] for line in brought[name]]
-    return Judged(reasons, [_queries(call, place, calls, checks) for place, call in enumerate(calls)])
+    return Judged(reasons, [_queries(call, place, calls, checks, named) for place, call in enumerate(calls)])
 
 
 def shown_in(prompt: str) -> list[str]:
@@ -61,22 +67,52 @@ def shown_in(prompt: str) -> list[str]:
     return lines
 
 
-def _check(lines: Sequence[str], shown: Mapping[int, Sequence[str]]) -> int | None:
-    """The check of just these passages, else one that saw them among others."""
+def _check(lines: Sequence[str], shown: Mapping[int, Sequence[str]], named: Mapping[int, Sequence[str]]) -> int | None:
+    """The check of just these passages, or of their sentences, else one that saw them among others."""
     if not lines:
         return None
     exact = (place for place, seen in shown.items() if list(seen) == list(lines))
-    among = (place for place, seen in shown.items() if set(lines) <= set(seen))
-    return next(exact, next(among, None))
+    apart = (place for place, seen in named.items() if _holds(seen, lines) and _in_order(seen, lines))
+    among = (
+        place for place, seen in shown.items() if set(lines) <= set(seen) or (place in named and _holds(seen, lines))
+    )
+    return next(chain(exact, apart, among), None)
 
 
-def _queries(call: Asked, place: int, calls: Sequence[Asked], checks: Mapping[str, int]) -> list[str]:
-    """The queries whose check it is, or whose check's reply it reads the ids of."""
+def _holds(seen: Sequence[str], lines: Sequence[str]) -> bool:
+    """Whether a sentence of each line was seen; a line without a text has none."""
+    return all(any(_is_sentence(each, line) for each in seen) for line in lines if not line.endswith(" | "))
+
+
+def _in_order(seen: Sequence[str], lines: Sequence[str]) -> bool:
+    """Whether all that was seen are sentences of the lines, one line's after another's."""
+    rest = list(reversed(lines))
+    for sentence in seen:
+        while rest and not _is_sentence(sentence, rest[-1]):
+            rest.pop()
+    return bool(rest)
+
+
+def _is_sentence(sentence: str, line: str) -> bool:
+    """Whether ``Title | sentence`` is of ``Title | text``; a title may hold the mark, or there is none."""
+    heads = (sentence[: mark.end()] for mark in _MARK.finditer(sentence))
+    return any(line.startswith(head) and sentence[len(head) :] in line[len(head) :] for head in heads)
+
+
+def _queries(
+    call: Asked, place: int, calls: Sequence[Asked], checks: Mapping[str, int], named: Mapping[int, Sequence[str]]
+) -> list[str]:
+    """The queries whose check it is, or whose check's reply it reads the ids of, or asks for again."""
     if call.stage in _CHECKS:
         return [name for name, check in checks.items() if check == place]
     if not call.stage.startswith("ids"):
         return []
-    return [name for name, check in checks.items() if _reads(call.prompt, calls[check].reply)]
+    seen = shown_in(call.prompt)
+    return [
+        name
+        for name, check in checks.items()
+        if (named[check] == seen if check in named else _reads(call.prompt, calls[check].reply))
+    ]
 
 
 def _reads(prompt: str, reply: str) -> bool:

@@ -14,7 +14,16 @@ from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.ledger import Entry, tokens_of
 from blendfilter.evaluation.losses import LOSSES
 from blendfilter.evaluation.page.pictures import LOSS_WORDS, interval, loss_bar, swatch
-from blendfilter.evaluation.report import OFFLINE, PARTIAL, cost, ledger_notes, share, tokens, variant_words
+from blendfilter.evaluation.report import (
+    OFFLINE,
+    PARTIAL,
+    UPPER_BOUND,
+    cost,
+    ledger_notes,
+    share,
+    tokens,
+    variant_words,
+)
 from blendfilter.evaluation.run import compare, labelled
 
 _MEASURES = ("recall", "precision", "s_precision")
@@ -115,6 +124,8 @@ def _notes(known: Known) -> Iterator[str]:
             yield f"{known.paid[0].upper()}{known.paid[1:]}."
     if known.run.offline:
         yield OFFLINE
+    if known.run.reads_gold:
+        yield UPPER_BOUND
     yield from known.warnings
     yield from known.outdated
 

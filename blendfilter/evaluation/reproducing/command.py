@@ -5,6 +5,7 @@ In: what a command asked. Out: the exit code; what is shown and said goes throug
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +15,14 @@ from typing import Literal
 
 from blendfilter.errors import BadArgument, MissingExtra, NoKey, UnknownName
 from blendfilter.evaluation.reproducing import doing, drawing, papers, plan, printing, results, runs, sources
+from blendfilter.evaluation.reproducing.programs import Programs
+from blendfilter.evaluation.reproducing.silver import Silver, measures_of
 from blendfilter.evaluation.runner import CONCURRENCY
-from blendfilter.journal import digest
+from blendfilter.journal import Journal, digest
 from blendfilter.lm.connect import connect
 from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.scoring import scorer
+from blendfilter.lm.scoring.kept import KeptScorer
 
 
 @dataclass(frozen=True)
@@ -43,9 +48,14 @@ class Asked:
     rpm: int | None = None
     tpm: int | None = None
     prices: Path | None = None
+    measure: Sequence[str] = ()
+    scorer: str | None = None
+    scorer_api_base: str | None = None
+    program: Sequence[str] = ()
     limit: int | None = None
     tasks: Sequence[str] | None = None
     methods: Sequence[str] | None = None
+    rows: Sequence[str] | None = None
     concurrency: int = CONCURRENCY
     repeats: int = 1
     plan: bool = False
@@ -54,7 +64,9 @@ class Asked:
 
 def tables(folder: Path) -> str:
     """What there is to reproduce, a line each."""
-    return "".join(f"{name:<8}  {table.title} ({table.paper})\n" for name, table in _all(folder).items())
+    every = _all(folder)
+    wide = max(map(len, every), default=0)
+    return "".join(f"{name:<{wide}}  {table.title} ({table.paper})\n" for name, table in every.items())
 
 
 def _all(folder: Path) -> dict[str, papers.Table]:
@@ -69,28 +81,49 @@ def reproduce(asked: Asked, *, show: doing.Say, say: doing.Say) -> int:
     """
     table = papers.read(asked.papers, asked.table)
     _check(asked)
+    if asked.rows is not None:
+        table = table.with_rows(asked.rows)
+    _check_silver(table, asked)
     lm = model(table, asked)
     found = sources.gather(
         table, data=asked.data, index=asked.index, corpus=asked.corpus, tasks=asked.tasks, methods=asked.methods,
         limit=asked.limit,
     )  # fmt: skip
-    wanted = runs.wanted(table, found, lm, asked.runs, methods=asked.methods, repeats=asked.repeats)
+    programs = Programs(asked.program, table, asked.methods)
+    wants = partial(
+        runs.wanted, table, found, lm, asked.runs, methods=asked.methods, repeats=asked.repeats, programs=programs
+    )
+    measures = measures_of(asked.measure)
     if asked.plan:
+        with tempfile.TemporaryDirectory(prefix="blendfilter-silver-") as folder:
+            silver = Silver(Path(folder), None, measures)
+            wanted = _some(table, wants(silver=silver), silver)
         planned = plan.plan(wanted, repeats=asked.repeats).text().rstrip("\n")
-        show("\n".join([planned, *found.notes, *_to_serve(table)]))
+        show("\n".join([planned, *found.notes, *programs.notes, *silver.notes, *_to_serve(table)]))
         return 0
+    silver = Silver(asked.runs, partial(_scorer, asked, lm), measures, say, named=asked.scorer is not None)
+    wanted = _some(table, wants(silver=silver), silver)
+    if asked.scorer is not None and not silver.scores:
+        say(f"--scorer {asked.scorer} is not asked: no SILVER here is by cxmi")
     done = doing.do(wanted, concurrency=asked.concurrency, repeats=asked.repeats, say=say)
-    result = results.result(table, wanted, done, notes=found.notes)
-    folder = asked.runs / _folder(table, wanted, lm)
-    written = printing.write(result, folder)
+    result = results.result(table, wanted, done, notes=[*found.notes, *programs.notes, *silver.notes])
+    place = asked.runs / _folder(table, wanted, lm)
+    written = printing.write(result, place)
     show(printing.text(result, get_terminal_size((100, 24)).columns).rstrip("\n"))
     if asked.plots:
         try:
-            written += drawing.draw(result, wanted, done, folder)
+            written += drawing.draw(result, wanted, done, place)
         except MissingExtra as error:  # the table is what was asked for, and it is there
             say(f"no plots: {error}")
     show("\n" + "\n".join(str(path) for path in written))
     return 1 if result.errors else 0
+
+
+def _some(table: papers.Table, wanted: list[runs.Wanted], silver: Silver) -> list[runs.Wanted]:
+    """`wanted`, where that is something."""
+    if not wanted:
+        raise BadArgument(f"no row of {table.name} can be run: {'; '.join(silver.notes)}")
+    return wanted
 
 
 def _folder(table: papers.Table, wanted: Sequence[runs.Wanted], lm: ConnectedLM) -> str:
@@ -120,12 +153,20 @@ def model(table: papers.Table, asked: Asked) -> ConnectedLM:
         return connected(api_key="none")  # a plan asks nothing
 
 
+def _scorer(asked: Asked, lm: ConnectedLM, journal: Journal | Path) -> KeptScorer:
+    """What gives log-probabilities: the reader itself, unless another was named."""
+    if asked.scorer is None:
+        return scorer(lm, journal=journal)
+    return scorer(asked.scorer, journal=journal, api_base=asked.scorer_api_base)
+
+
 def _to_serve(table: papers.Table) -> list[str]:
-    """The commands that bring up the paper's own reader, where it can still be had."""
+    """The commands that bring up the paper's own reader, or one near it, where it can still be had."""
     if not table.serve:
         return []
     named = f"  eval/reproduce.py {table.name} {table.ask} …"
-    return ["", f"the paper's reader, {table.reader}:", *(f"  {command}" for command in table.serve), named]
+    served = f"near the paper's reader: {table.served}" if table.served else f"the paper's reader, {table.reader}"
+    return ["", f"{served}:", *(f"  {command}" for command in table.serve), named]
 
 
 def _check(asked: Asked) -> None:
@@ -140,3 +181,19 @@ def _check(asked: Asked) -> None:
     if asked.lm == "offline" and asked.api_base:
         first = asked.api_base if isinstance(asked.api_base, str) else asked.api_base[0]
         raise UnknownName(f"which model at {first}? name it with --lm")
+
+
+def _check_silver(table: papers.Table, asked: Asked) -> None:
+    """Refuse what would change nothing: options of silver contexts that no row of the table takes."""
+    if asked.scorer is None and asked.scorer_api_base:
+        raise UnknownName(f"which model at {asked.scorer_api_base}? name it with --scorer")
+    rows = table.of(asked.methods)
+    silver = [row.settings(task) for row in rows for task in table.tasks if row.reads_gold(task)]
+    if asked.scorer is not None and not silver:
+        raise BadArgument(f"no row of {table.name} reads the answer: leave --scorer out")
+    for task in measures_of(asked.measure):
+        if task and task not in table.tasks:
+            raise UnknownName.of("task", task, table.tasks, f"in {table.name}")
+    if asked.measure and all("measure" in each for each in silver):
+        why = "its rows name their measures" if silver else "no row of it reads the answer"
+        raise BadArgument(f"--measure changes nothing in {table.name}: {why}; leave it out")

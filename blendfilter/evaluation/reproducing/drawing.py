@@ -5,12 +5,16 @@ In: a measured table and its runs. Out: SVG and PNG files beside the table; each
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blendfilter.evaluation import canvas, plots
-from blendfilter.evaluation.reproducing.results import RETRIEVAL, Line, Result
+from blendfilter.evaluation import canvas, frontier, plots
+from blendfilter.evaluation.reproducing import filtered
+from blendfilter.evaluation.reproducing.lines import IN_TOKENS, Line
+from blendfilter.evaluation.reproducing.papers import OF_CONTEXTS
+from blendfilter.evaluation.reproducing.results import RETRIEVAL, Result
 from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.run import Run
 
@@ -19,13 +23,22 @@ if TYPE_CHECKING:
 
 FORMATS = ("svg", "png")
 _WORDS = {"em": "EM (%)", "f1": "F1 (%)", "accuracy": "accuracy (%)", "recall": "recall", "precision": "precision",
-          "s_precision": "S-precision"}  # fmt: skip
+          "s_precision": "S-precision", "output_precision": "precision (%)", "context_tokens": "tokens"}  # fmt: skip
 
 
 def draw(result: Result, wanted: Sequence[Wanted], done: Mapping[Path, Run], folder: Path) -> list[Path]:
     """The plots of `result` in `folder`, each as SVG and PNG. Raises: MissingExtra (matplotlib)."""
-    if result.table.kind == "scores":
-        return [path for task in _tasks(result) for path in _of_runs(task, wanted, done, folder)]
+    kind = result.table.kind
+    if not result.lines:
+        return []
+    if kind in ("scores", "settings"):
+        drawn = [_side_by_side(result, folder)] if kind == "settings" else []
+        drawn += [list(_of_runs(task, wanted, done, folder)) for task in _tasks(result)]
+        return [path for paths in drawn for path in paths]
+    if kind == "frontier":
+        return _frontiers(result, wanted, done, folder)
+    if kind in OF_CONTEXTS:
+        return _side_by_side(result, folder)
     figures = {"retrieval": _retrieval, "sweep": _sweep, "samples": _samples}
     paths: list[Path] = []
     for task in _tasks(result):
@@ -39,6 +52,61 @@ def draw(result: Result, wanted: Sequence[Wanted], done: Mapping[Path, Run], fol
                 canvas.stamp(figure)
             paths += canvas.save(figure, *(folder / f"{name}.{suffix}" for suffix in FORMATS))
     return paths
+
+
+def _frontiers(result: Result, wanted: Sequence[Wanted], done: Mapping[Path, Run], folder: Path) -> list[Path]:
+    """One a task, where the server told enough to draw it."""
+    by_task = filtered.by_label([(one, done[one.folder]) for one in wanted])
+    found = {task: frontier.frontier(named) for task, named in by_task.items()}
+    return [
+        path
+        for task, each in found.items()
+        if any(map(each.known, frontier.COSTS))
+        for path in each.draw(*(folder / f"{result.table.name}-{task}.{suffix}" for suffix in FORMATS))
+    ]
+
+
+def _side_by_side(result: Result, folder: Path) -> list[Path]:
+    """A panel a task, or a task's side, a bar a row, of the leading measure: how FilCo's figures are drawn."""
+    leading = {line.task: line.measure for line in reversed(result.lines)}
+    leading |= {line.task: line.measure for line in result.lines if line.published is not None}  # as the paper measures
+    shown = [line for line in result.lines if line.measure == leading[line.task]]
+    bounds = {(line.group, line.label) for line in shown if line.bound}
+    panels = list(dict.fromkeys((line.task, line.point.partition(" ")[0]) for line in shown))
+    columns = min(4, len(panels))
+    with canvas.blank(1.2 + 1.7 * columns, 0.8 + 1.7 * math.ceil(len(panels) / columns)) as figure:
+        grid = figure.subplots(math.ceil(len(panels) / columns), columns, squeeze=False)
+        places = [axes for row in grid for axes in row]
+        names = list(dict.fromkeys((line.group, line.label) for line in shown))
+        for axes, (task, side) in zip(places, panels, strict=False):
+            here = [line for line in shown if (line.task, line.point.partition(" ")[0]) == (task, side)]
+            _named_bars(axes, here, {name: name in bounds for name in names})
+            measure = leading[task]
+            axes.set_title(", ".join(filter(None, (task, side, _WORDS.get(measure, measure)))), fontsize=7.5)
+        for axes in places[len(panels) :]:
+            axes.set_axis_off()
+        figure.legend(*places[0].get_legend_handles_labels(), loc="outside right center")
+        figure.suptitle(result.table.title, fontsize=9)
+        if result.offline:
+            canvas.stamp(figure)
+        return canvas.save(figure, *(folder / f"{result.table.name}.{suffix}" for suffix in FORMATS))
+
+
+def _named_bars(axes: Axes, lines: Sequence[Line], names: Mapping[tuple[str, str], bool]) -> None:
+    """One bar a row, hatched where it reads the answer; a row that a task does not have leaves its place empty."""
+    scale = 1 if lines[0].measure in IN_TOKENS else 100
+    found = {(line.group, line.label): line for line in lines}
+    for place, (name, bound) in enumerate(names.items()):
+        line, label = found.get(name), ", ".join(filter(None, name))
+        value, low, high = (scale * each for each in ((0, 0, 0) if line is None else (line.value, line.low, line.high)))
+        axes.bar(
+            place, value, 0.85, yerr=[[value - low], [high - value]], label=label + " †" * bound, hatch="//" * bound,
+            color=canvas.SERIES[place % len(canvas.SERIES)], edgecolor="white", linewidth=0.5,
+            error_kw={"elinewidth": 0.6, "ecolor": "#444444"},
+        )  # fmt: skip
+    axes.set_xticks([])
+    axes.set_ylim(bottom=0)
+    axes.grid(visible=False, axis="x")
 
 
 def _tasks(result: Result) -> list[str]:

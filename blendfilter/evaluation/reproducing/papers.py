@@ -14,14 +14,21 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blendfilter.errors import BadData, UnknownName
+from blendfilter.filters.filco.oracles import Measure
 from blendfilter.filters.named import FILTERS
 from blendfilter.filters.own import parameters_of
 from blendfilter.modules.methods import METHODS
 from blendfilter.tasks import TASKS
 
-Role = Literal["colbert", "bm25"]
-ROLES: tuple[Role, ...] = ("colbert", "bm25")
-"""The paper's retrievers. A command says which index plays which."""
+Role = Literal["colbert", "bm25", "dpr"]
+"""The papers' retrievers. A command says which index plays which."""
+SILVER = "silver"
+"""The filter that keeps what an oracle chose: an upper bound, for it has read the answer. No command makes it alone."""
+ASKING_THE_QUESTION = ("direct-retrieval", "cot-retrieval")
+"""Methods that search for the question alone."""
+OUTPUT_PRECISION = "output_precision"
+OF_CONTEXTS = ("precision", "tokens", "sides")
+"""Kinds of tables that measure what was left for the answer, not the answers alone."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Words = Annotated[str, Field(min_length=1)]
@@ -45,6 +52,7 @@ class Arguments(_Strict):
     without: tuple[Literal["q", "q_ex", "q_in"], ...] = ()
     iterations: Annotated[int, Field(ge=1)] | None = None
     samples: Annotated[int, Field(ge=1)] | None = None
+    measure: Measure | None = None
 
     def given(self) -> dict[str, Any]:
         """Those that are set."""
@@ -57,6 +65,7 @@ class Published(_Strict):
     em: Share | None = None
     f1: Share | None = None
     accuracy: Share | None = None
+    output_precision: Share | None = None
     imp: float | None = None
 
     def score(self, measure: str) -> float | None:
@@ -85,6 +94,10 @@ class Row(_Strict):
         """Whether its method searches."""
         return METHODS[self.method].retrieves
 
+    def reads_gold(self, task: str) -> bool:
+        """Whether its filter has read the answer, so that its scores are an upper bound."""
+        return self.settings(task).get("filter") == SILVER
+
 
 class Sampling(_Strict):
     """How a model is sampled."""
@@ -97,23 +110,29 @@ class Table(_Strict):
     """A table or figure: its place in the paper, the paper's settings, and its rows.
 
     `kind`: `scores` (tables), `retrieval` (what is found and kept), `sweep` (over K), `samples` (the best of several
-    answers). `against` is the label that the other rows are tested against. `serve`: the commands that serve the
-    paper's own reader, `ask`: how it is then named, `request`: what each request to it needs besides.
+    answers); of the contexts that filters leave: `settings` (scores, drawn side by side), `precision`, `tokens`,
+    `sides` (scores where the passages support the output, and where not), `frontier` (scores against tokens).
+    `n` is how many questions are asked, `published_n` the fewest that the paper asked, where that is not n. `against`
+    is the label that the other rows are tested against. `reader` is empty where nothing was published. `serve`: the
+    commands that serve the paper's own reader (or the one near it that `served` names), `ask`: how it is then named,
+    `request`: what each request to it needs besides.
     """
 
     name: str
     title: Words
     paper: Words
-    kind: Literal["scores", "retrieval", "sweep", "samples"]
-    reader: Words
+    kind: Literal["scores", "retrieval", "sweep", "samples", "settings", "precision", "tokens", "sides", "frontier"]
+    reader: str
     retriever: Role
     n: Annotated[int, Field(ge=1)]
+    published_n: Annotated[int, Field(ge=1)] | None = None
     k: Annotated[int, Field(ge=1)]
     tasks: Annotated[tuple[str, ...], Field(min_length=1)]
     against: Words
     rows: Annotated[tuple[Row, ...], Field(min_length=1)]
     notes: tuple[Words, ...] = ()
     serve: tuple[Words, ...] = ()
+    served: str = ""
     ask: str = ""
     request: Mapping[str, Any] = {}
     sweep: tuple[Annotated[int, Field(ge=1)], ...] = ()
@@ -129,6 +148,16 @@ class Table(_Strict):
                 raise UnknownName.of("method", name, known, f"in {self.name}")
         return [row for row in self.rows if row.method in asked]
 
+    def with_rows(self, labels: Iterable[str]) -> Table:
+        """The rows of some labels, and those that they are tested against. Raises: UnknownName."""
+        known, asked = list(dict.fromkeys(row.label for row in self.rows)), list(labels)
+        for name in asked:
+            if name not in known:
+                raise UnknownName.of("row", name, known, f"in {self.name}")
+        chosen = [row for row in self.rows if row.label in asked]
+        kept = [row for row in self.rows if row in chosen or row in map(self.reference, chosen)]
+        return self.model_copy(update={"rows": tuple(kept)})
+
     def role(self, row: Row) -> Role:
         """The retriever of a row."""
         return row.retriever or self.retriever
@@ -136,12 +165,22 @@ class Table(_Strict):
     def reference(self, row: Row) -> Row:
         """The row that `row` is tested against: the one over its own retriever, where there are several."""
         named = [each for each in self.rows if each.label == self.against]
-        return next((each for each in named if self.role(each) == self.role(row)), named[0])
+        near = [each for each in named if self.role(each) == self.role(row)] or named
+        return next((each for each in near if each.group == row.group), near[0])
 
 
 def names(folder: Path) -> dict[str, Path]:
-    """The tables and figures in a folder of papers, by name."""
-    return {path.stem: path for path in sorted(folder.glob("*/*.toml"))}
+    """The tables and figures in a folder of papers, by name: that of their file, whichever paper it lies with.
+
+    Raises:
+        BadData: two files of one name; each would hide the other.
+    """
+    found: dict[str, Path] = {}
+    for path in sorted(folder.glob("*/*.toml")):
+        if (other := found.setdefault(path.stem, path)) != path:
+            both = f"{other.parent.name}/{other.name} and {path.parent.name}/{path.name}"
+            raise BadData(f"two tables are called '{path.stem}': {both}; put the paper in front of one")
+    return found
 
 
 def read(folder: Path, name: str) -> Table:
@@ -191,7 +230,7 @@ def _problems(table: Table) -> Iterator[Exception]:
     yield from _unknown("row", [table.against], labels, where)
     for row in table.rows:
         filters = [each.filter for each in (row.arguments, *row.on.values()) if each.filter is not None]
-        yield from _unknown("filter", filters, FILTERS, where)
+        yield from _unknown("filter", filters, (*FILTERS, SILVER), where)
         yield from _unknown("task", [*row.on, *row.published], table.tasks, f"{where}, row '{row.label}'")
         yield from _unfit(table, row)
         yield from _misprinted(table, row)
@@ -210,8 +249,10 @@ def _unknown(kind: str, used: Iterable[str], known: Iterable[str], where: str) -
 
 def _unfit(table: Table, row: Row) -> Iterator[Exception]:
     """Arguments that the row's method does not take, and a filter's settings where no filter is named."""
-    taken = {*parameters_of(METHODS[row.method].make), *_FILTERS_OWN}
+    taken = {*parameters_of(METHODS[row.method].make), *_FILTERS_OWN, "measure"}
     for settings in (row.settings(task) for task in table.tasks):
+        if "measure" in settings and settings.get("filter") != SILVER:
+            yield BadData(f"{table.name}.toml: row '{row.label}' has a measure: it belongs to the filter '{SILVER}'")
         wrong = next((name for name in settings if name not in taken), None)
         if wrong is not None:
             yield BadData(f"{table.name}.toml: row '{row.label}': {row.method} takes no {wrong}: take it out")
@@ -224,7 +265,7 @@ def _misprinted(table: Table, row: Row) -> Iterator[Exception]:
     """Figures of measures that a task does not have, or none at all."""
     for task, figures in row.published.items():
         printed = figures.model_fields_set - {"imp"}
-        measures = TASKS[task].metrics
+        measures = (OUTPUT_PRECISION,) if table.kind == "precision" else TASKS[task].metrics
         if not printed or not printed <= set(measures):
             said = ", ".join(sorted(printed)) or "no figure"
             yield BadData(f"{table.name}.toml: row '{row.label}' has {said} for {task} ({', '.join(measures)})")

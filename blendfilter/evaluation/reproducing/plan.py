@@ -28,7 +28,7 @@ from blendfilter.tasks import Questions
 
 PILOT = 5
 """Questions a run, evenly spread, that the estimate answers."""
-_FILTER_CALLS = {"knowledge": 2, "one-call": 1}
+_FILTER_CALLS = {"knowledge": 2, "one-call": 1, "filco": 1, "filco-passage": 1}
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,26 @@ from typing import Any
 
 from blendfilter.evaluation.compared import NO_P_VALUE, chance, percent, rounded
 from blendfilter.evaluation.files import write_json
-from blendfilter.evaluation.reproducing.results import Line, Result
+from blendfilter.evaluation.reproducing.lines import IN_TOKENS, Line
+from blendfilter.evaluation.reproducing.results import Result
+from blendfilter.silver.filter import UPPER_BOUND
 
 Cells = list[str]
 _LABEL, _ENDLESS = 22, 10_000
 _GIVEN_UP = ("vs published", "tokens", "p", "calls", "published", "Holm")
 """What is left out where there is no room, in this order."""
-_TASKS = {"hotpotqa": "HotPotQA", "twowiki": "2WikiMultihopQA", "strategyqa": "StrategyQA"}
-_MEASURES = {"em": "EM", "f1": "F1", "s_precision": "S-precision"}
+FEW = 50
+"""Of fewer questions a note says why the intervals are wide."""
+_UNMET = 3.84
+"""Wilson's z²: of n that are alike, z² / (n + z²) of all may be otherwise."""
+_TASKS = {
+    "hotpotqa": "HotPotQA", "twowiki": "2WikiMultihopQA", "strategyqa": "StrategyQA", "nq": "NQ",
+    "triviaqa": "TriviaQA", "fever": "FEVER", "eli5": "ELI5", "wow": "WoW",
+}  # fmt: skip
+_MEASURES = {
+    "em": "EM", "f1": "F1", "s_precision": "S-precision", "output_precision": "precision", "where_kept": "where kept",
+    "by_characters": "by characters", "context_tokens": "context", "answer_prompt": "prompt",
+}  # fmt: skip
 
 
 def text(result: Result, width: int | None = None) -> str:
@@ -128,30 +140,62 @@ def notes(result: Result) -> list[str]:
 
 def _notes(result: Result) -> Iterator[str]:
     table, spent = result.table, result.spent
-    yield "percent; ±: half of the 95 % interval"
+    yield f"{'tokens' if table.kind == 'tokens' else 'percent'}; ±: half of the 95 % interval"
+    if (n := min((line.n for line in result.lines), default=FEW)) < FEW:
+        others = f"{100 * _UNMET / (n + _UNMET):.0f} % of all"
+        yield (
+            f"{n} question{'s' * (n != 1)}: intervals are wide on purpose. Where all are alike, as of two rows that do "
+            f"not differ, ± leaves room for others that were not met, up to {others}"
+        )
+    yield from _READ.get(table.kind, ())
+    if any(line.bound for line in result.lines):
+        yield f"† {UPPER_BOUND}"
     if any(line.published is not None for line in result.lines):
-        own = 196 * math.sqrt(0.25 / table.n)  # a half right is the widest; a mean of shares varies no more
+        of = table.n if table.published_n is None else table.published_n
+        own = 196 * math.sqrt(0.25 / of)  # a half right is the widest; a mean of shares varies no more
         yield "vs published: measured - published, in points; no test belongs to it"
-        yield f"published: of {table.n} questions, so uncertain too (up to ± {own:.1f} points); the difference by both"
+        of_so_many = f"{of} questions" if table.published_n is None else f"{of:,} questions or more"
+        yield f"published: of {of_so_many}, so uncertain too (up to ± {own:.1f} points); the difference by both"
     what = "a question's" if result.repeats == 1 else "one answer's"
     yield f"calls, tokens: {what}, those that another run had made already included"
+    if any(line.gain is not None for line in result.lines):
+        unit = "tokens" if table.kind == "tokens" else "points"
+        yield f"vs {table.against}: measured - {table.against}'s measured, in {unit}, with its paired 95 % interval"
     if result.offline:
         yield NO_P_VALUE
     elif any(line.p is not None for line in result.lines):
         one = "exact McNemar for EM and accuracy, the paired bootstrap for F1"
+        one = "the paired bootstrap" if table.kind in ("precision", "tokens") else one
         what = one if result.repeats == 1 else f"the paired bootstrap, over {result.repeats} answers a question"
-        yield f"vs {table.against}: measured - {table.against}'s measured, in points, with its paired 95 % interval"
         yield f"p: of that difference, over the same questions ({what}); Holm: corrected for all of this table"
     yield f"{spent.used} calls used by {spent.runs} runs, {spent.different} different ones: reuse saves {spent.saved}"
     if result.errors:
-        yield f"{result.errors} questions ended in an error and count as 0; the same command asks them again"
+        counted = _FAILED.get(table.kind, "count as 0")
+        yield f"{result.errors} questions ended in an error and {counted}; the same command asks them again"
     if any(line.ours for line in result.lines):
         yield "* ours, not in the paper"
-    if result.reader.rpartition("/")[2].casefold() != table.reader.casefold():
+    if table.reader and result.reader.rpartition("/")[2].casefold() != table.reader.casefold():
         read_by = "the offline reader's" if result.offline else f"{result.reader}'s"
         yield f"other reader: the published figures are {table.reader}'s, the measured ones {read_by}"
     yield from table.notes
     yield from result.notes
+
+
+_FAILED = {"precision": "are left out", "tokens": "are left out", "frontier": "count as 0, their tokens left out"}
+"""What becomes of a question that ended in an error, where it does not count as 0."""
+_READ = {
+    "precision": (
+        "precision: the share of the context's words that are the output's (an empty context has 0); where kept: over "
+        "the questions with something left",
+        "by characters: the same over characters, as the paper's code counts; empty: questions with nothing left",
+    ),
+    "tokens": ("context: the question and what is left; prompt: all that the call that answers is sent",),
+    "sides": ("positive: the passages support the output; in brackets, how many questions",),
+    "frontier": (
+        "prompt: tokens of the prompt that is read for the answer; input: of all calls; *: on that front, no other row "
+        "is as good for fewer",
+    ),
+}
 
 
 def _by_task(result: Result) -> Iterator[tuple[str, tuple[Cells, list[Cells]]]]:
@@ -163,10 +207,13 @@ def _by_task(result: Result) -> Iterator[tuple[str, tuple[Cells, list[Cells]]]]:
 def _cells(result: Result, lines: Sequence[Line]) -> tuple[Cells, list[Cells]]:
     """The header and the lines of cells, a line before each group of rows."""
     points, tested = any(line.point for line in lines), any(line.p is not None for line in lines)
+    held, shared = any(line.gain is not None for line in lines), any(line.of_reference is not None for line in lines)
+    frontier = result.table.kind == "frontier"
     compared, failed = any(line.published is not None for line in lines), any(line.errors for line in lines)
     header = [
         "", *["at"] * points, "measure", *["published"] * compared, "measured", *["vs published"] * compared,
-        *[f"vs {result.table.against}", "p", "Holm"] * tested, "calls", "tokens", *["errors"] * failed,
+        *[f"of {result.table.against}"] * shared, *[f"vs {result.table.against}"] * held, *["p", "Holm"] * tested,
+        *["prompt", "front", "input", "front "] * frontier, "calls", "tokens", *["errors"] * failed,
     ]  # fmt: skip
     body: list[Cells] = []
     for name, group in groupby(lines, key=lambda line: line.group):
@@ -175,16 +222,19 @@ def _cells(result: Result, lines: Sequence[Line]) -> tuple[Cells, list[Cells]]:
         before: tuple[str, str] | None = None
         for line in group:
             here = (line.label, line.point)
-            new, label = here != before, f"{'  ' * bool(name)}{line.label}{'*' * line.ours}"
+            new = here != before
+            label = f"{'  ' * bool(name)}{line.label}{'*' * line.ours}{' †' * line.bound}"
             body.append([
                 label if before is None or before[0] != line.label else "",
                 *[line.point if new else ""] * points,
                 _MEASURES.get(line.measure, line.measure),
                 *[percent(line.published)] * compared,
-                _with_half(line.value, line.low, line.high),
+                _with_half(line.measure, line.value, line.low, line.high),
                 *[percent(line.difference, "+z")] * compared,
-                *([_with_half(line.gain, line.gain_low, line.gain_high, "+z")] if tested else []),
+                *[f"{percent(line.of_reference)} %" if line.of_reference is not None else ""] * shared,
+                *[_with_half(line.measure, line.gain, line.gain_low, line.gain_high, "+z")] * held,
                 *([chance(line.p, ""), chance(line.p_holm, "")] if tested else []),
+                *(_of_front(line) if frontier else []),
                 *([f"{line.calls:.2f}", "-" if line.tokens is None else f"{line.tokens:,.0f}"] if new else ["", ""]),
                 *[str(line.errors) if new else ""] * failed,
             ])  # fmt: skip
@@ -198,7 +248,16 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(told) + " |"
 
 
-def _with_half(value: float | None, low: float | None, high: float | None, sign: str = "") -> str:
+def _of_front(line: Line) -> Iterator[str]:
+    """Input tokens of the answer's prompt and of all calls, each with a star where the row is on that front."""
+    for cost, tokens in (("prompt_tokens", line.prompt_tokens), ("tokens_in", line.tokens_in)):
+        yield "-" if tokens is None else f"{tokens:,.0f}"
+        yield "*" * (cost in line.fronts)
+
+
+def _with_half(measure: str, value: float | None, low: float | None, high: float | None, sign: str = "") -> str:
     if value is None or low is None or high is None:
         return ""
+    if measure in IN_TOKENS:
+        return f"{value:{sign[:1]},.1f} ± {(high - low) / 2:,.1f}"
     return f"{percent(value, sign)} ± {percent((high - low) / 2)}"

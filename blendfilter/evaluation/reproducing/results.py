@@ -14,46 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from blendfilter.evaluation.comparison import Row as Compared
-from blendfilter.evaluation.ledger import tokens_of
 from blendfilter.evaluation.repeats import repeats_in
-from blendfilter.evaluation.reproducing.papers import Row, Table
+from blendfilter.evaluation.reproducing import filtered
+from blendfilter.evaluation.reproducing.lines import RIGHT_OR_WRONG, Line, a_question, line_of, place_of
+from blendfilter.evaluation.reproducing.papers import OF_CONTEXTS, Row, Table
 from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.run import Run, compare
 from blendfilter.evaluation.statistics import holm, interval
 
 RETRIEVAL = ("recall", "precision", "s_precision")
 ONE, BEST = "one answer", "best of {}"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One measure of one row on one task, in fractions of 1; `point` is a figure's K, or which answers count.
-
-    `calls` and `tokens` are a question's (None: the server told none), `difference` is measured - published. `gain` is
-    measured - the reference's measured, with the ends of its paired interval; `p` tests that one.
-    """
-
-    task: str
-    group: str
-    label: str
-    ours: bool
-    measure: str
-    value: float
-    low: float
-    high: float
-    n: int
-    errors: int
-    calls: float
-    tokens: float | None
-    run: str
-    point: str = ""
-    published: float | None = None
-    difference: float | None = None
-    gain: float | None = None
-    gain_low: float | None = None
-    gain_high: float | None = None
-    p: float | None = None
-    p_holm: float | None = None
 
 
 @dataclass(frozen=True)
@@ -89,19 +59,24 @@ def result(
 ) -> Result:
     """The lines of `table` out of its finished runs."""
     each = [(one, done[one.folder]) for one in wanted]
-    lines = [line for _, group in groupby(each, key=lambda pair: _place(pair[0])) for line in _lines(list(group), seed)]
-    if table.kind == "retrieval":
+    offline, said = any(run.offline for run in done.values()), list(notes)
+    if table.kind in OF_CONTEXTS:
+        lines, more = filtered.lines(table, each, seed, p_values=not offline)
+        said += more
+    elif table.kind == "retrieval":
         lines = [line for one, run in each for line in _retrieval(one, run, seed)]
-    offline = any(run.offline for run in done.values())
-    if table.kind == "scores" and not offline:
-        lines = _corrected(_tested(table, wanted, done, lines, seed))
+    else:
+        by_row = groupby(each, key=lambda pair: place_of(pair[0]))
+        lines = [line for _, group in by_row for line in _lines(list(group), seed)]
+    if table.kind in ("scores", "settings") and not offline:
+        lines = _tested(table, wanted, done, lines, seed)
+    said += filtered.empty_bounds(each)
+    if table.kind == "frontier":
+        lines = filtered.on_the_front(lines, each)
+    lines = lines if offline else corrected(lines)
     repeats = max(repeats_in(run.settings) for run in done.values())
     reader, errors = wanted[0].lm.name, sum(run.errors for run in done.values())
-    return Result(table, tuple(lines), tuple(notes), spent(done), reader, repeats, offline, errors)
-
-
-def _place(one: Wanted) -> tuple[str, str, str]:
-    return one.task, one.row.group, one.row.label
+    return Result(table, tuple(lines), tuple(said), spent(done), reader, repeats, offline, errors)
 
 
 def _lines(points: Sequence[tuple[Wanted, Run]], seed: int) -> Iterator[Line]:
@@ -111,7 +86,7 @@ def _lines(points: Sequence[tuple[Wanted, Run]], seed: int) -> Iterator[Line]:
         return
     for one, run in points:
         for measure, score in run.metrics["metrics"].items():
-            yield _line(one, run, measure, (score["value"], score["low"], score["high"]), one.point.name)
+            yield line_of(one, run, measure, (score["value"], score["low"], score["high"]), one.point.name)
 
 
 def _best_of(points: Sequence[tuple[Wanted, Run]], seed: int) -> Iterator[Line]:
@@ -119,13 +94,13 @@ def _best_of(points: Sequence[tuple[Wanted, Run]], seed: int) -> Iterator[Line]:
     (first, run), number = points[0], len(points)
     tables = [_by_question(each) for _, each in points]
     for measure, score in run.metrics["metrics"].items():
-        yield _line(first, run, measure, (score["value"], score["low"], score["high"]), ONE)
+        yield line_of(first, run, measure, (score["value"], score["low"], score["high"]), ONE)
     spent = [a_question(each) for _, each in points]
     calls, several = sum(one for one, _ in spent), [each for _, each in spent]
     tokens = None if None in several else sum(filter(None, several))
     for measure in run.metrics["metrics"]:
         best = [max(table[name][measure] for table in tables) for name in tables[0]]
-        line = _line(first, run, measure, interval(best, seed=seed), BEST.format(number))
+        line = line_of(first, run, measure, interval(best, seed=seed), BEST.format(number))
         yield replace(line, calls=calls, tokens=tokens, published=None, difference=None)
 
 
@@ -144,32 +119,14 @@ def _retrieval(one: Wanted, run: Run, seed: int) -> Iterator[Line]:
         several = repeats_in(run.settings) > 1
         if scores:
             each = list(scores.values()) if several else [first for first, *_ in scores.values()]
-            yield _line(one, run, measure, interval(each, seed=seed), "")
-
-
-def _line(one: Wanted, run: Run, measure: str, ends: Sequence[float], point: str) -> Line:
-    value, low, high = ends
-    figures = one.row.published.get(one.task)
-    published = figures.score(measure) if figures else None
-    calls, tokens = a_question(run)
-    return Line(
-        *_place(one), one.row.ours, measure, value, low, high, run.metrics["n"], run.errors, calls, tokens, run.name,
-        point, published, None if published is None else value - published,
-    )  # fmt: skip
-
-
-def a_question(run: Run) -> tuple[float, float | None]:
-    """Calls and tokens that a run used for a question, on average; None where the tokens are unknown."""
-    total, n = run.metrics["ledger"]["total"], len(run.rows)
-    tokens = tokens_of(total)
-    return total["calls"] / n, None if tokens is None else tokens / n
+            yield line_of(one, run, measure, interval(each, seed=seed), "")
 
 
 def _tested(
     table: Table, wanted: Sequence[Wanted], done: Mapping[Path, Run], lines: Sequence[Line], seed: int
 ) -> list[Line]:
     """`lines` with what each is from the reference row's run and the p of that, where both were run."""
-    runs = {_place(one): done[one.folder] for one in wanted}
+    runs = {place_of(one): done[one.folder] for one in wanted}
     rows: dict[tuple[str, str], Row] = {(row.group, row.label): row for row in table.rows}
     found: dict[tuple[str, str], dict[str, Compared]] = {}
 
@@ -189,13 +146,21 @@ def _tested(
     return list(map(tested, lines))
 
 
-def _corrected(lines: Sequence[Line]) -> list[Line]:
-    """`lines` with Holm's correction: one family for F1, one for the measures of right and wrong, over all tasks."""
+def corrected(lines: Sequence[Line]) -> list[Line]:
+    """`lines` with Holm's correction over all tasks: one family for the measures of right and wrong, one for any other.
+
+    Two rows that are the same run (beside the figures of two readers) are one test.
+    """
     changed = list(lines)
-    for fraction in (True, False):
-        places = [i for i, line in enumerate(lines) if line.p is not None and (line.measure == "f1") is fraction]
-        for place, p in zip(places, holm([lines[i].p or 0.0 for i in places]), strict=True):
-            changed[place] = replace(changed[place], p_holm=p)
+    families: dict[str, dict[Any, list[int]]] = {}
+    for place, line in enumerate(lines):
+        if line.p is not None:
+            family = "right or wrong" if line.measure in RIGHT_OR_WRONG else line.measure
+            families.setdefault(family, {}).setdefault((line.run, line.measure, line.point, line.p), []).append(place)
+    for tests in families.values():
+        for places, p in zip(tests.values(), holm([test[-1] for test in tests]), strict=True):
+            for place in places:
+                changed[place] = replace(changed[place], p_holm=p)
     return changed
 
 

@@ -15,9 +15,12 @@ from typing import Any, NamedTuple
 import dspy
 
 from blendfilter.asking import Wording
-from blendfilter.evaluation.reproducing.papers import Row, Sampling, Table
+from blendfilter.compiling.programs import recipes_in
+from blendfilter.evaluation.reproducing.papers import SILVER, Row, Sampling, Table
+from blendfilter.evaluation.reproducing.programs import Programs
+from blendfilter.evaluation.reproducing.silver import Silver
 from blendfilter.evaluation.reproducing.sources import Sources
-from blendfilter.evaluation.settings import settings_of
+from blendfilter.evaluation.settings import check_leak, settings_of
 from blendfilter.filters.named import make_filter
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
@@ -56,11 +59,16 @@ def wanted(
     methods: Iterable[str] | None = None,
     repeats: int = 1,
     seed: int = 0,
+    silver: Silver | None = None,
+    programs: Programs | None = None,
 ) -> list[Wanted]:
     """Every run of `table`, task by task, in the order of its rows; `methods` leaves out the rows of all others.
 
+    `silver` makes the contexts of the rows that read gold; those that it cannot make are left out, and its notes say
+    so. `programs` are those that FilCo's filters speak as.
+
     Raises:
-        UnknownName: a method that the table does not have.
+        UnknownName: a method that the table does not have. Leak: a question that a program was compiled on.
     """
     rows = table.of(methods)
     found = []
@@ -68,9 +76,17 @@ def wanted(
         for row in rows:
             retriever = sources.indexes[task, table.role(row)] if row.retrieves else None
             for point in points(table, row, task):
-                method = made(row, task, point.k, retriever, questions.task.wording)
+                bound: dspy.Module | None = None
+                if row.reads_gold(task):
+                    if silver is not None and retriever is not None:
+                        bound = silver.of(row, questions, retriever, point.k)
+                    if bound is None:
+                        continue
+                method = made(row, task, point.k, retriever, questions.task.wording, bound, programs)
+                if recipes_in(method):
+                    check_leak(method, questions)  # before any other row is paid for
                 model = lm if point.sampling is None else sampled(lm, point.sampling)
-                name = _name(method, questions, model, row.method, repeats, seed)
+                name = _name(method, questions, model, row, repeats, seed)
                 found.append(Wanted(row, task, point, folder / name, method, questions, model))
     return found
 
@@ -86,13 +102,21 @@ def points(table: Table, row: Row, task: str) -> Iterator[Point]:
         yield Point(k)
 
 
-def made(row: Row, task: str, k: int, retriever: Retriever | None, wording: str) -> dspy.Module:
-    """The method of a row on a task, with its filter."""
+def made(
+    row: Row, task: str, k: int, retriever: Retriever | None, wording: str, silver: dspy.Module | None = None,
+    programs: Programs | None = None,
+) -> dspy.Module:  # fmt: skip
+    """The method of a row on a task, with its filter; `silver` is the one of a row that reads gold."""
     settings = row.settings(task) | {"k": k}
+    settings.pop("measure", None)
     filter_settings = {name: settings.pop(f"filter_{name}", None) for name in ("n", "by")}
-    if (name := settings.pop("filter", None)) is not None:
+    if (name := settings.pop("filter", None)) == SILVER:
+        settings["filter"] = silver
+    elif name is not None:
         asked = {key: value for key, value in filter_settings.items() if value is not None}
-        settings["filter"] = make_filter(name, wording=Wording.of(wording), **asked)
+        settings["filter"] = made_filter = make_filter(name, wording=Wording.of(wording), **asked)
+        if programs is not None:
+            programs.into(made_filter, row, task)
     return make_method(row.method, retriever, task=wording, **settings)
 
 
@@ -102,10 +126,12 @@ def sampled(lm: ConnectedLM, sampling: Sampling) -> ConnectedLM:
     return lm if all(lm.kwargs.get(name) == value for name, value in asked.items()) else lm.copy(**asked)
 
 
-def _name(method: dspy.Module, questions: Questions, lm: ConnectedLM, name: str, repeats: int, seed: int) -> str:
+def _name(method: dspy.Module, questions: Questions, lm: ConnectedLM, row: Row, repeats: int, seed: int) -> str:
     """`<task>-<method>-<what else>-<digest>`: the words are for people, the digest tells runs apart."""
+    name, task = row.method, questions.task.name
     settings = settings_of(method, questions, lm, seed=seed, name=name)
-    said = [questions.task.name, name, *_said(settings["method"], METHODS[name].retrieves)]
+    said = [task, name, *_said(settings["method"], METHODS[name].retrieves, row.settings(task).get("filter"))]
+    said += [f"compiled_{recipe.optimizer}" for recipe in recipes_in(method)[:1]]
     said += [each["kind"] for each in settings["retrievers"]] + [lm.name.rpartition("/")[2], str(len(questions))]
     said += [
         f"{short}{value}" for short, long in (("t", "temperature"), ("p", "top_p")) if (value := lm.kwargs.get(long))
@@ -125,7 +151,7 @@ def worded(name: str) -> str:
     return re.sub(r"[^\w.]+", "_", name)
 
 
-def _said(method: dict[str, Any], retrieves: bool) -> Iterator[str]:
+def _said(method: dict[str, Any], retrieves: bool, filter_name: str | None) -> Iterator[str]:
     arguments = method["arguments"]
     if retrieves and "k" in arguments:
         yield f"k{arguments['k']}"
@@ -134,7 +160,7 @@ def _said(method: dict[str, Any], retrieves: bool) -> Iterator[str]:
     if arguments.get("filter_union"):
         yield "union"
     if "filter" in arguments and (method["name"], arguments["filter"]) != ("blendfilter", "KnowledgeFilter"):
-        yield str(arguments["filter"])
+        yield filter_name or str(arguments["filter"])
     for name in ("iterations", "samples"):
         if name in arguments:
             yield f"{name}{arguments[name]}"

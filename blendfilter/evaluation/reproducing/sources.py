@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from blendfilter.errors import BadArgument, UnknownName
-from blendfilter.evaluation.reproducing.papers import Role, Table
-from blendfilter.metrics import VERDICTS
+from blendfilter.errors import BadArgument, EmptyData, UnknownName
+from blendfilter.evaluation.reproducing.own import OWN, OwnParagraphs, with_paragraphs
+from blendfilter.evaluation.reproducing.papers import ASKING_THE_QUESTION, Role, Row, Table
 from blendfilter.resources import sample
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.base import Retriever
@@ -21,10 +21,10 @@ from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.corpus import pooled
 from blendfilter.retrieval.hybrid import open_indexes
 from blendfilter.tasks import TASKS, Questions, load
-from blendfilter.text import normalize_answer
 
 SAMPLE = "sample"
-_WORDS = re.compile(r"(?:(colbert|bm25):)?(?:(\w+)=)?(.+)", re.DOTALL)
+_WORDS = re.compile(r"(?:(colbert|bm25|dpr):)?(?:(\w+)=)?(.+)", re.DOTALL)
+_NAMED = {"colbert": "ColBERT", "dpr": "DPR", OWN: "the questions' own paragraphs"}
 
 
 class Place(NamedTuple):
@@ -45,7 +45,7 @@ class Place(NamedTuple):
         """
         found = _WORDS.fullmatch(words)
         if found is None:
-            raise BadArgument("a place is written [colbert:|bm25:][TASK=]FILE, and this one is empty")
+            raise BadArgument("a place is written [colbert:|bm25:|dpr:][TASK=]FILE, and this one is empty")
         role, task, where = found.groups()
         if task is not None and task not in TASKS:
             raise UnknownName.of("task", task, TASKS, f"in '{words}'")
@@ -61,6 +61,11 @@ class _Passages(NamedTuple):
 
     place: Place
     kind: Literal["index", "corpus"]
+
+    @property
+    def own(self) -> bool:
+        """Whether it stands for each question's own paragraphs."""
+        return self.kind == "corpus" and self.place.where == OWN
 
 
 @dataclass(frozen=True)
@@ -84,23 +89,32 @@ def gather(
 ) -> Sources:
     """Questions and indexes for `table`: all of its tasks, or those in `tasks`; the table's n questions, or `limit`.
 
-    Indexes are asked for where a row searches, of all rows or of those of `methods`.
+    Where no tasks are named, those without questions are left out, and a note says so. Indexes are asked for where a
+    row searches, of all rows or of those of `methods`.
 
     Raises:
-        BadArgument: a task without questions (or, where retrieval is measured, without gold titles), a retriever
-        without an index. UnknownName, MissingFile, BadData, EmptyData: as `load` and `open_index`.
+        BadArgument: no task with questions, or a named one without (or, where retrieval is measured, without gold
+        titles), a retriever without an index. UnknownName, MissingFile, BadData, EmptyData: as `load` and `open_index`.
     """
-    chosen = _chosen(table, tasks)
     places = [Place.of(words) for words in data]
-    questions = {task: _questions(task, places, table.n if limit is None else limit) for task in chosen}
-    if table.kind == "retrieval":
-        _check_gold(table, questions)
-    roles = list(dict.fromkeys(table.role(row) for row in table.of(methods) if row.retrieves))
+    chosen, notes = _with_data(_chosen(table, tasks), places, named=tasks is not None)
     passages = [_Passages(Place.of(words), "index") for words in index]
     passages += [_Passages(Place.of(words), "corpus") for words in corpus]
+    roles = list(dict.fromkeys(table.role(row) for row in table.of(methods) if row.retrieves))
+    questions = {}
+    for task in chosen:
+        own = any(each.own for role in roles for each in _nearest(passages, task, role))
+        if own:
+            _check_own(table, methods, task)
+        questions[task], dropped = _questions(task, places, table.n if limit is None else limit, own)
+        notes += [f"{task}: left out, for want of paragraphs of their own: {dropped} of the questions"] * bool(dropped)
+    if table.kind == "retrieval":
+        _check_gold(table, questions)
     if not passages and any(each.source == SAMPLE for each in questions.values()):
-        return Sources(questions, *_sample_world(roles, chosen))
-    return _with_indexes(roles, questions, passages)
+        found = Sources(questions, *_sample_world(roles, chosen))
+    else:
+        found = _with_indexes(roles, questions, passages)
+    return replace(found, notes=[*notes, *found.notes])
 
 
 def _chosen(table: Table, tasks: Iterable[str] | None) -> list[str]:
@@ -111,17 +125,47 @@ def _chosen(table: Table, tasks: Iterable[str] | None) -> list[str]:
     return asked
 
 
-def _questions(task: str, places: Sequence[Place], limit: int) -> Questions:
+def _with_data(chosen: list[str], places: Sequence[Place], *, named: bool) -> tuple[list[str], list[str]]:
+    """The tasks that have questions, and a note on the others; all of them where a command named them, or none has."""
+    missing = [task for task in chosen if not any(place.task in (task, None) for place in places)]
+    if named or len(missing) == len(chosen):
+        return chosen, []
+    note = f"left out, for nothing names their questions (--data TASK=FILE): {', '.join(missing)}"
+    return [task for task in chosen if task not in missing], [note] * bool(missing)
+
+
+def _questions(task: str, places: Sequence[Place], limit: int, own: bool) -> tuple[Questions, int]:
+    """The questions of a task, and how many of the first ones were passed over for want of `own` paragraphs."""
     named = [place for place in places if place.task == task] or [place for place in places if place.task is None]
     if not named:
         raise BadArgument(f"where are the questions of {task}? Add --data {task}=FILE, or leave it out with --tasks")
     if len(named) > 1:
         raise BadArgument(f"--data names the questions of {task} {len(named)} times: name them once")
     where = named[0].where
-    if where == SAMPLE and set(TASKS[task].metrics) == {"accuracy"}:
-        verdicts = [one for one in load("qa", SAMPLE) if normalize_answer(one.golden_answers[0]) in VERDICTS]
-        return Questions(tuple(verdicts[:limit]), TASKS[task], SAMPLE)
-    return load(task, where, limit=limit)
+    if not own:
+        return load(task, where, limit=limit), 0
+    there = load(task, where)
+    found = with_paragraphs(there)[:limit]
+    if not found:
+        raise EmptyData(f"the questions of {task} bring no paragraphs of their own: name an index or a corpus file")
+    return found, [one.id for one in there].index(found[-1].id) + 1 - len(found)
+
+
+def _check_own(table: Table, methods: Iterable[str] | None, task: str) -> None:
+    """Refuse, before anything is asked, what would search for more than the questions in their own paragraphs."""
+    others = dict.fromkeys(row.method for row in table.rows if not _beyond(row))
+    without = f", or leave it out (--methods {','.join(others)})" if others else ""
+    for row in table.of(methods):
+        if _beyond(row):
+            raise BadArgument(
+                f"{row.method} searches for more than the question, and --corpus {OWN} holds what was found for the "
+                f"questions of {task} alone: name an index{without}"
+            )
+
+
+def _beyond(row: Row) -> bool:
+    """Whether it searches for more than the question."""
+    return row.retrieves and row.method not in ASKING_THE_QUESTION
 
 
 def _check_gold(table: Table, questions: dict[str, Questions]) -> None:
@@ -131,47 +175,60 @@ def _check_gold(table: Table, questions: dict[str, Questions]) -> None:
 
 
 def _sample_world(roles: Sequence[Role], tasks: Sequence[str]) -> tuple[dict[tuple[str, Role], Retriever], list[str]]:
-    """BM25 over the sample world, and for the other retriever BM25 over pieces of words, which ranks otherwise."""
-    made: dict[Role, Retriever] = {}
-    for role in roles:
-        world = sample("corpus.jsonl")
-        made[role] = BM25.build(world) if role == "bm25" else BM25.build(world, analyser=_PIECES)
-    notes = ["the sample world has no ColBERT index: BM25 over pieces of words stands in"] if "colbert" in made else []
+    """BM25 over the sample world; where a table wants ColBERT too, BM25 over pieces of words, which ranks otherwise."""
+    world = sample("corpus.jsonl")
+    made: dict[Role, Retriever] = {
+        role: BM25.build(world, analyser=_PIECES) if role == "colbert" else BM25.build(world) for role in roles
+    }
+    stand_ins = {"colbert": "BM25 over pieces of words", "dpr": "BM25"}
+    notes = [
+        f"the sample world has no {_NAMED[role]} index: {stand_in} stands in"
+        for role, stand_in in stand_ins.items()
+        if role in made
+    ]
     return {(task, role): index for task in tasks for role, index in made.items()}, notes
 
 
 def _with_indexes(roles: Sequence[Role], questions: dict[str, Questions], passages: Sequence[_Passages]) -> Sources:
-    opened: dict[tuple[str, str | None], Retriever] = {}
+    opened: dict[tuple[str, str, str | None], Retriever] = {}
     found = Sources(questions, {})
     for task, asked in questions.items():
         for role in roles:
             best = _best(passages, task, role)
-            of_its_own = task if best.place.where == "pooled" else None
-            key = (best.place.where, of_its_own)
+            of_its_own = task if best.kind == "corpus" and best.place.where in ("pooled", OWN) else None
+            key = (best.kind, best.place.where, of_its_own)
             if key not in opened:
                 opened[key] = _opened(best, asked)
             found.indexes[task, role] = opened[key]
             kind = _kind(opened[key])
             if kind != role:
-                found.notes.append(f"{task}: {kind} stands in for the paper's {role}")
+                verb = "stand" if kind == OWN else "stands"
+                found.notes.append(f"{task}: {_NAMED.get(kind, kind)} {verb} in for the paper's {role}")
     return replace(found, notes=list(dict.fromkeys(found.notes)))
 
 
 def _best(passages: Sequence[_Passages], task: str, role: Role) -> _Passages:
     """The passages that fit best: named for both, for the task, for the retriever, for all."""
-    fitting = [each for each in passages if each.place.task in (task, None) and each.place.role in (role, None)]
-    if not fitting:
+    nearest = _nearest(passages, task, role)
+    if not nearest:
         raise BadArgument(
-            f"which index is {role} for {task}? Add --index {role}:{task}=DIR, or --corpus {task}=FILE for BM25"
+            f"which index is {role} for {task}? Add --index {role}:{task}=DIR, or --corpus {task}=FILE for BM25, or "
+            f"--corpus {task}=own for the question's own paragraphs"
         )
-    best = max(map(_fit, fitting))
-    one, *others = (each for each in fitting if _fit(each) == best)
+    one, *others = nearest
     if others:
         raise BadArgument(
             f"{one.place.where} and {others[0].place.where} are both {role} for {task}: name one of them, or put "
             "colbert: or bm25: in front of each"
         )
     return one
+
+
+def _nearest(passages: Sequence[_Passages], task: str, role: Role) -> list[_Passages]:
+    """Those that fit, and none of them better than another."""
+    fitting = [each for each in passages if each.place.task in (task, None) and each.place.role in (role, None)]
+    best = max(map(_fit, fitting), default=None)
+    return [each for each in fitting if _fit(each) == best]
 
 
 def _fit(passages: _Passages) -> tuple[bool, bool]:
@@ -184,6 +241,8 @@ def _opened(passages: _Passages, questions: Questions) -> Retriever:
         return open_indexes([where])
     if where == "pooled":
         return BM25.build(pooled(questions))
+    if passages.own:
+        return OwnParagraphs(questions)
     return BM25.for_corpus(sample("corpus.jsonl") if where == SAMPLE else where)
 
 

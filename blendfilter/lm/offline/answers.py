@@ -24,6 +24,8 @@ from blendfilter.lm.offline.spans import is_yes_no, pick
 UNKNOWN = "unknown"
 _CLOSE = 0.75
 """A passage outside the chain is relevant from this share of the best passage's score on."""
+_COVERED = 0.3
+"""A chain that holds a smaller share of the question's words does not speak of what is asked."""
 _SAID = re.compile(r"so the (?:final )?answer is:?|\bfinish\[", re.IGNORECASE)
 
 
@@ -91,6 +93,20 @@ def relevant_to(question: str, lines: tuple[str, ...]) -> tuple[int, ...]:
     chain = {sentence.passage for sentence in reading.chosen}
     floor = _CLOSE * max(reading.scores, default=0.0)
     return tuple(i for i, score in enumerate(reading.scores) if i in chain or (score > 0.0 and score >= floor))
+
+
+def helpful_to(question: str, lines: tuple[str, ...]) -> tuple[int, ...]:
+    """The same of lines of which few are to be kept: nothing where the chain covers too little of the question.
+
+    >>> helpful_to("When did Orm Pier open?", ("Orm Pier | It opened in 1871.", "Orm Pier | It is long."))
+    (0,)
+    >>> helpful_to("Who painted the crooked harbour in Brill?", ("Orm Pier | It opened in 1871.",))
+    ()
+    """
+    reading = reading_of(question, lines)
+    held = frozenset(word for sentence in reading.chosen for word in sentence.stems | sentence.title_stems)
+    covers = len(reading.wanted & held) >= _COVERED * len(reading.wanted)
+    return relevant_to(question, lines) if held and covers else ()
 
 
 def shared_words(question: str, line: str) -> list[str]:

@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from blendfilter.lm.offline.answers import answer_to, reading_of, told
+from blendfilter.lm.offline.answers import reading_of, told
+from blendfilter.lm.offline.claims import settled
 from blendfilter.lm.offline.prompt import Sheet, opening_of, take_apart
 from blendfilter.lm.offline.reading import bare_title, split_line, stems
 from blendfilter.lm.offline.spans import names_in
@@ -98,7 +99,7 @@ def _above(lines: list[str], at: int) -> list[str]:
 
 
 def _answer(sheet: Sheet) -> str:
-    return answer_to(sheet.question, sheet.passages, sheet.wants_yes_or_no)
+    return settled(sheet, sheet.passages)
 
 
 def _found(trail: Trail) -> str:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 
 THINK = "Let's think step by step."
 _SHOW_NUMBERS = ("Relevance:", "Ids:", "Judgement:")
-_NUMBERED = re.compile(r"knowledge (\d{1,6}):(.*)", re.IGNORECASE | re.DOTALL)
-_OPENS_A_BLOCK = re.compile(r"Question:|Context:|Knowledge:\s*$|knowledge \d+:")
+_NUMBERED = re.compile(r"(?:knowledge|sentence|passage) (\d{1,6}):(.*)", re.IGNORECASE | re.DOTALL)
+_OPENS_A_BLOCK = re.compile(r"Question:|Context:|Knowledge:\s*$|(?:knowledge|sentence|passage) \d+:")
 _YES_NO = re.compile(r"\byes\W{1,3}(?:or\W{1,3})?no\b", re.IGNORECASE)
 _ONLY = re.compile(r"\b(?:only|just|nothing else|either|always|must)\b", re.IGNORECASE)
 _OTHER = re.compile(r"\b(?:names?|phrases?|dates?|numbers?|words)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\n|(?<=[.!?]) ")
+_LABELS = re.compile(r"\bSUPPORTS\b.{1,60}\bREFUTES\b", re.DOTALL)
+_PLAIN = re.compile(r"\bplain sentences?\b")
 _NONE = re.compile(r"\bnone\b", re.IGNORECASE)
 
 
@@ -42,6 +44,16 @@ class Sheet:
         """Whether the instructions allow nothing but yes or no."""
         told = _SENTENCE_END.split(self.instructions)
         return any(_YES_NO.search(each) and _ONLY.search(each) and not _OTHER.search(each) for each in told)
+
+    @property
+    def wants_label(self) -> bool:
+        """Whether the instructions call the question a claim and offer labels for it."""
+        return bool(_LABELS.search(self.instructions))
+
+    @property
+    def wants_sentences(self) -> bool:
+        """Whether the instructions want plain sentences for an answer."""
+        return bool(_PLAIN.search(self.instructions))
 
 
 def take_apart(prompt: str) -> Sheet:

@@ -15,12 +15,14 @@ from blendfilter.lm.offline.answers import (
     UNKNOWN,
     answer_to,
     concluded,
+    helpful_to,
     reading_of,
     reasoning_about,
     relevant_to,
     shared_words,
 )
 from blendfilter.lm.offline.chat import asks_for_fields, fill_fields
+from blendfilter.lm.offline.claims import settled
 from blendfilter.lm.offline.hopping import asks_for_hop, next_hop
 from blendfilter.lm.offline.prompt import THINK, Sheet, take_apart
 from blendfilter.lm.offline.reading import bare_title, split_line, stems
@@ -57,7 +59,9 @@ def read(prompt: str) -> str:
 
 def _think(sheet: Sheet) -> str:
     """Reasoning from the knowledge, or from nothing, and the answer in its last sentence."""
-    answer = answer_to(sheet.question, sheet.passages, sheet.wants_yes_or_no)
+    answer = settled(sheet, sheet.passages)
+    if sheet.wants_sentences:
+        answer = answer.removesuffix(".")
     return f"{reasoning_about(sheet.question, sheet.passages)}\nSo the answer is {answer}."
 
 
@@ -121,7 +125,8 @@ def _ids(sheet: Sheet) -> str:
     }
     chosen = [number for number in sorted(verdicts) if verdicts[number]]
     if not chosen and not (verdicts and sheet.offers_none):
-        chosen = list(relevant_to(sheet.question, sheet.passages))
+        without_check = helpful_to if sheet.offers_none and not sheet.context else relevant_to
+        chosen = list(without_check(sheet.question, sheet.passages))
     if not chosen:
         return "none" if sheet.offers_none or not count else "0"
     return ", ".join(map(str, chosen))
@@ -136,7 +141,9 @@ def _judgement(sheet: Sheet) -> str:
 def _answer(sheet: Sheet) -> str:
     """What the context concludes; else an answer from the context's or the knowledge's own sentences."""
     lines = sheet.passages or tuple(line.strip() for line in sheet.context.split("\n") if line.strip())
-    answer = concluded(sheet.context) or answer_to(sheet.question, lines, sheet.wants_yes_or_no)
+    answer = concluded(sheet.context) or settled(sheet, lines)
+    if sheet.wants_sentences:
+        return answer if answer.endswith((".", "!", "?")) else f"{answer}."
     if said := re.match(r"(?:yes|no|true|false)\b", answer, re.IGNORECASE):
         return "Yes" if said[0].lower() in ("yes", "true") else "No"
     if sheet.wants_yes_or_no:

@@ -38,6 +38,9 @@ class Tokens(NamedTuple):
     first: int
 
 
+TOO_LONG = "context_too_long"
+"""The kind of error of a pair that a model cannot read whole."""
+
 Result = Score | ModelError
 Done = Callable[[int, Result], None]
 """Is told the index of a pair and what became of it, as soon as that is known."""
@@ -115,7 +118,7 @@ def too_long(pair: Pair, tokens: int, limit: int) -> ModelError:
     return ModelError(
         f"the prompt {_shown(pair.prompt)} has {tokens:,} tokens with its continuation {_shown(pair.continuation)}, "
         f"more than the model's context of {limit:,}: shorten it",
-        kind="context_too_long",
+        kind=TOO_LONG,
     )
 
 

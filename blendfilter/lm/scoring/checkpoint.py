@@ -10,12 +10,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
-from blendfilter.extras import needed
+from blendfilter.extras import needed, quiet_transformers
 
 EXTRA = "scoring"
 WHY = "scoring with a model of Hugging Face"
@@ -80,7 +79,7 @@ def load(folder: Path, *, device: str | None = None, dtype: str | None = None) -
     torch, transformers = needed("torch", EXTRA, WHY), needed("transformers", EXTRA, WHY)
     place = _device(torch, device)
     auto: Any = "float32" if place.type == "cpu" else "auto"
-    with _quiet():
+    with quiet_transformers(EXTRA, WHY):
         try:
             config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
             kind = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
@@ -159,18 +158,3 @@ def _has_weights(folder: Path) -> bool:
         shards = [set(json.loads(index.read_text())["weight_map"].values()) for index in indexes]
         return any(all((folder / name).is_file() for name in each) for each in shards)
     return any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin"))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the bars and reports that loading prints on stderr; what they would say is checked here."""
-    logging = needed("transformers.utils.logging", EXTRA, WHY)
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

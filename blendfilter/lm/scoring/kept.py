@@ -48,11 +48,15 @@ class KeptScorer:
 
     async def ascore(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
         """The same, awaited."""
+        return [_whole(each) for each in await self.aresults(pairs)]
+
+    async def aresults(self, pairs: Sequence[tuple[str, str]]) -> list[Result]:
+        """The same, with the error itself in the place of a pair that could not be scored."""
         asked = _checked(pairs)
         identity = self.backend.identity
         keys = [digest("score", identity, *pair) if pair.continuation else "" for pair in asked]
         results = await self._results({key: pair for key, pair in zip(keys, asked, strict=True) if key})
-        return [_whole(results[key]) if key else NOTHING for key in keys]
+        return [results[key] if key else NOTHING for key in keys]
 
     async def _results(self, wanted: Mapping[str, Pair]) -> dict[str, Result]:
         results: dict[str, Result] = {}

@@ -20,11 +20,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from blendfilter.errors import BadData, MissingFile
-from blendfilter.extras import needed
+from blendfilter.extras import needed, quiet_transformers
 from blendfilter.retrieval.colbert.compat import parts
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 SETTINGS = "artifact.metadata"
+_WHY = "a ColBERT checkpoint"
 READ = ("config.json", SETTINGS, "tokenizer.json", "tokenizer_config.json", "vocab.txt", *WEIGHTS)
 """The files that decide what a checkpoint computes."""
 
@@ -74,9 +75,9 @@ class Checkpoint:
 
     def load(self, device: Any) -> tuple[Any, Any]:
         """Model and tokenizer, on `device`, ready to read. Raises `BadData` for files that do not go together."""
-        used, transformers = parts(), needed("transformers", "colbert", "a ColBERT checkpoint")
+        used, transformers = parts(), needed("transformers", "colbert", _WHY)
         load = transformers.PreTrainedModel.from_pretrained.__func__  # its own override hides what was not found
-        with _quiet(transformers.utils.logging), self._read_errors():
+        with quiet_transformers("colbert", _WHY), self._read_errors():
             made, config = used.class_factory(str(self.folder)), used.config(dim=self.dim)
             model, told = load(made, str(self.folder), colbert_config=config, output_loading_info=True)
             tokenizer = transformers.AutoTokenizer.from_pretrained(str(self.folder), trust_remote_code=False)
@@ -147,20 +148,6 @@ class Checkpoint:
                 f"the checkpoint {self.name} projects to {dim} numbers, and its {SETTINGS} says {told}: fetch it again"
             )
         return dim
-
-
-@contextmanager
-def _quiet(logging: Any) -> Iterator[None]:
-    """transformers without its bars, and without its report on weights, which is told as one line here."""
-    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _found(name: str) -> Path:

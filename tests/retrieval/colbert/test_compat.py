@@ -97,6 +97,7 @@ def loading(monkeypatch: pytest.MonkeyPatch, look: Any) -> list[Any]:
     return seen
 
 
+@pytest.mark.slow
 def test_it_loads_where_git_is_not_installed(checkpoint: Path, tmp_path: Path) -> None:
     """colbert-ai imports GitPython, which raises where there is no git."""
     code = "import os; from blendfilter.retrieval.colbert.compat import parts; parts()"

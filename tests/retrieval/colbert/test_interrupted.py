@@ -15,6 +15,7 @@ from blendfilter.records import Passage
 from blendfilter.retrieval.colbert import ColBERT
 from blendfilter.retrieval.indexes import open_index
 
+pytestmark = pytest.mark.slow
 FORKED = """
 import os, resource, signal, sys
 from pathlib import Path

@@ -1,0 +1,163 @@
+"""`blendfilter silver`: what an oracle chooses of every question's passages, as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blendfilter.cli.app import State, app
+from blendfilter.cli.console import Bars, say, show
+from blendfilter.cli.making import DEFAULT_K, retriever
+from blendfilter.cli.options import ApiBase, Context, Corpus, Index, K, Label, Retrieved, Threads, spread
+from blendfilter.errors import BadArgument, UnknownName
+
+if TYPE_CHECKING:
+    from blendfilter.lm.scoring.kept import KeptScorer
+
+TEACHES = "local (SmolLM2), a .gguf file, hf/NAME, or any name with --api-base"
+
+Scoring = Annotated[str | None, typer.Option("--lm", help=f"cxmi: the model that scores: {TEACHES}.")]
+
+
+@dataclass(frozen=True)
+class WhichScorer:
+    """The model that CXMI asks."""
+
+    lm: Scoring = None
+    api_base: ApiBase = None
+    label: Label = ""
+    context: Context = None
+    threads: Threads = None
+
+    def given(self) -> list[str]:
+        """The options that were given."""
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        return [f"--{name.replace('_', '-')}" for name, value in told.items() if value not in (None, "", [])]
+
+
+@app.command()
+@spread
+def silver(
+    *,
+    task: Annotated[
+        str, typer.Argument(help="nq, triviaqa, fever, eli5, wow, hotpotqa, twowiki, strategyqa, or qa for your own.")
+    ],
+    data: Annotated[
+        str, typer.Option(help="A question file with answers; 'hub' (Hugging Face), or 'sample', the package's own.")
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(help="The file to write, JSON Lines; the same command again goes on where it stopped."),
+    ],
+    measure: Annotated[
+        str | None,
+        typer.Option(
+            help="strinc (the first sentence with the answer in it), lexical (the most words in common) or cxmi (the "
+            "one that makes the answer likeliest for a model, --lm). Without it: the task's own, as in the paper."
+        ),
+    ] = None,
+    corpus: Corpus = None,
+    index: Index = None,
+    retrieved: Retrieved = None,
+    k: K = DEFAULT_K,
+    limit: Annotated[int | None, typer.Option(help="The first N questions.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Choose only sentences that score above this (strinc 0, lexical 0.5, cxmi 0).")
+    ] = None,
+    num_sentences: Annotated[int, typer.Option(help="Sentences chosen of all passages together, at most.")] = 1,
+    batch: Annotated[int | None, typer.Option(help="Questions that are scored together (32).")] = None,
+    allow_empty_answers: Annotated[
+        bool,
+        typer.Option(
+            "--allow-empty-answers",
+            help="Choose nothing where a question's answers are articles and punctuation alone; else it is refused.",
+        ),
+    ] = False,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Whose tokens the summary counts: words, or one of tiktoken's (cl100k_base).")
+    ] = None,
+    model: WhichScorer,
+) -> None:
+    """Choose of every question's passages the sentences that hold the answer, by an oracle that knows it.
+
+    Without --corpus, --index or --retrieved these are the paragraphs that came with the question (of the sample: its
+    corpus). Filters are compiled from the file, and measured against it as an upper bound; a table sums it up.
+
+    Example: blendfilter silver hotpotqa --data hotpot_dev_distractor_v1.json --measure strinc --out silver.jsonl
+    """
+    State.goes_on = True  # before the imports: these take a second, and one may be stopped in it
+    from blendfilter.filters.filco.oracle import Oracle
+    from blendfilter.filters.filco.oracles import MEASURES, measure_for
+    from blendfilter.lm.tokenisers import tokeniser
+    from blendfilter.silver.keeping import Places
+    from blendfilter.silver.making import BATCH, make_silver
+    from blendfilter.tasks import TASKS, load
+
+    places = Places.of(out)
+    counting = tokeniser(tokenizer)
+    if task not in TASKS:
+        raise UnknownName.of("task", task, TASKS)
+    chosen: str = measure or measure_for(task)
+    if chosen not in MEASURES:
+        raise UnknownName.of("measure", chosen, MEASURES)
+    if chosen != "cxmi" and (given := model.given()):
+        raise BadArgument(f"{chosen} asks no model: leave {given[0]} out, or take --measure cxmi")
+    scoring = _scorer(model, task, asked=measure is not None) if chosen == "cxmi" else None
+    oracle = Oracle(chosen, task=task, threshold=threshold, num_sentences=num_sentences, scorer=scoring)
+    questions = load(task, data, limit=limit)
+    if measure is None:
+        say(f"no --measure: {chosen}, which is the one for {task}")
+    if data == "sample" and corpus is None and not index and retrieved is None:
+        corpus = "sample"
+    searched = retriever(corpus, index, questions, retrieved)
+    finished = places.out.exists()
+    with _journaled(scoring, places.journal), Bars() as bars:
+        summary = make_silver(
+            questions, oracle, out, retriever=searched, k=k, batch=BATCH if batch is None else batch,
+            allow_empty_answers=allow_empty_answers, tokeniser=counting, progress=bars,
+        )  # fmt: skip
+    if finished:
+        say(f"{out} was finished before: nothing was asked")
+    show(summary.text().rstrip("\n"))
+    show(f"silver: {out}, chosen by {chosen}")
+    if little := summary.found_little(chosen):
+        say(little)
+
+
+def _scorer(model: WhichScorer, task: str, *, asked: bool) -> KeptScorer:
+    """The model that scores. Raises: BadArgument, naming what can, and what asks none."""
+    from blendfilter.lm.scoring import scorer
+    from blendfilter.silver.making import WITHOUT_MODEL
+
+    if model.lm is None:
+        where = f" at {model.api_base[0]}? Name it with --lm" if model.api_base else f"? Name it with --lm: {TEACHES}"
+        which = "cxmi" if asked else f"the measure for {task} is cxmi, which"
+        without = f"; --measure {WITHOUT_MODEL[task]} asks none" if task in WITHOUT_MODEL else ""
+        raise BadArgument(f"{which} asks a model how likely it finds the answer: which one{where}{without}")
+    return scorer(
+        model.lm, api_base=model.api_base or None, label=model.label or None, context=model.context,
+        threads=model.threads,
+    )  # fmt: skip
+
+
+@contextmanager
+def _journaled(scoring: KeptScorer | None, folder: Path) -> Iterator[None]:
+    """Inside the block, scores are kept in `folder`; where none came about, nothing of it is left."""
+    from blendfilter.journal import Journal
+
+    if scoring is None:
+        yield
+        return
+    with Journal(folder) as journal:
+        scoring.journal = journal
+        try:
+            yield
+        finally:
+            if not len(journal):
+                journal.path.unlink()
+                folder.rmdir()

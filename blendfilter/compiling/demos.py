@@ -1,0 +1,99 @@
+"""Demonstrations of a compiled program: each predictor's own fields and no others, and no more tokens than allowed.
+
+In: predictors with whatever an optimiser gave them. Out: the same with demonstrations that their prompts can show.
+DSPy hands predictors whole training rows, gold answers and passages included; what a predictor has no field for would
+only be carried along, and what lacks one of its fields would never be shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import dspy
+import pydantic
+
+from blendfilter.lm.tokenisers import Tokeniser
+
+OPTIONAL = frozenset({"offer_none", "topic"})
+"""Inputs that a demonstration may leave open."""
+
+
+class Dropped(NamedTuple):
+    """How many demonstrations were too many for `max_demo_tokens`, and how many are left."""
+
+    dropped: int
+    left: int
+
+
+def complete(row: Mapping[str, Any], predictor: dspy.Predict) -> bool:
+    """Whether a row fills a predictor's fields; a list of nothing fills none."""
+    inputs = [name for name in predictor.signature.input_fields if name not in OPTIONAL]
+    return all(row.get(name) not in (None, []) for name in [*inputs, *predictor.signature.output_fields])
+
+
+def reduced(row: Mapping[str, Any], predictor: dspy.Predict) -> dspy.Example:
+    """A row's fields that `predictor` has, in its order; `augmented` says that a model filled them."""
+    inputs = list(predictor.signature.input_fields)
+    names = [*inputs, *predictor.signature.output_fields]
+    marked = {"augmented": True} if row.get("augmented") else {}
+    return dspy.Example(**marked, **{name: row[name] for name in names if name in row}).with_inputs(*inputs)
+
+
+def wrong_demo(demo: Mapping[str, Any], predictor: dspy.Predict) -> str:
+    """What is wrong with a demonstration that was read from a file; "" where its fields are the predictor's."""
+    fields = {**predictor.signature.input_fields, **predictor.signature.output_fields}
+    if unknown := [name for name in demo if name not in {*fields, "augmented"}]:
+        return f"holds '{unknown[0]}', which is no field of it ({', '.join(fields)})"
+    for name, field in fields.items():
+        optional = name in OPTIONAL and demo.get(name) is None
+        if not optional and name not in demo:
+            return f"has no '{name}'"
+        if not optional and not _is_of(field.annotation, demo[name]):
+            kind = getattr(field.annotation, "__name__", "") if not hasattr(field.annotation, "__args__") else ""
+            return f"has {json.dumps(demo[name])[:60]} as '{name}', where {kind or field.annotation} belongs"
+    return ""
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    """Whether a value of a JSON file is of a field's type; of types that nobody can check, it is."""
+    try:
+        pydantic.TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+    except pydantic.ValidationError:
+        return False
+    except pydantic.errors.PydanticUserError:
+        return True
+    return True
+
+
+def keep_own_fields(module: dspy.Module) -> None:
+    """Every predictor's demonstrations, reduced; those that do not fill its fields are left out."""
+    for _, predictor in module.named_predictors():
+        predictor.demos = [reduced(demo, predictor) for demo in predictor.demos if complete(demo, predictor)]
+
+
+def fits_any(rows: Iterable[Mapping[str, Any]], module: dspy.Module) -> bool:
+    """Whether some row fills some predictor's fields."""
+    predictors = [each for _, each in module.named_predictors()]
+    return any(complete(row, each) for row in rows for each in predictors)
+
+
+def tokens_of(demo: Mapping[str, Any], tokeniser: Tokeniser) -> float:
+    """Tokens of a demonstration: of the text of its fields (a template adds its cues, some words each)."""
+    values = [value for name, value in demo.items() if name != "augmented"]
+    lines = (item for value in values for item in (value if isinstance(value, list | tuple) else [value]))
+    return tokeniser.count("\n".join(map(str, lines)))
+
+
+def hold_to(module: dspy.Module, limit: int | None, tokeniser: Tokeniser) -> Dropped:
+    """Drop demonstrations until each predictor's fit in `limit` tokens: the longest first, of equals the last added."""
+    dropped = left = 0
+    for _, predictor in module.named_predictors():
+        sized = [(tokens_of(demo, tokeniser), place, demo) for place, demo in enumerate(predictor.demos)]
+        while limit is not None and sized and sum(size for size, *_ in sized) > limit:
+            sized.remove(max(sized, key=lambda each: each[:2]))
+            dropped += 1
+        predictor.demos = [demo for *_, demo in sized]
+        left += len(sized)
+    return Dropped(dropped, left)

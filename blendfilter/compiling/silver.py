@@ -1,0 +1,210 @@
+"""Silver contexts as a training set for filters, and the metric that holds a filter against them.
+
+Wang et al. 2023, "Learning to Filter Context for Retrieval-Augmented Generation" (https://arxiv.org/abs/2311.08377):
+the silver context is what an oracle would have kept. In: rows of a silver file. Out: examples, and a metric of
+(example, prediction).
+
+Differs from the paper: M_ctx is fine-tuned to write the silver text. Here a prompt is compiled, and what it is rewarded
+for is agreement with silver (F1 over the candidates chosen; both empty is 1), the F1 of an answer given over what was
+kept, and few tokens: reward = (agreement·A + answer·F) / (agreement + answer) - tokens·share, not below 0, where share
+is the part of the candidates' words that was kept. The defaults: agreement 1; answer 0.5, because a filter may keep
+another sentence that answers as well; tokens 0.1, so that of two filters that answer alike the smaller one wins and no
+answer is worth losing for it. Where `answer` is 0, no answerer is asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import dspy
+
+from blendfilter.asking import Ask
+from blendfilter.errors import BadArgument, BadData
+from blendfilter.filters.filco.filter import Unit, shown
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.metrics import f1
+from blendfilter.modules.direct import Direct
+from blendfilter.prompting import Prompts
+from blendfilter.retrieval.callables import as_retriever
+from blendfilter.silver.rows import SilverRow
+
+THRESHOLD = 0.55
+"""A reward from which an answer may become a demonstration: silver's own choice reaches it whatever the answerer says,
+by the default weights."""
+
+
+def silver_examples(rows: Iterable[SilverRow], unit: Unit = "sentence") -> list[dspy.Example]:
+    """Examples with the inputs `question` and `passages`.
+
+    Beside them: `knowledge` and `ids` (what the filter's predictor reads and should say), `chosen` (positions in the
+    numbering of its prompt), `golden_answers`.
+
+    Raises:
+        BadData: a row's choice is none of the candidates that the prompt would show.
+    """
+    return [_example(row, unit) for row in rows]
+
+
+def _example(row: SilverRow, unit: Unit) -> dspy.Example:
+    candidates = shown(row.passages, unit)
+    sentences = [row.sentences[at] for at in row.chosen]
+    if unit == "passage":
+        wanted = {(each.passage, 0) for each in sentences}
+        chosen = [at for at, each in enumerate(candidates) if (each.position, 0) in wanted]
+    else:
+        places = {(each.passage, each.start) for each in sentences}
+        chosen = [at for at, each in enumerate(candidates) if (each.position, each.start) in places]
+        wanted = places
+    if len(chosen) != len(wanted):
+        raise BadData(
+            f"the silver row of question '{row.id}' chooses what is no {unit} of its passages as they are cut now: "
+            "make the file again (blendfilter silver)"
+        )
+    return dspy.Example(
+        id=row.id,
+        question=row.question,
+        passages=list(row.passages),
+        knowledge=[each.line for each in candidates],
+        ids=", ".join(map(str, chosen)) or "none",
+        chosen=chosen,
+        golden_answers=list(row.golden_answers),
+    ).with_inputs("question", "passages")
+
+
+class Judged(NamedTuple):
+    """One prediction held against silver."""
+
+    agreement: float
+    answer: float | None
+    share: float
+    score: float
+    feedback: str
+
+
+@dataclass(frozen=True)
+class SilverMetric:
+    """The metric; see `silver_metric`."""
+
+    agreement: float = 1.0
+    answer: float = 0.5
+    tokens: float = 0.1
+    threshold: float = THRESHOLD
+    answerer: Ask | None = field(default=None, repr=False, compare=False)
+    lm: ConnectedLM | None = field(default=None, repr=False, compare=False)
+
+    def asking(self, lm: ConnectedLM) -> SilverMetric:
+        """The same, whose answers `lm` gives, whatever model a teacher is."""
+        return dataclasses.replace(self, lm=lm)
+
+    def weights(self) -> dict[str, float]:
+        """Its weights and its threshold, for a recipe."""
+        return {name: getattr(self, name) for name in ("agreement", "answer", "tokens", "threshold")}
+
+    def __call__(
+        self, example: Any, prediction: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> float | bool | dspy.Prediction:
+        """The reward; with a trace, whether it is good enough for a demonstration; for a predictor, in words too."""
+        judged = self.judge(example, prediction)
+        if pred_name is not None:
+            return dspy.Prediction(score=judged.score, feedback=judged.feedback)
+        return judged.score if trace is None else judged.score >= self.threshold and _read_at_once(prediction, trace)
+
+    def judge(self, example: Any, prediction: Any) -> Judged:
+        """A prediction of a filter held against silver."""
+        wanted, kept = set(example.chosen), set(prediction.chosen)
+        agreement = overlap(kept, wanted)
+        share = _share(example.knowledge, kept)
+        said, right = None, None
+        if self.answer > 0:
+            said = self._answered(example.question, [passage.line for passage in prediction.kept])
+            right = f1(said, example.golden_answers)
+        gained = (self.agreement * agreement + self.answer * (right or 0.0)) / (self.agreement + self.answer)
+        total = max(0.0, gained - self.tokens * share)
+        words = _feedback(example, kept, wanted, agreement, share)
+        if said is not None:
+            golden = "; ".join(example.golden_answers)
+            words += f" Over what was kept the answer given was '{said}', the right one is: {golden}"
+        return Judged(agreement, right, share, total, words)
+
+    def _answered(self, question: str, knowledge: list[str]) -> str:
+        assert self.answerer is not None  # silver_metric gives one where the answer has a weight
+        # Of a trace of its own: the program's must not hold what the metric asks.
+        with dspy.context(trace=[], **({"lm": self.lm} if self.lm is not None else {})):
+            return str(self.answerer(knowledge=knowledge, question=question).answer)
+
+
+def silver_metric(
+    *,
+    agreement: float = 1.0,
+    answer: float = 0.5,
+    tokens: float = 0.1,
+    threshold: float = THRESHOLD,
+    wording: str = "hotpotqa",
+    prompts: Prompts | None = None,
+) -> SilverMetric:
+    """A metric for filters on `silver_examples`.
+
+    Args:
+        agreement, answer, tokens: the weights of the module's docstring.
+        threshold: the reward from which an answer may become a demonstration.
+        wording, prompts: of the answerer, which is `Direct` over the lines that were kept.
+
+    Raises:
+        BadArgument: a weight below 0, or nothing that is rewarded.
+    """
+    for name, value in (("agreement", agreement), ("answer", answer), ("tokens", tokens), ("threshold", threshold)):
+        if not 0 <= value < float("inf"):
+            raise BadArgument(f"the weight {name} is {value}: give 0 or a positive number")
+    if agreement + answer <= 0:
+        raise BadArgument("agreement and answer both weigh 0: nothing would be rewarded, give one of them a weight")
+    answerer = Direct(as_retriever(_nothing), task=wording, prompts=prompts).direct if answer > 0 else None
+    return SilverMetric(agreement, answer, tokens, threshold, answerer)
+
+
+def _read_at_once(prediction: Any, trace: Any) -> bool:
+    """Whether the first reply was read: one that was asked for again teaches nobody, whatever came of it."""
+    again = any(getattr(predictor, "name", "") == "ids_again" for predictor, *_ in trace)
+    return prediction.get("status", "ids") in ("ids", "none") and not again
+
+
+def overlap(kept: set[int], wanted: set[int]) -> float:
+    """F1 of two sets; two empty ones agree.
+
+    >>> overlap({1, 2}, {2}), overlap(set(), set())
+    (0.6666666666666666, 1.0)
+    """
+    if not kept and not wanted:
+        return 1.0
+    return 2 * len(kept & wanted) / (len(kept) + len(wanted))
+
+
+def _share(lines: Sequence[str], kept: set[int]) -> float:
+    """The part of the candidates' words that was kept."""
+    sizes = [len(line.split()) for line in lines]
+    return sum(sizes[at] for at in kept if at < len(sizes)) / max(1, sum(sizes))
+
+
+def _feedback(example: Any, kept: set[int], wanted: set[int], agreement: float, share: float) -> str:
+    """What was missed and what was too much, in words."""
+    told = [f"Agreement with the right choice: {agreement:.2f} of 1."]
+    if kept == wanted:
+        told.append("Exactly the right ones were named." if wanted else "None helps, and none was named.")
+    if missed := sorted(wanted - kept):
+        told.append(f"Missed: {_listed(example.knowledge, missed)}.")
+    if needless := sorted(kept - wanted):
+        none = "" if wanted else " (none helps here, the right reply is none)"
+        told.append(f"Superfluous{none}: {_listed(example.knowledge, needless)}.")
+    told.append(f"{share:.0%} of the words were kept.")
+    return " ".join(told)
+
+
+def _listed(lines: Sequence[str], numbers: Sequence[int], most: int = 5) -> str:
+    named = [f"{at} ('{lines[at]}')" for at in numbers[:most] if at < len(lines)]
+    return "; ".join(named) + (f"; and {len(numbers) - most} more" if len(numbers) > most else "")
+
+
+def _nothing(query: str, k: int) -> list[Any]:
+    return []

@@ -1,0 +1,1 @@
+"""FilCo: the three oracles, and its filter as a prompt."""

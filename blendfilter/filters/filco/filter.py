@@ -1,0 +1,163 @@
+"""FilCo's filter as a prompt: the model names the sentences from which the question can be answered.
+
+Wang et al. 2023, "Learning to Filter Context for Retrieval-Augmented Generation" (https://arxiv.org/abs/2311.08377),
+section 2.3: M_ctx reads the question and the retrieved passages and gives the context that the answerer reads. In: a
+question and passages. Out: excerpts of the passages (`unit="passage"`, the paper's PSG: whole passages), in rank order.
+Calls: helpful.
+
+Differs from the paper: M_ctx is fine-tuned and writes the sentences out; here any model names them by number, after
+instructions and demonstrations that an optimiser may find, so what is kept is verbatim by construction. The paper's
+silver context is one sentence; a reply may name several, as its trained model may write several. A reply that cannot be
+read is asked for once more with one added line (`ids_again`), then everything is kept, which is FULL; a "none" keeps
+nothing. Both are counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Literal, get_args
+
+import dspy
+
+from blendfilter.asking import SHORT_TOKENS, STOP, Ask, Wording
+from blendfilter.errors import UnknownName
+from blendfilter.filters.base import Filter
+from blendfilter.filters.candidates import Candidate, excerpts, passages_of, sentences_of
+from blendfilter.filters.knowledge import Reading, chosen, holds_to_schema, ids_schema, room, said, schema_of
+from blendfilter.filters.reading import read_ids
+from blendfilter.prompting import Prompts
+from blendfilter.records import Passage, one_line
+from blendfilter.retrieval.callables import as_passage
+
+Unit = Literal["sentence", "passage"]
+_MANY = 500
+"""Values that a schema may list (OpenAI's limit); above, it gives their range."""
+_WORDS = re.compile(r"[^\W\d_]{2,}")
+_NO_WORDS = frozenset({"sentence", "sentences", "passage", "passages", "knowledge", "id", "ids", "and", "none", "to"})
+
+
+class Helpful(dspy.Signature):
+    """The numbers of the sentences, or passages, from which the question can be answered."""
+
+    offer_none: bool = dspy.InputField(default=False)
+    knowledge: list[str] = dspy.InputField(desc="lines of Title | text")
+    question: str = dspy.InputField()
+    ids: str = dspy.OutputField(desc="numbers separated by commas, or none")
+
+
+class FilCoFilter(Filter):
+    """Keeps the sentences that the model says the answer can be given from, verbatim.
+
+    Args:
+        unit: `sentence`, or `passage`: whole passages are named and kept.
+        offer_none: whether the prompt allows that nothing helps.
+        json_schema: hold the reply to a JSON schema; None: where the model's profile says that its server can.
+        wording: a task's instructions. prompts, adapter: see `blendfilter.asking.Ask`.
+
+    `status` is `ids`, `none`, `suspect` or `unparseable` (the last two: everything was kept), or `empty` where there
+    was nothing to choose from; `chosen` are the positions of what was kept in `shown(passages, unit)`; `flags` are
+    those of `KnowledgeFilter`.
+    """
+
+    def __init__(
+        self,
+        unit: Unit = "sentence",
+        *,
+        offer_none: bool = True,
+        json_schema: bool | None = None,
+        wording: Wording | None = None,
+        prompts: Prompts | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        super().__init__()
+        self.unit = _checked(unit)
+        self.offer_none = offer_none
+        self.json_schema = json_schema
+        # A base model goes on with another example, whose numbers are not its reply.
+        shared: dict[str, Any] = {"prompts": prompts, "adapter": adapter, "stop": [*STOP, f"\n\n{unit} 0:"]}
+        worded, template = wording or Wording(), f"filco/{unit}s"
+        self.helpful = worded(Ask("helpful", Helpful, template, max_tokens=SHORT_TOKENS, **shared))
+        self.ids_again = worded(Ask("ids_again", Helpful, f"{template}_again", max_tokens=SHORT_TOKENS, **shared))
+
+    def arguments(self) -> dict[str, Any]:
+        """Its three switches."""
+        return {"unit": self.unit, "offer_none": self.offer_none, "json_schema": self.json_schema}
+
+    async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
+        """What is kept, as excerpts or whole passages."""
+        passages = [as_passage(passage) for passage in passages]
+        candidates = shown(passages, self.unit)
+        if not any(each.line for each in candidates):
+            return dspy.Prediction(kept=[], status="empty", reason="", flags={}, chosen=[])
+        replies: list[str] = []
+        ask = partial(self._ask, question, candidates, replies)
+        choice = await chosen(lambda: ask(self.helpful), lambda: ask(self.ids_again))
+        read = choice.read.status in ("ids", "none")
+        positions = sorted(choice.read.ids) if read else list(range(len(candidates)))
+        return dspy.Prediction(
+            kept=self._kept(passages, [candidates[at] for at in positions]) if read else passages,
+            status=choice.read.status,
+            # Never a line that begins with a number: a trace would set it under the passage of that number.
+            reason="\n".join(f"of {len(candidates)} {self.unit}s: {one_line(reply)}" for reply in replies),
+            flags=choice.flags,
+            chosen=positions,
+        )
+
+    async def _ask(self, question: str, candidates: Sequence[Candidate], replies: list[str], predictor: Ask) -> Reading:
+        """The ids of one predictor's reply, which is added to `replies`."""
+        k = len(candidates)
+        config: dict[str, Any] = {"max_tokens": room(SHORT_TOKENS, 4, k)}
+        if holds_to_schema(self.json_schema, predictor):
+            config["response_format"] = schema_of("ids", {"ids": _schema(k)})
+        lines = [each.line for each in candidates]
+        reply = await said(predictor, offer_none=self.offer_none, knowledge=lines, question=question, config=config)
+        replies.append(reply.text)
+        return Reading(read_ids(unquoted(reply.text, lines), k, cut=reply.cut), reply.whole)
+
+    def _kept(self, passages: Sequence[Passage], named: Sequence[Candidate]) -> list[Passage]:
+        if self.unit == "passage":
+            return [passages[each.position] for each in named]
+        return excerpts(passages, named)
+
+
+def shown(passages: Sequence[Passage], unit: Unit) -> list[Candidate]:
+    """The candidates, in the numbering of the prompt.
+
+    >>> [each.text for each in shown([Passage("1", "Ormskerry", "A town. It has a pier.")], "sentence")]
+    ['A town.', 'It has a pier.']
+    """
+    return passages_of(passages) if _checked(unit) == "passage" else sentences_of(passages)
+
+
+def unquoted(reply: str, lines: Iterable[str]) -> str:
+    """`reply` without what it writes out of the prompt's `lines`: the numbers in there are no ids.
+
+    A line goes with its title or without, and with its last mark or without. What holds too few words to be known as a
+    quotation stays: a sentence "3 and 7" must not take a reply apart.
+
+    >>> unquoted("2: It burned for 30 years.", ["Light of 1884 | It burned for 30 years."])
+    '2: '
+    """
+    quotable = {part for line in lines for whole in (line, line.partition(" | ")[2]) for part in (whole, _bare(whole))}
+    for part in sorted(quotable, key=len, reverse=True):
+        if part in reply and len({word.lower() for word in _WORDS.findall(part)} - _NO_WORDS) > 2:
+            reply = reply.replace(part, "")
+    return reply
+
+
+def _bare(text: str) -> str:
+    return text.rstrip(".!?…\"'”’)]")
+
+
+def _checked(unit: Unit) -> Unit:
+    if unit not in get_args(Unit):
+        raise UnknownName.of("unit", unit, get_args(Unit))
+    return unit
+
+
+def _schema(k: int) -> dict[str, Any]:
+    if k <= _MANY:
+        return ids_schema(k)
+    return {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": k - 1}, "maxItems": k}

@@ -1,0 +1,120 @@
+"""FEVER (Thorne et al. 2018): claims that Wikipedia supports or refutes, with the sentences that decide.
+
+Data: https://fever.ai (`train.jsonl`, `paper_dev.jsonl`), three labels; KILT's copy (`fever-dev-kilt.jsonl`, or
+`facebook/kilt_tasks` on the Hugging Face hub) leaves out the claims that nothing decides and has two. A row (made up,
+in the official layout)::
+
+    {"id": 90417, "verifiable": "VERIFIABLE", "label": "REFUTES", "claim": "Skerry Light was built of slate.",
+     "evidence": [[[101, 201, "Skerry_Light_-LRB-lighthouse-RRB-", 1]],
+                  [[102, 202, "Skerry_Light_-LRB-lighthouse-RRB-", 4], [102, 202, "Quillmere", 0]]]}
+
+The claim is the question and its label the answer. Evidence is a list of sets: each decides by itself, its sentences
+together. A row of the label NOT ENOUGH INFO has none. Where one of the questions asked has that label the prompts offer
+it (wording `fever-nei`); else they offer two, as KILT and the papers that use it do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from blendfilter.errors import BadData
+from blendfilter.files import Row
+from blendfilter.metrics import LABELS
+from blendfilter.records import Question
+from blendfilter.tasks.base import Hub, Task
+from blendfilter.tasks.generic import is_own, own
+from blendfilter.tasks.kilt import is_kilt, kilt
+from blendfilter.tasks.layouts import distinct, is_normalised
+from blendfilter.tasks.reading import Outside, checked, row_id
+
+UNDECIDED = "NOT ENOUGH INFO"
+_MARKS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-COLON-": ":", "_": " "}
+_MARK = re.compile("|".join(_MARKS))
+
+Fact = tuple[str, int]
+
+
+class Official(Outside):
+    """A row as the authors publish it."""
+
+    id: str | None = None
+    claim: str
+    label: str
+    evidence: Any = ()
+
+
+def title_of(marked: str) -> str:
+    """A page's name in FEVER's spelling as Wikipedia writes it.
+
+    >>> title_of("Skerry_Light_-LRB-lighthouse-RRB-")
+    'Skerry Light (lighthouse)'
+    """
+    return _MARK.sub(lambda mark: _MARKS[mark[0]], marked)
+
+
+def facts_of(evidence: Any, where: str) -> list[tuple[Fact, ...]]:
+    """The sentences of each set of evidence, as title and line; sets that name no page are left out.
+
+    An entry ends in title and line, whatever stands before these. Raises `BadData` where it does not.
+    """
+    try:
+        sets = [[(entry[-2], entry[-1]) for entry in one] for one in evidence]
+        named = [one for one in sets if all(title is not None for title, _ in one)]
+        return [tuple((title_of(title), int(line)) for title, line in one) for one in named if one]
+    except (TypeError, ValueError, IndexError, KeyError):
+        raise BadData(
+            f"{where}: field 'evidence' is wrong: expected sets of entries that end in title and line, "
+            f"found {evidence!r:.60}"
+        ) from None
+
+
+def parse(row: Row) -> Question:
+    """A row in the official layout, KILT's, the normalised one or anyone's own. Raises `BadData`."""
+    if is_kilt(row):
+        return _labelled(kilt(row), row)
+    if is_normalised(row) or is_own(row):
+        question = own(row)
+        return _labelled(_evident(question, question.metadata.get("evidence") or (), row), row)
+    read = checked(Official, row)
+    claim = Question(row_id(row, read.id), read.claim.strip(), (read.label,), metadata=read.rest)
+    return _labelled(_evident(claim, read.evidence or (), row), row)
+
+
+def _labelled(question: Question, row: Row) -> Question:
+    """The question with its one label as the official files write it."""
+    found = distinct(answer.strip().upper() for answer in question.golden_answers)
+    if len(found) != 1 or found[0] not in LABELS:
+        raise BadData(
+            f"{row.where}: a claim of fever has one label, {', '.join(LABELS[:-1])} or {LABELS[-1]}, "
+            f"found {', '.join(map(repr, question.golden_answers))}; try task 'qa'"
+        )
+    return replace(question, golden_answers=found, type=found[0])
+
+
+def _evident(question: Question, evidence: Any, row: Row) -> Question:
+    sets = facts_of(evidence, row.where)
+    titles = tuple(dict.fromkeys(distinct(title for title, _ in one) for one in sets))
+    if not titles:
+        return question
+    facts = tuple(dict.fromkeys(fact for one in sets for fact in one))
+    gold = distinct(title for one in titles for title in one)
+    return replace(question, gold_titles=gold, evidence=titles, supporting_facts=facts)
+
+
+def wording_for(questions: Sequence[Question]) -> str:
+    """Three labels where one of the questions has the third, else two."""
+    return "fever-nei" if any(UNDECIDED in one.golden_answers for one in questions) else "fever"
+
+
+TASK = Task(
+    "fever",
+    metrics=("accuracy",),
+    wording="fever",
+    parse=parse,
+    hub=Hub("facebook/kilt_tasks", "fever", "validation"),
+    sample="claims.jsonl",
+    wording_for=wording_for,
+)

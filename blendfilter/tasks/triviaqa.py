@@ -1,0 +1,101 @@
+"""TriviaQA (Joshi et al. 2017): quiz questions written before their evidence was looked up, with many aliases.
+
+Data: https://nlp.cs.washington.edu/triviaqa (`wikipedia-dev.json`, `unfiltered-web-dev.json`), or
+`mandarjoshi/trivia_qa` on the Hugging Face hub; with passages from DPR or KILT. Part of a file (made up)::
+
+    {"Data": [{"Question": "Which rock carries the light that Ada Brennock kept?", "QuestionId": "tc_417",
+               "QuestionSource": "http://www.example.org/",
+               "Answer": {"Value": "Skerry Rock", "Aliases": ["Skerry Rock", "The Skerry"], "Type": "WikipediaEntity",
+                          "NormalizedValue": "skerry rock", "NormalizedAliases": ["skerry rock", "skerry"]},
+               "EntityPages": [{"DocSource": "TagMe", "Title": "Skerry Rock", "Filename": "Skerry_Rock.txt"}]}],
+     "Domain": "Web", "VerifiedEval": false, "Version": 1.0}
+
+An answer is right under any alias, so two that the metrics cannot tell apart are one. The pages named beside a question
+are guesses of an entity linker: no gold. The file is one object and is streamed; the hub writes its fields in lower
+case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pydantic import AliasChoices, Field
+
+from blendfilter.files import Row, json_rows, opened
+from blendfilter.jsonlist import list_values
+from blendfilter.records import Question
+from blendfilter.tasks import nq
+from blendfilter.tasks.base import Hub, Task
+from blendfilter.tasks.layouts import Names
+from blendfilter.tasks.reading import Outside, answers_of, checked, mapping, row_id
+from blendfilter.text import normalize_answer
+
+_OPENING = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{(?:\s*"\w+"\s*:\s*(?:"[^"]*"|[\w.+-]+)\s*,)*\s*"Data"\s*:\s*(?=\[)')
+_HEAD = 4096
+_PAGES = frozenset({"EntityPages", "SearchResults", "entity_pages", "search_results"})
+
+
+class Answer(Outside):
+    value: str = Field(validation_alias=AliasChoices("Value", "value"))
+    aliases: Names = Field((), validation_alias=AliasChoices("Aliases", "aliases"))
+    by_people: Names = Field((), validation_alias=AliasChoices("HumanAnswers", "human_answers"))
+    normalised: Names = Field((), validation_alias=AliasChoices("NormalizedAliases", "normalized_aliases"))
+
+
+class Official(Outside):
+    """A question as the authors publish it, or the hub."""
+
+    id: str | None = Field(None, validation_alias=AliasChoices("QuestionId", "question_id"))
+    question: str = Field(validation_alias=AliasChoices("Question", "question"))
+    answer: Answer = Field(validation_alias=AliasChoices("Answer", "answer"))
+
+
+def parse(row: Row) -> Question:
+    """A row in the official layout, the hub's, KILT's, DPR's or the normalised one. Raises `BadData`."""
+    value = mapping(row)
+    if "Question" not in value and not isinstance(value.get("answer"), dict):
+        return nq.parse(row)
+    read = checked(Official, row)
+    said = read.answer
+    return Question(
+        id=row_id(row, read.id),
+        question=read.question.strip(),
+        golden_answers=answers_of(row, unlike((said.value, *said.aliases, *said.by_people, *said.normalised))),
+        metadata={key: kept for key, kept in read.rest.items() if key not in _PAGES},
+    )
+
+
+def unlike(answers: Iterable[str]) -> list[str]:
+    """The answers that metrics tell apart, the first spelling of each; those that say nothing to a metric go.
+
+    >>> unlike(["The Skerry", "skerry", "Skerry Rock", "The"])
+    ['The Skerry', 'Skerry Rock']
+    """
+    first: dict[str, str] = {}
+    for answer in answers:
+        first.setdefault(normalize_answer(answer), answer)
+    return [answer for normalised, answer in first.items() if normalised]
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """The rows of any file of this task; of an official one, what stands under ``Data``."""
+    with opened(path) as stream:
+        opening = _OPENING.match(stream.read(_HEAD))
+        if opening is not None:
+            stream.seek(opening.end())
+            for position, value in enumerate(list_values(stream, str(path), inside=True)):
+                yield Row(f"{path}, item {position + 1}", position, value)
+            return
+    yield from json_rows(path)
+
+
+TASK = Task(
+    "triviaqa",
+    metrics=("em", "f1"),
+    wording="triviaqa",
+    parse=parse,
+    hub=Hub("mandarjoshi/trivia_qa", "unfiltered.nocontext", "validation"),
+    rows=rows,
+)

@@ -1,0 +1,310 @@
+"""Compiled programs as files: whole or not at all, the same bytes, and refused where they do not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from compiled import anything, compile_small, exact, sample_index, sample_questions, saved
+from isle import PASSAGES, QUESTION
+from scripted import ScriptedLM
+
+from blendfilter import resources
+from blendfilter.compiling.compile import Compiled, compile_program
+from blendfilter.compiling.programs import load_program, read_program, save_program
+from blendfilter.compiling.recipe import question_digest
+from blendfilter.errors import BadArgument, BadData, Leak, MissingFile, RunMismatch
+from blendfilter.evaluation.runner import evaluate
+from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.named import make_filter
+from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.modules.direct import Direct
+from blendfilter.prompting import Prompts
+from blendfilter.tasks.loading import load
+
+COMMITTED = sorted(path for path in resources.programs().glob("*/*.json") if path.name != "default.json")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """FilCo's filter with two demonstrations."""
+    return compile_small("filco", "labeled", "offline", tmp_path_factory.mktemp("run"), max_demos=2)
+
+
+@pytest.fixture
+def path(done: Compiled, tmp_path: Path) -> Path:
+    return save_program(done.program, tmp_path / "programs" / "filco.json", done.recipe)
+
+
+def changed(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    told = json.loads(path.read_text(encoding="utf-8"))
+    change(told)
+    path.write_text(json.dumps(told), encoding="utf-8")
+    return path
+
+
+class TestSaved:
+    def test_it_comes_back_and_is_shown(self, done: Compiled, path: Path) -> None:
+        again = FilCoFilter()
+        recipe = load_program(again, path)
+        assert recipe == done.recipe
+        lm = ScriptedLM(["0"])
+        with dspy.context(lm=lm):
+            again(question=QUESTION, passages=PASSAGES)
+        demos = done.program.helpful.demos
+        assert len(demos) == 2
+        assert all(f"Question: {demo['question']}\nIds:\n{demo['ids']}\n" in lm.prompts[0][1] for demo in demos)
+
+    def test_the_same_bytes_and_no_model(self, done: Compiled, path: Path, tmp_path: Path) -> None:
+        assert saved(done, tmp_path / "again.json") == path.read_bytes()
+        told = json.loads(path.read_text(encoding="utf-8"))
+        assert told["helpful"]["lm"] is None
+        assert list(told) == ["helpful", "ids_again", "metadata"]
+
+    def test_a_model_of_a_predictors_own_stays_behind(self, done: Compiled, tmp_path: Path) -> None:
+        program = done.program.deepcopy()
+        program.helpful.lm = dspy.LM("openai/gpt-4o-mini", api_key="sk-do-not-show", api_base="http://elsewhere")
+        text = save_program(program, tmp_path / "p.json", done.recipe).read_text(encoding="utf-8")
+        assert json.loads(text)["helpful"]["lm"] is None
+        assert not [each for each in ("sk-do-not-show", "elsewhere", "gpt-4o") if each in text]
+
+    def test_dspys_own_load_reads_it(self, done: Compiled, path: Path) -> None:
+        again = FilCoFilter()
+        again.load(path)
+        assert [dict(demo) for demo in again.helpful.demos] == [dict(demo) for demo in done.program.helpful.demos]
+
+    def test_a_filters_program_goes_into_the_method_that_holds_it(self, path: Path) -> None:
+        method = BlendFilter(sample_index(), filter=FilCoFilter())
+        load_program(method, path)
+        assert len(method.select.helpful.demos) == 2
+        assert len(method.blending.external.demos) == 3  # the task's own
+
+    def test_records_in_a_demonstration(self, tmp_path: Path) -> None:
+        """Saved as DSPy saves them; what JSON cannot hold is said."""
+
+        class Reads(dspy.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.reply = dspy.Predict("passages: list, question -> answer")
+
+            def forward(self, **asked: Any) -> dspy.Prediction:
+                return self.reply(**asked)
+
+        def made(value: Any, run: str) -> Compiled:
+            rows = [
+                dspy.Example(question=f"{at}?", passages=[value], answer="a").with_inputs("question", "passages")
+                for at in range(4)
+            ]
+            how: dict[str, Any] = {"metric": exact, "lm": "offline", "optimizer": "labeled", "max_demos": 1}
+            return compile_program(Reads(), rows[:2], valset=rows[2:], run=tmp_path / run, **how)
+
+        path = tmp_path / "p.json"
+        saved(made(PASSAGES[0], "a"), path)
+        (demo,) = json.loads(path.read_text(encoding="utf-8"))["reply"]["demos"]
+        assert demo["passages"][0]["title"] == PASSAGES[0].title
+        with pytest.raises(BadArgument, match="a demonstration holds a object, which JSON cannot"):
+            saved(made(object(), "b"), path)
+
+    def test_half_a_file_is_never_seen(self, done: Compiled, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = path.read_bytes()
+
+        def full(_fd: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            save_program(done.program, path, done.recipe)
+        assert [each.name for each in path.parent.iterdir()] == ["filco.json"]
+        assert path.read_bytes() == before
+
+
+class TestRefused:
+    def refused(self, path: Path, said: str, module: dspy.Module | None = None) -> None:
+        module = module or FilCoFilter()
+        before = module.dump_state()
+        with pytest.raises(BadData, match=said) as told:
+            load_program(module, path)
+        assert "\n" not in str(told.value)
+        assert module.dump_state() == before
+
+    def test_no_file(self, tmp_path: Path) -> None:
+        with pytest.raises(MissingFile, match=r"no program at .*nowhere.json"):
+            load_program(FilCoFilter(), tmp_path / "nowhere.json")
+
+    @pytest.mark.parametrize("text", ["", "[1]", "{", '{"helpful": {}}', '{"metadata": {"recipe": 3}}', "\xff"])
+    def test_what_is_no_program(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / "p.json").write_bytes(text.encode("latin-1"))
+        self.refused(tmp_path / "p.json", "cannot be read as a program|holds no recipe")
+
+    def test_another_kind_of_module(self, path: Path) -> None:
+        self.refused(path, r"compiled for FilCoFilter, and this is Direct: name the method, or the filter", Direct())
+
+    def test_another_format(self, path: Path) -> None:
+        changed(path, lambda told: told["metadata"]["recipe"].update(format=2))
+        self.refused(path, "a program of format 2, this version reads 1")
+
+    def test_a_recipe_that_is_not_whole(self, path: Path) -> None:
+        changed(path, lambda told: told["metadata"]["recipe"].pop("before"))
+        self.refused(path, "its recipe is not whole")
+
+    def test_other_fields(self, path: Path) -> None:
+        changed(path, lambda told: told["metadata"]["recipe"]["fields"]["helpful"].pop())
+        self.refused(path, r"'helpful' was compiled for the fields offer_none knowledge question, and this FilCoFilter")
+
+    def test_another_predictor(self, path: Path) -> None:
+        changed(path, lambda told: told["metadata"]["recipe"]["fields"].update(check=["question"]))
+        self.refused(path, "'check' was compiled for the fields question, and this FilCoFilter has no such predictor")
+
+    def test_another_unit_or_template(self, path: Path, tmp_path: Path) -> None:
+        self.refused(
+            path,
+            r"compiled for sentences \(the template filco/sentences\), and this FilCoFilter speaks of passages \(",
+            FilCoFilter("passage"),
+        )
+        (tmp_path / "own" / "filco").mkdir(parents=True)
+        (tmp_path / "own" / "filco" / "sentences.j2").write_text(
+            "{{ instructions }} {{ knowledge }} {{ question }}\nIds:"
+        )
+        own = FilCoFilter(prompts=Prompts(tmp_path / "own"))
+        self.refused(path, r"speaks through filco/sentences \w+: .*leave out what changed it \(--prompts", own)
+
+    def test_a_state_that_somebody_changed(self, path: Path) -> None:
+        changed(path, lambda told: told["helpful"].pop("signature"))
+        self.refused(path, r"not a program's state \('helpful' has no 'signature'\)")
+
+    def test_a_part_that_is_missing(self, path: Path) -> None:
+        changed(path, lambda told: told.pop("ids_again"))
+        self.refused(path, r"not a program's state \('ids_again' is missing\)")
+
+    def test_a_predictor_that_nobody_has(self, path: Path) -> None:
+        changed(path, lambda told: told.update(judge=told["helpful"]))
+        self.refused(path, r"not a program's state \('judge' is no part of FilCoFilter\)")
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"knowledge": 5}, r"has 5 as 'knowledge', where list\[str\] belongs"),
+            ({"knowledge": "one string"}, r"""has "one string" as 'knowledge', where list\[str\] belongs"""),
+            ({"knowledge": ["a", 5]}, r"""has \["a", 5\] as 'knowledge'"""),
+            ({"question": None}, "has null as 'question', where str belongs"),
+            ({"offer_none": "yes"}, "has \"yes\" as 'offer_none', where bool belongs"),
+            ({"answer": "Ada"}, r"holds 'answer', which is no field of it \(offer_none, knowledge, question, ids\)"),
+        ],
+    )
+    def test_a_demonstration_that_its_template_could_not_show(
+        self, change: dict[str, Any], said: str, path: Path
+    ) -> None:
+        changed(path, lambda told: told["helpful"]["demos"][1].update(change))
+        self.refused(path, f"filco.json: demonstration 2 of 'helpful' {said}.*correct it, or compile it again")
+
+    def test_a_demonstration_that_lacks_a_field(self, path: Path) -> None:
+        changed(path, lambda told: told["helpful"]["demos"][0].pop("ids"))
+        self.refused(path, "demonstration 1 of 'helpful' has no 'ids'")
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"config": {"temperature": 2.0}}, "holds 'config', which no predictor saves"),
+            ({"lm": {"model": "openai/gpt-4o", "api_base": "http://elsewhere"}}, "names a model"),
+            ({"demos": ["0"]}, "has demonstrations that are no objects"),
+            ({"demos": None}, "has demonstrations that are no objects"),
+            ({"signature": {"instructions": 5, "fields": []}}, "has no instructions"),
+        ],
+    )
+    def test_a_state_that_would_do_more_than_speak(self, change: dict[str, Any], said: str, path: Path) -> None:
+        changed(path, lambda told: told["helpful"].update(change))
+        self.refused(path, rf"not a program's state \('helpful' {said}")
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("fields", 5), ("fields", {"helpful": [None]}), ("templates", []), ("trained_on", "x")]
+    )
+    def test_a_recipe_of_other_kinds(self, name: str, value: Any, path: Path) -> None:
+        changed(path, lambda told: told["metadata"]["recipe"].update({name: value}))
+        self.refused(path, f"its recipe is not whole \\('{name}")
+
+    def test_two_parts_that_it_might_be_for(self, path: Path) -> None:
+        class Two(dspy.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.second = FilCoFilter(), FilCoFilter()
+
+        self.refused(path, r"compiled for one FilCoFilter, and this .*Two holds 2: load it into each", Two())
+
+    def test_another_wording(self, path: Path) -> None:
+        """What DSPy's state leaves out of a task's wording must be there already."""
+        self.refused(
+            path, "'FilCoFilter' has may keep nothing, and here it has keeps something", FilCoFilter(offer_none=False)
+        )
+        how: dict[str, Any] = {"metric": anything, "lm": "offline", "max_demos": 1, "task": "strategyqa"}
+        rows = sample_questions()
+        method = BlendFilter(sample_index(), task="strategyqa")
+        done = compile_program(method, rows[:2], valset=rows[2:4], run=path.parent / "run", **how)
+        save_program(done.program, path, done.recipe)
+        said = (
+            "'select' has may keep nothing, asks no topic, and here it has keeps something, asks the topic: "
+            "take the wording of strategyqa"
+        )
+        self.refused(path, said, BlendFilter(sample_index()))
+        load_program(BlendFilter(sample_index(), task="strategyqa"), path)
+
+
+class TestEvaluated:
+    def method(self, path: Path | None) -> Direct:
+        method = Direct(sample_index(), k=3, filter=FilCoFilter())
+        if path is not None:
+            load_program(method, path)
+        return method
+
+    def test_not_on_a_question_that_it_was_compiled_on(self, path: Path, tmp_path: Path) -> None:
+        with pytest.raises(
+            Leak, match=r"question '.*' .* is one of those that the program of FilCoFilter was compiled on"
+        ):
+            evaluate(
+                self.method(path), load("nq", "sample", limit=4), lm="offline", run=tmp_path / "run", progress=False
+            )
+        assert not (tmp_path / "run").exists()
+
+    def test_as_it_comes_from_the_compiler_too(self, done: Compiled, tmp_path: Path) -> None:
+        method = Direct(sample_index(), k=3, filter=done.program)
+        with pytest.raises(Leak, match="the program of FilCoFilter was compiled on"):
+            evaluate(method, load("nq", "sample", limit=4), lm="offline", run=tmp_path / "run", progress=False)
+
+    def test_the_held_back_ones_neither(self, done: Compiled) -> None:
+        questions = list(load("nq", "sample", limit=6))
+        assert [question_digest(each.question) in done.recipe.trained_on for each in questions] == [True] * 6
+
+    def test_the_run_is_bound_to_it(self, path: Path, tmp_path: Path) -> None:
+        questions = load("nq", "sample")[6:9]
+        how: dict[str, Any] = {"lm": "offline", "run": tmp_path / "run", "progress": False}
+        plain = evaluate(self.method(None), questions, lm="offline", run=tmp_path / "plain", progress=False)
+        run = evaluate(self.method(path), questions, **how)
+        assert run.metrics["signature"] != plain.metrics["signature"]
+        with pytest.raises(RunMismatch, match=r"method.program was '\w+', now '\w+'"):
+            evaluate(self.method(None), questions, **how)
+        evaluate(self.method(path), questions, **how)
+
+
+class TestCommitted:
+    """The programs that ship: every one fits the code as it is."""
+
+    def test_there_are_some(self) -> None:
+        assert {(path.parent.name, path.stem) for path in COMMITTED} >= {
+            ("nq", "filco"), ("hotpotqa", "filco"), ("fever", "filco")
+        }  # fmt: skip
+
+    @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+    def test_it_loads_and_says_what_it_is(self, path: Path) -> None:
+        _, recipe = read_program(path)
+        module = make_filter(path.stem)
+        load_program(module, path)
+        own = {name: list(each.signature.fields) for name, each in module.named_predictors()}
+        assert recipe.fields == own
+        assert recipe.task == path.parent.name
+        assert recipe.note == "compiled on the sample world: shows the form, not a gain"
+        assert recipe.before.n == recipe.after.n > 0
+        with dspy.context(lm=ScriptedLM(["0"])):
+            assert module(question=QUESTION, passages=PASSAGES).status == "ids"

@@ -1,0 +1,410 @@
+"""FilCo's filter: what it sends, how its reply becomes spans of the passages, and what follows where it cannot be read.
+
+Worked by hand: `PASSAGES` have the sentences 0 Tolm Harbour is …, 1 Skerry Light stands …, 2 Skerry Light is …,
+3 Ada Brennock kept it …, 4 Quillmere is …, 5 Ada Brennock was …, 6 Heather honey ….
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from typing import Any
+
+import dspy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from isle import LINES, PASSAGES, QUESTION, replies
+from scripted import ScriptedLM, response, scripted
+
+from blendfilter.asking import Wording
+from blendfilter.errors import UnknownName
+from blendfilter.filters.filco.filter import FilCoFilter, shown, unquoted
+from blendfilter.lm.profiles import Profile
+from blendfilter.records import Excerpt, Passage
+
+FIVE = list(PASSAGES)
+SENTENCES = [
+    "Tolm Harbour | Tolm Harbour is the only port of Quillmere.",
+    "Tolm Harbour | Skerry Light stands beside it.",
+    "Skerry Light | Skerry Light is a lighthouse of 1884.",
+    "Skerry Light | Ada Brennock kept it for thirty years.",
+    "Quillmere | Quillmere is an island of two villages.",
+    "Ada Brennock | Ada Brennock was a lighthouse keeper and beekeeper.",
+    "Honey of Quillmere | Heather honey is sold in both villages.",
+]
+
+
+def filtered(
+    answers: dict[str, list[Any]], passages: Any = FIVE, unit: Any = "sentence", **settings: Any
+) -> tuple[dspy.Prediction, ScriptedLM]:
+    """The filter's result, and the model it asked; every written answer must have been used."""
+    with scripted(answers) as lm, dspy.context(lm=lm):
+        said = asyncio.run(FilCoFilter(unit, **settings).acall(question=QUESTION, passages=passages))
+    return said, lm
+
+
+def lines_of(said: dspy.Prediction) -> list[str]:
+    return [passage.line for passage in said.kept]
+
+
+class TestSentences:
+    def test_one_call_over_the_numbered_sentences(self) -> None:
+        said, lm = filtered({"helpful": ["3, 1"]})
+        assert [stage for stage, _ in lm.prompts] == ["helpful"]
+        numbered = "\n".join(f"sentence {i}: {line}" for i, line in enumerate(SENTENCES))
+        assert lm.prompts[0][1].endswith(f"\n\n{numbered}\nQuestion: {QUESTION}\nIds:")
+        assert lines_of(said) == [SENTENCES[1], SENTENCES[3]]
+        assert [each.source for each in said.kept] == FIVE[:2]
+        assert (said.status, said.flags, said.chosen) == ("ids", {}, [1, 3])
+        assert said.reason == "of 7 sentences: 3, 1"
+
+    def test_what_is_kept_lies_in_the_passage(self) -> None:
+        said, _ = filtered({"helpful": ["0, 1, 3"]})
+        for each in said.kept:
+            assert [each.source.text[span.start : span.end] for span in each.spans] == [s.text for s in each.spans]
+        assert [[(span.start, span.end) for span in each.spans] for each in said.kept] == [
+            [(0, 43), (44, 74)],
+            [(38, 76)],
+        ]
+
+    def test_what_the_model_writes_out_is_not_what_is_kept(self) -> None:
+        said, _ = filtered({"helpful": ["sentence 3: Ada Brennock kept it for forty years."]})
+        assert lines_of(said) == [SENTENCES[3]]
+
+    def test_one_passage(self) -> None:
+        said, lm = filtered({"helpful": ["1"]}, passages=FIVE[:1])
+        assert "sentence 1:" in lm.prompts[0][1]
+        assert lines_of(said) == [SENTENCES[1]]
+
+    def test_one_sentence(self) -> None:
+        said, lm = filtered({"helpful": ["?"], "ids_again": ["0"]}, passages=FIVE[4:])
+        assert lm.asked("ids_again")[0].endswith("\nWrite only the number 0, or the word none.\nIds:")
+        assert lines_of(said) == [SENTENCES[6]]
+
+    def test_equal_sentences_are_told_apart_by_their_places(self) -> None:
+        twice = [Passage("a", "Tolm", "It rains. It rains."), Passage("b", "Tolm", "It rains.")]
+        said, _ = filtered({"helpful": ["1, 2"]}, passages=twice)
+        assert [(each.id, [(s.start, s.end) for s in each.spans]) for each in said.kept] == [
+            ("a", [(10, 19)]), ("b", [(0, 9)]),
+        ]  # fmt: skip
+
+    def test_three_hundred_of_fifty_passages(self) -> None:
+        fifty = [
+            Passage(str(i), f"Lamp {i}", " ".join(f"It has {i * 6 + n} panes." for n in range(6))) for i in range(50)
+        ]
+        wanted = list(range(0, 300, 2))
+        said, lm = filtered({"helpful": [", ".join(map(str, wanted))]}, passages=fifty)
+        assert said.chosen == wanted
+        assert [span.text for each in said.kept for span in each.spans] == [f"It has {n} panes." for n in wanted]
+        assert lm.inner.requests[0].config.max_tokens == 32 + 4 * 295
+
+    def test_a_filter_after_a_filter_sees_the_pieces_alone(self) -> None:
+        first, _ = filtered({"helpful": ["1, 2, 3"]})
+        said, lm = filtered({"helpful": ["2"]}, passages=first.kept)
+        (prompt,) = lm.asked("helpful")
+        assert [line for line in prompt.splitlines() if line.startswith("sentence ")] == [
+            f"sentence {i}: {line}" for i, line in enumerate(SENTENCES[1:4])
+        ]
+        assert lines_of(said) == [SENTENCES[3]]
+        assert said.kept[0].source is FIVE[1]
+        assert [(span.start, span.end) for span in said.kept[0].spans] == [(38, 76)]
+
+    @pytest.mark.parametrize(
+        "passages", [[], [Passage("1", "Tolm", "")], [Passage("1", "", " \n "), Passage("2", "", "")]]
+    )
+    def test_nothing_to_choose_from_asks_nothing(self, passages: list[Passage]) -> None:
+        said, lm = filtered({}, passages=passages)
+        assert (said.kept, said.status, said.flags, said.chosen, lm.calls) == ([], "empty", {}, [], 0)
+
+    def test_a_passage_without_text_is_passed_over(self) -> None:
+        said, lm = filtered({"helpful": ["0"]}, passages=[Passage("1", "Tolm", ""), FIVE[4]])
+        assert lm.prompts[0][1].count("sentence 0:") == 1
+        assert lines_of(said) == [SENTENCES[6]]
+
+
+class TestPassages:
+    def test_whole_passages_are_named_and_kept(self) -> None:
+        said, lm = filtered({"helpful": ["3, 0"]}, unit="passage")
+        numbered = "\n".join(f"passage {i}: {line}" for i, line in enumerate(LINES))
+        assert lm.prompts[0][1].endswith(f"\n\n{numbered}\nQuestion: {QUESTION}\nIds:")
+        assert said.kept == [PASSAGES[0], PASSAGES[3]]
+        assert (said.status, said.chosen, said.reason) == ("ids", [0, 3], "of 5 passages: 3, 0")
+
+    def test_one_is_kept_or_dropped(self) -> None:
+        """The paper's PSG with K=1."""
+        assert filtered({"helpful": ["0"]}, passages=FIVE[:1], unit="passage")[0].kept == FIVE[:1]
+        assert filtered({"helpful": ["none"]}, passages=FIVE[:1], unit="passage")[0].kept == []
+
+    def test_excerpts_stay_as_they_are(self) -> None:
+        pieces = [Excerpt.of(FIVE[0], [(0, 43)]), Excerpt.of(FIVE[1], [(38, 76)])]
+        said, _ = filtered({"helpful": ["1"]}, passages=pieces, unit="passage")
+        assert said.kept == pieces[1:]
+
+    def test_empty_texts_ask_nothing(self) -> None:
+        said, lm = filtered({}, passages=[Passage("1", "", "")], unit="passage")
+        assert (said.kept, said.status, lm.calls) == ([], "empty", 0)
+
+    def test_no_other_unit(self) -> None:
+        with pytest.raises(UnknownName, match=r"no unit 'sentense'\. Did you mean 'sentence'"):
+            FilCoFilter("sentense")  # type: ignore[arg-type]
+
+
+class TestReplies:
+    @pytest.mark.parametrize("unit", ["sentence", "passage"])
+    @pytest.mark.parametrize(
+        ("first", "event"), [("I cannot say.", {"unparseable_ids": 1}), ("not 1", {"suspect_ids": 1}), ("", {})]
+    )
+    def test_an_unreadable_one_is_asked_for_once_more(self, first: str, event: dict[str, int], unit: str) -> None:
+        said, lm = filtered({"helpful": [first], "ids_again": ["1"]}, unit=unit)
+        prompt, again = lm.asked("helpful")[0], lm.asked("ids_again")[0]
+        last = {"sentence": 6, "passage": 4}[unit]
+        added = f"\nWrite only the numbers of the {unit}s that help, from 0 to {last}, or the word none. "
+        assert again.replace(f"{added}No other words, no explanation.", "") == prompt
+        assert (said.status, said.flags, said.chosen) == ("ids", event, [1])
+        assert said.reason == f"of {last + 1} {unit}s: {first}\nof {last + 1} {unit}s: 1"
+
+    @pytest.mark.parametrize("unit", ["sentence", "passage"])
+    @pytest.mark.parametrize(
+        ("first", "status", "flag"), [("Hm.", "unparseable", "unparseable_ids"), ("not 1", "suspect", "suspect_ids")]
+    )
+    def test_after_the_second_try_everything_is_kept_whole(self, first: str, status: str, flag: str, unit: str) -> None:
+        said, _ = filtered({"helpful": [first], "ids_again": ["Who knows?"]}, unit=unit)
+        assert (said.kept, said.status, said.flags) == (FIVE, status, {flag: 1})
+        assert said.chosen == list(range(len(shown(FIVE, unit))))  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("reply", ["none", "None.", "No sentence helps.", '{"ids": []}'])
+    def test_none_keeps_nothing_and_is_not_asked_again(self, reply: str) -> None:
+        said, _ = filtered({"helpful": [reply]})
+        assert (said.kept, said.status, said.flags, said.chosen) == ([], "none", {"explicit_none": 1}, [])
+
+    def test_none_at_the_second_try_counts_both(self) -> None:
+        said, _ = filtered({"helpful": ["?"], "ids_again": ["none"]})
+        assert (said.kept, said.flags) == ([], {"unparseable_ids": 1, "explicit_none": 1})
+
+    @pytest.mark.parametrize("reply", ["7", "99", "-1", "sentence 12"])
+    def test_numbers_that_there_are_none_of_are_no_reply(self, reply: str) -> None:
+        said, _ = filtered({"helpful": [reply], "ids_again": [reply]})
+        assert (said.kept, said.status) == (FIVE, "unparseable")
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            "1\n3",
+            "sentence 1\nsentence 3",
+            "Sentences 1 and 3.",
+            "**1**, **3**",
+            "[1, 3]",
+            "Ids: 3,1",
+            "sentence1, sentence3",
+        ],
+    )
+    def test_ids_in_any_dress(self, reply: str) -> None:
+        assert filtered({"helpful": [reply]})[0].chosen == [1, 3]
+
+    def test_a_cut_reply_is_not_read_by_halves(self) -> None:
+        said, _ = filtered({"helpful": [response("3, 1", finish="length")], "ids_again": ["3"]})
+        assert (said.chosen, said.flags) == ([3], {})  # counted as cut where it was journaled
+
+    def test_numbers_inside_of_quoted_sentences_are_no_ids(self) -> None:
+        lamps = [
+            Passage("1", "", "It has 3 lamps, 1, 2 and another, in Tolm. It burned from May 3, 1884. One. Two. Three.")
+        ]
+        said, _ = filtered({"helpful": ["1: It burned from May 3, 1884."]}, passages=lamps)
+        assert said.chosen == [1]
+        said, _ = filtered({"helpful": ["It has 3 lamps, 1, 2 and another, in Tolm. (0)"]}, passages=lamps)
+        assert said.chosen == [0]
+
+    @pytest.mark.parametrize("text", ["1 and 3", "3", "Sentence 3, sentence 1.", "Ids: 3", "none"])
+    def test_a_sentence_of_numbers_takes_no_reply_apart(self, text: str) -> None:
+        said, _ = filtered({"helpful": ["1 and 3"]}, passages=[*FIVE, Passage("x", "", text)])
+        assert said.chosen == [1, 3]
+        assert unquoted(text, [text]) == unquoted(text, [f"Tolm | {text}"]) == text
+
+    @pytest.mark.parametrize(("text", "left"), [("3 and some lamps", "3 and some lamps"), ("It has 3 lamps", "")])
+    def test_three_words_make_a_quotation(self, text: str, left: str) -> None:
+        assert unquoted(text, [text]) == left
+
+    @pytest.mark.parametrize(
+        ("reply", "chosen"),
+        [
+            ("0: Apollo 3 | They came home on the 2nd day.", [0]),  # the line, as the prompt has it
+            ("Apollo 3 | They came home on the 2nd day. (0)", [0]),
+            ("They came home on the 2nd day. (0)", [0]),
+            ('"It flew from May 3, 1884" (1)', [1]),  # without its last mark
+            ("1: It flew from May 3, 1884.", [1]),  # where the passage has a line break
+            ("1: Apollo 3 | It flew from May 3, 1884", [1]),
+        ],
+    )
+    def test_lines_that_are_written_out_name_nothing(self, reply: str, chosen: list[int]) -> None:
+        moon = [Passage("1", "Apollo 3", "They came home on the 2nd day. It flew\nfrom May 3, 1884. Two. Three.")]
+        assert filtered({"helpful": [reply]}, passages=moon)[0].chosen == chosen
+        whole = [*FIVE[:3], Passage("4", "Apollo 3", "They came home on the 2nd day.")]
+        said, _ = filtered(
+            {"helpful": ["3: Apollo 3 | They came home on the 2nd day."]}, passages=whole, unit="passage"
+        )
+        assert said.kept == whole[3:]
+
+
+class TestPrompt:
+    def test_none_is_offered_unless_it_is_not(self) -> None:
+        _, offered = filtered({"helpful": ["0"]})
+        _, plain = filtered({"helpful": ["?"], "ids_again": ["0"]}, offer_none=False)
+        assert "If no sentence helps, write: none\n" in offered.prompts[0][1]
+        assert not any("none" in prompt for _, prompt in plain.prompts)
+
+    def test_a_tasks_words_are_used(self) -> None:
+        _, lm = filtered({"helpful": ["0"]}, wording=Wording(instructions={"filco/sentences": "Name them in verse."}))
+        assert lm.prompts[0][1].startswith("Name them in verse.\n")
+
+    def test_only_the_end_depends_on_the_question_and_the_passages(self) -> None:
+        """A server's prefix cache lives from what comes first being the same bytes."""
+        select = FilCoFilter()
+        select.helpful.demos = [dspy.Example(knowledge=SENTENCES[:2], question="Which port?", ids="0")]
+        one = select.helpful.render(offer_none=True, knowledge=SENTENCES[:5], question=QUESTION)
+        two = select.helpful.render(offer_none=True, knowledge=["Oddle | A village."], question="Is it?")
+        static = one[: one.index("sentence 0: Tolm Harbour", one.index("Ids:"))]
+        assert two.startswith(static)
+        assert static.endswith(
+            "\nsentence 1: Tolm Harbour | Skerry Light stands beside it.\nQuestion: Which port?\nIds:\n0\n\n"
+        )
+
+    @pytest.mark.parametrize("unit", ["sentence", "passage"])
+    def test_a_base_model_that_goes_on_with_another_example_is_stopped(self, unit: str) -> None:
+        _, lm = filtered({"helpful": ["?"], "ids_again": ["3"]}, unit=unit)
+        for request in lm.inner.requests:
+            assert list(request.config.stop) == ["\nKnowledge:", "\nQuestion:", f"\n\n{unit} 0:"]
+
+    @pytest.mark.parametrize(("k", "cap"), [(1, 32), (5, 32), (15, 72)])
+    def test_the_cap_grows_with_the_candidates(self, k: int, cap: int) -> None:
+        passages = [Passage(str(i), "", f"Lamp {i}.") for i in range(k)]
+        _, lm = filtered({"helpful": ["?"], "ids_again": ["0"]}, passages=passages)
+        assert [request.config.max_tokens for request in lm.inner.requests] == [cap, cap]
+
+    def test_a_schema_holds_the_reply_to_the_numbers_shown(self) -> None:
+        said, lm = filtered({"helpful": ['{"ids": [3]}']}, json_schema=True)
+        schema = lm.inner.requests[0].config.response_format["schema"]
+        assert schema["properties"]["ids"]["items"]["enum"] == list(range(7))
+        assert said.chosen == [3]
+
+    def test_a_schema_of_very_many_gives_their_range(self) -> None:
+        many = [Passage(str(i), "", f"Lamp {i}.") for i in range(501)]
+        _, lm = filtered({"helpful": ["0"]}, passages=many[:500], json_schema=True)
+        items = lm.inner.requests[0].config.response_format["schema"]["properties"]["ids"]["items"]
+        assert items["enum"] == list(range(500))
+        said, lm = filtered({"helpful": ['{"ids": [500, 0]}']}, passages=many, json_schema=True)
+        schema = lm.inner.requests[0].config.response_format["schema"]
+        assert schema["properties"]["ids"]["items"] == {"type": "integer", "minimum": 0, "maximum": 500}
+        assert said.chosen == [0, 500]
+
+    @pytest.mark.parametrize(("setting", "asks"), [(None, True), (False, False), (True, True)])
+    def test_by_default_the_models_profile_decides(self, setting: bool | None, asks: bool) -> None:
+        with scripted({"helpful": ["0"]}) as lm, dspy.context(lm=lm):
+            lm.profile = Profile(json_schema=True)
+            asyncio.run(FilCoFilter(json_schema=setting).acall(question=QUESTION, passages=FIVE))
+        assert (lm.inner.requests[0].config.response_format is not None) is asks
+
+    def test_arguments(self) -> None:
+        assert FilCoFilter("passage").arguments() == {"unit": "passage", "offer_none": True, "json_schema": None}
+
+
+class TestOptimisers:
+    ROWS = tuple(
+        dspy.Example(
+            question=f"Who kept lamp {i}?",
+            passages=FIVE[:1],
+            knowledge=SENTENCES[:2],
+            ids="none" if i else "1",
+            chosen=[1],
+        ).with_inputs("question", "passages")
+        for i in range(3)
+    )
+
+    def test_labelled_rows_become_demonstrations(self) -> None:
+        compiled = dspy.LabeledFewShot(k=2).compile(FilCoFilter(), trainset=list(self.ROWS), sample=False)
+        with scripted({"helpful": ["?"], "ids_again": ["3"]}) as lm, dspy.context(lm=lm):
+            compiled(question=QUESTION, passages=FIVE)
+        for _, prompt in lm.prompts:
+            assert "Question: Who kept lamp 0?\nIds:\n1\n\nsentence 0: " in prompt
+            assert "Question: Who kept lamp 1?\nIds:\nnone\n\nsentence 0: " in prompt
+
+    def test_bootstrapping_finds_them_in_calls(self) -> None:
+        with dspy.context(lm=ScriptedLM(lambda stage, prompt: "1")):
+            compiled = dspy.BootstrapFewShot(metric=lambda row, said, trace=None: said.chosen == row.chosen).compile(
+                FilCoFilter(), trainset=list(self.ROWS[:1])
+            )
+        (demo,) = compiled.helpful.demos
+        assert (demo.knowledge, demo.ids) == (SENTENCES[:2], "1")
+
+    def test_a_saved_one_comes_back(self, tmp_path: Any) -> None:
+        select = FilCoFilter()
+        select.helpful.demos = [dspy.Example(knowledge=SENTENCES[:2], question="Which port?", ids="0")]
+        select.helpful.signature = select.helpful.signature.with_instructions("Name them in verse.")
+        select.save(tmp_path / "filco.json")
+        loaded = FilCoFilter()
+        loaded.load(tmp_path / "filco.json")
+        shown_now = {"offer_none": True, "knowledge": SENTENCES, "question": QUESTION}
+        assert loaded.helpful.render(**shown_now) == select.helpful.render(**shown_now)
+        assert set(json.loads((tmp_path / "filco.json").read_text())) >= {"helpful", "ids_again"}
+
+    def test_copies_share_nothing_that_is_compiled(self) -> None:
+        select = FilCoFilter()
+        copied = copy.deepcopy(select)
+        copied.helpful.demos = [dspy.Example(knowledge=SENTENCES[:2], question="Which port?", ids="0")]
+        assert select.helpful.demos == []
+
+
+PIECES = (
+    "none",
+    "0",
+    "3",
+    "6",
+    "7",
+    "0-6",
+    "not",
+    "sentence 3:",
+    "Ids:",
+    "{",
+    '{"ids": [1]}',
+    "[",
+    "]",
+    ",",
+    "\n",
+    " ",
+)
+BITS = st.one_of(st.sampled_from([*PIECES, *SENTENCES]), st.text(max_size=6))
+passages = st.lists(
+    st.builds(Passage, st.sampled_from("abcde"), st.text(max_size=8), st.lists(BITS, max_size=4).map(". ".join)),
+    max_size=5,
+    unique_by=lambda passage: passage.id,
+)
+
+
+@given(
+    first=st.lists(BITS, max_size=5),
+    again=st.lists(BITS, max_size=3),
+    found=passages,
+    unit=st.sampled_from(["sentence", "passage"]),
+)
+def test_whatever_is_replied_what_is_kept_lies_in_the_passages(
+    first: list[str], again: list[str], found: list[Passage], unit: Any
+) -> None:
+    lm = ScriptedLM(replies(helpful="".join(first), ids_again="".join(again)))
+    with dspy.context(lm=lm):
+        said = asyncio.run(FilCoFilter(unit).acall(question=QUESTION, passages=found))
+    candidates = shown(found, unit)
+    assert lm.calls <= 2
+    assert said.chosen == sorted(set(said.chosen))
+    assert all(0 <= position < len(candidates) for position in said.chosen)
+    by_id = {passage.id: passage for passage in found}
+    assert [passage for passage in found if passage.id in {each.id for each in said.kept}] == [
+        by_id[each.id] for each in said.kept
+    ]
+    for each in said.kept:
+        if isinstance(each, Excerpt):
+            assert all(by_id[each.id].text[span.start : span.end] == span.text for span in each.spans)
+        else:
+            assert each == by_id[each.id]
+    if said.status in ("suspect", "unparseable"):
+        assert said.kept == found

@@ -1,0 +1,33 @@
+"""A model that scores without being one: an answer is likelier after a prompt that holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from blendfilter.lm.scoring import Score
+from blendfilter.lm.scoring.base import Done, Pair
+
+BASE, GAIN = -10.0, 3.0
+
+
+class Likely:
+    """Keeps what it was asked, list by list; raises `fault` after so many scores; takes `slow` seconds for each."""
+
+    name = "likely"
+    identity: Mapping[str, Any] = {"kind": "likely"}
+
+    def __init__(self, fault: Exception | None = None, *, after: int = 0, slow: float = 0.0) -> None:
+        self.fault, self.after, self.slow = fault, after, slow
+        self.lists: list[list[Pair]] = []
+        self.scored: list[Pair] = []
+
+    async def compute(self, pairs: Sequence[Pair], done: Done) -> None:
+        self.lists.append(list(pairs))
+        for at, pair in enumerate(pairs):
+            if self.fault is not None and len(self.scored) >= self.after:
+                raise self.fault
+            await asyncio.sleep(self.slow)
+            self.scored.append(pair)
+            done(at, Score(BASE + GAIN * (pair.continuation.strip() in pair.prompt), 1))

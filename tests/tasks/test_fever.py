@@ -1,0 +1,164 @@
+"""FEVER: labels and evidence, in the official layout and the others, and what the labels do to the prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blendfilter.errors import BadData
+from blendfilter.metrics import Retrieval, retrieval
+from blendfilter.tasks import load
+from blendfilter.tasks.fever import facts_of, title_of
+
+LIGHT = "Skerry_Light_-LRB-lighthouse-RRB-"
+
+
+def claim(**changed: Any) -> dict[str, Any]:
+    return {
+        "id": 90417,
+        "verifiable": "VERIFIABLE",
+        "label": "REFUTES",
+        "claim": "Skerry Light was built of slate.",
+        "evidence": [
+            [[101, 201, LIGHT, 1]],
+            [[102, 202, LIGHT, 4], [102, 202, "Quillmere", 0]],
+            [[103, 203, LIGHT, 1]],
+        ],
+        **changed,
+    }
+
+
+def test_sets_of_evidence_decide_each_by_itself() -> None:
+    (question,) = load("fever", [claim()])
+    assert (question.id, question.question, question.golden_answers) == ("90417", claim()["claim"], ("REFUTES",))
+    assert question.evidence == (("Skerry Light (lighthouse)",), ("Skerry Light (lighthouse)", "Quillmere"))
+    assert question.gold_titles == ("Skerry Light (lighthouse)", "Quillmere")
+    facts = [("Skerry Light (lighthouse)", 1), ("Skerry Light (lighthouse)", 4), ("Quillmere", 0)]
+    assert list(question.supporting_facts) == facts
+    assert question.type == "REFUTES"
+    assert retrieval(["Skerry Light (lighthouse)"], question) == Retrieval(1.0, 1.0, 1.0)
+    assert question.metadata["verifiable"] == "VERIFIABLE"
+
+
+@pytest.mark.parametrize(
+    ("marked", "title"),
+    [
+        (LIGHT, "Skerry Light (lighthouse)"),
+        ("Tolm-COLON-_A_Life_-LSB-I-RSB-", "Tolm: A Life [I]"),
+        ("Jean-Luc_Orm", "Jean-Luc Orm"),
+        ("Quillmere", "Quillmere"),
+    ],
+)
+def test_the_marks_of_a_title_are_undone(marked: str, title: str) -> None:
+    assert title_of(marked) == title
+
+
+def test_a_claim_that_nothing_decides_has_no_evidence() -> None:
+    row = claim(label="NOT ENOUGH INFO", verifiable="NOT VERIFIABLE", evidence=[[[191656, None, None, None]]])
+    (question,) = load("fever", [row])
+    assert (question.golden_answers, question.gold_titles, question.evidence) == (("NOT ENOUGH INFO",), (), ())
+    assert retrieval(["Quay"], question) is None
+
+
+def test_a_set_without_a_sentence_is_none() -> None:
+    (question,) = load("fever", [claim(evidence=[[], [[1, 2, "Quillmere", 0]]])])
+    assert (question.gold_titles, question.evidence) == (("Quillmere",), (("Quillmere",),))
+
+
+def test_the_third_label_is_offered_where_a_question_asked_has_it() -> None:
+    third = claim(id=2, label="NOT ENOUGH INFO", evidence=[])
+    assert load("fever", [claim()]).task.wording == "fever"
+    asked = load("fever", [claim(), third])
+    assert (asked.task.wording, asked.task.name, asked.task.metrics) == ("fever-nei", "fever", ("accuracy",))
+    assert load("fever", [claim(), third], limit=1).task.wording == "fever"
+
+
+def test_kilts_and_the_normalised_layout() -> None:
+    kilt = {"id": "k", "input": "Skerry Light was built of slate.", "output": [
+        {"answer": "REFUTES", "provenance": [{"title": "Skerry Light (lighthouse)"}]},
+        {"answer": "REFUTES", "provenance": [{"title": "Skerry Light (lighthouse)"}, {"title": "Quillmere"}]},
+    ]}  # fmt: skip
+    own = {"id": "n", "question": "Skerry Light was built of slate.", "golden_answers": ["REFUTES"],
+           "metadata": {"gold_titles": ["x"], "evidence": [[[LIGHT, 1]], [[LIGHT, 4], ["Quillmere", 0]]]}}  # fmt: skip
+    one, other = load("fever", [kilt, own])
+    (official,) = load("fever", [claim()])
+    assert one.evidence == other.evidence == official.evidence
+    assert one.gold_titles == other.gold_titles == official.gold_titles
+    assert other.supporting_facts == official.supporting_facts
+    assert one.golden_answers == other.golden_answers == ("REFUTES",)
+    del own["metadata"]["evidence"]
+    assert load("fever", [own])[0].evidence == (("x",),)
+
+
+@pytest.mark.parametrize("field", ["answers", "answer", "golden_answers"])
+def test_rows_of_ones_own(field: str) -> None:
+    row = {"question": "Skerry Light was built of slate.", field: "refutes", "gold_titles": ["Skerry Light"],
+           "context": [{"title": "Skerry Light", "text": "It is of brick."}]}  # fmt: skip
+    (question,) = load("fever", [row])
+    assert (question.golden_answers, question.gold_titles) == (("REFUTES",), ("Skerry Light",))
+    assert [one.text for one in question.context] == ["It is of brick."]
+
+
+def test_a_label_is_taken_in_any_case_and_spelled_as_official() -> None:
+    assert load("fever", [claim(label="not enough info ")])[0].golden_answers == ("NOT ENOUGH INFO",)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (claim(label="SUPPORTED"), "one label, SUPPORTS, REFUTES or NOT ENOUGH INFO, found 'SUPPORTED'; try task 'qa'"),
+        (claim(label=""), "one label, .* found ''"),
+        ({"id": 1, "claim": "x"}, r"field 'label' is missing \(it has: id, claim\)"),
+        (claim(claim=" "), "question '90417' is empty"),
+        (
+            claim(evidence=[[101, LIGHT]]),
+            "field 'evidence' is wrong: expected sets of entries that end in title and line",
+        ),
+        (claim(evidence=7), "field 'evidence' is wrong"),
+        (claim(evidence=[[[1, 2, LIGHT, "first"]]]), "field 'evidence' is wrong"),
+        (
+            {"id": "k", "input": "x", "output": [{"answer": "SUPPORTS"}, {"answer": "REFUTES"}]},
+            "found 'SUPPORTS', 'REFUTES'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(row: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadData, match=f"the given rows, item 1: .*{told}"):
+        load("fever", [row])
+
+
+def test_a_file_names_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "dev.jsonl"
+    path.write_text(json.dumps(claim()) + "\n\n" + json.dumps(claim(id=2, label="MAYBE")))
+    with pytest.raises(BadData, match=r"dev\.jsonl, line 3: a claim of fever has one label"):
+        load("fever", path)
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=4)))
+def test_evidence_of_any_shape_is_facts_or_one_error(evidence: object) -> None:
+    said = "here: field 'evidence'"
+    try:
+        found = [fact for one in facts_of(evidence, "here") for fact in one]
+    except BadData as error:
+        found, said = [], str(error)
+    assert said.startswith("here: field 'evidence'")
+    assert all(isinstance(title, str) and isinstance(line, int) for title, line in found)
+
+
+def test_both_copies_of_the_real_file_say_the_same(shared_data: Path) -> None:
+    own = load("fever", shared_data / "fever" / "paper_dev.jsonl.gz")
+    official = {f"fever_{one.id}": one for one in load("fever", shared_data / "raw" / "fever" / "paper_dev.jsonl.gz")}
+    assert len(own) == len(official) == 9_999
+    assert own.task.wording == "fever-nei"
+    for one in own:
+        other = official[one.id]
+        assert (one.question, one.golden_answers, one.gold_titles, one.evidence) == (
+            other.question, other.golden_answers, other.gold_titles, other.evidence,
+        )  # fmt: skip
+        assert bool(one.gold_titles) is (one.golden_answers != ("NOT ENOUGH INFO",))
+    assert not any("-LRB-" in title or "_" in title for one in own for title in one.gold_titles)

@@ -1,0 +1,134 @@
+"""Wizard of Wikipedia: dialogues on one line, from KILT, from the normalised layout and from whole dialogues."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blendfilter.errors import BadData
+from blendfilter.records import one_line
+from blendfilter.tasks import load
+from blendfilter.tasks.wow import dialogue, turns_of
+
+TURNS = ["I'd love to live in a lighthouse.", "Would you like the stairs?", "No! Why do they flash?"]
+SAID = "By its rhythm a ship knows which one it is."
+
+
+def whole(**changed: Any) -> dict[str, Any]:
+    def wizard(text: str, **more: Any) -> dict[str, Any]:
+        return {"speaker": "1_Wizard", "text": text, "retrieved_passages": [], "retrieved_topics": [], **more}
+
+    def apprentice(text: str, *passages: dict[str, list[str]]) -> dict[str, Any]:
+        return {"speaker": "0_Apprentice", "text": text, "retrieved_passages": list(passages), "retrieved_topics": []}
+
+    return {
+        "chosen_topic": "Lighthouse",
+        "chosen_topic_passage": ["A lighthouse is a tower with a lamp.", "It guides ships."],
+        "persona": "x",
+        "wizard_eval": 5,
+        "dialog": [
+            apprentice(TURNS[0], {"Staircase": ["Stairs have steps.", "They may be many."]}),
+            wizard(TURNS[1], checked_sentence={"self_Staircase_1": "They may be many."},
+                   checked_passage={"self_Staircase_1": "Staircase"}),
+            apprentice(TURNS[2], {"Light characteristic": ["Each light has a rhythm."]}, {"Staircase": ["Other."]}),
+            wizard(SAID, checked_sentence={"partner_Light_characteristic_0": "Each light has a rhythm."},
+                   checked_passage={}),
+            apprentice("Ah."),
+            wizard("Goodbye!", checked_sentence={"no_passages_used": "no_passages_used"},
+                   checked_passage={"no_passages_used": "no_passages_used"}),
+        ],
+        **changed,
+    }  # fmt: skip
+
+
+def of_file(tmp_path: Path, *dialogues: dict[str, Any]) -> Any:
+    (tmp_path / "valid_random_split.json").write_text(json.dumps(list(dialogues)))
+    return load("wow", tmp_path / "valid_random_split.json")
+
+
+def test_kilts_turns_stand_on_one_line_and_stay_apart() -> None:
+    row = {"id": "w", "input": "\n".join(TURNS), "output": [{"answer": SAID, "provenance": [{"title": "Lighthouse"}]}]}
+    (question,) = load("wow", [row])
+    assert question.question == " // ".join(TURNS) == one_line(question.question)
+    assert turns_of(question.question) == TURNS
+    assert (question.golden_answers, question.gold_titles) == ((SAID,), ("Lighthouse",))
+
+
+def test_the_normalised_layout_too_and_a_line_stays_as_it_is() -> None:
+    rows = [{"id": str(at), "question": text, "golden_answers": [SAID], "metadata": {}}
+            for at, text in enumerate(["a?\n\n b. \r\nc!", "a? // b. // c!", "a?"])]  # fmt: skip
+    assert [one.question for one in load("wow", rows)] == ["a? // b. // c!", "a? // b. // c!", "a?"]
+
+
+def test_the_wizard_is_shown_what_its_own_last_turn_found_too(tmp_path: Path) -> None:
+    """The topic, then what the last two turns retrieved, the newest first; nothing older."""
+    row = whole()
+    row["dialog"][1]["retrieved_passages"] = [{"Spiral": ["A spiral winds."]}]
+    _, second, third = of_file(tmp_path, row)
+    shown = [passage.title for passage in second.context]
+    assert shown == ["Lighthouse", "Light characteristic", "Staircase", "Spiral"]
+    assert [passage.text for passage in second.context][2] == "Other."
+    assert [passage.title for passage in third.context] == ["Lighthouse"]
+
+
+@given(st.lists(st.text(), max_size=5))
+def test_turns_come_back(turns: list[str]) -> None:
+    said = dialogue(turns)
+    assert said == one_line(said)
+    kept = [one_line(turn) for turn in turns if one_line(turn)]
+    assert len(turns_of(said)) == max(1, len(kept))
+    if not any("//" in turn for turn in kept):
+        assert turns_of(said) == (kept or [""])
+
+
+def test_a_whole_dialogue_is_a_question_for_each_turn_of_its_wizard(tmp_path: Path) -> None:
+    questions = of_file(tmp_path, whole())
+    assert [one.id for one in questions] == ["0-1", "0-3", "0-5"]
+    assert [turns_of(one.question) for one in questions] == [TURNS[:1], TURNS, [*TURNS, SAID, "Ah."]]
+    assert [one.golden_answers for one in questions] == [(TURNS[1],), (SAID,), ("Goodbye!",)]
+    assert [one.gold_titles for one in questions] == [("Staircase",), ("Light characteristic",), ()]
+    assert questions[1].metadata == {"topic": "Lighthouse", "checked_sentence": "Each light has a rhythm."}
+
+
+def test_what_the_wizard_was_shown_is_context_its_topic_first(tmp_path: Path) -> None:
+    shown = of_file(tmp_path, whole())[1].context
+    assert [one.title for one in shown] == ["Lighthouse", "Light characteristic", "Staircase"]
+    assert shown[0].text == "A lighthouse is a tower with a lamp. It guides ships."
+    assert shown[2].text == "Other."  # the newer search counts
+
+
+def test_a_dialogue_that_the_wizard_opens_asks_with_its_topic(tmp_path: Path) -> None:
+    questions = of_file(tmp_path, whole(dialog=whole()["dialog"][1:4]), whole())
+    assert questions[0].question == "Lighthouse"
+    assert [one.id for one in questions[:3]] == ["0-0", "0-2", "1-1"]
+
+
+def test_the_title_of_a_checked_sentence_is_the_page_that_holds_it(tmp_path: Path) -> None:
+    told = whole()
+    told["dialog"][1]["checked_passage"] = {"x": "Lighthouse"}  # as upstream sometimes has it: another page
+    assert of_file(tmp_path, told)[0].gold_titles == ("Staircase",)
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=r"item 2: field 'chosen_topic' is missing"):
+        of_file(tmp_path, whole(), {"dialog": []})
+    told = whole()
+    del told["dialog"][2]["text"]
+    with pytest.raises(BadData, match=r"item 1: field 'dialog\.2\.text' is missing"):
+        of_file(tmp_path, told)
+    told = whole()
+    told["dialog"][3]["text"] = ""
+    with pytest.raises(BadData, match=r"item 1, turn 4: has no answer"):
+        of_file(tmp_path, told)
+    with pytest.raises(BadData, match="item 1: a whole dialogue holds several questions: give the file itself"):
+        load("wow", [whole()])
+
+
+def test_the_sample_world_reads() -> None:
+    questions = load("wow", "sample")
+    assert {len(turns_of(one.question)) for one in questions} == {1, 3}
