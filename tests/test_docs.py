@@ -172,10 +172,8 @@ def environment(folder: Path) -> dict[str, str]:
 # --- the documents --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "path", [DOCUMENTS[0], *(pytest.param(path, marks=pytest.mark.slow) for path in DOCUMENTS[1:])],
-    ids=[path.name for path in DOCUMENTS],
-)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("path", DOCUMENTS, ids=[path.name for path in DOCUMENTS])
 def test_a_document_shows_what_happens(path: Path, tmp_path: Path) -> None:
     run_document(path.read_text(encoding="utf-8"), tmp_path)
 

@@ -249,6 +249,7 @@ def test_a_model_is_not_pickled_with_its_key() -> None:
     assert found(pickled) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["401", "400", "reply"])
 def test_no_key_is_left_by_the_command_line(mode: str, tmp_path: Path) -> None:
     with Server(mode) as server:

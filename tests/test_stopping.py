@@ -23,6 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(here: Path) -> None:
     with serve(delay=0.05, reply="offline", keep=True) as server:
         words = [*small_eval("blendfilter", "run"), "--lm", "m", "--api-base", server.url, "--concurrency", "2"]

@@ -137,6 +137,7 @@ def test_the_list_names_all(reproduce: Reproduce) -> None:
     assert [line.split()[0] for line in done.out.splitlines()] == ALL
 
 
+@pytest.mark.slow
 def test_a_table_of_filco_is_one_command(reproduce: Reproduce) -> None:
     words = ("filco-table3", "--data", "sample", "--limit", 2, "--tasks", "nq,hotpotqa", "--no-plots")
     done = reproduce(*words, "--measure", "hotpotqa=strinc")

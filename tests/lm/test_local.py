@@ -43,6 +43,7 @@ def test_a_prompt_is_counted_as_it_is_read() -> None:
     assert "tokeniser of" in tokeniser_for(connect("local")).name
 
 
+@pytest.mark.slow
 def test_replies_do_not_depend_on_what_was_asked_before_nor_on_the_order() -> None:
     shared = "Marrowen is the largest of the Ondrell Isles. Penn Askell lies on its north coast. " * 3
     requests = [
@@ -188,6 +189,7 @@ def test_an_engine_that_nobody_holds_ends_its_thread() -> None:
     assert opened._model is None
 
 
+@pytest.mark.slow
 def test_the_process_ends_cleanly_in_the_middle_of_a_call() -> None:
     code = (
         "import time\nfrom blendfilter.lm import bridge\nfrom local_model import asked, engine\n"

@@ -10,6 +10,7 @@ from local_model import llama
 
 from blendfilter.lm.local.prefixes import CHUNK, TOGETHER, WORTH_KEEPING, Prefixes, _chunks, shared
 
+pytestmark = pytest.mark.slow
 tokens = st.lists(st.integers(0, 2), max_size=40)
 
 

@@ -19,6 +19,7 @@ from blendfilter.lm.scoring import Score, scorer
 from blendfilter.lm.scoring.base import Pair
 from blendfilter.lm.scoring.llama import Gguf, _chunks
 
+pytestmark = pytest.mark.slow
 PASSAGE = "Passage: the river rises in the hills, runs past the castle and ends in the sea. "
 PAIRS = [
     (PASSAGE + "Question: where does the river end?\nAnswer:", " In the sea."),
@@ -98,7 +99,6 @@ def test_nothing_is_read_and_no_logits_are_made_with_few_others(ask: Any, monkey
     assert seen[1][0] == TOGETHER  # the prompt was not read again
 
 
-@pytest.mark.slow  # some seconds for the quantisation
 @pytest.mark.parametrize("kind", ["Q4_K_M", "Q5_K_S"])
 def test_a_score_does_not_depend_on_what_was_read_before(kind: str, tmp_path: Path) -> None:
     """With these, a token that is read with fewer than eight others is off by up to 0.13 nats."""
@@ -139,7 +139,6 @@ def test_the_order_of_pairs_changes_nothing(ask: Any) -> None:
     assert ask.score(PAIRS[::-1])[::-1] == ask.score(PAIRS)
 
 
-@pytest.mark.slow
 def test_against_the_library_with_all_logits(ask: Any) -> None:
     """The other way to the same numbers: a model that keeps the logits of every token of the whole text."""
     import llama_cpp

@@ -64,6 +64,7 @@ def test_patching_twice_is_patching_once() -> None:
     assert hf_colbert.class_factory is once is base_colbert.class_factory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [None, "true"])
 def test_the_process_is_left_as_it_was(told: str | None, checkpoint: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}

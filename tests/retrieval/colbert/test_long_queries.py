@@ -58,6 +58,7 @@ def isles() -> ColBERT:
     return ColBERT.build(passages, checkpoint=minilm_colbert(), partitions=100_000)
 
 
+@pytest.mark.slow
 def test_the_last_words_of_300_decide_the_ranking(villages: ColBERT) -> None:
     """Colbert-ai would read the first 32 tokens, which all of these queries have in common."""
     best, beginnings = {}, set()

@@ -95,6 +95,7 @@ def chunk_files(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 def test_two_workers_write_what_one_process_writes(
     unfinished: Path, checkpoint: Path, encoder: Encoder, tmp_path: Path, started: list[subprocess.Popen[bytes]]
@@ -176,6 +177,7 @@ def works(process: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds the worker in /proc")
 def test_a_worker_whose_parent_was_killed_ends(unfinished: Path, checkpoint: Path, small_chunks: Path) -> None:
     """Killed as soon as the worker is there, long before it looks for its parent for the first time."""
