@@ -9,7 +9,7 @@ TORCH := 2.13.0
 SAMPLE := --corpus sample --lm offline
 DEMO := runs/demo
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow lint format bench venv constraints clean
+.PHONY: help demo test slow again lint format bench venv constraints clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
@@ -68,6 +68,9 @@ test: lint ## Check everything that is quick: lint, then every test that is not 
 
 slow: $(VENV)/.test ## Run the slow tests: documents, kills, large runs, fuzzing, a real browser
 	$(BIN)/python -m pytest -m slow
+
+again: lint ## Run what failed last once more, alone: what a busy machine starved passes, what is broken fails
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 lint: $(VENV)/.test ## Check style, types and the layers of the package
 	$(BIN)/ruff check .

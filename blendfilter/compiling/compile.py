@@ -139,17 +139,12 @@ def compile_program(
     prices = {each.name: each.terms.price for each in [model, guide, *connected(own).values()]}
     check_priced(budget, prices)
     asked: dict[str, Any] = {
-        "module": kind_of(student), "task": task, "measure": measure, "optimizer": optimizer,
+        **_what_of(student), "task": task, "measure": measure, "optimizer": optimizer,
         "settings": {
             **_settings(optimizer, work.effort, max_demo_tokens, tokeniser_for(model).name),
             "metric": metric.weights() if isinstance(metric, SilverMetric | Accepting) else _name_of(metric),
         },
-        "lm": model.name, "teacher": guide.name, "seed": seed,
-        "data": {
-            "train": fingerprint(work.train), "n_train": len(work.train),
-            "valid": fingerprint(work.valid), "n_valid": len(work.valid),
-        },
-        "fields": fields_of(student), "templates": templates_of(student), "worded": worded_of(student),
+        "lm": model.name, "teacher": guide.name, "seed": seed, "data": work.data(),
     }  # fmt: skip
     check_replaced(out, asked)
     with ExitStack() as stack:
@@ -164,17 +159,12 @@ def compile_program(
             optimiser, _open_again(own.deepcopy()), work, metric, model, guide, seed, max_demo_tokens, progress
         )
         spent = _spent(journal)
-    asked["settings"] |= {
-        "demos": made.demos.left,
-        **({"demos_dropped": made.demos.dropped} if max_demo_tokens is not None else {}),
-    }
+    asked["settings"] |= made.dropped(max_demo_tokens)
     recipe = Recipe(
         **asked,
         before=made.before,
         after=made.after,
-        trained_on=tuple(
-            dict.fromkeys([*(question_digest(asked_in(each)) for each in [*work.train, *work.valid]), *earlier])
-        ),
+        trained_on=tuple(dict.fromkeys([*work.digests(), *earlier])),
         versions={package: version(package) for package in ("blendfilter", "dspy")},
         note=note,
     )
@@ -190,12 +180,28 @@ class _Asked(NamedTuple):
     valid: list[dspy.Example]
     effort: Effort
 
+    def data(self) -> dict[str, Any]:
+        """Which examples these are."""
+        return {
+            "train": fingerprint(self.train), "n_train": len(self.train),
+            "valid": fingerprint(self.valid), "n_valid": len(self.valid),
+        }  # fmt: skip
+
+    def digests(self) -> list[str]:
+        """Their questions, as a program remembers them."""
+        return [question_digest(asked_in(each)) for each in [*self.train, *self.valid]]
+
 
 class _Made(NamedTuple):
     program: dspy.Module
     before: Score
     after: Score
     demos: Dropped
+
+    def dropped(self, max_demo_tokens: int | None) -> dict[str, Any]:
+        """How many demonstrations are left, and how many a limit took."""
+        taken = {} if max_demo_tokens is None else {"demos_dropped": self.demos.dropped}
+        return {"demos": self.demos.left, **taken}
 
 
 class _AtWork(NamedTuple):
@@ -254,6 +260,14 @@ def _let_finish(gate: Gate | None) -> None:
     while gate is not None and gate.in_flight and time.monotonic() < over:
         time.sleep(0.02)
     time.sleep(0.02)  # what has come back is being appended
+
+
+def _what_of(student: dspy.Module) -> dict[str, Any]:
+    """What is compiled: its kind, and the names and words that a program is bound to."""
+    return {
+        "module": kind_of(student), "fields": fields_of(student), "templates": templates_of(student),
+        "worded": worded_of(student),
+    }  # fmt: skip
 
 
 def _settings(optimizer: str, effort: Effort, max_demo_tokens: int | None, tokeniser: str) -> dict[str, Any]:
