@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from blendfilter.evaluation.runner import aevaluate as aevaluate
     from blendfilter.evaluation.runner import evaluate as evaluate
     from blendfilter.filters.base import Filter as Filter
+    from blendfilter.filters.cdit.filter import CDITFilter as CDITFilter
+    from blendfilter.filters.cdit.judge import Judge as Judge
+    from blendfilter.filters.cdit.rules import Rule as Rule
     from blendfilter.filters.extractive import FullFilter as FullFilter
     from blendfilter.filters.extractive import PassageFilter as PassageFilter
     from blendfilter.filters.extractive import SentenceFilter as SentenceFilter
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from blendfilter.modules.direct import ChainOfThought as ChainOfThought
     from blendfilter.modules.direct import Direct as Direct
     from blendfilter.modules.iter_retgen import IterRetGen as IterRetGen
+    from blendfilter.modules.ralm import RALM as RALM
     from blendfilter.modules.react import ReAct as ReAct
     from blendfilter.modules.self_ask import SelfAsk as SelfAsk
     from blendfilter.modules.self_consistency import SelfConsistency as SelfConsistency
@@ -75,6 +79,9 @@ if TYPE_CHECKING:
     from blendfilter.silver.rows import read_silver as read_silver
     from blendfilter.tasks.base import Questions as Questions
     from blendfilter.tasks.loading import load as load
+    from blendfilter.trimming.gathering import trim as trim
+    from blendfilter.trimming.overlay import Trimmed as Trimmed
+    from blendfilter.trimming.witnesses import Witnesses as Witnesses
 
 __version__ = "0.1.0"
 
@@ -85,6 +92,7 @@ _HOME = {
     "BlendFilterError": "errors",
     "Blending": "modules.blending",
     "Budget": "lm.budget",
+    "CDITFilter": "filters.cdit.filter",
     "ChainOfThought": "modules.direct",
     "Comparison": "evaluation.comparison",
     "Direct": "modules.direct",
@@ -94,6 +102,7 @@ _HOME = {
     "FullFilter": "filters.extractive",
     "IterRetGen": "modules.iter_retgen",
     "Journal": "journal",
+    "Judge": "filters.cdit.judge",
     "KnowledgeFilter": "filters.knowledge",
     "OneCallFilter": "filters.one_call",
     "Oracle": "filters.filco.oracle",
@@ -103,14 +112,18 @@ _HOME = {
     "Prompts": "prompting",
     "Question": "records",
     "Questions": "tasks.base",
+    "RALM": "modules.ralm",
     "RankBM25": "retrieval.rank_bm25",
     "ReAct": "modules.react",
     "Retriever": "retrieval.base",
+    "Rule": "filters.cdit.rules",
     "Run": "evaluation.run",
     "Score": "lm.scoring",
     "SelfAsk": "modules.self_ask",
     "SelfConsistency": "modules.self_consistency",
     "TemplateAdapter": "prompting",
+    "Trimmed": "trimming.overlay",
+    "Witnesses": "trimming.witnesses",
     "ColBERT": "retrieval.colbert",
     "Dense": "retrieval.dense",
     "Hybrid": "retrieval.hybrid",
@@ -136,6 +149,7 @@ _HOME = {
     "read_corpus": "retrieval.corpus",
     "read_silver": "silver.rows",
     "scorer": "lm.scoring",
+    "trim": "trimming.gathering",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 - every name is there, and a test says so

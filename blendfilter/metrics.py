@@ -1,9 +1,10 @@
 """Scores of answers and of retrieved titles, as fractions of 1.
 
 Answers: exact match and F1 of the official HotPotQA evaluation (Yang et al. 2018), the best over the aliases as for
-2WikiMultihopQA (Ho et al. 2020); accuracy for yes/no questions (StrategyQA, Geva et al. 2021) and for labels of claims
-(FEVER, Thorne et al. 2018); covering, for answers in whole sentences. Retrieval: recall, precision and S-precision
-(BlendFilter, Wang et al. 2024) of titles against a question's gold titles.
+2WikiMultihopQA (Ho et al. 2020); accuracy for yes/no questions (StrategyQA, Geva et al. 2021), for labels of claims
+(FEVER, Thorne et al. 2018; PubHealth, Kotonya and Toni 2020) and for options (ARC, Clark et al. 2018); inclusion and
+covering, for answers in whole sentences. Retrieval: recall, precision and S-precision (BlendFilter, Wang et al. 2024)
+of titles against a question's gold titles.
 
 Differs from the official scripts: one normaliser serves every task; retrieval is scored on titles, each counted once.
 """
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 from blendfilter.errors import UnknownName
 from blendfilter.records import Question
-from blendfilter.text import folded, normalize_answer, overlap, tokens
+from blendfilter.text import LETTERS, folded, normalize_answer, overlap, tokens
 
 _CLOSED = frozenset({"yes", "no", "noanswer"})
 VERDICTS = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
@@ -37,6 +38,28 @@ _NEGATION = re.compile(
     re.IGNORECASE,
 )
 _CLAUSE_END = re.compile(r"(?<=[.!?;:])\s|\n|\bbut\b", re.IGNORECASE)
+TRUTHS = ("true", "false")
+"""What is said of a claim, as PubHealth's files write it."""
+_TRUTH = re.compile(r"(?<![\w-])(?:true|false)(?![\w-])", re.IGNORECASE)
+_HEDGED = re.compile(
+    r"\b(?:(?:may|might|could)\s+(?:\w+\s+)?be|part(?:ly|ially)|half|possibly|perhaps|maybe)\s+$", re.IGNORECASE
+)
+_REPLIED = re.compile(r"\W{0,3}(yes|no)\b(?=[^\w\s]|\s*$)", re.IGNORECASE)
+_ALONE = re.compile(rf"\W{{0,4}}([{LETTERS}{LETTERS.lower()}])\W{{0,4}}")
+_NO_ARTICLE = r"(?!\s+(?!(?:because|since|is|and|or)\b)[^\W\d_])"
+"""Behind the letter A: not where it is the article of a word."""
+_ONE = rf"[{LETTERS[1:]}]|{LETTERS[0]}{_NO_ARTICLE}"
+_APART = r"(?!\w|['’]\w)"
+_LETTER = re.compile(
+    rf"\(([{LETTERS}{LETTERS.lower()}])\)"  # (B)
+    rf"|^\W{{0,4}}([{LETTERS}])(?:[).:]|\*\*|$)(?=\W*(?:\s|$))"  # B. and B) and B: where a line begins, or all of it
+    rf"|^\W{{0,4}}([{LETTERS}])(?=,?\s+(?:because|since)\b|\s+[-–—]\s)"  # B, because and B - ice, where a line begins
+    rf"|(?<![\w'’-])({_ONE})(?=\s+is\s+(?:the\s+)?(?:correct|right|best)\b)"  # B is correct
+    r"|\b(?i:answer|option|choice)(?:\s+(?:is|would be|should be))?\s*:?\s+[^\w\s(]{0,3}"
+    rf"(?:({_ONE}){_APART}|([{LETTERS.lower()}])(?=\W*$))"  # the answer is B
+)
+_DENIED = re.compile(r"\W{0,4}\s*(?:is|are|was|were|would be|cannot be)\s+(?:not|wrong|incorrect|false)\b", re.I)
+_LINE_OR_SENTENCE = re.compile(r"(?<=[.!?;])\s|\n|\bbut\b", re.IGNORECASE)
 
 
 def exact_match(prediction: str, answers: Iterable[str]) -> float:
@@ -99,19 +122,105 @@ def _labels_in(clause: str) -> Iterator[str]:
             yield LABELS[0] if match["SUPPORTS"] else LABELS[1]
 
 
-def accuracy(prediction: str, answers: Iterable[str]) -> float:
-    """1.0 where the prediction decides a yes/no question or a claim as the answer does; what decides nothing is wrong.
+def truth(text: str) -> str | None:
+    """Whether a reply calls a claim true or false; None where it says neither, or both.
 
-    >>> accuracy("Yes, because it floats.", ["yes"]), accuracy("REFUTES", ["SUPPORTS"])
-    (1.0, 0.0)
+    Read as strictly as a label: a word that is denied, doubted or asked about says nothing. A yes or no that opens the
+    reply counts as true or false.
+
+    >>> truth("The claim is false."), truth("It is not true."), truth("No, it is false."), truth("True or false?")
+    ('false', None, 'false', None)
     """
-    return float(any(_decides(prediction, answer) for answer in answers))
+    opening = _REPLIED.match(text)
+    rest = text[opening.end() :] if opening else text
+    found = {TRUTHS[opening[1].lower() == "no"]} if opening else set()
+    for clause in _CLAUSE_END.split(rest):
+        for match in () if clause.endswith("?") else _TRUTH.finditer(clause):
+            before = clause[: match.start()]
+            if not _NEGATION.search(before) and not _HEDGED.search(before):
+                found.add(match[0].lower())
+    return found.pop() if len(found) == 1 else None
+
+
+def choice(text: str) -> str | None:
+    """The one option that a reply chooses, by its letter; None where it chooses none or several.
+
+    Read strictly: the letter alone, in brackets, with a mark where a line begins ("B. ice"), behind "answer", "option"
+    or "choice", or called correct; a capital anywhere else is a word of the reply. A letter that is denied counts for
+    nothing.
+
+    >>> choice("B"), choice("The answer is (B)."), choice("B) ice"), choice("A or B"), choice("A stone sinks.")
+    ('B', 'B', 'B', None, None)
+    """
+    if alone := _ALONE.fullmatch(text.strip()):
+        return alone[1].upper()
+    found = set()
+    for clause in _LINE_OR_SENTENCE.split(text):
+        for match in () if clause.endswith("?") else _LETTER.finditer(clause):
+            if not _NEGATION.search(clause, 0, match.start()) and not _DENIED.match(clause, match.end()):
+                found.add(next(filter(None, match.groups())).upper())
+    return found.pop() if len(found) == 1 else None
+
+
+def accuracy(prediction: str, answers: Iterable[str]) -> float:
+    """1.0 where the prediction decides as the answer does: a yes/no question, a claim, a choice; else 0.0.
+
+    Answers of a choice hold its letter (A to E), and its text beside it: the letter is read by `choice`, and a reply
+    that names no letter is right where it is that text. What decides nothing is wrong.
+
+    >>> accuracy("Yes, because it floats.", ["yes"]), accuracy("REFUTES", ["SUPPORTS"]), accuracy("Ice.", ["B", "ice"])
+    (1.0, 0.0, 1.0)
+    """
+    listed = list(answers)
+    if letters := [answer for answer in listed if _is_letter(answer)]:
+        said = choice(prediction)
+        return float(said in letters) if said else exact_match(prediction, set(listed) - set(letters))
+    return float(any(_decides(prediction, answer) for answer in listed))
+
+
+def _is_letter(answer: str) -> bool:
+    return len(answer) == 1 and answer in LETTERS
 
 
 def _decides(prediction: str, answer: str) -> bool:
-    read = label if answer.strip().upper() in LABELS else verdict
+    read = truth if answer.strip().lower() in TRUTHS else label if answer.strip().upper() in LABELS else verdict
     said = read(prediction)
     return said is not None and said == read(answer)
+
+
+def inclusion(prediction: str, answers: Iterable[str]) -> float:
+    """1.0 where a normalised answer occurs in the normalised prediction, else 0.0: the rough match of CDIT's tables.
+
+    Ma et al., "Context-Driven Index Trimming" (2024), section 5.1: a generation is correct when the ground truth is
+    included in it, after Mallen et al. (PopQA, 2023) and Asai et al. (Self-RAG, 2023). As there, an answer may begin
+    and end inside words ("art" is included in "artist"); `cover_em` wants whole words. Differs from the paper: case,
+    punctuation and articles do not count (`inclusion_raw` is without that), and the letter of an option, of which
+    nothing or any word would be left, has to stand by itself, as a capital (and not as the article A of a sentence).
+
+    >>> inclusion("He was an Artist.", ["the artist"]), inclusion("It is B, ice.", ["B"]), inclusion("bears", ["B"])
+    (1.0, 1.0, 0.0)
+    """
+    said = normalize_answer(prediction)
+    return float(any(_included(answer, prediction, said) for answer in answers))
+
+
+def _included(answer: str, prediction: str, said: str) -> bool:
+    if _is_letter(answer):
+        no_article = _NO_ARTICLE if answer == LETTERS[0] else ""
+        return bool(re.search(rf"(?<!\w)(?<!\w['’]){answer}{_APART}{no_article}", prediction))
+    right = normalize_answer(answer)
+    return bool(right) and right in said
+
+
+def inclusion_raw(prediction: str, answers: Iterable[str]) -> float:
+    """1.0 where an answer occurs in the prediction letter by letter, else 0.0: `inclusion` as Self-RAG's code has it.
+
+    Nothing is normalised, so that case and spelling count, and a short answer is found in many words.
+
+    >>> inclusion_raw("an Artist", ["Art"]), inclusion_raw("an artist", ["Art"])
+    (1.0, 0.0)
+    """
+    return float(any(answer and answer in prediction for answer in answers))
 
 
 def cover_em(prediction: str, answers: Iterable[str]) -> float:
@@ -129,7 +238,14 @@ def cover_em(prediction: str, answers: Iterable[str]) -> float:
 Metric = Callable[[str, Iterable[str]], float]
 """``(prediction, answers) -> a fraction of 1``."""
 METRICS: Mapping[str, Metric] = MappingProxyType(
-    {"em": exact_match, "f1": f1, "accuracy": accuracy, "cover-em": cover_em}
+    {
+        "em": exact_match,
+        "f1": f1,
+        "accuracy": accuracy,
+        "cover-em": cover_em,
+        "inclusion": inclusion,
+        "inclusion_raw": inclusion_raw,
+    }
 )
 """The metrics of answers, by name."""
 

@@ -27,7 +27,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from blendfilter import resources
 from blendfilter.errors import BadData, MissingFile, UnknownName
 from blendfilter.records import one_line, whole_characters
-from blendfilter.text import short_reply, whole_reply
+from blendfilter.text import choices, short_reply, whole_reply
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +42,13 @@ TEMPLATE_OF = {
     ("context", "offer_none", "knowledge", "question", "ids"): "blendfilter/ids",
     ("offer_none", "knowledge", "question", "judgement"): "blendfilter/judge",
     ("offer_none", "knowledge", "question", "ids"): "filco/sentences",
+    ("rules", "passage", "question", "verdict"): "cdit/word",
+    ("rules", "passage", "question", "comparison"): "cdit/components",
     ("context", "question", "answer"): "blendfilter/short_answer",
     ("question", "reasoning"): "cot",
     ("question", "answer"): "direct",
     ("knowledge", "question", "answer"): "direct",
+    ("knowledge", "question", "passage", "answer"): "cdit/answer",
     ("knowledge", "question", "transcript", "step"): "self_ask/step",
     ("question", "transcript", "step"): "react/step",
     ("question", "trajectory", "step"): "react/thought_action",
@@ -114,7 +117,12 @@ class Prompts:
             lstrip_blocks=True,
             autoescape=False,
         )
-        self._environment.filters |= {"line": _on_one_line, "own_line": _own_line, "own_lines": _own_lines}
+        self._environment.filters |= {
+            "line": _on_one_line,
+            "own_line": _own_line,
+            "own_lines": _own_lines,
+            "options": _options,
+        }
         self._loaded: dict[str, Template] = {}
 
     def __getitem__(self, name: str) -> Template:
@@ -294,7 +302,7 @@ class TemplateAdapter(dspy.Adapter):
         return self
 
 
-_OPTIONAL = frozenset({"offer_none", "topic"})
+_OPTIONAL = frozenset({"offer_none", "topic", "rules"})
 
 
 Readers = Mapping[str, Callable[[str], str]]
@@ -316,6 +324,12 @@ def _own_line(value: Any) -> str:
     return f"| {line}" if _PART.match(line) else line
 
 
+def _options(value: Any) -> list[str]:
+    """A question on one line, and each of its options on another."""
+    parts = choices(_on_one_line(value))
+    return [parts.stem, *parts.lines]
+
+
 def _own_lines(value: Any, *allowed: str) -> str:
     """The same of a model's earlier reply, line by line; it may begin a line with one of `allowed`."""
     if isinstance(value, jinja2.Undefined):
@@ -331,7 +345,8 @@ def _own_lines(value: Any, *allowed: str) -> str:
 _PART = re.compile(
     r"[\s\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]*"
     r"((?:Question|Knowledge|(?:knowledge|sentence|passage) \d+|The knowledge(?:, numbered .*)?|Context|Passage|Topic"
-    r"|Relevance|Ids|Judgement|Answer|Golden answers|Verdict):|Let's think step by step)"
+    r"|Relevance|Ids|Judgement|Answer|Golden answers|Rules|Comparison|Verdict"
+    r"):|#{3}|# ?#? ?(?:Background|Instruction|Response):|Let's think step by step)"
 )
 
 

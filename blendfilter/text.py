@@ -1,4 +1,4 @@
-"""Plain text: the official answer normalisation, tokens, sentences, unigram overlap, short replies. Pure functions.
+"""Plain text: the official answer normalisation, tokens, sentences, overlap, options, replies. Pure functions.
 
 Normalisation is the one of the HotPotQA and SQuAD evaluation scripts (Yang et al. 2018; Rajpurkar et al. 2016): lower
 case, then punctuation, then articles, then white space, in that order.
@@ -172,6 +172,54 @@ def shortened(text: str, width: int) -> str:
     return f"{whole if len(whole) > width // 2 else room[:-1]} …"
 
 
+class Choices(NamedTuple):
+    """A question of choice, taken apart: what is asked, and the options by letter; none where it has none."""
+
+    stem: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """The options, a line each.
+
+        >>> choices("Which floats? (A) ice (B) slate").lines
+        ['(A) ice', '(B) slate']
+        """
+        return [f"({letter}) {text}" for letter, text in self.options]
+
+
+def choices(question: str) -> Choices:
+    """What stands before ``(A) … (B) …`` in a question, and what stands behind each letter.
+
+    The letters follow each other from A on, on one line or on several, each with a text; one alone is no choice. An
+    option may speak of others ("both (A) and (B)"): the longest row of letters is taken, the last among equals.
+
+    >>> choices("Which floats? (A) ice (B) slate")
+    Choices(stem='Which floats?', options=(('A', 'ice'), ('B', 'slate')))
+    """
+    marks = list(_OPTION.finditer(question))
+    rows = [_row(question, marks[at:]) for at in range(len(marks)) if marks[at][1] == LETTERS[0]]
+    return max(reversed([Choices(question.strip()), *rows]), key=lambda each: len(each.options))
+
+
+def _row(question: str, marks: Sequence[re.Match[str]]) -> Choices:
+    """The options from the first of `marks` on; none where one of them has no text."""
+    taken = [marks[0]]
+    for mark in marks[1:]:
+        if len(taken) < len(LETTERS) and mark[1] == LETTERS[len(taken)]:
+            taken.append(mark)
+    ends = [*(mark.start() for mark in taken[1:]), len(question)]
+    texts = [question[mark.end() : end].strip() for mark, end in zip(taken, ends, strict=True)]
+    if len(texts) < 2 or not all(texts):
+        return Choices(question.strip())
+    return Choices(question[: taken[0].start()].strip(), tuple(zip(LETTERS, texts, strict=False)))
+
+
+LETTERS = "ABCDE"
+"""What options are called."""
+_OPTION = re.compile(rf"(?:(?<=\s)|^)\(([{LETTERS}])\)(?=\s|$)")
+
+
 def short_reply(reply: str) -> str:
     """What a reply of one or few words says: its first line, without the cue said again and bold around it all.
 
@@ -210,7 +258,7 @@ _CUE = re.compile(
 )
 # Only the cue itself: "The answer is that …" is a sentence.
 _SAID_AGAIN = re.compile(
-    r"\A(?:[#>]+\s*)?[*_]{0,3}(?:(?:final|short)\s+)?answer\s*[*_]{0,3}\s*(?::[*_]{0,3}\s*|$)",
+    r"\A(?:[#>]+\s*)?[*_]{0,3}(?:(?:(?:final|short)\s+)?answer|response)\s*[*_]{0,3}\s*(?::[*_]{0,3}\s*|$)",
     re.IGNORECASE | re.MULTILINE,
 )
 _BOLD = re.compile(r"(\*{1,3})(?P<told>[^*]+)\1(?P<dot>\.?)")

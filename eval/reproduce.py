@@ -23,10 +23,10 @@ def parser() -> argparse.ArgumentParser:
     """Every option."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     place = "[TASK=]PLACE"
-    made.add_argument("table", nargs="?", help="table1 to table5, figure2 to figure4, fair, filco-table3 … (--list)")
+    made.add_argument("table", nargs="?", help="table1 to table5, fair, filco-table3, cdit-table2 … (--list)")
     made.add_argument("--list", action="store_true", help="what there is, and stop")
     made.add_argument("--data", action="append", default=[], metavar=place, help="questions; 'sample' for all tasks")
-    by_role = "[colbert:|bm25:|dpr:]" + place
+    by_role = "[colbert:|bm25:|dpr:|flat:|hnsw:|ivf:]" + place
     passages = "passages; 'own': each question's own paragraphs, 'pooled': those of all questions"
     made.add_argument("--corpus", action="append", default=[], metavar=by_role, help=passages)
     made.add_argument("--index", action="append", default=[], metavar=by_role, help="folder or URL")

@@ -16,6 +16,8 @@ from openai.types.chat import ChatCompletion
 from scripted import ScriptedLM
 
 from blendfilter.asking import Ask, Wording
+from blendfilter.filters.cdit.judge import Judge
+from blendfilter.filters.cdit.rules import PHI1, PHI2
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.filters.one_call import OneCallFilter
 from blendfilter.modules.blendfilter import BlendFilter
@@ -24,7 +26,8 @@ from blendfilter.modules.react import ReAct
 from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.records import Passage
 
-TASKS = ("hotpotqa", "twowiki", "strategyqa", "nq", "triviaqa", "fever", "fever-nei", "eli5", "wow")
+TASKS = ("hotpotqa", "twowiki", "strategyqa", "nq", "triviaqa", "fever", "fever-nei", "eli5", "wow", "popqa", "arc",
+         "pubhealth")  # fmt: skip
 
 QUESTION = "Who kept the lighthouse that stands beside Tolm Harbour?"
 PASSAGES = (
@@ -50,9 +53,11 @@ REPLIES = {
     "ids_again": "0",
     "judge": JUDGEMENT,
     "helpful": "0",
+    "consistent": "True",
     "answer": REASONING,
     "short_answer": "Ada Brennock",
     "direct": "Ada Brennock",
+    "respond": "Ada Brennock",
     "step": "Ada Brennock kept it.\nSo the final answer is: Ada Brennock",
 }
 """One plausible reply for each stage."""
@@ -126,6 +131,8 @@ def predictors(task: str, **settings: Any) -> dict[str, Ask]:
         "helpful_sentences_again": sentences.ids_again,
         "helpful_passages": passages.helpful,
         "helpful_passages_again": passages.ids_again,
+        "consistent_word": Judge("word", wording=wording, **settings).consistent,
+        "consistent_components": Judge("components", wording=wording, **settings).consistent,
         "answer": whole.answering.answer,
         "short_answer": whole.answering.short_answer,
         "direct": Direct(task=task, **settings).direct,
@@ -152,6 +159,8 @@ CUES = {
     "helpful_sentences_again": "Ids:",
     "helpful_passages": "Ids:",
     "helpful_passages_again": "Ids:",
+    "consistent_word": "Verdict:",
+    "consistent_components": "Comparison:",
     "answer": "Let's think step by step.",
     "short_answer": "Answer:",
     "direct": "Answer:",
@@ -173,6 +182,8 @@ def inputs(predictor: Ask, **changed: Any) -> dict[str, Any]:
         "trajectory": [*TRAJECTORY, *LINES, "Thought 2:"],
         "question": QUESTION,
         "knowledge": LINES,
+        "rules": [PHI1.line, PHI2.line],
+        "passage": LINES[1],
         "context": CHECK if "ids" in predictor.signature.output_fields else REASONING,
         "topic": "lighthouses",
         "offer_none": False,

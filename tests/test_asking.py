@@ -64,12 +64,14 @@ class TestAsk:
         caps = {name: each.config["max_tokens"] for name, each in predictors("hotpotqa").items()}
         short = {"topic", "ids", "ids_again", "short_answer", "direct", "direct_retrieval"}
         short |= {name for name in caps if name.startswith("helpful_")}  # ours: the ids of FilCo's filter
+        short |= {"consistent_word"}  # CDIT's one word
         assert caps.pop("judge") == REPLY_TOKENS + 128  # ours: a judgement with its ids, which may be JSON
         assert caps == {name: SHORT_TOKENS if name in short else REPLY_TOKENS for name in caps}
         before = {"self_ask": ["\nIntermediate answer:"], "react": ["\nIntermediate answer:"]}
         before["react_thought_action"] = ["\nObservation"]
         behind = {name: [f"\n\n{unit} 0:"] for unit in ("sentence", "passage") for name in caps if f"l_{unit}" in name}
         assert len(behind) == 4
+        behind |= {name: ["\nPassage:"] for name in caps if name.startswith("consistent_")}
         for name, each in predictors("hotpotqa").items():
             assert each.config["stop"] == [*before.get(name, []), *STOP, *behind.get(name, [])]
 

@@ -55,7 +55,11 @@ def test_sentences_are_shown_in_the_trace(blendfilter: Command) -> None:
         (("--filter-union",), 7),
         (("--filter", "one-call", "--filter-union"), 5),
         (("--filter", "full"), 4),
+        (("--method", "direct-retrieval", "--filter", "cdit"), 6),
+        (("--method", "cot-retrieval", "-k", 3, "--filter", "cdit-components", "--rule", "phi2"), 5),
         (("--method", "self-consistency", "--samples", 3), 4),
+        (("--method", "ralm"), 1),
+        (("--method", "ralm", "-k", 3, "--filter", "cdit", "--rewrite"), 4),
     ],
 )
 def test_calls(blendfilter: Command, options: tuple[object, ...], calls: int) -> None:
@@ -160,7 +164,18 @@ def test_a_usage_error_stands_alone(blendfilter: Command) -> None:
 
 
 REFUSED: list[tuple[tuple[object, ...], str]] = [
-    (("--filter", "sentense"), r"no filter 'sentense'\. Did you mean 'sentence'\? \(known: filco, filco-passage, "),
+    (("--rule", "phi1"), "--rule goes with a filter: add --filter cdit or --filter cdit-components"),
+    (("--rules", "mine.toml"), "--rules goes with a filter: add --filter cdit or --filter cdit-components"),
+    (("--filter", "full", "--rule", "phi1"), "--rule is for the filters cdit and cdit-components; full does not take"),
+    (("--filter", "cdit", "--filter-n", 2), "--filter-n is for the filters passage and sentence; cdit does not take"),
+    (("--filter", "cdit", "--rule", "phi3"), r"no rule 'phi3'\. Did you mean 'phi\d'\? \(known: phi1, phi2\)"),
+    (("--filter", "cdit", "--rule", ""), "no rule ''"),
+    (("--filter", "cdit", "--rule", "phi1", "--rule", "phi1"), "the rule 'phi1' is given twice"),
+    (("--filter", "cdit", "--rules", "gone.toml"), "no file of rules at gone.toml: write one"),
+    (
+        ("--filter", "sentense"),
+        r"no filter 'sentense'\. Did you mean 'sentence'\? \(known: cdit, cdit-components, filco, ",
+    ),
     (("--filter", ""), "no filter ''"),
     (("--filter", "nowhere_at_all:Mine"), "no module 'nowhere_at_all' for filter"),
     (("--filter", "json:JSONDecoder"), "json:JSONDecoder is no dspy.Module: a filter is "),
@@ -187,11 +202,63 @@ REFUSED: list[tuple[tuple[object, ...], str]] = [
     (("--method", "react", "--iterations", 3), "--iterations is for iter-retgen; react does not take it"),
     (("--method", "iter-retgen", "--iterations", 0), "iterations must be at least 1"),
     (("--method", "react", "--hops", 0), "hops must be .*at least 1"),
+    (("--rewrite",), "--rewrite is for ralm; blendfilter does not take it"),
+    (("--method", "ralm", "--filter-union"), "--filter-union is for blendfilter; ralm does not take it"),
     (("--samples", 3), "--samples is for self-consistency; blendfilter does not take it"),
     (("--method", "self-consistency", "--samples", 0), "samples must be "),
     (("--method", "blendfiltr", "--hops", 3), "no method 'blendfiltr'. Did you mean 'blendfilter'"),
     (("--method", "json:JSONDecoder", "--hops", 3), "--hops is for react and self-ask; json:JSONDecoder does not"),
 ]
+
+
+MINE = """
+[[rule]]
+name = "unit"
+components = ["unit"]
+sentence = "Both give the number in the same unit."
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "rules"),
+    [
+        ((), ["phi1"]),
+        (("--rule", "phi2", "--rule", "phi1"), ["phi2", "phi1"]),
+        (("--rules", "mine.toml"), ["unit"]),
+        (("--rules", "mine.toml", "--rule", "phi1", "--rule", "unit"), ["phi1", "unit"]),
+    ],
+)
+def test_a_run_is_judged_by_the_rules_asked_for(
+    blendfilter: Command, here: Path, options: tuple[str, ...], rules: list[str]
+) -> None:
+    (here / "mine.toml").write_text(MINE)
+    words = ("--filter", "cdit-components", *options)
+    assert blendfilter(*small_eval("direct-retrieval", "run", *words)).code == 0
+    arguments = json.loads((here / "run/run.json").read_text())["settings"]["method"]["arguments"]
+    assert [each if isinstance(each, str) else each["name"] for each in arguments["rules"]] == rules
+    assert json.loads((here / "run/metrics.json").read_text())["flags"]["no_verdict"] == 0
+    rows = [json.loads(line) for line in (here / "run/predictions.jsonl").read_text().splitlines()]
+    assert all(row["branches"]["q"]["ids_read"].startswith("kept ") for row in rows)
+    before = stable(here / "run")
+    assert blendfilter(*small_eval("direct-retrieval", "run", *words, "--replay")).code == 0
+    assert stable(here / "run") == before
+
+
+def test_a_rule_that_says_something_else_is_another_run(blendfilter: Command, here: Path) -> None:
+    words = ("--filter", "cdit", "--rules", "mine.toml")
+    for text, code in ((MINE, 0), (MINE.replace("same unit", "same measure"), 2)):
+        (here / "mine.toml").write_text(text)
+        told = blendfilter(*small_eval("direct-retrieval", "run", *words))
+        assert told.code == code
+    assert "method.arguments.rules" in told.error
+
+
+def test_a_bad_file_of_rules_is_named_before_anything_is_made(blendfilter: Command, here: Path) -> None:
+    (here / "mine.toml").write_text(MINE.replace("components", "component"))
+    told = blendfilter(*small_eval("direct-retrieval", "run", "--filter", "cdit", "--rules", "mine.toml"))
+    assert (told.code, len(told.notices)) == (2, 1)
+    assert "mine.toml, rule 1: no field 'component'. Did you mean 'components'?" in told.error
+    assert not (here / "run").exists()
 
 
 @pytest.mark.parametrize(("options", "told"), REFUSED)

@@ -30,6 +30,7 @@ from blendfilter.modules.blending import blend, without_conclusion
 from blendfilter.modules.forms import FollowUps, ThoughtsAndActions, forced_answer
 from blendfilter.modules.hops import conclusion, read_action, read_hop, shown
 from blendfilter.modules.iter_retgen import IterRetGen
+from blendfilter.modules.ralm import RALM
 from blendfilter.modules.react import ReAct
 from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.modules.self_consistency import SelfConsistency, majority
@@ -202,6 +203,7 @@ METHODS: dict[str, Callable[[], dspy.Module]] = {
     "self-ask": lambda: SelfAsk(one_list(), hops=2),
     "iter-retgen": lambda: IterRetGen(one_list(), filter=KnowledgeFilter(offer_none=True)),
     "self-consistency": lambda: SelfConsistency(one_list(), samples=3),
+    "ralm": lambda: RALM(one_list(), filter=KnowledgeFilter(offer_none=True), rewrite=True),
 }
 said = st.tuples(replies, st.sampled_from(["stop", "length", "content_filter"]))
 

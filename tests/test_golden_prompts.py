@@ -16,6 +16,7 @@ import pytest
 from isle import CHECK, LINES, NAMES, QUESTION, REASONING, TASKS, inputs, predictors
 
 from blendfilter.asking import Ask, Wording, demonstrations
+from blendfilter.filters.cdit.rules import PHI1, PHI2
 
 GOLDEN = Path(__file__).parent / "golden" / "prompts"
 UPDATE = bool(os.environ.get("BLENDFILTER_UPDATE_GOLDEN"))
@@ -48,6 +49,17 @@ OPTIMISED: dict[str, dict[str, Any]] = {
         "question": "Where is Fenwick Mill?",
         "knowledge": ["Fenwick Mill | A mill in Oddle. It grinds oats.", "Oddle | A village."],
         "ids": "0",
+    },
+    "consistent_word": {
+        "passage": "Fenwick Mill | Fenwick Mill was shut by Edda Oddle.",
+        "question": "Who opened Fenwick Mill?",
+        "verdict": "False",
+    },
+    "consistent_components": {
+        "passage": "Fenwick Mill | Fenwick Mill was shut by Edda Oddle.",
+        "question": "Who opened Fenwick Mill?",
+        "comparison": "subject | open | Edda Oddle | alike\npredicate | opened | shut | unlike\n"
+        "object | Fenwick Mill | Fenwick Mill | alike\nReason: To shut is not to open.\nVerdict: False",
     },
     "short_answer": {"context": "The mill stands in Oddle.", "question": "Where is Fenwick Mill?", "answer": "Oddle"},
 }
@@ -112,3 +124,5 @@ def test_golden_files_hold_what_they_were_given(name: str) -> None:
                 assert CHECK in prompt
             if name == "short_answer":
                 assert REASONING in prompt
+            if name.startswith("consistent"):
+                assert all(prompt.count(line) == 1 for line in (PHI1.line, PHI2.line, LINES[1]))

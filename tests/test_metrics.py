@@ -9,16 +9,21 @@ from hypothesis import strategies as st
 from blendfilter.errors import UnknownName
 from blendfilter.metrics import (
     METRICS,
+    TRUTHS,
     Retrieval,
     accuracy,
+    choice,
     exact_match,
     f1,
+    inclusion,
+    inclusion_raw,
     label,
     metric,
     precision,
     recall,
     retrieval,
     s_precision,
+    truth,
     verdict,
 )
 from blendfilter.records import Question
@@ -168,7 +173,7 @@ def test_accuracy_of_a_claim_compares_labels() -> None:
 
 
 def test_metrics_by_name() -> None:
-    assert set(METRICS) == {"em", "f1", "accuracy", "cover-em"}
+    assert set(METRICS) == {"em", "f1", "accuracy", "cover-em", "inclusion", "inclusion_raw"}
     assert metric("em") is exact_match
     with pytest.raises(UnknownName, match="Did you mean 'accuracy'"):
         metric("acuracy")
@@ -237,3 +242,126 @@ def test_an_answer_is_covered_where_its_words_stand_side_by_side(said: str, answ
 def test_what_matches_exactly_is_covered_unless_nothing_is_left_of_it(said: str, answers: list[str]) -> None:
     if metric("em")(said, answers) and normalize_answer(said):
         assert metric("cover-em")(said, answers) == 1.0
+
+
+# options
+
+
+@pytest.mark.parametrize(
+    ("reply", "letter"),
+    [
+        ("B", "B"), ("b", "B"), ("(B)", "B"), ("**B**", "B"), ("'B'.", "B"), (" B\n", "B"),
+        ("B) ice", "B"), ("B. ice", "B"), ("B: ice", "B"), ("**B.** ice", "B"), ("(B) ice", "B"),
+        ("The answer is B.", "B"), ("Answer: B", "B"), ("## Answer\nB", "B"), ("The correct option is (B), ice.", "B"),
+        ("The answer is A.", "A"), ("The answer is A because slate is dense.", "A"), ("Choice A", "A"),
+        ("B\nIce floats, for it is light.", "B"), ("Ice is light.\nThe answer is B.", "B"),
+        ("(b) ice", "B"), ("Answer: b", "B"), ("ANSWER: B", "B"), ("The answer is 'B'.", "B"), ("B - ice", "B"),
+        ("The best choice would be B.", "B"), ("C, because ice is light.", "C"), ("I think B is correct.", "B"),
+        ("A is the right one.", "A"), ("The answer is A and no other.", "A"),
+        ("Not (A) but (B)", "B"), ("(A) is wrong. The answer is (B).", "B"), ("B\n\n(B) ice", "B"),
+        # none, several, denied, asked about, or a word
+        ("A or B", None), ("(A) slate (B) ice", None), ("A) slate\nB) ice", None), ("The answer is not B.", None),
+        ("Option B is incorrect.", None), ("Is it (B)?", None), ("A stone sinks.", None), ("a stone", None),
+        ("The answer is A stone.", None), ("E = mc2", None), ("Vitamin C", None), ("2", None), ("F", None), ("", None),
+        ("Option B's text", None), ("B-cells", None), ("The answer is a stone.", None), ("A, B and C", None),
+        ("B is not correct.", None), ("A and B", None), ("Is B correct?", None), ("Vitamin-C is right for you", None),
+    ],
+)  # fmt: skip
+def test_choice(reply: str, letter: str | None) -> None:
+    assert choice(reply) == letter
+
+
+@given(st.sampled_from("ABCDE"), st.sampled_from(["{}", "({})", "{}.", "Answer: {}", "The answer is {}.", "**{}**"]))
+def test_every_letter_is_read_alike(letter: str, shape: str) -> None:
+    """A stands for an article too, and must not lose by it."""
+    assert choice(shape.format(letter)) == letter
+    assert accuracy(shape.format(letter), [letter, "ice"]) == 1.0
+
+
+def test_accuracy_of_a_choice_takes_the_options_own_text_where_no_letter_is_named() -> None:
+    assert accuracy("The Ice!", ["B", "ice"]) == 1.0
+    assert accuracy("A. The ice", ["B", "ice"]) == 0.0  # the letter says otherwise
+    assert accuracy("ice floats", ["B", "ice"]) == 0.0
+    assert accuracy("no", ["B", "No ship floats."]) == accuracy("", ["B"]) == 0.0
+    assert accuracy("5", ["B", "5"]) == 1.0
+    assert accuracy("", ["A", "slate"]) == accuracy("The.", ["A", "slate"]) == 0.0  # normalised, A is nothing
+
+
+# true and false
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ("true", "true"), ("False.", "false"), ("**True**", "true"), ("The claim is FALSE.", "false"),
+        ("Yes", "true"), ("No.", "false"), ("No, it is false.", "false"), ("Yes: true.", "true"),
+        ("False. The claim is not true.", "false"), ("It is not true but false", "false"),
+        ("not true", None), ("It isn't false.", None), ("untrue", None), ("Is it true?", None), ("true or false", None),
+        ("No, it is true.", None), ("No study has found it true", None), ("No study found it", None),
+        ("The claim is partially true.", None), ("I cannot say. It may be true.", None), ("maybe false", None),
+        ("The claim that it may cure fever is false.", "false"),
+        ("partly true, partly false", None), ("half-true", None), ("SUPPORTS", None), ("", None),
+    ],
+)  # fmt: skip
+def test_truth(reply: str, said: str | None) -> None:
+    assert truth(reply) == said
+
+
+def test_accuracy_of_true_and_false_is_strict_and_that_of_yes_and_no_as_before() -> None:
+    assert accuracy("Not true.", ["false"]) == accuracy("Not true.", ["true"]) == 0.0
+    assert accuracy("It is false.", [" False "]) == 1.0
+    assert accuracy("true", ["yes"]) == 1.0
+
+
+@given(WORDS, st.sampled_from(TRUTHS))
+def test_a_reply_is_never_right_for_both(before: str, said: str) -> None:
+    reply = f"{before} {said}"
+    assert accuracy(reply, ["true"]) + accuracy(reply, ["false"]) <= 1.0
+
+
+# inclusion
+
+
+@pytest.mark.parametrize(
+    ("said", "answers", "normalised", "raw"),
+    [
+        ("He was a politician.", ["politician"], 1.0, 1.0),
+        ("He was a Politician.", ["politician"], 1.0, 0.0),  # raw, case counts
+        ("the Guild of Pilots", ["The guild of pilots"], 1.0, 0.0),
+        ("U.S.A.", ["USA"], 1.0, 0.0),
+        ("artists", ["art"], 1.0, 1.0),  # as published: inside a word too
+        ("Ada Brennock", ["Brennock, Ada"], 0.0, 0.0),
+        ("Ada", ["Ada Brennock"], 0.0, 0.0),  # the reply holds the answer, not the other way round
+        ("Ada", ["Orm", "Ada"], 1.0, 1.0),
+        ("anything", ["the", "?!"], 0.0, 0.0),  # nothing is left of these
+        ("anything", [""], 0.0, 0.0),
+        ("", ["Ada"], 0.0, 0.0),
+        ("Ada", [], 0.0, 0.0),
+        # the letter of an option
+        ("A", ["A"], 1.0, 1.0),
+        ("It is A.", ["A"], 1.0, 1.0),
+        ("A stone sinks.", ["A"], 0.0, 1.0),
+        ("Chalk, because it can", ["C"], 0.0, 1.0),
+        ("a, b or c", ["C"], 0.0, 0.0),
+        ("C's", ["C"], 0.0, 1.0),
+        ("The answer is 'C'.", ["C"], 1.0, 1.0),
+        ("It is A because it sinks.", ["A"], 1.0, 1.0),
+        ("A Bear", ["A"], 0.0, 1.0),
+    ],
+)
+def test_inclusion(said: str, answers: list[str], normalised: float, raw: float) -> None:
+    assert (inclusion(said, answers), inclusion_raw(said, answers)) == (normalised, raw)
+
+
+@given(TEXTS, st.lists(TEXTS, max_size=3))
+def test_what_is_covered_is_included(said: str, answers: list[str]) -> None:
+    if metric("cover-em")(said, answers) and not any(len(answer) == 1 for answer in answers):
+        assert inclusion(said, answers) == 1.0
+
+
+@given(TEXTS, st.lists(TEXTS, max_size=3), TEXTS)
+def test_inclusion_does_not_care_for_case_and_grows_with_the_reply(said: str, answers: list[str], more: str) -> None:
+    assert inclusion(said.upper(), answers) == inclusion(said, answers) == inclusion(f"{said}!", answers)
+    assert inclusion_raw(said + more, answers) >= inclusion_raw(said, answers)
+    assert inclusion(f"{said} {more}", answers) >= inclusion(said, answers)
+    assert inclusion(said, [*answers, more]) >= inclusion(said, answers)

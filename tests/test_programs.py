@@ -16,24 +16,31 @@ from isle import TASKS, nothing, predictors
 
 from blendfilter import resources
 from blendfilter.asking import Demonstration, Wording
+from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.filco.filter import FilCoFilter
-from blendfilter.metrics import LABELS, metric
+from blendfilter.metrics import LABELS, accuracy, metric
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.hops import read_hop
 from blendfilter.modules.iter_retgen import IterRetGen
+from blendfilter.modules.ralm import RALM
 from blendfilter.modules.react import ReAct
 from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.modules.self_consistency import SelfConsistency
 from blendfilter.prompting import SHARED, own_prompts
 from blendfilter.tasks.loading import TASKS as KNOWN
-from blendfilter.text import normalize_answer, overlap, sentences, tokens
+from blendfilter.text import choices, normalize_answer, overlap, sentences, tokens
 
 PROGRAMS = sorted(path.parent.name for path in resources.programs().glob("*/default.json"))
 DEMOS = [(task, demo) for task in PROGRAMS for demo in Wording.of(task).demos]
 
 CLAIMS = {"fever": {"SUPPORTS", "REFUTES"}, "fever-nei": {"SUPPORTS", "REFUTES", "NOT ENOUGH INFO"}}
 """The labels of the programs whose questions are claims."""
+CHOICES = {"arc": {"A", "B", "C"}, "pubhealth": {"true", "false"}}
+"""What the demonstrations of choices and of claims that are true or false answer."""
+ANSWERING = ("blendfilter/external", "cot", "blendfilter/short_answer", "direct", "self_ask/step", "react/step",
+             "react/thought_action", "cdit/answer")  # fmt: skip
+"""The templates that ask for an answer."""
 LONG = {"eli5", "wow"}
 """Those whose answers are sentences."""
 
@@ -57,7 +64,7 @@ def named_in(text: str) -> list[str]:
 
 def is_word_of_the_knowledge(task: str, demo: Demonstration) -> bool:
     """Whether the answer is copied out: not a verdict, a label or sentences."""
-    return task not in {*CLAIMS, *LONG} and demo.answer.lower() not in ("yes", "no")
+    return task not in {*CLAIMS, *CHOICES, *LONG} and demo.answer.lower() not in ("yes", "no")
 
 
 def by_id(case: object) -> str:
@@ -95,6 +102,9 @@ def test_switches_are_the_papers() -> None:
         "fever-nei": (True, True),
         "eli5": (True, True),
         "wow": (True, True),
+        "popqa": (False, True),
+        "arc": (False, True),
+        "pubhealth": (True, True),
     }
 
 
@@ -106,15 +116,23 @@ def test_room_for_answers() -> None:
 
 @pytest.mark.parametrize("task", sorted(CLAIMS))
 def test_a_claims_labels_are_named_wherever_an_answer_is_asked_for(task: str) -> None:
-    asked = ("blendfilter/external", "cot", "blendfilter/short_answer", "direct", "self_ask/step", "react/step",
-             "react/thought_action")  # fmt: skip
     told = Wording.of(task).instructions
     for label in LABELS:
-        assert all((label in told[name]) is (label in CLAIMS[task]) for name in asked)
+        assert all((label in told[name]) is (label in CLAIMS[task]) for name in ANSWERING)
     assert {demo.answer for demo in Wording.of(task).demos} == CLAIMS[task]
 
 
-@pytest.mark.parametrize("task", [*sorted(CLAIMS), "wow"])
+def test_a_choice_wants_a_letter_and_a_claim_about_health_true_or_false_wherever_an_answer_is_asked_for() -> None:
+    arc, health = (Wording.of(task).instructions for task in ("arc", "pubhealth"))
+    assert all("letter" in arc[name] and "option" in arc[name] for name in ANSWERING)
+    assert all("claim" in health[name] and re.search(r"true.{1,40}false", health[name]) for name in ANSWERING)
+    assert all("one or few words" not in words for told in (arc, health) for words in told.values())
+    for demo in Wording.of("arc").demos:
+        assert demo.answer in dict(choices(demo.question).options)
+    assert {demo.answer for demo in Wording.of("pubhealth").demos} == {"true", "false"}
+
+
+@pytest.mark.parametrize("task", [*sorted(CLAIMS), "wow", "pubhealth"])
 def test_what_is_no_question_is_called_what_it_is_wherever_a_filter_asks(task: str) -> None:
     asked = predictors(task)
     names = ("check", "judge", "helpful_sentences", "helpful_passages")
@@ -128,7 +146,7 @@ def test_what_is_no_question_is_called_what_it_is_wherever_a_filter_asks(task: s
 @pytest.mark.parametrize("task", sorted(LONG))
 def test_no_instruction_of_a_long_answer_asks_for_a_few_words(task: str) -> None:
     told = Wording.of(task).instructions
-    wants = ("blendfilter/short_answer", "direct", "self_ask/step", "react/step", "react/thought_action")
+    wants = ("blendfilter/short_answer", "direct", "self_ask/step", "react/step", "react/thought_action", "cdit/answer")
     assert all("plain sentences" in told[name] for name in wants)
     assert all("one or few words" not in words for words in told.values())
 
@@ -156,6 +174,9 @@ class TestDemonstration:
             assert demo.answer in ("Yes", "No")
         elif task in CLAIMS:
             assert demo.answer in CLAIMS[task]
+        elif task in CHOICES:
+            assert demo.answer in CHOICES[task]
+            assert accuracy(demo.answer, [demo.answer]) == 1.0
         elif task in LONG:
             assert 2 <= len(sentences(demo.answer)) <= 5
             assert len(demo.answer.split()) <= 80  # within 128 tokens
@@ -240,6 +261,8 @@ class TestNames:
             "self-ask": SelfAsk(nothing),
             "react": ReAct(nothing),
             "react, thought-action": ReAct(nothing, style="thought-action"),
+            "ralm": RALM(nothing),
+            "ralm, rewrite": RALM(nothing, rewrite=True),
         }
         names = {
             kind: {name: list(each.signature.fields) for name, each in module.named_predictors()}
@@ -258,6 +281,8 @@ class TestNames:
             "self-ask": {"step": ["knowledge", "question", "transcript", "step"], **last},
             "react": {"step": ["question", "transcript", "step"], **last},
             "react, thought-action": {"step": ["question", "trajectory", "step"], **last},
+            "ralm": {"respond": ["knowledge", "question", "answer"]},
+            "ralm, rewrite": {"respond": ["knowledge", "question", "passage", "answer"]},
         }
 
     def test_the_filter_of_filco_too(self) -> None:
@@ -266,6 +291,18 @@ class TestNames:
             named = {name: list(each.signature.fields) for name, each in FilCoFilter(unit).named_predictors()}
             assert named == {"helpful": fields, "ids_again": fields}
 
+    def test_the_judge_of_cdit_too(self) -> None:
+        for mode, said in (("word", "verdict"), ("components", "comparison")):
+            named = {name: list(each.signature.fields) for name, each in CDITFilter(mode).named_predictors()}
+            assert named == {"judge.consistent": ["rules", "passage", "question", said]}
+
     def test_stages_of_the_journal_are_the_last_part_of_the_path(self) -> None:
-        for module in (BlendFilter(nothing), Direct(), ChainOfThought(nothing), SelfAsk(nothing), ReAct(nothing)):
+        for module in (
+            BlendFilter(nothing),
+            Direct(),
+            ChainOfThought(nothing),
+            SelfAsk(nothing),
+            ReAct(nothing),
+            RALM(nothing),
+        ):
             assert all(each.name == path.rpartition(".")[2] for path, each in module.named_predictors())

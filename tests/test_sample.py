@@ -40,6 +40,7 @@ def sentences(text: str) -> list[str]:
 
 
 OTHERS = ("claims.jsonl", "dialogues.jsonl", "long.jsonl")
+CHECKED = ("health.jsonl", "science.jsonl")
 CORPUS = rows("corpus.jsonl")
 QUESTIONS = rows("questions.jsonl")
 TEXTS = {row["title"]: row["text"] for row in CORPUS}
@@ -90,10 +91,18 @@ def test_namesakes_are_there_to_be_confused() -> None:
     assert {"Tarn Veil", "Tarn Veil (novel)", "Tarn Veil (ship)", "Tarn Veil (film)"} <= set(TEXTS)
 
 
-@pytest.mark.parametrize("name", ["corpus.jsonl", "questions.jsonl", *OTHERS])
+@pytest.mark.parametrize("name", ["corpus.jsonl", "questions.jsonl", "opposites.jsonl", *OTHERS, *CHECKED])
 def test_nothing_of_the_wider_world_is_named(name: str) -> None:
     words = set(re.findall(r"\w+", (SAMPLE / name).read_text(encoding="utf-8")))
     assert words.isdisjoint(REAL_PLACES)
+
+
+def test_opposites_are_told_of_things_in_the_corpus() -> None:
+    """Small facts of their own, under its titles: no question of another file is asked again."""
+    pairs = rows("opposites.jsonl")
+    assert {row["title"] for row in pairs} <= set(TEXTS)
+    asked = {row["question"].casefold() for name in ("questions.jsonl", *OTHERS, *CHECKED) for row in rows(name)}
+    assert asked.isdisjoint(row["question"].casefold() for row in pairs)
 
 
 def test_there_are_enough_questions_of_every_kind() -> None:
@@ -215,3 +224,40 @@ def test_numbers_and_names_of_an_answer_are_those_of_the_corpus(name: str, row: 
     shown = supported(row, reach=2) + " ".join(row["metadata"]["gold_titles"] + [row["question"]]).casefold()
     told = re.findall(r"(?<=[a-z,] )[A-Z]\w+|\d+", row["golden_answers"][0])
     assert all(each.casefold() in shown for each in told), told
+
+
+# claims about health, and questions of choice
+
+
+def test_there_are_enough_of_these_too_and_their_answers_are_evenly_spread() -> None:
+    health, science = (rows(name) for name in CHECKED)
+    for kind, found in (("h", health), ("s", science)):
+        assert [row["id"] for row in found] == [f"sw-{kind}-{at:03d}" for at in range(12)]
+    assert Counter(row["golden_answers"][0] for row in health) == {"true": 6, "false": 6}
+    letters = Counter(row["golden_answers"][0] for row in science)
+    assert set(letters) == set("ABCD")
+    assert max(letters.values()) <= 4
+    assert {len(row["metadata"]["choices"]) for row in science} == {3, 4, 5}
+    asked = [row["question"].casefold() for name in ("claims.jsonl", *CHECKED) for row in rows(name)]
+    assert len(set(asked)) == len(asked)
+
+
+@pytest.mark.parametrize("row", [row for name in CHECKED for row in rows(name)], ids=lambda row: row["id"])
+def test_their_evidence_decides_them(row: dict[str, Any]) -> None:
+    """A claim speaks of its evidence; of the options the right one alone stands in it, in other words at the most."""
+    meta = row["metadata"]
+    assert set(meta) - {"choices", "answer_text"} == METADATA_KEYS
+    assert meta["gold_titles"] == list(dict.fromkeys(title for title, _ in meta["supporting_facts"]))
+    assert row["question"][-1] == ("?" if "choices" in meta else ".")
+    assert (meta["context"], meta["split"], meta["source"]) == ([], "sample", "written for this package")
+    for title, at in meta["supporting_facts"]:
+        assert 0 <= at < len(sentences(TEXTS[title])), title
+    shown = set(tokens(" ".join([*meta["gold_titles"], supported(row, reach=0)])))
+    if "choices" not in meta:
+        assert len(set(tokens(row["question"])) & shown) >= 2
+        return
+    asked = set(tokens(row["question"]))
+    held = {one["label"]: len(set(tokens(one["text"])) & shown - asked) for one in meta["choices"]}
+    (answer,) = row["golden_answers"]
+    assert [one["text"] for one in meta["choices"] if one["label"] == answer] == [meta["answer_text"]]
+    assert held[answer] == max(held.values())

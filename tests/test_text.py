@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.text import Overlap, Sentence, folded, normalize_answer, overlap, sentences, tokens, whole_reply
+from blendfilter.text import (
+    Overlap,
+    Sentence,
+    choices,
+    folded,
+    normalize_answer,
+    overlap,
+    sentences,
+    tokens,
+    whole_reply,
+)
 
 WORDY = st.text(st.sampled_from("aATHEthe n.,!?'\"-\n\t é1_İß"), max_size=40) | st.text(max_size=40)
 
@@ -156,8 +166,42 @@ def test_white_space_around_a_text_moves_its_sentences_and_changes_none(text: st
         ("The answer is that ships know it.", "The answer is that ships know it."),  # a sentence, not a cue
         ("**Tolm** is a port.", "**Tolm** is a port."),
         ("Answer:", ""),
+        ("### Response:\nTolm.", "Tolm."),
+        ("Responses vary.", "Responses vary."),
         ("", ""),
     ],
 )
 def test_a_long_reply_is_taken_whole_without_its_cue(reply: str, told: str) -> None:
     assert whole_reply(reply) == told
+
+
+# options
+
+
+@pytest.mark.parametrize(
+    ("question", "stem", "options"),
+    [
+        ("Which floats? (A) ice (B) slate", "Which floats?", ("ice", "slate")),
+        ("Which floats?\n(A) ice\n(B) a raft\n(C) both", "Which floats?", ("ice", "a raft", "both")),
+        ("Which of (A) these? (A) ice (B) slate", "Which of (A) these?", ("ice", "slate")),  # the last row of them
+        ("Which? (A) ice (B) slate (A) or (B)", "Which?", ("ice", "slate (A) or (B)")),
+        ("Which? (A) ice (C) lead", "Which? (A) ice (C) lead", ()),
+        ("Which? (A) ice", "Which? (A) ice", ()),
+        ("f(A) and g(B) differ", "f(A) and g(B) differ", ()),
+        ("Which? (A) ice (B) slate (C) both (A) and (B)", "Which?", ("ice", "slate", "both (A) and (B)")),
+        ("(A) (B)", "(A) (B)", ()),
+        ("Which? (A) 1 (B) 2 (C) 3 (D) 4 (E) 5 (F) 6", "Which?", ("1", "2", "3", "4", "5 (F) 6")),
+        (" Who? ", "Who?", ()),
+        ("", "", ()),
+    ],
+)
+def test_options_follow_each_other_from_a(question: str, stem: str, options: tuple[str, ...]) -> None:
+    found = choices(question)
+    assert (found.stem, tuple(text for _, text in found.options)) == (stem, options)
+    assert [letter for letter, _ in found.options] == list("ABCDE")[: len(options)]
+
+
+@given(st.text(st.sampled_from("x (A)B\n"), max_size=30))
+def test_taking_options_apart_loses_no_word(question: str) -> None:
+    found = choices(question)
+    assert "".join("".join([found.stem, *found.lines]).split()) == "".join(question.split())

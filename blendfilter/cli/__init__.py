@@ -11,6 +11,7 @@ from blendfilter.cli import comparing as comparing
 from blendfilter.cli import rescoring as rescoring
 from blendfilter.cli import silver as silver
 from blendfilter.cli import compiling as compiling
+from blendfilter.cli import trimming as trimming
 from blendfilter.cli import doctor as doctor
 # isort: on
 

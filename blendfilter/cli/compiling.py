@@ -11,17 +11,18 @@ import typer
 
 from blendfilter.cli.app import State, app
 from blendfilter.cli.console import Bars, say, show
-from blendfilter.cli.examples import Source, corpus_of, measure_of, of_sample, silver_file, split_of
-from blendfilter.cli.making import connect, maker, retriever, say_what_answers
-from blendfilter.cli.options import (
-    FilterName,
-    HowToAnswer,
-    Limits,
-    PricesFile,
-    PromptsDir,
-    WhichModel,
-    spread,
+from blendfilter.cli.examples import (
+    Judging,
+    Source,
+    consistent_pairs,
+    corpus_of,
+    measure_of,
+    of_sample,
+    silver_file,
+    split_of,
 )
+from blendfilter.cli.making import connect, maker, retriever, say_what_answers
+from blendfilter.cli.options import FilterName, HowToAnswer, Limits, PricesFile, PromptsDir, WhichModel, spread
 from blendfilter.errors import BadArgument, UnknownName
 
 if TYPE_CHECKING:
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
 
     from blendfilter.compiling.compile import Compiled
     from blendfilter.compiling.splitting import Split
+    from blendfilter.filters.cdit.judge import Mode
     from blendfilter.filters.filco.filter import Unit
     from blendfilter.filters.filco.oracles import Measure
 
 FILTERS: dict[str, Unit] = {"filco": "sentence", "filco-passage": "passage"}
-"""What is compiled against silver contexts; anything else is a method, compiled against answers."""
+"""What is compiled against silver contexts."""
+JUDGES: dict[str, Mode] = {"cdit": "word", "cdit-components": "components"}
+"""What is compiled against gold passages and others; anything else is a method, compiled against answers."""
 SAMPLE = "compiled on the sample world: shows the form, not a gain"
 
 
@@ -100,10 +104,12 @@ def compile_command(
     what: Annotated[
         str,
         typer.Argument(
-            help="filco, filco-passage (against silver contexts); or a method: blendfilter, cot-retrieval, …"
+            help="filco, filco-passage (against silver contexts); cdit, cdit-components (against gold passages and "
+            "others); or a method: blendfilter, cot-retrieval, …"
         ),
     ],
     source: Source,
+    judging: Judging,
     optimising: Optimising,
     model: WhichModel,
     limits: Limits,
@@ -118,8 +124,9 @@ def compile_command(
 ) -> None:
     """Compile a filter or a method with a DSPy optimiser, and save it as a program.
 
-    A filter is compiled against silver contexts, a method against its task's metric. The scores before and after are
-    those of questions that the optimiser never saw; where nothing was gained, they say so.
+    A filter is compiled against silver contexts, a method against its task's metric, CDIT's judge against gold passages
+    and others. The scores before and after are those of questions that the optimiser never saw; where nothing was
+    gained, they say so.
 
     Example: blendfilter compile filco --task nq --data nq.jsonl --corpus wiki.jsonl.gz --lm openai/gpt-4o-mini
     --out programs/nq/filco.json --run runs/compile-nq
@@ -133,7 +140,7 @@ def compile_command(
     if optimising.optimizer not in OPTIMIZERS:
         raise UnknownName.of("optimiser", optimising.optimizer, OPTIMIZERS)
     search = optimising.searched()
-    _check_what(what, task, source, optimising, filter)
+    _check_what(what, task, source, judging, optimising, filter)
     how = HowToAnswer(method=what, k=source.k, filter=filter, prompts=prompts)
     budget = limits.budget()
     lm = connect(model, prices)
@@ -141,6 +148,8 @@ def compile_command(
     with Bars() as bars:
         if what in FILTERS:
             student, examples, metric, measure = _filter(what, task, how, source, optimising, run, bars)
+        elif what in JUDGES:
+            student, examples, metric, measure = _judge(what, task, how, source, judging)
         else:
             student, examples, metric, measure = _method(task, how, source, model, optimising.threshold)
         say_what_answers(model)
@@ -151,28 +160,36 @@ def compile_command(
             measure=measure, note=SAMPLE if of_sample(source) else "", out=out, progress=bars,
         )  # fmt: skip
     save_program(done.program, out, done.recipe)
-    _tell(done, out, changed=state_of(done.program) != state_of(student))
+    scored = "balanced accuracy, {} pairs held back" if what in JUDGES else "score on {} held back"
+    _tell(done, out, scored, changed=state_of(done.program) != state_of(student))
 
 
-def _check_what(what: str, task: str, source: Source, optimising: Optimising, filter: str | None) -> None:
+def _check_what(
+    what: str, task: str, source: Source, judging: Judging, optimising: Optimising, filter: str | None
+) -> None:
     """What goes with one kind of thing only."""
     from blendfilter.modules.methods import METHODS
 
-    if what not in FILTERS and what not in METHODS and ":" not in what:
-        raise UnknownName.of("filter or method", what, [*FILTERS, *METHODS], "- or package:Class for one of your own")
-    if what in FILTERS and filter is not None:
+    filters = {*FILTERS, *JUDGES}
+    if what not in filters and what not in METHODS and ":" not in what:
+        known = [*FILTERS, *JUDGES, *METHODS]
+        raise UnknownName.of("filter or method", what, known, "- or package:Class for one of your own")
+    if what in filters and filter is not None:
         raise BadArgument(f"--filter is for methods; {what} is a filter itself")
     if what not in FILTERS:
         of_filters = {"--silver": source.silver, "--measure": source.measure}
         given = [name for name, value in of_filters.items() if value is not None]
         given += ["--allow-empty-answers"] * source.allow_empty_answers
         given += [f"--weight-{name}" for name in optimising.weights()]
+        against = "gold passages and others" if what in JUDGES else "its task's metric"
         if given:
-            raise BadArgument(
-                f"{given[0]} is for {' and '.join(FILTERS)}; {what} is compiled against its task's metric"
-            )
+            raise BadArgument(f"{given[0]} is for {' and '.join(FILTERS)}; {what} is compiled against {against}")
         if source.data is None:
             raise BadArgument(f"where are the questions of '{task}'? Give --data FILE, 'hub' or 'sample'")
+    if what not in JUDGES and (of_judges := judging.given()):
+        raise BadArgument(f"{of_judges[0]} is for {' and '.join(JUDGES)}; {what} does not take it: leave it")
+    if what in JUDGES and optimising.threshold is not None:
+        raise BadArgument(f"--threshold is for scores; a verdict of {what} is right or wrong: leave it")
     if what in FILTERS and source.silver is None and source.data is None:
         raise BadArgument("what is it compiled on? Give --silver FILE, or --data FILE for a silver file to be made of")
     if source.silver is not None and (needless := source.of_questions()):
@@ -217,6 +234,22 @@ def _filter(
     return student, split_of(source, examples(file), examples), metric, measure
 
 
+def _judge(what: str, task: str, how: HowToAnswer, source: Source, judging: Judging) -> Made:
+    from blendfilter.asking import Wording
+    from blendfilter.compiling.consistency import consistency
+    from blendfilter.filters.cdit.filter import CDITFilter
+    from blendfilter.prompting import Prompts
+    from blendfilter.tasks import TASKS
+
+    if task not in TASKS:
+        raise UnknownName.of("task", task, TASKS)
+    rules, wording = judging.chosen(), Wording.of(TASKS[task].wording)
+    templates = Prompts(how.prompts) if how.prompts else None
+    student = CDITFilter(judging.mode_of(what, JUDGES[what]), rules, wording=wording, prompts=templates)
+    pairs = consistent_pairs(task, source, judging)
+    return student, pairs, consistency, f"consistency {'+'.join(rule.name for rule in rules)}"
+
+
 def _method(task: str, how: HowToAnswer, source: Source, model: WhichModel, threshold: float | None) -> Made:
     from blendfilter.compiling.measuring import Accepting
     from blendfilter.tasks import load
@@ -233,7 +266,7 @@ def _counted(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def _tell(done: Compiled, out: Path, *, changed: bool) -> None:
+def _tell(done: Compiled, out: Path, scored: str, *, changed: bool) -> None:
     from rich.table import Table
 
     recipe = done.recipe
@@ -241,7 +274,7 @@ def _tell(done: Compiled, out: Path, *, changed: bool) -> None:
     for name in ("", "before", "after"):
         table.add_column(name, justify="left" if not name else "right")
     before, after = recipe.before, recipe.after
-    table.add_row(f"score on {before.n} held back", f"{before.value:.3f}", f"{after.value:.3f}")
+    table.add_row(scored.format(before.n), f"{before.value:.3f}", f"{after.value:.3f}")
     if before.failed or after.failed:
         table.add_row("of these without an answer", str(before.failed), str(after.failed))
     show(table)

@@ -8,6 +8,8 @@ from typing import Any
 
 EVERY = 20.0
 """Seconds between two lines of progress where there is no terminal to draw bars on."""
+_CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+"""What would move a terminal's cursor or colour it: a passage, an id or a reply may hold any of it."""
 
 
 def show(*parts: Any) -> None:
@@ -16,11 +18,11 @@ def show(*parts: Any) -> None:
     # Names and messages are data: a bracket in them is no markup. A line of text is never cut.
     console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 110)
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, str))
+        console.print(part.translate(_CONTROLS) if isinstance(part, str) else part, soft_wrap=isinstance(part, str))
 
 
 def say(line: str) -> None:
-    print(f"blendfilter: {line}", file=sys.stderr, flush=True)
+    print(f"blendfilter: {line.translate(_CONTROLS)}", file=sys.stderr, flush=True)
 
 
 class Bars:

@@ -70,7 +70,9 @@ def eval(
     max_retries: MaxRetries = None,
     prices: PricesFile = None,
     seed: Annotated[int, typer.Option(help="Of the bootstrap intervals.")] = 0,
-    metric: Annotated[list[str] | None, typer.Option(help="For the task qa: em, f1, accuracy or cover-em.")] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="For the task qa: em, f1, accuracy, cover-em, inclusion or inclusion_raw.")
+    ] = None,
     max_bad_replies: Annotated[
         float,
         typer.Option(help="Share of unparseable, empty or cut replies above which it warns and ends with exit code 1."),

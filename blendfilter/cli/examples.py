@@ -1,24 +1,60 @@
-"""Where the examples of `blendfilter compile` come from: a silver file, or one made of questions; and their split."""
+"""Where the examples of `blendfilter compile` come from: a silver file or one made of questions, or passages that are
+gold and others; and their split."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from blendfilter.cli.console import Bars
+from blendfilter.cli.console import Bars, say
 from blendfilter.cli.making import DEFAULT_K, retriever
-from blendfilter.cli.options import Corpus, Index, KOfMethod, Retrieved
+from blendfilter.cli.options import Corpus, Index, KOfMethod, Retrieved, RuleName, RulesFile
 from blendfilter.errors import BadArgument
 
 if TYPE_CHECKING:
     import dspy
 
     from blendfilter.compiling.splitting import Split
+    from blendfilter.filters.cdit.judge import Mode
+    from blendfilter.filters.cdit.rules import Rule
     from blendfilter.filters.filco.oracles import Measure
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How CDIT's judge is asked, and of which passages it learns."""
+
+    mode: Annotated[
+        str | None,
+        typer.Option(help="cdit: word (one word, True or False; the default) or components (what was compared too)."),
+    ] = None
+    rule: RuleName = None
+    rules: RulesFile = None
+    negatives: Annotated[
+        int | None,
+        typer.Option(min=1, help="cdit: passages of a question that are not gold (1); gold ones are as many at most."),
+    ] = None
+
+    def given(self) -> list[str]:
+        """The options that were given."""
+        told = {"mode": self.mode, "rule": self.rule, "rules": self.rules, "negatives": self.negatives}
+        return [f"--{name}" for name, value in told.items() if value not in (None, [])]
+
+    def mode_of(self, what: str, own: Mode) -> Mode:
+        """The mode of the filter called `what`, whose name says `own`. Raises: BadArgument where the option differs."""
+        if what != "cdit" and self.mode not in (None, own):
+            raise BadArgument(f"{what} is of the mode {own}, --mode says {self.mode}: leave it, or compile cdit")
+        return cast("Mode", self.mode or own)  # the judge itself refuses one that it does not know
+
+    def chosen(self) -> tuple[Rule, ...]:
+        """The rules. Raises: UnknownName, BadArgument, BadData."""
+        from blendfilter.filters.cdit.rules import choose_rules
+
+        return choose_rules(self.rule or (), self.rules)
 
 
 @dataclass(frozen=True)
@@ -117,6 +153,28 @@ def silver_file(task: str, source: Source, measure: Measure, out: Path, bars: Ba
         allow_empty_answers=source.allow_empty_answers, progress=bars,
     )  # fmt: skip
     return out
+
+
+def consistent_pairs(task: str, source: Source, judging: Judging) -> Split:
+    """Questions with passages that are gold and others, split by question."""
+    from blendfilter.compiling.consistency import consistency_examples, pairs_of
+    from blendfilter.tasks import load
+
+    def examples(data: str | Path | None, limit: int | None = None) -> list[dspy.Example]:
+        questions = load(task, data, limit=limit)
+        searched = retriever(corpus_of(source), source.index, questions, source.retrieved)
+        made = consistency_examples(
+            questions, rules=judging.chosen(), retriever=searched, k=source.k or DEFAULT_K,
+            negatives=judging.negatives or 1, seed=source.seed,
+        )  # fmt: skip
+        if len(made) < len(questions):
+            say(
+                f"{len(questions) - len(made)} of {len(questions)} questions are left out: among what is found for "
+                "them there is no gold passage, or no other"
+            )
+        return made
+
+    return pairs_of(split_of(source, examples(source.data, source.limit), examples))
 
 
 def corpus_of(source: Source) -> str | None:

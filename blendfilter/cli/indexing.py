@@ -131,6 +131,8 @@ def search(
 ) -> None:
     """Search an index: rank, score, id, title and text, a line a passage; or many queries, their hits into a file.
 
+    Of a trimmed index it says besides, on stderr, what was dropped and why.
+
     Example: blendfilter search indexes/wiki17 "lighthouse designer" -k 10
     """
     if (query is None) == (queries is None):
@@ -149,7 +151,10 @@ def _show_hits(index: str, query: str, k: int) -> None:
     from blendfilter.retrieval.indexes import open_index
 
     check_search([query], k)  # before an index is opened, which may take a while
-    found = open_index(index).search([query], k)[0]
+    opened = open_index(index)
+    explain = getattr(opened, "explain", None)  # a trimmed index says what it dropped
+    told = None if explain is None else explain(query, k)
+    found = opened.search([query], k)[0] if told is None else told.passages
     if cut_of(found):
         say("the query is longer than this index reads: it was cut")
     if not found:
@@ -157,6 +162,8 @@ def _show_hits(index: str, query: str, k: int) -> None:
     for rank, passage in enumerate(found, 1):
         score = "" if passage.score is None else f"{passage.score:.4f}"
         print(f"{rank}\t{score}\t{passage.id}\t{passage.line}")
+    for line in () if told is None else told.lines():
+        say(line)
 
 
 def _write_hits(index: str, queries: str, out: Path, k: int, overwrite: bool) -> None:

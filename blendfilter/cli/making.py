@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from blendfilter.cli.options import HowToAnswer, WhichModel
     from blendfilter.files import Row
+    from blendfilter.filters.cdit.rules import Rule
     from blendfilter.lm.model import ConnectedLM
     from blendfilter.prompting import Prompts
     from blendfilter.records import Passage
@@ -51,7 +52,7 @@ def say_what_answers(model: WhichModel) -> None:
         say("no --lm: the offline reader answers, which shows the pipeline, not its quality")
 
 
-OF_ONE_METHOD = ("without", "filter", "filter_union", "hops", "style", "iterations", "samples")
+OF_ONE_METHOD = ("without", "filter", "filter_union", "hops", "style", "iterations", "samples", "rewrite")
 """Options that some methods take, by the name of the argument."""
 
 
@@ -84,7 +85,7 @@ def maker(how: HowToAnswer, model: WhichModel, wording: str) -> Callable[[Retrie
     shared = {} if own else {"task": wording, "prompts": templates}
 
     def make(retriever: Retriever | None) -> Any:
-        method = make_method(how.method, retriever, k=DEFAULT_K if how.k is None else how.k, **shared, **more)
+        method = make_method(how.method, retriever, k=how.k, **shared, **more)
         if own and how.k is not None and not takes(how.method, OWN, "k"):
             say(f"{how.method} takes no argument 'k': -k {how.k} changes nothing in it")
         return method if how.program is None else _speaking(method, how.program)
@@ -118,7 +119,25 @@ def _filter(how: HowToAnswer, wording: str, prompts: Prompts | None) -> dspy.Mod
             raise BadArgument(f"--filter-{argument} goes with a filter: add --filter {' or --filter '.join(takers)}")
         if how.filter in FILTERS and how.filter not in takers:
             raise _not_taken(f"filter_{argument}", "the filters ", takers, how.filter)
+    if (rules := _rules(how)) is not None:
+        asked["rules"] = rules
     return None if how.filter is None else make_filter(how.filter, wording=wording, prompts=prompts, **asked)
+
+
+def _rules(how: HowToAnswer) -> tuple[Rule, ...] | None:
+    """The rules that the filter shall go by; None: those it has."""
+    from blendfilter.filters.cdit.rules import choose_rules
+    from blendfilter.filters.named import FILTERS, filters_taking
+
+    option = "rule" if how.rule else "rules" if how.rules is not None else ""
+    if not option:
+        return None
+    takers = filters_taking("rules")
+    if how.filter is None:
+        raise BadArgument(f"--{option} goes with a filter: add --filter {' or --filter '.join(takers)}")
+    if how.filter in FILTERS and how.filter not in takers:
+        raise _not_taken(option, "the filters ", takers, how.filter)
+    return choose_rules(how.rule or (), how.rules)
 
 
 def _not_taken(argument: str, kind: str, takers: list[str], name: str) -> BadArgument:

@@ -27,7 +27,7 @@ Method = Annotated[
     str,
     typer.Option(
         help="direct, cot (no passages); direct-retrieval, cot-retrieval, blendfilter, react, self-ask, iter-retgen, "
-        "self-consistency; or package:Class of your own."
+        "self-consistency, ralm; or package:Class of your own."
     ),
 ]
 Lm = Annotated[
@@ -96,7 +96,7 @@ Retrieved = Annotated[
     ),
 ]
 K = Annotated[int, typer.Option("--k", "-k", help="Passages per query.")]
-KOfMethod = Annotated[int | None, typer.Option("--k", "-k", help="Passages per query (5).")]
+KOfMethod = Annotated[int | None, typer.Option("--k", "-k", help="Passages per query (5; ralm: 10).")]
 Without = Annotated[str | None, typer.Option(help="Leave a query out: q, q_ex or q_in (commas for several).")]
 PromptsDir = Annotated[Path | None, typer.Option(help="A folder of templates that override ours one by one.")]
 Program = Annotated[
@@ -110,7 +110,8 @@ FilterName = Annotated[
     str | None,
     typer.Option(
         help="What is kept of the passages: knowledge (BlendFilter's, asks the model), one-call (the same in one "
-        "call), filco, filco-passage (FilCo's: one call names the sentences or passages that help), full, passage, "
+        "call), filco, filco-passage (FilCo's: one call names the sentences or passages that help), cdit, "
+        "cdit-components (CDIT's: a call a passage, drops what is inconsistent with the question), full, passage, "
         "sentence, or package:Class of your own. Without it: what the method itself does."
     ),
 ]
@@ -118,6 +119,22 @@ FilterN = Annotated[int | None, typer.Option(help="How many the filters passage 
 FilterBy = Annotated[str | None, typer.Option(help="How they score: bm25 (the default), embedding or cross-encoder.")]
 FilterModel = Annotated[
     str | None, typer.Option(help="The encoder or cross-encoder they score by: a folder, or a name on the hub.")
+]
+RuleName = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        help="A rule that CDIT's judge goes by: phi1 (subject, predicate, object; the default), phi2 (attributive, "
+        "adverbial), or one of --rules; given several times, all of them must hold.",
+    ),
+]
+RulesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--rules",
+        help="A TOML file of your own rules: [[rule]] with name, components and sentence. All of them are gone by, or "
+        "those that --rule names.",
+    ),
 ]
 FilterUnion = Annotated[
     bool, typer.Option("--filter-union", help="blendfilter: filter its three lists together, in one go; fewer calls.")
@@ -127,6 +144,9 @@ Style = Annotated[str | None, typer.Option(help="react: thought-action, or linea
 Iterations = Annotated[int | None, typer.Option(help="iter-retgen: rounds of retrieval and reasoning (2).")]
 Samples = Annotated[
     int | None, typer.Option(help="self-consistency: reasonings that vote (10), drawn at temperature 0.7.")
+]
+Rewrite = Annotated[
+    bool, typer.Option("--rewrite", help="ralm: put the best of the passages beside the question, a second time.")
 ]
 
 PricesFile = Annotated[
@@ -165,11 +185,14 @@ class HowToAnswer:
     filter_n: FilterN = None
     filter_by: FilterBy = None
     filter_model: FilterModel = None
+    rule: RuleName = None
+    rules: RulesFile = None
     filter_union: FilterUnion = False
     hops: Hops = None
     style: Style = None
     iterations: Iterations = None
     samples: Samples = None
+    rewrite: Rewrite = False
     prompts: PromptsDir = None
     program: Program = None
 

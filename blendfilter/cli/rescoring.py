@@ -24,7 +24,11 @@ UNSURE = 0.05
 def rescore(
     run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
     metric: Annotated[
-        list[str], typer.Option(help="cover-em, llm-judge (a model judges, --lm), em, f1 or accuracy; may be repeated.")
+        list[str],
+        typer.Option(
+            help="cover-em, inclusion, inclusion_raw, llm-judge (a model judges, --lm), em, f1 or accuracy; may be "
+            "repeated."
+        ),
     ],
     judge: WhichJudge,
     limits: Limits,

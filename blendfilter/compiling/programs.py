@@ -22,7 +22,7 @@ import pydantic
 from dspy.utils.saving import get_dependency_versions
 
 from blendfilter.compiling.demos import wrong_demo
-from blendfilter.compiling.recipe import FORMAT, Recipe, fields_of, kind_of, templates_of, worded_of
+from blendfilter.compiling.recipe import FORMAT, Recipe, fields_of, kind_of, ruled_of, templates_of, worded_of
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile
 
 _AGAIN = "compile it again (blendfilter compile)"
@@ -81,7 +81,7 @@ def load_program(module: dspy.Module, path: str | Path) -> Recipe:
 
     Raises:
         MissingFile: there is no such file. BadData: it is no program, or was compiled for another kind of module, for
-            other predictors or fields, for other templates, or in another task's wording.
+            other predictors or fields, for other templates, under other rules, or in another task's wording.
     """
     state, recipe = read_program(path)
     part = _part_for(module, recipe, path)
@@ -166,10 +166,20 @@ def _check(part: dspy.Module, recipe: Recipe, path: str | Path) -> None:
                 f"{path}: '{name}' was compiled for the template {template}, and this {kind_of(part)} speaks through "
                 f"{templates.get(name, 'none')}: {_AGAIN}, or leave out what changed it (--prompts, another --filter)"
             )
-    worded = worded_of(part)
+    _check_wording(part, recipe, path)
+
+
+def _check_wording(part: dspy.Module, recipe: Recipe, path: str | Path) -> None:
+    worded, ruled = worded_of(part), ruled_of(part)
     for name in {**recipe.worded, **worded}:
         if recipe.worded.get(name) != worded.get(name):
             told, have = (each.get(name, "nothing of the kind") for each in (recipe.worded, worded))
+            if name in ruled:
+                told = recipe.worded.get(name, "rules that it does not tell")
+                raise BadData(
+                    f"{path}: '{name}' was compiled under {told}, and here it goes by {have}: give the rules that it "
+                    f"was compiled under (--rule, --rules; rules= in Python), or {_AGAIN}"
+                )
             raise BadData(
                 f"{path}: compiled in a wording where '{name}' has {told}, and here it has {have}: take the wording of "
                 f"{recipe.task or 'its task'} (eval of that task, ask --wording, task= in Python), or {_AGAIN}"

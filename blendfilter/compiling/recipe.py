@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from blendfilter.asking import Ask
 from blendfilter.compiling.measuring import Score
+from blendfilter.filters.cdit.judge import Judge
 from blendfilter.text import normalize_answer
 
 FORMAT = 1
@@ -35,7 +36,7 @@ class Recipe:
         lm, teacher: names of the models. seed: of the split and the optimiser.
         before, after: scores on questions that the optimiser never saw.
         data: fingerprints and sizes of the training and the held-back set.
-        worded: what the task's wording sets beside the prompts, by part (`worded_of`).
+        worded: what the task's wording sets beside the prompts, and a judge's rules, by part (`worded_of`).
         trained_on: digests of all their questions, and of those that the student had been compiled on before; an
             evaluation on one of them is refused.
         versions: of blendfilter and dspy. note: what a reader must know.
@@ -91,7 +92,7 @@ def templates_of(module: dspy.Module) -> dict[str, str]:
 
 
 def worded_of(module: dspy.Module) -> dict[str, str]:
-    """What a task's wording sets and DSPy's state leaves out: what is read of an answer, and a filter's switches.
+    """What DSPy's state leaves out: what is read of an answer, a filter's switches, the rules that a judge goes by.
 
     >>> from blendfilter.filters.filco.filter import FilCoFilter
     >>> worded_of(FilCoFilter())
@@ -99,9 +100,29 @@ def worded_of(module: dspy.Module) -> dict[str, str]:
     """
     predictors = ((name, each) for name, each in module.named_predictors() if isinstance(each, Ask))
     rooms = {name: each.room for name, each in predictors if each.room}
-    parts = ((path.removeprefix("self").strip(".") or kind_of(each), each) for path, each in module.named_sub_modules())
-    switched = {name: ", ".join(said) for name, each in parts if (said := _switches(each))}
-    return rooms | switched
+    switched = {name: ", ".join(said) for name, each in _parts(module) if (said := _switches(each))}
+    return rooms | switched | ruled_of(module)
+
+
+def ruled_of(module: dspy.Module) -> dict[str, str]:
+    """The rules of every judge, and a digest of what they say: a verdict shown under one rule misleads under another.
+
+    >>> from blendfilter.filters.cdit.filter import CDITFilter
+    >>> list(ruled_of(CDITFilter(rules=["phi2", "phi1"])))
+    ['judge']
+    """
+    return {name: _rules(each) for name, each in _parts(module) if isinstance(each, Judge)}
+
+
+def _rules(judge: Judge) -> str:
+    rules = sorted(judge.rules, key=lambda rule: rule.name)  # all of them hold, in whatever order
+    told = hashlib.sha256("\n".join(rule.line for rule in rules).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"the rules {'+'.join(rule.name for rule in rules)} ({told})"
+
+
+def _parts(module: dspy.Module) -> Iterator[tuple[str, Any]]:
+    for path, each in module.named_sub_modules():
+        yield path.removeprefix("self").strip(".") or kind_of(each), each
 
 
 def _switches(part: Any) -> list[str]:

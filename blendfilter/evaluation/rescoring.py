@@ -93,7 +93,7 @@ def rescore(
 
     Args:
         run: a finished run.
-        name: `cover-em`, `em`, `f1`, `accuracy`, or `llm-judge`.
+        name: `cover-em`, `inclusion`, `inclusion_raw`, `em`, `f1`, `accuracy`, or `llm-judge`.
         lm: the judge: a model, or its name. DSPy's configured one by default; the offline reader cannot judge.
         concurrency: the judge's calls in flight.
         prompts: templates of one's own (`judge/answer`).

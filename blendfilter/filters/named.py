@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dspy
 
 from blendfilter.asking import Wording
 from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.filters.cdit.filter import CDITFilter
+from blendfilter.filters.cdit.rules import Rule
 from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter
@@ -36,6 +38,14 @@ def _filco_passage(wording: Wording, prompts: Prompts | None) -> FilCoFilter:
     return FilCoFilter("passage", wording=wording, prompts=prompts)
 
 
+def _cdit(wording: Wording, prompts: Prompts | None, rules: Sequence[str | Rule] = ("phi1",)) -> CDITFilter:
+    return CDITFilter("word", rules, wording=wording, prompts=prompts)
+
+
+def _cdit_components(wording: Wording, prompts: Prompts | None, rules: Sequence[str | Rule] = ("phi1",)) -> CDITFilter:
+    return CDITFilter("components", rules, wording=wording, prompts=prompts)
+
+
 FILTERS: Mapping[str, Callable[..., dspy.Module]] = {
     "knowledge": _knowledge,
     "one-call": _one_call,
@@ -44,6 +54,8 @@ FILTERS: Mapping[str, Callable[..., dspy.Module]] = {
     "sentence": SentenceFilter,
     "filco": _filco,
     "filco-passage": _filco_passage,
+    "cdit": _cdit,
+    "cdit-components": _cdit_components,
 }
 
 
@@ -55,11 +67,12 @@ def make_filter(
     n: int | None = None,
     by: By | None = None,
     model: str | None = None,
+    rules: Sequence[str | Rule] | None = None,
 ) -> dspy.Module:
     """The filter called `name`, or a `package:Class` of the user's own.
 
-    `n`, `by` and `model` are for those that take them; a class of one's own is given them, `wording` and `prompts` by
-    name where its arguments are called so.
+    `n`, `by`, `model` and `rules` are for those that take them; a class of one's own is given them, `wording` and
+    `prompts` by name where its arguments are called so.
 
     >>> make_filter("sentence", n=2).arguments()
     {'n': 2, 'by': 'bm25', 'model': None}
@@ -67,7 +80,8 @@ def make_filter(
     Raises:
         UnknownName: nobody by that name. BadArgument: an argument that it does not take, or a value out of its range.
     """
-    asked = {key: value for key, value in {"n": n, "by": by, "model": model}.items() if value is not None}
+    given = {"n": n, "by": by, "model": model, "rules": rules}
+    asked = {key: value for key, value in given.items() if value is not None}
     worded = Wording.of(wording) if isinstance(wording, str) else wording
     offered: dict[str, Any] = {"wording": worded, "prompts": prompts}
     if ":" in name:

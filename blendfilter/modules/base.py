@@ -21,7 +21,7 @@ from blendfilter.retrieval.base import Retriever
 
 FLAGS = (
     "unparseable_ids", "explicit_none", "suspect_ids", "empty_knowledge", "empty_reply", "cut_reply", "query_cut",
-    "invented_observation", "hops_exhausted", "unreadable_hop", "refused_reply",
+    "invented_observation", "hops_exhausted", "unreadable_hop", "refused_reply", "no_verdict", "contradicted_verdict",
 )  # fmt: skip
 """The events a method counts per question."""
 

@@ -26,10 +26,10 @@ import dspy
 from blendfilter.asking import Wording
 from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import KnowledgeFilter
+from blendfilter.lm.steps import Step, Steps
 from blendfilter.modules.answering import Answering
 from blendfilter.modules.base import Branch, Method, branch_of, filter_arguments, filtered, flags_of, union
 from blendfilter.modules.blending import QUERIES, Blending
-from blendfilter.modules.steps import Step, Steps
 from blendfilter.prompting import Prompts
 from blendfilter.records import Excerpt, Passage
 from blendfilter.retrieval.base import Retriever

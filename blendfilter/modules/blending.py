@@ -16,8 +16,8 @@ import dspy
 from blendfilter.asking import REPLY_TOKENS, STOP, Ask, Wording
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.lm import bridge
+from blendfilter.lm.steps import Steps
 from blendfilter.modules.base import check_k, cleaned, search
-from blendfilter.modules.steps import Steps
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.base import Retriever

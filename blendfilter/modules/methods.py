@@ -12,6 +12,7 @@ from blendfilter.filters.own import Kind, make_own, parameters_of
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
+from blendfilter.modules.ralm import RALM
 from blendfilter.modules.react import ReAct
 from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.modules.self_consistency import SelfConsistency
@@ -37,17 +38,21 @@ METHODS: Mapping[str, Named] = {
     "self-ask": Named(SelfAsk, True),
     "iter-retgen": Named(IterRetGen, True),
     "self-consistency": Named(SelfConsistency, True),
+    "ralm": Named(RALM, True),
 }
+
+DEFAULT_K = 5
+"""Passages per query, where a method has no number of its own."""
 
 
 def make_method(
-    name: str, retriever: Retriever | None, *, k: int = 5, filter: dspy.Module | None = None, **arguments: Any
+    name: str, retriever: Retriever | None, *, k: int | None = None, filter: dspy.Module | None = None, **arguments: Any
 ) -> dspy.Module:
     """The method called `name`, or a `package:Class` of the user's own.
 
-    A class of one's own is called with as much of (retriever, k) as it takes: `Mine(retriever, k=5)`, `Mine(retriever)`
-    or `Mine()`; a `filter` it must take by that name. `arguments` (task, without, prompts …) go to the package's own
-    methods.
+    Without `k` it is the method's own: 5, and 10 of `ralm`. A class of one's own is called with as much of
+    (retriever, k) as it takes: `Mine(retriever, k=5)`, `Mine(retriever)` or `Mine()`; a `filter` it must take by that
+    name. `arguments` (task, without, prompts …) go to the package's own methods.
 
     Raises:
         UnknownName: nobody by that name. BadArgument: it needs an index, does not take a filter, or a class that is no
@@ -55,14 +60,24 @@ def make_method(
     """
     asked = {} if filter is None else {"filter": filter}
     if ":" in name:
-        return make_own(name, OWN, retriever, offered={"k": k}, asked=asked)
+        return make_own(name, OWN, retriever, offered={"k": DEFAULT_K if k is None else k}, asked=asked)
     if name not in METHODS:
         raise UnknownName.of("method", name, METHODS, "- or package:Class for one of your own")
     if METHODS[name].retrieves and retriever is None:
         raise BadArgument(f"{name} retrieves: give it passages (--corpus FILE, --corpus pooled or --index DIR)")
     if asked and not METHODS[name].retrieves:
         raise BadArgument(f"{name} retrieves nothing that could be filtered: {', '.join(methods_taking('filter'))} do")
-    return METHODS[name].make(retriever, k, **asked, **arguments)
+    return METHODS[name].make(retriever, k_of(name) if k is None else k, **asked, **arguments)
+
+
+def k_of(name: str) -> int:
+    """The passages per query that the method called `name` takes where nobody says how many.
+
+    >>> k_of("blendfilter"), k_of("ralm"), k_of("package:Class")
+    (5, 10, 5)
+    """
+    own = parameters_of(METHODS[name].make)["k"].default if name in METHODS else None
+    return own if isinstance(own, int) else DEFAULT_K
 
 
 def methods_taking(argument: str) -> list[str]:

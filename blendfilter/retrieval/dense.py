@@ -21,7 +21,7 @@ from blendfilter.records import Passage
 from blendfilter.retrieval import dense_faiss
 from blendfilter.retrieval.base import CutQueries, fingerprint_of
 from blendfilter.retrieval.dense_faiss import Kind, Reconstructed
-from blendfilter.retrieval.encoders import Encoder, Reading, Similarity, Vectors, load_encoder
+from blendfilter.retrieval.encoders import Encoded, Encoder, Reading, Similarity, Vectors, load_encoder
 from blendfilter.retrieval.hits import Hits
 from blendfilter.retrieval.manifest import Manifest, building, opening, versions_of, write_manifest
 from blendfilter.retrieval.passages import StoredPassages
@@ -172,15 +172,22 @@ class Dense(Stored):
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query, equal scores in corpus order; hnsw and ivf may miss some, flat never does."""
         self._short.check(k)
-        if not queries:
-            return []
-        vectors, cut = self.encoder.encode_queries(queries)
-        for query, was_cut in zip(queries, cut, strict=True):
+        return [*self.near(self.encoded_queries(queries), k)] if queries else []
+
+    def encoded_queries(self, queries: Sequence[str]) -> Encoded:
+        """The vectors of `queries`, for `near`, and for whoever compares them with something else too."""
+        encoded = self.encoder.encode_queries(queries)
+        for query, was_cut in zip(queries, encoded.cut, strict=True):
             self._cut.check(query, was_cut)
-        found = dense_faiss.nearest(self.faiss, vectors, k)
+        return encoded
+
+    def near(self, queries: Encoded, k: int) -> list[Hits]:
+        """What `find` gives for queries that are encoded already."""
+        self._short.check(k)
+        found = dense_faiss.nearest(self.faiss, queries.vectors, k)
         return [
             Hits((self.passages[at].scored(score) for at, score in zip(*each, strict=True)), cut=was_cut)
-            for each, was_cut in zip(found, cut, strict=True)
+            for each, was_cut in zip(found, queries.cut, strict=True)
         ]
 
     def vector(self, position: int) -> Vectors:

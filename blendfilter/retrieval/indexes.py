@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from blendfilter.errors import MissingFile, UnknownName
+from blendfilter.errors import BadData, MissingFile, UnknownName
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.manifest import MANIFEST, read_manifest
 from blendfilter.retrieval.stored import Corpus
@@ -53,6 +53,7 @@ KINDS: dict[str, str | Opener] = {
     "rank-bm25": f"{HERE}.rank_bm25:RankBM25.open",
     "colbert": f"{HERE}.colbert:ColBERT.open",
     "dense": f"{HERE}.dense:Dense.open",
+    "trimmed": "blendfilter.trimming.opening:open_trimmed",
     "http": f"{HERE}.remote:Remote",
     "https": f"{HERE}.remote:Remote",
 }
@@ -64,6 +65,7 @@ FOREIGN: list[Foreign] = [
 ]
 """Folders without a manifest of ours that open all the same."""
 
+_TRIMMED = ".trimmed"
 _HOST_AND_PORT = re.compile(r"[\w.-]+:[0-9]{1,5}/?")
 
 
@@ -99,12 +101,25 @@ def open_index(location: str | os.PathLike[str], **options: Any) -> Retriever:
     folder = Path(address)
     if _HOST_AND_PORT.fullmatch(address) and not folder.exists():
         raise MissingFile(f"no index at {address}: if a server is meant, write http://{address}")
-    if not (folder / MANIFEST).exists():
+    if not os.path.exists(folder / MANIFEST):  # and False where nobody may look, as a `Path` would not say
         for foreign in FOREIGN:
-            if all((folder / name).is_file() for name in foreign.marks):
+            if all(os.path.isfile(folder / name) for name in foreign.marks):
                 index: Retriever = _named(foreign.opener)(address, **options)
                 return index
-    return _opener(read_manifest(folder).kind, "kind of index", address)(address, **options)
+    return _opener(_kind_of(folder), "kind of index", address)(address, **options)
+
+
+def _kind_of(folder: Path) -> str:
+    """What the manifest says. A trimmed index is known by its name too: where its manifest is damaged, what it was made
+    of can still be searched, and whoever opens it finds that."""
+    named = folder.name.endswith(_TRIMMED) and folder.is_dir()
+    try:
+        kind = read_manifest(folder).kind
+    except (BadData, OSError):
+        if named:
+            return _TRIMMED[1:]
+        raise
+    return _TRIMMED[1:] if named and kind not in KINDS else kind
 
 
 def _opener(kind: str, what: str, where: str) -> Opener:

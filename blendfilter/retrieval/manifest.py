@@ -86,7 +86,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
 def _parse(path: Path) -> Manifest:
     try:
         raw = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadData(f"{path} is not JSON ({error}): build the index again") from None
     stated = raw.get("format") if isinstance(raw, dict) else None
     if isinstance(stated, int) and stated > FORMAT:

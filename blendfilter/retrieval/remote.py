@@ -48,6 +48,7 @@ class _Limits(BaseModel):
 
     max_queries: Annotated[int, Field(ge=1)] = 64
     max_body: Annotated[int, Field(ge=1)] = 1024 * 1024
+    max_k: Annotated[int, Field(ge=1)] | None = None
 
 
 class _Info(BaseModel):
@@ -115,6 +116,11 @@ class Remote(Retriever):
         served = self._about.index
         own = {"kind": "remote", "of": served.get("kind", "unknown"), "fingerprint": self.fingerprint, "url": self.url}
         return {**served, **own, "passages": self._about.passages, "server": self._about.version}
+
+    @property
+    def max_k(self) -> int | None:
+        """How many passages a query its server gives at most, where it says so."""
+        return self._about.limits.max_k
 
     def close(self) -> None:
         """Close this process's connections; a later search opens new ones."""

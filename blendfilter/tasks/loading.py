@@ -12,7 +12,21 @@ from blendfilter import resources
 from blendfilter.errors import BadArgument, EmptyData, UnknownName
 from blendfilter.files import Row, json_rows
 from blendfilter.records import Question
-from blendfilter.tasks import eli5, fever, generic, hotpotqa, hub, nq, strategyqa, triviaqa, twowiki, wow
+from blendfilter.tasks import (
+    arc,
+    eli5,
+    fever,
+    generic,
+    hotpotqa,
+    hub,
+    nq,
+    popqa,
+    pubhealth,
+    strategyqa,
+    triviaqa,
+    twowiki,
+    wow,
+)
 from blendfilter.tasks.base import Parser, Questions, Task, registry
 from blendfilter.tasks.reading import acceptable, given
 
@@ -25,6 +39,9 @@ TASKS = registry(
     fever.TASK,
     eli5.TASK,
     wow.TASK,
+    popqa.TASK,
+    arc.TASK,
+    pubhealth.TASK,
     generic.TASK,
 )
 """The tasks by name; `qa` reads anyone's own questions."""

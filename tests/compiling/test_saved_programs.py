@@ -293,7 +293,7 @@ class TestCommitted:
 
     def test_there_are_some(self) -> None:
         assert {(path.parent.name, path.stem) for path in COMMITTED} >= {
-            ("nq", "filco"), ("hotpotqa", "filco"), ("fever", "filco")
+            ("nq", "filco"), ("hotpotqa", "filco"), ("fever", "filco"), ("hotpotqa", "cdit")
         }  # fmt: skip
 
     @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -306,5 +306,6 @@ class TestCommitted:
         assert recipe.task == path.parent.name
         assert recipe.note == "compiled on the sample world: shows the form, not a gain"
         assert recipe.before.n == recipe.after.n > 0
-        with dspy.context(lm=ScriptedLM(["0"])):
-            assert module(question=QUESTION, passages=PASSAGES).status == "ids"
+        said = {"filco": "0", "cdit": "True"}[path.stem]
+        with dspy.context(lm=ScriptedLM(lambda stage, prompt: said)):
+            assert len(module(question=QUESTION, passages=PASSAGES).kept) == {"0": 1, "True": len(PASSAGES)}[said]

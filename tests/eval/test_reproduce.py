@@ -24,8 +24,8 @@ pytest.importorskip("matplotlib")
 SCRIPT = Path(__file__).parents[2] / "eval" / "reproduce.py"
 PAPERS = SCRIPT.parent / "papers"
 ALL = list(papers.names(PAPERS))
-NAMES = [name for name in ALL if not name.startswith("filco-")]
-"""The tables of the package's own paper, and ours; FilCo's have tests/evaluation/test_reproducing_filco.py."""
+NAMES = [name for name in ALL if not name.startswith(("filco-", "cdit-"))]
+"""The tables of the package's own paper, and ours; the others have tests/evaluation/test_reproducing_….py."""
 
 
 class Outcome(NamedTuple):

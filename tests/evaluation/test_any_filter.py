@@ -26,6 +26,8 @@ ASKS = {
     "one-call": {"judge"},
     "filco": {"helpful"},
     "filco-passage": {"helpful"},
+    "cdit": {"consistent"},
+    "cdit-components": {"consistent"},
 }
 
 

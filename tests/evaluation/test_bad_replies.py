@@ -16,6 +16,7 @@ from blendfilter import BM25, BlendFilter, ChainOfThought, Run, evaluate, load
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
 from blendfilter.evaluation.replies import Share, bad_shares, check_share
+from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.one_call import OneCallFilter
 from blendfilter.lm.offline import read
 from blendfilter.modules.direct import Direct
@@ -33,7 +34,13 @@ def test_ids_are_a_share_of_first_readings_the_others_of_all_uses() -> None:
         "unparseable_ids": Share(1, 2),
         "empty_reply": Share(2, 8),
         "cut_reply": Share(3, 8),
+        "no_verdict": Share(0, 0),
     }
+
+
+def test_verdicts_are_a_share_of_judging_calls() -> None:
+    rows = [row("select.judge.consistent", "consistent", "answer"), row("consistent", error={"kind": "timeout"})]
+    assert bad_shares({"no_verdict": 1}, rows)["no_verdict"] == Share(1, 2)
 
 
 def test_how_ids_were_read_is_unknown_where_a_question_failed() -> None:
@@ -88,6 +95,23 @@ def test_the_one_call_filters_ids_are_warned_of_too(index: BM25, questions: Ques
     run = run_of("refuses", index, questions, tmp_path / "run", filter=OneCallFilter())
     assert len(run.warnings) == 1
     assert "in stage judge;" in run.warnings[0]
+
+
+def test_no_verdicts_are_warned_of_and_doctor_is_not_promised(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    def reply(stage: str, prompt: str) -> str:
+        return "Hard to tell." if stage == "consistent" else read(prompt)
+
+    method = Direct(index, filter=CDITFilter())
+    run = evaluate(method, questions, lm=ScriptedLM(reply), run=tmp_path / "run", progress=False)
+    (warning,) = run.warnings
+    judged = sum(stage.endswith("consistent") for each in run.rows for stage, _ in each["calls"])
+    assert warning == (
+        f"100.0 % ({judged} of {judged}) of judging replies were no verdict (the passages are kept), in stage "
+        "consistent; --filter cdit-components with --json-schema holds them to a form, or take a larger model."
+    )
+    assert run.metrics["flags"]["no_verdict"] == judged
 
 
 def test_a_reply_that_two_questions_share_counts_for_both(tmp_path: Path) -> None:

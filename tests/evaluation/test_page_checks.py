@@ -75,3 +75,24 @@ class TestSentences:
 
     def test_a_check_of_another_passage_that_begins_alike_is_not_taken_for_one_of_sentences(self) -> None:
         assert judged([check("Orm Pier | A pier.")], {"q": [self.TWO]}).queries == [[]]
+
+
+class TestVerdicts:
+    """CDIT's judge: a call a passage."""
+
+    @staticmethod
+    def verdict(line: str, reply: str) -> Asked:
+        demo = "Passage: Fair | A fair.\nQuestion: y?\nVerdict:\nTrue\n\n"
+        prompt = f"{demo}Passage: {line}\nQuestion: z?\nVerdict:"
+        return Asked.of("select.judge.consistent", {"prompt": prompt, "reply": reply})
+
+    def test_a_call_is_of_every_query_that_brings_its_passage(self) -> None:
+        calls = [self.verdict(A, "True"), self.verdict(B, "predicate | on | off | unlike\nVerdict: False")]
+        told = judged(calls, {"q": [A, B], "q_ex": [B, C], "q_in": [C]})
+        both = "predicate | on | off | unlike; Verdict: False"
+        assert told.reasons == {"q": ["True", both], "q_ex": [both, ""]}
+        assert told.queries == [["q"], ["q", "q_ex"]]
+
+    def test_a_call_that_is_gone_says_nothing(self) -> None:
+        gone = Asked.of("consistent", None)
+        assert judged([gone, self.verdict(C, "True")], {"q": [A]}) == ({}, [[], []])

@@ -12,8 +12,8 @@ from blendfilter.evaluation.reproducing import papers
 from blendfilter.evaluation.reproducing.papers import Row, Table
 
 PAPERS = Path(__file__).parents[2] / "eval" / "papers"
-NAMES = [name for name in papers.names(PAPERS) if not name.startswith("filco-")]
-"""FilCo's are looked at in test_reproducing_filco.py."""
+NAMES = [name for name in papers.names(PAPERS) if not name.startswith(("filco-", "cdit-"))]
+"""FilCo's are looked at in test_reproducing_filco.py, CDIT's in test_reproducing_cdit.py."""
 LEADING = {"hotpotqa": "em", "twowiki": "em", "strategyqa": "accuracy"}
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from blendfilter.asking import Wording
 from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter
@@ -56,6 +57,8 @@ KINDS = {
     "sentence": SentenceFilter,
     "filco": FilCoFilter,
     "filco-passage": FilCoFilter,
+    "cdit": CDITFilter,
+    "cdit-components": CDITFilter,
 }
 
 
@@ -72,6 +75,14 @@ def test_the_tasks_wording_decides(task: str) -> None:
         == KnowledgeFilter(offer_none=wording.offer_none, ask_topic=wording.ask_topic, wording=wording).arguments()
     )
     assert make_filter("one-call", wording=wording).arguments()["offer_none"] is wording.offer_none
+
+
+@pytest.mark.parametrize(("name", "mode"), [("cdit", "word"), ("cdit-components", "components")])
+def test_cdit_goes_by_the_rules_that_are_asked_for(name: str, mode: str) -> None:
+    assert make_filter(name).arguments() == {"mode": mode, "rules": ["phi1"], "json_schema": None}
+    assert make_filter(name, rules=["phi2", "phi1"]).arguments()["rules"] == ["phi2", "phi1"]
+    with pytest.raises(BadArgument, match="the filter full takes no rules: cdit, cdit-components do"):
+        make_filter("full", rules=["phi1"])
 
 
 @pytest.mark.parametrize("task", ["hotpotqa", "strategyqa"])
@@ -97,7 +108,10 @@ def test_settings_reach_it() -> None:
 
 def test_who_takes_what() -> None:
     assert filters_taking("n") == filters_taking("by") == filters_taking("model") == ["passage", "sentence"]
-    assert filters_taking("prompts") == ["knowledge", "one-call", "filco", "filco-passage"]
+    assert filters_taking("rules") == ["cdit", "cdit-components"]
+    assert filters_taking("prompts") == [
+        "knowledge", "one-call", "filco", "filco-passage", "cdit", "cdit-components",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("argument", [{"n": 2}, {"by": "bm25"}, {"model": "a/b"}])

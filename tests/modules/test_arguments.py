@@ -17,13 +17,14 @@ from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.blending import Blending
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
+from blendfilter.modules.ralm import RALM
 from blendfilter.modules.react import ReAct
 from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.modules.self_consistency import SelfConsistency
 
 
 @pytest.mark.parametrize(
-    "kind", [BlendFilter, Blending, Direct, ChainOfThought, ReAct, SelfAsk, IterRetGen, SelfConsistency]
+    "kind", [BlendFilter, Blending, Direct, ChainOfThought, ReAct, SelfAsk, IterRetGen, SelfConsistency, RALM]
 )
 @pytest.mark.parametrize("k", ["5", None, 2.5, True])
 def test_k_is_a_whole_number(kind: Callable[..., Any], k: Any) -> None:
@@ -43,8 +44,9 @@ def test_k_is_a_whole_number(kind: Callable[..., Any], k: Any) -> None:
         ChainOfThought,
         lambda: ReAct(nothing),
         lambda: IterRetGen(nothing),
+        lambda: RALM(nothing),
     ],
-    ids=["BlendFilter", "Blending", "Answering", "Direct", "ChainOfThought", "ReAct", "IterRetGen"],
+    ids=["BlendFilter", "Blending", "Answering", "Direct", "ChainOfThought", "ReAct", "IterRetGen", "RALM"],
 )
 def test_a_question_is_needed(module: Callable[[], dspy.Module], question: Any) -> None:
     asked = module()

@@ -14,6 +14,7 @@ from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
 from blendfilter.modules.methods import METHODS, make_method
+from blendfilter.modules.ralm import RALM
 from blendfilter.modules.react import ReAct
 from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.modules.self_consistency import SelfConsistency
@@ -79,6 +80,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("self-ask", SelfAsk, True),
         ("iter-retgen", IterRetGen, True),
         ("self-consistency", SelfConsistency, True),
+        ("ralm", RALM, True),
     ],
 )
 def test_methods_by_name(name: str, kind: type, retrieves: bool) -> None:
@@ -91,7 +93,13 @@ def test_methods_by_name(name: str, kind: type, retrieves: bool) -> None:
 
 def test_the_list_is_complete() -> None:
     own = {"direct", "cot", "direct-retrieval", "cot-retrieval", "blendfilter"}
-    assert set(METHODS) == own | {"react", "self-ask", "iter-retgen", "self-consistency"}
+    assert set(METHODS) == own | {"react", "self-ask", "iter-retgen", "self-consistency", "ralm"}
+
+
+@pytest.mark.parametrize(("name", "k"), [("cot-retrieval", 5), ("blendfilter", 5), ("ralm", 10)])
+def test_without_k_it_is_the_methods_own(name: str, k: int) -> None:
+    assert make_method(name, INDEX).arguments()["k"] == k
+    assert make_method(name, INDEX, k=3).arguments()["k"] == 3
 
 
 def test_arguments_reach_the_method() -> None:

@@ -23,7 +23,8 @@ def test_a_task_scores_by_its_metrics_over_the_aliases() -> None:
 
 
 def test_the_registry_knows_its_tasks_by_name() -> None:
-    assert list(TASKS) == ["hotpotqa", "twowiki", "strategyqa", "nq", "triviaqa", "fever", "eli5", "wow", "qa"]
+    assert list(TASKS) == ["hotpotqa", "twowiki", "strategyqa", "nq", "triviaqa", "fever", "eli5", "wow", "popqa",
+                           "arc", "pubhealth", "qa"]  # fmt: skip
     assert all(task.name == name for name, task in TASKS.items())
     # anyone's own questions are asked in HotPotQA's words: short answers, yes/no among them
     assert {name: task.wording for name, task in TASKS.items()} == {
@@ -35,14 +36,20 @@ def test_the_registry_knows_its_tasks_by_name() -> None:
         "fever": "fever",
         "eli5": "eli5",
         "wow": "wow",
+        "popqa": "popqa",
+        "arc": "arc",
+        "pubhealth": "pubhealth",
         "qa": "hotpotqa",
     }
 
 
 def test_every_task_has_its_metrics_the_leading_one_first() -> None:
     assert {name: task.metrics for name, task in TASKS.items()} == {
-        **dict.fromkeys(("hotpotqa", "twowiki", "nq", "triviaqa", "qa"), ("em", "f1")),
-        **dict.fromkeys(("strategyqa", "fever"), ("accuracy",)),
+        **dict.fromkeys(("hotpotqa", "twowiki", "nq", "qa"), ("em", "f1")),
+        **dict.fromkeys(("strategyqa", "fever", "pubhealth"), ("accuracy",)),
+        "triviaqa": ("em", "f1", "inclusion", "inclusion_raw"),
+        "popqa": ("inclusion", "inclusion_raw", "em", "f1"),
+        "arc": ("accuracy", "inclusion"),
         **dict.fromkeys(("eli5", "wow"), ("f1",)),
     }
 

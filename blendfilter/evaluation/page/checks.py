@@ -2,7 +2,8 @@
 
 In: the calls with their prompts and replies, and each query's passages as a model reads them. Out: a reason a passage,
 and for each call the queries that it was made for. A check is known by the passages in its prompt, or the sentences of
-them, never by its place: queries that bring the same passages share one, and over a union one serves all.
+them, never by its place: queries that bring the same passages share one, and over a union one serves all. CDIT's judge
+is asked of each passage apart; its call is of all queries that bring that passage.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from blendfilter.evaluation.trace import reasons_of
 
 _NAMES_IDS = "helpful"
 _CHECKS = ("check", "judge", _NAMES_IDS)
+_JUDGES_ONE = "consistent"
 _NUMBERED = re.compile(r"^(?:knowledge|sentence|passage) (\d{1,4}): (.*)$", re.MULTILINE)
+_PASSAGE = re.compile(r"^Passage: (.*)$", re.MULTILINE)
 _MARK = re.compile(r"^| \| ")
 
 
@@ -54,7 +57,20 @@ def judged(calls: Sequence[Asked], brought: Mapping[str, Sequence[str]]) -> Judg
         told = reasons_of(calls[place].reply, len(shown[place]))
         numbers = {line: number for number, line in reversed(list(enumerate(shown[place])))}
         reasons[name] = [told[numbers[line]] for line in brought[name]]
-    return Judged(reasons, [_queries(call, place, calls, checks, named) for place, call in enumerate(calls)])
+    queries = [_queries(call, place, calls, checks, named) for place, call in enumerate(calls)]
+    apart = {place: line for place, call in enumerate(calls) if (line := _judged_alone(call)) is not None}
+    said = {line: "; ".join(calls[place].reply.split("\n")) for place, line in apart.items()}
+    for place, line in apart.items():
+        queries[place] = [name for name, lines in brought.items() if line in lines]
+    for name in dict.fromkeys(name for place in apart for name in queries[place]):
+        reasons.setdefault(name, [said.get(line, "") for line in brought[name]])
+    return Judged(reasons, queries)
+
+
+def _judged_alone(call: Asked) -> str | None:
+    """The passage that a call judged apart from the others; those above it are demonstrations'."""
+    found = _PASSAGE.findall(call.prompt) if call.stage == _JUDGES_ONE else []
+    return found[-1] if found else None
 
 
 def shown_in(prompt: str) -> list[str]:

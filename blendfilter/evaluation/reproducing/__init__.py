@@ -7,12 +7,15 @@
     own.py      each question's own paragraphs as an index
     programs.py the compiled programs that FilCo's filters speak as
     silver.py   the silver contexts that rows want which read gold
+    trimmed.py  the trimmed indexes that rows search, judged by the same questions
     runs.py     which runs a table needs, named by what they are, so that tables share them
     plan.py     what that will cost, before anything is spent
     doing.py    the runs, one after the other, each reusing the earlier ones' calls
     lines.py    one line of a measured table
     results.py  published beside measured, with paired tests
     filtered.py what filters leave: output precision, tokens, whom it helps
+    judging.py  what a judge's verdicts take
+    dropping.py what trimmed indexes left out
     printing.py the same as text, Markdown and JSON
     drawing.py  the plots
 """

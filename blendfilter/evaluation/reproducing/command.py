@@ -17,6 +17,7 @@ from blendfilter.errors import BadArgument, MissingExtra, NoKey, UnknownName
 from blendfilter.evaluation.reproducing import doing, drawing, papers, plan, printing, results, runs, sources
 from blendfilter.evaluation.reproducing.programs import Programs
 from blendfilter.evaluation.reproducing.silver import Silver, measures_of
+from blendfilter.evaluation.reproducing.trimmed import Overlays
 from blendfilter.evaluation.runner import CONCURRENCY
 from blendfilter.journal import Journal, digest
 from blendfilter.lm.connect import connect
@@ -95,18 +96,20 @@ def reproduce(asked: Asked, *, show: doing.Say, say: doing.Say) -> int:
     )
     measures = measures_of(asked.measure)
     if asked.plan:
-        with tempfile.TemporaryDirectory(prefix="blendfilter-silver-") as folder:
+        with tempfile.TemporaryDirectory(prefix="blendfilter-planned-") as folder:
             silver = Silver(Path(folder), None, measures)
-            wanted = _some(table, wants(silver=silver), silver)
-        planned = plan.plan(wanted, repeats=asked.repeats).text().rstrip("\n")
-        show("\n".join([planned, *found.notes, *programs.notes, *silver.notes, *_to_serve(table)]))
+            overlays = Overlays(asked.runs, lm, programs=programs, scratch=Path(folder))
+            wanted = _some(table, wants(silver=silver, overlays=overlays), silver)
+            planned = plan.plan(wanted, repeats=asked.repeats).text().rstrip("\n")
+        show("\n".join([planned, *_notes(found, programs, silver, overlays), *_to_serve(table)]))
         return 0
     silver = Silver(asked.runs, partial(_scorer, asked, lm), measures, say, named=asked.scorer is not None)
-    wanted = _some(table, wants(silver=silver), silver)
+    overlays = Overlays(asked.runs, lm, programs=programs, concurrency=asked.concurrency, say=say)
+    wanted = _some(table, wants(silver=silver, overlays=overlays), silver)
     if asked.scorer is not None and not silver.scores:
         say(f"--scorer {asked.scorer} is not asked: no SILVER here is by cxmi")
     done = doing.do(wanted, concurrency=asked.concurrency, repeats=asked.repeats, say=say)
-    result = results.result(table, wanted, done, notes=[*found.notes, *programs.notes, *silver.notes])
+    result = results.result(table, wanted, done, notes=_notes(found, programs, silver, overlays))
     place = asked.runs / _folder(table, wanted, lm)
     written = printing.write(result, place)
     show(printing.text(result, get_terminal_size((100, 24)).columns).rstrip("\n"))
@@ -116,7 +119,11 @@ def reproduce(asked: Asked, *, show: doing.Say, say: doing.Say) -> int:
         except MissingExtra as error:  # the table is what was asked for, and it is there
             say(f"no plots: {error}")
     show("\n" + "\n".join(str(path) for path in written))
-    return 1 if result.errors else 0
+    return 1 if result.errors or overlays.errors else 0
+
+
+def _notes(*parts: sources.Sources | Programs | Silver | Overlays) -> list[str]:
+    return [line for part in parts for line in part.notes]
 
 
 def _some(table: papers.Table, wanted: list[runs.Wanted], silver: Silver) -> list[runs.Wanted]:

@@ -13,6 +13,7 @@ from typing import Any
 from blendfilter.evaluation.files import RUN, read_json
 from blendfilter.evaluation.progress import Progress
 from blendfilter.evaluation.reproducing.runs import Wanted
+from blendfilter.evaluation.reproducing.trimmed import journals_in
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.runner import CONCURRENCY, evaluate
 from blendfilter.journal import FILE
@@ -42,7 +43,7 @@ def do(
             say(f"{where} (finished before)")
             done[folder] = there
             continue
-        earlier = reusable(folder, each.task, each.lm.name)
+        earlier = [*reusable(folder, each.task, each.lm.name), *journals_in(folder.parent, each.task)]
         say(where)
         options: dict[str, Any] = {"repeats": repeats} if repeats > 1 else {}
         done[folder] = evaluate(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from blendfilter.evaluation import canvas, frontier, plots
 from blendfilter.evaluation.reproducing import filtered
-from blendfilter.evaluation.reproducing.lines import IN_TOKENS, Line
+from blendfilter.evaluation.reproducing.lines import NUMBERS, Line
 from blendfilter.evaluation.reproducing.papers import OF_CONTEXTS
 from blendfilter.evaluation.reproducing.results import RETRIEVAL, Result
 from blendfilter.evaluation.reproducing.runs import Wanted
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 FORMATS = ("svg", "png")
 _WORDS = {"em": "EM (%)", "f1": "F1 (%)", "accuracy": "accuracy (%)", "recall": "recall", "precision": "precision",
-          "s_precision": "S-precision", "output_precision": "precision (%)", "context_tokens": "tokens"}  # fmt: skip
+          "s_precision": "S-precision", "output_precision": "precision (%)", "context_tokens": "tokens",
+          "inclusion": "inclusion (%)", "inclusion_raw": "inclusion, raw (%)",
+          "seconds_in_all": "seconds in all"}  # fmt: skip
 
 
 def draw(result: Result, wanted: Sequence[Wanted], done: Mapping[Path, Run], folder: Path) -> list[Path]:
@@ -94,7 +96,7 @@ def _side_by_side(result: Result, folder: Path) -> list[Path]:
 
 def _named_bars(axes: Axes, lines: Sequence[Line], names: Mapping[tuple[str, str], bool]) -> None:
     """One bar a row, hatched where it reads the answer; a row that a task does not have leaves its place empty."""
-    scale = 1 if lines[0].measure in IN_TOKENS else 100
+    scale = 1 if lines[0].measure in NUMBERS else 100
     found = {(line.group, line.label): line for line in lines}
     for place, (name, bound) in enumerate(names.items()):
         line, label = found.get(name), ", ".join(filter(None, name))
@@ -174,16 +176,16 @@ def _bars(axes: Axes, place: int, of: int, lines: Sequence[Line], label: str) ->
 def _sweep(panels: Sequence[Axes], lines: Sequence[Line], measures: Sequence[str]) -> None:
     """Figure 3: a panel a measure, a line a method over K, its interval as a band."""
     for axes, measure in zip(panels, measures, strict=True):
-        for number, label in enumerate(dict.fromkeys(line.label for line in lines)):
-            here = [line for line in lines if (line.label, line.measure) == (label, measure)]
+        for number, name in enumerate(dict.fromkeys((line.group, line.label) for line in lines)):
+            here = [line for line in lines if (line.group, line.label, line.measure) == (*name, measure)]
             xs = [int(line.point.removeprefix("K=")) for line in here]
             colour = canvas.SERIES[number % len(canvas.SERIES)]
             low, high = [100 * line.low for line in here], [100 * line.high for line in here]
             axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
             axes.plot(
-                xs, [100 * line.value for line in here], label=label, color=colour,
+                xs, [100 * line.value for line in here], label=", ".join(filter(None, name)), color=colour,
                 marker=canvas.MARKERS[number % len(canvas.MARKERS)], markersize=4, linewidth=1.3,
             )  # fmt: skip
-        axes.set(xlabel="K, passages a query", title=_WORDS[measure])
+        axes.set(xlabel="K, passages a query", title=_WORDS.get(measure, measure))
         axes.set_xticks(xs)
     panels[0].figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")

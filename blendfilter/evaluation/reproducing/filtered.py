@@ -18,8 +18,17 @@ from typing import NamedTuple
 from blendfilter.evaluation import frontier
 from blendfilter.evaluation.contexts import Context, contexts
 from blendfilter.evaluation.repeats import repeats_in
-from blendfilter.evaluation.reproducing.lines import IN_TOKENS, RIGHT_OR_WRONG, Line, line_of, place_of
-from blendfilter.evaluation.reproducing.papers import Table
+from blendfilter.evaluation.reproducing import judging
+from blendfilter.evaluation.reproducing.lines import (
+    IN_TOKENS,
+    NUMBERS,
+    OF_JUDGING,
+    RIGHT_OR_WRONG,
+    Line,
+    line_of,
+    place_of,
+)
+from blendfilter.evaluation.reproducing.papers import IN_ALL, Table
 from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.statistics import interval, mcnemar_exact, paired_bootstrap
@@ -72,6 +81,9 @@ def lines(table: Table, pairs: Pairs, seed: int, *, p_values: bool) -> tuple[lis
 
 
 def _measured(table: Table, one: Wanted, run: Run, counting: Tokeniser) -> Iterator[Measured]:
+    if table.kind == "judging":
+        yield from (Measured(measure, "", values) for measure, values in judging.values(run).items())
+        return
     questions = {question.id: question for question in one.questions}
     rows = [(each, questions[each.row["id"]]) for each in contexts(run)]
     if table.kind == "sides":
@@ -135,7 +147,8 @@ def _point(each: Measured) -> str:
 def _held(line: Line, before: Values, after: Values, seed: int, p_values: bool) -> Line:
     """`line` with what it is from the reference, over the questions that both have."""
     shared = [name for name in before if name in after]
-    if not shared or line.measure == WHERE_KEPT:  # what is left elsewhere is over other questions
+    # What is left elsewhere is over other questions; what all of a run took has no question.
+    if not shared or line.measure in (WHERE_KEPT, IN_ALL):
         return line
     one, other = ([values[name] for name in shared] for values in (before, after))
     scale = _scale(line.measure, (*one, *other))
@@ -144,22 +157,29 @@ def _held(line: Line, before: Values, after: Values, seed: int, p_values: bool) 
     if line.measure in RIGHT_OR_WRONG and all(len(each) == 1 for each in (*one, *other)):
         p = mcnemar_exact([first for (first,) in one], [first for (first,) in other]).p
     most = fmean(map(fmean, one))
-    share = fmean(map(fmean, other)) / most if line.measure in IN_TOKENS and most else None
+    share = fmean(map(fmean, other)) / most if line.measure in NUMBERS and most else None
+    low, high = scale * told.low, scale * told.high
+    if (
+        line.measure in OF_JUDGING
+        and len({round(fmean(b) - fmean(a), 9) for a, b in zip(one, other, strict=True)}) == 1
+    ):
+        low = high = scale * told.difference
     return replace(
-        line, gain=scale * told.difference, gain_low=scale * told.low, gain_high=scale * told.high,
-        p=p if p_values else None, of_reference=share,
-    )  # fmt: skip
+        line, gain=scale * told.difference, gain_low=low, gain_high=high, p=p if p_values else None, of_reference=share
+    )
 
 
 def _interval(each: Measured, seed: int) -> list[float]:
+    if each.measure in OF_JUDGING and len(alike := {value for values in each.values.values() for value in values}) == 1:
+        return [*alike] * 3  # so many calls by design, or one figure for all of a run: nobody else was to be met
     scale = _scale(each.measure, each.values.values())
     scaled = dict(zip(each.values, _over(list(each.values.values()), scale), strict=True))
     return [scale * end for end in interval(_means(scaled), seed=seed)]
 
 
 def _scale(measure: str, values: Iterable[Sequence[float]]) -> float:
-    """What numbers of tokens are divided by to be shares, as intervals take them: the most that was met."""
-    return (max(map(max, values), default=0.0) or 1.0) if measure in IN_TOKENS else 1.0
+    """What numbers are divided by to be shares, as intervals take them: the most that was met."""
+    return (max(map(max, values), default=0.0) or 1.0) if measure in NUMBERS else 1.0
 
 
 def _over(values: Sequence[Sequence[float]], scale: float) -> list[list[float]]:

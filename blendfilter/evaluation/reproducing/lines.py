@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blendfilter.evaluation.ledger import tokens_of
+from blendfilter.evaluation.reproducing.papers import IN_ALL
 from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.run import Run
 
-RIGHT_OR_WRONG = ("em", "accuracy")
+INCLUSION = "inclusion"
+RIGHT_OR_WRONG = ("em", "accuracy", INCLUSION)
 IN_TOKENS = ("context_tokens", "answer_prompt")
 """Measures that are numbers of tokens, not shares."""
+OF_JUDGING = ("judging_calls", "judging_tokens", "judging_seconds", IN_ALL, "dollars_a_thousand")
+"""What a judge's verdicts take: numbers too."""
+NUMBERS = (*IN_TOKENS, *OF_JUDGING)
 
 
 @dataclass(frozen=True)
@@ -20,8 +25,8 @@ class Line:
 
     `calls` and `tokens` are a question's (None: the server told none), `difference` is measured - published. `gain` is
     measured - the reference's measured, with the ends of its paired interval; `p` tests that one. `bound`: the row's
-    filter reads the answer. A measure of `IN_TOKENS` is a number of tokens; `of_reference` is its share of the
-    reference's. `prompt_tokens`, `tokens_in` and `fronts` are a frontier's.
+    filter reads the answer. A measure of `NUMBERS` is a number; `of_reference` is its share of the reference's.
+    `prompt_tokens`, `tokens_in` and `fronts` are a frontier's.
     """
 
     task: str
@@ -60,12 +65,13 @@ def place_of(one: Wanted) -> tuple[str, str, str]:
 def line_of(one: Wanted, run: Run, measure: str, ends: Sequence[float], point: str) -> Line:
     """The line of one run: the measure's value and the ends of its interval, beside what was published of it."""
     value, low, high = ends
-    figures = one.row.published.get(one.task)
+    figures = one.row.printed(one.task, one.point.k)
     published = figures.score(measure) if figures else None
     calls, tokens = a_question(run)
     return Line(
         *place_of(one), one.row.ours, measure, value, low, high, run.metrics["n"], run.errors, calls, tokens, run.name,
-        point, published, None if published is None else value - published, bound=one.row.reads_gold(one.task),
+        point, published, None if published is None or measure in NUMBERS else value - published,
+        bound=one.row.reads_gold(one.task),
     )  # fmt: skip
 
 

@@ -14,21 +14,25 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blendfilter.errors import BadData, UnknownName
+from blendfilter.filters.cdit.rules import RULES
 from blendfilter.filters.filco.oracles import Measure
 from blendfilter.filters.named import FILTERS
 from blendfilter.filters.own import parameters_of
 from blendfilter.modules.methods import METHODS
 from blendfilter.tasks import TASKS
 
-Role = Literal["colbert", "bm25", "dpr"]
-"""The papers' retrievers. A command says which index plays which."""
+Role = Literal["colbert", "bm25", "dpr", "flat", "hnsw", "ivf"]
+"""The papers' retrievers. A command says which index plays which; the last three are kinds of one dense index."""
 SILVER = "silver"
 """The filter that keeps what an oracle chose: an upper bound, for it has read the answer. No command makes it alone."""
-ASKING_THE_QUESTION = ("direct-retrieval", "cot-retrieval")
+ASKING_THE_QUESTION = ("direct-retrieval", "cot-retrieval", "ralm")
 """Methods that search for the question alone."""
 OUTPUT_PRECISION = "output_precision"
-OF_CONTEXTS = ("precision", "tokens", "sides")
-"""Kinds of tables that measure what was left for the answer, not the answers alone."""
+IN_ALL = "seconds_in_all"
+OF_CONTEXTS = ("precision", "tokens", "sides", "judging")
+"""Kinds of tables that measure what was left for the answer, or what choosing it took: not the answers alone."""
+JUDGES = ("cdit", "cdit-components")
+"""The filters that judge by rules."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Words = Annotated[str, Field(min_length=1)]
@@ -53,6 +57,10 @@ class Arguments(_Strict):
     iterations: Annotated[int, Field(ge=1)] | None = None
     samples: Annotated[int, Field(ge=1)] | None = None
     measure: Measure | None = None
+    rules: tuple[str, ...] = ()
+    trimmed: Annotated[int, Field(ge=1)] | None = None
+    """Searches an index that was trimmed by the same questions; so many of them must witness a separation."""
+    rewrite: bool | None = None
 
     def given(self) -> dict[str, Any]:
         """Those that are set."""
@@ -60,12 +68,17 @@ class Arguments(_Strict):
 
 
 class Published(_Strict):
-    """A row's printed figures on one task, as fractions of 1; `imp` is the printed improvement over it, in percent."""
+    """A row's printed figures on one task, as fractions of 1; `imp` is the printed improvement over it, in percent.
+
+    `seconds_in_all` are seconds, of a table of kind `judging`.
+    """
 
     em: Share | None = None
     f1: Share | None = None
     accuracy: Share | None = None
+    inclusion: Share | None = None
     output_precision: Share | None = None
+    seconds_in_all: Annotated[float, Field(gt=0)] | None = None
     imp: float | None = None
 
     def score(self, measure: str) -> float | None:
@@ -74,7 +87,10 @@ class Published(_Strict):
 
 
 class Row(_Strict):
-    """One line of a table, or one series of a figure. `ours`: it is not the paper's."""
+    """One line of a table, or one series of a figure. `ours`: it is not the paper's.
+
+    `at` holds what was printed for the points of a sweep, by K and task.
+    """
 
     label: Words
     group: str = ""
@@ -83,11 +99,16 @@ class Row(_Strict):
     arguments: Arguments = Arguments()
     on: Mapping[str, Arguments] = {}
     published: Mapping[str, Published] = {}
+    at: Mapping[int, Mapping[str, Published]] = {}
     ours: bool = False
 
     def settings(self, task: str) -> dict[str, Any]:
         """The arguments on one task: the row's own, and over them those for the task."""
         return {**self.arguments.given(), **(self.on[task].given() if task in self.on else {})}
+
+    def printed(self, task: str, k: int) -> Published | None:
+        """What was printed of it on a task, at that K where it is a series."""
+        return self.at[k].get(task) if k in self.at else self.published.get(task)
 
     @property
     def retrieves(self) -> bool:
@@ -111,7 +132,8 @@ class Table(_Strict):
 
     `kind`: `scores` (tables), `retrieval` (what is found and kept), `sweep` (over K), `samples` (the best of several
     answers); of the contexts that filters leave: `settings` (scores, drawn side by side), `precision`, `tokens`,
-    `sides` (scores where the passages support the output, and where not), `frontier` (scores against tokens).
+    `sides` (scores where the passages support the output, and where not), `frontier` (scores against tokens),
+    `judging` (what a judge's verdicts take: calls, tokens, seconds, dollars).
     `n` is how many questions are asked, `published_n` the fewest that the paper asked, where that is not n. `against`
     is the label that the other rows are tested against. `reader` is empty where nothing was published. `serve`: the
     commands that serve the paper's own reader (or the one near it that `served` names), `ask`: how it is then named,
@@ -121,7 +143,9 @@ class Table(_Strict):
     name: str
     title: Words
     paper: Words
-    kind: Literal["scores", "retrieval", "sweep", "samples", "settings", "precision", "tokens", "sides", "frontier"]
+    kind: Literal[
+        "scores", "retrieval", "sweep", "samples", "settings", "precision", "tokens", "sides", "frontier", "judging"
+    ]
     reader: str
     retriever: Role
     n: Annotated[int, Field(ge=1)]
@@ -231,7 +255,9 @@ def _problems(table: Table) -> Iterator[Exception]:
     for row in table.rows:
         filters = [each.filter for each in (row.arguments, *row.on.values()) if each.filter is not None]
         yield from _unknown("filter", filters, (*FILTERS, SILVER), where)
-        yield from _unknown("task", [*row.on, *row.published], table.tasks, f"{where}, row '{row.label}'")
+        figures = [row.published, *row.at.values()]
+        named = [*row.on, *(task for each in figures for task in each)]
+        yield from _unknown("task", named, table.tasks, f"{where}, row '{row.label}'")
         yield from _unfit(table, row)
         yield from _misprinted(table, row)
     pairs = [(row.group, row.label) for row in table.rows]
@@ -249,23 +275,29 @@ def _unknown(kind: str, used: Iterable[str], known: Iterable[str], where: str) -
 
 def _unfit(table: Table, row: Row) -> Iterator[Exception]:
     """Arguments that the row's method does not take, and a filter's settings where no filter is named."""
-    taken = {*parameters_of(METHODS[row.method].make), *_FILTERS_OWN, "measure"}
+    taken = {*parameters_of(METHODS[row.method].make), *_FILTERS_OWN, "measure", "rules"}
+    taken |= {"trimmed"} if row.retrieves else set()
     for settings in (row.settings(task) for task in table.tasks):
         if "measure" in settings and settings.get("filter") != SILVER:
             yield BadData(f"{table.name}.toml: row '{row.label}' has a measure: it belongs to the filter '{SILVER}'")
         wrong = next((name for name in settings if name not in taken), None)
         if wrong is not None:
             yield BadData(f"{table.name}.toml: row '{row.label}': {row.method} takes no {wrong}: take it out")
+        yield from _unknown("rule", settings.get("rules", ()), RULES, f"in {table.name}.toml, row '{row.label}'")
+        if "rules" in settings and settings.get("filter") not in JUDGES and "trimmed" not in settings:
+            yield BadData(f"{table.name}.toml: row '{row.label}' has rules and nothing that judges by them")
         lost = next((name for name in _FILTERS_OWN if name in settings and "filter" not in settings), None)
         if lost is not None:
             yield BadData(f"{table.name}.toml: row '{row.label}' has {lost} and no filter: name the filter too")
 
 
 def _misprinted(table: Table, row: Row) -> Iterator[Exception]:
-    """Figures of measures that a task does not have, or none at all."""
-    for task, figures in row.published.items():
+    """Figures of measures that a task does not have, or none at all, or of a K that the table does not sweep over."""
+    if lost := [k for k in row.at if k not in table.sweep]:
+        yield BadData(f"{table.name}.toml: row '{row.label}' has figures at K={lost[0]}, which is not in its 'sweep'")
+    for task, figures in (pair for each in (row.published, *row.at.values()) for pair in each.items()):
         printed = figures.model_fields_set - {"imp"}
-        measures = (OUTPUT_PRECISION,) if table.kind == "precision" else TASKS[task].metrics
+        measures = {"precision": (OUTPUT_PRECISION,), "judging": (IN_ALL,)}.get(table.kind, TASKS[task].metrics)
         if not printed or not printed <= set(measures):
             said = ", ".join(sorted(printed)) or "no figure"
             yield BadData(f"{table.name}.toml: row '{row.label}' has {said} for {task} ({', '.join(measures)})")

@@ -22,6 +22,7 @@ from blendfilter.evaluation.plan import left_of, spread
 from blendfilter.evaluation.planned import money
 from blendfilter.evaluation.rehearsal import Rehearsal, rehearse
 from blendfilter.evaluation.reproducing.doing import finished, reusable
+from blendfilter.evaluation.reproducing.papers import JUDGES
 from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.journal import FILE
 from blendfilter.tasks import Questions
@@ -29,6 +30,7 @@ from blendfilter.tasks import Questions
 PILOT = 5
 """Questions a run, evenly spread, that the estimate answers."""
 _FILTER_CALLS = {"knowledge": 2, "one-call": 1, "filco": 1, "filco-passage": 1}
+"""Of one list of passages; a judge is asked of each passage."""
 
 
 @dataclass(frozen=True)
@@ -165,9 +167,9 @@ def by_design(each: Wanted) -> str:
     topic = Wording.of(each.questions.task.wording).ask_topic
     method, name = each.row.method, settings.get("filter")
     if method == "blendfilter":
-        return f"{_blendfilter(settings, topic)} at most"
-    a_filter = _FILTER_CALLS.get(name or "", 0) + (name == "knowledge" and topic)
-    exact = {"direct": 1, "direct-retrieval": 1, "cot": 2, "cot-retrieval": 2}
+        return f"{_blendfilter(settings, topic, each.point.k)} at most"
+    a_filter = _filter_calls(name, each.point.k) + (name == "knowledge" and topic)
+    exact = {"direct": 1, "direct-retrieval": 1, "ralm": 1, "cot": 2, "cot-retrieval": 2}
     if method in exact:
         return f"{exact[method] + a_filter}" + " at most" * bool(a_filter)
     if method == "self-consistency":
@@ -178,9 +180,13 @@ def by_design(each: Wanted) -> str:
     return "varies"
 
 
-def _blendfilter(settings: Mapping[str, Any], topic: bool) -> int:
+def _filter_calls(name: str | None, k: int) -> int:
+    return k if name in JUDGES else _FILTER_CALLS.get(name or "", 0)
+
+
+def _blendfilter(settings: Mapping[str, Any], topic: bool, k: int) -> int:
     """External and internal answer, the topic, a filter a branch (or one for all), the answer and its short form."""
     name, dropped = settings.get("filter", "knowledge"), settings.get("without", ())
     branches = 1 if settings.get("filter_union") else 3 - len(dropped)
     blending = ("q_ex" not in dropped) + ("q_in" not in dropped)
-    return blending + (name == "knowledge" and topic) + branches * _FILTER_CALLS.get(name, 0) + 2
+    return blending + (name == "knowledge" and topic) + branches * _filter_calls(name, k) + 2

@@ -16,7 +16,7 @@ from typing import Any
 
 from blendfilter.evaluation.compared import NO_P_VALUE, chance, percent, rounded
 from blendfilter.evaluation.files import write_json
-from blendfilter.evaluation.reproducing.lines import IN_TOKENS, Line
+from blendfilter.evaluation.reproducing.lines import IN_TOKENS, NUMBERS, Line
 from blendfilter.evaluation.reproducing.results import Result
 from blendfilter.silver.filter import UPPER_BOUND
 
@@ -30,11 +30,14 @@ _UNMET = 3.84
 """Wilson's z²: of n that are alike, z² / (n + z²) of all may be otherwise."""
 _TASKS = {
     "hotpotqa": "HotPotQA", "twowiki": "2WikiMultihopQA", "strategyqa": "StrategyQA", "nq": "NQ",
-    "triviaqa": "TriviaQA", "fever": "FEVER", "eli5": "ELI5", "wow": "WoW",
+    "triviaqa": "TriviaQA", "fever": "FEVER", "eli5": "ELI5", "wow": "WoW", "popqa": "PopQA", "arc": "ARC-Challenge",
+    "pubhealth": "PubHealth",
 }  # fmt: skip
 _MEASURES = {
     "em": "EM", "f1": "F1", "s_precision": "S-precision", "output_precision": "precision", "where_kept": "where kept",
     "by_characters": "by characters", "context_tokens": "context", "answer_prompt": "prompt",
+    "inclusion_raw": "inclusion, raw", "judging_calls": "calls", "judging_tokens": "tokens",
+    "judging_seconds": "seconds", "seconds_in_all": "seconds in all", "dollars_a_thousand": "$ for 1,000",
 }  # fmt: skip
 
 
@@ -140,7 +143,7 @@ def notes(result: Result) -> list[str]:
 
 def _notes(result: Result) -> Iterator[str]:
     table, spent = result.table, result.spent
-    yield f"{'tokens' if table.kind == 'tokens' else 'percent'}; ±: half of the 95 % interval"
+    yield f"{_UNITS.get(table.kind, 'percent')}; ±: half of the 95 % interval"
     if (n := min((line.n for line in result.lines), default=FEW)) < FEW:
         others = f"{100 * _UNMET / (n + _UNMET):.0f} % of all"
         yield (
@@ -150,7 +153,7 @@ def _notes(result: Result) -> Iterator[str]:
     yield from _READ.get(table.kind, ())
     if any(line.bound for line in result.lines):
         yield f"† {UPPER_BOUND}"
-    if any(line.published is not None for line in result.lines):
+    if any(line.difference is not None for line in result.lines):
         of = table.n if table.published_n is None else table.published_n
         own = 196 * math.sqrt(0.25 / of)  # a half right is the widest; a mean of shares varies no more
         yield "vs published: measured - published, in points; no test belongs to it"
@@ -159,13 +162,13 @@ def _notes(result: Result) -> Iterator[str]:
     what = "a question's" if result.repeats == 1 else "one answer's"
     yield f"calls, tokens: {what}, those that another run had made already included"
     if any(line.gain is not None for line in result.lines):
-        unit = "tokens" if table.kind == "tokens" else "points"
+        unit = {"tokens": "tokens", "judging": "the measure's own unit"}.get(table.kind, "points")
         yield f"vs {table.against}: measured - {table.against}'s measured, in {unit}, with its paired 95 % interval"
     if result.offline:
         yield NO_P_VALUE
     elif any(line.p is not None for line in result.lines):
-        one = "exact McNemar for EM and accuracy, the paired bootstrap for F1"
-        one = "the paired bootstrap" if table.kind in ("precision", "tokens") else one
+        one = "exact McNemar for right and wrong, the paired bootstrap for F1"
+        one = "the paired bootstrap" if table.kind in ("precision", "tokens", "judging") else one
         what = one if result.repeats == 1 else f"the paired bootstrap, over {result.repeats} answers a question"
         yield f"p: of that difference, over the same questions ({what}); Holm: corrected for all of this table"
     yield f"{spent.used} calls used by {spent.runs} runs, {spent.different} different ones: reuse saves {spent.saved}"
@@ -181,7 +184,13 @@ def _notes(result: Result) -> Iterator[str]:
     yield from result.notes
 
 
-_FAILED = {"precision": "are left out", "tokens": "are left out", "frontier": "count as 0, their tokens left out"}
+_UNITS = {"tokens": "tokens", "judging": "of the stage that judges, a question's"}
+_FAILED = {
+    "precision": "are left out",
+    "tokens": "are left out",
+    "judging": "are left out",
+    "frontier": "count as 0, their tokens left out",
+}
 """What becomes of a question that ended in an error, where it does not count as 0."""
 _READ = {
     "precision": (
@@ -190,6 +199,9 @@ _READ = {
         "by characters: the same over characters, as the paper's code counts; empty: questions with nothing left",
     ),
     "tokens": ("context: the question and what is left; prompt: all that the call that answers is sent",),
+    "judging": (
+        "seconds: of a question's judging calls, added up; in all: by the clock, while one or more were in flight",
+    ),
     "sides": ("positive: the passages support the output; in brackets, how many questions",),
     "frontier": (
         "prompt: tokens of the prompt that is read for the answer; input: of all calls; *: on that front, no other row "
@@ -210,8 +222,9 @@ def _cells(result: Result, lines: Sequence[Line]) -> tuple[Cells, list[Cells]]:
     held, shared = any(line.gain is not None for line in lines), any(line.of_reference is not None for line in lines)
     frontier = result.table.kind == "frontier"
     compared, failed = any(line.published is not None for line in lines), any(line.errors for line in lines)
+    differs = any(line.difference is not None for line in lines)
     header = [
-        "", *["at"] * points, "measure", *["published"] * compared, "measured", *["vs published"] * compared,
+        "", *["at"] * points, "measure", *["published"] * compared, "measured", *["vs published"] * differs,
         *[f"of {result.table.against}"] * shared, *[f"vs {result.table.against}"] * held, *["p", "Holm"] * tested,
         *["prompt", "front", "input", "front "] * frontier, "calls", "tokens", *["errors"] * failed,
     ]  # fmt: skip
@@ -228,9 +241,9 @@ def _cells(result: Result, lines: Sequence[Line]) -> tuple[Cells, list[Cells]]:
                 label if before is None or before[0] != line.label else "",
                 *[line.point if new else ""] * points,
                 _MEASURES.get(line.measure, line.measure),
-                *[percent(line.published)] * compared,
+                *[_printed(line)] * compared,
                 _with_half(line.measure, line.value, line.low, line.high),
-                *[percent(line.difference, "+z")] * compared,
+                *[percent(line.difference, "+z")] * differs,
                 *[f"{percent(line.of_reference)} %" if line.of_reference is not None else ""] * shared,
                 *[_with_half(line.measure, line.gain, line.gain_low, line.gain_high, "+z")] * held,
                 *([chance(line.p, ""), chance(line.p_holm, "")] if tested else []),
@@ -255,9 +268,17 @@ def _of_front(line: Line) -> Iterator[str]:
         yield "*" * (cost in line.fronts)
 
 
+def _printed(line: Line) -> str:
+    if line.published is not None and line.measure in NUMBERS:
+        return f"{line.published:,.2f}"
+    return percent(line.published)
+
+
 def _with_half(measure: str, value: float | None, low: float | None, high: float | None, sign: str = "") -> str:
     if value is None or low is None or high is None:
         return ""
-    if measure in IN_TOKENS:
-        return f"{value:{sign[:1]},.1f} ± {(high - low) / 2:,.1f}"
+    if measure in NUMBERS:
+        digits = 1 if measure in IN_TOKENS else 2
+        half = f" ± {(high - low) / 2:,.{digits}f}" if high > low or sign or measure in IN_TOKENS else ""
+        return f"{value:{sign[:1]},.{digits}f}{half}"
     return f"{percent(value, sign)} ± {percent((high - low) / 2)}"

@@ -1,8 +1,8 @@
-"""The compiled programs that a command names for FilCo's filter, by task and by what the filter chooses from.
+"""The compiled programs that a command names for FilCo's filter and CDIT's judge, by task and by what they choose.
 
 In: the words of `--program`, each `[TASK=]FILE`, a file of `blendfilter compile`. Out: `Programs`, which has the filter
 of a row speak as the program for it says. A program that was compiled for sentences goes into the rows with the filter
-`filco`, one for passages into those with `filco-passage`; all else stays as it is.
+`filco`, one for passages into those with `filco-passage`, a judge's into those that it judges; all else stays as it is.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ import dspy
 from blendfilter.compiling.programs import load_program, read_program
 from blendfilter.compiling.recipe import Recipe
 from blendfilter.errors import BadArgument, UnknownName
-from blendfilter.evaluation.reproducing.papers import Row, Table
+from blendfilter.evaluation.reproducing.papers import JUDGES, Row, Table
+from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.tasks import TASKS
 
-FILTERS: Mapping[str, str] = {"filco/sentences": "filco", "filco/passages": "filco-passage"}
+FILTERS: Mapping[str, str] = {
+    "filco/sentences": "filco",
+    "filco/passages": "filco-passage",
+    "cdit/word": "cdit",
+    "cdit/components": "cdit-components",
+}
 """By the template that a program speaks through, the filter that it is for."""
 _WORDS = re.compile(r"(?:(\w*)=)?(.*)", re.DOTALL)
 
@@ -39,7 +45,7 @@ class Program(NamedTuple):
         """What `[TASK=]FILE` says.
 
         Raises:
-            UnknownName: no such task. MissingFile, BadData: no program. BadArgument: one that is not FilCo's.
+            UnknownName: no such task. MissingFile, BadData: no program. BadArgument: one of another filter.
         """
         task, name = _WORDS.fullmatch(words).groups(default="")  # type: ignore[union-attr]
         if task and task not in TASKS:
@@ -47,11 +53,11 @@ class Program(NamedTuple):
         if not name:
             raise BadArgument("a program is written [TASK=]FILE, and this one names no file")
         recipe = read_program(name)[1]
-        template = recipe.templates.get("helpful", "").partition(" ")[0]
-        if recipe.module != FilCoFilter.__name__ or template not in FILTERS:
+        template = next((each.partition(" ")[0] for each in recipe.templates.values()), "")
+        if recipe.module not in (FilCoFilter.__name__, CDITFilter.__name__) or template not in FILTERS:
             raise BadArgument(
                 f"{name} was compiled for {recipe.module}: --program takes those of FilCo's filter (blendfilter "
-                "compile filco); blendfilter eval --program runs any"
+                "compile filco) and of CDIT's (compile cdit); blendfilter eval --program runs any"
             )
         return cls(task, FILTERS[template], Path(name), recipe)
 
@@ -66,7 +72,8 @@ class Programs:
     def __init__(self, words: Iterable[str], table: Table, methods: Iterable[str] | None = None) -> None:
         self.notes: list[str] = []
         self._programs: dict[tuple[str, str], Program] = {}
-        used = {row.settings(task).get("filter") for row in table.of(methods) for task in table.tasks}
+        asked = [row.settings(task) for row in table.of(methods) for task in table.tasks]
+        used = {each.get("filter") for each in asked} | {JUDGES[0] for each in asked if "trimmed" in each}
         for each in map(Program.of, words):
             if each.task and each.task not in table.tasks:
                 raise UnknownName.of("task", each.task, table.tasks, f"in {table.name}")
@@ -78,13 +85,13 @@ class Programs:
                 for_all = f" for {each.task}" * bool(each.task)
                 raise BadArgument(f"{other.path} and {each.path} are both programs of {each.filter}{for_all}: name one")
 
-    def into(self, select: dspy.Module, row: Row, task: str) -> None:
-        """Have `select`, the filter of `row`, speak as its program says, where there is one for it.
+    def into(self, select: dspy.Module, row: Row, task: str, of: str = "") -> None:
+        """Have `select`, the filter of `row` (or `of` that name), speak as its program says, if there is one for it.
 
         Raises:
             BadData: the program was compiled for other fields, other templates or another task's wording.
         """
-        name = str(row.settings(task).get("filter"))
+        name = of or str(row.settings(task).get("filter"))
         found = self._programs.get((task, name)) or self._programs.get(("", name))
         if found is None:
             if any(each.filter == name for each in self._programs.values()):

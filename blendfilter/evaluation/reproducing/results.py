@@ -1,7 +1,7 @@
 """A table's runs beside what was published: value and interval, difference, a paired test, calls and tokens.
 
 In: a table, its runs. Out: `Result`, a line for each row, task, point and measure. Every p is of a paired test against
-the table's reference over the same questions (exact McNemar for EM and accuracy, the paired bootstrap for F1), and
+the table's reference over the same questions (exact McNemar for right and wrong, the paired bootstrap for F1), and
 Holm's correction goes over all that the table tests on a measure. No p is given where the offline reader answered.
 """
 
@@ -16,11 +16,13 @@ from typing import Any
 from blendfilter.evaluation.comparison import Row as Compared
 from blendfilter.evaluation.repeats import repeats_in
 from blendfilter.evaluation.reproducing import filtered
-from blendfilter.evaluation.reproducing.lines import RIGHT_OR_WRONG, Line, a_question, line_of, place_of
+from blendfilter.evaluation.reproducing.dropping import dropped
+from blendfilter.evaluation.reproducing.lines import INCLUSION, RIGHT_OR_WRONG, Line, a_question, line_of, place_of
 from blendfilter.evaluation.reproducing.papers import OF_CONTEXTS, Row, Table
 from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.run import Run, compare
 from blendfilter.evaluation.statistics import holm, interval
+from blendfilter.tasks import TASKS
 
 RETRIEVAL = ("recall", "precision", "s_precision")
 ONE, BEST = "one answer", "best of {}"
@@ -68,9 +70,10 @@ def result(
     else:
         by_row = groupby(each, key=lambda pair: place_of(pair[0]))
         lines = [line for _, group in by_row for line in _lines(list(group), seed)]
-    if table.kind in ("scores", "settings") and not offline:
+    if table.kind in ("scores", "settings", "sweep") and not offline:
         lines = _tested(table, wanted, done, lines, seed)
     said += filtered.empty_bounds(each)
+    said += dropped(table, each)
     if table.kind == "frontier":
         lines = filtered.on_the_front(lines, each)
     lines = lines if offline else corrected(lines)
@@ -125,14 +128,15 @@ def _retrieval(one: Wanted, run: Run, seed: int) -> Iterator[Line]:
 def _tested(
     table: Table, wanted: Sequence[Wanted], done: Mapping[Path, Run], lines: Sequence[Line], seed: int
 ) -> list[Line]:
-    """`lines` with what each is from the reference row's run and the p of that, where both were run."""
-    runs = {place_of(one): done[one.folder] for one in wanted}
+    """`lines` with what each is from the reference row's run at the same point and the p of that, if both were run."""
+    runs = {(place_of(one), one.point.name): done[one.folder] for one in wanted}
     rows: dict[tuple[str, str], Row] = {(row.group, row.label): row for row in table.rows}
     found: dict[tuple[str, str], dict[str, Compared]] = {}
 
     def tested(line: Line) -> Line:
         reference = table.reference(rows[line.group, line.label])
-        against, run = runs.get((line.task, reference.group, reference.label)), done_by_name[line.run]
+        place = (line.task, reference.group, reference.label)
+        against, run = runs.get((place, line.point)), done_by_name[line.run]
         if against is None or against.name == run.name:
             return line
         pair = (against.name, run.name)
@@ -147,15 +151,19 @@ def _tested(
 
 
 def corrected(lines: Sequence[Line]) -> list[Line]:
-    """`lines` with Holm's correction over all tasks: one family for the measures of right and wrong, one for any other.
+    """`lines` with Holm's correction over all tasks: one family for what leads and is right or wrong, one for another.
+
+    What leads is the task's first measure, or inclusion where that is what was published.
 
     Two rows that are the same run (beside the figures of two readers) are one test.
     """
     changed = list(lines)
+    rough = {line.task for line in lines if line.measure == INCLUSION and line.published is not None}
     families: dict[str, dict[Any, list[int]]] = {}
     for place, line in enumerate(lines):
         if line.p is not None:
-            family = "right or wrong" if line.measure in RIGHT_OR_WRONG else line.measure
+            leading = INCLUSION if line.task in rough else TASKS[line.task].metrics[0]
+            family = "right or wrong" if line.measure == leading in RIGHT_OR_WRONG else line.measure
             families.setdefault(family, {}).setdefault((line.run, line.measure, line.point, line.p), []).append(place)
     for tests in families.values():
         for places, p in zip(tests.values(), holm([test[-1] for test in tests]), strict=True):

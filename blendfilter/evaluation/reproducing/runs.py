@@ -20,6 +20,7 @@ from blendfilter.evaluation.reproducing.papers import SILVER, Row, Sampling, Tab
 from blendfilter.evaluation.reproducing.programs import Programs
 from blendfilter.evaluation.reproducing.silver import Silver
 from blendfilter.evaluation.reproducing.sources import Sources
+from blendfilter.evaluation.reproducing.trimmed import Overlays
 from blendfilter.evaluation.settings import check_leak, settings_of
 from blendfilter.filters.named import make_filter
 from blendfilter.journal import digest
@@ -61,11 +62,12 @@ def wanted(
     seed: int = 0,
     silver: Silver | None = None,
     programs: Programs | None = None,
+    overlays: Overlays | None = None,
 ) -> list[Wanted]:
     """Every run of `table`, task by task, in the order of its rows; `methods` leaves out the rows of all others.
 
     `silver` makes the contexts of the rows that read gold; those that it cannot make are left out, and its notes say
-    so. `programs` are those that FilCo's filters speak as.
+    so. `programs` are those that filters speak as. `overlays` trim the indexes of the rows that want them so.
 
     Raises:
         UnknownName: a method that the table does not have. Leak: a question that a program was compiled on.
@@ -75,6 +77,11 @@ def wanted(
     for task, questions in sources.questions.items():
         for row in rows:
             retriever = sources.indexes[task, table.role(row)] if row.retrieves else None
+            if row.settings(task).get("trimmed") and retriever is not None:
+                deepest = max(point.k for point in points(table, row, task))
+                retriever = overlays.of(row, questions, retriever, deepest) if overlays is not None else None
+                if retriever is None:
+                    continue
             for point in points(table, row, task):
                 bound: dspy.Module | None = None
                 if row.reads_gold(task):
@@ -109,7 +116,9 @@ def made(
     """The method of a row on a task, with its filter; `silver` is the one of a row that reads gold."""
     settings = row.settings(task) | {"k": k}
     settings.pop("measure", None)
+    settings.pop("trimmed", None)
     filter_settings = {name: settings.pop(f"filter_{name}", None) for name in ("n", "by")}
+    filter_settings["rules"] = settings.pop("rules", None)
     if (name := settings.pop("filter", None)) == SILVER:
         settings["filter"] = silver
     elif name is not None:
@@ -159,6 +168,8 @@ def _said(method: dict[str, Any], retrieves: bool, filter_name: str | None) -> I
         yield f"without_{arguments['without']}"
     if arguments.get("filter_union"):
         yield "union"
+    if arguments.get("rewrite"):
+        yield "rewritten"
     if "filter" in arguments and (method["name"], arguments["filter"]) != ("blendfilter", "KnowledgeFilter"):
         yield filter_name or str(arguments["filter"])
     for name in ("iterations", "samples"):

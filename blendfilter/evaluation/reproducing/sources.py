@@ -7,9 +7,9 @@ every task, the index for each retriever of the paper, and a note wherever one s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from blendfilter.errors import BadArgument, EmptyData, UnknownName
 from blendfilter.evaluation.reproducing.own import OWN, OwnParagraphs, with_paragraphs
@@ -23,8 +23,14 @@ from blendfilter.retrieval.hybrid import open_indexes
 from blendfilter.tasks import TASKS, Questions, load
 
 SAMPLE = "sample"
-_WORDS = re.compile(r"(?:(colbert|bm25|dpr):)?(?:(\w+)=)?(.+)", re.DOTALL)
-_NAMED = {"colbert": "ColBERT", "dpr": "DPR", OWN: "the questions' own paragraphs"}
+VECTORS: tuple[Role, ...] = ("flat", "hnsw", "ivf")
+"""Kinds of one dense index: where one of them is not named, what stands for another may stand in."""
+_ROLES = "|".join(f"{role}:" for role in get_args(Role))
+_WORDS = re.compile(rf"(?:({_ROLES.replace(':', '')}):)?(?:(\w+)=)?(.+)", re.DOTALL)
+_NAMED = {
+    "colbert": "ColBERT", "dpr": "DPR", "flat": "a flat index", "hnsw": "HNSW", "ivf": "IVF",
+    OWN: "the questions' own paragraphs",
+}  # fmt: skip
 
 
 class Place(NamedTuple):
@@ -45,13 +51,14 @@ class Place(NamedTuple):
         """
         found = _WORDS.fullmatch(words)
         if found is None:
-            raise BadArgument("a place is written [colbert:|bm25:|dpr:][TASK=]FILE, and this one is empty")
+            raise BadArgument(f"a place is written [{_ROLES}][TASK=]FILE, and this one is empty")
         role, task, where = found.groups()
         if task is not None and task not in TASKS:
             raise UnknownName.of("task", task, TASKS, f"in '{words}'")
         return cls(role, task, where)
 
 
+_SHORT = _NAMED | {"flat": "flat"}
 _PIECES = Analyser(pattern=r"\w{1,3}", stemmer=None, stop_words=())
 """For a second ranking over the sample world, where a table wants two retrievers: three letters at a time."""
 
@@ -180,9 +187,9 @@ def _sample_world(roles: Sequence[Role], tasks: Sequence[str]) -> tuple[dict[tup
     made: dict[Role, Retriever] = {
         role: BM25.build(world, analyser=_PIECES) if role == "colbert" else BM25.build(world) for role in roles
     }
-    stand_ins = {"colbert": "BM25 over pieces of words", "dpr": "BM25"}
+    stand_ins = {"colbert": "BM25 over pieces of words"} | dict.fromkeys(("dpr", *VECTORS), "BM25")
     notes = [
-        f"the sample world has no {_NAMED[role]} index: {stand_in} stands in"
+        f"the sample world has no {_SHORT.get(role, role)} index: {stand_in} stands in"
         for role, stand_in in stand_ins.items()
         if role in made
     ]
@@ -200,16 +207,30 @@ def _with_indexes(roles: Sequence[Role], questions: dict[str, Questions], passag
             if key not in opened:
                 opened[key] = _opened(best, asked)
             found.indexes[task, role] = opened[key]
-            kind = _kind(opened[key])
+            kind = kind_of(opened[key])
             if kind != role:
                 verb = "stand" if kind == OWN else "stands"
-                found.notes.append(f"{task}: {_NAMED.get(kind, kind)} {verb} in for the paper's {role}")
+                other = "other retriever: " * (role in VECTORS and kind not in (*VECTORS, "dense"))
+                found.notes.append(f"{task}: {other}{_NAMED.get(kind, kind)} {verb} in for the paper's {role}")
+        found.notes.extend(_one_index(task, {role: found.indexes[task, role] for role in roles if role in VECTORS}))
     return replace(found, notes=list(dict.fromkeys(found.notes)))
+
+
+def _one_index(task: str, indexes: Mapping[Role, Retriever]) -> Iterator[str]:
+    """A note on kinds that one index plays: what a table compares there is nothing."""
+    playing: dict[int, list[str]] = {}
+    for role, index in indexes.items():
+        playing.setdefault(id(index), []).append(role)
+    for roles in playing.values():
+        if len(roles) > 1:
+            yield f"{task}: {', '.join(roles)} are one index here, and their rows the same runs"
 
 
 def _best(passages: Sequence[_Passages], task: str, role: Role) -> _Passages:
     """The passages that fit best: named for both, for the task, for the retriever, for all."""
     nearest = _nearest(passages, task, role)
+    for other in VECTORS if role in VECTORS else ():
+        nearest = nearest or _nearest(passages, task, other)
     if not nearest:
         raise BadArgument(
             f"which index is {role} for {task}? Add --index {role}:{task}=DIR, or --corpus {task}=FILE for BM25, or "
@@ -219,7 +240,7 @@ def _best(passages: Sequence[_Passages], task: str, role: Role) -> _Passages:
     if others:
         raise BadArgument(
             f"{one.place.where} and {others[0].place.where} are both {role} for {task}: name one of them, or put "
-            "colbert: or bm25: in front of each"
+            f"{' or '.join(_ROLES.split('|'))} in front of each"
         )
     return one
 
@@ -246,6 +267,8 @@ def _opened(passages: _Passages, questions: Questions) -> Retriever:
     return BM25.for_corpus(sample("corpus.jsonl") if where == SAMPLE else where)
 
 
-def _kind(retriever: Retriever) -> str:
+def kind_of(retriever: Retriever) -> str:
+    """Its kind, wherever it is searched; of a dense index, which of `VECTORS` it is."""
     info = retriever.info()
-    return str(info["of"] if info["kind"] == "remote" else info["kind"])
+    kind = str(info["of"] if info["kind"] == "remote" else info["kind"])
+    return str(info.get("settings", {}).get("index", kind)) if kind == "dense" else kind

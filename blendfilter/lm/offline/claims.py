@@ -1,7 +1,7 @@
-"""Claims and questions that want sentences: what the instructions tell apart from questions that want a few words.
+"""Claims, choices and questions that want sentences: what the prompt tells apart from questions that want a few words.
 
-Input: a claim or a question and its passages. Output: one of the labels that the instructions offer, or the best
-sentences, as they stand.
+Input: a claim or a question and its passages. Output: one of the labels that the instructions offer, the letter of an
+option, or the best sentences, as they stand.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from blendfilter.lm.offline.answers import answer_to, reading_of, told
 from blendfilter.lm.offline.comparing import yes_or_no
 from blendfilter.lm.offline.prompt import Sheet
 from blendfilter.lm.offline.reading import STOP_WORDS, WORD, Reading, stem
+from blendfilter.lm.offline.responding import chosen
+from blendfilter.text import choices
 
 SUPPORTS, REFUTES, UNDECIDED = "SUPPORTS", "REFUTES", "NOT ENOUGH INFO"
 _UNTOLD = 0.4
@@ -19,12 +21,16 @@ _MOST = 2
 
 
 def settled(sheet: Sheet, lines: tuple[str, ...]) -> str:
-    """The answer in the shape that the instructions want: a label, sentences, yes or no, or a span.
+    """The answer in the shape that the prompt wants: a letter, a label, sentences, yes or no, or a span.
 
     >>> lines = ("Orm Pier | Orm Pier opened in 1871.",)
     >>> settled(Sheet("Answer:", "Orm Pier opened in 1890.", (), "", "Write SUPPORTS or REFUTES."), lines)
     'REFUTES'
     """
+    if (asked := choices(sheet.question)).options:
+        return chosen(asked, lines)
+    if sheet.wants_truth:
+        return "true" if label_of(sheet.question, lines) == SUPPORTS else "false"
     if sheet.wants_label:
         return label_of(sheet.question, lines, offered=UNDECIDED in sheet.instructions)
     if sheet.wants_sentences:

@@ -20,6 +20,7 @@ _ONLY = re.compile(r"\b(?:only|just|nothing else|either|always|must)\b", re.IGNO
 _OTHER = re.compile(r"\b(?:names?|phrases?|dates?|numbers?|words)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\n|(?<=[.!?]) ")
 _LABELS = re.compile(r"\bSUPPORTS\b.{1,60}\bREFUTES\b", re.DOTALL)
+_TRUTH = re.compile(r"\btrue\b.{1,60}\bfalse\b", re.DOTALL)
 _PLAIN = re.compile(r"\bplain sentences?\b")
 _NONE = re.compile(r"\bnone\b", re.IGNORECASE)
 
@@ -49,6 +50,11 @@ class Sheet:
     def wants_label(self) -> bool:
         """Whether the instructions call the question a claim and offer labels for it."""
         return bool(_LABELS.search(self.instructions))
+
+    @property
+    def wants_truth(self) -> bool:
+        """Whether the instructions call the question a claim, and offer true and false for it."""
+        return "claim" in self.instructions and bool(_TRUTH.search(self.instructions))
 
     @property
     def wants_sentences(self) -> bool:

@@ -23,10 +23,13 @@ from blendfilter.lm.offline.answers import (
 )
 from blendfilter.lm.offline.chat import asks_for_fields, fill_fields
 from blendfilter.lm.offline.claims import settled
+from blendfilter.lm.offline.consistency import asks_for_consistency, consistency_of
 from blendfilter.lm.offline.hopping import asks_for_hop, next_hop
 from blendfilter.lm.offline.prompt import THINK, Sheet, take_apart
 from blendfilter.lm.offline.reading import bare_title, split_line, stems
+from blendfilter.lm.offline.responding import RESPONSE, asks_for_response, take_response_apart
 from blendfilter.lm.offline.spans import Kind, kind_of, names_in
+from blendfilter.text import choices
 
 _VERDICT = re.compile(r"^\W{0,8}knowledge\W{0,3}(\d{1,6})\b(.{0,60})", re.IGNORECASE | re.MULTILINE)
 _DENIED = re.compile(r"\b(?:not|irrelevant|unrelated|no)\b", re.IGNORECASE)
@@ -53,7 +56,9 @@ def read(prompt: str) -> str:
         return fill_fields(prompt)
     if asks_for_hop(prompt):
         return next_hop(prompt)
-    sheet = take_apart(prompt)
+    if asks_for_consistency(prompt):
+        return consistency_of(prompt)
+    sheet = take_response_apart(prompt) if asks_for_response(prompt) else take_apart(prompt)
     return _REPLIES.get(sheet.cue, _answer)(sheet)
 
 
@@ -142,8 +147,12 @@ def _answer(sheet: Sheet) -> str:
     """What the context concludes; else an answer from the context's or the knowledge's own sentences."""
     lines = sheet.passages or tuple(line.strip() for line in sheet.context.split("\n") if line.strip())
     answer = concluded(sheet.context) or settled(sheet, lines)
+    if choices(sheet.question).options:
+        return answer.removesuffix(".")
     if sheet.wants_sentences:
         return answer if answer.endswith((".", "!", "?")) else f"{answer}."
+    if sheet.wants_truth:
+        return answer
     if said := re.match(r"(?:yes|no|true|false)\b", answer, re.IGNORECASE):
         return "Yes" if said[0].lower() in ("yes", "true") else "No"
     if sheet.wants_yes_or_no:
@@ -159,4 +168,5 @@ _REPLIES: dict[str, Callable[[Sheet], str]] = {
     "Ids:": _ids,
     "Judgement:": _judgement,
     "Answer:": _answer,
+    RESPONSE: _answer,
 }

@@ -174,6 +174,8 @@ def _without_opening(text: str, start: int) -> tuple[str, int]:
 def pick(question: str, reading: Reading) -> str:
     """The best answer span for `question` among the chosen sentences, "" where there is none."""
     kind = kind_of(question)
+    if _OCCUPATION.search(question) and (found := _occupation(reading)):
+        return found
     if kind is Kind.PEOPLE and (found := _nationality(reading)):
         return found
     if kind is Kind.TIME and (found := _life_date(reading)):
@@ -193,6 +195,18 @@ def pick(question: str, reading: Reading) -> str:
             if score > best_score:
                 best, best_score = span.text, score
     return best.removesuffix("'s").removesuffix("’s")
+
+
+_OCCUPATION = re.compile(r"['’]s? occupation\?\s*$", re.IGNORECASE)
+_IS_A = re.compile(
+    r"\b(?:is|was) (?:an?|the) ([^,.;()]{3,80}?)(?=[,.;()]| (?:who|that|which|from|in|of|for|at|born|known)\b|$)"
+)
+
+
+def _occupation(reading: Reading) -> str:
+    """What a sentence says that somebody is or was: "an Australian soldier and politician"."""
+    found = (match for sentence in reading.chosen if (match := _IS_A.search(sentence.text)))
+    return next((match[1].strip() for match in found), "")
 
 
 def _life_date(reading: Reading) -> str:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blendfilter.context import NOTES, CallNote, note, setting
-from blendfilter.modules.steps import Step, Steps
+from blendfilter.lm.steps import Step, Steps
 
 
 async def work(name: str, seconds: float = 0.0, error: Exception | None = None) -> str:

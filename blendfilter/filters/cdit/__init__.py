@@ -1,0 +1,1 @@
+"""CDIT: rules as data, the judge that goes by them, and its filter."""

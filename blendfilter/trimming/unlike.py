@@ -1,0 +1,253 @@
+"""Why two questions that look alike must not share verdicts: they differ in the one word that turns the answer round.
+
+A vector index calls "he turned on the radio" and "he turned off the radio" neighbours, and the two questions about them
+no less. What CDIT trims in an index (Ma et al. 2024, section 1) must not come back by way of its stored questions.
+
+In: two questions. Out: a line that says what keeps them apart, or an empty one. Only rules: no model, no index.
+Rules see what is written: a name in small letters is a word like any other, and two names of one thing are two names.
+When in doubt they say unlike, which costs a judge's call where verdicts are gathered, and leaves both passages where
+one searches.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+from typing import NamedTuple
+
+from blendfilter.retrieval.analyser import snowball
+
+OPPOSITES: tuple[tuple[str, str], ...] = (
+    ("on", "off"), ("in", "out"), ("up", "down"), ("over", "under"), ("above", "below"), ("before", "after"),
+    ("with", "without"), ("for", "against"), ("from", "to"), ("since", "until"), ("first", "last"), ("more", "less"),
+    ("more", "fewer"), ("most", "least"), ("many", "few"), ("all", "none"), ("always", "never"), ("high", "low"),
+    ("highest", "lowest"), ("large", "small"), ("largest", "smallest"), ("biggest", "smallest"), ("long", "short"),
+    ("longest", "shortest"), ("tallest", "shortest"), ("old", "young"), ("old", "new"), ("older", "younger"),
+    ("oldest", "youngest"), ("oldest", "newest"), ("early", "late"), ("earliest", "latest"), ("fast", "slow"),
+    ("best", "worst"), ("better", "worse"), ("good", "bad"), ("rich", "poor"), ("near", "far"), ("left", "right"),
+    ("north", "south"), ("east", "west"), ("northern", "southern"), ("eastern", "western"), ("male", "female"),
+    ("man", "woman"), ("men", "women"), ("boy", "girl"), ("father", "mother"), ("son", "daughter"),
+    ("brother", "sister"), ("husband", "wife"), ("king", "queen"), ("actor", "actress"), ("born", "died"),
+    ("birth", "death"), ("begin", "end"), ("start", "end"), ("start", "stop"), ("start", "finish"), ("open", "close"),
+    ("win", "lose"), ("won", "lost"), ("winner", "loser"), ("buy", "sell"), ("bought", "sold"), ("give", "take"),
+    ("gave", "took"), ("love", "hate"), ("accept", "reject"), ("allow", "forbid"), ("build", "destroy"),
+    ("built", "destroyed"), ("join", "leave"), ("joined", "left"), ("enter", "leave"), ("arrive", "leave"),
+    ("rise", "fall"), ("rose", "fell"), ("increase", "decrease"), ("import", "export"), ("same", "different"),
+    ("true", "false"), ("alive", "dead"), ("black", "white"), ("include", "exclude"), ("attack", "defend"),
+    ("teacher", "student"), ("parent", "child"), ("predecessor", "successor"), ("protagonist", "antagonist"),
+    ("most", "fewest"), ("inside", "outside"), ("prior", "after"), ("minimum", "maximum"), ("upper", "lower"),
+    ("top", "bottom"), ("front", "back"), ("upstream", "downstream"), ("entrance", "exit"), ("hot", "cold"),
+    ("heavier", "lighter"), ("wide", "narrow"), ("deep", "shallow"), ("strong", "weak"), ("easy", "difficult"),
+    ("full", "empty"), ("day", "night"), ("positive", "negative"), ("cause", "effect"), ("pass", "fail"),
+    ("lend", "borrow"), ("lent", "borrowed"), ("arrive", "depart"), ("add", "remove"), ("hired", "fired"),
+    ("victory", "defeat"), ("victor", "loser"), ("prequel", "sequel"), ("ancestor", "descendant"), ("host", "guest"),
+    ("employer", "employee"), ("friend", "enemy"), ("uncle", "aunt"), ("nephew", "niece"), ("prince", "princess"),
+    ("grandfather", "grandmother"), ("grandson", "granddaughter"), ("bride", "groom"), ("emperor", "empress"),
+)  # fmt: skip
+"""Words that turn a question round. English, in whatever form: they are compared by their stems."""
+
+
+def _words(listed: str) -> tuple[str, ...]:
+    return tuple(listed.split())
+
+
+NEGATIONS = frozenset(
+    _words("not never no none nobody nothing nowhere neither nor without cannot except lack lacks lacked")
+)
+_DENYING = _words("un in im il ir dis non")
+_SHORTEST = 4
+"""Letters of a word that such a beginning turns round: `able`, and not the `it` of `unit`."""
+_NUMBERS = _words(
+    "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen"
+    " nineteen twenty"
+)
+_ORDINALS = _words("first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth")
+COUNTED = {word: str(number) for number, word in enumerate(_NUMBERS, start=2)} | {
+    word: str(number) for number, word in enumerate(_ORDINALS, start=1)
+}
+"""Numbers in words. 'One' is none: it counts nothing in "which one" and "one of"."""
+ASKED = {"who": "who", "whom": "who", "whose": "who", "when": "when", "where": "where", "why": "why", "how": "how"}
+"""What a question word asks for; what and which ask for anything."""
+_OPENERS = frozenset(
+    _words(
+        "a an the who whom whose what which when where why how is are was were do does did has have had can could will"
+        " would should may might must in on at of for from to with by under over during after before since until if and"
+        " or but so not no name give tell list it he she they his her its their our my this that these those there i"
+        " i'm i've i'll"
+    )
+)
+"""Words that a sentence may open with, and that a title may hold; a capital makes no name of them."""
+
+_WORD = re.compile(r"[^\W_]+(?:['’.&/-][^\W_]+)*")
+_POSSESSIVE = re.compile(r"['’]s?$")
+_JOINED = re.compile(r"[&/-]")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
+_NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
+_QUOTED = re.compile(r"""["“”„]+([^"“”„]+)["“”„]+|(?<!\w)['‘]([^'‘’]+(?:['’](?=\w)[^'‘’]+)*)['’](?!\w)""")
+_ENDS = ".!?:"
+_BETWEEN = " \t\n\"'“”‘’("
+_SEEN_KEPT = 2**15
+_STEM = snowball("english")
+_STEMMED: dict[str, list[tuple[int, int]]] = {}
+"""For each stem the pairs that it is one side of, and which."""
+for _pair, _words_of in enumerate(OPPOSITES):
+    for _side, _word in enumerate(_words_of, start=1):
+        _STEMMED.setdefault(_STEM(_word), []).append((_pair, _side))
+
+
+class _Seen(NamedTuple):
+    """What the rules look at in one question."""
+
+    words: frozenset[str]
+    """Every word, folded: small letters, no accents, no full stops, no possessive."""
+    numbers: frozenset[str]
+    names: tuple[str, ...]
+    """Capitalised words in their order, folded; one that opens a sentence alone is none."""
+    quoted: tuple[str, ...]
+    negated: bool
+    asked: frozenset[str]
+    sides: dict[int, int]
+    """For each pair of opposites that it holds a word of: 1, 2, or 3 where it holds both."""
+
+
+def unlike(a: str, b: str) -> str:
+    """What keeps the two questions apart, as the end of a sentence; empty where nothing does.
+
+    >>> unlike("Who turned on the radio?", "Who turned the radio off?")
+    "one says 'on', the other 'off'"
+    >>> unlike("What is John Mayne's occupation?", "What is Kathy Saltzman's occupation?")
+    "only one of them names 'john'"
+    >>> unlike("Who turned on the radio?", "Who was it that turned the radio on?")
+    ''
+    """
+    if a == b or _same_words(a, b):
+        return ""
+    one, other = _seen(a), _seen(b)
+    return (
+        _other_numbers(one, other)
+        or _other_names(one, other)
+        or _other_quotes(one, other)
+        or ("one of them is negated" if one.negated != other.negated else "")
+        or _turned_round(one, other)
+        or _denied(one, other)
+        or _denied(other, one)
+        or _other_asked(one, other)
+    )
+
+
+def _same_words(a: str, b: str) -> bool:
+    """Whether nothing but the order of small words differs, which no rule looks at; most paraphrases that meet here."""
+    one, other = _WORD.findall(a), _WORD.findall(b)
+    if set(one) != set(other) or any(character.isdigit() for character in a):
+        return False
+    return [word for word in one if word[0].isupper()] == [word for word in other if word[0].isupper()]
+
+
+def _other_numbers(one: _Seen, other: _Seen) -> str:
+    lone = sorted(one.numbers ^ other.numbers)
+    return f"only one of them has the number '{lone[0]}'" if lone else ""
+
+
+def _other_names(one: _Seen, other: _Seen) -> str:
+    for mine, theirs in ((one, other), (other, one)):
+        for name in mine.names:
+            if name not in theirs.words:
+                return f"only one of them names '{name}'"
+    # who did it to whom is in the order alone
+    shared = set(one.names) & set(other.names)
+    if [name for name in one.names if name in shared] != [name for name in other.names if name in shared]:
+        return "they name the same in another order"
+    return ""
+
+
+def _other_quotes(one: _Seen, other: _Seen) -> str:
+    for mine, theirs in ((one, other), (other, one)):
+        for quoted in mine.quoted:
+            if not all(word in theirs.words for word in quoted.split()):
+                return f"only one of them quotes '{quoted[:60]}'"
+    return ""
+
+
+def _turned_round(one: _Seen, other: _Seen) -> str:
+    for pair in sorted(one.sides.keys() & other.sides.keys()):
+        if one.sides[pair] != other.sides[pair]:
+            first, second = OPPOSITES[pair]
+            said = {1: f"'{first}'", 2: f"'{second}'", 3: f"both '{first}' and '{second}'"}
+            return f"one says {said[one.sides[pair]]}, the other {said[other.sides[pair]]}"
+    return ""
+
+
+def _denied(one: _Seen, other: _Seen) -> str:
+    """`legal` against `illegal`: a word that the other has with a beginning that denies it."""
+    for word in sorted(one.words - other.words):
+        for beginning in _DENYING if len(word) >= _SHORTEST else ():
+            if beginning + word in other.words - one.words:
+                return f"one says '{word}', the other '{beginning + word}'"
+    return ""
+
+
+def _other_asked(one: _Seen, other: _Seen) -> str:
+    if one.asked and other.asked and not one.asked & other.asked:
+        return f"one asks {min(one.asked)}, the other {min(other.asked)}"
+    return ""
+
+
+@lru_cache(maxsize=_SEEN_KEPT)
+def _seen(text: str) -> _Seen:
+    plain = text
+    if not text.isascii():
+        plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    found = [(match.group(), _opens(plain, match.start())) for match in _WORD.finditer(plain)]
+    words = [_folded(word) for word, _ in found]
+    return _Seen(
+        words=frozenset(words).union(*(_JOINED.split(word) for word in words if not word.isalnum())),
+        numbers=_numbers(plain, words),
+        names=tuple(_names(found, words)),
+        quoted=tuple(_quoted(plain)),
+        negated=not NEGATIONS.isdisjoint(words) or any(word.endswith(("n't", "n’t")) for word in words),
+        asked=frozenset(ASKED[word] for word in words if word in ASKED),
+        sides=_sides(frozenset(map(_STEM, words))),
+    )
+
+
+def _folded(word: str) -> str:
+    """`U.S.` and `US`, `Mayne's` and `Mayne` are one word each."""
+    word = word.casefold()
+    return word if word.isalnum() else _POSSESSIVE.sub("", word).replace(".", "").replace("’", "'")
+
+
+def _opens(text: str, start: int) -> bool:
+    """Whether a word that begins there is the first of a sentence, or of what is quoted."""
+    while start and text[start - 1] in _BETWEEN:
+        start -= 1
+    return not start or text[start - 1] in _ENDS
+
+
+def _numbers(text: str, words: list[str]) -> frozenset[str]:
+    written = {_THOUSANDS.sub("", match.group()) for match in _NUMBER.finditer(text)}
+    return frozenset(written | {COUNTED[word] for word in words if word in COUNTED})
+
+
+def _names(found: list[tuple[str, bool]], words: list[str]) -> list[str]:
+    names = []
+    for at, ((word, opens), folded) in enumerate(zip(found, words, strict=True)):
+        if not word[0].isupper() or folded in _OPENERS or folded.endswith("n't"):
+            continue
+        if opens and not (at + 1 < len(found) and found[at + 1][0][0].isupper() and not found[at + 1][1]):
+            continue
+        names.append(folded)
+    return names
+
+
+def _quoted(text: str) -> list[str]:
+    spans = (match.group(1) or match.group(2) for match in _QUOTED.finditer(text))
+    return [" ".join(_folded(word) for word in _WORD.findall(span)) for span in spans]
+
+
+def _sides(stems: frozenset[str]) -> dict[int, int]:
+    held: dict[int, int] = {}
+    for stem in _STEMMED.keys() & stems:
+        for pair, side in _STEMMED[stem]:
+            held[pair] = held.get(pair, 0) | side
+    return held

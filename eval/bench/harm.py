@@ -1,0 +1,217 @@
+"""What a judge that errs does to an overlay: gold passages lost and rejected ones left, by threshold and rate of error.
+
+    python eval/bench/harm.py --data DATA [--questions 300] [--seeds 3] [--png harm.png]
+
+PopQA: BM25 over the gold paragraphs; a passage is right if it is of a gold title. TriviaQA: BM25 over the passages that
+came with the questions (of those that have any); right if an answer stands in it. The judge is scripted: it knows what
+is right, and turns its verdict over at a given rate, by a seed, independently for every question text and passage.
+That is the kindest way to err: a model that misreads a passage for one wording misreads it for the next one, too. So
+`alike` is the other end: what it gets wrong for a question it gets wrong for all of that question's paraphrases.
+
+Ways of gathering: every question judged `once`; or `thrice`, with two paraphrases that are judged too (no reuse),
+so that a pair may have witnesses of its own kind; or that with errors `alike`. Searched are the questions themselves
+and a paraphrase that nobody judged. Over what the bare index has in its first ten: the share of right passages that is
+gone, of wrong ones that is still there, and of questions that had a right passage and have none. `one way`: the
+overlay's setting of that name, by which only witnesses count that decided the pair as the nearest question does, and
+not a pair's witnesses whichever side won (as the paper has it, and the overlay by itself).
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import random
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent))
+from paraphrases import ended, moved, opened
+
+from blendfilter import BM25, load, pooled
+from blendfilter.filters.filco.oracles import strinc
+from blendfilter.records import Passage, Question
+from blendfilter.retrieval.base import Retriever
+from blendfilter.trimming import lines
+from blendfilter.trimming.overlay import Trimmed
+from blendfilter.trimming.witnesses import By, Witnesses
+
+K = 10
+RATES, THRESHOLDS = (0.0, 0.05, 0.1, 0.2), (1, 2, 3)
+GATHERED = {"once": (str,), "thrice": (str, opened, ended)}
+"""Under what texts a question is judged."""
+WAYS = {"once": ("once", False), "thrice": ("thrice", False), "thrice, errs alike": ("thrice", True)}
+"""How witnesses are gathered, and whether the judge errs alike for a question's paraphrases."""
+SEARCHED: dict[str, Callable[[str], str]] = {"itself": str, "paraphrase": moved}
+BY = By("scripted", "word", ("phi1",), "scripted", "")
+
+
+class World(NamedTuple):
+    """A set of questions, the index over its passages, and what is right for each."""
+
+    name: str
+    questions: Sequence[Question]
+    index: Retriever
+    right: Callable[[Question, Passage], bool]
+
+
+class Kept(Retriever):
+    """An index that remembers what it found."""
+
+    def __init__(self, index: Retriever) -> None:
+        self.index, self.fingerprint = index, index.fingerprint
+        self._find = functools.cache(lambda query, k: index.find([query], k)[0])
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        return [self._find(query, k) for query in queries]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+def worlds(data: Path, count: int) -> Iterable[World]:
+    chance = random.Random(0)
+    popqa = chance.sample([*load("qa", data / "popqa" / "test.jsonl.gz")], count)
+    index = Kept(BM25.build(data / "corpus" / "popqa.jsonl.gz"))
+    yield World("PopQA", popqa, index, lambda question, passage: passage.title in question.gold_titles)
+    every = load("qa", data / "triviaqa" / "test_retrieved.jsonl.gz")
+    trivia = chance.sample([question for question in every if question.context], count)
+    yield World(
+        "TriviaQA", trivia, Kept(BM25.build(pooled(every))),
+        lambda question, passage: strinc(passage.line, question.golden_answers),
+    )  # fmt: skip
+
+
+def gathered(
+    world: World, texts: Sequence[Callable[[str], str]], rate: float, seed: int, *, alike: bool = False
+) -> Witnesses:
+    """The witnesses that a judge leaves who errs at that rate; each text is judged once.
+
+    `alike`: what it gets wrong for a question, it gets wrong for the question's paraphrases.
+    """
+    state = Witnesses()
+    for question in world.questions:
+        for text in dict.fromkeys(make(question.question).strip() for make in texts):
+            name = lines.question_id(text)
+            if name in state.judged:
+                continue
+            found = world.index(text, K)
+            state.apply(lines.taken_up(text, BY))
+            for passage in found:
+                wording = question.question if alike else text
+                errs = random.Random(f"{seed} {wording} {passage.id}").random() < rate
+                state.apply(lines.verdict_on(name, passage.id, world.right(question, passage) != errs))
+            state.apply(lines.closed(name, [passage.id for passage in found]))
+    return state
+
+
+class Counts(NamedTuple):
+    """Over the first ten of the bare index: right and wrong passages, and questions with a right one; what became."""
+
+    right: int = 0
+    lost: int = 0
+    wrong: int = 0
+    left: int = 0
+    had: int = 0
+    emptied: int = 0
+    applied: int = 0
+    asked: int = 0
+
+    def __add__(self, other: object) -> Counts:
+        return Counts(*(a + b for a, b in zip(self, other, strict=True))) if isinstance(other, Counts) else self
+
+    def shares(self) -> tuple[float, float, float, float]:
+        """Right lost, wrong left, questions emptied, queries that a judged question applied to."""
+        return (
+            self.lost / self.right, self.left / self.wrong, self.emptied / self.had, self.applied / self.asked,
+        )  # fmt: skip
+
+
+def measured(world: World, trimmed: Trimmed, query: Callable[[str], str]) -> Counts:
+    """All questions of `world`, asked as `query` has them."""
+    total = Counts()
+    for question in world.questions:
+        asked = query(question.question).strip()
+        bare = world.index(asked, K)
+        told = trimmed.explain(asked, K)
+        applies = bool(told.nearest.question) and not told.nearest.why
+        kept = {passage.id for passage in told.passages}
+        right = [passage.id for passage in bare if world.right(question, passage)]
+        wrong = [passage.id for passage in bare if not world.right(question, passage)]
+        held = sum(name in kept for name in right)
+        total += Counts(
+            len(right), len(right) - held, len(wrong), sum(name in kept for name in wrong), bool(right),
+            bool(right) and not held, applies, 1,
+        )  # fmt: skip
+    return total
+
+
+def row(name: str, counts: Sequence[Counts]) -> tuple[float, float, float, float]:
+    """Print one row: means over the seeds, and the spread of what was lost."""
+    shares = [each.shares() for each in counts]
+    means = tuple(statistics.mean(column) for column in zip(*shares, strict=True))
+    spread = max(each[0] for each in shares) - min(each[0] for each in shares)
+    lost, left, emptied, applied = (f"{100 * mean:8.1f}" for mean in means)
+    print(f"{name:34}{lost} ±{50 * spread:4.1f}{left}{emptied}{applied}")
+    return means  # type: ignore[return-value]
+
+
+def main() -> None:
+    """The curve of each world, way of gathering and query."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--questions", type=int, default=300)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--png", type=Path)
+    asked = parser.parse_args()
+    curves: dict[str, list[tuple[int, float, float]]] = {}
+    for world in worlds(asked.data, asked.questions):
+        depth = Counter(
+            kind for question in world.questions for passage in world.index(question.question, K)
+            for kind in ["right" if world.right(question, passage) else "wrong"]
+        )  # fmt: skip
+        print(
+            f"\n{world.name}: {len(world.questions)} questions, {len(world.index):,} passages, first {K}: {dict(depth)}"
+        )
+        for gathering, (how, alike) in WAYS.items():
+            for rate in RATES:
+                states = [gathered(world, GATHERED[how], rate, seed, alike=alike) for seed in range(asked.seeds)]
+                pairs = [sum(1 for _ in states[0].separated(threshold)) for threshold in THRESHOLDS]
+                print(f"\njudged {gathering}, errs {100 * rate:g} %; pairs from 1, 2, 3 witnesses up: {pairs}")
+                print(f"{'threshold, searched':34}{'lost %':>8}      {'left %':>8}{'none %':>8}{'applied':>8}")
+                for name, query in SEARCHED.items():
+                    for threshold, one_way in itertools.product(THRESHOLDS, (False, True)):
+                        if one_way and threshold == 1:
+                            continue  # whoever rejects it is witness enough
+                        overlays = [Trimmed(world.index, each, threshold=threshold, one_way=one_way) for each in states]
+                        way = ", one way" * one_way
+                        means = row(f"{threshold}, {name}{way}", [measured(world, each, query) for each in overlays])
+                        if rate == 0.1 and name == "paraphrase":
+                            curve = curves.setdefault(f"{world.name}, judged {gathering}{way}", [])
+                            curve.append((threshold, means[0], means[1]))
+    if asked.png:
+        draw(curves, asked.png)
+
+
+def draw(curves: dict[str, list[tuple[int, float, float]]], path: Path) -> None:
+    """Right passages lost against wrong ones left, a point a threshold, at 10 % of errors."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for name, points in curves.items():
+        lost, left = [100 * each[1] for each in points], [100 * each[2] for each in points]
+        axes.plot(left, lost, marker="o", label=name)
+        for threshold, x, y in zip([each[0] for each in points], left, lost, strict=True):
+            axes.annotate(str(threshold), (x, y), textcoords="offset points", xytext=(5, 5))
+    axes.set(xlabel="wrong passages still there, %", ylabel="right passages lost, %")
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""CDIT's judge, compiled on gold passages and others: the pairs, the metric, and what comes of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from scripted import ScriptedLM
+
+from blendfilter.compiling.compile import Compiled, compile_program
+from blendfilter.compiling.consistency import consistency, consistency_examples, pairs_of
+from blendfilter.compiling.optimisers import OPTIMIZERS
+from blendfilter.compiling.programs import load_program, save_program, state_of
+from blendfilter.compiling.recipe import question_digest, ruled_of
+from blendfilter.compiling.splitting import split
+from blendfilter.errors import BadArgument, BadData, EmptyData
+from blendfilter.filters.cdit.filter import CDITFilter
+from blendfilter.filters.cdit.rules import PHI1, PHI2, Rule
+from blendfilter.lm.offline import read
+from blendfilter.modules.direct import Direct
+from blendfilter.records import Passage, Question
+from blendfilter.retrieval.callables import as_retriever
+from blendfilter.tasks.base import Questions
+from blendfilter.tasks.loading import TASKS
+
+
+def passage(name: str, at: int = 0) -> Passage:
+    return Passage(f"{name}{at}", name, f"{name} is told of here, {at}.", 0.5)
+
+
+def asked(number: int, *gold: str, context: tuple[Passage, ...] = ()) -> Question:
+    return Question(str(number), f"Who kept the light of rock {number}?", ("Ada",), gold, (gold,), context=context)
+
+
+def questions(*items: Question) -> Questions:
+    return Questions(items, TASKS["hotpotqa"])
+
+
+OWN = tuple(passage(name, at) for at in range(2) for name in ("Gold", "Lead", "Tin"))
+"""Two passages each of one gold title and two others."""
+TEN = questions(*(asked(number, "Gold", context=OWN) for number in range(10)))
+
+
+def told(examples: list[dspy.Example]) -> list[tuple[str, bool]]:
+    return [(pair.passages[0].id, pair.consistent) for each in examples for pair in each.pairs]
+
+
+class TestPairs:
+    def test_gold_is_consistent_and_what_else_is_found_is_not(self) -> None:
+        (made,) = consistency_examples(TEN[:1])
+        assert {title for title, consistent in told([made]) if consistent} <= {"Gold0", "Gold1"}
+        assert Counter(consistent for _, consistent in told([made])) == {True: 1, False: 1}
+        for pair in made.pairs:
+            assert pair.consistent is pair.passages[0].title.startswith("Gold")
+            assert (pair.verdict, pair.passage) == (str(pair.consistent), pair.passages[0].line)
+            assert pair.rules == [PHI1.line]
+            assert set(pair.inputs().keys()) == {"question", "passages"}
+            assert pair.passages[0].score is None  # which index found it says nothing
+
+    def test_rules_are_those_of_the_judge(self) -> None:
+        (made,) = consistency_examples(TEN[:1], rules=["phi1", "phi2"])
+        assert made.pairs[0].rules == [PHI1.line, PHI2.line]
+
+    @pytest.mark.parametrize(("negatives", "each"), [(1, 1), (2, 2), (4, 2)])
+    def test_as_many_of_either(self, negatives: int, each: int) -> None:
+        """Four others are there, and two of gold: more than two of either would not be balanced."""
+        made = consistency_examples(TEN, negatives=negatives)
+        for example in made:
+            assert Counter(consistent for _, consistent in told([example])) == {True: each, False: each}
+            assert len({pair.passage for pair in example.pairs}) == 2 * each
+
+    def test_the_seed_chooses_whatever_else_is_asked(self) -> None:
+        whole = consistency_examples(TEN)
+        assert told(consistency_examples(TEN)) == told(whole)
+        assert told(consistency_examples(TEN[3:])) == told(whole[3:])
+        assert told(consistency_examples(TEN, seed=1)) != told(whole)
+        first = [each.pairs[0].consistent for each in whole]
+        assert {True, False} == set(first)  # neither kind always comes first
+        assert len({pair for pair, _ in told(whole)}) > 3
+
+    def test_what_is_found_comes_before_their_own_and_once(self) -> None:
+        found = as_retriever(lambda query, k: [OWN[1], OWN[0]][:k])
+        one = questions(asked(1, "Gold", context=(OWN[0],)))
+        assert sorted(told(consistency_examples(one, retriever=found, k=2))) == [("Gold0", True), ("Lead0", False)]
+        with pytest.raises(EmptyData, match="both a gold passage and another one"):
+            consistency_examples(one)
+
+    def test_gold_titles_in_another_spelling(self) -> None:
+        one = questions(asked(1, "Café  Noir", context=(passage("Cafe\u0301 Noir"), OWN[1])))
+        assert sorted(told(consistency_examples(one))) == [("Cafe\u0301 Noir0", True), ("Lead0", False)]
+
+    def test_questions_that_give_no_pair_are_left_out(self) -> None:
+        some = questions(asked(1, "Gold", context=OWN), asked(2, "Gold", context=(OWN[0],)), asked(3, context=OWN))
+        assert [each.id for each in consistency_examples(some)] == ["1"]
+
+    def test_what_cannot_be_told_apart(self) -> None:
+        with pytest.raises(EmptyData, match="name no gold passages"):
+            consistency_examples(questions(asked(1, context=OWN)))
+        with pytest.raises(EmptyData, match=r"--corpus, --index\), or look deeper"):
+            consistency_examples(questions(asked(1, "Elsewhere", context=OWN)))
+        for negatives in (0, True, 1.5):
+            with pytest.raises(BadArgument, match="negatives is"):
+                consistency_examples(TEN, negatives=negatives)  # type: ignore[arg-type]
+
+    def test_a_split_is_of_questions(self) -> None:
+        train, valid = pairs_of(split(consistency_examples(TEN, negatives=2), 6, 4, seed=0))
+        assert (len(train), len(valid)) == (24, 16)
+        assert {each.question for each in train}.isdisjoint(each.question for each in valid)
+
+
+def judged(verdict: bool | None, reason: str = "") -> dspy.Prediction:
+    return dspy.Prediction(kept=[], verdicts=[verdict], reason=reason)
+
+
+class TestMetric:
+    PAIR = dspy.Example(consistent=False, passage="Lead | Lead is told of here.")
+
+    def test_right_and_wrong(self) -> None:
+        assert [consistency(self.PAIR, judged(said)) for said in (False, True, None)] == [1.0, 0.0, 0.0]
+        gold = dspy.Example(consistent=True, passage="")
+        assert [consistency(gold, judged(said)) for said in (False, True, None)] == [0.0, 1.0, 0.0]
+
+    def test_a_demonstration_is_right(self) -> None:
+        assert [consistency(self.PAIR, judged(said), trace=[]) for said in (False, True, None)] == [True, False, False]
+
+    def test_words_for_who_reflects(self) -> None:
+        def words(said: bool | None, reason: str = "") -> Any:
+            return consistency(self.PAIR, judged(said, reason), None, "judge.consistent", None)
+
+        assert words(False) == dspy.Prediction(score=1.0, feedback="The verdict was False. That is right.")
+        wrong = words(True, "knowledge 0: consistent (both name Lead)")
+        assert wrong.score == 0.0
+        assert wrong.feedback == (
+            "The verdict was True. The right one is False: it is not one that answers the question. The passage: "
+            "'Lead | Lead is told of here.'. What was told of it: consistent (both name Lead)"
+        )
+        assert words(None).feedback.startswith("Nothing could be read as a verdict. The right one is False")
+
+
+def by_title(stage: str, prompt: str) -> str:
+    """A model that always says True, and False where a demonstration shows it a rejected passage."""
+    if stage != "consistent":
+        return read(prompt)
+    asked_now = re.findall(r"Passage: (\w+) \|", prompt)[-1]
+    rejected = re.findall(r"Passage: (\w+) \|[^\n]*\n[^\n]*\nVerdict:\s+False", prompt)
+    return "False" if asked_now in rejected else "True"
+
+
+def compiled(folder: Path, lm: Any, optimizer: str = "labeled", **options: Any) -> Compiled:
+    parts = pairs_of(split(consistency_examples(TEN), 6, 4, seed=0))
+    select = options.pop("select", None) or CDITFilter()
+    return compile_program(
+        select, parts.train, valset=parts.valid, metric=consistency, run=folder, optimizer=optimizer, lm=lm,
+        task="hotpotqa", measure="consistency phi1", max_demos=12, candidates=2, trials=2, **options,
+    )  # fmt: skip
+
+
+class TestCompiled:
+    def test_a_model_that_learns_is_better_afterwards(self, tmp_path: Path) -> None:
+        """Twelve labelled rows: what they reject is rejected of questions that nobody showed."""
+        lm = ScriptedLM(by_title)
+        done = compiled(tmp_path / "run", lm)
+        assert done.recipe.before.value == 0.5
+        assert done.recipe.after.value == 1.0
+        assert (done.recipe.before.n, done.recipe.settings["metric"]) == (8, "consistency")
+        # The prompt shows a demonstration as it shows what it asks.
+        assert re.search(r"Passage: Gold \|[^\n]*\nQuestion: Who kept[^\n]*\nVerdict:\s+True\n", lm.prompts[-1][1])
+
+    def test_demonstrations_are_fields_of_the_predictor(self, tmp_path: Path) -> None:
+        program = compiled(tmp_path / "run", ScriptedLM(by_title)).program
+        demos = dict(program.named_predictors())["judge.consistent"].demos
+        assert len(demos) == 12
+        assert all([*demo.keys()] == ["rules", "passage", "question", "verdict"] for demo in demos)
+        assert Counter(demo.verdict for demo in demos) == {"True": 6, "False": 6}
+
+    @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+    def test_every_optimiser_and_again_the_same(self, optimizer: str, tmp_path: Path) -> None:
+        made = []
+        for _ in range(2):
+            done = compiled(tmp_path / "run", "offline", optimizer, metric_calls=16)
+            made.append(save_program(done.program, tmp_path / "cdit.json", done.recipe).read_bytes())
+        assert made[0] == made[1]
+
+    def test_bootstrap_takes_right_verdicts_alone(self, tmp_path: Path) -> None:
+        done = compiled(tmp_path / "run", ScriptedLM(lambda stage, prompt: "True"), "bootstrap")
+        demos = dict(done.program.named_predictors())["judge.consistent"].demos
+        own = [demo for demo in demos if demo.get("augmented")]
+        assert {demo.verdict for demo in own} == {"True"}
+        assert all(demo.passage.startswith("Gold") for demo in own)
+
+    def test_the_mode_that_gives_grounds(self, tmp_path: Path) -> None:
+        grounds = "subject | Ada | Ada | alike\nReason: The same.\nVerdict: True"
+        lm = ScriptedLM(lambda stage, prompt: grounds)
+        done = compiled(tmp_path / "run", lm, "bootstrap", select=CDITFilter("components"))
+        demos = dict(done.program.named_predictors())["judge.consistent"].demos
+        assert demos
+        assert {demo.comparison for demo in demos} == {grounds}
+        with pytest.raises(BadArgument, match="no training row fills the fields"):
+            compiled(tmp_path / "other", lm, "labeled", select=CDITFilter("components"))
+
+
+REWORDED = Rule("own", PHI1.components, "Both say the same.")
+OTHER = Rule("own", PHI1.components, "Neither says more.")
+
+
+class TestLoaded:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        done = compiled(tmp_path / "run", ScriptedLM(by_title))
+        return save_program(done.program, tmp_path / "cdit.json", done.recipe)
+
+    def test_into_a_filter_and_a_method_that_holds_one(self, path: Path) -> None:
+        select = CDITFilter()
+        plain = select.judge.identity()["program"]
+        recipe = load_program(select, path)
+        assert recipe.measure == "consistency phi1"
+        assert select.judge.identity()["program"] != plain
+        with dspy.context(lm=ScriptedLM(by_title)):
+            said = select(question="Who kept the light of rock 99?", passages=OWN[:2])
+        assert said.verdicts == [True, False]
+        method = Direct(as_retriever(lambda query, k: list(OWN)), filter=CDITFilter())
+        load_program(method, path)
+        assert method.select.judge.identity() == select.judge.identity()
+
+    def test_its_questions_are_remembered(self, path: Path) -> None:
+        recipe = load_program(CDITFilter(), path)
+        assert set(recipe.trained_on) == {question_digest(each.question) for each in TEN}
+
+    def test_not_into_a_judge_of_the_other_mode(self, path: Path) -> None:
+        with pytest.raises(BadData, match=r"'judge\.consistent' was compiled for the fields"):
+            load_program(CDITFilter("components"), path)
+
+    @pytest.mark.parametrize(
+        ("rules", "have"), [(["phi1", "phi2"], "phi1+phi2"), (["phi2"], "phi2"), ([REWORDED], "own")]
+    )
+    def test_not_into_a_judge_of_other_rules(self, rules: list[Any], have: str, path: Path) -> None:
+        """A verdict is shown under the rules that it was given by: at five and at six are alike under phi1 alone."""
+        method = Direct(as_retriever(lambda query, k: list(OWN)), filter=CDITFilter(rules=rules))
+        for module in (CDITFilter(rules=rules), method):
+            before = state_of(module)
+            with pytest.raises(BadData) as refusal:
+                load_program(module, path)
+            told = str(refusal.value)
+            assert re.search(
+                rf"'judge' was compiled under the rules phi1 \(\w+\), and here .* {re.escape(have)} \(", told
+            )
+            assert "--rule, --rules; rules= in Python" in told
+            assert "\n" not in told
+            assert state_of(module) == before
+
+    def test_rules_of_one_name_are_told_apart_by_what_they_say(self) -> None:
+        one, other = (ruled_of(CDITFilter(rules=[rule]))["judge"] for rule in (REWORDED, OTHER))
+        assert one.startswith("the rules own (")
+        assert one != other
+
+    def test_their_order_is_all_the_same(self, tmp_path: Path) -> None:
+        done = compiled(tmp_path / "run", ScriptedLM(by_title), select=CDITFilter(rules=["phi1", "phi2"]))
+        saved = save_program(done.program, tmp_path / "both.json", done.recipe)
+        load_program(CDITFilter(rules=["phi2", "phi1"]), saved)
+
+    def test_a_program_of_no_rules_is_refused(self, path: Path) -> None:
+        """Whatever it was compiled under, nobody wrote it down."""
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved["metadata"]["recipe"]["worded"] = {}
+        path.write_text(json.dumps(saved), encoding="utf-8")
+        with pytest.raises(BadData, match="'judge' was compiled under rules that it does not tell, and here it goes"):
+            load_program(CDITFilter(), path)

@@ -1,0 +1,122 @@
+"""`eval/bench/trimming.py` on a small world: what it measures holds there too, and it would notice if it did not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+faiss = pytest.importorskip("faiss")
+
+FILE = Path(__file__).parents[2] / "eval" / "bench" / "trimming.py"
+THRESHOLDS = [1, 2]
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Any]:
+    path, threads = list(sys.path), faiss.omp_get_max_threads()
+    spec = spec_from_file_location("bench_trimming", FILE)
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    sys.path[:] = path
+    faiss.omp_set_num_threads(threads)
+    sys.modules.pop("trimming_world", None)
+
+
+@pytest.fixture(scope="module")
+def measured(bench: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    faiss.omp_set_num_threads(1)
+    made = bench.Bench(bench.world_of(2000, 60, seed=3))
+    said = {(each["state"], each["threshold"]): each for each in bench.run(made, THRESHOLDS)}
+    return {(row.state, row.threshold, row.group): row for row in made.rows}, said
+
+
+@pytest.mark.parametrize("threshold", THRESHOLDS)
+def test_the_overlay_drops_what_it_should_and_nothing_accepted(measured: Any, threshold: int) -> None:
+    rows, said = measured
+    near = rows["overlay", threshold, "near"]
+    assert near.still < 0.6
+    assert near.rejected < rows["bare", 0, "near"].rejected - 1
+    assert all(rows["overlay", threshold, group].kept == 1 for group in ("near", "new", "turned"))
+    told = said["overlay", threshold]
+    assert told["had to go"] > 50
+    assert (told["violations"], told["changed where nothing applies"]) == (0, 0)
+
+
+def test_a_higher_threshold_drops_less(measured: Any) -> None:
+    rows, _ = measured
+    for state in ("overlay", "deletion", "links cut, holes"):
+        assert rows[state, 1, "near"].still < rows[state, 2, "near"].still
+
+
+def test_the_guard_is_what_saves_questions_that_are_turned_round(measured: Any) -> None:
+    rows, _ = measured
+    assert rows["overlay", 1, "turned"].kept == 1
+    assert rows["overlay, no guard", 1, "turned"].kept < 0.3
+
+
+def test_cut_links_hide_next_to_nothing_and_holes_hide_both_alike(measured: Any) -> None:
+    rows, said = measured
+    cut, holes = rows["links cut", 1, "near"], rows["links cut, holes", 1, "near"]
+    assert min(cut.still, cut.kept) > 0.97
+    assert max(holes.still, holes.kept) < 0.95
+    assert abs(holes.still - holes.kept) < 0.1
+    assert 0 < said["links cut", 1]["of them linked"] < said["links cut", 1]["pairs"]
+
+
+def test_deletion_loses_what_the_other_facet_wants(measured: Any) -> None:
+    rows, _ = measured
+    assert rows["deletion", 1, "near"].kept < 0.95
+    assert rows["deletion", 1, "turned"].kept < 0.6
+
+
+def test_whatever_was_done_is_taken_back(measured: Any) -> None:
+    _, said = measured
+    for state in ("links cut", "links cut, holes", "overlay, undone"):
+        told = said[state, 1]
+        assert told["taken back: same results"]
+        assert told["same fingerprint"]
+        assert told.get("reloaded: same results", True)
+
+
+def test_an_overlay_that_does_nothing_is_noticed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "Trimmed", lambda index, *_, **__: index)
+    made = bench.Bench(bench.world_of(1000, 30, seed=3))
+    told = bench.overlay(made, 1, "overlay", guard=True)
+    assert told["violations"] == told["had to go"] > 0
+
+
+def test_an_overlay_that_drops_too_much_is_noticed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Halved(bench.Trimmed):  # type: ignore[name-defined,misc]
+        def find(self, queries: Any, k: int) -> Any:
+            return [row[: k // 2] for row in super().find(queries, k)]
+
+    monkeypatch.setattr(bench, "Trimmed", Halved)
+    made = bench.Bench(bench.world_of(1000, 30, seed=3))
+    told = bench.overlay(made, 1, "overlay", guard=True)
+    assert told["changed where nothing applies"] > 0
+    assert made.rows[0].kept < 1
+
+
+def test_the_command_prints_a_table_and_leaves_json(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    small = ["--passages", "400", "--held", "20", "--thresholds", "1", "--json", str(out)]
+    monkeypatch.setattr(sys, "argv", ["trimming.py", *small])
+    bench.main()
+    printed = capsys.readouterr().out
+    assert "| overlay | 1 |" in printed
+    assert "violations 0" in printed
+    told = json.loads(out.read_text(encoding="utf-8"))
+    states = ["bare", "overlay", "overlay, no guard", "links cut", "links cut, holes", "deletion", "overlay, undone"]
+    assert list(dict.fromkeys(row["state"] for row in told["rows"])) == states
+    assert str(tmp_path) not in json.dumps(told)

@@ -1,0 +1,323 @@
+"""The sample world's opposites, and the table of what a judge makes of them.
+
+The pairs are a measuring instrument, so they are tested as one: balanced, labelled in one component, and not to be told
+apart by the words that question and passage share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import runpy
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import dspy
+import pytest
+from scripted import ScriptedLM
+
+from blendfilter import resources
+from blendfilter.errors import BadArgument, BadData, EmptyData, ModelError
+from blendfilter.evaluation.opposites import BOTH, Confusion, Pair, aconfusion, confusion, judging, load_opposites
+from blendfilter.filters.cdit.rules import COMPONENTS, PHI1, PHI2
+from blendfilter.records import Passage
+from blendfilter.retrieval.analyser import Analyser
+from blendfilter.text import tokens
+
+PAIRS = load_opposites()
+LIES_IN = {
+    "polarity": "predicate", "agent": "subject", "object": "object", "time": "adverbial", "place": "adverbial",
+    "attribute": "attributive",
+}  # fmt: skip
+ASKED_FOR = {"agent": ("who", "what", "which"), "object": ("whom", "what"), "time": ("when", "in which year"),
+             "place": ("where",)}  # fmt: skip
+BY_QUESTION: dict[str, list[Pair]] = {}
+for _pair in PAIRS:
+    BY_QUESTION.setdefault(_pair.question, []).append(_pair)
+
+
+def sides(pairs: list[Pair]) -> tuple[Pair, Pair]:
+    """The consistent and the inconsistent one of a question."""
+    first, second = pairs
+    return (first, second) if first.differs is None else (second, first)
+
+
+class TestPairs:
+    def test_there_are_enough_and_each_is_named_once(self) -> None:
+        assert len(PAIRS) == 144
+        assert [pair.id for pair in PAIRS] == [f"sw-o-{at:03d}" for at in range(len(PAIRS))]
+        assert len({(pair.question, pair.passage.text) for pair in PAIRS}) == len(PAIRS)
+        assert len({pair.passage.text for pair in PAIRS}) == len(PAIRS)
+
+    def test_each_question_has_a_consistent_passage_and_one_that_differs(self) -> None:
+        for question, pairs in BY_QUESTION.items():
+            assert len(pairs) == 2, question
+            same, other = sides(pairs)
+            assert (same.differs, same.component) == (None, None)
+            assert other.component == LIES_IN[str(other.differs)]
+            assert same.passage.title == other.passage.title  # nothing to go by
+
+    def test_every_kind_weighs_the_same(self) -> None:
+        counts = Counter(pair.differs for pair in PAIRS)
+        assert counts == {None: 72, **dict.fromkeys(LIES_IN, 12)}
+        assert set(LIES_IN.values()) == set(COMPONENTS)
+
+    def test_a_limit_cuts_through_no_pattern(self) -> None:
+        """Every twelve rows hold each kind once, and the consistent one comes first in half of them."""
+        for at in range(0, len(PAIRS), 12):
+            some = PAIRS[at : at + 12]
+            assert Counter(pair.differs for pair in some) == {None: 6, **dict.fromkeys(LIES_IN, 1)}
+            assert sum(pair.differs is None for pair in some[::2]) == 3
+
+    def test_what_the_rules_want(self) -> None:
+        assert sum(not pair.wanted(PHI1.components) for pair in PAIRS) == 36
+        assert sum(not pair.wanted((*PHI1.components, *PHI2.components)) for pair in PAIRS) == 72
+        assert all(pair.wanted(COMPONENTS) is (pair.differs is None) for pair in PAIRS)
+
+    @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.differs in ASKED_FOR], ids=lambda pair: pair.id)
+    def test_what_is_asked_for_is_not_what_differs(self, pair: Pair) -> None:
+        """What is asked for is open. A 'what' or 'which' that asks for the doer stands right before the verb."""
+        asked = pair.question.casefold()
+        assert not asked.startswith(ASKED_FOR[str(pair.differs)][0])
+        if pair.differs == "agent":
+            assert not re.match(r"(?:what|which)\b", asked) or re.search(r"\b(?:did|do|does)\b", asked)
+        elif pair.differs == "object":
+            assert not re.match(r"what (?:did|do|does)\b", asked)
+        else:
+            assert not asked.startswith(ASKED_FOR[str(pair.differs)][-1])
+
+    def test_questions_are_of_many_kinds(self) -> None:
+        kinds = Counter(question.split()[0] for question in BY_QUESTION)
+        assert {"Who", "What", "When", "Where", "Which", "Did"} <= set(kinds)
+        assert sum(question.endswith(".") for question in BY_QUESTION) >= 6
+        assert max(kinds.values()) <= len(BY_QUESTION) / 2
+
+    def test_rows_are_written_as_they_should_be(self) -> None:
+        for pair in PAIRS:
+            text = pair.passage.text
+            assert text == " ".join(text.split())
+            assert text[0].isupper()
+            assert text[-1] == "."
+            assert pair.question[-1] in "?."
+
+    def test_passages_of_a_question_have_nearly_its_words(self) -> None:
+        words = Analyser()
+        for question, pairs in BY_QUESTION.items():
+            asked = set(words(question))
+            assert all(len(asked & set(words(pair.passage.text))) >= len(asked) / 3 for pair in pairs), question
+            same, other = ({*words(pair.passage.text)} for pair in sides(pairs))
+            assert len(same & other) >= len(same | other) / 6, question
+
+
+def best_cut(scores: Collection[float], labels: Collection[bool]) -> float:
+    """The accuracy of the best threshold, chosen with the labels in sight."""
+    told = list(zip(scores, labels, strict=True))
+    cuts = [sum((score >= cut) is label for score, label in told) for cut in set(scores)]
+    return max(*cuts, *(len(told) - right for right in cuts)) / len(told)
+
+
+class TestWordsDoNotTell:
+    @pytest.mark.parametrize("words", [tokens, Analyser()], ids=["words", "stems"])
+    @pytest.mark.parametrize("share", ["of the question", "of the passage", "of both"])
+    def test_the_overlap_of_question_and_passage(self, words: Callable[[str], list[str]], share: str) -> None:
+        scores = []
+        for pair in PAIRS:
+            asked, said = set(words(pair.question)), set(words(pair.passage.text))
+            of = {"of the question": asked, "of the passage": said, "of both": asked | said}[share]
+            scores.append(len(asked & said) / len(of))
+        assert best_cut(scores, [pair.differs is None for pair in PAIRS]) < 0.6
+
+    @pytest.mark.parametrize("words", [tokens, Analyser()], ids=["words", "stems"])
+    @pytest.mark.parametrize("share", ["how many", "of the passage", "of both"])
+    def test_the_overlap_of_one_questions_passages(self, words: Callable[[str], list[str]], share: str) -> None:
+        """Who knows that one of two is consistent cannot tell it by the words that it has more or fewer of."""
+        more, less = 0, 0
+        for question, pairs in BY_QUESTION.items():
+            asked, held = set(words(question)), [set(words(pair.passage.text)) for pair in sides(pairs)]
+            of = [{"how many": asked, "of the passage": said, "of both": asked | said}[share] for said in held]
+            same, other = (len(asked & said) / len(whole) for said, whole in zip(held, of, strict=True))
+            more, less = more + (same > other), less + (same < other)
+        assert abs(more - less) / 2 < 0.15 * len(BY_QUESTION)  # ties are guessed: below 65 %
+
+    def test_the_length(self) -> None:
+        lengths = [float(len(tokens(pair.passage.text))) for pair in PAIRS]
+        assert best_cut(lengths, [pair.differs is None for pair in PAIRS]) < 0.6
+
+    def test_a_single_word(self) -> None:
+        """Not even "by" or "was", though a consistent passage likes the passive."""
+        consistent, inconsistent = Counter[str](), Counter[str]()
+        for pair in PAIRS:
+            (consistent if pair.differs is None else inconsistent).update(set(re.findall(r"\w+", pair.passage.text)))
+        lead = max(abs(consistent[word] - inconsistent[word]) for word in consistent | inconsistent)
+        assert 0.5 + lead / len(PAIRS) < 0.6
+
+
+def said_by(judge: Callable[[Pair], str]) -> Callable[[str, str], str]:
+    """A model that knows each pair by its prompt, and says what `judge` says of it."""
+
+    def reply(stage: str, prompt: str) -> str:
+        assert stage == "consistent"
+        (pair,) = [
+            each for each in PAIRS if f"Passage: {each.passage.line}\nQuestion: {each.question}\nVerdict:" in prompt
+        ]
+        return judge(pair)
+
+    return reply
+
+
+def table_of(judge: Callable[[Pair], str], rules: tuple[str, ...] = ("phi1", "phi2")) -> Confusion:
+    with dspy.context(lm=ScriptedLM(said_by(judge))):
+        (table,) = confusion(judging(), PAIRS, [rules])
+    return table
+
+
+class TestConfusion:
+    def test_a_judge_that_is_right(self) -> None:
+        components = [*PHI1.components, *PHI2.components]
+        table = table_of(lambda pair: str(pair.wanted(components)))
+        assert table.balanced_accuracy == 1.0
+        assert (table.total.n, table.total.accepted, table.total.rejected, table.total.right) == (144, 72, 72, 144)
+        assert [row.kind for row in table.rows] == [
+            "nothing", "predicate (polarity)", "subject (agent)", "object", "adverbial (place)", "adverbial (time)",
+            "attributive (attribute)",
+        ]  # fmt: skip
+        assert table.rules == ("phi1", "phi2")
+        assert table.identity["mode"] == "word"
+
+    def test_under_phi1_the_same_verdicts_are_wrong_of_adverbials(self) -> None:
+        table = table_of(lambda pair: str(pair.differs is None), ("phi1",))
+        rows = {row.kind: row for row in table.rows}
+        assert [(rows[kind].wanted, rows[kind].right) for kind in ("object", "adverbial (time)")] == [
+            (False, 12), (True, 0)
+        ]  # fmt: skip
+        assert table.total.right == 72 + 36
+        assert table.balanced_accuracy == pytest.approx((72 / 108 + 1) / 2)
+
+    def test_a_judge_that_always_says_the_same_is_at_chance(self) -> None:
+        for word in ("True", "False"):
+            for rules in BOTH:
+                assert table_of(lambda pair, word=word: word, rules).balanced_accuracy == 0.5
+
+    def test_no_verdict_is_counted_apart_and_is_never_right(self) -> None:
+        table = table_of(lambda pair: "True and False" if pair.differs == "time" else "True")
+        (row,) = [row for row in table.rows if row.kind == "adverbial (time)"]
+        assert (row.accepted, row.rejected, row.silent, row.right) == (0, 0, 12, 0)
+        assert table.total.silent == 12
+
+    def test_the_text(self) -> None:
+        lines = table_of(lambda pair: "False" if pair.differs == "agent" else "True").text().splitlines()
+        assert lines[0] == "rules phi1+phi2: balanced accuracy 0.583 over 144 pairs"
+        heads = "differs wanted n accepted rejected no verdict right, 95 % interval"
+        assert " ".join(lines[1].split()) == heads
+        (row,) = [line for line in lines if line.startswith("subject")]
+        assert row.split() == ["subject", "(agent)", "False", "12", "0", "12", "0", "1.000", "[0.758,", "1.000]"]
+        assert lines[-1].split()[:5] == ["all", "144", "132", "12", "0"]
+
+    def test_as_json(self) -> None:
+        told = json.loads(json.dumps(table_of(lambda pair: "True", ("phi1",)).to_json()))
+        assert told["rules"] == ["phi1"]
+        assert told["judge"]["rules"][0]["components"] == ["subject", "predicate", "object"]
+        assert told["rows"][0]["accuracy"]["value"] == 1.0
+        assert [row["n"] for row in told["rows"]] == [72, 12, 12, 12, 12, 12, 12, 144]
+
+    def test_both_sets_are_asked_and_each_prompt_has_its_rules(self) -> None:
+        lm = ScriptedLM(lambda stage, prompt: "True")
+        with dspy.context(lm=lm):
+            tables = confusion(judging(), PAIRS[:4], concurrency=2)
+        assert [table.rules for table in tables] == list(BOTH)
+        assert [PHI2.line in prompt for prompt in lm.asked("consistent")] == [False] * 4 + [True] * 4
+
+    def test_on_a_loop_and_one_at_a_time_it_is_the_same(self) -> None:
+        async def both() -> list[list[Confusion]]:
+            return [await aconfusion(judging(), PAIRS[:24], concurrency=seats) for seats in (1, 16)]
+
+        with dspy.context(lm=ScriptedLM(said_by(lambda pair: str("by" not in pair.passage.text)))):
+            alone, together = asyncio.run(both())
+        assert alone == together
+
+    def test_a_program_is_of_one_set_of_rules_and_the_other_asks_nobody(self) -> None:
+        lm = ScriptedLM(lambda stage, prompt: "True")
+        program = resources.programs() / "hotpotqa" / "cdit.json"
+        with dspy.context(lm=lm):
+            with pytest.raises(BadData, match=r"under the rules phi1 .*goes by the rules phi1\+phi2 .*--rule"):
+                confusion(judging(program=program), PAIRS[:2])
+            assert lm.calls == 0
+            (table,) = confusion(judging(program=program), PAIRS[:2], [("phi1",)])
+        assert table.total.n == lm.calls == 2
+        assert all(prompt.count("\nVerdict:\n") == 4 for prompt in lm.asked("consistent"))
+
+    def test_a_call_that_fails_is_no_verdict_of_anybody(self) -> None:
+        with dspy.context(lm=ScriptedLM(lambda stage, prompt: ModelError("gone"))), pytest.raises(ModelError):
+            confusion(judging(), PAIRS[:3])
+
+    def test_what_cannot_be_judged(self) -> None:
+        with pytest.raises(EmptyData, match="load_opposites"):
+            confusion(judging(), [])
+        with pytest.raises(BadArgument, match="concurrency is 0"):
+            confusion(judging(), PAIRS[:1], concurrency=0)
+
+
+ROW: dict[str, object] = {
+    "id": "1", "question": "Who lit it?", "title": "Lamp", "text": "Ada put it out.", "differs": "polarity",
+    "component": "predicate",
+}  # fmt: skip
+
+
+class TestOwnPairs:
+    def test_a_file_of_ones_own(self, tmp_path: Path) -> None:
+        (tmp_path / "own.jsonl").write_text(json.dumps(ROW), encoding="utf-8")
+        (pair,) = load_opposites(tmp_path / "own.jsonl")
+        assert pair == Pair("1", "Who lit it?", Passage("1", "Lamp", "Ada put it out."), "polarity", "predicate")
+
+    @pytest.mark.parametrize(
+        ("changed", "said"),
+        [
+            ({"text": ""}, r"own\.jsonl.*'text' should be text"),
+            ({"question": None}, "'question' should be text, found None"),
+            ({"component": None}, "'differs' and 'component' are both null, or neither is"),
+            ({"differs": 3}, "'differs' should be text or null, found 3"),
+        ],
+    )
+    def test_a_row_that_is_not_whole(self, changed: dict[str, object], said: str, tmp_path: Path) -> None:
+        (tmp_path / "own.jsonl").write_text(json.dumps({**ROW, **changed}), encoding="utf-8")
+        with pytest.raises(BadData, match=said):
+            load_opposites(tmp_path / "own.jsonl")
+
+    def test_no_rows(self, tmp_path: Path) -> None:
+        (tmp_path / "own.jsonl").touch()
+        with pytest.raises(EmptyData):
+            load_opposites(tmp_path / "own.jsonl")
+
+
+class TestRecipe:
+    RECIPE = resources.programs().parent / "eval" / "opposites.py"
+
+    def cook(self, *words: str) -> None:
+        before, sys.argv = sys.argv, ["eval/opposites.py", *words]
+        try:
+            runpy.run_path(str(self.RECIPE), run_name="__main__")
+        finally:
+            sys.argv = before
+
+    def test_it_prints_both_tables_and_replays(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        self.cook("--limit", "12", "--run", "run")
+        first = capsys.readouterr().out
+        assert first.count("balanced accuracy") == 2
+        journal = Path("run/journal.jsonl").read_bytes()
+        assert len(journal.splitlines()) == 24
+        table = Path("run/confusion.json").read_bytes()
+        assert json.loads(table)["lm"] == "offline"
+        self.cook("--limit", "12", "--run", "run")
+        assert capsys.readouterr().out == first
+        assert Path("run/journal.jsonl").read_bytes() == journal
+        assert Path("run/confusion.json").read_bytes() == table
+
+    def test_it_is_about_twenty_lines(self) -> None:
+        body = self.RECIPE.read_text(encoding="utf-8").split('"""')[2]
+        assert len([line for line in body.splitlines() if line.strip()]) <= 26

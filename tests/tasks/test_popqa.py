@@ -1,0 +1,159 @@
+"""PopQA: the authors' table, the hub's rows and those with passages, and what a table may do wrong."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blendfilter.errors import BadData, EmptyData
+from blendfilter.tasks import load
+from blendfilter.tasks.tables import rows
+
+
+def fact(**changed: Any) -> dict[str, Any]:
+    return {
+        "id": 417, "subj": "Ada Brennock", "prop": "occupation", "obj": "beekeeper", "s_pop": 142, "o_pop": 25692,
+        "s_wiki_title": "Ada Brennock", "o_wiki_title": "Beekeeper",
+        "question": "What is Ada Brennock's occupation?",
+        "possible_answers": '["beekeeper", "apiarist", "keeper of bees"]', **changed,
+    }  # fmt: skip
+
+
+def test_the_possible_answers_are_enough() -> None:
+    (question,) = load(
+        "popqa", [{"question": "What is Ada Brennock's occupation?", "possible_answers": '["beekeeper"]'}]
+    )
+    assert question.golden_answers == ("beekeeper",)
+
+
+def table(path: Path, *facts: dict[str, Any], pack: bool = False) -> Path:
+    with (gzip.open if pack else open)(path, "wt", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(facts[0]), delimiter="\t")
+        writer.writeheader()
+        writer.writerows(facts)
+    return path
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_the_authors_table(tmp_path: Path, pack: bool) -> None:
+    """Quotes inside the JSON list are doubled in the table; the object leads, and is there once."""
+    second = fact(id=418, question='What is "The Skerry"?', obj="ale\nand stout", possible_answers='["ale"]')
+    one, other = load("popqa", table(tmp_path / "popQA.tsv", fact(), second, pack=pack))
+    assert (one.id, one.question, one.type) == ("417", "What is Ada Brennock's occupation?", "occupation")
+    assert one.golden_answers == ("beekeeper", "apiarist", "keeper of bees")
+    assert (one.metadata["s_pop"], one.metadata["o_pop"]) == (142, 25692)
+    assert (one.gold_titles, one.metadata["s_wiki_title"]) == ((), "Ada Brennock")
+    assert (other.question, other.golden_answers) == ('What is "The Skerry"?', ("ale\nand stout", "ale"))
+
+
+def test_the_hubs_rows_and_the_same_as_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "popqa.jsonl"
+    path.write_text(json.dumps(fact()) + "\n" + json.dumps(fact(id=418, possible_answers=["beekeeper"])))
+    one, other = load("popqa", path)
+    assert one == load("popqa", [fact()])[0]
+    assert other.golden_answers == ("beekeeper",)
+
+
+@pytest.mark.parametrize("field", ["ctxs", "docs"])
+def test_passages_that_come_along_are_context_and_no_gold(field: str) -> None:
+    row = fact(
+        answers=["bee-keeper"], **{field: [{"id": "93", "title": "Ada", "text": "She kept bees.", "score": "1.6"}]}
+    )
+    (question,) = load("popqa", [row])
+    assert question.golden_answers == ("beekeeper", "apiarist", "keeper of bees", "bee-keeper")
+    assert [(one.id, one.title, one.text) for one in question.context] == [("93", "Ada", "She kept bees.")]
+    assert question.gold_titles == ()
+
+
+def test_rows_of_this_package_and_of_ones_own() -> None:
+    own = {"question": "Who keeps bees?", "answer": "Ada", "gold_titles": ["Ada Brennock"]}
+    normal = {"id": "n", "question": "Who keeps bees?", "golden_answers": ["Ada"],
+              "metadata": {"gold_titles": ["Ada Brennock"], "s_pop": 142}}  # fmt: skip
+    for question in load("popqa", [own, normal]):
+        assert (question.golden_answers, question.gold_titles) == (("Ada",), ("Ada Brennock",))
+
+
+def test_it_leads_with_inclusion() -> None:
+    questions = load("popqa", [fact()])
+    told = questions.task.score("She was an Apiarist, of Tolm.", questions[0])
+    assert list(told) == ["inclusion", "inclusion_raw", "em", "f1"]
+    assert (told["inclusion"], told["inclusion_raw"], told["em"]) == (1.0, 0.0, 0.0)
+
+
+def test_its_sample_asks_for_no_yes_or_no() -> None:
+    """They would be included in "eyes" and "know"."""
+    questions = load("popqa", "sample")
+    assert len(questions) >= 40
+    assert not {"yes", "no"} & {answer for one in questions for answer in one.golden_answers}
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (fact(possible_answers="beekeeper"), r"field 'possible_answers' is wrong: .*JSON list"),
+        (fact(possible_answers='{"a": 1}'), "field 'possible_answers' is wrong"),
+        (fact(possible_answers="[" * 100_000), "field 'possible_answers' is wrong"),
+        (fact(possible_answers="[]", obj=" "), "has no answer"),
+        ({"id": 1, "possible_answers": "[]"}, "field 'question' is missing"),
+        (fact(question=" "), "question '417' is empty"),
+        ({"id": 1, "question": "x"}, "field 'answer' .* is missing"),
+    ],
+)
+def test_what_is_wrong_is_named(row: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadData, match=f"the given rows, item 1: .*{told}"):
+        load("popqa", [row])
+
+
+class TestTables:
+    def test_a_short_row_lacks_fields_and_a_long_one_has_too_many(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.tsv"
+        path.write_text("\ta\tb\n0\t1\n1\t1\t2\t3\n\n", encoding="utf-8")
+        assert [(row.position, row.value) for row in rows(path)] == [(0, {"a": "1"}), (1, {"a": "1", "b": "2"})]
+
+    def test_a_byte_order_mark_is_no_part_of_the_first_name(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.tsv"
+        path.write_bytes(b"\xef\xbb\xbfa\tb\r\n1\t2\r\n")
+        assert [row.value for row in rows(path)] == [{"a": "1", "b": "2"}]
+
+    def test_an_article_in_one_field_is_read(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.tsv"
+        path.write_text("a\tb\n" + "x" * 200_000 + "\t2\n")
+        assert len(next(rows(path)).value["a"]) == 200_000
+
+    def test_what_is_no_text_is_said(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.tsv"
+        path.write_bytes(b"question\tpossible_answers\nWho\xff\t[]\n")
+        with pytest.raises(BadData, match=r"t\.tsv: not UTF-8 .*save the file as UTF-8"):
+            load("popqa", path)
+
+    def test_a_row_that_is_wrong_is_named_by_its_number(self, tmp_path: Path) -> None:
+        path = table(tmp_path / "popQA.tsv", fact(), fact(id=2, possible_answers="x"))
+        with pytest.raises(BadData, match=r"popQA\.tsv, row 2: field 'possible_answers' is wrong"):
+            load("popqa", path)
+
+    def test_a_header_alone_has_no_questions(self, tmp_path: Path) -> None:
+        (tmp_path / "t.tsv").write_text("question\tpossible_answers\n")
+        with pytest.raises(EmptyData, match=r"t\.tsv has no questions"):
+            load("popqa", tmp_path / "t.tsv")
+
+
+CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12)
+
+
+@given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=4))
+def test_a_table_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, cells: list[Any]) -> None:
+    path = table(tmp_path_factory.mktemp("t") / "t.tsv", *({"a": f"x{a}", "b": b} for a, b in cells))
+    assert [(row.value["a"], row.value["b"]) for row in rows(path)] == [(f"x{a}", b) for a, b in cells]
+
+
+def test_the_real_files(shared_data: Path) -> None:
+    held = load("popqa", shared_data / "popqa" / "test.jsonl.gz")
+    assert (len(held), len(load("popqa", shared_data / "popqa" / "test_retrieved.jsonl.gz"))) == (800, 983)
+    assert all(len(one.gold_titles) in (1, 2) and one.metadata["s_pop"] for one in held)

@@ -1,0 +1,254 @@
+"""Links cut out of an HNSW graph and put back: every level, both directions, lists closed up, the entry point safe."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import tiny_bert
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blendfilter.errors import BadArgument
+from blendfilter.records import Passage
+from blendfilter.retrieval import dense_faiss
+from blendfilter.retrieval.bm25 import BM25
+from blendfilter.retrieval.dense import Dense
+from blendfilter.trimming import edges
+
+faiss = pytest.importorskip("faiss")
+
+NODES, WIDTH = 300, 8
+TOWNS = [Passage(f"town-{n}", f"Town {n}", f"A harbour and the mill of {n}.") for n in range(60)]
+SMALL = {"m": 4, "ef_construction": 40, "ef_search": 32}
+Lists = dict[tuple[int, int], list[int]]
+
+
+@pytest.fixture(scope="module")
+def built() -> Any:
+    """A graph of several levels, built once; tests take a copy."""
+    vectors = np.random.default_rng(7).normal(size=(NODES, WIDTH)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    index = dense_faiss.build_index(vectors, {"index": "hnsw", **SMALL}, lambda *_: None)
+    assert index.hnsw.max_level >= 2
+    return index
+
+
+@pytest.fixture
+def graph(built: Any) -> Any:
+    return edges.graph_of(built)
+
+
+def slots(index: Any) -> bytes:
+    return faiss.vector_to_array(index.hnsw.neighbors).tobytes()
+
+
+def raw_lists(index: Any) -> Lists:
+    """Every list as it lies there, -1 and all, read through FAISS's own arithmetic rather than through ours."""
+    hnsw, begin, end = index.hnsw, np.zeros(1, np.uint64), np.zeros(1, np.uint64)
+    everything, levels = faiss.vector_to_array(hnsw.neighbors), faiss.vector_to_array(hnsw.levels)
+    found: Lists = {}
+    for node in range(index.ntotal):
+        for level in range(levels[node]):
+            hnsw.neighbor_range(node, level, faiss.swig_ptr(begin), faiss.swig_ptr(end))
+            found[node, level] = everything[int(begin[0]) : int(end[0])].tolist()
+    return found
+
+
+def read(lists: Lists) -> Lists:
+    """What FAISS reads of them: up to the first -1."""
+    return {at: row[: row.index(-1)] if -1 in row else row for at, row in lists.items()}
+
+
+def linked(index: Any, *, least: int = 0) -> list[tuple[int, int]]:
+    """Pairs that are linked on that level or above, without the entry point's."""
+    found = {
+        (min(node, other), max(node, other))
+        for (node, level), row in read(raw_lists(index)).items()
+        for other in row
+        if level >= least and index.hnsw.entry_point not in (node, other)
+    }
+    return sorted(found)
+
+
+def test_a_link_goes_in_both_directions_on_every_level_and_nothing_else_does(graph: Any) -> None:
+    before = read(raw_lists(graph))
+    pairs = [*linked(graph, least=1)[:5], *linked(graph)[:40:4]]
+    done = edges.cut(graph, pairs)
+    apart = {*pairs, *((b, a) for a, b in pairs)}
+    expected = {(node, level): [n for n in row if (node, n) not in apart] for (node, level), row in before.items()}
+    assert read(raw_lists(graph)) == expected
+    gone = {(node, n, level) for (node, level), row in before.items() for n in row if (node, n) in apart}
+    assert set(done.removed) == gone
+    assert {link.level for link in done.removed} >= {0, 1}
+    assert any((link.target, link.source, link.level) in gone for link in done.removed)
+    assert done.spared == ()
+
+
+def test_a_list_closes_up(graph: Any) -> None:
+    before = raw_lists(graph)
+    (node, level), row = next((at, row) for at, row in before.items() if len(row) > 3 and row[2] >= 0)
+    edges.cut(graph, [(node, row[0])])
+    assert raw_lists(graph)[node, level] == [*row[1:], -1]
+
+
+def test_holes_stay_and_hide_what_follows(graph: Any) -> None:
+    before = raw_lists(graph)
+    entry = graph.hnsw.entry_point
+    (node, level), row = next((at, row) for at, row in before.items() if at[0] != entry and row[2] >= 0)
+    done = edges.cut(graph, [(node, row[1])], holes=True)
+    assert raw_lists(graph)[node, level] == [row[0], -1, *row[2:]]
+    assert read(raw_lists(graph))[node, level] == [row[0]]
+    edges.restore(graph, done)
+    assert raw_lists(graph) == before
+
+
+def test_a_later_cut_closes_the_holes_and_both_are_restored(graph: Any) -> None:
+    before = raw_lists(graph)
+    (node, level), row = next((at, row) for at, row in before.items() if at[0] > 0 and min(row[:4]) >= 0)
+    first = edges.cut(graph, [(node, row[0])], holes=True)
+    second = edges.cut(graph, [(node, row[2])])
+    assert read(raw_lists(graph))[node, level] == [n for n in row if n not in (row[0], row[2], -1)]
+    edges.restore(graph, second)
+    edges.restore(graph, first)
+    assert raw_lists(graph) == before
+
+
+@pytest.mark.parametrize("holes", [False, True])
+def test_the_entry_point_keeps_a_link_on_every_level(graph: Any, holes: bool) -> None:
+    entry, everyone = graph.hnsw.entry_point, range(NODES)
+    done = edges.cut(graph, [(entry, other) for other in everyone if other != entry], holes=holes)
+    left = {level: row for (node, level), row in read(raw_lists(graph)).items() if node == entry}
+    assert [len(row) for row in left.values()] == [1] * len(left)
+    assert {(link.source, link.target, link.level) for link in done.spared} == {
+        (entry, row[0], level) for level, row in left.items()
+    }
+    assert not any(entry in row for (node, _), row in read(raw_lists(graph)).items() if node != entry)
+    query = graph.reconstruct(17)[None]
+    assert graph.search(query, 5)[1][0, 0] == 17
+
+
+def test_a_hole_does_not_hide_what_the_entry_point_still_has(graph: Any) -> None:
+    entry, before = graph.hnsw.entry_point, raw_lists(graph)
+    edges.cut(graph, [(entry, before[entry, 0][0])], holes=True)
+    first = before[entry, 0]
+    assert read(raw_lists(graph))[entry, 0] == [n for n in first if n not in (first[0], -1)]
+
+
+def test_every_link_of_the_graph_but_the_entry_points_can_go(graph: Any) -> None:
+    before = slots(graph)
+    done = edges.cut(graph, combinations(range(NODES), 2))
+    assert {node for (node, _), row in read(raw_lists(graph)).items() if row} == {graph.hnsw.entry_point}
+    edges.restore(graph, done)
+    assert slots(graph) == before
+
+
+@given(pairs=st.sets(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=30), holes=st.booleans())
+def test_whatever_was_cut_is_restored_byte_for_byte(built: Any, pairs: set[tuple[int, int]], holes: bool) -> None:
+    graph = edges.graph_of(built)
+    done = edges.cut(graph, [(a, b) for a, b in pairs if a != b], holes=holes)
+    assert len(done.removed) == 0 or slots(graph) != slots(built)
+    edges.restore(graph, done)
+    assert slots(graph) == slots(built)
+
+
+def test_a_cut_is_saved_and_restored_after_reloading(graph: Any, built: Any, tmp_path: Path) -> None:
+    done = edges.cut(graph, linked(graph)[::3])
+    faiss.write_index(graph, str(tmp_path / "cut.faiss"))
+    again = faiss.read_index(str(tmp_path / "cut.faiss"))
+    assert slots(again) == slots(graph) != slots(built)
+    queries = np.random.default_rng(3).normal(size=(20, WIDTH)).astype(np.float32)
+    assert dense_faiss.nearest(again, queries, 10) == dense_faiss.nearest(graph, queries, 10)
+    edges.restore(again, done)
+    assert slots(again) == slots(built)
+    assert dense_faiss.nearest(again, queries, 10) == dense_faiss.nearest(built, queries, 10)
+
+
+def test_cuts_are_restored_in_turn_and_once(graph: Any) -> None:
+    shared = next(row for (node, _), row in raw_lists(graph).items() if row[1] >= 0 and node == 5)
+    first, second = edges.cut(graph, [(5, shared[0])]), edges.cut(graph, [(5, shared[1])])
+    after = slots(graph)
+    with pytest.raises(BadArgument, match="restore later cuts first"):
+        edges.restore(graph, first)
+    assert slots(graph) == after
+    edges.restore(graph, second)
+    edges.restore(graph, first)
+    with pytest.raises(BadArgument, match="restored before"):
+        edges.restore(graph, first)
+
+
+def test_a_graph_that_grew_is_not_restored(graph: Any) -> None:
+    done = edges.cut(graph, linked(graph)[:3])
+    graph.add(np.ones((1, WIDTH), np.float32))
+    with pytest.raises(BadArgument, match="passages added"):
+        edges.restore(graph, done)
+
+
+def test_a_pair_without_a_link_changes_nothing(graph: Any) -> None:
+    before, pairs = slots(graph), set(linked(graph))
+    strangers = next(pair for pair in combinations(range(100, NODES), 2) if pair not in pairs)
+    done = edges.cut(graph, [strangers])
+    assert (done.removed, len(done.at), slots(graph)) == ((), 0, before)
+
+
+@pytest.mark.parametrize("pair", [(3, 3), (-1, 4), (0, NODES)])
+def test_a_pair_is_two_positions(graph: Any, pair: tuple[int, int]) -> None:
+    before = slots(graph)
+    with pytest.raises(BadArgument, match=r"from 0 to 299.*no position twice"):
+        edges.cut(graph, [(0, 1), pair])
+    assert slots(graph) == before
+
+
+def test_what_has_no_links_says_what_fits() -> None:
+    with pytest.raises(BadArgument, match=r"^BM25 holds no vectors.*index='hnsw'.*Trimmed"):
+        edges.graph_of(BM25.build(TOWNS))
+    with pytest.raises(BadArgument, match=r"^IndexFlatIP is no graph.*index='hnsw'"):
+        edges.cut(faiss.IndexFlatIP(4), [(0, 1)])
+
+
+@pytest.mark.parametrize("kind", ["flat", "ivf"])
+def test_a_dense_index_without_links_is_named(kind: Any) -> None:
+    pytest.importorskip("sentence_transformers")
+    dense = Dense.build(TOWNS, encoder=tiny_bert(), index=kind)
+    with pytest.raises(BadArgument, match=r"^Index\w+ is no graph, so there are no links"):
+        edges.graph_of(dense)
+
+
+def test_a_dense_index_stays_as_it_is_and_its_cut_copy_has_a_fingerprint(tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers")
+    dense = Dense.build(TOWNS, tmp_path / "index", encoder=tiny_bert(), index="hnsw", **SMALL)
+    stored = (tmp_path / "index" / "index.faiss").read_bytes()
+    pairs = edges.positions(dense, [("town-3", "town-9"), ("town-40", "town-3")])
+    assert pairs == [(3, 9), (40, 3)]
+    with pytest.raises(BadArgument, match="never changes once open"):
+        edges.cut(dense, pairs)
+    with pytest.raises(BadArgument, match="memory-mapped"):
+        edges.cut(dense.faiss, pairs)
+    copy = edges.graph_of(dense)
+    done = edges.cut(copy, [(3, other) for other in range(60) if other != 3])
+    assert done.removed
+    cut = edges.over(dense, copy)
+    assert cut.fingerprint != dense.fingerprint
+    assert "Town 3" not in [passage.title for passage in cut("Town 3 | A harbour and the mill of 3.", k=60)]
+    assert "Town 3" in [passage.title for passage in dense("Town 3 | A harbour and the mill of 3.", k=60)]
+    assert (tmp_path / "index" / "index.faiss").read_bytes() == stored
+    edges.restore(copy, done)
+    assert edges.over(dense, copy).fingerprint == dense.fingerprint
+
+
+def test_a_graph_of_other_passages_is_not_taken(graph: Any) -> None:
+    pytest.importorskip("sentence_transformers")
+    with pytest.raises(BadArgument, match=r"300 nodes and the index \w{16} 60 passages"):
+        edges.over(Dense.build(TOWNS, encoder=tiny_bert(), index="hnsw", **SMALL), graph)
+    with pytest.raises(BadArgument, match="no graph"):
+        edges.over(Dense.build(TOWNS, encoder=tiny_bert()), graph)
+
+
+def test_a_passage_that_is_gone_is_named() -> None:
+    pytest.importorskip("sentence_transformers")
+    dense = Dense.build(TOWNS, encoder=tiny_bert(), index="hnsw", **SMALL)
+    with pytest.raises(BadArgument, match=r"no passage 'town-99' in the index \w{16} \(60 passages\)"):
+        edges.positions(dense, [("town-1", "town-99")])

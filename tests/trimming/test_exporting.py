@@ -1,0 +1,136 @@
+"""Separations as rows: who told which passages apart, by which model and when; files whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from blendfilter.errors import BadArgument
+from blendfilter.trimming.exporting import Row, as_csv, as_jsonl, export, rows
+from blendfilter.trimming.witnesses import By, Witnesses, Writer, question_id
+
+BY = By("9f3a", "word", ("phi1", "phi2"), "some-model", "")
+OTHER = By("1c77", "components", ("phi1",), "another-model", "shipped")
+STRANGE = 'a,"b"\r\nß'
+
+
+@pytest.fixture
+def witnesses(tmp_path: Path) -> Witnesses:
+    with Writer(tmp_path / "witnesses.jsonl") as writer:
+        for question, won, lost, by in (
+            ("Who runs the mill?", STRANGE, "p2", BY),
+            ("Who closed the mill?", "p2", STRANGE, OTHER),
+            ("When?", "p2", "p3", BY),
+        ):
+            writer.verdict(question, won, True, by)
+            writer.verdict(question, lost, False, by)
+            writer.verdict(question, "undecided", None, by)
+            writer.close(question, [won, lost, "undecided"])
+    return Witnesses.read(tmp_path / "witnesses.jsonl")
+
+
+def test_a_row_for_each_witness_of_each_separation(witnesses: Witnesses) -> None:
+    told = list(rows(witnesses, 2))
+    assert {(row.question, row.accepted, row.rejected, row.witnesses, row.reached) for row in told} == {
+        ("Who runs the mill?", STRANGE, "p2", 2, True),
+        ("Who closed the mill?", "p2", STRANGE, 2, True),
+        ("When?", "p2", "p3", 1, False),
+    }
+    assert len(told) == 3
+    by_question = {row.question: row for row in told}
+    closed = by_question["Who closed the mill?"]
+    assert (closed.judge, closed.mode, closed.rules) == ("1c77", "components", ("phi1",))
+    assert (closed.model, closed.program) == ("another-model", "shipped")
+    assert closed.question_id == question_id("Who closed the mill?")
+    assert closed.at == witnesses.judged[closed.question_id].at
+    assert all(row.reached for row in rows(witnesses, 1))
+    with pytest.raises(BadArgument, match="from 1 up"):
+        list(rows(witnesses, 0))
+
+
+def test_jsonl_and_csv_say_the_same(witnesses: Witnesses, tmp_path: Path) -> None:
+    told = list(rows(witnesses, 2))
+    assert export(witnesses, tmp_path / "out.jsonl", threshold=2) == len(told)
+    export(witnesses, str(tmp_path / "out.CSV"), threshold=2)
+    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
+    read = [json.loads(line) for line in lines]
+    assert [Row(**{**row, "rules": tuple(row["rules"])}) for row in read] == told
+    with (tmp_path / "out.CSV").open(encoding="utf-8", newline="") as file:
+        cells = list(csv.DictReader(file))
+    assert [cell["accepted"] for cell in cells] == [row.accepted for row in told]
+    assert [cell["question"] for cell in cells] == [row.question for row in told]
+    assert {cell["rules"] for cell in cells} == {"phi1 phi2", "phi1"}
+    assert list(cells[0]) == list(Row._fields)
+
+
+def test_a_dash_is_standard_output(witnesses: Witnesses, capsys: pytest.CaptureFixture[str]) -> None:
+    out = io.StringIO()
+    export(witnesses, "-", threshold=2, stdout=out)
+    export(witnesses, "-", threshold=2)
+    assert capsys.readouterr().out == out.getvalue()
+    assert len(out.getvalue().splitlines()) == 3
+
+
+def test_nothing_to_export_is_an_empty_table(tmp_path: Path) -> None:
+    assert export(Witnesses(), tmp_path / "none.csv", threshold=2) == 0
+    assert (tmp_path / "none.csv").read_bytes().decode() == "".join(as_csv([]))
+    assert export(Witnesses(), tmp_path / "none.jsonl", threshold=2) == 0
+    assert (tmp_path / "none.jsonl").read_bytes() == b""
+
+
+def test_a_full_disk_leaves_the_file_that_was_there(
+    witnesses: Witnesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "out.csv"
+    target.write_text("mine")
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device; nothing of it is left: .*out\.csv"):
+        export(witnesses, target, threshold=2)
+    assert target.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "witnesses.jsonl"]
+
+
+def test_a_place_that_cannot_be_is_named(witnesses: Witnesses, tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match="it is a folder; name a file"):
+        export(witnesses, tmp_path, threshold=2)
+    with pytest.raises(BadArgument, match="there is no folder"):
+        export(witnesses, tmp_path / "gone" / "out.csv", threshold=2)
+
+
+def test_no_cell_is_a_formula(tmp_path: Path) -> None:
+    """Ids and questions are others' data, and a spreadsheet runs what begins so; JSON Lines has them as they are."""
+    question = '=HYPERLINK("http://x.example","open")'
+    with Writer(tmp_path / "witnesses.jsonl") as writer:
+        for name, verdict in (("+1", True), ("-1", False), ("@a", False), ("\t=1", False), ("a=b", False)):
+            writer.verdict(question, name, verdict, BY)
+        writer.close(question, ["+1", "-1", "@a", "\t=1", "a=b"])
+    witnesses = Witnesses.read(tmp_path / "witnesses.jsonl")
+    with io.StringIO("".join(as_csv(rows(witnesses, 1))), newline="") as file:
+        cells = list(csv.DictReader(file))
+    assert {cell["accepted"] for cell in cells} == {"'+1"}
+    assert {cell["rejected"] for cell in cells} == {"'-1", "'@a", "'\t=1", "a=b"}
+    assert {cell["question"] for cell in cells} == {f"'{question}"}
+    assert {json.loads(line)["question"] for line in as_jsonl(rows(witnesses, 1))} == {question}
+
+
+def test_half_a_character_is_no_trouble_on_standard_output(tmp_path: Path) -> None:
+    with Writer(tmp_path / "witnesses.jsonl") as writer:
+        writer.verdict("Who?", "a\ud800", True, BY)
+        writer.verdict("Who?", "é", False, BY)
+        writer.close("Who?", ["a\ud800", "é"])
+    witnesses = Witnesses.read(tmp_path / "witnesses.jsonl")
+    raw = io.BytesIO()
+    with io.TextIOWrapper(raw, encoding="utf-8", errors="strict", write_through=True) as out:
+        export(witnesses, "-", threshold=1, stdout=out)
+        export(witnesses, tmp_path / "out.jsonl", threshold=1)
+        assert raw.getvalue() == (tmp_path / "out.jsonl").read_bytes()
+    assert json.loads((tmp_path / "out.jsonl").read_text())["accepted"] == "a\ud800"

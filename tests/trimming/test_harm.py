@@ -1,0 +1,75 @@
+"""The benchmarks of trimming on a little data: a judge that never errs loses nothing, a threshold does what it says.
+
+A judge that errs turns its verdicts over by a seed, so that all of this is the same each time.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from blendfilter.records import Passage, Question
+from blendfilter.retrieval.bm25 import BM25
+from blendfilter.trimming.by_words import ByWords
+from blendfilter.trimming.overlay import Trimmed
+from blendfilter.trimming.planning import turns_of
+
+BENCH = Path(__file__).parents[2] / "eval" / "bench"
+
+
+def bench(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setattr(sys, "path", [str(BENCH), *sys.path])
+    return importlib.import_module(name)
+
+
+def test_paraphrases_are_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctest.testmod(bench("paraphrases", monkeypatch)) == (0, 4)
+
+
+def test_what_an_erring_judge_loses(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harm: Any = bench("harm", monkeypatch)
+    popqa, _ = harm.worlds(shared_data, 40)
+    assert isinstance(popqa.index.index, BM25)
+    found = sum(len(popqa.index(question.question, 10)) for question in popqa.questions)
+    lost: dict[tuple[float, int], float] = {}
+    left: dict[tuple[float, int], float] = {}
+    for rate in (0.0, 0.2):
+        state = harm.gathered(popqa, harm.GATHERED["thrice"], rate, seed=1)
+        assert state.digest(1) == harm.gathered(popqa, harm.GATHERED["thrice"], rate, seed=1).digest(1)
+        for threshold in (1, 2, 3):
+            told = harm.measured(popqa, Trimmed(popqa.index, state, threshold=threshold), str)
+            assert (told.asked, told.right + told.wrong) == (40, found)
+            lost[rate, threshold], left[rate, threshold], *_ = told.shares()
+    assert [lost[0.0, each] for each in (1, 2, 3)] == [0, 0, 0], "a judge that never errs loses nothing"
+    assert lost[0.2, 1] > lost[0.2, 3]
+    assert left[0.0, 1] < left[0.0, 2] < left[0.0, 3]
+
+
+def test_errors_alike_are_those_of_every_paraphrase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a paraphrase is judged by draws of its own, and the three disagree somewhere."""
+    harm: Any = bench("harm", monkeypatch)
+    passages = [Passage(str(at), "Pier", f"The pier of Orm, built by keeper {at}.") for at in range(8)]
+    questions = [Question("q", "Who built the pier of Orm?")]
+    world = harm.World("pier", questions, harm.Kept(BM25.build(passages)), lambda _, passage: passage.id < "4")
+    for alike, most in ((True, 1), (False, 3)):
+        state = harm.gathered(world, harm.GATHERED["thrice"], 0.5, seed=1, alike=alike)
+        assert len(state.judged) == 3
+        assert len({frozenset(each.accepted) for each in state.judged.values()}) == most
+
+
+def test_a_stream_is_a_third_paraphrases_that_stand_behind_their_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    savings: Any = bench("savings", monkeypatch)
+    asked = savings.stream(savings.templates(), 120)
+    again = [each for each in asked if each.rule]
+    assert (len(asked), len(again)) == (120, 40)
+    texts = [each.text for each in asked]
+    assert all(texts.index(each.source) < texts.index(each.text) for each in again)
+    turns = turns_of(texts, {}, ByWords(), 0.95)
+    reused = {turn.question for turn in turns if turn.kind == "reuse"}
+    assert reused <= {each.text for each in again}

@@ -1,0 +1,233 @@
+"""The nearest judged question, by words and by vectors, against the plain formula; with a floor as without."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import tiny_bert
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from blendfilter.errors import BadData
+from blendfilter.records import Passage
+from blendfilter.retrieval.analyser import Analyser
+from blendfilter.retrieval.bm25 import BM25
+from blendfilter.retrieval.dense import Dense
+from blendfilter.retrieval.encoders import Encoded, Encoder, load_encoder
+from blendfilter.trimming.by_vector import ByVector
+from blendfilter.trimming.by_words import K1, B, ByWords
+from blendfilter.trimming.similar import Near, similar_for, similar_named
+
+WORDS = ["who", "turned", "on", "off", "the", "radio", "pier", "built", "mill", "not", "harbours", "was"]
+questions = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".join)
+FLOORS = (0.0, 0.3, 0.6, 0.9, 1.0)
+
+
+def by_formula(judged: Sequence[str], question: str) -> list[float]:
+    """Each judged question's BM25 for `question` over what it gives itself: one more in the collection."""
+    analyse = Analyser(stop_words=())
+    asked, others = analyse(question), [analyse(each) for each in judged]
+    collection = [*others, asked]
+    average = sum(map(len, collection)) / len(collection)
+
+    def score(document: list[str]) -> float:
+        counts, total = Counter(document), 0.0
+        for term in asked:
+            held = sum(term in each for each in collection)
+            idf = math.log(1 + (len(collection) - held + 0.5) / (held + 0.5))
+            total += idf * counts[term] / (counts[term] + K1 * (1 - B + B * len(document) / average))
+        return total
+
+    return [min(1.0, score(each) / score(asked)) for each in others]
+
+
+@settings(max_examples=200)
+@given(st.lists(questions, min_size=1, max_size=12), st.lists(questions, min_size=1, max_size=3))
+def test_words_are_bm25s_ratio(judged: list[str], asked: list[str]) -> None:
+    near = ByWords()
+    near.add(judged[:1])
+    near.add(judged[1:])
+    for question in asked:
+        expected = by_formula(judged, question)
+        (found,) = near.nearest([question])
+        assert found is not None
+        assert found.similarity == pytest.approx(max(expected), abs=1e-8)
+        nearest = [at for at, each in enumerate(expected) if each >= max(expected) - 1e-8]
+        assert found.at == next((at for at in nearest if judged[at] == question), nearest[0])
+        for floor in FLOORS:
+            assert near.nearest([question], floor=floor) == [found if found.similarity >= floor else None]
+
+
+def test_words_of_no_judged_question() -> None:
+    near = ByWords()
+    assert near.nearest(["Who?"]) == [None]
+    near.add(["Who turned on the radio?"])
+    assert near.nearest(["Zebra"]) == [Near(0, 0.0)]
+    assert near.nearest(["Zebra"], floor=0.1) == near.nearest(["?!"], floor=0.1) == near.nearest(["?!"]) == [None]
+
+
+def test_stop_words_are_words_and_order_is_none() -> None:
+    near = ByWords()
+    near.add(["Who turned off the radio?", "Who turned on the radio?", "What's not the radio?"])
+    assert near.nearest(["Who turned the radio on?"]) == [Near(1, 1.0)]
+    assert near.nearest(["Who turned the radio off?"]) == [Near(0, 1.0)]
+    assert near.nearest(["What isn't the radio?"]) == [Near(2, 1.0)]
+
+
+def test_a_question_is_nearest_to_itself() -> None:
+    """Words in another order are the same words, and `unlike` would refuse the wrong one of the two."""
+    near = ByWords()
+    near.add(["Did Mary push Jack?", "Did Jack push Mary?"])
+    assert near.nearest(["Did Jack push Mary?", "Did Mary push Jack?"], floor=0.9) == [Near(1, 1.0), Near(0, 1.0)]
+    vectors = ByVector(encoder_of({"a": [1, 2], "b": [2, 4]}, 2))
+    vectors.add(["a", "b"])
+    assert vectors.nearest(["b"]) == [Near(1, 1.0)]
+
+
+def test_the_earliest_of_equals() -> None:
+    near = ByWords()
+    near.add(["on the radio", "the radio on", "radio on the"])
+    assert near.nearest(["the on radio"]) == [Near(0, 1.0)]
+
+
+def encoder_of(vectors: dict[str, Any], dimension: int) -> Encoder:
+    """An encoder that knows these texts' vectors."""
+
+    def encode(texts: Sequence[str]) -> Encoded:
+        return Encoded(np.array([vectors[text] for text in texts], dtype=np.float32), [False] * len(texts))
+
+    return SimpleNamespace(encode_queries=encode, dimension=dimension, identity="e")  # type: ignore[return-value]
+
+
+numbers = st.floats(-1, 1, width=32).map(lambda value: round(value, 2))
+
+
+@settings(max_examples=60)
+@given(arrays(np.float32, (9, 3), elements=numbers), arrays(np.float32, (4, 3), elements=numbers))
+def test_vectors_are_cosines(kept: Any, asked: Any) -> None:
+    near = ByVector(encoder_of({}, 3))
+    near.add([f"k{at}" for at in range(9)], vectors=kept)
+    lengths = np.linalg.norm(kept, axis=1), np.linalg.norm(asked, axis=1)
+    products = asked.astype(np.float64) @ kept.T.astype(np.float64)
+    cosines = products / np.maximum(np.outer(lengths[1], lengths[0]), 1e-30)
+    for at, row in enumerate(cosines):
+        (found,) = near.nearest(["…"], vectors=asked[at : at + 1])
+        assert found is not None
+        assert found.similarity == pytest.approx(max(0.0, min(1.0, row.max())), abs=1e-5)
+        assert row[found.at] == pytest.approx(row.max(), abs=1e-5)
+
+
+def test_a_floor_rules_out_and_changes_nothing_else() -> None:
+    random = np.random.default_rng(3)
+    centres = random.standard_normal((60, 96))
+    kept = centres[random.integers(0, 60, 1500)] + 0.3 * random.standard_normal((1500, 96))
+    asked = kept[:200] + 0.3 * random.standard_normal((200, 96))
+    at_once, grown = ByVector(encoder_of({}, 96)), ByVector(encoder_of({}, 96))
+    at_once.add([f"k{at}" for at in range(1500)], vectors=kept.astype(np.float32))
+    for start in range(0, 1500, 37):  # the bound is made at 256 questions, and grows until it is made anew
+        part = kept[start : start + 37].astype(np.float32)
+        grown.add([f"k{start + at}" for at in range(len(part))], vectors=part)
+    vectors = asked.astype(np.float32)
+    whole = at_once.nearest(["…"] * 200, vectors=vectors)
+    for near in (at_once, grown):
+        for floor in (0.5, 0.9, 0.97):
+            expected = [each if each is not None and each.similarity >= floor else None for each in whole]
+            assert near.nearest(["…"] * 200, vectors=vectors, floor=floor) == expected
+            assert any(expected)
+    alone = [at_once.nearest(["…"], vectors=vectors[at : at + 1], floor=0.5)[0] for at in range(200)]
+    assert alone == at_once.nearest(["…"] * 200, vectors=vectors, floor=0.5)
+
+
+def test_vectors_of_nothing() -> None:
+    near = ByVector(encoder_of({"a": [1, 0], "b": [2, 0], "zero": [0, 0], "none": [0, 0]}, 2))
+    assert near.nearest(["a"]) == [None]
+    near.add(["zero", "a"])
+    assert near.nearest(["b", "none"]) == [Near(1, 1.0), Near(0, 0.0)]
+    assert near.nearest(["none"], floor=0.5) == [None]
+
+
+def test_which_measure_goes_with_an_index(tmp_path: Path) -> None:
+    passages = [Passage("1", "Orm", "A pier."), Passage("2", "Tolm", "A mill.")]
+    words, dense = BM25.build(passages), Dense.build(passages, encoder=tiny_bert())
+    encoder = load_encoder(str(tiny_bert()))
+    own = similar_for(dense)
+    assert isinstance(own, ByVector)
+    assert own.encoder is dense.encoder
+    assert isinstance(similar_for(words), ByWords)
+    assert isinstance(similar_for(words, encoder), ByVector)
+    by_name = similar_for(words, tiny_bert())
+    assert isinstance(by_name, ByVector)
+    assert by_name.identity == encoder.identity
+    assert isinstance(similar_named("words", dense), ByWords)
+    assert isinstance(similar_named("", dense), ByVector)
+    assert isinstance(similar_named("vectors", dense), ByVector)
+    with pytest.raises(BadData, match="the similarity 'vectors' does not go with this index, which has 'words'"):
+        similar_named("vectors", words)
+
+
+class Counting:
+    """An encoder that counts what it encodes."""
+
+    identity, dimension = "e1", 4
+
+    def __init__(self) -> None:
+        self.encoded: list[str] = []
+
+    def encode_queries(self, texts: Sequence[str]) -> Encoded:
+        self.encoded += texts
+        rows = [np.random.default_rng(sum(text.encode())).standard_normal(4) for text in texts]
+        return Encoded(np.array(rows, dtype=np.float32), [False] * len(texts))
+
+
+def test_kept_vectors_are_encoded_once(tmp_path: Path) -> None:
+    file, asked = tmp_path / "vectors.npz", ["who?", "when?", "who?"]
+    first: Any = Counting()
+    ByVector(first, file).add(asked)
+    assert first.encoded == ["who?", "when?"]
+    second: Any = Counting()
+    near = ByVector(second, file)
+    near.add(["where?", *asked])
+    assert second.encoded == ["where?"]
+    assert near.nearest(["when?"]) == [Near(2, 1.0)]
+    assert [path.name for path in tmp_path.iterdir()] == ["vectors.npz"]
+
+
+FLIPPED = {"password": 8, "unknown compression": 10}
+"""Places in an entry of a zip file's directory: its flags, its compression."""
+
+
+@pytest.mark.parametrize(
+    "damage", ["gone", "torn", "other", "nonsense", "unwritable", "password", "unknown compression"]
+)
+def test_kept_vectors_that_cannot_be_used_are_done_without(tmp_path: Path, damage: str) -> None:
+    file = tmp_path / "vectors.npz"
+    first: Any = Counting()
+    ByVector(first, file).add(["who?", "when?"])
+    if damage == "gone":
+        file.unlink()
+    elif damage == "torn":
+        file.write_bytes(file.read_bytes()[:-40])
+    elif damage in FLIPPED:  # in every entry of the archive's directory
+        told = file.read_bytes()
+        for at in [each.start() for each in re.finditer(b"PK\x01\x02", told)]:
+            told = told[: at + FLIPPED[damage]] + b"\x63" + told[at + FLIPPED[damage] + 1 :]
+        file.write_bytes(told)
+    elif damage == "nonsense":
+        file.write_bytes(b"nothing of the kind")
+    elif damage == "unwritable":
+        file = tmp_path / "no such folder" / "vectors.npz"
+    again: Any = Counting()
+    again.identity = "e2" if damage == "other" else "e1"
+    near = ByVector(again, file)
+    near.add(["who?", "when?"])
+    assert again.encoded == ["who?", "when?"]
+    assert near.nearest(["when?"]) == [Near(1, 1.0)]
