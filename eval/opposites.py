@@ -9,11 +9,13 @@ which shows the pipeline, not its quality.
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import dspy
 
 import blendfilter as bf
+from blendfilter.errors import BlendFilterError
 from blendfilter.evaluation.opposites import BOTH, confusion, judging, load_opposites
 from blendfilter.journal import Journal
 
@@ -27,11 +29,15 @@ parser.add_argument("--limit", type=int, help="the first N pairs")
 parser.add_argument("--run", default="runs/opposites", help="the folder of the journal, and of confusion.json")
 asked = parser.parse_args()
 
-with Journal(asked.run) as journal:
-    lm = bf.connect(asked.lm, api_base=asked.api_base, journal=journal)
-    sets = [asked.rule] if asked.rule else BOTH
-    with dspy.context(lm=lm):
-        tables = confusion(judging(asked.mode, asked.program), load_opposites()[: asked.limit], sets)
+try:
+    with Journal(asked.run) as journal:
+        lm = bf.connect(asked.lm, api_base=asked.api_base, journal=journal)
+        sets = [asked.rule] if asked.rule else BOTH
+        with dspy.context(lm=lm):
+            tables = confusion(judging(asked.mode, asked.program), load_opposites()[: asked.limit], sets)
+except BlendFilterError as error:
+    print(f"opposites: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)
 told = {"lm": asked.lm, "tables": [table.to_json() for table in tables]}
 Path(asked.run, "confusion.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 print("\n\n".join(table.text() for table in tables))

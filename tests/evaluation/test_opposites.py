@@ -318,6 +318,25 @@ class TestRecipe:
         assert Path("run/journal.jsonl").read_bytes() == journal
         assert Path("run/confusion.json").read_bytes() == table
 
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            (["--rule", "nope"], "no rule 'nope'"),
+            (["--lm", "nosuch/model"], "no provider 'nosuch'"),
+            (["--program", "nope.json", "--rule", "phi1"], "no program at nope.json"),
+            (["--limit", "0"], "there are no pairs to judge"),
+        ],
+    )
+    def test_what_is_wrong_is_one_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str],
+        told: str,
+    ) -> None:  # fmt: skip
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(SystemExit, match=r"^2$"):
+            self.cook("--run", "run", *words)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"opposites: {told}")
+
     def test_it_is_about_twenty_lines(self) -> None:
         body = self.RECIPE.read_text(encoding="utf-8").split('"""')[2]
-        assert len([line for line in body.splitlines() if line.strip()]) <= 26
+        assert len([line for line in body.splitlines() if line.strip()]) <= 32  # five of them tell what is wrong
