@@ -272,7 +272,7 @@ def test_a_pair_is_taken_back(trimmed: Command) -> None:
     [
         ("Who turned the radio on in the kitchen?", "Did you mean"),
         ("on,pier", "no question separates 'on' and 'pier'."),
-        ("all", "no judged question 'all'."),
+        ("every", "no judged question 'every'. (3 questions are judged: blendfilter trim INDEX lists them)"),
     ],
 )
 def test_what_is_not_there_cannot_be_taken_back(name: str, said: str, trimmed: Command, here: Path) -> None:

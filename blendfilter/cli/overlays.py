@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blendfilter.cli.console import show
-from blendfilter.errors import BlendFilterError
+from blendfilter.errors import BadArgument, BlendFilterError
 
 if TYPE_CHECKING:
     from blendfilter.records import Passage
@@ -58,10 +58,8 @@ def take_back(folder: TrimFolder, undo: list[str]) -> None:
     from blendfilter.trimming.witnesses import Witnesses, Writer
 
     with Writer(folder.witnesses) as writer:
-        wanted = [
-            (name, _named(writer.witnesses, name)) for name in undo
-        ]  # a wrong name among them, and none is undone
-        for name, meant in wanted:
+        wanted = {_named(writer.witnesses, name): name for name in undo}  # a wrong name among them: none is undone
+        for meant, name in wanted.items():
             show(f"undone: {_taken_back(writer, name, meant)}")
     _state_after(folder, Witnesses.read(folder.witnesses))
 
@@ -76,6 +74,8 @@ def _named(witnesses: Witnesses, name: str) -> str | tuple[str, str] | None:
     try:
         return question_known(witnesses, name)
     except UnknownName:
+        if name.strip().upper() == ALL:
+            return None
         if "," not in name:
             raise
     return pair_named(witnesses, name)
@@ -117,6 +117,8 @@ def export_to(folder: TrimFolder, out: str) -> None:
     from blendfilter.trimming.summary import counted
     from blendfilter.trimming.witnesses import Witnesses
 
+    if out != STDOUT and Path(out).suffix.lower() not in (".jsonl", ".csv"):
+        raise BadArgument(f"--export {out} is no kind of file: name one that ends in .jsonl or .csv, or - (the screen)")
     count = export(Witnesses.read(folder.witnesses), out, threshold=folder.threshold, one_way=folder.one_way)
     if out != STDOUT:
         show(f"{out}: {counted(count, 'row')}, one for each witness of each separation")

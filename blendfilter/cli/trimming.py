@@ -192,9 +192,13 @@ def _place(index: str, out: Path | None) -> Path:
         if out is not None:
             raise BadArgument(f"{index} is an overlay itself: leave --out out, or name the index it is of")
         return Path(index)
-    if out is not None:
-        return out
-    return Path(default_place(index))
+    if out is None:
+        return Path(default_place(index))
+    if out.resolve() == Path(index).resolve():
+        raise BadArgument(f"--out {out} is the index itself, which is never written to: name another folder")
+    if out.is_file() or (out.is_dir() and any(out.iterdir()) and not is_trimmed(out)):
+        raise BadArgument(f"--out {out} is {'a file' if out.is_file() else 'no overlay'}: name another folder")
+    return out
 
 
 def _there(index: str, out: Path | None) -> TrimFolder:
@@ -244,7 +248,7 @@ def _judge(
             progress=bars,
         )  # fmt: skip
     show(done.text().rstrip("\n"))
-    if done.errors:
+    if done.errors or done.too_silent:
         raise typer.Exit(1)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import dspy
 
-from blendfilter.errors import BadArgument, BadData, EmptyData, RunMismatch
+from blendfilter.errors import BadArgument, BadData, BudgetSpent, EmptyData, RunMismatch
 from blendfilter.filters.cdit.judge import Judge
 from blendfilter.journal import Journal
 from blendfilter.lm import bridge
@@ -40,14 +41,16 @@ from blendfilter.lm.spending import check_priced, purse_for
 from blendfilter.lm.terms import Traffic
 from blendfilter.records import Question, one_line
 from blendfilter.retrieval.base import Retriever, check_search
+from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.progress import Progress, silent
-from blendfilter.trimming.folder import TrimFolder
-from blendfilter.trimming.judging import Outcome, Sitting
+from blendfilter.trimming.folder import DEPTH, TrimFolder, is_trimmed
+from blendfilter.trimming.judging import Outcome, Sitting, taught_nothing
 from blendfilter.trimming.overlay import Trimmed
 from blendfilter.trimming.planning import Turn, turns_of
-from blendfilter.trimming.similar import Similar, similar_named
-from blendfilter.trimming.summary import Failed, Spent, Trimming, WouldDrop, spent_in
-from blendfilter.trimming.witnesses import Judged, Witnesses, Writer
+from blendfilter.trimming.showing import by_words, verdicts_in
+from blendfilter.trimming.similar import Similar, similar_for, similar_named
+from blendfilter.trimming.summary import Failed, Spent, Trimming, WouldDrop, counted, spent_in
+from blendfilter.trimming.witnesses import By, Judged, Witnesses, Writer
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,7 +61,7 @@ async def _trim(
     index: Retriever,
     questions: Sequence[Question | str],
     judge: Judge,
-    folder: TrimFolder,
+    folder: TrimFolder | str | os.PathLike[str],
     *,
     lm: dspy.BaseLM | str | None = None,
     k: int | None = None,
@@ -77,10 +80,11 @@ async def _trim(
         index: the bare index, which the overlay was made for.
         questions: what is searched for and judged; what `load` gives, or strings.
         judge: whose verdicts count. Another one than last time judges what is still open; each verdict says whose it
-            is, and the summary of the folder names all of them.
-        folder: `TrimFolder.create(…)`, or `.read(…)` of one that is there.
+            is, and the summary of the folder names all of them. Only a question that the other one said nothing of is
+            judged anew.
+        folder: `TrimFolder.create(…)`, `.read(…)` of one that is there, or its path: one that is not there is made.
         lm: the model that judges; DSPy's configured one by default, else the offline reader.
-        k: passages judged of each question; the folder's by default, and no other.
+        k: passages judged of each question; the folder's by default, and no other (10 for a new one).
         reuse: a question near enough to a judged one takes its verdicts over, and no model is asked.
         guard: not where the two differ in a number, a name or an opposite.
         similar: what finds the nearest judged question, itself empty; by default what the overlay searches with.
@@ -94,7 +98,9 @@ async def _trim(
         RunMismatch: the folder was made with another k. BudgetSpent: the limit is reached; the same call with a higher
         one goes on. ServerRefused and the like: see `blendfilter.errors`.
     """
-    asked = _Asked(index, _texts(questions), folder, check_k(folder, k), guard)
+    index, texts = as_retriever(index), _texts(questions)
+    folder = _folder_of(folder, index, k)
+    asked = _Asked(index, texts, folder, check_k(folder, k), guard)
     check_base(index, folder)
     check_search(asked.texts, asked.k)
     model = connect(lm if lm is not None else dspy.settings.lm or "offline")
@@ -113,12 +119,39 @@ async def _trim(
         traffic = Traffic(gate=gate, purse=purse, retries=retries)
         journal_held(judge, journal, traffic)
         before, spent = Witnesses.read(path), spent_in(journal, model.terms.prices)
-        turns = turns_of(asked.texts, before.judged, near, folder.min_similarity, guard=guard, progress=progress)
         sitting = Sitting(index, asked.k, judge, model.with_journal(journal, traffic), journal, writer, before, purse)
-        done = await sitting.outcomes([each for each in turns if each.kind == "judge"], concurrency, progress)
+        judged = {name: each for name, each in before.judged.items() if not taught_nothing(each, sitting.by)}
+        turns = turns_of(asked.texts, judged, near, folder.min_similarity, guard=guard, progress=progress)
+        with _saying_how_far(turns, writer):
+            done = await sitting.outcomes([each for each in turns if each.kind == "judge"], concurrency, progress)
         after, total = Witnesses.read(path), spent_in(journal, model.terms.prices)
     dropped = _dropped(asked, before, after) if dry_run else None
-    return _summed(folder, turns, done, after, total.since(spent), total, dropped, judge.mode)
+    return _summed(folder, turns, done, after, total.since(spent), total, dropped, judge.mode, sitting.by)
+
+
+@contextmanager
+def _saying_how_far(turns: Sequence[Turn], writer: Writer) -> Iterator[None]:
+    """Where the budget ends the sitting, its error says how many of the questions have their verdicts."""
+    try:
+        yield
+    except BudgetSpent as error:
+        done = sum(writer.witnesses.is_judged(turn.source or turn.id) for turn in turns)
+        raise BudgetSpent(
+            f"{error}; {done:,} of {counted(len(turns), 'question')} are judged, and the same command with a higher "
+            "limit goes on"
+        ) from error
+
+
+def _folder_of(folder: TrimFolder | str | os.PathLike[str], index: Retriever, k: int | None) -> TrimFolder:
+    """The folder that is meant: open already, the one at a path, or a new one there. Raises: BadArgument."""
+    if isinstance(folder, TrimFolder):
+        return folder
+    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+        raise BadArgument(f"trim wants the overlay's folder: a path, or TrimFolder.create(index), got {folder!r}")
+    if is_trimmed(folder):
+        return TrimFolder.read(folder)
+    k = DEPTH if k is None else k
+    return TrimFolder.create(index, folder, k=k, similarity=similar_for(index).name)
 
 
 def check_base(index: Retriever, folder: TrimFolder) -> None:
@@ -200,9 +233,12 @@ def _summed(
     total: Spent,
     dropped: tuple[WouldDrop, ...] | None,
     mode: str,
+    by: By,
 ) -> Trimming:
     failed = [Failed(each.turn.question, str(each.error)) for each in done if each.error is not None]
     verdicts = Counter(verdict for each in done for verdict in each.verdicts.values())
+    known = [after.judged[turn.id].by for turn in turns if turn.kind == "known"]
+    others = Counter(by_words(each) for each in known if each.judge and each != by)
     reusing = [turn for turn in turns if turn.kind == "reuse"]
     reused = [after.judged[turn.source] for turn in reusing if turn.source in after.judged]
     left = [
@@ -214,7 +250,7 @@ def _summed(
         place=str(folder.place),
         questions=len(turns),
         judged=len(done) - len(failed),
-        known=sum(turn.kind == "known" for turn in turns),
+        known=len(known),
         reused=len(reused),
         saved=sum(map(_passages, reused)),
         accepted=verdicts[True],
@@ -229,6 +265,8 @@ def _summed(
         errors=(*failed, *left),
         dropped=dropped,
         mode=mode,
+        on_file=verdicts_in(after),
+        others=tuple(others.most_common()),
     )
 
 

@@ -25,7 +25,7 @@ from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, fingerprint_of
 from blendfilter.retrieval.progress import Progress
 from blendfilter.trimming.planning import Turn
-from blendfilter.trimming.witnesses import By, Witnesses, Writer
+from blendfilter.trimming.witnesses import By, Judged, Witnesses, Writer
 
 logger = logging.getLogger(__name__)
 PHASE = "judging questions"
@@ -92,6 +92,8 @@ class Sitting:
         ):
             try:
                 (found,) = await asyncio.to_thread(self.index.search, [turn.question], self.k)
+                if self.writer.witnesses.is_judged(turn.id):  # by another judge, without one verdict
+                    self.writer.undo_question(turn.id)
                 verdicts = await self._verdicts(turn, list({passage.id: passage for passage in found}.values()))
             except (AskedWrong, BudgetSpent, CannotWrite):
                 raise
@@ -135,6 +137,11 @@ def by_of(judge: Judge, lm: ConnectedLM) -> By:
         model=f"{own.name} ({label})" if label else own.name,
         program=str(told["program"]),
     )
+
+
+def taught_nothing(judged: Judged, by: By) -> bool:
+    """Whether another judge than `by` closed a question without one verdict: it may be judged anew as it is."""
+    return bool(judged.silent) and not (judged.accepted or judged.rejected) and judged.by != by
 
 
 def _rank(said: object) -> int:

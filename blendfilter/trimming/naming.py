@@ -11,6 +11,9 @@ from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.trimming.lines import text_of
 from blendfilter.trimming.state import Witnesses
 
+LISTED = 20
+"""Questions that an overlay's state lists."""
+
 
 def question_known(witnesses: Witnesses, name: str) -> str:
     """The id of the question, closed or not, with that id or text."""
@@ -22,16 +25,17 @@ def question_known(witnesses: Witnesses, name: str) -> str:
         if text == wanted:
             return known
     near = difflib.get_close_matches(wanted, [*texts.values(), *texts], n=1)
-    raise UnknownName(f"no judged question '{wanted}'.{_guess(near, len(texts), 'questions are judged')}")
+    which = "" if len(texts) <= LISTED else f"{LISTED} of "
+    hint = _guess(near, len(texts), "questions are judged: blendfilter trim INDEX", which)
+    raise UnknownName(f"no judged question '{wanted}'.{hint}")
 
 
 def pair_known(witnesses: Witnesses, a: str, b: str) -> tuple[str, str]:
     """The two passages, in sorted order, if any question separates them."""
     if not witnesses.witnesses_of(a, b):
         near = _nearest(b, a, witnesses) or _nearest(a, b, witnesses)
-        raise UnknownName(
-            f"no question separates '{a}' and '{b}'.{_guess(near, witnesses.separations(), 'pairs are separated')}"
-        )
+        hint = _guess(near, witnesses.separations(), "pairs are separated: --export -")
+        raise UnknownName(f"no question separates '{a}' and '{b}'.{hint}")
     return (a, b) if a < b else (b, a)
 
 
@@ -57,6 +61,6 @@ def _nearest(name: str, of: str, witnesses: Witnesses) -> list[str]:
     return [f"{of},{near}" for near in (difflib.get_close_matches(name, partners, n=1) or partners)[:1]]
 
 
-def _guess(near: list[str], known: int, what: str) -> str:
+def _guess(near: list[str], known: int, what: str, which: str = "") -> str:
     said = f" Did you mean '{near[0]}'?" if near else ""
-    return f"{said} ({known:,} {what}: --export - lists them)"
+    return f"{said} ({known:,} {what} lists {which}them)"

@@ -77,7 +77,7 @@ class Trimmed(Retriever):
     def __init__(
         self,
         index: Retriever,
-        witnesses: Witnesses,
+        witnesses: Witnesses | None = None,
         *,
         threshold: int = THRESHOLD,
         min_similarity: float | None = None,
@@ -85,6 +85,11 @@ class Trimmed(Retriever):
         guard: bool = True,
         one_way: bool = False,
     ) -> None:
+        if not isinstance(witnesses, Witnesses):
+            raise BadArgument(
+                "Trimmed(index, witnesses) wants an open index and its Witnesses: "
+                "open_index('INDEX.trimmed') opens an overlay by its folder"
+            )
         self.index = as_retriever(index)
         self.witnesses = witnesses
         self.threshold = check_threshold(threshold)

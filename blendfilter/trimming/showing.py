@@ -15,7 +15,8 @@ from blendfilter.errors import UnknownName
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
 from blendfilter.trimming.folder import TrimFolder
-from blendfilter.trimming.summary import counted, separations_text
+from blendfilter.trimming.naming import LISTED
+from blendfilter.trimming.summary import Verdicts, counted, separations_text
 from blendfilter.trimming.witnesses import By, Judged, Witnesses
 
 LONGEST = 90
@@ -112,20 +113,38 @@ def _sides(passage: str, seen: Seen, one_way: bool) -> str:
 def state_text(folder: TrimFolder, witnesses: Witnesses) -> str:
     """An overlay in short: of which index, how far it is, who judged, and how it is used."""
     judged = witnesses.judged.values()
-    verdicts = [sum(len(getattr(each, name)) for each in judged) for name in ("accepted", "rejected", "silent")]
+    verdicts = verdicts_in(witnesses)
     reached = sum(1 for _ in witnesses.separated(folder.threshold, one_way=folder.one_way))
     judges = Counter(each.by for each in judged if each.by.judge)
     half = f"; {len(witnesses.halves):,} begun and still open" if witnesses.halves else ""
     told = [
         f"{folder.place}: an overlay of {folder.base} ({folder.base_fingerprint})",
         f"questions judged: {len(judged):,}, {folder.k} passages each at most{half}",
-        f"verdicts: {verdicts[0]:,} accepted, {verdicts[1]:,} rejected, {verdicts[2]:,} no verdict",
+        f"verdicts: {verdicts.accepted:,} accepted, {verdicts.rejected:,} rejected, {verdicts.silent:,} no verdict",
         separations_text(witnesses.separations(), reached, folder.threshold, one_way=folder.one_way),
+        *([] if folder.min_similarity is None else [f"min_similarity: {folder.min_similarity:g}"]),
         *(f"judged by {by_words(by)}: {counted(count, 'question')}" for by, count in sorted(judges.items(), key=_most)),
     ]
     if len(judges) > 1:
         told.append(f"note: verdicts of {len(judges)} judges are mixed; --undo a question to have it judged anew")
-    return "\n".join(told) + "\n"
+    return "\n".join([*told, *_listed(witnesses)]) + "\n"
+
+
+def _listed(witnesses: Witnesses) -> list[str]:
+    """The questions that can be taken back, by id: those that are closed, then those that are still open."""
+    closed = [
+        f"  {each.id} {each.question!r}: {len(each.accepted):,} accepted, {len(each.rejected):,} rejected, "
+        f"{len(each.silent):,} no verdict"
+        for each in witnesses.judged.values()
+    ]
+    lines = [*closed, *(f"  {name} {text!r}: still open" for name, text in witnesses.halves.items())]
+    return lines[:LISTED] + [f"  and {len(lines) - LISTED:,} more"] * (len(lines) > LISTED)
+
+
+def verdicts_in(witnesses: Witnesses) -> Verdicts:
+    """The verdicts on file, of closed questions."""
+    judged = witnesses.judged.values()
+    return Verdicts(*(sum(len(getattr(each, name)) for each in judged) for name in Verdicts._fields))
 
 
 def by_words(by: By) -> str:

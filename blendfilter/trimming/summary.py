@@ -11,6 +11,8 @@ from typing import NamedTuple
 from blendfilter.journal import Journal
 from blendfilter.lm.prices import Prices, cost_of, price_in
 
+MOST_SILENT = 0.05
+"""The share of no verdicts in a sitting above which it is warned of, and the command ends with exit code 1."""
 SHOWN = 5
 """Failed questions and dropped passages that are written out; the others are counted."""
 
@@ -66,6 +68,31 @@ class Failed(NamedTuple):
     why: str
 
 
+class Verdicts(NamedTuple):
+    """How often a judge said what; `silent` is no verdict."""
+
+    accepted: int = 0
+    rejected: int = 0
+    silent: int = 0
+
+    def why_none(self) -> str:
+        """Why they separate no pair.
+
+        >>> Verdicts(6, 0, 0).why_none(), Verdicts(0, 0, 0).why_none()
+        ('the judge rejected nothing', 'nothing was found to judge')
+        """
+        if not any(self):
+            return "nothing was found to judge"
+        if not self.accepted and not self.rejected:
+            return "the judge gave no verdict"
+        if not self.accepted or not self.rejected:
+            return f"the judge {'rejected' if self.accepted else 'accepted'} nothing"
+        return "no question has one passage accepted and another rejected"
+
+
+NO_VERDICTS = Verdicts()
+
+
 class WouldDrop(NamedTuple):
     """A passage that a search for `question` would no longer give, and the accepted one that it is separated from."""
 
@@ -86,6 +113,8 @@ class Trimming:
         separations: pairs with a witness, in all. reached: those of them that the threshold is reached for.
         spent, total: calls of this sitting, and of all of them.
         dropped: of a dry run, what would be dropped for these questions; else None.
+        on_file: the verdicts of all sittings that were not taken back.
+        others: of the `known`, those that another judge closed: who, and how many.
         mode: the judge's. one_way: whether only witnesses that accepted the same passage count together.
     """
 
@@ -107,6 +136,8 @@ class Trimming:
     dropped: tuple[WouldDrop, ...] | None = None
     mode: str = "word"
     one_way: bool = False
+    on_file: Verdicts = NO_VERDICTS
+    others: tuple[tuple[str, int], ...] = ()
 
     @property
     def dry_run(self) -> bool:
@@ -119,15 +150,23 @@ class Trimming:
         return self.spent.calls
 
     @property
+    def too_silent(self) -> bool:
+        """Whether too many of this sitting's verdicts were none for the work to count as done."""
+        return self.silent > MOST_SILENT * (self.accepted + self.rejected + self.silent)
+
+    @property
     def advice(self) -> str:
-        """What to do where the judge said nothing that counts; empty where it did."""
-        verdicts = self.accepted + self.rejected
-        if verdicts or not self.silent:
+        """What to do where too often the judge said nothing that counts; empty elsewhere."""
+        if not self.too_silent:
             return ""
+        said = self.accepted + self.rejected
+        of = f"{self.silent:,} of " if said else "any of "
+        learned = ", which separate nothing" if said else ": nothing was learned"
+        undo = "undo those questions (--undo, ALL for all) and " if said and not self.dry_run else ""
         other = "word" if self.mode == "components" else "components"
         return (
-            f"the judge answered neither True nor False in any of {counted(self.silent, 'reply', 'replies')}: nothing "
-            f"was learned. Read some in the journal, then undo (--undo ALL) and try --mode {other} or another model"
+            f"the judge answered neither True nor False in {of}{counted(said + self.silent, 'reply', 'replies')}"
+            f"{learned}. Read some in the journal, then {undo}judge them with --mode {other} or another model (--lm)"
         )
 
     def text(self) -> str:
@@ -135,6 +174,7 @@ class Trimming:
         told = [
             f"questions: {self.questions:,}; judged {self.judged:,}, judged before {self.known:,}, answered by "
             f"another's verdicts {self.reused:,} ({counted(self.saved, 'call')} saved), failed {len(self.errors):,}",
+            *self._others(),
             f"verdicts: {self.accepted:,} accepted, {self.rejected:,} rejected, {self.silent:,} no verdict",
             separations_text(self.separations, self.reached, self.threshold, one_way=self.one_way),
             f"judge: {self.spent.words()}" + self._earlier(),
@@ -143,18 +183,29 @@ class Trimming:
         ]
         if self.advice:
             told.append(self.advice)
-        elif self.dry_run:
-            told.append(
-                "a dry run: the witnesses are as they were; without --dry-run the same calls cost nothing again"
-            )
-        elif self.reached:
-            told.append(f'use it: blendfilter search {self.place} "…", or --index {self.place} of eval and ask')
-        else:
-            told.append(
-                f"no pair has reached the threshold, so {self.place} answers as the bare index does: judge more "
-                "questions, or lower it (--threshold)"
-            )
+        if self.accepted or self.rejected or not self.advice:
+            told.append(self._next())
         return "\n".join(told) + "\n"
+
+    def _next(self) -> str:
+        bare = f"so {self.place} answers as the bare index does"
+        if self.dry_run:
+            return "a dry run: the witnesses are as they were; without --dry-run the same calls cost nothing again"
+        if self.reached:
+            return f'use it: blendfilter search {self.place} "…", or --index {self.place} of eval and ask'
+        if self.separations:
+            return f"no pair has reached the threshold, {bare}: judge more questions, or lower it (--threshold)"
+        return (
+            f"no pair is separated, {bare}: {self.on_file.why_none()}; judge other questions, or these anew with "
+            "another judge (--lm, --mode, --rule)"
+        )
+
+    def _others(self) -> list[str]:
+        return [
+            f"judged before by {who}: {count:,}; to judge them anew by this judge, undo them (--undo) or name another "
+            "folder (--out)"
+            for who, count in self.others
+        ]
 
     def _earlier(self) -> str:
         return "" if self.total.calls == self.spent.calls else f" (in all sittings: {self.total.words()})"
