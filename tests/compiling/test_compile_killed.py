@@ -15,6 +15,8 @@ from small_world import journaled
 
 from blendfilter.lm.connect import connect
 
+pytestmark = pytest.mark.slow
+
 
 def compile_to(optimizer: str, url: str, run: Path, out: Path) -> None:
     """One call at a time, so that at most one is in flight when the process dies."""

@@ -33,6 +33,8 @@ from blendfilter.lm.connect import connect
 from blendfilter.modules.direct import Direct
 from blendfilter.prompting import Prompts
 
+pytestmark = pytest.mark.slow
+
 
 class Killed(BaseException):
     """What no optimiser catches."""

@@ -33,6 +33,8 @@ from blendfilter.resources import sample
 from blendfilter.silver.making import supported
 from blendfilter.tasks import TASKS, Questions
 
+pytestmark = pytest.mark.slow
+
 PAPERS = Path(__file__).parents[2] / "eval" / "papers"
 NAMES = [name for name in papers.names(PAPERS) if name.startswith("filco-")]
 ORDER = ("nq", "triviaqa", "hotpotqa", "eli5", "fever", "wow")

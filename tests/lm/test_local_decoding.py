@@ -12,6 +12,8 @@ from blendfilter.context import REPEAT, SAMPLE, Sample, setting
 from blendfilter.lm.local.decoding import Decoding, decoding_of, grammar_of, sampler
 from blendfilter.lm.local.engine import LocalEngine
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "Which of the passages 0, 1 and 2 help? Reply in JSON."
 
 
