@@ -10,14 +10,12 @@ calls are those of a run without repeats; searches are made once. A run may be g
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import dspy
 
@@ -38,8 +36,6 @@ from blendfilter.lm.spending import Priced, check_priced
 from blendfilter.lm.terms import Traffic
 from blendfilter.tasks.base import Questions
 
-P = ParamSpec("P")
-F = TypeVar("F", bound=Callable[..., Any])
 logger = logging.getLogger(__name__)
 CONCURRENCY = 16
 OFFLINE_NOTE = "no model was named: the offline reader answers, which shows the pipeline, not its quality"
@@ -136,31 +132,10 @@ def _check_numbers(repeats: object, seed: int) -> None:
         raise BadArgument(f"seed is {seed}: give 0 or a positive whole number")
 
 
-def _waited_for(work: Callable[P, Coroutine[Any, Any, Run]]) -> Callable[P, Run]:
-    def evaluate(*args: P.args, **kwargs: P.kwargs) -> Run:
-        return bridge.run(work(*args, **kwargs), "evaluate", "await aevaluate(…)")
-
-    return _known_as(evaluate, work, "evaluate", " Waits for the run to be done; inside a notebook too.")
-
-
-def _awaited(work: Callable[P, Coroutine[Any, Any, Run]]) -> Callable[P, Coroutine[Any, Any, Run]]:
-    async def aevaluate(*args: P.args, **kwargs: P.kwargs) -> Run:
-        return await asyncio.wrap_future(bridge.submit(work(*args, **kwargs)))
-
-    return _known_as(aevaluate, work, "aevaluate", " `evaluate`, to be awaited.")
-
-
-def _known_as(made: F, work: Callable[..., Any], name: str, how: str) -> F:
-    """`made` with the arguments and the words of `work`, so that an editor and `help()` show them."""
-    functools.update_wrapper(made, work)
-    made.__name__ = made.__qualname__ = name
-    first, blank, more = str(work.__doc__).partition("\n")
-    made.__doc__ = f"{first}{how}{blank}{more}"
-    return made
-
-
-evaluate = _waited_for(_evaluate)
-aevaluate = _awaited(_evaluate)
+evaluate = bridge.waited_for(
+    _evaluate, "evaluate", "await aevaluate(…)", " Waits for the run to be done; inside a notebook too."
+)
+aevaluate = bridge.awaited(_evaluate, "aevaluate", " `evaluate`, to be awaited.")
 
 
 def _prices(method: dspy.Module, model: ConnectedLM) -> dict[str, Priced | None]:

@@ -9,11 +9,12 @@ loop's thread pool, again with the context copied. A forked process starts a loo
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import anyio.from_thread
 import dspy
@@ -21,6 +22,8 @@ import dspy
 from blendfilter.errors import UseAcall
 
 T = TypeVar("T")
+P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 _WORKERS = 64
 _LONGEST_STOP = 5.0
 _lock = threading.Lock()
@@ -98,3 +101,30 @@ def on_loop_thread() -> bool:
 def _serve(fresh: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(fresh)
     fresh.run_forever()
+
+
+def waited_for(work: Callable[P, Coroutine[Any, Any, T]], name: str, instead: str, how: str) -> Callable[P, T]:
+    """The function `name`, which waits for the coroutine of `work`; on the loop itself `instead` is to be called."""
+
+    def waits(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run(work(*args, **kwargs), name, instead)
+
+    return _known_as(waits, work, name, how)
+
+
+def awaited(work: Callable[P, Coroutine[Any, Any, T]], name: str, how: str) -> Callable[P, Coroutine[Any, Any, T]]:
+    """The coroutine function `name`, which runs `work` on the loop and may be awaited on any other."""
+
+    async def waits(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.wrap_future(submit(work(*args, **kwargs)))
+
+    return _known_as(waits, work, name, how)
+
+
+def _known_as(made: F, work: Callable[..., Any], name: str, how: str) -> F:
+    """`made` with the arguments and the words of `work`, so that an editor and `help()` show them."""
+    functools.update_wrapper(made, work)
+    made.__name__ = made.__qualname__ = name
+    first, blank, more = str(work.__doc__).partition("\n")
+    made.__doc__ = f"{first}{how}{blank}{more}"
+    return made

@@ -14,17 +14,15 @@ another's verdicts is no witness of its own; nothing is cut in the index itself 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import functools
 import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple
 
 import dspy
 
@@ -52,8 +50,6 @@ from blendfilter.trimming.similar import Similar, similar_for, similar_named
 from blendfilter.trimming.summary import Failed, Spent, Trimming, WouldDrop, counted, spent_in
 from blendfilter.trimming.witnesses import By, Judged, Witnesses, Writer
 
-P = ParamSpec("P")
-F = TypeVar("F", bound=Callable[..., Any])
 CONCURRENCY = 16
 
 
@@ -274,29 +270,5 @@ def _passages(judged: Judged) -> int:
     return len(judged.accepted) + len(judged.rejected) + len(judged.silent)
 
 
-def _waited_for(work: Callable[P, Coroutine[Any, Any, Trimming]]) -> Callable[P, Trimming]:
-    def trim(*args: P.args, **kwargs: P.kwargs) -> Trimming:
-        return bridge.run(work(*args, **kwargs), "trim", "await atrim(…)")
-
-    return _known_as(trim, work, " Waits for it to be done; inside a notebook too.")
-
-
-def _awaited(work: Callable[P, Coroutine[Any, Any, Trimming]]) -> Callable[P, Coroutine[Any, Any, Trimming]]:
-    async def atrim(*args: P.args, **kwargs: P.kwargs) -> Trimming:
-        return await asyncio.wrap_future(bridge.submit(work(*args, **kwargs)))
-
-    return _known_as(atrim, work, " `trim`, to be awaited.")
-
-
-def _known_as(made: F, work: Callable[..., Any], how: str) -> F:
-    """`made` with the arguments and the words of `work`, so that an editor and `help()` show them."""
-    name = made.__name__
-    functools.update_wrapper(made, work)
-    made.__name__ = made.__qualname__ = name
-    first, blank, more = str(work.__doc__).partition("\n")
-    made.__doc__ = f"{first}{how}{blank}{more}"
-    return made
-
-
-trim = _waited_for(_trim)
-atrim = _awaited(_trim)
+trim = bridge.waited_for(_trim, "trim", "await atrim(…)", " Waits for it to be done; inside a notebook too.")
+atrim = bridge.awaited(_trim, "atrim", " `trim`, to be awaited.")
