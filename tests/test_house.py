@@ -1,4 +1,4 @@
-"""The house as a whole: public names, light imports, layers, sizes, docstrings, reasons for every dependency."""
+"""The house as a whole: public names, light imports, layers, docstrings, reasons for every dependency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import os
 import pkgutil
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tomllib
@@ -122,7 +121,7 @@ def test_help_is_fast() -> None:
     assert min(once() for _ in range(3)) < 1.5
 
 
-# --- layers and sizes -----------------------------------------------------------------------------------------------
+# --- layers ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_layers_hold() -> None:
@@ -139,12 +138,6 @@ def test_every_module_has_a_room() -> None:
     rooms = {room.strip() for layer in contract["layers"] for room in re.split(r"[|:]", layer)}
     assert contract["exhaustive"] is True
     assert rooms == {name.split(".")[1] for name in MODULES if "." in name}
-
-
-def test_files_are_small() -> None:
-    sizes = {path.relative_to(ROOT): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
-    assert not {path: size for path, size in sizes.items() if size > 400}
-    assert statistics.median(size for size in sizes.values() if size) <= 160
 
 
 def test_every_module_says_what_it_is() -> None:
