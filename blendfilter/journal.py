@@ -3,31 +3,49 @@
 An append-only JSON-lines store addressed by key; it knows neither models nor indexes (`blendfilter.lm` and
 `blendfilter.retrieval` wrap it). Caching, resuming, replaying and accounting are readings of this file.
 
-A record is a JSON object whose first field is its `key` (32 hex digits) and whose second is its `kind`. The index in
-memory is key -> offset, about 150 bytes a record; a record is read back from the file. A later record under a key
-replaces an earlier one. A last line that was torn by a kill is dropped. One process writes at a time (`flock`).
+A record is a JSON object whose first field is its `key` (32 hex digits), whose second is its `kind` and whose last is
+its `check`, a CRC-32 of the line before it (older records have none). The index in memory is key -> offset, about 150
+bytes a record; a record is read back from the file. A later record under a key replaces an earlier one. One process
+writes at a time (`flock`).
+
+A last line that was torn by a kill is dropped. A record that was damaged or edited is never served: `auto` says which
+line it is and has it asked again, a replay refuses it by its line. A line that is no record at all means that the file
+is not ours, or needs a person: it is refused, and nothing is cut.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
+import logging
 import os
+import re
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, RunLocked
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, model_validator
 
+from blendfilter.append_only import AppendOnly, check_regular, lock, whole_lines
+from blendfilter.errors import BadArgument, BadData, MissingFile, RunLocked
+
+logger = logging.getLogger(__name__)
 Mode = Literal["auto", "record", "replay"]
 MODES: tuple[Mode, ...] = ("auto", "record", "replay")
 FILE = "journal.jsonl"
-_PREFIX = b'{"key":"'
 _KEY_DIGITS = 32
-_KIND = b'","kind":'
-_KIND_AT = len(_PREFIX) + _KEY_DIGITS
+_BEGINS = b'{"key":"' + b"#" * _KEY_DIGITS + b'","kind":"'
+_KEY = slice(8, 8 + _KEY_DIGITS)
+_KIND_AT = _KEY.stop
+_HEADER = re.compile(rb'\{"key":"[0-9a-f]{32}","kind":"[^\n]*\}\n', re.DOTALL)
+_CHECK = re.compile(rb',"check":"([0-9a-f]{8})"\}\n\Z')
+_CHECK_LENGTH = len(b',"check":"01234567"}\n')
+_BUSY = (
+    "by another process or by a journal still open in this one: wait for it or close it, "
+    "or give this run a folder of its own"
+)
 
 
 def digest(*parts: Any) -> str:
@@ -38,6 +56,91 @@ def digest(*parts: Any) -> str:
     """
     text = json.dumps(parts, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_KEY_DIGITS]
+
+
+Count = Annotated[int, Field(ge=0)]
+Cost = Annotated[FiniteFloat, Field(ge=0)]
+Key = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
+
+
+class _Shape(BaseModel):
+    """The types of what a kind of record holds, as far as readers count on it; the rest is not looked at."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class _Failure(_Shape):
+    kind: str
+    message: str = ""
+
+
+class _Call(_Shape):
+    stage: str = ""
+    model: str = ""
+    prompt: str | list[list[str]] = ""
+    address: str = ""
+    error: _Failure | None = None
+    reply: str = ""
+    reasoning: str = ""
+    finish: str | None = None
+    tokens_in: Count | None = None
+    tokens_out: Count | None = None
+    tokens_cached: Count | None = None
+    tokens_lost: Count | None = None
+    cost: Cost | None = None
+    attempts: Count | None = None
+    seconds: Cost | None = None
+    at: FiniteFloat | None = None
+    logprobs: list[Annotated[tuple[str, float], Field(strict=False)]] | None = None
+    response: dict[str, Any] | None = None
+    reused: bool = False
+
+
+class _Search(_Shape):
+    query: str = ""
+    k: Count = 0
+    ids: list[str] = []
+    scores: list[FiniteFloat | None] = []
+    passages: list[Key] = []
+    query_cut: bool = False
+
+    @model_validator(mode="after")
+    def _even(self) -> _Search:
+        if not len(self.ids) == len(self.scores) == len(self.passages):
+            raise ValueError("as many scores as passages")
+        return self
+
+
+class _Passage(_Shape):
+    id: str = ""
+    title: str = ""
+    text: str = ""
+    metadata: dict[str, Any] = {}
+
+
+class _Score(_Shape):
+    logprob: FiniteFloat | None = None
+    n_tokens: Count | None = None
+    error: _Failure | None = None
+
+
+class _Budget(_Shape):
+    calls: Count = 0
+    tokens: Count = 0
+    dollars: Cost = 0.0
+
+
+_SHAPES: Mapping[str, type[_Shape]] = {
+    "call": _Call, "search": _Search, "passage": _Passage, "score": _Score, "budget": _Budget,
+}  # fmt: skip
+"""By kind; a kind that is not among them (a user's own) is taken as it is."""
+_NEEDS: Mapping[str, frozenset[str]] = {
+    "call": frozenset({"reply", "reasoning", "finish", "tokens_in", "tokens_out", "tokens_cached"}),
+    "search": frozenset({"scores", "passages"}),
+    "passage": frozenset({"id", "title", "text"}),
+    "score": frozenset({"logprob", "n_tokens"}),
+}
+"""What whoever wants a record of this kind cannot do without; one that failed needs none of it."""
 
 
 class Journal:
@@ -52,8 +155,8 @@ class Journal:
         exclusive: a replay that holds the writer's lock too (the runner rewrites files beside the journal).
 
     Raises:
-        MissingFile: a replay or reuse without its file. RunLocked: another process writes here. BadData: a line
-        that no torn write explains.
+        MissingFile: a replay or reuse without its file. RunLocked: another process writes here. BadData: the file is
+        no journal, or has a line that is none of a journal.
     """
 
     def __init__(
@@ -65,7 +168,8 @@ class Journal:
         self.mode: Mode = mode
         self._lock = threading.Lock()
         self._index: dict[bytes, int] = {}
-        self._write_fd = -1
+        self._damaged: dict[bytes, int] = {}  # key -> offset, where no later record replaces it
+        self._log: AppendOnly | None = None
         self._read_fd = -1
         self._pid = os.getpid()
         self._others: list[Journal] = []
@@ -73,45 +177,61 @@ class Journal:
             for other in reuse:  # first: where one is missing, nothing is made
                 self._others.append(Journal(other, "replay"))
             if mode != "replay":
-                self._write_fd = _open_for_writing(self.path)
-            elif not self.path.is_file():
-                raise MissingFile(f"no journal at {self.path}: to replay or reuse a run, name its folder")
+                self._log = AppendOnly(
+                    self.path, begins=_BEGINS, refuse=self._not_a_line, contents="records", busy=_BUSY
+                )
+            else:
+                check_regular(self.path)
+                if not self.path.is_file():
+                    raise MissingFile(f"no journal at {self.path}: to replay or reuse a run, name its folder")
             self._read_fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             if exclusive and mode == "replay":
-                _lock_for_writing(self._read_fd, self.path)
+                lock(self._read_fd, self.path, _BUSY)
             self._end = self._read_index()
-            if self._write_fd >= 0:
-                os.ftruncate(self._write_fd, self._end)
         except BaseException:
             self.close()
             raise
 
-    def find(self, key: str, *needs: str) -> dict[str, Any] | None:
+    def find(self, key: str, kind: str | None = None) -> dict[str, Any] | None:
         """The record under `key` that this mode may serve, or None: the caller must call.
 
-        Raises: BadData where it lacks a field that it `needs` (a failure needs none).
+        Raises:
+            BadData: in a replay, where the record is damaged, or not of this `kind`.
         """
         if self.mode == "record":
             return None
-        record = self.read(key)
+        try:
+            record = self.read(key, kind)
+        except BadData as damage:
+            if self.mode == "replay":
+                raise
+            logger.warning("%s", damage)
+            self._forget(key)
+            record = None
         if record is None or (record.get("error") and self.mode != "replay"):
             # A failure of our own gives way to another run's success.
-            return self._borrow(key, needs) or record
-        return self._whole(record, needs)
+            return self._borrow(key, kind) or record
+        return record
 
-    def read(self, key: str) -> dict[str, Any] | None:
-        """The newest record under `key` in this file, whatever the mode."""
-        offset = self._index.get(bytes.fromhex(key))
+    def read(self, key: str, kind: str | None = None) -> dict[str, Any] | None:
+        """The newest record under `key` in this file, whatever the mode. Raises: BadData where it is damaged."""
+        packed = bytes.fromhex(key)
+        if packed in self._damaged:
+            raise self._damage(self._damaged[packed])
+        offset = self._index.get(packed)
         if offset is None:
             return None
         record = self._parse(self._line_at(offset), offset)
-        if record.get("key") != key:
-            raise self._damaged(offset)
+        if record.get("key") != key or (kind is not None and not _is_whole(record, kind)):
+            raise self._damage(offset)
         return record
 
-    def damaged(self, key: str) -> BadData:
-        """The error for the record under `key`, which is none of its kind: it names the line and the way to go on."""
-        return self._damaged(self._index[bytes.fromhex(key)])
+    def is_sound(self, key: str) -> bool:
+        """Whether there is a record under `key` that can be read."""
+        try:
+            return self.read(key) is not None
+        except BadData:
+            return False
 
     def append(self, *records: Mapping[str, Any], new_only: bool = False) -> None:
         """Write `records` in one stroke, each with its `key` first; they are on file when this returns.
@@ -125,34 +245,35 @@ class Journal:
         with self._lock:
             if self._pid != os.getpid():
                 raise RunLocked(f"{self.path} was opened by the process that this one was forked from: open it anew")
-            if self._write_fd < 0:
+            if self._log is None or self._log.closed:
                 state = "open for replay" if self.mode == "replay" else "closed"
                 raise BadArgument(f"{self.path} is {state} and takes no records")
             if new_only:
                 lines = [(key, line) for key, line in dict(lines).items() if key not in self._index]
-            try:
-                write_all(self._write_fd, b"".join(line for _, line in lines))
-            except OSError as error:  # a full disk: half a record must not stand in front of the next one
-                os.ftruncate(self._write_fd, self._end)
-                why = error.strerror or error
-                raise CannotWrite(f"{self.path} takes no more records ({why}): make room, then go on") from error
+            self._log.append(b"".join(line for _, line in lines))
             for key, line in lines:
                 self._index[key] = self._end
+                self._damaged.pop(key, None)
                 self._end += len(line)
 
     def records(self, *kinds: str) -> Iterator[dict[str, Any]]:
         """Every record in the order of the file, superseded ones included; of these `kinds` only, where any is named.
 
-        A record of another kind is passed over unread.
+        A record of another kind is passed over unread, and so is a damaged one that was asked again since.
+
+        Raises:
+            BadData: a damaged record that nothing replaces.
         """
-        begins = tuple(_KIND + json.dumps(kind).encode() for kind in kinds) or _KIND
+        begins = tuple(f'","kind":"{kind}"'.encode() for kind in kinds) or b'","kind":"'
         offset = 0
         while offset < self._end:
             line = self._line_at(offset)
             if line.startswith(begins, _KIND_AT):
-                yield self._parse(line, offset)
-            elif not line.startswith(_KIND, _KIND_AT):
-                raise self._damaged(offset)
+                try:
+                    yield self._parse(line, offset)
+                except BadData:
+                    if not self._is_replaced(line, offset):
+                        raise
             offset += len(line)
 
     def __contains__(self, key: str) -> bool:
@@ -163,10 +284,11 @@ class Journal:
 
     def close(self) -> None:
         """Release the files (and the writer's lock)."""
-        for fd in (self._write_fd, self._read_fd):
-            if fd >= 0:
-                os.close(fd)
-        self._write_fd = self._read_fd = -1
+        if self._log is not None:
+            self._log.close()
+        fd, self._read_fd = self._read_fd, -1
+        if fd >= 0:
+            os.close(fd)
         for other in self._others:
             other.close()
 
@@ -186,44 +308,64 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _whole(self, record: dict[str, Any], needs: Collection[str]) -> dict[str, Any]:
-        if record.get("error") or record.keys() >= set(needs):
-            return record
-        raise self.damaged(record["key"])
+    def damaged(self, key: str) -> BadData:
+        """The error for the record under `key`, for a reader who can make nothing of it: it names the line."""
+        return self._damage(self._index[bytes.fromhex(key)])
 
-    def _borrow(self, key: str, needs: Collection[str]) -> dict[str, Any] | None:
+    def _forget(self, key: str) -> None:
+        """A damaged record counts as none from here on, so that the next one replaces it."""
+        packed = bytes.fromhex(key)
+        with self._lock:
+            self._damaged.pop(packed, None)
+            self._index.pop(packed, None)
+
+    def _borrow(self, key: str, kind: str | None) -> dict[str, Any] | None:
         for other in self._others:
-            record = other.read(key)
+            try:
+                record = other.read(key, kind)
+            except BadData as damage:
+                logger.warning("%s", damage)
+                other._forget(key)
+                continue
             # Another run's failure is not worth keeping: here the call is made.
             if record is not None and not record.get("error"):
-                other._whole(record, needs)
-                if self._write_fd >= 0:
+                if self._log is not None:
                     record = {**record, "reused": True}  # paid for by that run, not by this one
                     self.append(record, new_only=record["kind"] == "passage")
                 return record
         return None
 
     def _line_at(self, offset: int) -> bytes:
+        """The line at `offset`, with a line feed at its end."""
         pieces: list[bytes] = []
         size = 16_384
         while True:
             piece = os.pread(self._read_fd, size, offset + sum(map(len, pieces)))
             cut = piece.find(b"\n")
             if cut >= 0 or not piece:
-                pieces.append(piece[: cut + 1])
-                return b"".join(pieces)
+                pieces.append(piece[:cut] if cut >= 0 else piece)
+                return b"".join(pieces) + b"\n"
             pieces.append(piece)
             size *= 4
 
     def _parse(self, line: bytes, offset: int) -> dict[str, Any]:
         try:
+            if not _is_unchanged(line):
+                raise ValueError("another check")
             record: dict[str, Any] = json.loads(line)
-        except ValueError as error:
-            raise self._damaged(offset) from error
+            if (shape := _SHAPES.get(record["kind"])) is not None:
+                shape.model_validate(record)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise self._damage(offset) from error
+        record.pop("check", None)
         return record
 
-    def _damaged(self, offset: int) -> BadData:
-        """The error for what lies at `offset`, by the number of its line."""
+    def _is_replaced(self, line: bytes, offset: int) -> bool:
+        newest = self._index.get(bytes.fromhex(line[_KEY].decode("ascii")))
+        return newest is not None and newest != offset
+
+    def _number(self, offset: int) -> int:
+        """The number of the line at `offset`, from 1."""
         number, at = 1, 0
         while at < offset:
             piece = os.pread(self._read_fd, min(1 << 20, offset - at), at)
@@ -231,23 +373,35 @@ class Journal:
                 break  # cut behind our back
             number += piece.count(b"\n")
             at += len(piece)
-        return _damaged(self.path, f"line {number}")
+        return number
+
+    def _damage(self, offset: int) -> BadData:
+        return BadData(
+            f"{self.path}, line {self._number(offset)}: a damaged or edited record; restore the file, or run the "
+            "command that made it without --replay and without a limit: it asks again"
+        )
+
+    def _not_a_line(self, number: int) -> BadData:
+        return BadData(
+            f"{self.path}, line {number}: not a journal record; cut the file before it (what follows is "
+            "called again), or name another file"
+        )
 
     def _read_index(self) -> int:
         """Fill the index; the offset at which the next record goes (before a torn last line)."""
         end = 0
-        with open(self._read_fd, "rb", closefd=False) as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    break
-                key = line[len(_PREFIX) : len(_PREFIX) + _KEY_DIGITS]
-                try:
-                    if not (line.startswith(_PREFIX) and line.endswith(b"}\n")):
-                        raise ValueError("not a record")
-                    self._index[bytes.fromhex(key.decode("ascii"))] = end
-                except ValueError as error:
-                    raise _damaged(self.path, f"line {number}") from error
-                end += len(line)
+        lines = self._log.lines() if self._log else whole_lines(self._read_fd, _BEGINS, self._not_a_line)
+        for number, (offset, line) in enumerate(lines, 1):
+            if not _HEADER.fullmatch(line):
+                raise self._not_a_line(number)
+            key = bytes.fromhex(line[_KEY].decode("ascii"))
+            if _is_unchanged(line):
+                self._index[key] = offset
+                self._damaged.pop(key, None)
+            else:
+                self._index.pop(key, None)
+                self._damaged[key] = offset
+            end = offset + len(line)
         return end
 
 
@@ -255,41 +409,18 @@ def _file_of(path: Path) -> Path:
     return path if path.suffix == ".jsonl" else path / FILE
 
 
-def _open_for_writing(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    try:
-        _lock_for_writing(fd, path)
-    except RunLocked:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _lock_for_writing(fd: int, path: Path) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise RunLocked(
-            f"{path} is being written to, by another process or by a journal still open in this one: "
-            "wait for it or close it, or give this run a folder of its own"
-        ) from error
-
-
 def _line(record: Mapping[str, Any]) -> bytes:
     ordered = {"key": record["key"], "kind": record["kind"], **record}
     text = json.dumps(ordered, ensure_ascii=False, separators=(",", ":"), default=str)
-    return text.encode("utf-8", "backslashreplace") + b"\n"
+    body = text.encode("utf-8", "backslashreplace").removesuffix(b"}")
+    return body + b',"check":"%08x"}\n' % zlib.crc32(body)
 
 
-def write_all(fd: int, data: bytes) -> None:
-    """All of `data`: one `os.write` may take only a part."""
-    while data:
-        data = data[os.write(fd, data) :]
+def _is_whole(record: Mapping[str, Any], kind: str) -> bool:
+    return record["kind"] == kind and (bool(record.get("error")) or record.keys() >= _NEEDS.get(kind, frozenset()))
 
 
-def _damaged(path: Path, where: str) -> BadData:
-    return BadData(
-        f"{path}, {where}: not a journal record; cut the file before it (what follows is called again), "
-        "or start a new run"
-    )
+def _is_unchanged(line: bytes) -> bool:
+    """Whether a record's line has the check that it was written with; an older one has none."""
+    check = _CHECK.search(line, max(0, len(line) - _CHECK_LENGTH))
+    return check is None or int(check[1], 16) == zlib.crc32(line[: check.start()])

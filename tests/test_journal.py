@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tracemalloc
+import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -69,7 +70,8 @@ def test_what_is_appended_is_found_and_is_on_file_at_once(tmp_path: Path) -> Non
 
 def test_the_key_stands_first_and_the_kind_second_whatever_order_was_given(tmp_path: Path) -> None:
     path = filled(tmp_path, {"reply": "a", "kind": "call", "key": digest(1), "b": 1, "a": 2})
-    assert path.read_text() == f'{{"key":"{digest(1)}","kind":"call","reply":"a","b":1,"a":2}}\n'
+    line = f'{{"key":"{digest(1)}","kind":"call","reply":"a","b":1,"a":2'
+    assert path.read_text() == f'{line},"check":"{zlib.crc32(line.encode()):08x}"}}\n'
 
 
 def test_a_path_may_be_a_folder_or_a_jsonl_file(tmp_path: Path) -> None:
@@ -163,14 +165,100 @@ def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, damage: bytes, 
     Journal(tmp_path).close()  # the refusal kept no lock
 
 
-def test_a_line_that_only_looks_like_a_record_is_refused_where_it_is_read(tmp_path: Path) -> None:
+def test_a_line_that_only_looks_like_a_record_is_asked_again_and_never_replayed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = filled(tmp_path, made(1))
     with path.open("ab") as file:
         file.write(f'{{"key":"{digest(2)}","kind":"call" oops}}\n'.encode())
     with Journal(tmp_path) as journal:
         assert journal.find(digest(1)) == made(1)
-        with pytest.raises(BadData, match=r"journal\.jsonl, line 2: not a journal record; cut the file before it"):
-            journal.find(digest(2))
+        assert journal.find(digest(2)) is None, "the caller calls again"
+    assert "journal.jsonl, line 2: a damaged or edited record" in caplog.text
+    with (
+        Journal(tmp_path, "replay") as journal,
+        pytest.raises(BadData, match=r"journal\.jsonl, line 2: a damaged or edited record; .* without --replay"),
+    ):
+        journal.find(digest(2))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "my notes, not ended by a line feed", '{"note": 1}', '{"key": "x", "kind": "call"}', '{"key":"k1","va',
+        "a,b\rc,d\r", "{}", "[", "\ufeff",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("through", ["journal.jsonl", "link.jsonl"])
+def test_a_file_of_somebody_else_is_refused_by_its_line_and_stays_as_it_is(
+    tmp_path: Path, text: str, through: str
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text(text, newline="")
+    (tmp_path / "link.jsonl").symlink_to(path)
+    for mode in ("auto", "record", "replay"):
+        with pytest.raises(BadData, match=r"line 1: not a journal record; .* or name another file"):
+            Journal(tmp_path / through, mode)  # type: ignore[arg-type]
+    assert path.read_text() == text.replace("\r", "\n"), "nothing is cut"
+
+
+def test_a_journal_whose_line_ends_were_converted_is_refused_and_kept(tmp_path: Path) -> None:
+    path = filled(tmp_path, made(1), made(2))
+    for ends in (b"\r", b"\r\n"):
+        converted = path.read_bytes().replace(b"\n", ends)
+        (tmp_path / "converted.jsonl").write_bytes(converted)
+        with pytest.raises(BadData, match="line 1: not a journal record"):
+            Journal(tmp_path / "converted.jsonl")
+        assert (tmp_path / "converted.jsonl").read_bytes() == converted
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 4096, b'{"key":"00' + b"\0" * 30], ids=["zeros", "half a record and zeros"])
+def test_what_a_power_cut_leaves_is_a_torn_line(tmp_path: Path, tail: bytes) -> None:
+    path = filled(tmp_path, made(1))
+    whole = path.read_bytes()
+    path.write_bytes(whole + tail)
+    with Journal(tmp_path) as journal:
+        assert len(journal) == 1
+    assert path.read_bytes() == whole
+
+
+def test_a_record_that_lacks_only_its_line_feed_is_kept(tmp_path: Path) -> None:
+    path = filled(tmp_path, made(1, reply="one"))
+    path.write_bytes(path.read_bytes()[:-1])
+    with Journal(tmp_path, "replay") as reader:
+        assert reader.find(digest(1)) == made(1, reply="one")
+    with Journal(tmp_path) as journal:
+        journal.append(made(2, reply="two"))
+        assert [record["reply"] for record in journal.records()] == ["one", "two"]
+
+
+def test_an_edited_record_is_noticed_by_its_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = filled(tmp_path, made(1, reply="yes"), made(2, reply="no"))
+    path.write_text(path.read_text().replace('"reply":"yes"', '"reply":"nay"'))
+    with Journal(tmp_path, "replay") as journal:
+        with pytest.raises(BadData, match=r"line 1: a damaged or edited record"):
+            journal.find(digest(1))
+        assert journal.find(digest(2)) == made(2, reply="no")
+    with Journal(tmp_path) as journal:
+        assert journal.find(digest(1)) is None
+        assert "line 1: a damaged or edited record" in caplog.text
+        journal.append(made(1, reply="yes"))
+        assert [record["reply"] for record in journal.records()] == ["no", "yes"], "the damaged one is replaced"
+    with Journal(tmp_path, "replay") as journal:
+        assert journal.find(digest(1)) == made(1, reply="yes")
+
+
+def test_a_record_without_a_check_is_an_older_one(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").write_text(f'{{"key":"{digest(1)}","kind":"call","reply":"one"}}\n')
+    with Journal(tmp_path, "replay") as journal:
+        assert journal.find(digest(1)) == made(1, reply="one")
+
+
+def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "journal.jsonl")
+    for mode in ("auto", "replay"):
+        with pytest.raises(BadData, match=r"journal\.jsonl is a named pipe"):
+            Journal(tmp_path, mode)  # type: ignore[arg-type]
 
 
 def test_a_write_that_fails_halfway_spoils_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +301,7 @@ JSON = st.recursive(
 def test_every_record_is_read_back_whatever_was_cut_off_the_last_line(
     written: list[tuple[int, dict[str, Any]]], share: float
 ) -> None:
-    records = [made(name, **fields) for name, fields in written]
+    records = [made(name, **fields) | {"kind": "a user's own"} for name, fields in written]
     with TemporaryDirectory() as folder:
         path = filled(Path(folder), *records)
         lines = path.read_bytes().split(b"\n")[:-1]
@@ -222,7 +310,8 @@ def test_every_record_is_read_back_whatever_was_cut_off_the_last_line(
             cut = 1 + int(share * len(lines[-1]))  # at least the line's end, at most all of it
             with path.open("rb+") as file:
                 file.truncate(path.stat().st_size - cut)
-            records.pop()
+            if cut > 1:  # a record that lacks only its line feed is whole
+                records.pop()
         with Journal(folder) as journal:
             assert list(journal.records()) == records
             for record in {each["key"]: each for each in records}.values():

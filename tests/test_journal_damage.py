@@ -46,16 +46,40 @@ def damaged(run: Path, damage: Damage, kind: bytes = b"call") -> int:
 
 
 def told(line: int) -> str:
+    return f"journal.jsonl, line {line}: a damaged or edited record; restore the file, or run the command"
+
+
+def no_record(line: int) -> str:
     return f"journal.jsonl, line {line}: not a journal record; cut the file before it (what follows is called again)"
 
 
-@pytest.mark.parametrize("damage", [cut_short, without_reply, overwritten])
-def test_every_command_names_a_damaged_line_and_how_to_go_on(command: Command, tmp_path: Path, damage: Damage) -> None:
-    run = tmp_path / "run"
+@pytest.mark.parametrize("damage", [cut_short, without_reply])
+def test_a_damaged_record_is_named_and_asked_again_and_never_replayed(
+    command: Command, tmp_path: Path, damage: Damage, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
     assert command(*small_eval("blendfilter", str(run), "--no-html")).code == 0
     before = stable(run)
     line = damaged(run, damage)
+    refused = command(*small_eval("blendfilter", str(run), "--no-html", "--replay"))
+    assert (refused.code, told(line) in refused.error) == (2, True), refused.err
+    assert stable(run) == before, "nothing is replaced by what cannot be replayed"
+    copied = command(*small_eval("blendfilter", str(other), "--no-html", "--reuse", run))
+    assert (copied.code, told(line) in caplog.text) == (0, True), copied.err
+    caplog.clear()
     (run / "predictions.jsonl").unlink()  # so that every record is read again
+    again = command(*small_eval("blendfilter", str(run), "--no-html"))
+    assert (again.code, told(line) in caplog.text) == (0, True), again.err
+    assert stable(run) == stable(other) == before
+    assert command(*small_eval("blendfilter", str(run), "--no-html", "--replay")).code == 0, "it is whole again"
+
+
+def test_a_line_that_is_no_record_is_named_by_every_command_with_the_way_on(command: Command, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert command(*small_eval("blendfilter", str(run), "--no-html")).code == 0
+    before = stable(run)
+    line = damaged(run, overwritten)
+    (run / "predictions.jsonl").unlink()
     commands: list[tuple[object, ...]] = [
         small_eval("blendfilter", str(run), "--no-html"),
         small_eval("blendfilter", str(run), "--no-html", "--replay"),
@@ -63,7 +87,7 @@ def test_every_command_names_a_damaged_line_and_how_to_go_on(command: Command, t
     ]
     for words in commands:
         outcome = command(*words)
-        assert (outcome.code, told(line) in outcome.error) == (2, True), outcome.err
+        assert (outcome.code, no_record(line) in outcome.error) == (2, True), outcome.err
         assert "Traceback" not in outcome.err
     path = run / "journal.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[: line - 1]))
@@ -71,13 +95,13 @@ def test_every_command_names_a_damaged_line_and_how_to_go_on(command: Command, t
     assert stable(run) == before
 
 
-@pytest.mark.parametrize("damage", [cut_short, overwritten])
-def test_a_report_names_it_too(command: Command, tmp_path: Path, damage: Damage) -> None:
+@pytest.mark.parametrize(("damage", "words"), [(cut_short, told), (overwritten, no_record)])
+def test_a_report_names_it_too(command: Command, tmp_path: Path, damage: Damage, words: Callable[[int], str]) -> None:
     run = tmp_path / "run"
     assert command(*small_eval("blendfilter", str(run), "--no-html")).code == 0
     line = damaged(run, damage)
     outcome = command("report", run)
-    assert (outcome.code, told(line) in outcome.error) == (2, True), outcome.err
+    assert (outcome.code, words(line) in outcome.error) == (2, True), outcome.err
 
 
 @pytest.mark.parametrize("damage", [cut_short, lambda line: line.replace(b'"tokens":', b'"tokenS":')])

@@ -1,4 +1,8 @@
-"""A run folder's files: rows appended as they come, files that appear whole or not at all."""
+"""A run folder's files: rows appended as they come, files that appear whole or not at all, all checked on reading.
+
+What is read is what was written, as plain dictionaries; a value of the wrong type is a `BadData` that names file, place
+and the way to mend it, never an error further up.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,14 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+
+from blendfilter.append_only import AppendOnly, check_regular, whole_lines
 from blendfilter.errors import BadData, MissingFile
-from blendfilter.journal import write_all
+from blendfilter.evaluation.losses import LOSSES
+from blendfilter.journal import Count, Key
 
 RUN = "run.json"
 PREDICTIONS = "predictions.jsonl"
@@ -20,6 +28,7 @@ _MEND = {
     RUN: "restore it, or give the run another folder",
     METRICS: "run the same command again, and it is made anew",
 }
+_ROW_BEGINS = b'{"id": "'
 _REMAKE = "make it again (blendfilter rescore)"
 
 
@@ -48,40 +57,184 @@ def line_of(row: Mapping[str, Any]) -> bytes:
     return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def read_json(path: Path, *needs: str) -> dict[str, Any]:
-    """A JSON object that has the fields `needs`. Raises: MissingFile, BadData."""
+Figures = dict[str, FiniteFloat]
+
+
+class Shape(BaseModel):
+    """What a file of a run holds, as far as readers count on it."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Branch(Shape):
+    retrieved: list[str]
+    kept: list[str]
+    ids_read: str | None
+    spans: dict[str, list[Annotated[tuple[Count, Count], Field(strict=False)]]] = {}
+
+
+class _Error(Shape):
+    kind: str
+    stage: str
+    message: str
+
+
+class _Row(Shape):
+    """A line of `predictions.jsonl`; the task's metrics stand beside these, each a number."""
+
+    __pydantic_extra__: dict[str, FiniteFloat | dict[str, Any]] = Field(init=False)
+    id: str
+    repeat: Annotated[int, Field(ge=1)] = 1
+    question: str
+    answer: str | None
+    golden_answers: list[str]
+    gold_titles: list[str]
+    correct: bool
+    queries: dict[str, Any]
+    branches: dict[str, _Branch]
+    knowledge: list[str]
+    retrieval: dict[str, Figures]
+    loss: str
+    calls: list[Annotated[tuple[str, Key], Field(strict=False)]]
+    flags: dict[str, Count]
+    error: _Error | None
+
+
+class _Score(Shape):
+    value: FiniteFloat
+    low: FiniteFloat
+    high: FiniteFloat
+
+
+class _Entry(Shape):
+    calls: Count
+    tokens_in: Count | None
+    tokens_out: Count | None
+    cost: FiniteFloat | None
+
+
+class _Metrics(Shape):
+    """`metrics.json`."""
+
+    task: str
+    method: str
+    n: Count
+    repeats: Annotated[int, Field(ge=1)] = 1
+    metrics: Annotated[dict[str, _Score], Field(min_length=1)]
+    retrieval: dict[str, Figures]
+    flags: dict[str, Count]
+    losses: dict[str, Count]
+    ledger: dict[str, _Entry]
+    signature: str
+
+
+class _Data(Shape):
+    source: str
+    fingerprint: str
+    n: Count
+
+
+class _Method(Shape):
+    name: str
+    arguments: dict[str, Any] = {}
+    program: str
+
+
+class _Model(Shape):
+    name: str
+    parameters: dict[str, Any] = {}
+    of: dict[str, dict[str, Any]] = {}
+
+
+class _Retriever(Shape):
+    kind: str
+    fingerprint: str
+
+
+class _Settings(Shape):
+    task: str
+    metrics: Annotated[list[str], Field(min_length=1)]
+    data: _Data
+    method: _Method
+    lm: _Model
+    retrievers: list[_Retriever]
+    seed: Count
+    repeats: Annotated[int, Field(ge=1)] = 1
+
+
+class _Notes(Shape):
+    address: str = ""
+    concurrency: int | None = None
+    questions: list[str] = []
+    budget: dict[str, FiniteFloat] = {}
+
+
+class _Run(Shape):
+    """`run.json`."""
+
+    settings: _Settings
+    versions: dict[str, str] = {}
+    notes: _Notes = _Notes()
+
+
+_SHAPES: Mapping[str, type[Shape]] = {RUN: _Run, METRICS: _Metrics}
+
+
+def read_json(path: Path, shape: type[Any] | None = None) -> dict[str, Any]:
+    """The JSON object in a run's file, checked against `shape` (by default that of the file of its name).
+
+    Raises:
+        MissingFile, BadData.
+    """
+    mend = _MEND.get(path.name, _REMAKE)
     try:
+        check_regular(path)
         value = json.loads(path.read_bytes())
+        TypeAdapter(shape or _SHAPES[path.name]).validate_python(value)
     except FileNotFoundError as error:
         raise MissingFile(f"no run there: {path} is missing; name a folder that an evaluation made") from error
-    except ValueError as error:
-        raise BadData(f"{path}: not JSON ({error}); {_MEND.get(path.name, _REMAKE)}") from error
-    if not isinstance(value, dict) or not value.keys() >= set(needs):
-        raise BadData(f"{path}: not a run's (it should hold {', '.join(needs)}); {_MEND.get(path.name, _REMAKE)}")
-    return value
+    except ValidationError as error:
+        raise BadData(f"{path}: {_first(error)}; {mend}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadData(f"{path}: not JSON ({error}); {mend}") from error
+    if path.name == METRICS and not value["losses"].keys() >= set(LOSSES):
+        raise BadData(f"{path}: losses lack {', '.join(sorted(set(LOSSES) - value['losses'].keys()))}; {mend}")
+    return dict(value)
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing that is wrong, with its place."""
+    wrong = error.errors(include_url=False)[0]
+    place = ".".join(map(str, wrong["loc"]))
+    return f"{place}: {wrong['msg']}" if place else f"not a run's ({wrong['msg']})"
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a rows file; a torn last line is left out, an absent file has none."""
+    """The whole lines of a rows file; a torn last line is left out, an absent file has none. Raises: BadData."""
     return list(iterate_rows(path))
 
 
 def iterate_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The same, one at a time."""
+    check_regular(path)
     if not path.is_file():
         return
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
+        lines = whole_lines(file.fileno(), _ROW_BEGINS, lambda number: _not_a_row(path, number))
+        for number, (_, line) in enumerate(lines, 1):
             try:
                 row = json.loads(line)
-                if not isinstance(row, dict) or not row.keys() >= {"id", "calls", "error"}:
-                    raise ValueError("not a row")
-            except ValueError as error:
-                what = f"{path}, line {number}: not a row of predictions"
-                raise BadData(f"{what}; delete the file and run again, its rows are made again") from error
+                _Row.model_validate(row)
+            except ValidationError as error:
+                raise _not_a_row(path, number, _first(error)) from None
+            except (ValueError, RecursionError) as error:
+                raise _not_a_row(path, number) from error
             yield row
+
+
+def _not_a_row(path: Path, number: int, why: str = "") -> BadData:
+    what = f"{path}, line {number}: not a row of predictions{f' ({why})' if why else ''}"
+    return BadData(f"{what}; delete the file and run again, its rows are made again")
 
 
 def stale(folder: Path) -> list[Path]:
@@ -95,20 +248,18 @@ class Appender:
     def __init__(self, path: Path, kept: Iterable[bytes]) -> None:
         # Rewritten first: a torn line, or rows that are to be made again, must not stay in the middle.
         write_lines(path, kept)
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        # Whoever appends holds the lock of the journal beside it.
+        self._log = AppendOnly(
+            path, begins=_ROW_BEGINS, refuse=lambda number: _not_a_row(path, number), contents="rows", busy=""
+        )
 
     def add(self, line: bytes) -> None:
-        """Append one row's line."""
-        end = os.fstat(self._fd).st_size
-        try:
-            write_all(self._fd, line)
-        except OSError:  # a full disk: half a row must not stand in front of the next one
-            os.ftruncate(self._fd, end)
-            raise
+        """Append one row's line. Raises: CannotWrite."""
+        self._log.append(line)
 
     def close(self) -> None:
         """Release the file."""
-        os.close(self._fd)
+        self._log.close()
 
 
 def _replace(path: Path, pieces: Iterable[bytes]) -> None:

@@ -56,13 +56,13 @@ class RunFolder:
         self.path = Path(run) if run is not None else Path(tempfile.mkdtemp(prefix="blendfilter-run-"))
         self.settings, self.replay = settings, replay
         if replay:
-            read_json(self.path / RUN, "settings")  # nothing to replay is said before anything is done
+            read_json(self.path / RUN)  # nothing to replay is said before anything is done
 
     def check(self) -> None:
         """Raise `RunMismatch` where it holds a run with other settings, `BadArgument` where it can hold none."""
         path = self.path / RUN
         if path.is_file():
-            stored = read_json(path, "settings")["settings"]
+            stored = read_json(path)["settings"]
             check_same(stored, self.settings, str(self.path), repeats=self._repeats(stored))
         elif self.path.exists() and not self.path.is_dir():
             raise BadArgument(f"{self.path} is a file, not a folder: name a folder for this run")

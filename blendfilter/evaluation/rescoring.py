@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ConfigDict, Field, FiniteFloat
+
 from blendfilter.errors import (
     BadArgument,
-    BadData,
     BudgetSpent,
     EmptyData,
     MissingFile,
@@ -23,7 +24,7 @@ from blendfilter.errors import (
     ServerRefused,
     UnknownName,
 )
-from blendfilter.evaluation.files import read_json, write_json
+from blendfilter.evaluation.files import Shape, read_json, write_json
 from blendfilter.evaluation.ledger import ledger
 from blendfilter.evaluation.recipes import told_apart
 from blendfilter.evaluation.repeats import key_of
@@ -77,6 +78,26 @@ class Rescored:
         return {key: value for key, value in told.items() if key != "between_repeats" or value is not None} | {
             "rows": rows
         }
+
+
+class _Stored(Shape):
+    """The file of a `Rescored`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    metric: str
+    value: FiniteFloat
+    low: FiniteFloat
+    high: FiniteFloat
+    n: int
+    unreadable: int
+    errors: int
+    judge: dict[str, Any] | None
+    ledger: dict[str, Any] | None
+    answers: str
+    signature: str
+    rows: dict[str, FiniteFloat]
+    problems: dict[str, str] = Field(default={})
+    between_repeats: FiniteFloat | None = None
 
 
 def rescore(
@@ -155,10 +176,7 @@ def rescored(run: Run, name: str) -> Rescored:
     path = file_of(run, name)
     if not path.is_file():
         raise MissingFile(f"run '{run.name}' has no '{name}' yet: {command}")
-    try:
-        told = Rescored(**read_json(path, "metric", "value", "rows", "answers"))
-    except TypeError as error:
-        raise BadData(f"{path}: not a rescored run's file; make it again: {command}") from error
+    told = Rescored(**read_json(path, _Stored))
     if told.answers != answers_of(run.rows):
         raise RunMismatch(f"run '{run.name}' got other answers since its '{name}' was made: {command}")
     return told

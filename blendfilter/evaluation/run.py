@@ -39,7 +39,7 @@ class Run:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise MissingFile(f"no run folder at {self.folder}: name one that an evaluation made")
-        self.record = read_json(self.folder / RUN, "settings")
+        self.record = read_json(self.folder / RUN)
         self.settings: dict[str, Any] = self.record["settings"]
         self.max_bad_replies = MAX_BAD_REPLIES
         self.prices: Prices | None = None
@@ -65,7 +65,7 @@ class Run:
                 f"{self.folder} is not finished: {done} of {asked} {what}, {asked - done} missing; "
                 "run the same command again to go on"
             )
-        return read_json(self.folder / METRICS, "metrics", "flags", "losses", "signature")
+        return read_json(self.folder / METRICS)
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:

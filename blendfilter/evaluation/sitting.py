@@ -116,7 +116,7 @@ class Sitting:
         for row in iterate_rows(folder / PREDICTIONS):
             key = (repeat_of(row), row["id"])
             # A row whose calls the journal does not hold (it was cut or exchanged) would leave the ledger wrong.
-            if key in wanted and row["error"] is None and all(call in self.journal for _, call in row["calls"]):
+            if key in wanted and row["error"] is None and all(self.journal.is_sound(call) for _, call in row["calls"]):
                 kept[key] = line_of(self._numbered(row, key[0]))
         return kept
 

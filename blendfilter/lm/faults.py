@@ -218,7 +218,7 @@ def describe(error: BaseException, *, address: str = "") -> dict[str, Any]:
 
 def restore(record: Mapping[str, Any], *, stage: str = "") -> ServerRefused | ModelError:
     """The error that `describe` described."""
-    kind, message = str(record["kind"]), str(record["message"])
+    kind, message = str(record["kind"]), str(record.get("message", ""))
     if kind == "refused" or kind in _REFUSED:
         return ServerRefused(message)
     return ModelError(message, kind=kind, stage=stage)

@@ -79,7 +79,7 @@ class JournaledEngine:
     def _found(self, key: str) -> dict[str, Any] | None:
         if self.journal is None:
             return None
-        record = self.journal.find(key, *_NEEDED)
+        record = self.journal.find(key, "call")
         failed = record is not None and record.get("error")
         return None if failed and self.journal.mode != "replay" else record
 
@@ -246,8 +246,6 @@ def _whole(texts: Iterable[str]) -> str:
 
 
 _PLAIN = (lm15.TextPart, lm15.ThinkingPart)
-_NEEDED = ("reply", "reasoning", "finish", "tokens_in", "tokens_out", "tokens_cached")
-"""What a call's record cannot do without."""
 
 
 def _response(record: Mapping[str, Any], model: str) -> lm15.Response:

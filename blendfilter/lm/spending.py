@@ -138,7 +138,7 @@ def purse_for(journal: Journal, budget: Budget | None, prices: Mapping[str, Pric
 
     A run that once had a budget keeps its account in every sitting, or a later limit would count too little.
     """
-    if budget is None and MARK not in journal:
+    if budget is None and journal.read(MARK) is None:
         return None
     budget = budget or Budget()
     return Purse(budget, journal, spent_in(journal, prices, budget))

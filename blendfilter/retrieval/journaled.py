@@ -70,12 +70,12 @@ def _stored(fingerprint: str, passage: Passage) -> dict[str, object]:
 
 
 def _served(journal: Journal, key: str) -> list[Passage] | None:
-    record = journal.find(key, "passages", "scores")
+    record = journal.find(key, "search")
     if record is None:
         return None
     passages = []
     for name, score in zip(record["passages"], record["scores"], strict=True):
-        kept = journal.find(name, "id", "title", "text")
+        kept = journal.find(name, "passage")
         if kept is None:
             return None
         passages.append(Passage(kept["id"], kept["title"], kept["text"], score, kept.get("metadata", {})))

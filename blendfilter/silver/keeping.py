@@ -9,16 +9,15 @@ In: the name of a silver file and the settings it is made by. Out, of `nq.jsonl`
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blendfilter.errors import BadArgument, BadData, BlendFilterError, CannotWrite, RunLocked, RunMismatch
+from blendfilter.append_only import AppendOnly
+from blendfilter.errors import BadArgument, BadData, BlendFilterError, RunMismatch
 from blendfilter.files import json_rows
-from blendfilter.journal import write_all
 from blendfilter.silver.rows import row_of
 
 JSONL, PARTIAL, RECIPE, JOURNAL = ".jsonl", ".partial", ".recipe.json", ".journal"
@@ -64,33 +63,27 @@ class Partial:
 
     def __init__(self, places: Places, settings: Mapping[str, Any], ids: Sequence[str]) -> None:
         self.places = places
-        places.partial.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(places.partial, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._log = AppendOnly(
+            places.partial, begins=b'{"id": "', refuse=self._not_a_row, contents="rows",
+            busy="by another process: wait for it, or name another file",
+        )  # fmt: skip
         try:
-            self._lock()
-            self.lines, end = self._counted(ids)
-            os.ftruncate(self._fd, end)
+            self.lines = self._counted(ids)
             if self.lines:
                 check_settings(places, settings)
             elif not places.out.exists():  # another process may have finished before the lock was ours
                 write_recipe(places, settings)
         except BaseException:
-            os.close(self._fd)
+            self._log.close()
             raise
 
     def add(self, line: bytes) -> None:
         """Append one row; it is on file when this returns. Raises `CannotWrite`: a full disk."""
-        end = os.fstat(self._fd).st_size
-        try:
-            write_all(self._fd, line)
-        except OSError as error:  # half a row must not stand in front of the next one
-            os.ftruncate(self._fd, end)
-            why = error.strerror or error
-            raise CannotWrite(f"{self.places.partial} takes no more rows ({why}): make room, then go on") from error
+        self._log.append(line)
 
     def finish(self) -> None:
         """Every row is there: the file gets its name."""
-        os.fsync(self._fd)
+        self._log.append(b"", sync=True)
         self.places.partial.replace(self.places.out)
 
     def discard(self) -> None:
@@ -101,35 +94,28 @@ class Partial:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+        self._log.close()
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RunLocked(
-                f"{self.places.partial} is being written to by another process: wait for it, or name another file"
-            ) from error
+    def _not_a_row(self, number: int) -> BadData:
+        return BadData(
+            f"{self.places.partial}, line {number}: not the row that belongs there; delete the file, and all is made "
+            "again"
+        )
 
-    def _counted(self, ids: Sequence[str]) -> tuple[int, int]:
-        """How many whole rows there are, and where the last one ends."""
-        count = end = 0
-        with open(self._fd, "rb", closefd=False) as file:
-            for number, line in enumerate(file):
-                if not line.endswith(b"\n"):
-                    break
-                if number >= len(ids) or _id(line) != ids[number]:
-                    path = self.places.partial
-                    raise BadData(f"{path}, line {number + 1}: not the row that belongs there; delete the file, and "
-                                  "all is made again")  # fmt: skip
-                count, end = count + 1, end + len(line)
-        return count, end
+    def _counted(self, ids: Sequence[str]) -> int:
+        """How many whole rows there are."""
+        count = 0
+        for _, line in self._log.lines():
+            if count >= len(ids) or _id(line) != ids[count]:
+                raise self._not_a_row(count + 1)
+            count += 1
+        return count
 
 
 def _id(line: bytes) -> str | None:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row.get("id") if isinstance(row, dict) else None
 

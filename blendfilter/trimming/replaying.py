@@ -1,7 +1,4 @@
-"""A witnesses file read line by line: a torn last line is left out, anything else that is no line of it is named.
-
-In: the bytes of the file, and what takes each record. Out: the offset at which the next line goes.
-"""
+"""A witnesses file read line by line: what is no line of it is named by its number."""
 
 from __future__ import annotations
 
@@ -11,28 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from blendfilter.errors import BadData
-from blendfilter.trimming.lines import FORMAT, KINDS
+from blendfilter.trimming.lines import FORMAT, KINDS, first_line, line_of
+
+BEGINS = b'{"kind":"'
+FIRST = line_of(first_line())[:-1]
+"""How every line of a witnesses file begins, and its first line."""
 
 
-def replay(lines: Iterable[bytes], path: Path, apply: Callable[[Mapping[str, Any]], None]) -> int:
+def replay(lines: Iterable[bytes], path: Path, apply: Callable[[Mapping[str, Any]], None]) -> None:
     """Hand every whole line to `apply`, which says by ValueError, TypeError or LookupError that one cannot be.
 
     Raises:
         BadData: a line that no torn write explains, or that a newer version wrote.
     """
-    end = 0
     for number, line in enumerate(lines, 1):
-        if not line.endswith(b"\n"):
-            break
         try:
             record = json.loads(line.decode())
             _check_kind(record, number, path)
             if number > 1:
                 apply(record)
         except (ValueError, TypeError, LookupError, RecursionError) as error:
-            raise _damaged(path, number) from error
-        end += len(line)
-    return end
+            raise not_a_line(path, number) from error
 
 
 def _check_kind(record: Any, number: int, path: Path) -> None:
@@ -53,7 +49,7 @@ def _check_kind(record: Any, number: int, path: Path) -> None:
         )
 
 
-def _damaged(path: Path, number: int) -> BadData:
+def not_a_line(path: Path, number: int) -> BadData:
     return BadData(
         f"{path}, line {number}: not a line of a witnesses file; cut the file before it and trim again "
         "(the journal beside it still has the verdicts; what was undone after it is to be undone again)"

@@ -18,9 +18,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from blendfilter.append_only import check_regular, whole_lines
 from blendfilter.errors import BadData, MissingFile
 from blendfilter.trimming.lines import By, Judged, Separation, check_threshold, question_id
-from blendfilter.trimming.replaying import replay
+from blendfilter.trimming.replaying import BEGINS, FIRST, not_a_line, replay
 
 _SHIFT = 32
 _MASK = (1 << _SHIFT) - 1
@@ -57,8 +58,10 @@ class Witnesses:
         """
         state = cls()
         try:
+            check_regular(Path(path))
             with open(path, "rb") as file:
-                replay(file, Path(path), state.apply)
+                found = whole_lines(file.fileno(), BEGINS, lambda at: not_a_line(Path(path), at), FIRST)
+                replay((line for _, line in found), Path(path), state.apply)
         except FileNotFoundError:
             raise MissingFile(
                 f"no witnesses at {path}: gather some (blendfilter trim), or open the bare index"

@@ -10,26 +10,24 @@ undo could be had again from nowhere.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blendfilter.errors import BadArgument, CannotWrite, RunLocked
-from blendfilter.journal import write_all
+from blendfilter.append_only import AppendOnly
+from blendfilter.errors import BadArgument, CannotWrite
 from blendfilter.trimming import lines
 from blendfilter.trimming.lines import NOBODY, By, question_id, text_of
 from blendfilter.trimming.naming import pair_known, question_known
-from blendfilter.trimming.replaying import replay
+from blendfilter.trimming.replaying import BEGINS, FIRST, not_a_line, replay
 from blendfilter.trimming.state import Witnesses
 
 
 class Writer:
     """An open witnesses file; threads may share it. `witnesses` is the state after all that was written.
 
-    A torn last line, left by a kill, is cut off.
+    A torn last line, left by a kill, is cut off when the next one is written.
 
     Raises:
         RunLocked: another writer is at work. BadData: the file is damaged. CannotWrite: the system refuses a line (a
@@ -41,13 +39,11 @@ class Writer:
         self.witnesses = Witnesses()
         self._lock = threading.Lock()
         self._unsynced = False
-        self._fd = _locked(self.path)
+        self._log = _opened(self.path)
         try:
-            with open(self.path, "rb") as file:
-                self._end = replay(file, self.path, self.witnesses.apply)
-            os.ftruncate(self._fd, self._end)
+            replay((line for _, line in self._log.lines()), self.path, self.witnesses.apply)
         except BaseException:
-            self._release()
+            self._log.close()
             raise
 
     def verdict(self, question: str, passage_id: str, verdict: bool | None, by: By) -> None:
@@ -106,18 +102,13 @@ class Writer:
     def close_file(self) -> None:
         """Sync the file, and release it and the lock. Raises `CannotWrite` where the disk refuses to take it."""
         try:
-            if self._fd >= 0 and self._unsynced:
-                os.fsync(self._fd)
+            if not self._log.closed and self._unsynced:
+                self._log.sync()
         except OSError as error:
             why = error.strerror or error
             raise CannotWrite(f"{self.path} may not be whole on the disk ({why}): look after the disk") from error
         finally:
-            self._release()
-
-    def _release(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+            self._log.close()
 
     def __enter__(self) -> Writer:
         return self
@@ -127,45 +118,32 @@ class Writer:
 
     def __del__(self) -> None:
         # A notebook's cell run again drops its writer: the lock must not outlive it.
-        if hasattr(self, "_fd"):
-            self._release()
+        if hasattr(self, "_log"):
+            self._log.close()
 
     def _check_open(self, name: str, question: str) -> None:
         if self.witnesses.is_judged(name):
             raise BadArgument(f"'{text_of(question)}' is judged already ({name}): undo it first, then judge it again")
 
     def _append(self, records: Sequence[Mapping[str, Any]], *, sync: bool = False) -> None:
-        if self._fd < 0:
+        if self._log.closed:
             raise BadArgument(f"{self.path} is closed and takes no verdicts: open it again")
-        first = [] if self._end else [lines.first_line()]
-        data = b"".join(map(lines.line_of, [*first, *records]))
-        try:
-            write_all(self._fd, data)
-            if sync:
-                os.fsync(self._fd)
-        except OSError as error:  # a full disk: half a line must not stand in front of the next one
-            os.ftruncate(self._fd, self._end)
-            why = error.strerror or error
-            raise CannotWrite(f"{self.path} takes no more verdicts ({why}): make room, then go on") from error
-        self._end += len(data)
+        first = [] if self._log.end else [lines.first_line()]
+        self._log.append(b"".join(map(lines.line_of, [*first, *records])), sync=sync)
         self._unsynced = not sync
         for record in records:
             self.witnesses.apply(record)
 
 
-def _locked(path: Path) -> int:
+def _opened(path: Path) -> AppendOnly:
+    busy = (
+        "by another trim or by a writer still open in this process: wait for it or close it, or trim into a folder of "
+        "your own (--out)"
+    )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        return AppendOnly(
+            path, begins=BEGINS, first=FIRST, refuse=lambda at: not_a_line(path, at), contents="verdicts", busy=busy
+        )
     except OSError as error:
         why = error.strerror or error
         raise BadArgument(f"{path} cannot be written ({why}): trim into a folder of your own (--out DIR)") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        raise RunLocked(
-            f"{path} is being written to, by another trim or by a writer still open in this process: "
-            "wait for it or close it, or trim into a folder of your own (--out)"
-        ) from error
-    return fd

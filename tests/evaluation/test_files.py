@@ -8,14 +8,26 @@ from typing import Any
 
 import pytest
 
+from blendfilter import append_only
 from blendfilter.errors import BadData, MissingFile
-from blendfilter.evaluation import files
 from blendfilter.evaluation.files import Appender, line_of, read_json, read_rows, write_json, write_rows
 
-ROWS: list[dict[str, Any]] = [
-    {"id": "one", "calls": [], "error": None, "answer": "Ormskérry\n| — ✓"},
-    {"id": "two", "calls": [["ids", "a"]], "error": {"kind": "x"}, "answer": None},
+ROW: dict[str, Any] = {
+    "id": "one", "question": "Where?", "answer": "Ormskérry\n| — ✓", "golden_answers": ["Ormskerry"], "gold_titles": [],
+    "em": 0.0, "correct": False, "queries": {"q": "Where?"}, "knowledge": ["p1"], "retrieval": {},
+    "branches": {"q": {"retrieved": ["p1"], "kept": ["p1"], "ids_read": None}},
+    "loss": "answered_wrong", "calls": [], "flags": {}, "error": None,
+}  # fmt: skip
+ROWS = [
+    ROW,
+    ROW
+    | {"id": "two", "calls": [["ids", "a" * 32]], "error": {"kind": "x", "stage": "", "message": ""}, "answer": None},
 ]
+SETTINGS: dict[str, Any] = {
+    "task": "qa", "metrics": ["em"], "data": {"source": "rows", "fingerprint": "0", "n": 2},
+    "method": {"name": "direct", "arguments": {}, "program": "0"}, "lm": {"name": "m", "parameters": {}},
+    "retrievers": [], "seed": 0,
+}  # fmt: skip
 
 
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
@@ -33,26 +45,35 @@ def test_half_a_character_is_stored_as_an_escape() -> None:
 
 def test_json_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.json"
-    write_json(path, {"a": 1})
-    assert path.read_bytes() == b'{\n  "a": 1\n}\n'
+    write_json(path, {"settings": SETTINGS})
+    assert path.read_bytes().startswith(b'{\n  "settings": {\n')
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write_json(path, {"a": 2})
-    assert read_json(path) == {"a": 1}, "the old one stands"
+        write_json(path, {"settings": SETTINGS | {"seed": 1}})
+    assert read_json(path) == {"settings": SETTINGS}, "the old one stands"
     assert list(tmp_path.iterdir()) == [path], "and no temporary file is left"
 
 
 def test_a_torn_last_row_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "predictions.jsonl"
     whole = b"".join(map(line_of, ROWS))
-    for cut in range(len(line_of(ROWS[0])), len(whole)):
+    for cut in range(len(line_of(ROWS[0])), len(whole) - 1):
         path.write_bytes(whole[:cut])
         assert read_rows(path) == ROWS[:1]
+    path.write_bytes(whole[:-1])
+    assert read_rows(path) == ROWS, "it lacks only its line feed"
     assert read_rows(tmp_path / "absent.jsonl") == []
+
+
+def test_rows_of_somebody_else_are_no_torn_row(tmp_path: Path) -> None:
+    path = tmp_path / "predictions.jsonl"
+    path.write_bytes(b"name,score\rone,2")
+    with pytest.raises(BadData, match=r"predictions\.jsonl, line 1: not a row of predictions"):
+        read_rows(path)
 
 
 @pytest.mark.parametrize("line", [b"oops\n", b"[1]\n", b'{"id": "one"}\n', b"\n", b"\xff\n"])
@@ -71,9 +92,11 @@ def test_a_missing_or_damaged_object(tmp_path: Path) -> None:
     with pytest.raises(BadData, match=r"run\.json: not JSON"):
         read_json(path)
     path.write_text('{"settings": 1}')
-    assert read_json(path, "settings") == {"settings": 1}
-    with pytest.raises(BadData, match=r"it should hold settings, notes\); restore it"):
-        read_json(path, "settings", "notes")
+    with pytest.raises(BadData, match=r"run\.json: settings: Input should be .*; restore it"):
+        read_json(path)
+    path.write_text("[" * 100_000)
+    with pytest.raises(BadData, match=r"run\.json: not JSON"):
+        read_json(path)
     path.write_text("[]")
     with pytest.raises(BadData, match="not a run's"):
         read_json(path)
@@ -92,16 +115,15 @@ def test_an_appender_keeps_what_is_to_be_kept_and_adds(tmp_path: Path) -> None:
 def test_half_a_row_does_not_stand_in_front_of_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk takes a part of a row; another question's row comes right after it."""
     appender = Appender(tmp_path / "rows.jsonl", [])
-    told = {"id": "1", "calls": [], "error": None}
 
     def half(fd: int, data: bytes) -> None:
         os.write(fd, data[:10])
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "write_all", half)
+        patch.setattr(append_only, "write_all", half)
         with pytest.raises(OSError, match="No space"):
-            appender.add(line_of(told))
-    appender.add(line_of(told | {"id": "2"}))
+            appender.add(line_of(ROW))
+    appender.add(line_of(ROWS[1]))
     appender.close()
-    assert [row["id"] for row in read_rows(tmp_path / "rows.jsonl")] == ["2"]
+    assert [row["id"] for row in read_rows(tmp_path / "rows.jsonl")] == ["two"]

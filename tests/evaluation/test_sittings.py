@@ -9,7 +9,7 @@ import dspy
 import pytest
 from small_world import FILES, CountingEngine, done_by, stable, tree
 
-from blendfilter import BM25, Direct, Run, evaluate, journal
+from blendfilter import BM25, Direct, Run, append_only, evaluate
 from blendfilter.errors import BadArgument, CannotWrite, MissingFile, RunLocked, ServerRefused
 from blendfilter.journal import FILE, Journal
 from blendfilter.tasks import Questions
@@ -115,7 +115,7 @@ def test_a_full_disk_stops_the_run_before_more_is_paid_for(
 ) -> None:
     """A call that cannot be kept is no question's own error: each further one would be paid for in vain."""
     whole, _ = done_by(Direct(index), questions, tmp_path / "whole")
-    write, wrote = journal.write_all, []
+    write, wrote = append_only.write_all, []
 
     def full(fd: int, data: bytes) -> None:
         if b'"kind":"call"' in data:
@@ -126,7 +126,7 @@ def test_a_full_disk_stops_the_run_before_more_is_paid_for(
 
     engine = CountingEngine()
     with monkeypatch.context() as patch:
-        patch.setattr(journal, "write_all", full)
+        patch.setattr(append_only, "write_all", full)
         with pytest.raises(CannotWrite, match=r"journal\.jsonl takes no more.*No space"):
             done_by(Direct(index), questions, tmp_path / "run", engine=engine, concurrency=1)
     assert engine.calls < len(questions)

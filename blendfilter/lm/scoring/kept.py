@@ -94,7 +94,7 @@ class KeptScorer:
         return found, mine, theirs
 
     def _found(self, key: str) -> Result | None:
-        record = self.journal.find(key, "logprob", "n_tokens") if self.journal is not None else None
+        record = self.journal.find(key, "score") if self.journal is not None else None
         if record is None:
             return None
         if not record.get("error"):
