@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -41,6 +42,18 @@ def main() -> None:
         if State.debug:
             raise
         fail(f"{error.filename or 'the system says'}: {error.strerror or error}", 1)
+    except Exception as error:  # nobody foresaw it: still one line, and the traceback for whoever wants it
+        if State.debug:
+            raise
+        fail(_unforeseen(error), 1)
+
+
+def _unforeseen(error: Exception) -> str:
+    """What the command was about, by the files and folders it was given."""
+    given = [word for word in sys.argv[1:] if not word.startswith("-") and os.path.exists(word)]
+    about = f"{', '.join(given)}: " if given else ""
+    what = f"{type(error).__name__}: {str(error)[:300]}"
+    return f"{about}this should not have happened ({what}): a file may be damaged; blendfilter --debug … says more"
 
 
 def _usage(error: Any) -> str:

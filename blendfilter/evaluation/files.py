@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, Val
 
 from blendfilter.append_only import AppendOnly, check_regular, whole_lines
 from blendfilter.errors import BadData, MissingFile
-from blendfilter.evaluation.losses import LOSSES
+from blendfilter.evaluation.losses import LOSSES, Loss
 from blendfilter.journal import Count, Key
 
 RUN = "run.json"
@@ -34,7 +34,12 @@ _REMAKE = "make it again (blendfilter rescore)"
 
 def write_json(path: Path, value: Any) -> None:
     """`value` as JSON, by a temporary file and a rename."""
-    _replace(path, [json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8", "backslashreplace"), b"\n"])
+    _replace(path, [dumped(value)])
+
+
+def dumped(value: Any) -> bytes:
+    """`value` as the bytes of a JSON file."""
+    return json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -94,7 +99,7 @@ class _Row(Shape):
     branches: dict[str, _Branch]
     knowledge: list[str]
     retrieval: dict[str, Figures]
-    loss: str
+    loss: Loss
     calls: list[Annotated[tuple[str, Key], Field(strict=False)]]
     flags: dict[str, Count]
     error: _Error | None
@@ -209,12 +214,16 @@ def _first(error: ValidationError) -> str:
     return f"{place}: {wrong['msg']}" if place else f"not a run's ({wrong['msg']})"
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a rows file; a torn last line is left out, an absent file has none. Raises: BadData."""
-    return list(iterate_rows(path))
+def read_rows(path: Path, metrics: Collection[str] = ()) -> list[dict[str, Any]]:
+    """The whole lines of a rows file; a torn last line is left out, an absent file has none.
+
+    Raises:
+        BadData: a line that is no row, or lacks one of the `metrics`.
+    """
+    return list(iterate_rows(path, metrics))
 
 
-def iterate_rows(path: Path) -> Iterator[dict[str, Any]]:
+def iterate_rows(path: Path, metrics: Collection[str] = ()) -> Iterator[dict[str, Any]]:
     """The same, one at a time."""
     check_regular(path)
     if not path.is_file():
@@ -229,6 +238,9 @@ def iterate_rows(path: Path) -> Iterator[dict[str, Any]]:
                 raise _not_a_row(path, number, _first(error)) from None
             except (ValueError, RecursionError) as error:
                 raise _not_a_row(path, number) from error
+            for name in metrics:
+                if not isinstance(row.get(name), int | float):
+                    raise _not_a_row(path, number, f"{name}: not a number")
             yield row
 
 

@@ -6,17 +6,19 @@ and its files. A first sitting that came to nothing leaves no settings that woul
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blendfilter.errors import AskedWrong, BadArgument, BudgetSpent, ServerRefused
+from blendfilter.errors import AskedWrong, BadArgument, BudgetSpent, RunMismatch, ServerRefused
 from blendfilter.evaluation.files import (
     METRICS,
     PREDICTIONS,
     RUN,
+    dumped,
     iterate_rows,
     read_json,
     read_rows,
@@ -25,7 +27,8 @@ from blendfilter.evaluation.files import (
     write_lines,
 )
 from blendfilter.evaluation.ledger import ledger
-from blendfilter.evaluation.repeats import repeat_of, repeats_in
+from blendfilter.evaluation.repeats import key_of, repeat_of, repeats_in
+from blendfilter.evaluation.rows import lost, misscored
 from blendfilter.evaluation.settings import check_same, versions
 from blendfilter.evaluation.summary import slim, summarise
 from blendfilter.journal import FILE, Journal, Mode
@@ -79,7 +82,7 @@ class RunFolder:
             journal = stack.enter_context(Journal(self.path / FILE, mode, reuse, exclusive=True))
             self.check()
             fresh = not self.replay and not (self.path / RUN).is_file()
-            for left in stale(self.path):
+            for left in stale(self.path) if not self.replay else ():
                 left.unlink(missing_ok=True)
             purse = None if self.replay else purse_for(journal, budget, prices)
             if purse is not None:
@@ -113,9 +116,38 @@ class RunFolder:
                 + ("" if purse is None else f"; paid in all, unfinished questions included: {purse.spent.words()}")
             ) from error
 
-    def write_lines(self, lines: Iterable[bytes]) -> None:
-        """`predictions.jsonl`, whole and in order."""
-        write_lines(self.path / PREDICTIONS, lines)
+    def write_lines(self, lines: Sequence[bytes]) -> None:
+        """`predictions.jsonl`, whole and in order. A replay touches nothing where the same is there already.
+
+        Raises:
+            RunMismatch: a replay would replace rows with others that say less, or something else.
+        """
+        path = self.path / PREDICTIONS
+        if self.replay and self._is_there(lines):
+            return
+        write_lines(path, lines)
+
+    def _is_there(self, lines: Sequence[bytes]) -> bool:
+        """Whether a replay's rows are those on file."""
+        replayed = {key_of(row): row for row in map(json.loads, lines)}
+        same, differing = True, []
+        count = 0
+        for stored in iterate_rows(self.path / PREDICTIONS, self.settings["metrics"]):
+            count += 1
+            new = replayed.get(key_of(stored), {})
+            same = same and stored == new
+            # An error, and a row whose scores are not its answer's, are nothing to hold on to.
+            sound = new and stored["error"] is None and not misscored(stored, self.settings["metrics"])
+            if sound and (what := lost(stored, new)):
+                differing.append(f"'{key_of(stored)}' in {what}")
+        if differing:
+            more = f", and {len(differing) - 1} more" if len(differing) > 1 else ""
+            raise RunMismatch(
+                f"a replay does not give the rows of {self.path / PREDICTIONS} ({differing[0]}{more}), so nothing was "
+                "replaced: the journal lacks records, or other code reads it; run it without --replay, or delete "
+                f"{PREDICTIONS} to have the rows that the journal gives"
+            )
+        return same and count == len(lines)
 
     def write_metrics(self, journal: Journal, prices: Prices | None) -> None:
         """`metrics.json` of the rows on file, which are read one by one: a long run's rows are not held whole."""
@@ -123,7 +155,9 @@ class RunFolder:
         entries = ledger(iterate_rows(path), journal.read, prices)
         rows = [*map(slim, iterate_rows(path))]
         metrics = summarise(rows, settings=self.settings, entries=entries, seed=self.settings["seed"])
-        write_json(self.path / METRICS, metrics)
+        path = self.path / METRICS
+        if not (self.replay and path.is_file() and path.read_bytes() == dumped(metrics)):
+            write_json(path, metrics)
 
     def _repeats(self, stored: dict[str, Any]) -> int:
         """How many repeats it is bound to: those of its settings, or fewer where the others were never answered.

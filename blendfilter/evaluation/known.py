@@ -6,24 +6,27 @@ questions answered so far, and every report of it says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 from blendfilter.errors import BadData, RunMismatch
-from blendfilter.evaluation.files import PREDICTIONS, iterate_rows
+from blendfilter.evaluation.files import METRICS, PREDICTIONS, iterate_rows
 from blendfilter.evaluation.ledger import Entry, ledger, taken
 from blendfilter.evaluation.repeats import key_of, repeats_in
 from blendfilter.evaluation.replies import warnings_of
 from blendfilter.evaluation.rescoring import NAMES, Rescored, file_of, rescored
+from blendfilter.evaluation.rows import misscored
 from blendfilter.evaluation.run import Run
-from blendfilter.evaluation.summary import slim, summarise
+from blendfilter.evaluation.summary import counted, slim, summarise
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import NOTHING
 from blendfilter.lm.spending import marked
 
 _SHOWN_IDS = 5
+_NEAR = 2e-6
+"""How far figures may lie apart that were rounded to six decimals."""
 _BULK = frozenset({"queries", "branches", "knowledge", "spans", "calls"})
 
 
@@ -45,7 +48,7 @@ class Known:
         """The same with all that is in them, one at a time."""
         if "rows" in vars(self.run):  # read before
             return iter(self.run.rows)
-        return iterate_rows(self.run.folder / PREDICTIONS)
+        return iterate_rows(self.run.folder / PREDICTIONS, self.run.settings["metrics"])
 
     @cached_property
     def entries(self) -> dict[str, Entry]:
@@ -136,8 +139,21 @@ class Known:
 
     @cached_property
     def warnings(self) -> list[str]:
-        """What its replies warn of, a line each."""
-        return warnings_of(self, self.run.max_bad_replies)
+        """What its files and its replies warn of, a line each."""
+        return [*self.disagreements, *warnings_of(self, self.run.max_bad_replies)]
+
+    @cached_property
+    def disagreements(self) -> list[str]:
+        """Where the run's files contradict each other: they were edited or damaged. A line each; no call is made."""
+        lines = []
+        wrong = [key_of(row) for row in self.rows if misscored(row, self.run.settings["metrics"])]
+        mend = "the same command again makes it anew, from the journal"
+        if wrong:
+            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            lines.append(f"{PREDICTIONS}: the scores of '{wrong[0]}'{more} are not those of the answers; {mend}")
+        if self.run.finished and (places := [*_contradicted(self.run.metrics, self.rows)]):
+            lines.append(f"{METRICS}: {', '.join(places[:3])} are not what {PREDICTIONS} gives; {mend}")
+        return lines
 
     def _missing(self) -> list[str]:
         """The answers that are not there yet, as far as the run's record names the questions."""
@@ -146,3 +162,27 @@ class Known:
         repeats = range(1, self.repeats + 1) if self.repeats > 1 else [None]
         every = (key_of({"id": name} | ({"repeat": each} if each else {})) for each in repeats for name in asked)
         return [name for name in every if name not in answered]
+
+
+def _contradicted(metrics: Mapping[str, Any], rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Where `metrics.json` does not say what the rows give; intervals and the ledger are not looked at."""
+    if not rows:
+        yield "n"
+        return
+    given = counted(rows, list(metrics["metrics"]))
+    for part, values in given.items():
+        yield from _apart(metrics[part], values, part)
+    for name, score in metrics["metrics"].items():
+        if not score["low"] - _NEAR <= score["value"] <= score["high"] + _NEAR:
+            yield f"metrics.{name}"
+
+
+def _apart(stored: Any, given: Any, path: str) -> Iterator[str]:
+    if isinstance(given, Mapping):
+        for name in given.keys() & stored.keys():  # a file of an older version lacks some
+            yield from _apart(stored[name], given[name], f"{path}.{name}")
+    elif isinstance(given, float) and isinstance(stored, int | float):
+        if abs(stored - given) > _NEAR:
+            yield path
+    elif stored != given:
+        yield path

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, Field, FiniteFloat
 
 from blendfilter.errors import (
     BadArgument,
+    BadData,
     BudgetSpent,
     EmptyData,
     MissingFile,
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 FOLDER = "rescore"
 JUDGED = "llm-judge"
 UNREADABLE = "unreadable"
+_NEAR = 2e-6
+"""How far figures may lie apart that were rounded to six decimals."""
 NAMES = (*METRICS, JUDGED)
 """Every metric that a finished run can be given."""
 Told = Callable[[str, int, int | None], None]
@@ -179,7 +183,22 @@ def rescored(run: Run, name: str) -> Rescored:
     told = Rescored(**read_json(path, _Stored))
     if told.answers != answers_of(run.rows):
         raise RunMismatch(f"run '{run.name}' got other answers since its '{name}' was made: {command}")
+    if told.rows.keys() != {key_of(row) for row in run.rows} or _disagrees(told, run.rows):
+        raise BadData(f"{path}: the scores in it are not those of the answers; make it again: {command}")
     return told
+
+
+def _disagrees(told: Rescored, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the mean is not that of the scores, or a score not that of its answer; a judge's are not checked."""
+    by_question: dict[str, list[float]] = {}
+    for row in rows:
+        by_question.setdefault(row["id"], []).append(told.rows[key_of(row)])
+    if abs(fmean(map(fmean, by_question.values())) - told.value) > _NEAR:
+        return True
+    if told.metric not in METRICS:
+        return False
+    scores = _worded(rows, told.metric, None).scores
+    return any(told.rows[key_of(row)] != score for row, score in zip(rows, scores, strict=True))
 
 
 def with_rescored(runs: Mapping[str, Run], metrics: Sequence[str]) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:

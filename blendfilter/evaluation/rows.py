@@ -13,7 +13,7 @@ from typing import Any
 from blendfilter.context import CallNote, calls_of
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.evaluation.losses import LossCase, loss
-from blendfilter.metrics import retrieval
+from blendfilter.metrics import METRICS, metric, retrieval
 from blendfilter.modules.base import FLAGS, union
 from blendfilter.records import Excerpt, Passage, Question
 from blendfilter.retrieval.callables import as_passage
@@ -86,6 +86,39 @@ def failed(task: Task, question: Question, error: Exception, notes: Sequence[Cal
             "message": _PLACES.sub("", str(error)),
         },
     }
+
+
+def misscored(row: Row, metrics: Iterable[str]) -> str:
+    """The first of `metrics` by which a row's answer does not score what the row says; empty where all agree.
+
+    Metrics that are no names of `blendfilter.metrics` (a user's own) are taken as they stand.
+    """
+    for name in metrics:
+        if name in METRICS:
+            answer = row["answer"]
+            right = (
+                0.0 if row["error"] or answer is None else round(metric(name)(answer, row["golden_answers"]), DIGITS)
+            )
+            if row.get(name) != right:
+                return name
+    return ""
+
+
+def lost(stored: Any, new: Any, path: str = "") -> str:
+    """The first thing that `stored` says and `new` does not, by its path; empty where `new` says all of it, or more.
+
+    >>> lost({"retrieval": {"q": 1, "q@15": 1}}, {"retrieval": {"q": 1}})
+    'retrieval.q@15'
+    """
+    if isinstance(stored, Mapping) and isinstance(new, Mapping):
+        for name, value in stored.items():
+            where = f"{path}.{name}" if path else str(name)
+            if name not in new:
+                return where
+            if found := lost(value, new[name], where):
+                return found
+        return ""
+    return "" if stored == new else path
 
 
 def _asked(question: Question) -> Row:

@@ -71,7 +71,7 @@ class Run:
     def rows(self) -> list[dict[str, Any]]:
         """A dictionary an answer, in question order, repeat by repeat."""
         _ = self.metrics  # says so where the run is not finished
-        return read_rows(self.folder / PREDICTIONS)
+        return read_rows(self.folder / PREDICTIONS, self.settings["metrics"])
 
     @property
     def offline(self) -> bool:
@@ -95,6 +95,13 @@ class Run:
         from blendfilter.evaluation.known import Known
 
         return Known(self).warnings
+
+    @property
+    def disagreements(self) -> list[str]:
+        """A line for each of its files that another of them contradicts: it was edited, or damaged."""
+        from blendfilter.evaluation.known import Known
+
+        return Known(self).disagreements
 
     def losses(self) -> dict[str, int]:
         """Where questions are lost: not retrieved, filtered away, answered wrong; and how many are right."""
@@ -179,6 +186,7 @@ def compare(
         also=[
             *differing({label: run.record for label, run in named.items()}),
             *judged,
+            *(f"{label}: {line}" for label, run in named.items() for line in run.disagreements),
             *(f"{label}: its filter {READS_GOLD}" for label, run in named.items() if run.reads_gold),
         ],
     )

@@ -25,7 +25,7 @@ from blendfilter.evaluation.files import METRICS, PREDICTIONS, Appender, iterate
 from blendfilter.evaluation.frugal import EARLIER, Frugal
 from blendfilter.evaluation.progress import Progress
 from blendfilter.evaluation.repeats import numbered, repeat_of
-from blendfilter.evaluation.rows import Row, answered, failed
+from blendfilter.evaluation.rows import Row, answered, failed, misscored
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import Purse
 from blendfilter.lm.model import ConnectedLM
@@ -113,10 +113,11 @@ class Sitting:
         """The rows of earlier sittings, of fewer repeats too; a question that ended in an error is asked again."""
         wanted = {turn.key for turn in self.turns}
         kept = {}
-        for row in iterate_rows(folder / PREDICTIONS):
+        for row in iterate_rows(folder / PREDICTIONS, self.questions.task.metrics):
             key = (repeat_of(row), row["id"])
             # A row whose calls the journal does not hold (it was cut or exchanged) would leave the ledger wrong.
-            if key in wanted and row["error"] is None and all(self.journal.is_sound(call) for _, call in row["calls"]):
+            right = row["error"] is None and not misscored(row, self.questions.task.metrics)
+            if key in wanted and right and all(self.journal.is_sound(call) for _, call in row["calls"]):
                 kept[key] = line_of(self._numbered(row, key[0]))
         return kept
 

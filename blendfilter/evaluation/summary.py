@@ -7,7 +7,7 @@ count every answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from sys import intern
 from typing import Any
@@ -51,19 +51,33 @@ def summarise(
     """The whole of `metrics.json`."""
     repeats = repeats_in(settings)
     metrics = {name: score_of(rows, name, seed) for name in settings["metrics"]}
-    n = len({row["id"] for row in rows})
+    counts = counted(rows, [])
     return {
         "task": settings["task"],
         "method": settings["method"]["name"],
-        "n": n,
+        "n": counts["n"],
         **({"repeats": repeats} if repeats > 1 else {}),
         "metrics": metrics,
+        "retrieval": counts["retrieval"],
+        "flags": counts["flags"],
+        "losses": counts["losses"],
+        "ledger": {stage: entry.stored() for stage, entry in entries.items()},
+        "signature": signature(settings, metrics, counts["n"]),
+    }
+
+
+def counted(rows: Sequence[Row], metrics: Iterable[str]) -> dict[str, Any]:
+    """The figures of `metrics.json` that are counts and means over the rows: what takes no interval and no journal."""
+    return {
+        "n": len({row["id"] for row in rows}),
+        "metrics": {
+            name: {"value": round(fmean(map(fmean, _grouped(rows, name, lambda row: row["id"]))), DIGITS)}
+            for name in metrics
+        },
         "retrieval": _retrieval(rows),
         "flags": {name: sum(row["flags"].get(name, 0) for row in rows) for name in FLAGS}
         | {"errors": sum(row["error"] is not None for row in rows)},
         "losses": {name: sum(row["loss"] == name for row in rows) for name in LOSSES},
-        "ledger": {stage: entry.stored() for stage, entry in entries.items()},
-        "signature": signature(settings, metrics, n),
     }
 
 

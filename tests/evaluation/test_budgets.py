@@ -73,7 +73,7 @@ def test_a_budget_of_calls_is_never_passed_over_three_sittings(index: BM25, tmp_
         assert sitting(index, server.url, tmp_path / "calm", None) is None
         assert server.stats()["requests"] == 2 * needed  # nothing was asked twice
     assert stable(tmp_path / "run") == stable(tmp_path / "calm")
-    assert read_json(tmp_path / "run" / "run.json", "notes")["notes"]["budget"] == {"calls": 2_000}
+    assert read_json(tmp_path / "run" / "run.json")["notes"]["budget"] == {"calls": 2_000}
 
 
 def test_a_budget_of_tokens_is_never_passed_and_used_to_nine_tenths(index: BM25, tmp_path: Path) -> None:

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
+from stored import ROW, SETTINGS
 
 from blendfilter import append_only
 from blendfilter.errors import BadData, MissingFile
 from blendfilter.evaluation.files import Appender, line_of, read_json, read_rows, write_json, write_rows
 
-ROW: dict[str, Any] = {
-    "id": "one", "question": "Where?", "answer": "Ormskérry\n| — ✓", "golden_answers": ["Ormskerry"], "gold_titles": [],
-    "em": 0.0, "correct": False, "queries": {"q": "Where?"}, "knowledge": ["p1"], "retrieval": {},
-    "branches": {"q": {"retrieved": ["p1"], "kept": ["p1"], "ids_read": None}},
-    "loss": "answered_wrong", "calls": [], "flags": {}, "error": None,
-}  # fmt: skip
 ROWS = [
     ROW,
     ROW
     | {"id": "two", "calls": [["ids", "a" * 32]], "error": {"kind": "x", "stage": "", "message": ""}, "answer": None},
 ]
-SETTINGS: dict[str, Any] = {
-    "task": "qa", "metrics": ["em"], "data": {"source": "rows", "fingerprint": "0", "n": 2},
-    "method": {"name": "direct", "arguments": {}, "program": "0"}, "lm": {"name": "m", "parameters": {}},
-    "retrievers": [], "seed": 0,
-}  # fmt: skip
 
 
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from small_world import CountingEngine
+from stored import unchecked
 
 from blendfilter import (
     BM25,
@@ -117,7 +118,7 @@ def test_the_front_is_of_runs_that_none_beats_for_less() -> None:
 @pytest.mark.parametrize("calls", [1, 0], ids=["of one call", "of none"])
 def test_where_a_server_told_no_tokens_there_is_no_front(runs: dict[str, Run], tmp_path: Path, calls: int) -> None:
     path = runs["full"].folder / "journal.jsonl"
-    told = path.read_text("utf-8")
+    told = unchecked(path)
     assert '"tokens_in":' in told
     path.write_text(re.sub(r'"tokens_in":\d+', '"tokens_in":null', told, count=calls), "utf-8")
     found = frontier(runs)
@@ -129,7 +130,7 @@ def test_where_a_server_told_no_tokens_there_is_no_front(runs: dict[str, Run], t
 def test_where_no_run_knows_its_tokens_nothing_can_be_drawn(runs: dict[str, Run], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = runs["full"].folder / "journal.jsonl"
-    path.write_text(re.sub(r'"tokens_in":\d+', '"tokens_in":null', path.read_text("utf-8")), "utf-8")
+    path.write_text(re.sub(r'"tokens_in":\d+', '"tokens_in":null', unchecked(path)), "utf-8")
     with pytest.raises(BadArgument, match="nothing to draw scores by"):
         frontier(runs).draw(tmp_path / "a.svg")
     assert not (tmp_path / "a.svg").exists()

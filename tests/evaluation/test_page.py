@@ -318,7 +318,7 @@ def test_repeats_are_rows_of_their_own(run: Callable[[str], Run]) -> None:
     rows = read_rows(blend.folder / PREDICTIONS)
     twice = [{**row, "repeat": repeat} for repeat in (1, 2) for row in rows]
     write_rows(blend.folder / PREDICTIONS, twice)
-    record = read_json(blend.folder / RUN, "settings")
+    record = read_json(blend.folder / RUN)
     write_json(blend.folder / RUN, record | {"settings": record["settings"] | {"repeats": 2}})
     page = page_of(Run(blend.folder))
     listed = page.data["rows"]
@@ -342,7 +342,7 @@ def test_a_report_that_fails_leaves_the_old_one(run: Callable[[str], Run]) -> No
     before = blend.html().read_bytes()
     journal = blend.folder / "journal.jsonl"
     journal.write_bytes(journal.read_bytes().replace(b'"prompt":', b'"prompt"-', 1))
-    with pytest.raises(BadData, match="not a journal record"):
+    with pytest.raises(BadData, match="a damaged or edited record"):
         Run(blend.folder).html()
     assert (blend.folder / "report.html").read_bytes() == before
     assert sorted(path.name for path in blend.folder.glob(".*")) == []

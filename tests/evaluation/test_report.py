@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from small_world import done_by, journaled
+from stored import ROW, SETTINGS
 
 from blendfilter import BM25, BlendFilter, Direct, Run
 from blendfilter.errors import BudgetSpent
@@ -38,20 +39,27 @@ def made(folder: Path, *, lm: str = "m", errors: int = 1, retrieval: bool = True
     write_json(
         folder / METRICS,
         {
+            "task": "hotpotqa",
+            "method": "blendfilter",
             "n": 2,
             "metrics": {"em": {"value": 0.5, "low": 0.0, "high": 1.0}},
             "retrieval": {"q": measures, "kept": {**measures, "recall": 0.5}} if retrieval else {},
             "flags": {**dict.fromkeys([*FLAGS, "errors"], 0), "explicit_none": 3, "errors": errors},
             "losses": dict.fromkeys(LOSSES, 0) | {"right": 1, "not_retrieved": 1},
+            "ledger": {},
             "signature": SIGNATURE,
         },
     )
-    write_json(folder / RUN, {"settings": {"lm": {"name": lm}}})
-    known = {"gold_titles": ["Orm Pier"]}
-    failed = {**known, "loss": "not_retrieved", "error": {"kind": "timeout", "stage": "check", "message": REFUSED}}
-    failed |= {"calls": [["external", C]]}
-    rows = [{"id": "q-0", **known, "loss": "right", "error": None, "calls": [["external", A], ["ids", B]]}]
-    write_rows(folder / PREDICTIONS, [*rows, *({"id": f"q-{n}", **failed} for n in range(1, errors + 1))])
+    write_json(folder / RUN, {"settings": SETTINGS | {"lm": {"name": lm}}})
+    known = ROW | {
+        "gold_titles": ["Orm Pier"],
+        "retrieval": {"q": measures, "kept": {**measures, "recall": 0.5}} if retrieval else {},
+    }
+    error = {"kind": "timeout", "stage": "check", "message": REFUSED}
+    failed = known | {"answer": None, "em": 0.0, "loss": "not_retrieved", "error": error, "calls": [["external", C]]}
+    right = known | {"id": "q-0", "answer": "Ormskerry", "em": 1.0, "loss": "right", "flags": {"explicit_none": 3}}
+    right |= {"calls": [["external", A], ["ids", B]]}
+    write_rows(folder / PREDICTIONS, [right, *(failed | {"id": f"q-{n}"} for n in range(1, errors + 1))])
     with Journal(folder) as journal:
         journal.append(call(A, "external"), call(B, "ids", cost=None, attempts=3, seconds=0.25), call(C, "external"))
     return Run(folder)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from small_world import CountingEngine
+from stored import SETTINGS
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, compare, evaluate, load
 from blendfilter.errors import BadArgument, MissingExtra, MissingFile, RunMismatch, UnknownName
@@ -165,5 +166,5 @@ def test_every_run_keeps_a_label_of_its_own(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("a", "a (3)", "other/a", "a")]
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "run.json").write_text('{"settings": {}}')
+        (folder / "run.json").write_text(json.dumps({"settings": SETTINGS}))
     assert [run.folder for run in labelled([Run(folder) for folder in folders]).values()] == folders

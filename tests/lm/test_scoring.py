@@ -267,13 +267,15 @@ def test_numbers_that_are_none_are_no_score(number: str, tmp_path: Path) -> None
     assert {each["logprob"] for each in lines(tmp_path)} == {None}
 
 
-def test_a_record_that_lacks_its_number_is_named(model: Counting, tmp_path: Path) -> None:
+def test_a_record_that_lacks_its_number_is_computed_again_and_never_replayed(model: Counting, tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         KeptScorer(model, journal).score(PAIRS[:1])
     file = tmp_path / "journal.jsonl"
     file.write_text(file.read_text().replace('"n_tokens"', '"tokens"'))
-    with Journal(tmp_path) as journal, pytest.raises(BadData, match="line 1: not a journal record"):
+    with Journal(tmp_path, "replay") as journal, pytest.raises(BadData, match="line 1: a damaged or edited record"):
         KeptScorer(model, journal).score(PAIRS[:1])
+    with Journal(tmp_path) as journal:
+        assert KeptScorer(model, journal).score(PAIRS[:1]) == KeptScorer(model).score(PAIRS[:1])
 
 
 def test_a_model_that_forgets_a_pair_lets_nobody_wait() -> None:

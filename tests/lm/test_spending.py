@@ -251,7 +251,7 @@ def record(number: int, **more: Any) -> dict[str, Any]:
 def test_a_record_that_does_not_count_is_named_and_not_passed_over(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with Journal(tmp_path) as journal:
         journal.append(record(1, tokens_in=1), record(2, **wrong))
-        with pytest.raises(BadData, match="line 2: not a journal record"):
+        with pytest.raises(BadData, match="line 2: a damaged or edited record"):
             spent_in(journal, {}, Budget(calls=1))
 
 

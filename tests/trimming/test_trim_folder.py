@@ -239,7 +239,7 @@ def test_a_folder_that_holds_nothing_yet_may_go(wiki: Path) -> None:
     """What was paid for stays: a verdict, an answered call, and what somebody else put there."""
     made = TrimFolder.create(wiki)
     with Journal(made.journal) as journal:
-        journal.append({"key": "0" * 32, "kind": "call", "error": "nobody there"})
+        journal.append({"key": "0" * 32, "kind": "call", "error": {"kind": "refused", "message": "nobody there"}})
         with pytest.raises(RunLocked):
             made.remove_empty()
     assert made.remove_empty()

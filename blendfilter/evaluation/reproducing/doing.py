@@ -71,5 +71,5 @@ def reusable(folder: Path, task: str, lm: str) -> list[Path]:
 
 def _asked_of(folder: Path) -> str:
     """The model's name; empty in a record that holds none: such a folder is nobody's earlier run."""
-    lm = read_json(folder / RUN)["settings"].get("lm")
+    lm = read_json(folder / RUN, dict[str, dict[str, Any]])["settings"].get("lm")
     return str(lm.get("name", "")) if isinstance(lm, dict) else ""
