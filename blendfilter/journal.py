@@ -97,11 +97,10 @@ class _Call(_Shape):
 
 
 class _Search(_Shape):
-    query: str = ""
-    k: Count = 0
-    ids: list[str] = []
-    scores: list[FiniteFloat | None] = []
-    passages: list[Key] = []
+    query: str
+    ids: list[str]
+    scores: list[FiniteFloat | None]
+    passages: list[Key]
     query_cut: bool = False
 
     @model_validator(mode="after")
@@ -112,9 +111,9 @@ class _Search(_Shape):
 
 
 class _Passage(_Shape):
-    id: str = ""
-    title: str = ""
-    text: str = ""
+    id: str
+    title: str
+    text: str
     metadata: dict[str, Any] = {}
 
 
@@ -136,8 +135,6 @@ _SHAPES: Mapping[str, type[_Shape]] = {
 """By kind; a kind that is not among them (a user's own) is taken as it is."""
 _NEEDS: Mapping[str, frozenset[str]] = {
     "call": frozenset({"reply", "reasoning", "finish", "tokens_in", "tokens_out", "tokens_cached"}),
-    "search": frozenset({"scores", "passages"}),
-    "passage": frozenset({"id", "title", "text"}),
     "score": frozenset({"logprob", "n_tokens"}),
 }
 """What whoever wants a record of this kind cannot do without; one that failed needs none of it."""
@@ -225,6 +222,10 @@ class Journal:
         if record.get("key") != key or (kind is not None and not _is_whole(record, kind)):
             raise self._damage(offset)
         return record
+
+    def read_call(self, key: str) -> dict[str, Any] | None:
+        """`read` for the record of a call, which has a reply or an error."""
+        return self.read(key, "call")
 
     def is_sound(self, key: str) -> bool:
         """Whether there is a record under `key` that can be read."""
@@ -389,18 +390,20 @@ class Journal:
 
     def _read_index(self) -> int:
         """Fill the index; the offset at which the next record goes (before a torn last line)."""
-        end = 0
+        end, checked = 0, False
         lines = self._log.lines() if self._log else whole_lines(self._read_fd, _BEGINS, self._not_a_line)
         for number, (offset, line) in enumerate(lines, 1):
             if not _HEADER.fullmatch(line):
                 raise self._not_a_line(number)
             key = bytes.fromhex(line[_KEY].decode("ascii"))
-            if _is_unchanged(line):
+            has_check = _CHECK.search(line, max(0, len(line) - _CHECK_LENGTH)) is not None
+            if _is_unchanged(line) and (has_check or not checked):  # older records come first, or not at all
                 self._index[key] = offset
                 self._damaged.pop(key, None)
             else:
                 self._index.pop(key, None)
                 self._damaged[key] = offset
+            checked = checked or has_check
             end = offset + len(line)
         return end
 

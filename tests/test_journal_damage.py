@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from small_world import Command, journaled, small_eval, stable
 
+from blendfilter.errors import BadData
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import MARK
 
@@ -138,3 +140,49 @@ def test_a_torn_last_line_is_asked_again_and_counted_by_the_mark(command: Comman
     assert mark is not None
     assert mark["calls"] == 15
     assert all(json.loads(line) for line in path.read_bytes().splitlines())
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    """A journal's bytes with one thing wrong, of the kinds that editors, disks and transfers bring about."""
+    at = rng.randrange(len(data))
+    length = rng.choice([1, 1, 7, 37, 400])
+    lines = data.splitlines(keepends=True)
+    first, second = rng.randrange(len(lines)), rng.randrange(len(lines))
+    kinds: list[Callable[[], bytes]] = [
+        lambda: data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :],
+        lambda: data[:at] + rng.randbytes(length) + data[at + length :],
+        lambda: data[:at] + b"\0" * length + data[at + length :],
+        lambda: data[:at] + data[at + length :],
+        lambda: data[:at] + rng.choice([b"\n", b"\r", b"}", b'"', b"[" * 2_000]) + data[at:],
+        lambda: data[:at],
+        lambda: data + rng.choice([b"\0" * 512, b"more", b"{", lines[first][: length + 1], lines[first][:-1]]),
+        lambda: data.replace(b"\n", rng.choice([b"\r\n", b"\r", b""])),
+        lambda: b"".join([*lines[:first], lines[second], *lines[first:]]),
+        lambda: b"".join(rng.sample(lines, len(lines))),
+    ]
+    return rng.choice(kinds)()
+
+
+def test_no_mutation_of_a_journal_brings_it_down_or_is_cut_away(command: Command, tmp_path: Path) -> None:
+    """1,000 of them: opened and read it works, or says the line; all but a torn last line stays, byte by byte."""
+    assert command(*small_eval("blendfilter", str(tmp_path / "run"), "--limit", 1, "--no-html")).code == 0
+    whole = (tmp_path / "run/journal.jsonl").read_bytes()
+    with Journal(tmp_path / "run", "replay") as journal:
+        right = {record["key"]: record for record in journal.records()}
+    path, rng, refused = tmp_path / "journal.jsonl", random.Random(0), list[str]()
+    for _ in range(1_000):
+        before = mutated(whole, rng)
+        for mode in ("replay", "auto"):
+            path.write_bytes(before)
+            try:
+                with Journal(path, mode) as journal:  # type: ignore[arg-type]
+                    found = {key: journal.find(key) for key in right}
+            except BadData as error:
+                refused.append(str(error))
+                assert path.read_bytes() == before
+                continue
+            assert all(not record or record.items() >= right[key].items() for key, record in found.items())
+            kept = path.read_bytes()
+            assert kept == before[: before.rfind(b"\n") + 1] or kept in (before, before + b"\n")
+    assert len(refused) > 100
+    assert all("journal.jsonl, line " in line for line in refused)

@@ -112,7 +112,7 @@ def _passage(record: Mapping[str, Any]) -> Passage:
 
 def _tokens(row: Mapping[str, Any], journal: Journal) -> Read:
     """A call that is used twice counts once."""
-    told: dict[str, int | None] = {key: (journal.read(key) or {}).get("tokens_in") for _, key in row["calls"]}
+    told: dict[str, int | None] = {key: (journal.read_call(key) or {}).get("tokens_in") for _, key in row["calls"]}
     answering = next((told[key] for stage, key in reversed(row["calls"]) if stage != SHORTENS), 0)
     known = [each for each in told.values() if each is not None]
     return Read(answering, sum(known) if len(known) == len(told) else None)

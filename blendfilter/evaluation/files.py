@@ -95,7 +95,7 @@ class _Row(Shape):
     golden_answers: list[str]
     gold_titles: list[str]
     correct: bool
-    queries: dict[str, Any]
+    queries: dict[str, str]
     branches: dict[str, _Branch]
     knowledge: list[str]
     retrieval: dict[str, Figures]

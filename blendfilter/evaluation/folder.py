@@ -152,7 +152,7 @@ class RunFolder:
     def write_metrics(self, journal: Journal, prices: Prices | None) -> None:
         """`metrics.json` of the rows on file, which are read one by one: a long run's rows are not held whole."""
         path = self.path / PREDICTIONS
-        entries = ledger(iterate_rows(path), journal.read, prices)
+        entries = ledger(iterate_rows(path), journal.read_call, prices)
         rows = [*map(slim, iterate_rows(path))]
         metrics = summarise(rows, settings=self.settings, entries=entries, seed=self.settings["seed"])
         path = self.path / METRICS

@@ -56,7 +56,7 @@ class Known:
         if not (self.run.folder / FILE).is_file():  # stopped before anything was asked
             return ledger([], lambda _: None)
         with Journal(self.run.folder / FILE, "replay") as journal:
-            return ledger(self.whole_rows(), journal.read, self.run.prices)
+            return ledger(self.whole_rows(), journal.read_call, self.run.prices)
 
     @cached_property
     def paid(self) -> str:

@@ -62,7 +62,7 @@ def latency(run: Run | str | Path) -> Latency:
     opened = run if isinstance(run, Run) else Run(run)
     with Journal(opened.folder / FILE, "replay") as journal:
         seconds = [
-            busy_seconds(record for key in dict(map(reversed, row["calls"])) if (record := journal.read(key)))
+            busy_seconds(record for key in dict(map(reversed, row["calls"])) if (record := journal.read_call(key)))
             for row in opened.rows
             if row["error"] is None
         ]

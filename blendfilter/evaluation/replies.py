@@ -112,7 +112,7 @@ def _stages(known: Known) -> dict[str, dict[str, Share]]:
     with Journal(known.run.folder / FILE, "replay") as journal:
         for (stage, key), times in used.items():
             calls[stage] += times
-            record = journal.read(key)
+            record = journal.read_call(key)
             if record and "reply" in record and (event := event_of(record)) in events:
                 events[event][stage] += times
     # Which readings failed is in no record: the stages whose replies are read stand for them.

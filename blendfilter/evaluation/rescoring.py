@@ -285,7 +285,7 @@ def _judged(
             raise
         except BudgetSpent as error:
             raise BudgetSpent(f"{error}; what was judged is kept, and a higher limit goes on there") from error
-        calls = ledger(({"calls": each.calls} for each in verdicts), journal.read)
+        calls = ledger(({"calls": each.calls} for each in verdicts), journal.read_call)
     problems = {key_of(row): each.problem for row, each in zip(rows, verdicts, strict=True) if each.problem}
     return _Told([each.score for each in verdicts], problems, judge.settings, calls["total"].stored())
 

@@ -51,7 +51,7 @@ def answered(
         "answer": answer,
         **scores,
         "correct": correct,
-        "queries": dict(_field(prediction, "queries") or {}),
+        "queries": {str(name): str(query) for name, query in dict(_field(prediction, "queries") or {}).items()},
         "branches": {name: _branch(branch) for name, branch in branches.items()},
         "knowledge": [passage.id for passage in knowledge],
         **_spans(knowledge),

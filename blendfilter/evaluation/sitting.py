@@ -66,7 +66,7 @@ class Sitting:
         self.pool = pool
         self.repeats = repeats
         self.purse = purse
-        self.frugal = Frugal(purse, journal.read)
+        self.frugal = Frugal(purse, journal.read_call)
         self.freed = asyncio.Event()
         self.beside = Beside(method)
         self.turns = [Turn(repeat, question) for repeat in range(1, repeats + 1) for question in questions]
@@ -184,7 +184,7 @@ class Sitting:
         return notes if isinstance(self.method, Method) else sorted(notes)
 
     def _tokens(self, row: Row) -> int:
-        records = (self.journal.read(key) for _, key in row["calls"])
+        records = (self.journal.read_call(key) for _, key in row["calls"])
         return sum((each.get("tokens_in") or 0) + (each.get("tokens_out") or 0) for each in records if each)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import dspy
 import pytest
-from small_world import CountingEngine, done_by, stable
+from small_world import CountingEngine, done_by, stable, tree
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Prompts, evaluate, load
 from blendfilter.asking import Wording
@@ -24,6 +26,7 @@ from blendfilter.errors import (
     RunLocked,
     RunMismatch,
 )
+from blendfilter.evaluation.files import read_rows, write_rows
 from blendfilter.journal import Journal
 from blendfilter.lm.offline import read
 from blendfilter.resources import sample
@@ -46,6 +49,68 @@ def test_reuse_copies_calls(index: BM25, questions: Questions, tmp_path: Path) -
     replayed, silent = done_by(BlendFilter(index), questions, tmp_path / "run", replay=True)
     assert silent.calls == 0, "the run is whole by itself"
     assert stable(replayed.folder) == stable(alone.folder)
+
+
+def test_a_replay_does_not_replace_rows_by_what_a_shorter_journal_gives(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    """37 bytes are gone: the last record, a search that one row's figures were made of."""
+    run, _ = done_by(BlendFilter(index), questions, tmp_path / "run")
+    before, path = stable(run.folder), run.folder / "journal.jsonl"
+    path.write_bytes(path.read_bytes()[:-37])
+    with pytest.raises((RunMismatch, ReplayMiss), match=r"a replay does not give the rows|not in the journal"):
+        done_by(BlendFilter(index), questions, tmp_path / "run", replay=True)
+    assert stable(run.folder) == before
+    again, _ = done_by(BlendFilter(index), questions, tmp_path / "run")
+    assert stable(again.folder) == before
+
+
+def test_a_replay_takes_no_row_for_a_better_one(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    run, _ = done_by(BlendFilter(index), questions, tmp_path / "run")
+    path = run.folder / "predictions.jsonl"
+    rows = read_rows(path)
+    rows[1]["retrieval"]["q"]["recall"] = 0.123
+    write_rows(path, rows)
+    before = stable(run.folder)
+    with pytest.raises(RunMismatch, match=rf"'{rows[1]['id']}' in retrieval\.q\.recall\), so nothing was replaced"):
+        done_by(BlendFilter(index), questions, tmp_path / "run", replay=True)
+    assert stable(run.folder) == before
+
+
+def test_a_replay_mends_what_is_worse_than_what_it_gives(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    """Rows that are missing, ended in an error, or whose scores are not their answers'."""
+    run, _ = done_by(BlendFilter(index), questions, tmp_path / "run")
+    before, path = stable(run.folder), run.folder / "predictions.jsonl"
+    rows = read_rows(path)
+    rows[0] |= {"answer": None, "em": 0.0, "f1": 0.0, "error": {"kind": "timeout", "stage": "ids", "message": ""}}
+    rows[1] |= {"em": 0.5}
+    write_rows(path, rows[:-1])
+    done_by(BlendFilter(index), questions, tmp_path / "run", replay=True)
+    assert stable(run.folder) == before
+
+
+def test_a_read_only_archive_is_replayed(index: BM25, questions: Questions, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory() as place:  # not under a folder that only its owner may enter
+        Path(place).chmod(0o755)
+        run, _ = done_by(BlendFilter(index), questions, Path(place) / "run")
+        before = tree(run.folder)
+        for path in [*run.folder.rglob("*"), run.folder]:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        root = os.geteuid() == 0
+        if root:
+            os.seteuid(65534)  # nobody: root may write everywhere
+        try:
+            with pytest.raises(PermissionError):
+                (run.folder / "new").touch()
+            replayed, engine = done_by(BlendFilter(index), questions, run.folder, replay=True)
+        finally:
+            if root:
+                os.seteuid(0)
+        assert engine.calls == 0
+        assert replayed.metrics == run.metrics
+        assert tree(run.folder) == before
+        for path in [run.folder, *run.folder.rglob("*")]:
+            path.chmod(0o755)
 
 
 def test_an_edited_answer_template_costs_two_calls_a_question(

@@ -261,7 +261,7 @@ def test_what_was_spent_is_read_from_records_and_mark_whichever_is_more(tmp_path
         record(2, error={"kind": "timeout"}, tokens_lost=7),
         record(2, tokens_in=5, tokens_out=5),  # asked again: both count
         record(3, tokens_in=1000, tokens_out=1000, reused=True),
-        {"key": digest("search"), "kind": "search", "hits": []},
+        {"key": digest("search"), "kind": "a user's own", "hits": []},
     ]
     with Journal(tmp_path) as journal:
         journal.append(*records)

@@ -135,7 +135,7 @@ def seen(known: Known) -> Seen:
 
 def _replies(row: Mapping[str, Any], journal: Journal) -> Iterator[Reply]:
     for stage, key in row["calls"]:
-        record = journal.read(key)
+        record = journal.read_call(key)
         if record is not None and "reply" in record:
             asked = Asked.of(stage, record)
             yield Reply(stage_of(stage), asked.prompt, asked.reply, record)

@@ -6,15 +6,11 @@ a search and a passage), never texts.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
 from blendfilter.journal import Journal
-
-_KINDS = (b'"kind":"passage"', b'"kind":"search"')
-_HEAD = 80  # a record begins with its key and its kind
 
 
 class Passages:
@@ -28,7 +24,7 @@ class Passages:
         self._journal = journal
         self._by_id: dict[str, bytes] = {}
         self._by_query: dict[bytes, bytes] = {}
-        for record in _stored(journal):
+        for record in journal.records("passage", "search"):
             key = bytes.fromhex(record["key"])
             if record["kind"] == "passage":
                 self._by_id.setdefault(record["id"], key)
@@ -41,7 +37,7 @@ class Passages:
         found: dict[str, str] = {}
         keys = self._by_query.get(_name(query), b"") if query is not None else b""
         for start in range(0, len(keys), 16):
-            search = self._journal.read(keys[start : start + 16].hex()) or {"ids": [], "passages": []}
+            search = self._journal.read(keys[start : start + 16].hex(), "search") or {"ids": [], "passages": []}
             for name, key in zip(search["ids"], search["passages"], strict=True):
                 found.setdefault(name, key)
         return found
@@ -55,15 +51,7 @@ class Passages:
 
     def read(self, key: str) -> dict[str, Any] | None:
         """A passage's record."""
-        return self._journal.read(key)
-
-
-def _stored(journal: Journal) -> Iterator[dict[str, Any]]:
-    with journal.path.open("rb") as file:
-        for line in file:
-            head = line[:_HEAD]
-            if line.endswith(b"\n") and any(kind in head for kind in _KINDS):
-                yield json.loads(line)
+        return self._journal.read(key, "passage")
 
 
 def _name(query: str) -> bytes:

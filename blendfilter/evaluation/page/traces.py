@@ -38,7 +38,7 @@ class Traces:
         gold = {folded(title) for title in row.get("gold_titles") or []}
         branches, queries = row.get("branches") or {}, row.get("queries") or {}
         shown = [self._branch(name, queries.get(name), branches.get(name), gold) for name in {**queries, **branches}]
-        records = [(stage, self._journal.read(key)) for stage, key in row["calls"]]
+        records = [(stage, self._journal.read_call(key)) for stage, key in row["calls"]]
         brought = {each["name"]: [self._lines[place] for place, *_ in each["passages"]] for each in shown}
         said = judged([Asked.of(*call) for call in records], brought)
         for each in shown:

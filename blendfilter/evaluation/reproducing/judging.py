@@ -29,7 +29,7 @@ def values(run: Run) -> dict[str, dict[str, list[float]]]:
     """
     with Journal(run.folder / FILE, "replay") as journal:
         judged = [
-            (str(row["id"]), [record for key in _judging(row) if (record := journal.read(key)) is not None])
+            (str(row["id"]), [record for key in _judging(row) if (record := journal.read_call(key)) is not None])
             for row in run.rows
             if row["error"] is None
         ]
