@@ -19,7 +19,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,9 +38,8 @@ _KEY_DIGITS = 32
 _BEGINS = b'{"key":"' + b"#" * _KEY_DIGITS + b'","kind":"'
 _KEY = slice(8, 8 + _KEY_DIGITS)
 _KIND_AT = _KEY.stop
-_HEADER = re.compile(rb'\{"key":"[0-9a-f]{32}","kind":"[^\n]*\}\n', re.DOTALL)
-_CHECK = re.compile(rb',"check":"([0-9a-f]{8})"\}\n\Z')
-_CHECK_LENGTH = len(b',"check":"01234567"}\n')
+_KEY_FIELD, _KIND_FIELD, _CHECK_FIELD = b'{"key":"', b'","kind":"', b',"check":"'
+_CHECK_LENGTH = len(_CHECK_FIELD + b'01234567"}\n')
 _BUSY = (
     "by another process or by a journal still open in this one: wait for it or close it, "
     "or give this run a folder of its own"
@@ -166,6 +164,7 @@ class Journal:
         self._lock = threading.Lock()
         self._index: dict[bytes, int] = {}
         self._damaged: dict[bytes, int] = {}  # key -> offset, where no later record replaces it
+        self._changed: set[int] = set()  # offsets of lines that have another check
         self._log: AppendOnly | None = None
         self._read_fd = -1
         self._pid = os.getpid()
@@ -351,7 +350,7 @@ class Journal:
 
     def _parse(self, line: bytes, offset: int) -> dict[str, Any]:
         try:
-            if not _is_unchanged(line):
+            if offset in self._changed:
                 raise ValueError("another check")
             record: dict[str, Any] = json.loads(line)
             if (shape := _SHAPES.get(record["kind"])) is not None:
@@ -393,17 +392,19 @@ class Journal:
         end, checked = 0, False
         lines = self._log.lines() if self._log else whole_lines(self._read_fd, _BEGINS, self._not_a_line)
         for number, (offset, line) in enumerate(lines, 1):
-            if not _HEADER.fullmatch(line):
+            key = _key_of(line)
+            if key is None:
                 raise self._not_a_line(number)
-            key = bytes.fromhex(line[_KEY].decode("ascii"))
-            has_check = _CHECK.search(line, max(0, len(line) - _CHECK_LENGTH)) is not None
-            if _is_unchanged(line) and (has_check or not checked):  # older records come first, or not at all
+            check = _check_of(line)
+            # Older records, without a check, come first or not at all.
+            if (not checked) if check is None else check == zlib.crc32(memoryview(line)[:-_CHECK_LENGTH]):
                 self._index[key] = offset
                 self._damaged.pop(key, None)
             else:
                 self._index.pop(key, None)
                 self._damaged[key] = offset
-            checked = checked or has_check
+                self._changed.add(offset)
+            checked = checked or check is not None
             end = offset + len(line)
         return end
 
@@ -423,7 +424,21 @@ def _is_whole(record: Mapping[str, Any], kind: str) -> bool:
     return record["kind"] == kind and (bool(record.get("error")) or record.keys() >= _NEEDS.get(kind, frozenset()))
 
 
-def _is_unchanged(line: bytes) -> bool:
-    """Whether a record's line has the check that it was written with; an older one has none."""
-    check = _CHECK.search(line, max(0, len(line) - _CHECK_LENGTH))
-    return check is None or int(check[1], 16) == zlib.crc32(line[: check.start()])
+def _key_of(line: bytes) -> bytes | None:
+    """The key of a record's line; None where it is no record's."""
+    if line[: _KEY.start] != _KEY_FIELD or line[_KIND_AT : len(_BEGINS)] != _KIND_FIELD or line[-2:] != b"}\n":
+        return None
+    try:
+        return bytes.fromhex(line[_KEY].decode("ascii"))
+    except ValueError:
+        return None
+
+
+def _check_of(line: bytes) -> int | None:
+    """The check at the end of a record's line; None where there is none, as in older files."""
+    if line[-_CHECK_LENGTH : -_CHECK_LENGTH + len(_CHECK_FIELD)] != _CHECK_FIELD:
+        return None
+    try:
+        return int(line[-11:-3], 16)
+    except ValueError:
+        return None
