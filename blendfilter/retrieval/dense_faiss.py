@@ -142,7 +142,7 @@ def read(folder: Path, settings: dict[str, Any], shape: tuple[int, int]) -> Any:
     library = faiss()
     try:
         index = library.read_index(str(folder / INDEX), library.IO_FLAG_MMAP_IFC)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         raise BadData(
             f"the index at {folder} is damaged: {INDEX} cannot be read ({str(error).strip()[:120]}); build it again"
         ) from None

@@ -69,14 +69,20 @@ class StoredPassages(Lines):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         super().__init__(folder / PASSAGES, np.asarray(np.load(folder / OFFSETS, mmap_mode="r")))
-        if self.offsets.ndim != 1 or self.offsets[0] != 0 or self.offsets[-1] != len(self._bytes):
+        offsets = self.offsets
+        sound = offsets.ndim == 1 and len(offsets) > 0 and np.issubdtype(offsets.dtype, np.integer)
+        sound = sound and bool(offsets[0] == 0 and offsets[-1] == len(self._bytes))
+        if not (sound and bool(np.all(offsets[1:] >= offsets[:-1]))):
             raise BadData(f"{folder / OFFSETS} does not fit {PASSAGES}: build the index again")
 
     def read(self, at: int, line: bytes) -> Passage:
         """A line as `encode` writes it."""
         try:
-            return Passage(**json.loads(line.decode("utf-8", "surrogatepass")))
-        except (ValueError, TypeError):
+            passage = Passage(**json.loads(line.decode("utf-8", "surrogatepass")))
+            if not all(isinstance(text, str) for text in (passage.id, passage.title, passage.text)):
+                raise TypeError("a text is none")
+            return passage
+        except (ValueError, TypeError, AttributeError, RecursionError):
             raise BadData(
                 f"the index at {self._folder} is damaged: passage {at + 1:,} of {PASSAGES} is none; build it again"
             ) from None

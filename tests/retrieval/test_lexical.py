@@ -13,6 +13,7 @@ import pytest
 from blendfilter.errors import BadData
 from blendfilter.records import Passage
 from blendfilter.retrieval.bm25 import BM25
+from blendfilter.retrieval.passages import StoredPassages
 
 TOWNS = [Passage(str(n), f"Town {n}", f"A harbour with {n} boats and a mill.") for n in range(40)]
 
@@ -49,4 +50,6 @@ def test_passages_that_were_spoilt_are_told_when_one_is_read(tmp_path: Path) -> 
     BM25.build(TOWNS, tmp_path / "index")
     damage(tmp_path / "index", "passages.jsonl")
     with pytest.raises(BadData, match=r"is damaged: passage 1 of passages.jsonl is none; build it again"):
-        BM25.open(tmp_path / "index").passages[0]
+        StoredPassages(tmp_path / "index")[0]
+    with pytest.raises(BadData, match=r"is damaged: passages.jsonl is not as it was written; build it again"):
+        BM25.open(tmp_path / "index")
