@@ -235,7 +235,8 @@ def check_host(url: str, allow_hosts: Sequence[str], whose: str) -> None:
     ours = url.partition("://")[0].lower() in ("http", "https")
     parts = urlsplit(address_of(url).url if ours else url)
     host = (parts.hostname or "", parts.port)
-    if any(name == host[0] and port in (None, host[1]) for name, port in map(_host, allow_hosts)):
+    named = [allow_hosts] if isinstance(allow_hosts, str) else allow_hosts
+    if any(name == host[0] and port in (None, host[1]) for name, port in map(_host, named)):
         return
     shown = said_by(f"[{host[0]}]" if ":" in host[0] else host[0]) + ("" if host[1] is None else f":{host[1]}")
     raise BadArgument(

@@ -108,7 +108,8 @@ def open_base(
         return open_index(base, allow_hosts=allow_hosts, **options)
     check_host(base, allow_hosts, str(overlay))
     ours = base.partition("://")[0].lower() in ADDRESSES
-    return open_index(base, **({"ambient": False} if ours else {}), **options)
+    withheld: dict[str, Any] = {"ambient": False} if ours else {}
+    return open_index(base, **withheld, **options)
 
 
 def _base_of(folder: Path) -> str:
