@@ -17,6 +17,7 @@ from blendfilter.errors import BadData
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.lexical import Documents, Lexical
+from blendfilter.retrieval.passages import check_array
 from blendfilter.retrieval.ranking import Scores
 
 
@@ -67,7 +68,7 @@ class SparseScorer:
         try:
             scores: Scores = self._engine.get_scores_from_ids(self._engine.get_tokens_ids(terms))
         except (IndexError, ValueError, TypeError) as error:  # a passage's number that none has
-            raise BadData(f"the index at {self._folder} is damaged ({error}): build it again") from error
+            raise BadData(f"the index at {self._folder} is damaged ({str(error)[:120]}): build it again") from error
         return scores
 
 
@@ -76,11 +77,12 @@ def loaded(folder: Path) -> bm25s.BM25:
 
     Raises `ValueError` where its files do not fit each other, and what bm25s raises of files that are not its own.
     """
+    for array in folder.glob("*.index.npy"):
+        check_array(array)
     engine = bm25s.BM25.load(folder, mmap=True, show_progress=False, override_params={"backend": "numpy"})
     data, indices, indptr = (engine.scores[name] for name in ("data", "indices", "indptr"))
     words = engine.vocab_dict.values()
-    sound = data.ndim == indices.ndim == indptr.ndim == 1 and np.issubdtype(data.dtype, np.floating)
-    sound = sound and all(np.issubdtype(each.dtype, np.integer) for each in (indices, indptr))
+    sound = all(np.issubdtype(each.dtype, np.integer) for each in (indices, indptr))
     sound = sound and len(data) == len(indices) == int(indptr[-1])
     if not (sound and min(words, default=0) >= 0 and max(words, default=0) < len(indptr)):
         raise ValueError("its arrays and words do not fit each other")

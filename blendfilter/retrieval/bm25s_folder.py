@@ -126,7 +126,7 @@ def _loaded(path: Path) -> bm25s.BM25:
     try:
         return loaded(path)
     except (OSError, *UNREADABLE) as error:
-        raise BadData(f"the bm25s folder at {path} cannot be read ({error}): save it again") from None
+        raise BadData(f"the bm25s folder at {path} cannot be read ({str(error)[:200]}): save it again") from None
 
 
 def _analyser(path: Path, engine: bm25s.BM25, stopwords: str | Iterable[str] | None, stemmer: str | None) -> Found:

@@ -194,13 +194,13 @@ class Dense(Stored):
         self._short.check(k)
         try:
             found = dense_faiss.nearest(self.faiss, queries.vectors, k)
-        except RuntimeError as error:  # links and lists that lead to no vector
+            return [
+                Hits((self.passages[at].scored(score) for at, score in zip(*each, strict=True)), cut=was_cut)
+                for each, was_cut in zip(found, queries.cut, strict=True)
+            ]
+        except (RuntimeError, IndexError) as error:  # links and lists that lead to no vector, or to no passage
             why = " ".join(str(error).split())[-120:]
             raise BadData(f"the index at {self.path} is damaged ({why}): build it again") from error
-        return [
-            Hits((self.passages[at].scored(score) for at, score in zip(*each, strict=True)), cut=was_cut)
-            for each, was_cut in zip(found, queries.cut, strict=True)
-        ]
 
     def vector(self, position: int) -> Vectors:
         """The vector of the passage at that place of the corpus."""

@@ -69,7 +69,7 @@ class Manifest(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True)
-    kind: str
+    kind: Annotated[str, Field(max_length=100)]
     format: Literal[1] = 1
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     passages: Annotated[int, Field(ge=1)]

@@ -204,7 +204,10 @@ class ColBERT(Stored):
             for query, vectors, cut in zip(some, read.vectors, read.cut, strict=True):
                 self._cut.check(query, cut)
                 best = self._scorer.best(vectors, k, effort)
-                found.append(Hits((self.passages[at].scored(score) for at, score in best), cut=cut))
+                try:
+                    found.append(Hits((self.passages[at].scored(score) for at, score in best), cut=cut))
+                except IndexError as error:
+                    raise BadData(f"the index at {self.path} is damaged ({error}): build it again") from error
         return found
 
     def info(self) -> dict[str, Any]:
