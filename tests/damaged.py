@@ -53,11 +53,11 @@ def world(root: Path, kinds: tuple[str, ...]) -> None:
     from checkpoints import tiny_bert
 
     wanted = {"trimmed": ["bm25"], "trimmed-flat": ["flat"], "hybrid": ["bm25", "flat"], "colbert": []}
-    for kind in dict.fromkeys(each for kind in kinds for each in wanted.get(kind, [kind])):
-        if kind in ("bm25", "rank-bm25"):
-            build(kind, TOWNS, root / kind)
+    for base in dict.fromkeys(each for kind in kinds for each in wanted.get(kind, [kind])):
+        if base in ("bm25", "rank-bm25"):
+            build(base, TOWNS, root / base)
         else:
-            build("dense", TOWNS, root / kind, encoder=tiny_bert(root / "encoder"), index=kind, m=4, nlist=4)
+            build("dense", TOWNS, root / base, encoder=tiny_bert(root / "encoder"), index=base, m=4, nlist=4)
     if "colbert" in kinds:
         from checkpoints import tiny_colbert
 
@@ -121,8 +121,8 @@ def noise(data: bytes, chance: random.Random) -> bytes:
 
 
 ODD: tuple[Any, ...] = (
-    None, True, False, -1, 0, 1, 2, 10**30, 2**63, 1e308, float("nan"), float("inf"), "", "x" * 10_000, "\0", "../..", "/",
-    "http", "trimmed", "bm25", "\ud800", [], [[]], {}, {"a": 1}, [1, 2, 3], [None], "(a+)+$", "0" * 16, "0" * 64,
+    None, True, False, -1, 0, 1, 2, 10**30, 2**63, 1e308, float("nan"), float("inf"), "", "x" * 10_000, "\0",
+    "../..", "/", "http", "trimmed", "bm25", "\ud800", [], [[]], {}, {"a": 1}, [1, 2, 3], [None], "(a+)+$", "0" * 16, "0" * 64,
 )  # fmt: skip
 """Values that a reader of JSON may not have thought of."""
 
@@ -149,9 +149,8 @@ def odd_value(data: bytes, chance: random.Random) -> bytes:
 
 def huge_json(data: bytes, chance: random.Random) -> bytes:
     """A number of 5,000 digits, brackets without end, or text that is no UTF-8."""
-    return chance.choice(
-        [b'{"passages": ' + b"9" * 5000 + b"}", b"[" * 200_000, b'{"a":' * 50_000, b"\xff\xfe{}", b"1e999"]
-    )
+    long, deep = b'{"passages": ' + b"9" * 5000 + b"}", b"[" * 200_000
+    return chance.choice([long, deep, b'{"a":' * 50_000, b"\xff\xfe{}", b"1e999"])
 
 
 def other_shape(data: bytes, chance: random.Random) -> bytes:
@@ -273,10 +272,6 @@ def tree(folder: Path) -> Mapping[str, str]:
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
     place, first, last, *chosen = sys.argv[1:]
-    for told in outcomes(
-        Path(place),
-        range(int(first), int(last)),
-        tuple(chosen) or KINDS,
-        lambda case: print(json.dumps(case), flush=True),
-    ):
+    cases, named = range(int(first), int(last)), tuple(chosen) or KINDS
+    for told in outcomes(Path(place), cases, named, lambda case: print(json.dumps(case), flush=True)):
         print(json.dumps(told._asdict()), flush=True)
