@@ -122,7 +122,8 @@ def noise(data: bytes, chance: random.Random) -> bytes:
 
 ODD: tuple[Any, ...] = (
     None, True, False, -1, 0, 1, 2, 10**30, 2**63, 1e308, float("nan"), float("inf"), "", "x" * 10_000, "\0",
-    "../..", "/", "http", "trimmed", "bm25", "\ud800", [], [[]], {}, {"a": 1}, [1, 2, 3], [None], "(a+)+$", "0" * 16, "0" * 64,
+    "../..", "/", "http", "trimmed", "bm25", "\ud800", [], [[]], {}, {"a": 1}, [1, 2, 3], [None], "(a+)+$",
+    "0" * 16, "0" * 64,
 )  # fmt: skip
 """Values that a reader of JSON may not have thought of."""
 

@@ -215,6 +215,19 @@ def test_separations_are_exported(trimmed: Command, here: Path) -> None:
     assert (here / "out.csv").read_text().startswith("accepted,rejected,witnesses,")
 
 
+def test_an_export_asks_before_it_replaces_a_file(trimmed: Command, here: Path) -> None:
+    (here / "thesis.csv").write_text("mine")
+    told = trimmed("trim", "radio", "--export", "thesis.csv")
+    assert told.code == 2
+    line = "blendfilter: there is a file at thesis.csv already: name another, or overwrite it (--overwrite)\n"
+    assert told.err == line
+    assert (here / "thesis.csv").read_text() == "mine"
+    assert trimmed("trim", "radio", "--export", "thesis.csv", "--overwrite").code == 0
+    assert (here / "thesis.csv").read_text().startswith("accepted,rejected,")
+    alone = trimmed("trim", "radio", "--overwrite")
+    assert (alone.code, "--overwrite goes with --export FILE" in alone.err) == (2, True)
+
+
 # --- taking it back -------------------------------------------------------------------------------------------------
 
 

@@ -123,7 +123,7 @@ def _state_after(folder: TrimFolder, witnesses: Witnesses) -> None:
     )
 
 
-def export_to(folder: TrimFolder, out: str) -> None:
+def export_to(folder: TrimFolder, out: str, *, overwrite: bool = False) -> None:
     """Write the separations to a file, or to the screen."""
     from blendfilter.trimming.exporting import STDOUT, export
     from blendfilter.trimming.summary import counted
@@ -131,7 +131,9 @@ def export_to(folder: TrimFolder, out: str) -> None:
 
     if out != STDOUT and Path(out).suffix.lower() not in (".jsonl", ".csv"):
         raise BadArgument(f"--export {out} is no kind of file: name one that ends in .jsonl or .csv, or - (the screen)")
-    count = export(Witnesses.read(folder.witnesses), out, threshold=folder.threshold, one_way=folder.one_way)
+    count = export(
+        Witnesses.read(folder.witnesses), out, threshold=folder.threshold, one_way=folder.one_way, overwrite=overwrite
+    )
     if out != STDOUT:
         show(f"{out}: {counted(count, 'row')}, one for each witness of each separation")
 

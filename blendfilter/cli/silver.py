@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -161,4 +161,5 @@ def _journaled(scoring: KeptScorer | None, folder: Path) -> Iterator[None]:
         finally:
             if not len(journal):
                 journal.path.unlink()
-                folder.rmdir()
+                with suppress(OSError):  # something else lies in it
+                    folder.rmdir()

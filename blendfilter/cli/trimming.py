@@ -131,6 +131,9 @@ def trim_command(
     limits: Limits,
     *,
     out: Annotated[Path | None, typer.Option(help="The overlay's folder, where it is not INDEX.trimmed.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="With --export: replace a file that is there.")
+    ] = False,
     allow_host: AllowHost = None,
     prices: PricesFile = None,
 ) -> None:
@@ -147,6 +150,8 @@ def trim_command(
     """
     State.goes_on = judging.questions is not None  # before the imports: these take a second
     _check(judging, looking, model, limits, prices)
+    if overwrite and looking.export is None:
+        raise BadArgument("--overwrite goes with --export FILE: add that, or leave it out")
     if judging.questions is not None:
         _judge(index, out, judging, looking, model, limits, prices, allow_host or ())
         return
@@ -156,7 +161,7 @@ def trim_command(
     elif looking.undo:
         take_back(folder, looking.undo)
     elif looking.export is not None:
-        export_to(folder, looking.export)
+        export_to(folder, looking.export, overwrite=overwrite)
     else:
         folder = _set(folder, looking)
         show_state(folder)
