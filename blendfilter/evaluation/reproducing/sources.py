@@ -201,7 +201,7 @@ def _with_indexes(
     roles: Sequence[Role],
     questions: dict[str, Questions],
     passages: Sequence[_Passages],
-    allow_hosts: Sequence[str],
+    allow_hosts: Sequence[str] = (),
 ) -> Sources:
     opened: dict[tuple[str, str, str | None], Retriever] = {}
     found = Sources(questions, {})
