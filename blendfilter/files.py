@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blendfilter.errors import BadData, MissingFile
+from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.jsonlist import list_values, whole
 
 GZIP = b"\x1f\x8b"
@@ -58,6 +59,28 @@ def opened(path: str | Path, *, unpack: bool = True) -> Iterator[BufferedIOBase]
         raise BadData(f"'{path}' is damaged gzip ({error}): fetch the file again") from None
     except OSError as error:
         raise BadData(f"'{path}' cannot be read: {error.strerror or error}") from None
+
+
+def check_free(path: Path, *, overwrite: bool) -> None:
+    """Raise `BadArgument` where something is at `path` already and must not be replaced."""
+    if not overwrite and os.path.lexists(path):
+        raise BadArgument(f"there is a file at {path} already: name another, or overwrite it (--overwrite)")
+
+
+def put(temporary: Path, path: Path, *, overwrite: bool) -> None:
+    """Give a finished file its name; without `overwrite` nothing is replaced, not even what has come there meanwhile.
+
+    Raises `BadArgument` where something is there.
+    """
+    if not overwrite:
+        try:
+            os.link(temporary, path)  # in one step, where a check and a rename would be two
+            return
+        except FileExistsError:
+            check_free(path, overwrite=False)
+        except OSError:  # no hard links on this file system
+            check_free(path, overwrite=False)
+    os.replace(temporary, path)
 
 
 def lines(path: str | Path) -> Iterator[Line]:

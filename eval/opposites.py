@@ -28,6 +28,9 @@ parser.add_argument("--program", help="a compiled program (blendfilter compile c
 parser.add_argument("--limit", type=int, help="the first N pairs")
 parser.add_argument("--run", default="runs/opposites", help="the folder of the journal, and of confusion.json")
 asked = parser.parse_args()
+kept = Path(asked.run, "confusion.json")
+if kept.exists() and b'"tables"' not in kept.read_bytes():
+    parser.error(f"{kept} is there, and is no table of this script: name another folder (--run)")
 
 try:
     with Journal(asked.run) as journal:
@@ -39,5 +42,5 @@ except BlendFilterError as error:
     print(f"opposites: {error}", file=sys.stderr)
     sys.exit(error.exit_code)
 told = {"lm": asked.lm, "tables": [table.to_json() for table in tables]}
-Path(asked.run, "confusion.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+kept.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 print("\n\n".join(table.text() for table in tables))

@@ -30,6 +30,8 @@ def parser() -> argparse.ArgumentParser:
     passages = "passages; 'own': each question's own paragraphs, 'pooled': those of all questions"
     made.add_argument("--corpus", action="append", default=[], metavar=by_role, help=passages)
     made.add_argument("--index", action="append", default=[], metavar=by_role, help="folder or URL")
+    allowed = "a host that a trimmed index may call (HOST or HOST:PORT); may be repeated"
+    made.add_argument("--allow-host", action="append", default=[], metavar="HOST", help=allowed)
     made.add_argument("--lm", default="offline", help="provider/model, or any name with --api-base")
     made.add_argument("--api-base", action="append", help="an OpenAI-compatible server; several share the calls")
     made.add_argument("--endpoint", default="chat", choices=["chat", "completions"])

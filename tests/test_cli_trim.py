@@ -215,6 +215,19 @@ def test_separations_are_exported(trimmed: Command, here: Path) -> None:
     assert (here / "out.csv").read_text().startswith("accepted,rejected,witnesses,")
 
 
+def test_an_export_asks_before_it_replaces_a_file(trimmed: Command, here: Path) -> None:
+    (here / "thesis.csv").write_text("mine")
+    told = trimmed("trim", "radio", "--export", "thesis.csv")
+    assert told.code == 2
+    line = "blendfilter: there is a file at thesis.csv already: name another, or overwrite it (--overwrite)\n"
+    assert told.err == line
+    assert (here / "thesis.csv").read_text() == "mine"
+    assert trimmed("trim", "radio", "--export", "thesis.csv", "--overwrite").code == 0
+    assert (here / "thesis.csv").read_text().startswith("accepted,rejected,")
+    alone = trimmed("trim", "radio", "--overwrite")
+    assert (alone.code, "--overwrite goes with --export FILE" in alone.err) == (2, True)
+
+
 # --- taking it back -------------------------------------------------------------------------------------------------
 
 
@@ -287,13 +300,14 @@ def test_an_index_behind_an_address_is_trimmed_from_a_folder(trimmed: Command, h
     """The same verdicts as on the index itself, by another name; going on, it is named by its folder or address."""
     words = ("--questions", "questions.jsonl", "--lm", "offline", "-k", 5, "--threshold", 1)
     with served(open_index("radio")) as server:
+        allowed = ("--allow-host", "127.0.0.1")
         told = trimmed("trim", server.url, *words, "--out", "far")
         assert told.code == 0, told.err
         near, far = (Witnesses.read(here / place / "witnesses.jsonl") for place in ("radio.trimmed", "far"))
         assert far.digest(1) == near.digest(1)
-        assert "turned off" not in trimmed("search", "far", AGAIN).out.partition("dropped")[0]
-        assert "turned off" in trimmed("trim", "far", "--show", "off").out
-        again = trimmed("trim", "far", "--questions", "questions.jsonl", "--lm", "offline")
+        assert "turned off" not in trimmed("search", "far", AGAIN, *allowed).out.partition("dropped")[0]
+        assert "turned off" in trimmed("trim", "far", "--show", "off", *allowed).out
+        again = trimmed("trim", "far", "--questions", "questions.jsonl", "--lm", "offline", *allowed)
         assert "judged before 3" in again.out
     told = trimmed("trim", "far", "--show", "off")
     assert told.code == 0, told.err

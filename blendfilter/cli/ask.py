@@ -10,7 +10,7 @@ import typer
 from blendfilter.cli.app import app
 from blendfilter.cli.console import say
 from blendfilter.cli.making import connect, maker, retriever, say_what_answers
-from blendfilter.cli.options import Corpus, HowToAnswer, Index, WhichModel, spread
+from blendfilter.cli.options import AllowHost, Corpus, HowToAnswer, Index, WhichModel, spread
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.records import whole_characters
 
@@ -26,6 +26,7 @@ def ask(
     model: WhichModel,
     corpus: Corpus = None,
     index: Index = None,
+    allow_host: AllowHost = None,
     wording: Annotated[
         str, typer.Option(help="Whose prompts: hotpotqa, twowiki, strategyqa, nq, triviaqa, fever, eli5 or wow.")
     ] = "hotpotqa",
@@ -46,7 +47,7 @@ def ask(
     lm = connect(model)
     make = maker(how, model, wording)
     sample = corpus is None and not index and how.method not in ("direct", "cot")
-    module = make(retriever("sample" if sample else corpus, index))
+    module = make(retriever("sample" if sample else corpus, index, allow_host=allow_host))
     if sample:
         say("no --corpus and no --index: asking the sample world that comes with blendfilter")
     say_what_answers(model)

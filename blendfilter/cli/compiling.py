@@ -257,7 +257,8 @@ def _method(task: str, how: HowToAnswer, source: Source, model: WhichModel, thre
     questions = load(task, source.data, limit=source.limit)
     make = maker(how, model, questions.task.wording)
     chosen = split_of(source, questions.examples(), lambda path: load(task, path).examples())
-    module = make(retriever(corpus_of(source), source.index, questions, source.retrieved))
+    searched = retriever(corpus_of(source), source.index, questions, source.retrieved, allow_host=source.allow_host)
+    module = make(searched)
     metric = questions.metric if threshold is None else Accepting(questions.metric, threshold)
     return module, chosen, metric, questions.task.metrics[0]
 

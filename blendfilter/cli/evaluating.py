@@ -11,6 +11,7 @@ from blendfilter.cli.app import State, app
 from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect, maker, retriever, say_what_answers
 from blendfilter.cli.options import (
+    AllowHost,
     Corpus,
     HowToAnswer,
     Index,
@@ -55,6 +56,7 @@ def eval(
     planning: Planning,
     corpus: Corpus = None,
     index: Index = None,
+    allow_host: AllowHost = None,
     retrieved: Retrieved = None,
     limit: Annotated[int | None, typer.Option(help="The first N questions.")] = None,
     leave_out_compiled: Annotated[
@@ -98,7 +100,11 @@ def eval(
         corpus = "sample"
     lm = _answering(lambda: connect(model, prices, keyless=planning.plan), model, run if replay else None)
     make = maker(how, model, questions.task.wording)
-    module = make(_searched(lambda: retriever(corpus, index, questions, retrieved), run if replay else None))
+    module = make(
+        _searched(
+            lambda: retriever(corpus, index, questions, retrieved, allow_host=allow_host), run if replay else None
+        )
+    )
     say_what_answers(model)
     if how.program is not None:
         _say_what_for(module, how.program, task)

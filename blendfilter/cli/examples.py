@@ -12,7 +12,7 @@ import typer
 
 from blendfilter.cli.console import Bars, say
 from blendfilter.cli.making import DEFAULT_K, retriever
-from blendfilter.cli.options import Corpus, Index, KOfMethod, Retrieved, RuleName, RulesFile
+from blendfilter.cli.options import AllowHost, Corpus, Index, KOfMethod, Retrieved, RuleName, RulesFile
 from blendfilter.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Source:
     ] = None
     corpus: Corpus = None
     index: Index = None
+    allow_host: AllowHost = None
     retrieved: Retrieved = None
     k: KOfMethod = None
     limit: Annotated[int | None, typer.Option(help="The first N questions.")] = None
@@ -147,7 +148,7 @@ def silver_file(task: str, source: Source, measure: Measure, out: Path, bars: Ba
     questions = load(task, source.data, limit=source.limit)
     out.parent.mkdir(parents=True, exist_ok=True)
     oracle = Oracle(measure, task=task)
-    searched = retriever(corpus_of(source), source.index, questions, source.retrieved)
+    searched = retriever(corpus_of(source), source.index, questions, source.retrieved, allow_host=source.allow_host)
     make_silver(
         questions, oracle, out, retriever=searched, k=source.k or DEFAULT_K,
         allow_empty_answers=source.allow_empty_answers, progress=bars,
@@ -162,7 +163,7 @@ def consistent_pairs(task: str, source: Source, judging: Judging) -> Split:
 
     def examples(data: str | Path | None, limit: int | None = None) -> list[dspy.Example]:
         questions = load(task, data, limit=limit)
-        searched = retriever(corpus_of(source), source.index, questions, source.retrieved)
+        searched = retriever(corpus_of(source), source.index, questions, source.retrieved, allow_host=source.allow_host)
         made = consistency_examples(
             questions, rules=judging.chosen(), retriever=searched, k=source.k or DEFAULT_K,
             negatives=judging.negatives or 1, seed=source.seed,

@@ -10,7 +10,7 @@ import typer
 from blendfilter.cli.app import app
 from blendfilter.cli.console import Bars, say
 from blendfilter.cli.making import passages_to_index, queries_of
-from blendfilter.cli.options import K
+from blendfilter.cli.options import AllowHost, K
 from blendfilter.errors import BadArgument
 
 _BM25 = {"k1": "--k1", "b": "--b"}
@@ -128,6 +128,7 @@ def search(
         Path | None, typer.Option(help="With --queries: the file of hits to write, for eval --retrieved.")
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="With --out: replace a file that is there.")] = False,
+    allow_host: AllowHost = None,
 ) -> None:
     """Search an index: rank, score, id, title and text, a line a passage; or many queries, their hits into a file.
 
@@ -140,18 +141,18 @@ def search(
     if (queries is None) != (out is None):
         raise BadArgument("--queries FILE and --out FILE go together: the hits of many queries are written to a file")
     if query is not None:
-        _show_hits(index, query, k)
+        _show_hits(index, query, k, allow_host or [])
     elif queries is not None and out is not None:
-        _write_hits(index, queries, out, k, overwrite)
+        _write_hits(index, queries, out, k, overwrite, allow_host or [])
 
 
-def _show_hits(index: str, query: str, k: int) -> None:
+def _show_hits(index: str, query: str, k: int, allow_hosts: list[str]) -> None:
     from blendfilter.retrieval.base import check_search
     from blendfilter.retrieval.hits import cut_of
     from blendfilter.retrieval.indexes import open_index
 
     check_search([query], k)  # before an index is opened, which may take a while
-    opened = open_index(index)
+    opened = open_index(index, allow_hosts=allow_hosts)
     explain = getattr(opened, "explain", None)  # a trimmed index says what it dropped
     told = None if explain is None else explain(query, k)
     found = opened.search([query], k)[0] if told is None else told.passages
@@ -166,12 +167,12 @@ def _show_hits(index: str, query: str, k: int) -> None:
         say(line)
 
 
-def _write_hits(index: str, queries: str, out: Path, k: int, overwrite: bool) -> None:
+def _write_hits(index: str, queries: str, out: Path, k: int, overwrite: bool, allow_hosts: list[str]) -> None:
     from blendfilter.retrieval.indexes import open_index
     from blendfilter.retrieval.precomputed import write_hits
 
     asked = queries_of(queries)
-    searched = open_index(index)
+    searched = open_index(index, allow_hosts=allow_hosts)
     with Bars() as progress:
         written = write_hits(searched, asked, out, k, overwrite=overwrite, progress=progress)
     print(f"{out}: the hits of {written.queries:,} queries, index {searched.fingerprint}")

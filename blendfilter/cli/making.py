@@ -147,7 +147,12 @@ def _not_taken(argument: str, kind: str, takers: list[str], name: str) -> BadArg
 
 
 def retriever(
-    corpus: str | None, index: list[str] | None, questions: Any = None, retrieved: Path | None = None
+    corpus: str | None,
+    index: list[str] | None,
+    questions: Any = None,
+    retrieved: Path | None = None,
+    *,
+    allow_host: list[str] | None = None,
 ) -> Retriever | None:
     """What is searched; None where nothing was named. `questions` are those that a run asks."""
     from blendfilter.retrieval.bm25 import BM25
@@ -162,7 +167,7 @@ def retriever(
     if index:
         from blendfilter.retrieval.hybrid import open_indexes
 
-        return open_indexes(index)
+        return open_indexes(index, allow_hosts=allow_host or ())
     if corpus is None:
         return None
     if corpus == "pooled":

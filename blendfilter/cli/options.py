@@ -88,6 +88,13 @@ Index = Annotated[
         "BLENDFILTER_INDEX_TOKEN); given several times, their hits are fused by reciprocal rank."
     ),
 ]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A host (HOST or HOST:PORT) that a trimmed index may call. One that lies over a server names its address "
+        "in a file, and only hosts that you name are called; may be given again."
+    ),
+]
 Retrieved = Annotated[
     Path | None,
     typer.Option(

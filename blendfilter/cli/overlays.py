@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from blendfilter.errors import BadArgument, BlendFilterError
 
 if TYPE_CHECKING:
     from blendfilter.records import Passage
+    from blendfilter.retrieval.base import Retriever
     from blendfilter.trimming.folder import TrimFolder
     from blendfilter.trimming.witnesses import Witnesses, Writer
 
@@ -22,31 +24,41 @@ def is_overlay(index: str, folder: TrimFolder) -> bool:
     return folder.place == Path(index)
 
 
-def show_passage(folder: TrimFolder, index: str, passage: str) -> None:
+def show_passage(folder: TrimFolder, index: str, passage: str, allow_hosts: Sequence[str] = ()) -> None:
     """What a passage is separated from, by whom and when."""
     from blendfilter.trimming.showing import passage_text, seen_from
     from blendfilter.trimming.witnesses import Witnesses
 
     witnesses = Witnesses.read(folder.witnesses)
     seen_from(witnesses, passage)  # an unknown id is told before an index is opened, which may take a while
-    texts, note = _found(folder, index, witnesses, passage)
+    texts, note = _found(folder, index, witnesses, passage, allow_hosts)
     show(passage_text(folder, witnesses, passage, texts, [note] if note else []).rstrip("\n"))
 
 
-def _found(folder: TrimFolder, index: str, witnesses: Witnesses, passage: str) -> tuple[dict[str, Passage], str]:
-    """The passages as the index finds them now, and what is to be said where it does not find this one."""
+def named_index(folder: TrimFolder, index: str, allow_hosts: Sequence[str]) -> Retriever:
+    """The index that was named, or, where its overlay was, the one that this names."""
     from blendfilter.retrieval.indexes import open_index
+    from blendfilter.trimming.opening import open_base
+
+    if is_overlay(index, folder):
+        return open_base(folder.base, folder.place, allow_hosts=allow_hosts)
+    return open_index(index, allow_hosts=allow_hosts)
+
+
+def _found(
+    folder: TrimFolder, index: str, witnesses: Witnesses, passage: str, allow_hosts: Sequence[str]
+) -> tuple[dict[str, Passage], str]:
+    """The passages as the index finds them now, and what is to be said where it does not find this one."""
     from blendfilter.trimming.folder import location_of
     from blendfilter.trimming.showing import found_again
 
-    base = folder.base if is_overlay(index, folder) else index
     try:
-        searched = open_index(base)
+        searched = named_index(folder, index, allow_hosts)
     except BlendFilterError as error:
         return {}, f"the index is not there to look its text up ({error})"
     if searched.fingerprint != folder.base_fingerprint:
         return {}, (
-            f"{location_of(searched) or base} is another index now ({searched.fingerprint}, these witnesses are of "
+            f"{location_of(searched) or index} is another index now ({searched.fingerprint}, these witnesses are of "
             f"{folder.base_fingerprint}): they are not applied to it, and the passage may be gone"
         )
     texts = found_again(searched, folder.k, witnesses, passage)
@@ -111,7 +123,7 @@ def _state_after(folder: TrimFolder, witnesses: Witnesses) -> None:
     )
 
 
-def export_to(folder: TrimFolder, out: str) -> None:
+def export_to(folder: TrimFolder, out: str, *, overwrite: bool = False) -> None:
     """Write the separations to a file, or to the screen."""
     from blendfilter.trimming.exporting import STDOUT, export
     from blendfilter.trimming.summary import counted
@@ -119,7 +131,9 @@ def export_to(folder: TrimFolder, out: str) -> None:
 
     if out != STDOUT and Path(out).suffix.lower() not in (".jsonl", ".csv"):
         raise BadArgument(f"--export {out} is no kind of file: name one that ends in .jsonl or .csv, or - (the screen)")
-    count = export(Witnesses.read(folder.witnesses), out, threshold=folder.threshold, one_way=folder.one_way)
+    count = export(
+        Witnesses.read(folder.witnesses), out, threshold=folder.threshold, one_way=folder.one_way, overwrite=overwrite
+    )
     if out != STDOUT:
         show(f"{out}: {counted(count, 'row')}, one for each witness of each separation")
 

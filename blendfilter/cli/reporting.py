@@ -10,6 +10,7 @@ import typer
 from blendfilter.cli.app import app
 from blendfilter.cli.console import say, show
 from blendfilter.cli.options import PricesFile
+from blendfilter.errors import BadArgument
 
 if TYPE_CHECKING:
     from blendfilter.evaluation.run import Run
@@ -42,10 +43,11 @@ def report_command(
 
 
 def write_page(run: Run, others: list[Run] | None = None) -> None:
-    """Write a run's page and say where it is. A folder that cannot be written to is a notice, not a failed command."""
+    """Write a run's page and say where it is. A folder that cannot be written to is a notice, not a failed command;
+    so is a file of somebody else's in its place."""
     try:
         path = run.html(*(others or []))
-    except OSError as error:
+    except (OSError, BadArgument) as error:
         say(f"no page was written: {error}")
     else:
         show(f"page: {path}")

@@ -8,6 +8,7 @@ import typer
 
 from blendfilter.cli.app import app
 from blendfilter.cli.console import say
+from blendfilter.cli.options import AllowHost
 
 MEBIBYTE = 1024 * 1024
 
@@ -15,6 +16,7 @@ MEBIBYTE = 1024 * 1024
 @app.command()
 def serve(
     index: Annotated[list[str], typer.Argument(help="An index folder; several are searched as one hybrid.")],
+    allow_host: AllowHost = None,
     host: Annotated[
         str,
         typer.Option(help="Where to listen. Others can reach any but 127.0.0.1: set BLENDFILTER_INDEX_TOKEN for them."),
@@ -36,7 +38,7 @@ def serve(
     from blendfilter.server.limits import Limits
 
     limits = Limits(max_k=max_k, max_query_chars=max_query_chars, max_body=max_body, max_batch=max_batch)
-    opened = open_indexes(index)
+    opened = open_indexes(index, allow_hosts=allow_host or ())
     server = index_server(opened, host=host, port=port, limits=limits)
     server.run(ready=lambda: print(server.line(" + ".join(index)), flush=True))
     say("stopped")

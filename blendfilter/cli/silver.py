@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +13,7 @@ import typer
 from blendfilter.cli.app import State, app
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.cli.making import DEFAULT_K, retriever
-from blendfilter.cli.options import ApiBase, Context, Corpus, Index, K, Label, Retrieved, Threads, spread
+from blendfilter.cli.options import AllowHost, ApiBase, Context, Corpus, Index, K, Label, Retrieved, Threads, spread
 from blendfilter.errors import BadArgument, UnknownName
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def silver(
     ] = None,
     corpus: Corpus = None,
     index: Index = None,
+    allow_host: AllowHost = None,
     retrieved: Retrieved = None,
     k: K = DEFAULT_K,
     limit: Annotated[int | None, typer.Option(help="The first N questions.")] = None,
@@ -114,7 +115,7 @@ def silver(
         say(f"no --measure: {chosen}, which is the one for {task}")
     if data == "sample" and corpus is None and not index and retrieved is None:
         corpus = "sample"
-    searched = retriever(corpus, index, questions, retrieved)
+    searched = retriever(corpus, index, questions, retrieved, allow_host=allow_host)
     finished = places.out.exists()
     with _journaled(scoring, places.journal), Bars() as bars:
         summary = make_silver(
@@ -160,4 +161,5 @@ def _journaled(scoring: KeptScorer | None, folder: Path) -> Iterator[None]:
         finally:
             if not len(journal):
                 journal.path.unlink()
-                folder.rmdir()
+                with suppress(OSError):  # something else lies in it
+                    folder.rmdir()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,8 +13,8 @@ import typer
 from blendfilter.cli.app import State, app
 from blendfilter.cli.console import Bars, show
 from blendfilter.cli.making import connect, say_what_answers
-from blendfilter.cli.options import Limits, MaxRetries, PricesFile, PromptsDir, WhichModel, spread
-from blendfilter.cli.overlays import export_to, is_overlay, show_passage, show_state, take_back
+from blendfilter.cli.options import AllowHost, Limits, MaxRetries, PricesFile, PromptsDir, WhichModel, spread
+from blendfilter.cli.overlays import export_to, named_index, show_passage, show_state, take_back
 from blendfilter.errors import BadArgument, BlendFilterError
 
 if TYPE_CHECKING:
@@ -131,6 +131,10 @@ def trim_command(
     limits: Limits,
     *,
     out: Annotated[Path | None, typer.Option(help="The overlay's folder, where it is not INDEX.trimmed.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="With --export: replace a file that is there.")
+    ] = False,
+    allow_host: AllowHost = None,
     prices: PricesFile = None,
 ) -> None:
     """Trim an index: have a model judge what it finds, so that later searches drop what was rejected.
@@ -146,16 +150,18 @@ def trim_command(
     """
     State.goes_on = judging.questions is not None  # before the imports: these take a second
     _check(judging, looking, model, limits, prices)
+    if overwrite and looking.export is None:
+        raise BadArgument("--overwrite goes with --export FILE: add that, or leave it out")
     if judging.questions is not None:
-        _judge(index, out, judging, looking, model, limits, prices)
+        _judge(index, out, judging, looking, model, limits, prices, allow_host or ())
         return
     folder = _there(index, out)
     if looking.show_passage is not None:
-        show_passage(folder, index, looking.show_passage)
+        show_passage(folder, index, looking.show_passage, allow_host or ())
     elif looking.undo:
         take_back(folder, looking.undo)
     elif looking.export is not None:
-        export_to(folder, looking.export)
+        export_to(folder, looking.export, overwrite=overwrite)
     else:
         folder = _set(folder, looking)
         show_state(folder)
@@ -222,7 +228,7 @@ def _asked(judging: Judging) -> tuple[list[Question | str], str]:
 
 def _judge(
     index: str, out: Path | None, judging: Judging, looking: Looking, model: WhichModel, limits: Limits,
-    prices: Path | None,
+    prices: Path | None, allow_hosts: Sequence[str],
 ) -> None:  # fmt: skip
     from blendfilter.lm.retrying import Allowance
     from blendfilter.lm.spending import check_priced
@@ -239,7 +245,7 @@ def _judge(
     check_priced(budget, {lm.name: lm.terms.price})  # these two before a folder is made, which they would leave empty
     Allowance(judging.max_retries)
     new = not place.exists() or (place.is_dir() and not any(place.iterdir()))
-    searched, folder = (_made if new else _gone_on)(index, place, judging, looking)
+    searched, folder = (_made if new else _gone_on)(index, place, judging, looking, allow_hosts)
     say_what_answers(model)
     with Bars() as bars, _none_empty(folder, new=new):
         done = trim(
@@ -252,27 +258,30 @@ def _judge(
         raise typer.Exit(1)
 
 
-def _made(index: str, place: Path, judging: Judging, looking: Looking) -> tuple[Retriever, TrimFolder]:
+def _made(
+    index: str, place: Path, judging: Judging, looking: Looking, allow_hosts: Sequence[str]
+) -> tuple[Retriever, TrimFolder]:
     """The index, and a new overlay of it."""
     from blendfilter.retrieval.indexes import open_index
     from blendfilter.trimming.folder import TrimFolder
     from blendfilter.trimming.similar import similar_for
 
-    searched = open_index(index)
+    searched = open_index(index, allow_hosts=allow_hosts)
     asked = {"k": judging.k, **looking.settings()}
     settings: dict[str, Any] = {name: told for name, told in asked.items() if told is not None}
     return searched, TrimFolder.create(searched, place, similarity=similar_for(searched).name, **settings)
 
 
-def _gone_on(index: str, place: Path, judging: Judging, looking: Looking) -> tuple[Retriever, TrimFolder]:
+def _gone_on(
+    index: str, place: Path, judging: Judging, looking: Looking, allow_hosts: Sequence[str]
+) -> tuple[Retriever, TrimFolder]:
     """The index, and the overlay of it that is there, with the settings that were given."""
-    from blendfilter.retrieval.indexes import open_index
     from blendfilter.trimming.folder import TrimFolder
     from blendfilter.trimming.gathering import check_base, check_k
     from blendfilter.trimming.witnesses import Writer
 
     folder = TrimFolder.read(place)
-    searched = open_index(folder.base if is_overlay(index, folder) else index)
+    searched = named_index(folder, index, allow_hosts)
     check_base(searched, folder)
     check_k(folder, judging.k)
     if any(told is not None for told in looking.settings().values()):

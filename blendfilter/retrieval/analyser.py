@@ -24,6 +24,11 @@ STOP_WORDS = (
 )
 """Lucene's English stop words: few, so that hardly a title vanishes."""
 
+PATTERNS = (r"\w+", r"(?u)\b\w\w+\b", r"\S+")
+"""The word patterns that an index may bring with it: ours, that of bm25s and scikit-learn, white space between words.
+
+Another one out of a file is not run: a regular expression can be written to take for ever.
+"""
 _MEMO = 2**17  # stems kept: English running text uses fewer different words than this, and it costs some 20 MB
 
 
@@ -73,6 +78,24 @@ class Analyser:
     def from_settings(cls, settings: Mapping[str, Any]) -> Analyser:
         """The analyser whose `settings()` these are."""
         return cls(settings["pattern"], tuple(settings["stop_words"]), settings["stemmer"], settings.get("lower", True))
+
+    @classmethod
+    def of_index(cls, settings: Mapping[str, Any], folder: object, given: Analyser | None = None) -> Analyser:
+        """The analyser of the index in `folder`, out of its settings; `given` by the caller where it is not of ours.
+
+        Raises `BadArgument` for a pattern outside `PATTERNS` that nobody gave, and for another analyser than it was.
+        """
+        if given is not None:
+            if given.settings() != settings:
+                raise BadArgument(f"the index at {folder} was built with another analyser than the one given: leave it")
+            return given
+        if (pattern := settings["pattern"]) not in PATTERNS:
+            raise BadArgument(
+                f"the index at {folder} finds words by a regular expression of its own, {pattern!r:.60}, and none is "
+                "run out of a file: if it is yours, open it with its analyser, open_index(DIR, "
+                "analyser=Analyser(pattern=…)); if not, build it again"
+            )
+        return cls.from_settings(settings)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Analyser, (self.pattern, self.stop_words, self.stemmer, self.lower)

@@ -13,8 +13,11 @@ from typing import Any, ClassVar
 import bm25s
 import numpy as np
 
+from blendfilter.errors import BadData
 from blendfilter.records import Passage
+from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.lexical import Documents, Lexical
+from blendfilter.retrieval.passages import check_array
 from blendfilter.retrieval.ranking import Scores
 
 
@@ -38,11 +41,16 @@ class BM25(Lexical):
         engine.vocab_dict = documents.vocabulary
         if folder:
             engine.save(folder, show_progress=False)
-        return SparseScorer(engine)
+        return SparseScorer(engine, folder)
 
     @classmethod
-    def _load(cls, folder: Path, passages: Sequence[Passage], settings: dict[str, Any]) -> SparseScorer:
-        return SparseScorer(bm25s.BM25.load(folder, mmap=True, show_progress=False))
+    def _load(
+        cls, folder: Path, passages: Sequence[Passage], settings: dict[str, Any], analyse: Analyser
+    ) -> SparseScorer:
+        engine = loaded(folder)
+        if engine.scores["num_docs"] != len(passages):
+            raise ValueError(f"it counts {engine.scores['num_docs']!r:.40} passages")
+        return SparseScorer(engine, folder)
 
 
 class SparseScorer:
@@ -50,12 +58,32 @@ class SparseScorer:
 
     factor = 1.0
 
-    def __init__(self, engine: bm25s.BM25) -> None:
+    def __init__(self, engine: bm25s.BM25, folder: Path | None = None) -> None:
         # plain views of mapped files: numpy's memmap class costs microseconds at every slice
         engine.scores |= {name: np.asarray(engine.scores[name]) for name in ("data", "indices", "indptr")}
-        self._engine = engine
+        self._engine, self._folder = engine, folder
 
     def scores(self, terms: list[str]) -> Scores:
-        """One score a passage; terms outside the vocabulary add nothing."""
-        scores: Scores = self._engine.get_scores_from_ids(self._engine.get_tokens_ids(terms))
+        """One score a passage; terms outside the vocabulary add nothing. Raises `BadData` for damaged postings."""
+        try:
+            scores: Scores = self._engine.get_scores_from_ids(self._engine.get_tokens_ids(terms))
+        except (IndexError, ValueError, TypeError) as error:  # a passage's number that none has
+            raise BadData(f"the index at {self._folder} is damaged ({str(error)[:120]}): build it again") from error
         return scores
+
+
+def loaded(folder: Path) -> bm25s.BM25:
+    """The object that bm25s saved in a folder, memory-mapped, counting with numpy whatever it was saved with.
+
+    Raises `ValueError` where its files do not fit each other, and what bm25s raises of files that are not its own.
+    """
+    for array in folder.glob("*.index.npy"):
+        check_array(array)
+    engine = bm25s.BM25.load(folder, mmap=True, show_progress=False, override_params={"backend": "numpy"})
+    data, indices, indptr = (engine.scores[name] for name in ("data", "indices", "indptr"))
+    words = engine.vocab_dict.values()
+    sound = all(np.issubdtype(each.dtype, np.integer) for each in (indices, indptr))
+    sound = sound and len(data) == len(indices) == int(indptr[-1])
+    if not (sound and min(words, default=0) >= 0 and max(words, default=0) < len(indptr)):
+        raise ValueError("its arrays and words do not fit each other")
+    return engine

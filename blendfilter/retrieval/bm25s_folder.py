@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import fingerprint_of
-from blendfilter.retrieval.bm25 import SparseScorer
+from blendfilter.retrieval.bm25 import SparseScorer, loaded
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.retrieval.layouts import IDS
-from blendfilter.retrieval.manifest import CorpusInfo, Manifest
+from blendfilter.retrieval.manifest import UNREADABLE, CorpusInfo, Manifest
 from blendfilter.retrieval.passages import Lines
 from blendfilter.retrieval.ranking import best
 from blendfilter.retrieval.stored import Stored
@@ -57,9 +57,9 @@ def open_bm25s(
         raise BadData(f"the bm25s folder at {folder} holds no passages: save it with retriever.save(DIR, corpus=…)")
     engine = _loaded(path)
     passages = FolderPassages(path)
-    count = int(engine.scores["num_docs"] or 0)
+    count = engine.scores["num_docs"] or 0
     if len(passages) != count:
-        raise BadData(f"the bm25s folder at {folder} holds {len(passages):,} passages and an index of {count:,}")
+        raise BadData(f"the bm25s folder at {folder} holds {len(passages):,} passages and an index of {count}")
     if not count:
         raise EmptyData(f"the bm25s folder at {folder} holds no passages")
     return Bm25sFolder(path, engine, passages, _analyser(path, engine, stopwords, stemmer))
@@ -71,7 +71,7 @@ class Bm25sFolder(Stored):
     def __init__(self, path: Path, engine: bm25s.BM25, passages: FolderPassages, found: Found) -> None:
         self.analyser = found.analyser
         super().__init__(_manifest(path, engine, passages, found), passages, path)
-        self._scorer = SparseScorer(engine)
+        self._scorer = SparseScorer(engine, path)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query, by bm25s' scores; equal scores keep the order of its corpus."""
@@ -123,17 +123,10 @@ def _scanned(data: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def _loaded(path: Path) -> bm25s.BM25:
-    """bm25s' own object, memory-mapped, counting with numpy whatever it was saved with."""
     try:
-        engine = bm25s.BM25.load(path, mmap=True, show_progress=False, override_params={"backend": "numpy"})
-        scores = engine.scores
-        sound = int(scores["indptr"][-1]) == len(scores["data"]) == len(scores["indices"])
-        sound = sound and max(engine.vocab_dict.values(), default=0) < len(scores["indptr"])
-    except (OSError, ValueError, TypeError, LookupError, EOFError, AttributeError) as error:
-        raise BadData(f"the bm25s folder at {path} cannot be read ({error}): save it again") from None
-    if not sound:
-        raise BadData(f"the files of the bm25s folder at {path} do not fit each other: save it again")
-    return engine
+        return loaded(path)
+    except (OSError, *UNREADABLE) as error:
+        raise BadData(f"the bm25s folder at {path} cannot be read ({str(error)[:200]}): save it again") from None
 
 
 def _analyser(path: Path, engine: bm25s.BM25, stopwords: str | Iterable[str] | None, stemmer: str | None) -> Found:

@@ -7,6 +7,7 @@ builders at once both end well: each builds beside the other, and the first to f
 from __future__ import annotations
 
 import os
+import uuid
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from blendfilter.errors import BadData
 from blendfilter.retrieval.base import fingerprint_of
 from blendfilter.retrieval.corpus import corpus_hash
-from blendfilter.retrieval.manifest import FORMAT, MANIFEST
+from blendfilter.retrieval.manifest import FORMAT, MANIFEST, why_no_index
 
 Index = TypeVar("Index")
 
@@ -44,4 +45,7 @@ def open_or_build(folder: Path, open_: Callable[[Path], Index], build: Callable[
         return open_(folder)
     except BadData as error:
         warnings.warn(f"{error} (doing so now)", stacklevel=4)
+        if why := why_no_index(folder):  # its manifest is damaged, or somebody's own files are in it: nothing is lost
+            aside = folder.rename(folder.with_name(f"{folder.name}.damaged-{uuid.uuid4().hex[:12]}"))
+            warnings.warn(f"{folder} is no whole index any more ({why}) and was put aside as {aside}", stacklevel=4)
         return build(True)

@@ -21,9 +21,17 @@ from blendfilter.records import Passage
 from blendfilter.retrieval import dense_faiss
 from blendfilter.retrieval.base import CutQueries, fingerprint_of
 from blendfilter.retrieval.dense_faiss import Kind, Reconstructed
-from blendfilter.retrieval.encoders import Encoded, Encoder, Reading, Similarity, Vectors, load_encoder
+from blendfilter.retrieval.encoders import (
+    Encoded,
+    Encoder,
+    Reading,
+    Similarity,
+    Vectors,
+    load_encoder,
+    reading_of,
+)
 from blendfilter.retrieval.hits import Hits
-from blendfilter.retrieval.manifest import Manifest, building, opening, versions_of, write_manifest
+from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
 from blendfilter.retrieval.passages import StoredPassages
 from blendfilter.retrieval.progress import Progress, silent
 from blendfilter.retrieval.stored import Corpus, Stored, gather, manifest_of
@@ -99,7 +107,7 @@ class Dense(Stored):
                 device=device,
             )
             built = cls._build(corpus, settings, reader, batch_size, folder, progress)
-        return built if out is None else cls._opened(out, reader)
+        return built if out is None else cls._opened(out, reader, manifest_of(out, cls.kind))
 
     @classmethod
     def _build(
@@ -123,7 +131,7 @@ class Dense(Stored):
             dense_faiss.write(index, folder)
         manifest = Manifest(
             kind=cls.kind,
-            fingerprint=fingerprint_of(cls.kind, source.sha256, encoder.identity, settings),
+            fingerprint=_fingerprint(source, encoder.identity, settings),
             passages=len(passages),
             corpus=source,
             settings={
@@ -145,20 +153,20 @@ class Dense(Stored):
 
         Raises as `read_manifest` and `load_encoder` do, and `BadData` where the encoder is another than it was.
         """
-        settings = manifest_of(folder, cls.kind).settings
+        manifest = manifest_of(folder, cls.kind, _made_of)
         with opening(folder):
-            name = os.fspath(encoder) if encoder is not None else settings["encoder"]
-            reading = {field: settings[field] for field in Reading._fields}
+            name = os.fspath(manifest.settings["encoder"] if encoder is None else encoder)
+            reading = reading_of(manifest.settings)
         try:
             reader = load_encoder(name, **reading, device=device)
-        except MissingFile as error:
-            raise MissingFile(f"the index at {folder} needs its encoder: {error} (encoder=… where it moved)") from None
-        return cls._opened(folder, reader)
+        except (MissingFile, BadArgument, BadData) as error:
+            why = f"the index at {folder} needs its encoder: {error} (encoder=… where it moved)"
+            raise (MissingFile if isinstance(error, MissingFile) else BadData)(why) from None
+        return cls._opened(folder, reader, manifest)
 
     @classmethod
-    def _opened(cls, folder: str | os.PathLike[str], encoder: Encoder) -> Self:
-        manifest, path = manifest_of(folder, cls.kind), Path(folder)
-        settings = manifest.settings
+    def _opened(cls, folder: str | os.PathLike[str], encoder: Encoder, manifest: Manifest) -> Self:
+        path, settings = Path(folder), manifest.settings
         with opening(folder):
             if encoder.identity != settings["identity"]:
                 raise BadData(
@@ -184,15 +192,33 @@ class Dense(Stored):
     def near(self, queries: Encoded, k: int) -> list[Hits]:
         """What `find` gives for queries that are encoded already."""
         self._short.check(k)
-        found = dense_faiss.nearest(self.faiss, queries.vectors, k)
-        return [
-            Hits((self.passages[at].scored(score) for at, score in zip(*each, strict=True)), cut=was_cut)
-            for each, was_cut in zip(found, queries.cut, strict=True)
-        ]
+        try:
+            found = dense_faiss.nearest(self.faiss, queries.vectors, k)
+            return [
+                Hits((self.passages[at].scored(score) for at, score in zip(*each, strict=True)), cut=was_cut)
+                for each, was_cut in zip(found, queries.cut, strict=True)
+            ]
+        except (RuntimeError, IndexError) as error:  # links and lists that lead to no vector, or to no passage
+            why = " ".join(str(error).split())[-120:]
+            raise BadData(f"the index at {self.path} is damaged ({why}): build it again") from error
 
     def vector(self, position: int) -> Vectors:
         """The vector of the passage at that place of the corpus."""
         return self._vectors[position]
+
+
+_BESIDE = ("encoder", "identity", "dimension", *Reading._fields)
+"""Settings that the fingerprint does not count: the encoder's identity says what they say."""
+
+
+def _fingerprint(corpus: CorpusInfo, identity: str, settings: dict[str, Any]) -> str:
+    return fingerprint_of(Dense.kind, corpus.sha256, identity, settings)
+
+
+def _made_of(manifest: Manifest) -> str:
+    settings = manifest.settings
+    counting = {name: value for name, value in settings.items() if name not in _BESIDE}
+    return _fingerprint(manifest.corpus, settings["identity"], counting)
 
 
 def encoded(

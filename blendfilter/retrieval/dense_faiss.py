@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -41,6 +43,10 @@ _SPARE = 8
 _AT_ONCE = 256
 _WIDEST = 4096
 """Beyond so many passages level with the k-th, nobody looks which of them come first in the corpus."""
+
+
+_reading = threading.Lock()
+"""FAISS's limits are those of the whole process."""
 
 
 class Found(NamedTuple):
@@ -141,8 +147,9 @@ def read(folder: Path, settings: dict[str, Any], shape: tuple[int, int]) -> Any:
     """The index of a folder, memory-mapped. Raises `BadData` where it is not what the manifest says."""
     library = faiss()
     try:
-        index = library.read_index(str(folder / INDEX), library.IO_FLAG_MMAP_IFC)
-    except RuntimeError as error:
+        with _nothing_larger_than(folder / INDEX):
+            index = library.read_index(str(folder / INDEX), library.IO_FLAG_MMAP_IFC)
+    except (RuntimeError, MemoryError) as error:
         raise BadData(
             f"the index at {folder} is damaged: {INDEX} cannot be read ({str(error).strip()[:120]}); build it again"
         ) from None
@@ -156,6 +163,24 @@ def read(folder: Path, settings: dict[str, Any], shape: tuple[int, int]) -> Any:
     if settings["index"] == "ivf":
         index.nprobe = settings["nprobe"]
     return index
+
+
+@contextmanager
+def _nothing_larger_than(file: Path) -> Iterator[None]:
+    """Inside the block FAISS takes no memory for a list that would not fit into `file`.
+
+    It believes what a damaged file says of its lists' lengths, and fills gigabytes with zeros before it notices.
+    """
+    library, size = faiss(), file.stat().st_size
+    with _reading:
+        before = library.get_deserialization_vector_byte_limit(), library.get_deserialization_loop_limit()
+        library.set_deserialization_vector_byte_limit(size)
+        library.set_deserialization_loop_limit(size)
+        try:
+            yield
+        finally:
+            library.set_deserialization_vector_byte_limit(before[0])
+            library.set_deserialization_loop_limit(before[1])
 
 
 def nearest(index: Any, queries: Vectors, k: int) -> list[Found]:

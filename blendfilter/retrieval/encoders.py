@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -136,6 +136,16 @@ def load_encoder(
     if reading.max_length is not None:
         model.max_seq_length = reading.max_length
     return Encoder(name, model, reading, files_hash(folder))
+
+
+def reading_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`load_encoder`'s arguments for the reading that an index's settings state. Raises `LookupError`, `TypeError`."""
+    reading = {field: settings[field] for field in Reading._fields}
+    length = reading["max_length"]
+    texts = (reading["query_prefix"], reading["passage_prefix"], reading["similarity"])
+    if not all(isinstance(text, str) for text in texts) or not (length is None or type(length) is int):
+        raise TypeError(f"no way to read texts: {reading!r:.80}")
+    return reading
 
 
 def identity_of(files: str, reading: Reading) -> str:

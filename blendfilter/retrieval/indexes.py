@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -58,6 +58,9 @@ KINDS: dict[str, str | Opener] = {
     "https": f"{HERE}.remote:Remote",
 }
 """A manifest's kind, or an address's scheme, to what opens it."""
+ADDRESSES = ("http", "https")
+OVER_ANOTHER = ("trimmed",)
+"""Kinds of folder that name another index, which they lie over."""
 
 FOREIGN: list[Foreign] = [
     Foreign("colbert-ai", ("metadata.json", "centroids.pt"), f"{HERE}.colbert.plaid:open_plaid"),
@@ -87,10 +90,11 @@ def register_kind(name: str, opener: Opener) -> None:
     KINDS[name] = opener
 
 
-def open_index(location: str | os.PathLike[str], **options: Any) -> Retriever:
+def open_index(location: str | os.PathLike[str], *, allow_hosts: Sequence[str] = (), **options: Any) -> Retriever:
     """The index in a folder or at an address (`http://…`), of whatever kind it is; `options` are that kind's.
 
-    Folders that colbert-ai or bm25s made open as they are.
+    Folders that colbert-ai or bm25s made open as they are. A trimmed index may lie over one behind an address: that is
+    called where `allow_hosts` name its host (HOST or HOST:PORT), and gets no token but one that is given (`token`).
 
     Raises `MissingFile`, `BadData` (no index, damaged, too new) and `UnknownName` (a kind nobody registered).
     """
@@ -106,7 +110,11 @@ def open_index(location: str | os.PathLike[str], **options: Any) -> Retriever:
             if all(os.path.isfile(folder / name) for name in foreign.marks):
                 index: Retriever = _named(foreign.opener)(address, **options)
                 return index
-    return _opener(_kind_of(folder), "kind of index", address)(address, **options)
+    kind = _kind_of(folder)
+    if kind in ADDRESSES:
+        raise BadData(f"the index at {address} is of kind '{kind}', and no folder is: build it again")
+    named: dict[str, Any] = {"allow_hosts": allow_hosts} if kind in OVER_ANOTHER else {}
+    return _opener(kind, "kind of index", address)(address, **named, **options)
 
 
 def _kind_of(folder: Path) -> str:

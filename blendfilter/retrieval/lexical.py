@@ -22,7 +22,7 @@ from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.base import fingerprint_of
 from blendfilter.retrieval.cache import cached_folder, open_or_build
-from blendfilter.retrieval.manifest import Manifest, building, opening, versions_of, write_manifest
+from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
 from blendfilter.retrieval.passages import StoredPassages
 from blendfilter.retrieval.progress import Progress, silent
 from blendfilter.retrieval.ranking import Scores, best
@@ -72,9 +72,11 @@ class Lexical(Stored):
     kind: ClassVar[str]
     packages: ClassVar[tuple[str, ...]]
 
-    def __init__(self, manifest: Manifest, passages: Sequence[Passage], scorer: Scorer, path: Path | None) -> None:
+    def __init__(
+        self, manifest: Manifest, passages: Sequence[Passage], scorer: Scorer, path: Path | None, analyser: Analyser
+    ) -> None:
         super().__init__(manifest, passages, path)
-        self.analyser = Analyser.from_settings(manifest.settings["analyser"])
+        self.analyser = analyser
         self._scorer = scorer
 
     @classmethod
@@ -84,7 +86,7 @@ class Lexical(Stored):
 
     @classmethod
     @abstractmethod
-    def _load(cls, folder: Path, passages: Sequence[Passage], settings: dict[str, Any]) -> Scorer:
+    def _load(cls, folder: Path, passages: Sequence[Passage], settings: dict[str, Any], analyse: Analyser) -> Scorer:
         """The scorer of an index folder."""
 
     @classmethod
@@ -110,7 +112,7 @@ class Lexical(Stored):
         settings = settings_of(k1, b, analyser)
         with building(out, overwrite=overwrite, share=share) if out is not None else nullcontext() as folder:
             index = cls._build(corpus, settings, folder, progress)
-        return index if out is None else cls.open(out)
+        return index if out is None else cls.open(out, analyser=analyser)
 
     @classmethod
     def _build(cls, corpus: Corpus, settings: dict[str, Any], folder: Path | None, progress: Progress) -> Self:
@@ -122,22 +124,27 @@ class Lexical(Stored):
             )
         manifest = Manifest(
             kind=cls.kind,
-            fingerprint=fingerprint_of(cls.kind, gathered.corpus.sha256, settings),
+            fingerprint=_fingerprint(cls.kind, gathered.corpus, settings),
             passages=len(gathered.passages),
             corpus=gathered.corpus,
             settings=settings,
             versions=versions_of(*cls.packages),
         )
         scorer = cls._score(documents, settings["k1"], settings["b"], folder)
-        return cls(write_manifest(folder, manifest) if folder else manifest, gathered.passages, scorer, folder)
+        written = write_manifest(folder, manifest) if folder else manifest
+        return cls(written, gathered.passages, scorer, folder, analyse)
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """The index in `folder`, its arrays and passages memory-mapped. Raises as `read_manifest` does."""
-        manifest, path = manifest_of(folder, cls.kind), Path(folder)
+    def open(cls, folder: str | os.PathLike[str], *, analyser: Analyser | None = None) -> Self:
+        """The index in `folder`, its arrays and passages memory-mapped. Raises as `manifest_of` does.
+
+        `analyser` is the one that it was built with, where that finds words by another pattern than `PATTERNS`.
+        """
+        manifest = manifest_of(folder, cls.kind, lambda made: _fingerprint(made.kind, made.corpus, made.settings))
+        settings, path = manifest.settings, Path(folder)
         with opening(path):
-            passages = StoredPassages(path)
-            return cls(manifest, passages, cls._load(path, passages, manifest.settings), path)
+            analyse, passages = Analyser.of_index(settings["analyser"], path, analyser), StoredPassages(path)
+            return cls(manifest, passages, cls._load(path, passages, settings, analyse), path, analyse)
 
     @classmethod
     def for_corpus(
@@ -157,7 +164,7 @@ class Lexical(Stored):
         folder = cached_folder(cls.kind, path, settings_of(k1, b, analyser), cache_dir)
         return open_or_build(
             folder,
-            cls.open,
+            lambda place: cls.open(place, analyser=analyser),
             lambda overwrite: cls.build(
                 path, folder, k1=k1, b=b, analyser=analyser, overwrite=overwrite, share=True, progress=progress
             ),
@@ -181,6 +188,10 @@ class Lexical(Stored):
     def _level(self, scores: Scores) -> Scores:
         """Scores by the formula alone, so that both engines see the same ties."""
         return scores if self._scorer.factor == 1 else scores / self._scorer.factor
+
+
+def _fingerprint(kind: str, corpus: CorpusInfo, settings: dict[str, Any]) -> str:
+    return fingerprint_of(kind, corpus.sha256, settings)
 
 
 def settings_of(k1: float, b: float, analyser: Analyser | None) -> dict[str, Any]:

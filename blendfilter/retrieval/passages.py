@@ -11,6 +11,7 @@ from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, overload
 
 import numpy as np
@@ -32,6 +33,26 @@ def encode(passage: Passage) -> bytes:
         return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
     except TypeError as error:
         raise BadData(f"passage '{passage.id}' has metadata that JSON cannot hold: {error}") from None
+
+
+def check_array(path: Path) -> None:
+    """Raise `ValueError` unless a file is a NumPy array of one dimension, of plain numbers, and as long as it says.
+
+    To be called before `np.load`, which ends the process on an element type without a size, and for other damage
+    raises what is no `ValueError`.
+    """
+    with open(path, "rb") as file:
+        version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"{path.name} is an array of an unknown format")
+        try:
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, kind = read(file)
+        except (TokenError, SyntaxError) as error:
+            raise ValueError(f"{path.name} has no head that can be read ({error})") from None
+        begin = file.tell()
+    if len(shape) != 1 or kind.kind not in "iuf" or path.stat().st_size - begin != shape[0] * kind.itemsize:
+        raise ValueError(f"{path.name} is no list of numbers of the length that it states")
 
 
 class Lines(Sequence[Passage]):
@@ -68,15 +89,26 @@ class StoredPassages(Lines):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        strange = BadData(f"{folder / OFFSETS} does not fit {PASSAGES}: build the index again")
+        try:
+            check_array(folder / OFFSETS)
+        except ValueError:
+            raise strange from None
         super().__init__(folder / PASSAGES, np.asarray(np.load(folder / OFFSETS, mmap_mode="r")))
-        if self.offsets.ndim != 1 or self.offsets[0] != 0 or self.offsets[-1] != len(self._bytes):
-            raise BadData(f"{folder / OFFSETS} does not fit {PASSAGES}: build the index again")
+        offsets = self.offsets
+        sound = len(offsets) > 0 and np.issubdtype(offsets.dtype, np.integer)
+        sound = sound and bool(offsets[0] == 0 and offsets[-1] == len(self._bytes))
+        if not (sound and bool(np.all(offsets[1:] >= offsets[:-1]))):
+            raise strange
 
     def read(self, at: int, line: bytes) -> Passage:
         """A line as `encode` writes it."""
         try:
-            return Passage(**json.loads(line.decode("utf-8", "surrogatepass")))
-        except (ValueError, TypeError):
+            passage = Passage(**json.loads(line.decode("utf-8", "surrogatepass")))
+            if not all(isinstance(text, str) for text in (passage.id, passage.title, passage.text)):
+                raise TypeError("a text is none")
+            return passage
+        except (ValueError, TypeError, AttributeError, RecursionError):
             raise BadData(
                 f"the index at {self._folder} is damaged: passage {at + 1:,} of {PASSAGES} is none; build it again"
             ) from None

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
-from blendfilter.files import BOM, GZIP, first_character, json_rows, opened, parsed
+from blendfilter.files import BOM, GZIP, check_free, first_character, json_rows, opened, parsed, put
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, fingerprint_of
 from blendfilter.retrieval.callables import as_passage
@@ -157,8 +157,7 @@ def write_hits(
     target = Path(out)
     if target.is_dir():
         raise BadArgument(f"{target} is a folder: name a file for the hits (--out hits.jsonl)")
-    if target.exists() and not overwrite:
-        raise BadArgument(f"there is a file at {target} already: name another, or overwrite it (--overwrite)")
+    check_free(target, overwrite=overwrite)
     asked, cut = list(queries), 0
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}")
@@ -172,7 +171,7 @@ def write_hits(
                 progress("searching", at + len(batch), len(asked))
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, target)
+        put(temporary, target, overwrite=overwrite)
     finally:
         temporary.unlink(missing_ok=True)
     return Written(len(asked), cut)

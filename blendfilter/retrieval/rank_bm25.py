@@ -47,8 +47,9 @@ class RankBM25(Lexical):
         return OkapiScorer(LuceneOkapi(documents.words(), k1=k1, b=b))
 
     @classmethod
-    def _load(cls, folder: Path, passages: Sequence[Passage], settings: dict[str, Any]) -> OkapiScorer:
-        analyse = Analyser.from_settings(settings["analyser"])
+    def _load(
+        cls, folder: Path, passages: Sequence[Passage], settings: dict[str, Any], analyse: Analyser
+    ) -> OkapiScorer:
         lists = (analyse(passage.line) for passage in passages)
         return OkapiScorer(LuceneOkapi(lists, k1=settings["k1"], b=settings["b"]))
 

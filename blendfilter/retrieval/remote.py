@@ -21,6 +21,7 @@ from blendfilter.retrieval.hits import Hits
 from blendfilter.retrieval.wire import TOKEN, Wire, address_of, checked_token, said_by
 
 SERVER = "blendfilter"
+_GIVE_IT = "the environment's goes to no address out of a file, so give it in Python, open_index(…, token=…)"
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -70,6 +71,7 @@ class Remote(Retriever):
         timeout: seconds that one attempt may take.
         attempts: how often a request is tried on faults that pass.
         batch_size: queries a request, at most; the server's own limit goes before it.
+        ambient: whether BLENDFILTER_INDEX_TOKEN counts. Not for an address that comes out of a file.
 
     Raises:
         ServerRefused: nobody is there, or the token is wrong. BadData: there is another kind of server.
@@ -84,6 +86,7 @@ class Remote(Retriever):
         timeout: float = 30.0,
         attempts: int = 4,
         batch_size: int = 64,
+        ambient: bool = True,
     ) -> None:
         if attempts < 1 or batch_size < 1 or not 0 < timeout < float("inf"):
             raise BadArgument(
@@ -91,10 +94,11 @@ class Remote(Retriever):
                 f"got {attempts}, {batch_size} and {timeout}"
             )
         address = address_of(url)
-        found = token or address.token or os.environ.get(TOKEN)
+        found = token or address.token or (os.environ.get(TOKEN) if ambient else None)
         self.url = address.url
-        self._wire = Wire(self.url, checked_token(found) if found else None, timeout, attempts)
-        self._options = {"timeout": timeout, "attempts": attempts, "batch_size": batch_size}
+        hint = () if ambient else (_GIVE_IT,)
+        self._wire = Wire(self.url, checked_token(found) if found else None, timeout, attempts, *hint)
+        self._options = {"timeout": timeout, "attempts": attempts, "batch_size": batch_size, "ambient": ambient}
         self._about = self._ask_about()
         self.fingerprint = self._about.fingerprint
         self._batch = min(batch_size, self._about.limits.max_queries)

@@ -14,8 +14,16 @@ from blendfilter.errors import BadData, EmptyData
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, ShortCorpus
 from blendfilter.retrieval.corpus import read_corpus
-from blendfilter.retrieval.manifest import CorpusInfo, Manifest, read_manifest
-from blendfilter.retrieval.passages import Ledger, StoredPassages, keep
+from blendfilter.retrieval.manifest import (
+    HASHED_WHOLE,
+    WHOLE,
+    CorpusInfo,
+    Manifest,
+    check_content,
+    opening,
+    read_manifest,
+)
+from blendfilter.retrieval.passages import OFFSETS, PASSAGES, Ledger, StoredPassages, keep
 from blendfilter.retrieval.progress import Progress, silent
 
 Corpus = str | os.PathLike[str] | Iterable[Passage]
@@ -89,9 +97,33 @@ def stream(corpus: Corpus) -> Iterable[Passage]:
     return read_corpus(Path(corpus)) if isinstance(corpus, (str, os.PathLike)) else corpus
 
 
-def manifest_of(folder: str | os.PathLike[str], kind: str) -> Manifest:
-    """The manifest of an index of that kind. Raises as `read_manifest` does, and `BadData` for another kind."""
+def manifest_of(
+    folder: str | os.PathLike[str], kind: str, made_of: Callable[[Manifest], str] | None = None
+) -> Manifest:
+    """The manifest of an index of that kind, and its files as they were written (`file_hash`: a small one to the byte).
+
+    `made_of` computes the fingerprint that belongs to a manifest. Raises as `read_manifest` does, and `BadData` for
+    another kind, for a file or a manifest that was changed.
+    """
     manifest = read_manifest(folder)
     if manifest.kind != kind:
         raise BadData(f"the index at {folder} is of kind '{manifest.kind}', not '{kind}': use open_index")
+    if made_of is not None:
+        with opening(folder):
+            check_fingerprint(folder, manifest, made_of(manifest))
+    missing = {PASSAGES, OFFSETS} - manifest.files.keys()
+    if missing:
+        raise BadData(f"the index at {folder} is damaged: its manifest does not list {min(missing)}; build it again")
+    # a corpus' hash is over the very bytes of this file, so that it was there before manifests had hashes of files
+    whole = manifest.files[PASSAGES] <= HASHED_WHOLE
+    check_content(Path(folder), manifest, {PASSAGES: f"{WHOLE}:{manifest.corpus.sha256}"} if whole else {})
     return manifest
+
+
+def check_fingerprint(folder: str | os.PathLike[str], manifest: Manifest, fingerprint: str) -> None:
+    """Raise `BadData` where `fingerprint`, computed from what an index holds, is not the one that it states."""
+    if fingerprint != manifest.fingerprint:
+        raise BadData(
+            f"the index at {folder} is damaged or was edited: it states the fingerprint {manifest.fingerprint}, and "
+            f"what it holds has {fingerprint}; build it again"
+        )

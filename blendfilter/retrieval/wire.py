@@ -12,7 +12,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -50,8 +50,11 @@ class Again(Exception):
 class Wire:
     """Requests to one address. Each process has a client of its own: connections do not survive a fork."""
 
-    def __init__(self, url: str, token: str | None, timeout: float, attempts: int) -> None:
+    def __init__(
+        self, url: str, token: str | None, timeout: float, attempts: int, how_to_give: str = f"set {TOKEN}"
+    ) -> None:
         self.url = url
+        self._how_to_give = how_to_give
         self._token, self._timeout, self._attempts = token, timeout, attempts
         self._clients: dict[int, httpx.Client] = {}
 
@@ -140,7 +143,11 @@ class Wire:
         if status in (400, 413, 422):
             raise BadArgument(f"{self.url} refuses it: {said}")
         if status == 401:
-            wrong = f"does not know the token it was given ({TOKEN})" if self._token else f"wants a token: set {TOKEN}"
+            wrong = (
+                f"does not know the token it was given ({TOKEN})"
+                if self._token
+                else f"wants a token: {self._how_to_give}"
+            )
             raise ServerRefused(f"the index server at {self.url} {wrong}")
         raise ServerRefused(f"the index server at {self.url} refuses with {status}: {said}")
 
@@ -215,6 +222,40 @@ def address_of(url: str) -> Address:
         raise BadArgument(f"'{said_by(shown)}' is no index server's address: write it as http://host:port{more}")
     user, _, password = login.partition(":")
     return Address(plain, unquote(password or user) if at else "")
+
+
+def check_host(url: str, allow_hosts: Sequence[str], whose: str) -> None:
+    """Raise `BadArgument` for an address out of a file, unless `allow_hosts` name its host (HOST or HOST:PORT).
+
+    Whoever wrote the file chose the address: to call it at all tells them who opens the file, when, and what is
+    searched for.
+
+    >>> check_host("http://index.example:8893", ["index.example"], "wiki.trimmed")
+    """
+    ours = url.partition("://")[0].lower() in ("http", "https")
+    parts = urlsplit(address_of(url).url if ours else url)
+    host = (parts.hostname or "", parts.port)
+    named = [allow_hosts] if isinstance(allow_hosts, str) else allow_hosts
+    if any(name == host[0] and port in (None, host[1]) for name, port in map(_host, named)):
+        return
+    shown = said_by(f"[{host[0]}]" if ":" in host[0] else host[0]) + ("" if host[1] is None else f":{host[1]}")
+    raise BadArgument(
+        f"{whose} lies over an index at {shown}, and an address out of a file is called only where its host is named: "
+        f"if you trust it, add --allow-host {shown} (in Python allow_hosts=['{shown}'])"
+    )
+
+
+def _host(name: str) -> tuple[str, int | None]:
+    """HOST or HOST:PORT, taken apart; the scheme and the path of an address play no part."""
+    place = name.partition("://")[2] or name
+    try:
+        parts = urlsplit(f"//[{place}]" if place.count(":") > 1 and "[" not in place else f"//{place}")
+        found = (parts.hostname or "", parts.port)
+    except ValueError:
+        found = ("", None)
+    if not found[0]:
+        raise BadArgument(f"'{said_by(name)}' is no host to allow: write it as HOST or HOST:PORT")
+    return found
 
 
 def is_here(url: str) -> bool:

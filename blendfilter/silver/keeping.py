@@ -165,6 +165,18 @@ def read_recipe(places: Places) -> dict[str, Any]:
     return recipe
 
 
+def check_recipe_is_free(places: Places) -> None:
+    """Raise `BadData` where a file of somebody else's has the name that the recipe is to have."""
+    if not places.recipe.exists():
+        return
+    try:
+        known = json.loads(places.recipe.read_bytes())
+    except (ValueError, OSError):
+        known = None
+    if not isinstance(known, dict) or not known.keys() >= {"format", "settings"}:
+        raise BadData(f"{places.recipe} is there, and is no recipe of a silver file: name another file")
+
+
 def write_recipe(places: Places, settings: Mapping[str, Any], summary: Mapping[str, Any] | None = None) -> None:
     """The recipe's file, whole or not at all."""
     recipe = {"format": FORMAT, "settings": settings, **({} if summary is None else {"summary": summary})}

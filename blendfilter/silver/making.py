@@ -27,7 +27,14 @@ from blendfilter.records import Passage, Question
 from blendfilter.retrieval.base import Retriever, check_search
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.progress import Progress, silent
-from blendfilter.silver.keeping import Partial, Places, check_settings, read_recipe, write_recipe
+from blendfilter.silver.keeping import (
+    Partial,
+    Places,
+    check_recipe_is_free,
+    check_settings,
+    read_recipe,
+    write_recipe,
+)
 from blendfilter.silver.rows import SilverRow, SilverSentence, line_of, read_silver
 from blendfilter.silver.summary import Summary, summarise
 from blendfilter.tasks.base import Questions
@@ -88,6 +95,7 @@ def make_silver(
     if not places.out.exists():
         if places.partial.exists() and places.partial.stat().st_size:
             check_settings(places, settings)  # before a model is asked
+        check_recipe_is_free(places)
         _check(questions, oracle, allow_empty_answers)  # before a file is made
         _make(questions, oracle, searched, k, batch, places, settings, progress)
     check_settings(places, settings)

@@ -63,12 +63,18 @@ def rows(witnesses: Witnesses, threshold: int, *, one_way: bool = False) -> Iter
 
 
 def export(
-    witnesses: Witnesses, target: str | Path, *, threshold: int, one_way: bool = False, stdout: TextIO | None = None
+    witnesses: Witnesses,
+    target: str | Path,
+    *,
+    threshold: int,
+    one_way: bool = False,
+    overwrite: bool = False,
+    stdout: TextIO | None = None,
 ) -> int:
     """Write the rows to `target`: CSV where its name ends in .csv, else JSON Lines; `-` is standard output.
 
-    How many rows that were. Raises `BadArgument` where the file cannot be there, and OSError (a full disk): then what
-    was there before still is.
+    How many rows that were. Raises `BadArgument` where the file cannot be there, or one is there already and
+    `overwrite` is not set, and OSError (a full disk): then what was there before still is.
     """
     told = list(rows(witnesses, threshold, one_way=one_way))
     if str(target) == STDOUT:
@@ -77,7 +83,7 @@ def export(
         (stdout or sys.stdout).writelines(lines)
     else:
         path = Path(target)
-        write_whole(path, as_csv(told) if path.suffix.lower() == ".csv" else as_jsonl(told))
+        write_whole(path, as_csv(told) if path.suffix.lower() == ".csv" else as_jsonl(told), overwrite=overwrite)
     return len(told)
 
 

@@ -192,7 +192,7 @@ def is_trimmed(location: str | os.PathLike[str]) -> bool:
         return False
     try:
         return bool(json.loads((place / MANIFEST).read_bytes())["kind"] == KIND)
-    except (OSError, ValueError, TypeError, LookupError):
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
         return (place / FILE).exists()
 
 
@@ -237,7 +237,10 @@ def _settings(place: Path) -> _Settings:
     if manifest.kind != KIND:
         raise BadData(f"{place} is an index of kind '{manifest.kind}', not a trimmed one: trim it first")
     try:
-        return _Settings.model_validate(manifest.settings)
+        settings = _Settings.model_validate(manifest.settings)
+        if settings.base_fingerprint != manifest.fingerprint:
+            raise _damaged(place, f"two fingerprints, {manifest.fingerprint} and {settings.base_fingerprint}")
+        return settings
     except ValidationError as error:
         first = error.errors()[0]
         raise _damaged(place, f"{'.'.join(map(str, ('settings', *first['loc'])))}: {first['msg']}") from None

@@ -168,6 +168,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--png", type=Path)
     asked = parser.parse_args()
+    if asked.png and asked.png.exists():
+        parser.error(f"{asked.png} is there already: name another file")
     curves: dict[str, list[tuple[int, float, float]]] = {}
     for world in worlds(asked.data, asked.questions):
         depth = Counter(

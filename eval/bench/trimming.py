@@ -191,6 +191,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="the same figures, for a program")
     asked = parser.parse_args()
+    if asked.json and asked.json.exists():
+        parser.error(f"{asked.json} is there already: name another file")
     needed("faiss", "dense", "this benchmark").omp_set_num_threads(1)  # threads link nodes as they come
     started = time.perf_counter()
     bench = Bench(world_of(asked.passages, asked.held, asked.seed), asked.m)

@@ -348,6 +348,17 @@ def test_a_report_that_fails_leaves_the_old_one(run: Callable[[str], Run]) -> No
     assert sorted(path.name for path in blend.folder.glob(".*")) == []
 
 
+def test_a_file_of_somebody_elses_is_no_report_to_be_replaced(run: Callable[[str], Run], tmp_path: Path) -> None:
+    blend = run("blend")
+    for path in (blend.folder / "report.html", tmp_path / "thesis.html"):
+        path.write_text("<p>mine</p>")
+        with pytest.raises(BadArgument, match=r"html is there, and is no report: move it away, or name another file"):
+            blend.html(path=path)
+        assert path.read_text() == "<p>mine</p>"
+        path.unlink()
+        assert blend.html(path=path) == blend.html(path=path), "our own is"
+
+
 def test_nothing_is_loaded_and_only_this_script_runs(run: Callable[[str], Run]) -> None:
     text = run("blend").html().read_text("utf-8")
     assert not re.search(r"(?:src|href)=\"(?!#|data:,\")", text.partition("<script")[0])

@@ -12,7 +12,7 @@ from small_table import HEAD, ROWS, written
 from small_world import CountingEngine
 
 from blendfilter import compare, connect
-from blendfilter.errors import UnknownName
+from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.evaluation.reproducing import doing, plan, printing, results, runs, sources
 from blendfilter.evaluation.reproducing.papers import Table
 from blendfilter.evaluation.reproducing.runs import Wanted
@@ -183,6 +183,12 @@ def test_the_offline_reader_gets_no_p_and_every_form_says_so(small: Table, tmp_p
     asked = wanted(small, tmp_path)
     result = results.result(small, asked, doing.do(asked, progress=False), notes=["a note of the sources"])
     assert all(line.p is None for line in result.lines)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "table.md").write_text("# My own table")
+    with pytest.raises(BadArgument, match="is there, and is no table of this kind"):
+        printing.write(result, tmp_path / "other")
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["table.md"]
+    printing.write(result, tmp_path / "out")
     paths = printing.write(result, tmp_path / "out")
     forms = [printing.text(result), *(path.read_text(encoding="utf-8") for path in paths)]
     for form in forms:

@@ -227,6 +227,17 @@ def test_a_damaged_cache_is_built_again(corpus: Path, tmp_path: Path) -> None:
         assert ids(BM25.for_corpus(corpus, tmp_path / "cache")("town 17", k=1)) == ["17"]
 
 
+def test_what_is_no_whole_index_in_the_cache_is_put_aside(corpus: Path, tmp_path: Path) -> None:
+    """A manifest that cannot be read says nothing of the files beside it: they are kept."""
+    path = BM25.for_corpus(corpus, tmp_path / "cache").path
+    assert path
+    (path / "manifest.json").write_text("{")
+    with pytest.warns(UserWarning, match=r"put aside as .*\.damaged-"):
+        assert ids(BM25.for_corpus(corpus, tmp_path / "cache")("town 17", k=1)) == ["17"]
+    (aside,) = set((tmp_path / "cache").iterdir()) - {path}
+    assert (aside / "passages.jsonl").is_file()
+
+
 def test_builders_that_race_end_with_one_index(corpus: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         indexes = list(pool.map(lambda _: BM25.for_corpus(corpus, tmp_path / "cache"), range(4)))

@@ -231,8 +231,8 @@ def one_row_less(folder: Path) -> None:
     [
         (lambda folder: (folder / "corpus.jsonl").unlink(), "holds no passages: save it with retriever.save(DIR"),
         (lambda folder: (folder / "indptr.csc.index.npy").unlink(), "indptr.csc.index.npy is missing; save it again"),
-        (cut_array, "cannot be read (mmap length is greater than file size): save it again"),
-        (other_array, "do not fit each other: save it again"),
+        (cut_array, "cannot be read (data.csc.index.npy is no list of numbers of the length that it"),
+        (other_array, "do not fit each other): save it again"),
         (lambda folder: (folder / "vocab.index.json").write_text("{"), "cannot be read ("),
         (lambda folder: (folder / "params.index.json").write_text('{"colour": "red"}'), "cannot be read ("),
         (lambda folder: (folder / "params.index.json").write_text("[]"), "cannot be read ("),

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,12 @@ import pytest
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.retrieval.manifest import (
+    HASHED_WHOLE,
     CorpusInfo,
     Manifest,
     building,
+    check_content,
+    file_hash,
     opening,
     read_manifest,
     sweep,
@@ -47,7 +50,8 @@ def index(tmp_path: Path) -> Path:
 
 def test_round_trip_with_its_files(index: Path) -> None:
     manifest = read_manifest(index)
-    assert manifest == PLAIN.model_copy(update={"files": {"sub/data.bin": 3}})
+    sha256 = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2's, of "abc"
+    assert manifest == PLAIN.model_copy(update={"files": {"sub/data.bin": 3}, "hashes": {"sub/data.bin": sha256}})
     assert versions_of("numpy")["numpy"].startswith("2")
 
 
@@ -106,6 +110,70 @@ def test_files_that_do_not_match(index: Path) -> None:
         read_manifest(index)
 
 
+@pytest.mark.parametrize(
+    "name", ["../secret.txt", "/etc/hostname", "sub/../sub/data.bin", "sub//data.bin", ".", "a\\b"]
+)
+def test_a_manifest_names_files_of_its_folder_alone(index: Path, name: str) -> None:
+    (index.parent / "secret.txt").write_text("abc")
+    edit(index, files={name: 3}, hashes={})
+    with pytest.raises(BadData, match=r"is not an index's manifest: files\..* is not the name of a file in the folder"):
+        read_manifest(index)
+
+
+def test_a_link_that_leaves_the_folder_is_refused(index: Path) -> None:
+    (index / "sub" / "data.bin").rename(index.parent / "data.bin")
+    (index / "sub" / "data.bin").symlink_to(index.parent / "data.bin")
+    with pytest.raises(BadData, match=r"is refused: sub/data\.bin is a link out of it; put the file itself there"):
+        read_manifest(index)
+    (index.parent / "linked").symlink_to("index")
+    (index / "sub" / "data.bin").unlink()
+    (index.parent / "data.bin").rename(index / "sub" / "data.bin")
+    assert read_manifest(index.parent / "linked"), "the folder itself may be one"
+
+
+def test_a_manifest_with_half_of_its_hashes(index: Path) -> None:
+    edit(index, hashes={"other.bin": "sha256:" + "0" * 64})
+    with pytest.raises(BadData, match="files and hashes do not list the same files"):
+        read_manifest(index)
+
+
+def test_a_manifest_of_before_there_were_hashes_is_checked_by_sizes(index: Path) -> None:
+    edit(index, hashes={})
+    (index / "sub" / "data.bin").write_text("abd")
+    check_content(index, read_manifest(index))
+
+
+def test_another_content_of_the_same_size_is_noticed(index: Path) -> None:
+    (index / "sub" / "data.bin").write_text("abd")
+    with pytest.raises(BadData, match=r"damaged: sub/data\.bin is not as it was written; build it again"):
+        check_content(index, read_manifest(index))
+
+
+@pytest.mark.parametrize("at", [0, 16_383, -1, "middle"])
+def test_a_large_file_is_hashed_at_sixteen_places(tmp_path: Path, at: Any) -> None:
+    """Its two ends are among them, and 16 times 16 kB is all that is read of a hundred megabytes."""
+    size = HASHED_WHOLE + 2**20
+    at = (size - 2**14) * 7 // 15 if at == "middle" else at
+    data = bytearray(size)
+    (tmp_path / "large").write_bytes(data)
+    before = file_hash(tmp_path / "large")
+    assert before.startswith("sha256-sampled:")
+    data[at] = 1
+    (tmp_path / "large").write_bytes(data)
+    assert file_hash(tmp_path / "large") != before
+    data[at], data[20_000] = 0, 1
+    (tmp_path / "large").write_bytes(data)
+    assert file_hash(tmp_path / "large") == before, "between two of them nothing is read"
+    assert file_hash(tmp_path / "large", "sha256").startswith("sha256:")
+
+
+def test_a_manifest_beyond_all_measure_is_not_read(index: Path) -> None:
+    with open(index / "manifest.json", "r+b") as file:
+        file.truncate(65 * 2**20)
+    with pytest.raises(BadData, match="is not an index's manifest"):
+        read_manifest(index)
+
+
 def test_an_index_that_is_there_is_refused_before_any_work(index: Path) -> None:
     with pytest.raises(BadArgument, match=r"there is an index at .* already: name another folder"), building(index):
         pytest.fail("the block must not run")
@@ -127,6 +195,116 @@ def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path) -> None:
         with pytest.raises(BadArgument, match="is there already and is not an index"):
             building(tmp_path / "thesis", overwrite=overwrite).__enter__()
     assert (tmp_path / "thesis" / "chapter.tex").exists()
+
+
+EXTENSION = {"manifest_version": 3, "name": "Tabs", "version": "1.0", "action": {"default_popup": "popup.html"}}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_with_a_manifest_of_something_else_is_no_index(tmp_path: Path, overwrite: bool) -> None:
+    """A browser extension has a manifest.json, too."""
+    source = tmp_path / "extension" / "src" / "main.js"
+    source.parent.mkdir(parents=True)
+    source.write_text("x")
+    (tmp_path / "extension" / "manifest.json").write_text(json.dumps(EXTENSION))
+    with pytest.raises(
+        BadArgument,
+        match=r"extension is there already and is not an index \(its manifest\.json is not that of an index",
+    ):
+        building(tmp_path / "extension", overwrite=overwrite).__enter__()
+    assert source.read_text() == "x"
+    assert [path.name for path in tmp_path.iterdir()] == ["extension"]
+
+
+def put_link(index: Path) -> None:
+    (index / "more").symlink_to("sub")
+
+
+def put_linked_file(index: Path) -> None:
+    (index / "sub" / "data.bin").rename(index.parent / "data.bin")
+    (index / "sub" / "data.bin").symlink_to(index.parent / "data.bin")
+
+
+def put_index(index: Path) -> None:
+    with building(index / "nested") as folder:
+        fill(folder)
+
+
+@pytest.mark.parametrize(
+    ("put", "name"),
+    [
+        (lambda index: (index / "notes.txt").write_text("mine"), "notes.txt"),
+        (lambda index: (index / "sub" / ".notes").write_text("mine"), "sub/.notes"),
+        (lambda index: (index / "drafts").mkdir(), "drafts"),
+        (put_link, "more"),
+        (put_linked_file, "sub/data.bin"),
+        (put_index, "nested"),
+    ],
+)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_index_that_holds_something_else_is_refused_by_its_name(
+    index: Path, put: Callable[[Path], object], name: str, overwrite: bool
+) -> None:
+    put(index)
+    before = sorted(index.parent.rglob("*"))
+    with pytest.raises(BadArgument, match=rf"is not an index \({re.escape(name)} in it is not part of one\)") as told:
+        building(index, overwrite=overwrite).__enter__()
+    assert "there is an index" not in str(told.value)
+    assert sorted(index.parent.rglob("*")) == before
+
+
+def test_what_is_put_into_an_index_while_its_successor_is_built_stays(index: Path) -> None:
+    """The new one is not thrown away either: it may have taken hours."""
+
+    def build() -> None:
+        with building(index, overwrite=True) as folder:
+            fill(folder, "other")
+            (index / "notes.txt").write_text("mine")
+
+    with pytest.raises(BadArgument, match=r"notes.txt in it .* and stays as it is: the new one is at ") as told:
+        build()
+    assert (index / "notes.txt").read_text() == "mine"
+    assert (index / "sub" / "data.bin").read_text() == "abc"
+    kept = Path(str(told.value).rpartition(" ")[2])
+    assert read_manifest(kept).files == {"sub/data.bin": 5}
+    assert sorted(index.parent.iterdir()) == sorted([index, kept])
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_what_comes_to_stand_at_a_free_place_meanwhile_stays(tmp_path: Path, share: bool) -> None:
+    def build() -> None:
+        with building(tmp_path / "index", share=share) as folder:
+            fill(folder)
+            (tmp_path / "index").mkdir()
+            (tmp_path / "index" / "notes.txt").write_text("mine")
+
+    with pytest.raises(BadArgument, match=r"index is not an index any more \(it has no manifest.json\)"):
+        build()
+    assert (tmp_path / "index" / "notes.txt").read_text() == "mine"
+
+
+def test_a_damaged_index_is_an_index_and_is_replaced(index: Path) -> None:
+    (index / "sub" / "data.bin").unlink()
+    with building(index, overwrite=True) as folder:
+        fill(folder, "other")
+    assert read_manifest(index).files == {"sub/data.bin": 5}
+
+
+def test_a_link_to_an_index_stays_one_and_leads_to_the_new_index(index: Path) -> None:
+    (index.parent / "current").symlink_to("index")
+    with building(index.parent / "current", overwrite=True) as folder:
+        fill(folder, "other")
+    assert (index.parent / "current").is_symlink()
+    assert read_manifest(index).files == {"sub/data.bin": 5}
+    assert sorted(path.name for path in index.parent.iterdir()) == ["current", "index"]
+
+
+@pytest.mark.parametrize("out", [".", "..", "/"])
+def test_a_folder_without_a_name_of_its_own(index: Path, out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(index / "sub")
+    with pytest.raises(BadArgument):
+        building(out).__enter__()
+    assert read_manifest(index)
 
 
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
@@ -250,11 +428,22 @@ def test_builders_of_one_process_leave_each_other_alone_too(tmp_path: Path) -> N
     assert read_manifest(tmp_path / "index")
 
 
+def left_behind(target: Path, what: str) -> Path:
+    """What a builder of `target` left when it was killed: an old index put aside, or one it had not finished."""
+    left = target.with_name(f".{target.name}.{what}-0123456789ab")
+    left.mkdir(parents=True)
+    if what == "old":
+        fill(left)
+    else:
+        (left / ".unfinished").touch()
+        (left / "half.bin").write_bytes(b"x")
+    return left
+
+
 def test_an_old_index_that_was_not_removed_goes_too(tmp_path: Path) -> None:
-    """Overwriting puts the old index aside first; whoever is killed then leaves it."""
-    left = tmp_path / ".index.old-0123456789ab"
-    left.mkdir()
-    (left / "data.bin").write_bytes(b"x")
+    """Overwriting puts the old index aside first; whoever is killed then leaves it, or a part of it."""
+    left = left_behind(tmp_path / "index", "old")
+    (left / "sub" / "data.bin").unlink()
     (tmp_path / "index").mkdir()
     sweep(tmp_path / "index")
     assert not left.exists()
@@ -262,28 +451,52 @@ def test_an_old_index_that_was_not_removed_goes_too(tmp_path: Path) -> None:
 
 def test_an_old_index_whose_successor_never_came_comes_back(tmp_path: Path) -> None:
     """Killed between the two renames: the old index is whole, and there is no other."""
-    left = tmp_path / ".index.old-0123456789ab"
-    left.mkdir()
-    (left / "data.bin").write_bytes(b"x")
+    left = left_behind(tmp_path / "index", "old")
     sweep(tmp_path / "index")
-    assert (tmp_path / "index" / "data.bin").read_bytes() == b"x"
+    assert read_manifest(tmp_path / "index").files == {"sub/data.bin": 3}
     assert not left.exists()
 
 
 def test_only_what_builders_of_this_index_left_is_swept(tmp_path: Path) -> None:
-    others = [".indexes.building-1", ".index.backup", "index.building-1", ".index2.old-1", "index"]
-    for name in others:
+    others = [".indexes.building-0123456789ab", ".index.backup", "index.building-0123456789ab", ".index.building-1"]
+    for name in (*others, "index"):
         (tmp_path / name).mkdir()
-    (tmp_path / ".index.building-1").mkdir()
+        (tmp_path / name / ".unfinished").touch()
+    left_behind(tmp_path / "index", "building")
     sweep(tmp_path / "index")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, "index"])
+
+
+@pytest.mark.parametrize("what", ["old", "building"])
+def test_a_users_folder_of_such_a_name_stays_where_it_is(tmp_path: Path, what: str) -> None:
+    """Not removed, and not taken for an index that has to come back; nor is an index that holds a file of theirs."""
+    mine = tmp_path / f".index.{what}-0123456789ab"
+    mixed = left_behind(tmp_path / "other", "old")
+    for folder in (mine, mixed):
+        folder.mkdir(exist_ok=True)
+        (folder / "thesis.tex").write_text("x")
+    for name in ("index", "other"):
+        sweep(tmp_path / name)
+    assert (mine / "thesis.tex").is_file()
+    assert (mixed / "thesis.tex").is_file()
+    assert read_manifest(mixed)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_link_of_such_a_name_leads_to_nothing_that_is_removed(tmp_path: Path) -> None:
+    with building(tmp_path / "elsewhere") as folder:
+        fill(folder)
+    (tmp_path / ".index.old-0123456789ab").symlink_to("elsewhere")
+    sweep(tmp_path / "index")
+    assert read_manifest(tmp_path / "elsewhere")
 
 
 @pytest.mark.parametrize("name", ["wiki[17]", "a*", "what?", "[!x]"])
 def test_a_name_is_no_pattern(tmp_path: Path, name: str) -> None:
-    bystanders = [".wiki1.building-1", ".wiki7.building-1", ".ab.building-1", ".whats.old-1", ".y.building-1"]
-    for each in (*bystanders, f".{name}.building-1"):
+    bystanders = [f".{each}.building-0123456789ab" for each in ("wiki1", "wiki7", "ab", "whats", "y")]
+    for each in (*bystanders, f".{name}.building-0123456789ab"):
         (tmp_path / each).mkdir()
+        (tmp_path / each / ".unfinished").touch()
     with building(tmp_path / name) as folder:
         fill(folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*bystanders, name])

@@ -453,6 +453,17 @@ def test_nobody_is_told_to_delete_what_may_be_anyones(questions: Questions, tmp_
             make_silver(questions, strinc(), out, retriever=Searching(), k=asked)
 
 
+@pytest.mark.parametrize("content", ['{"flour": "500 g"}', "[1]", "Mix and bake."])
+def test_a_file_with_the_name_of_the_recipe_stays(questions: Questions, tmp_path: Path, content: str) -> None:
+    """`s.recipe.json` beside `s.jsonl` may be anyone's, too."""
+    recipe = Places.of(tmp_path / "s.jsonl").recipe
+    recipe.write_text(content)
+    with pytest.raises(BadData, match=r"s\.recipe\.json is there, and is no recipe of a silver file: name another"):
+        make_silver(questions, strinc(), tmp_path / "s.jsonl", retriever=Searching(), k=3)
+    assert recipe.read_text() == content
+    assert list(tmp_path.iterdir()) == [recipe]
+
+
 def test_a_model_that_fails_its_test_leaves_no_file(tmp_path: Path) -> None:
     refused(tmp_path, ModelError, "the server is gone", oracle=cxmi(Likely(GONE)))
 

@@ -6,12 +6,15 @@ import csv
 import io
 import json
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from blendfilter.errors import BadArgument
 from blendfilter.trimming.exporting import Row, as_csv, as_jsonl, export, rows
+from blendfilter.trimming.whole import write_whole
 from blendfilter.trimming.witnesses import By, Witnesses, Writer, question_id
 
 BY = By("9f3a", "word", ("phi1", "phi2"), "some-model", "")
@@ -94,9 +97,36 @@ def test_a_full_disk_leaves_the_file_that_was_there(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"No space left on device; nothing of it is left: .*out\.csv"):
-        export(witnesses, target, threshold=2)
+        export(witnesses, target, threshold=2, overwrite=True)
     assert target.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "witnesses.jsonl"]
+
+
+def test_a_file_that_is_there_is_replaced_only_where_that_is_said(witnesses: Witnesses, tmp_path: Path) -> None:
+    for name in ("out.csv", "out.jsonl"):
+        target = tmp_path / name
+        target.write_text("mine")
+        with pytest.raises(BadArgument, match=rf"there is a file at .*{re.escape(name)} already: name another"):
+            export(witnesses, target, threshold=2)
+        assert target.read_text() == "mine"
+        assert export(witnesses, target, threshold=2, overwrite=True) == 3
+        assert len(target.read_text().splitlines()) >= 3
+    (tmp_path / "link.csv").symlink_to("nowhere.csv")
+    with pytest.raises(BadArgument, match="there is a file at"):
+        export(witnesses, tmp_path / "link.csv", threshold=2)
+
+
+def test_a_file_that_came_while_the_rows_were_written_stays(tmp_path: Path) -> None:
+    target = tmp_path / "out.csv"
+
+    def pieces() -> Iterator[str]:
+        yield "ours"
+        target.write_text("mine")
+
+    with pytest.raises(BadArgument, match="there is a file at"):
+        write_whole(target, pieces(), overwrite=False)
+    assert target.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_a_place_that_cannot_be_is_named(witnesses: Witnesses, tmp_path: Path) -> None:

@@ -52,12 +52,13 @@ def write_report(run: Run, others: Sequence[Run] = (), path: Path | None = None)
 
     Raises:
         RunMismatch, MissingFile: runs that cannot stand beside it (`compare` says why). BadArgument: a path that is no
-        page's.
+        page's, or where a file is that is no report.
     """
     known, beside = Known(run), [Known(other) for other in others]
     path = path or run.folder / REPORT
     if path.suffix != ".html":
         raise BadArgument(f"'{path}' is no page's name: end it in .html (a long run gets a folder of the name without)")
+    _check_ours(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     head = head_of(known, beside)
     metrics = list(known.run.settings["metrics"])
@@ -74,6 +75,7 @@ def write_report(run: Run, others: Sequence[Run] = (), path: Path | None = None)
         Part(f"questions-{number + 1}.html", f"questions {first + 1} to {min(first + PAGE, len(entries))}", first, PAGE)
         for number, first in enumerate(range(0, len(entries), PAGE))
     ]
+    _check_ours(*(folder / part.file for part in parts), folder / "index.html")
     for part, packed in zip(parts, _traces(known), strict=True):
         write_text(folder / part.file, pages.part(part, parts, packed))
     write_text(folder / "index.html", pages.index(parts))
@@ -176,6 +178,13 @@ def _clear(folder: Path, kept: Collection[str] = ()) -> None:
             path.unlink()
     with suppress(OSError):  # something of somebody else's is in it
         folder.rmdir()
+
+
+def _check_ours(*paths: Path) -> None:
+    """Raise `BadArgument` for a file that is there and is no page of an earlier report."""
+    for path in paths:
+        if path.is_file() and not _is_ours(path):
+            raise BadArgument(f"{path} is there, and is no report: move it away, or name another file for the report")
 
 
 def _is_ours(path: Path) -> bool:

@@ -36,6 +36,7 @@ class Asked:
     data: Sequence[str] = ()
     index: Sequence[str] = ()
     corpus: Sequence[str] = ()
+    allow_host: Sequence[str] = ()
     lm: str = "offline"
     api_base: str | Sequence[str] | None = None
     endpoint: Literal["chat", "completions"] = "chat"
@@ -88,7 +89,7 @@ def reproduce(asked: Asked, *, show: doing.Say, say: doing.Say) -> int:
     lm = model(table, asked)
     found = sources.gather(
         table, data=asked.data, index=asked.index, corpus=asked.corpus, tasks=asked.tasks, methods=asked.methods,
-        limit=asked.limit,
+        limit=asked.limit, allow_hosts=asked.allow_host,
     )  # fmt: skip
     programs = Programs(asked.program, table, asked.methods)
     wants = partial(

@@ -14,6 +14,7 @@ from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any
 
+from blendfilter.errors import BadArgument
 from blendfilter.evaluation.compared import NO_P_VALUE, chance, percent, rounded
 from blendfilter.evaluation.files import write_json
 from blendfilter.evaluation.reproducing.lines import IN_TOKENS, NUMBERS, Line
@@ -123,9 +124,12 @@ def plain(result: Result) -> dict[str, Any]:
 
 
 def write(result: Result, folder: Path) -> list[Path]:
-    """`table.md` and `table.json` in `folder`."""
+    """`table.md` and `table.json` in `folder`. Raises `BadArgument` where another `table.md` is there than ours."""
     folder.mkdir(parents=True, exist_ok=True)
     as_markdown, as_json = folder / "table.md", folder / "table.json"
+    head = f"# {result.table.name}: ".encode()
+    if as_markdown.exists() and not as_markdown.read_bytes().startswith(head):
+        raise BadArgument(f"{as_markdown} is there, and is no table of this kind: move it away, or name other --runs")
     as_markdown.write_text(markdown(result), encoding="utf-8")
     write_json(as_json, plain(result))
     return [as_markdown, as_json]

@@ -93,6 +93,7 @@ def gather(
     tasks: Iterable[str] | None = None,
     methods: Iterable[str] | None = None,
     limit: int | None = None,
+    allow_hosts: Sequence[str] = (),
 ) -> Sources:
     """Questions and indexes for `table`: all of its tasks, or those in `tasks`; the table's n questions, or `limit`.
 
@@ -120,7 +121,7 @@ def gather(
     if not passages and any(each.source == SAMPLE for each in questions.values()):
         found = Sources(questions, *_sample_world(roles, chosen))
     else:
-        found = _with_indexes(roles, questions, passages)
+        found = _with_indexes(roles, questions, passages, allow_hosts)
     return replace(found, notes=[*notes, *found.notes])
 
 
@@ -196,7 +197,12 @@ def _sample_world(roles: Sequence[Role], tasks: Sequence[str]) -> tuple[dict[tup
     return {(task, role): index for task in tasks for role, index in made.items()}, notes
 
 
-def _with_indexes(roles: Sequence[Role], questions: dict[str, Questions], passages: Sequence[_Passages]) -> Sources:
+def _with_indexes(
+    roles: Sequence[Role],
+    questions: dict[str, Questions],
+    passages: Sequence[_Passages],
+    allow_hosts: Sequence[str] = (),
+) -> Sources:
     opened: dict[tuple[str, str, str | None], Retriever] = {}
     found = Sources(questions, {})
     for task, asked in questions.items():
@@ -205,7 +211,7 @@ def _with_indexes(roles: Sequence[Role], questions: dict[str, Questions], passag
             of_its_own = task if best.kind == "corpus" and best.place.where in ("pooled", OWN) else None
             key = (best.kind, best.place.where, of_its_own)
             if key not in opened:
-                opened[key] = _opened(best, asked)
+                opened[key] = _opened(best, asked, allow_hosts)
             found.indexes[task, role] = opened[key]
             kind = kind_of(opened[key])
             if kind != role:
@@ -256,10 +262,10 @@ def _fit(passages: _Passages) -> tuple[bool, bool]:
     return passages.place.role is not None, passages.place.task is not None
 
 
-def _opened(passages: _Passages, questions: Questions) -> Retriever:
+def _opened(passages: _Passages, questions: Questions, allow_hosts: Sequence[str]) -> Retriever:
     where = passages.place.where
     if passages.kind == "index":
-        return open_indexes([where])
+        return open_indexes([where], allow_hosts=allow_hosts)
     if where == "pooled":
         return BM25.build(pooled(questions))
     if passages.own:

@@ -39,6 +39,8 @@ from blendfilter.retrieval.cache import index_cache
 logger = logging.getLogger(__name__)
 _loading = threading.RLock()
 
+KERNELS = ("segmented_maxsim_cpp", "segmented_lookup_cpp", "filter_pids_cpp", "decompress_residuals_cpp")
+"""The folders that they are compiled in; others beside them, in a user's own TORCH_EXTENSIONS_DIR, are not ours."""
 PRINTING = (
     "colbert.modeling.colbert",
     "colbert.search.index_storage",
@@ -155,8 +157,8 @@ def _build_folder() -> Iterator[Path]:
     try:
         with open(folder / ".building", "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for stale in folder.glob("*/lock"):  # we hold the lock, so whoever wrote these has died
-                stale.unlink(missing_ok=True)
+            for kernel in KERNELS:  # we hold the lock, so whoever wrote these has died
+                (folder / kernel / "lock").unlink(missing_ok=True)
             yield folder
     finally:
         if set_by_user is None:

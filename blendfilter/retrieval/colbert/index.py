@@ -38,12 +38,16 @@ from blendfilter.retrieval.colbert.plan import nbits_for
 from blendfilter.retrieval.colbert.searching import Effort, Scorer, check_effort, effort_for
 from blendfilter.retrieval.colbert.worker import Job, chunks_of, compress_beside
 from blendfilter.retrieval.hits import Hits
-from blendfilter.retrieval.manifest import Manifest, building, versions_of, write_manifest
+from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
 from blendfilter.retrieval.passages import StoredPassages
 from blendfilter.retrieval.progress import Progress, silent
-from blendfilter.retrieval.stored import Corpus, Gathered, Stored, gather, manifest_of
+from blendfilter.retrieval.stored import Corpus, Gathered, Stored, check_fingerprint, gather, manifest_of
 
 DEFAULT = "colbert-ir/colbertv2.0"
+_CONTENT = ("centroids.pt", "ivf.pid.pt")
+"""Files that a fingerprint counts: another machine's rounding makes other ones."""
+CHECKED = 64 * 2**20
+"""Bytes of them up to which opening an index computes its fingerprint again."""
 AT_ONCE = 256
 """Queries whose vectors are held at a time: 64 MB where all of them are as long as can be."""
 
@@ -142,9 +146,7 @@ class ColBERT(Stored):
         }  # fmt: skip
         manifest = Manifest(
             kind=cls.kind,
-            fingerprint=fingerprint_of(
-                cls.kind, corpus.corpus.sha256, {**settings, "checkpoint": ""}, content_hash(folder)
-            ),
+            fingerprint=_fingerprint(corpus.corpus, settings, folder),
             passages=total,
             corpus=corpus.corpus,
             settings=settings,
@@ -168,19 +170,28 @@ class ColBERT(Stored):
         the checkpoint is another one.
         """
         manifest, path = manifest_of(folder, cls.kind), Path(folder)
+        with opening(folder):
+            settings = manifest.settings
+            named, sha256, doc_maxlen = settings["checkpoint"], settings["checkpoint_sha256"], settings["doc_maxlen"]
+            if not isinstance(named, str) or type(doc_maxlen) is not int:
+                raise TypeError("its settings name no checkpoint")
+        if sum(manifest.files.get(name, 0) for name in _CONTENT) <= CHECKED:
+            check_fingerprint(path, manifest, _fingerprint(manifest.corpus, manifest.settings, path))
         try:
-            found = Checkpoint(checkpoint or manifest.settings["checkpoint"])
+            found = Checkpoint(checkpoint or named)
         except MissingFile as error:
             raise MissingFile(
                 f"the index at {folder} needs its checkpoint: {error} (ColBERT.open(DIR, checkpoint=…) where it moved)"
             ) from None
-        if found.sha256 != manifest.settings["checkpoint_sha256"]:
+        if found.sha256 != sha256:
             raise BadData(
                 f"the index at {folder} was built with another checkpoint than the one at {found.name}: "
                 "name that one (checkpoint=), or build the index again"
             )
-        encoder = Encoder(found, device_for(gpu), doc_maxlen=manifest.settings["doc_maxlen"])
-        return cls(manifest, StoredPassages(path), path, encoder, effort)
+        encoder = Encoder(found, device_for(gpu), doc_maxlen=doc_maxlen)
+        with opening(folder):
+            passages = StoredPassages(path)
+        return cls(manifest, passages, path, encoder, effort)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query; equal scores keep corpus order. A query too long for the model is flagged."""
@@ -193,7 +204,10 @@ class ColBERT(Stored):
             for query, vectors, cut in zip(some, read.vectors, read.cut, strict=True):
                 self._cut.check(query, cut)
                 best = self._scorer.best(vectors, k, effort)
-                found.append(Hits((self.passages[at].scored(score) for at, score in best), cut=cut))
+                try:
+                    found.append(Hits((self.passages[at].scored(score) for at, score in best), cut=cut))
+                except IndexError as error:
+                    raise BadData(f"the index at {self.path} is damaged ({error}): build it again") from error
         return found
 
     def info(self) -> dict[str, Any]:
@@ -217,11 +231,16 @@ def device_for(gpu: bool | None) -> str:
     return "cuda" if gpu or (gpu is None and torch.cuda.is_available()) else "cpu"
 
 
+def _fingerprint(corpus: CorpusInfo, settings: dict[str, Any], folder: Path) -> str:
+    return fingerprint_of(ColBERT.kind, corpus.sha256, {**settings, "checkpoint": ""}, content_hash(folder))
+
+
 def content_hash(folder: Path) -> str:
     """Over centroids and lists: another machine's rounding makes other ones, and with them another index."""
     digest = hashlib.sha256()
     with reading(folder):
-        tensors = [torch.load(folder / "centroids.pt", map_location="cpu"), *torch.load(folder / "ivf.pid.pt")]
+        centroids, lists = (torch.load(folder / name, map_location="cpu") for name in _CONTENT)
+        tensors = [centroids, *lists]
     for tensor in tensors:
         digest.update(tensor.contiguous().numpy())
     return digest.hexdigest()

@@ -112,9 +112,13 @@ def test_it_loads_where_git_is_not_installed(checkpoint: Path, tmp_path: Path) -
 def test_the_lock_of_a_killed_compile_is_removed(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = kernels / KERNELS[0] / "lock"
     lock.touch()  # torch would wait for its end for ever
+    (kernels / "somebody_elses_cpp").mkdir()
+    others = kernels / "somebody_elses_cpp" / "lock"
+    others.touch()  # a compile that may be at work
     seen = loading(monkeypatch, lock.exists)
     load_kernels()
     assert seen == [False] * 3
+    assert others.exists()
 
 
 def test_one_process_at_a_time_compiles(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
