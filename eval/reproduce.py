@@ -13,6 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from blendfilter.cli.console import guarded
 from blendfilter.errors import BlendFilterError
 from blendfilter.evaluation.reproducing.command import Asked, reproduce, tables
 
@@ -88,4 +89,5 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with guarded():
+        sys.exit(main())

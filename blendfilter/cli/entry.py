@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+import traceback
+from types import TracebackType
 from typing import Any
 
 import typer
 
 from blendfilter.cli.app import State, app
-from blendfilter.cli.console import say
+from blendfilter.cli.console import guarded, say
 from blendfilter.errors import BlendFilterError
+from blendfilter.text import visible
 
 INTERRUPTED = 130
 """What shells and typer call the end by Ctrl-C."""
@@ -17,6 +20,14 @@ INTERRUPTED = 130
 
 def main() -> None:
     """The entry point: errors of ours are one line and an exit code, never a traceback."""
+    try:
+        with guarded():
+            _main()
+    finally:
+        sys.excepthook = _traceback  # typer has put its own there
+
+
+def _main() -> None:
     _quiet_libraries()
     State.goes_on = False
     try:
@@ -41,6 +52,11 @@ def main() -> None:
         if State.debug:
             raise
         fail(f"{error.filename or 'the system says'}: {error.strerror or error}", 1)
+
+
+def _traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What Python prints of an error that ends it; its message may quote anything."""
+    sys.stderr.write(visible("".join(traceback.format_exception(kind, error, trace))))
 
 
 def _usage(error: Any) -> str:

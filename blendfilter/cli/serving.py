@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from blendfilter.cli.app import app
-from blendfilter.cli.console import say
+from blendfilter.cli.console import say, show
 
 MEBIBYTE = 1024 * 1024
 
@@ -45,5 +45,5 @@ def serve(
     )  # fmt: skip
     opened = open_indexes(index)
     server = index_server(opened, host=host, port=port, limits=limits)
-    server.run(ready=lambda: print(server.line(" + ".join(index)), flush=True))
+    server.run(ready=lambda: show(server.line(" + ".join(index))))
     say("stopped")

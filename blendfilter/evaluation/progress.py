@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from blendfilter.lm.gate import Gate
+from blendfilter.text import visible
 
 
 class Progress(Protocol):
@@ -67,7 +68,7 @@ class Running:
             parts.append(f"{self.errors} error{'s' * (self.errors > 1)}")
         if self.gate is not None and self.gate.allowed < self.gate.limit:
             parts.append(f"{self.gate.allowed} of {self.gate.limit} in flight")
-        return ("this sitting: " if self.resumed else "") + "  ".join(parts)
+        return visible(("this sitting: " if self.resumed else "") + "  ".join(parts))
 
 
 class Lines:
@@ -109,11 +110,11 @@ class Bar:
         self.bar = RichProgress(
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[rate]}", markup=False),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[scores]}"),
+            TextColumn("{task.fields[scores]}", markup=False),
             console=Console(stderr=True),
         )
         self.began = 0.0

@@ -169,7 +169,9 @@ def test_a_connection_with_a_search_at_work_does_not_make_room() -> None:
         for _ in range(10):
             assert httpx.get(f"{server.url}/health").status_code == 200
         with line_to(server, request("another")):
-            until(lambda: sum(not connection.waits for connection in server._server.server_state._open) == 2)
+            at_work = {b"query=mine", b"query=another"}
+            opened = server._server.server_state._open
+            until(lambda: {each.scope["query_string"] for each in list(opened) if not each.waits} == at_work)
             with line_to(server, request("refused")) as refused:
                 assert read(refused) == b"", "all are at work: the new one goes"
         index.go.set()
