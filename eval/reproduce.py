@@ -13,9 +13,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from blendfilter.cli.console import guarded
 from blendfilter.errors import BlendFilterError
 from blendfilter.evaluation.reproducing.command import Asked, reproduce, tables
+from blendfilter.terminal import guarded
 
 PAPERS = Path(__file__).parent / "papers"
 

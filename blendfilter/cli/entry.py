@@ -10,8 +10,9 @@ from typing import Any
 import typer
 
 from blendfilter.cli.app import State, app
-from blendfilter.cli.console import guarded, say
+from blendfilter.cli.console import say
 from blendfilter.errors import BlendFilterError
+from blendfilter.terminal import guarded
 from blendfilter.text import visible
 
 INTERRUPTED = 130

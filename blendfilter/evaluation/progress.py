@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from blendfilter.lm.gate import Gate
+from blendfilter.terminal import console
 from blendfilter.text import visible
 
 
@@ -102,7 +103,6 @@ class Bar:
     """One live line on a terminal."""
 
     def __init__(self, metrics: list[str], gate: Gate | None = None) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
@@ -115,7 +115,7 @@ class Bar:
             TextColumn("left"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[scores]}", markup=False),
-            console=Console(stderr=True),
+            console=console(sys.stderr),
         )
         self.began = 0.0
 
