@@ -186,17 +186,17 @@ def test_a_reply_that_is_not_read_is_thrown_away() -> None:
         assert len(read(line)) < 32 << 20
 
 
-def test_who_reads_a_block_now_and_then_is_reading() -> None:
-    with served(Long(32)) as server, line_to(server, request()) as line:
-        assert line.recv(100).startswith(b"HTTP/1.1 200")
-        (connection,) = server._server.server_state._open
-        until(lambda: connection.unread)
+def test_who_reads_a_block_now_and_then_is_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "TICK", 900)  # this test alone looks at what is overdue
+    with served(Long()) as server, line_to(server), monkeypatch.context() as patch:
+        opened = server._server.server_state._open
+        until(lambda: opened)
+        (connection,) = opened
         allowed = server._server.server_state.limits.write_seconds
+        patch.setattr(connections.Connection, "unread", 10 * connections.BLOCK)
         assert not connection.overdue(1000.0)
         assert not connection.overdue(1000.0 + allowed)
-        before = connection.unread
-        while connection.unread > before - 2 * connections.BLOCK:
-            line.recv(1 << 20)
+        patch.setattr(connections.Connection, "unread", 9 * connections.BLOCK)
         assert not connection.overdue(1001.0 + allowed)
         assert connection.overdue(1002.0 + 2 * allowed)
 
@@ -346,7 +346,8 @@ def test_a_flood_without_the_token_does_not_lock_clients_out(tmp_path: Path) -> 
                     slowest[number] = max(slowest[number], time.perf_counter() - began)
             return slowest[0], slowest[1]
 
-        print(f"\nquiet: {figures(probes(20))}")
+        quiet = probes(20)
+        print(f"\nquiet: {figures(quiet)}")
         idle = memory(server.process.pid)
         with Flood(port, 1200, 12_000) as flood:
             assert flood.full.wait(ENOUGH)
@@ -357,7 +358,7 @@ def test_a_flood_without_the_token_does_not_lock_clients_out(tmp_path: Path) -> 
             peak = memory(server.process.pid)
             print(f"1,200 half heads, {flood.opened} opened: {figures((health, search))}, {heads - idle:+.0f} MB")
             print(f"and 100 of 4 MB: {figures(large)}, {peak - idle:+.0f} MB")
-            assert max(health, large[0]) < 1
+            assert max(health, large[0]) < max(1.0, 10 * quiet[0])
             assert max(heads, peak) < idle + 100
             body = json.dumps(
                 {"queries": ["the town of the isles and the light on the harbour"] * 250, "k": 100}
