@@ -1,5 +1,7 @@
 """Plain text: the official answer normalisation, tokens, sentences, overlap, options, replies. Pure functions.
 
+`visible` is what every text passes on its way to a terminal or a page.
+
 Normalisation is the one of the HotPotQA and SQuAD evaluation scripts (Yang et al. 2018; Rajpurkar et al. 2016): lower
 case, then punctuation, then articles, then white space, in that order.
 """
@@ -12,10 +14,47 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from html import escape
 from typing import NamedTuple
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+_ACTS = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+    r"\U000e0000-\U000e007f]|\r(?!\n)"
+)
+"""Control characters but the tab and line ends, marks of writing direction, halves of characters, invisible tags."""
+
+
+def visible(text: str) -> str:
+    """`text` with every character that would act on a terminal, or hide in it, written as an escape.
+
+    A passage, a reply or a name may hold any: they move the cursor, colour what follows or turn it round. What JSON may
+    hold as it is (all but the C0 controls) becomes an escape of JSON's, so that JSON stays the same JSON.
+
+    >>> print(visible("\\x1b[2JA hill\\u202e, \\x9b31m \\ud800"))
+    \\x1b[2JA hill\\u202e, \\u009b31m \\ud800
+    """
+    return text if text.isascii() and text.isprintable() else _ACTS.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code > 0xFFFF:  # as JSON has it, in two halves
+        high, low = divmod(code - 0x10000, 0x400)
+        return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
+    return f"\\x{code:02x}" if code < 32 else f"\\u{code:04x}"
+
+
+def html_of(value: object) -> str:
+    """Any text as HTML: visible, and no part of it markup.
+
+    >>> html_of("<b>\\u202e")
+    '&lt;b&gt;\\\\u202e'
+    """
+    return escape(visible(str(value)))
 
 
 @lru_cache(maxsize=65536)

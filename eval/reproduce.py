@@ -15,6 +15,7 @@ from pathlib import Path
 
 from blendfilter.errors import BlendFilterError
 from blendfilter.evaluation.reproducing.command import Asked, reproduce, tables
+from blendfilter.terminal import guarded
 
 PAPERS = Path(__file__).parent / "papers"
 
@@ -90,4 +91,5 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with guarded():
+        sys.exit(main())

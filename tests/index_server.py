@@ -42,14 +42,19 @@ def served(index: Retriever, **options: Any) -> Iterator[IndexServer]:
 
 
 class Process:
-    """`blendfilter serve …` in a process of its own; `line` is what it printed once it was there."""
+    """`blendfilter serve …` in a process of its own; `line` is what it printed once it was there.
 
-    def __init__(self, *words: object, token: str = "", code: str = "") -> None:
-        run = ["-c", code] if code else ["-m", "blendfilter.cli", "serve"]
+    `files` is how many it may open.
+    """
+
+    def __init__(self, *words: object, token: str = "", code: str = "", files: int = 0) -> None:
+        run = [sys.executable, *(["-c", code] if code else ["-m", "blendfilter.cli", "serve"])]
+        if files:
+            run = ["sh", "-c", 'ulimit -n "$0"; exec "$@"', str(files), *run]
         environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
         environment.pop("BLENDFILTER_INDEX_TOKEN", None)
         self.process = subprocess.Popen(
-            [sys.executable, *run, *map(str, words)],
+            [*run, *map(str, words)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=environment | ({"BLENDFILTER_INDEX_TOKEN": token} if token else {}),
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 
 import pytest
@@ -17,6 +18,7 @@ from blendfilter.text import (
     overlap,
     sentences,
     tokens,
+    visible,
     whole_reply,
 )
 
@@ -205,3 +207,30 @@ def test_options_follow_each_other_from_a(question: str, stem: str, options: tup
 def test_taking_options_apart_loses_no_word(question: str) -> None:
     found = choices(question)
     assert "".join("".join([found.stem, *found.lines]).split()) == "".join(question.split())
+
+
+# what reaches a terminal
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("\x1b[2J", "\\x1b[2J"),
+        ("a\rb\0\x08", "a\\x0db\\x00\\x08"),
+        ("\x9b31m\x7f", "\\u009b31m\\u007f"),
+        ("\u202eevil\u2066\u200f\u061c", "\\u202eevil\\u2066\\u200f\\u061c"),
+        ("\ud800", "\\ud800"),
+        ("\U000e0041", "\\udb40\\udc41"),
+        ("a\tb\r\nc\n", "a\tb\r\nc\n"),
+        ("Jørn 字 \u200d\U0001f600 \\x1b", "Jørn 字 \u200d\U0001f600 \\x1b"),
+    ],
+    ids=["C0", "what moves back", "C1 and DEL", "direction", "half a character", "a tag", "lines", "text"],
+)
+def test_what_acts_on_a_terminal_is_seen(text: str, seen: str) -> None:
+    assert visible(text) == seen
+    assert visible(seen) == seen
+
+
+@given(st.text())
+def test_json_stays_the_same_json(text: str) -> None:
+    assert json.loads(visible(json.dumps({text: [text]}, ensure_ascii=False))) == {text: [text]}

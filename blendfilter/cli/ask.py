@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blendfilter.cli.app import app
-from blendfilter.cli.console import say
+from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect, maker, retriever, say_what_answers
 from blendfilter.cli.options import AllowHost, Corpus, HowToAnswer, Index, WhichModel, spread
 from blendfilter.errors import BadArgument, ModelError
@@ -61,11 +61,11 @@ def ask(
         if stages := list(dict.fromkeys(note.stage for note in notes if note.event == event)):
             say(f"{told} ({', '.join(stages)}): {_LOOK}")
     if not show_trace and not full:
-        print(prediction.answer)
+        show(str(prediction.answer))
         return
     if "calls" not in prediction:  # a method of one's own keeps no count
         prediction["calls"] = [(note.stage, note.key) for note in calls_of(notes)]
-    print(trace_text(prediction, None if full else WIDTH), end="")
+    show(trace_text(prediction, None if full else WIDTH).removesuffix("\n"))
 
 
 _EVENTS = {

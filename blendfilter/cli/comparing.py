@@ -33,6 +33,6 @@ def compare(
 
     compared = compare_runs(*runs, metrics=metric or None, seed=seed, against=against)
     if json:
-        typer.echo(dumps(compared.as_dict(), ensure_ascii=False, indent=2))
+        show(dumps(compared.as_dict(), ensure_ascii=False, indent=2))
     else:
         show(compared)

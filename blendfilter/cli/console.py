@@ -1,4 +1,4 @@
-"""What a command shows: results on stdout, notices and progress on stderr."""
+"""What a command prints: results on stdout, notices and progress on stderr."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import sys
 import time
 from typing import Any
 
+from blendfilter.terminal import console
+from blendfilter.text import visible
+
 EVERY = 20.0
 """Seconds between two lines of progress where there is no terminal to draw bars on."""
-_CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
-"""What would move a terminal's cursor or colour it: a passage, an id or a reply may hold any of it."""
 
 
 def show(*parts: Any) -> None:
-    from rich.console import Console
-
-    # Names and messages are data: a bracket in them is no markup. A line of text is never cut.
-    console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 110)
+    """Print results: a text as a line that is never cut, anything else as rich draws it."""
     for part in parts:
-        console.print(part.translate(_CONTROLS) if isinstance(part, str) else part, soft_wrap=isinstance(part, str))
+        if isinstance(part, str):
+            print(visible(part), flush=True)
+        else:
+            width = None if sys.stdout.isatty() else 110
+            console(sys.stdout, width=width).print(part)
 
 
 def say(line: str) -> None:
-    print(f"blendfilter: {line.translate(_CONTROLS)}", file=sys.stderr, flush=True)
+    """Print a notice."""
+    print(f"blendfilter: {visible(line)}", file=sys.stderr, flush=True)
 
 
 class Bars:
@@ -38,18 +41,17 @@ class Bars:
         self._told = time.monotonic()
 
     def __enter__(self) -> Bars:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         columns = (
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[count]}"),
+            TextColumn("{task.fields[count]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+        self._bar = Progress(*columns, console=console(sys.stderr), transient=True, disable=not sys.stderr.isatty())
         self._bar.start()
         return self
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from blendfilter.cli.app import State, app
-from blendfilter.cli.console import say
+from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect, say_what_answers
 from blendfilter.cli.options import Limits, PricesFile, WhichModel, spread
 from blendfilter.errors import BadArgument
@@ -51,10 +51,10 @@ def doctor(
         lm, questions=questions, run=run, concurrency=concurrency, budget=budget, max_bad_replies=max_bad_replies
     )
     if json:
-        typer.echo(dumps(told.as_dict(), ensure_ascii=False, indent=2))
+        show(dumps(told.as_dict(), ensure_ascii=False, indent=2))
     else:
-        typer.echo(text_of(told), nl=False)
-        typer.echo(f"run: {told.run.folder}")
+        show(text_of(told).removesuffix("\n"))
+        show(f"run: {told.run.folder}")
     if not told.healthy:
         say("this model does not do what the pipeline asks: see what to change")
         raise typer.Exit(1)

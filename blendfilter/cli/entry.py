@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
+from types import TracebackType
 from typing import Any
 
 import typer
@@ -11,6 +13,8 @@ import typer
 from blendfilter.cli.app import State, app
 from blendfilter.cli.console import say
 from blendfilter.errors import BlendFilterError
+from blendfilter.terminal import guarded
+from blendfilter.text import visible
 
 INTERRUPTED = 130
 """What shells and typer call the end by Ctrl-C."""
@@ -18,6 +22,14 @@ INTERRUPTED = 130
 
 def main() -> None:
     """The entry point: errors of ours are one line and an exit code, never a traceback."""
+    try:
+        with guarded():
+            _main()
+    finally:
+        sys.excepthook = _traceback  # typer has put its own there
+
+
+def _main() -> None:
     _quiet_libraries()
     State.goes_on = False
     try:
@@ -54,6 +66,11 @@ def _unforeseen(error: Exception) -> str:
     about = f"{', '.join(given)}: " if given else ""
     what = f"{type(error).__name__}: {str(error)[:300]}"
     return f"{about}this should not have happened ({what}): a file may be damaged; blendfilter --debug … says more"
+
+
+def _traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What Python prints of an error that ends it; its message may quote anything."""
+    sys.stderr.write(visible("".join(traceback.format_exception(kind, error, trace))))
 
 
 def _usage(error: Any) -> str:

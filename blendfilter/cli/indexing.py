@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from blendfilter.cli.app import app
-from blendfilter.cli.console import Bars, say
+from blendfilter.cli.console import Bars, say, show
 from blendfilter.cli.making import passages_to_index, queries_of
 from blendfilter.cli.options import AllowHost, K
 from blendfilter.errors import BadArgument
@@ -92,7 +92,7 @@ def index(
     with Bars() as progress:
         made = build(engine, passages, out, **settings, overwrite=overwrite, progress=progress)
     info = made.info()
-    print(f"{out}: {info['kind']}, {info['passages']:,} passages, fingerprint {info['fingerprint']}")
+    show(f"{out}: {info['kind']}, {info['passages']:,} passages, fingerprint {info['fingerprint']}")
 
 
 def settings_for(engine: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _show_hits(index: str, query: str, k: int, allow_hosts: list[str]) -> None:
         say("no passage shares a word with this query")
     for rank, passage in enumerate(found, 1):
         score = "" if passage.score is None else f"{passage.score:.4f}"
-        print(f"{rank}\t{score}\t{passage.id}\t{passage.line}")
+        show(f"{rank}\t{score}\t{passage.id}\t{passage.line}")
     for line in () if told is None else told.lines():
         say(line)
 
@@ -175,6 +175,6 @@ def _write_hits(index: str, queries: str, out: Path, k: int, overwrite: bool, al
     searched = open_index(index, allow_hosts=allow_hosts)
     with Bars() as progress:
         written = write_hits(searched, asked, out, k, overwrite=overwrite, progress=progress)
-    print(f"{out}: the hits of {written.queries:,} queries, index {searched.fingerprint}")
+    show(f"{out}: the hits of {written.queries:,} queries, index {searched.fingerprint}")
     if written.cut:
         say(f"{written.cut:,} queries are longer than this index reads and were cut (query_cut in {out})")

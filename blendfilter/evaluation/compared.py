@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.evaluation.power import detectable_difference
 from blendfilter.evaluation.resampling import RESAMPLES
+from blendfilter.text import html_of, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -85,12 +85,12 @@ class Comparison:
     @property
     def title(self) -> str:
         """What is compared with what, in one line."""
-        return f"against {self.baseline}, the same {self.n} questions, in %"
+        return f"against {visible(self.baseline)}, the same {self.n} questions, in %"
 
     @property
     def notes(self) -> list[str]:
         """How to read the table, a line each."""
-        return list(self._notes())
+        return list(map(visible, self._notes()))
 
     def text(self) -> str:
         """The table as plain aligned text, its title above and its notes below."""
@@ -124,10 +124,10 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         header, body = self._cells()
-        head = "".join(f"<th>{escape(name)}</th>" for name in header)
-        lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in body)
-        notes = "<br>".join(map(escape, self.notes))
-        caption = f"<caption>{escape(self.title)}</caption>"
+        head = "".join(f"<th>{html_of(name)}</th>" for name in header)
+        lines = "".join("<tr>" + "".join(f"<td>{html_of(cell)}</td>" for cell in line) + "</tr>" for line in body)
+        notes = "<br>".join(map(html_of, self.notes))
+        caption = f"<caption>{html_of(self.title)}</caption>"
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table><p>{notes}</p>"
 
     def as_dict(self) -> dict[str, Any]:
@@ -142,10 +142,10 @@ class Comparison:
         body = []
         for run, group in groupby(self.rows, key=lambda row: row.run):
             rows = list(group)
-            body.append([run, *[""] * (len(header) - 2), str(rows[0].errors)])
+            body.append([visible(run), *[""] * (len(header) - 2), str(rows[0].errors)])
             for row in rows:
                 compared = _compared_cells(row, several) if run != self.baseline else [""] * (len(header) - 3)
-                body.append([f"  {row.measure}", percent(row.value), *compared, ""])
+                body.append([f"  {visible(row.measure)}", percent(row.value), *compared, ""])
         return header, body
 
     def _notes(self) -> Iterator[str]:

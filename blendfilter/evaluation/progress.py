@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from blendfilter.lm.gate import Gate
+from blendfilter.terminal import console
+from blendfilter.text import visible
 
 
 class Progress(Protocol):
@@ -67,7 +69,7 @@ class Running:
             parts.append(f"{self.errors} error{'s' * (self.errors > 1)}")
         if self.gate is not None and self.gate.allowed < self.gate.limit:
             parts.append(f"{self.gate.allowed} of {self.gate.limit} in flight")
-        return ("this sitting: " if self.resumed else "") + "  ".join(parts)
+        return visible(("this sitting: " if self.resumed else "") + "  ".join(parts))
 
 
 class Lines:
@@ -101,7 +103,6 @@ class Bar:
     """One live line on a terminal."""
 
     def __init__(self, metrics: list[str], gate: Gate | None = None) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
@@ -109,12 +110,12 @@ class Bar:
         self.bar = RichProgress(
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[rate]}", markup=False),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[scores]}"),
-            console=Console(stderr=True),
+            TextColumn("{task.fields[scores]}", markup=False),
+            console=console(sys.stderr),
         )
         self.began = 0.0
 

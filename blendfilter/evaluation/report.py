@@ -13,6 +13,7 @@ from blendfilter.evaluation.losses import LOSSES
 from blendfilter.evaluation.page.pictures import LOSS_WORDS
 from blendfilter.evaluation.planned import money
 from blendfilter.evaluation.run import READS_GOLD
+from blendfilter.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -33,7 +34,7 @@ def report_text(run: Run, width: int = 100) -> str:
     console = Console(file=out, width=width, color_system=None, legacy_windows=False, markup=False, emoji=False)
     for part in report(run):
         console.print(part, soft_wrap=isinstance(part, str))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return "\n".join(visible(line.rstrip()) for line in out.getvalue().removesuffix("\n").split("\n")) + "\n"
 
 
 def report(run: Run) -> list[RenderableType]:

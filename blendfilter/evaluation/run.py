@@ -14,6 +14,7 @@ from blendfilter.evaluation.losses import LOSSES
 from blendfilter.evaluation.recipes import differing
 from blendfilter.evaluation.repeats import repeats_in
 from blendfilter.evaluation.replies import MAX_BAD_REPLIES
+from blendfilter.text import visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,7 +144,7 @@ class Run:
         return write_report(self, beside, None if path is None else Path(path))
 
     def __repr__(self) -> str:
-        return f"<run {self.name}: {self.metrics['signature'] if self.finished else 'not finished'}>"
+        return visible(f"<run {self.name}: {self.metrics['signature'] if self.finished else 'not finished'}>")
 
     def _repr_html_(self) -> str:
         from blendfilter.evaluation.page.card import card

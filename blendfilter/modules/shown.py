@@ -6,13 +6,12 @@ In: a prediction. Out: HTML in which every text is escaped; long ones are cut, f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 from typing import Any
 
 import dspy
 
 from blendfilter.records import Excerpt, Passage
-from blendfilter.text import shortened
+from blendfilter.text import html_of, shortened
 
 _QUERY_WORDS = {"q": "the question", "q_ex": "external reasoning + question", "q_in": "internal knowledge + question"}
 _WIDTH = 160
@@ -50,7 +49,7 @@ def _html(prediction: dspy.Prediction) -> Iterator[str]:
         yield f"{_text(query)}</p>{_passages(branches.get(name))}"
     if prediction.get("reasoning"):
         yield f'<p style="margin:.6em 0 .1em"><small>reasoning</small><br>{_text(prediction.reasoning, 4 * _WIDTH)}</p>'
-    yield f'<p style="margin:.6em 0 0"><small>{escape("; ".join(_figures(prediction)))}</small></p></div>'
+    yield f'<p style="margin:.6em 0 0"><small>{html_of("; ".join(_figures(prediction)))}</small></p></div>'
 
 
 def _passages(branch: Any) -> str:
@@ -81,4 +80,4 @@ def _figures(prediction: dspy.Prediction) -> Iterator[str]:
 
 def _text(value: object, width: int = _WIDTH) -> str:
     """Any text, isolated: a right-to-left mark in a passage must not turn what stands around it."""
-    return f"<bdi>{escape(shortened(str(value), width))}</bdi>"
+    return f"<bdi>{html_of(shortened(str(value), width))}</bdi>"

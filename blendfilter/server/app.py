@@ -57,7 +57,7 @@ def application(index: Retriever, limits: Limits | None = None, *, token: str | 
             Route("/health", service.health, methods=["GET"]),
             Route("/info", service.info, methods=["GET"]),
         ],
-        middleware=[Middleware(Guard, token=token)],
+        middleware=[Middleware(Guard, token=token, limits=service.limits)],
         exception_handlers={
             HTTPException: _refused,
             BadArgument: _wrong,

@@ -17,8 +17,6 @@ from blendfilter.errors import BadArgument
 from blendfilter.retrieval.base import check_search
 from blendfilter.server.limits import Limits
 
-PATIENCE = 30.0
-"""Seconds for a whole body to arrive."""
 K_OF_COLBERT = 10
 K_OF_SEARCH = 5
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
@@ -67,7 +65,7 @@ def checked(asked: Asked, limits: Limits) -> Asked:
 
 
 async def _object(request: Request, limits: Limits) -> dict[str, Any]:
-    body = await read_body(request, limits.max_body)
+    body = await read_body(request, limits)
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):  # not UTF-8 is a ValueError too
@@ -77,16 +75,16 @@ async def _object(request: Request, limits: Limits) -> dict[str, Any]:
     return fields
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The request's body, counted while it arrives. Raises `HTTPException`: 413 above `limit`, 408 if it dawdles."""
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """The request's body. Raises `HTTPException`: 413 where it is too large, 408 where it takes too long to arrive."""
     parts, size = list[bytes](), 0
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(limits.body_seconds):
             async for part in request.stream():
                 size += len(part)
-                if size > limit:  # what is still to come is read and thrown away below us: its sender hears why
-                    raise HTTPException(413, f"the body is too large: at most {limit:,} bytes (--max-body)")
+                if size > limits.max_body:  # the rest is read and thrown away below us, so that its sender sees why
+                    raise HTTPException(413, f"the body is too large: at most {limits.max_body:,} bytes (--max-body)")
                 parts.append(part)
     except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {PATIENCE:.0f} seconds") from None
+        raise HTTPException(408, f"the body did not arrive within {limits.body_seconds} seconds") from None
     return b"".join(parts)

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from blendfilter.server.connections import head_too_large
+from blendfilter.server.limits import Limits
 from blendfilter.server.replies import refusal
 
 OPEN = "/health"
@@ -25,12 +27,15 @@ OPEN = "/health"
 class Guard:
     """The application, behind its check: `token` is wanted where there is one, a local Host header elsewhere."""
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
-        self._app, self._token = app, token
+    def __init__(self, app: ASGIApp, token: str | None, limits: Limits) -> None:
+        self._app, self._token, self._limits = app, token, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
+            # one that came in a single read was whole before its size was looked at
+            if size_of_head(scope) > self._limits.max_head:
+                return await head_too_large(self._limits)(scope, receive, send)
             if self._token is None and not is_local(headers.get("host", "")):
                 refused = refusal(403, "without a token, this server answers to localhost and 127.0.0.1 only")
                 return await refused(scope, receive, send)
@@ -42,6 +47,12 @@ class Guard:
                 )
                 return await refused(scope, receive, send)
         return await self._app(scope, receive, send)
+
+
+def size_of_head(scope: Scope) -> int:
+    """Bytes of a request's address and headers."""
+    fields = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    return len(scope["raw_path"]) + len(scope["query_string"]) + fields
 
 
 def is_local(host: str) -> bool:

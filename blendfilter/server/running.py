@@ -1,18 +1,22 @@
-"""The server itself: a socket, uvicorn, and how it ends.
+"""The server itself: a socket, uvicorn, its log, and how it ends.
 
-In: an index, where to listen, limits, a token. Out: nothing until it is told to stop; then it finishes what is in
-flight. SIGTERM and Ctrl-C are such tellings, and both end well; a second Ctrl-C does not wait.
+SIGTERM and Ctrl-C stop it: it accepts nothing more, finishes what is in flight within `Limits.stop_seconds`, and ends
+well. A second Ctrl-C does not wait.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
+import logging
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import uvicorn
 
@@ -20,19 +24,24 @@ from blendfilter.errors import BadArgument
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.wire import TOKEN, checked_token
 from blendfilter.server.app import application, passages_of
+from blendfilter.server.connections import Connection, Connections, room
 from blendfilter.server.limits import Limits
 
-GRACE = 60
-"""Seconds that a stopping server waits for requests in flight; a reader that never reads must not keep it."""
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than our client keeps it, so that none is closed under a request."""
+BACKLOG = 1024
+"""Connections that the system keeps until they are accepted."""
+SHORTEST_TOKEN = 16
+"""Characters of a token where others can reach the server: a shorter one can be guessed."""
+LINES = 5
+"""Lines of log a minute that one place in the code may cause: clients decide how often some of them are reached."""
 
 
 class IndexServer:
     """A server on its socket, which holds its address from now on; `run` answers until `stop`, or a signal.
 
     Raises:
-        BadArgument: the address cannot be had; or others may reach it, and there is no token.
+        BadArgument: the address cannot be had; or others may reach it, and there is no token or a short one.
     """
 
     def __init__(
@@ -45,24 +54,28 @@ class IndexServer:
         token: str | None = None,
     ) -> None:
         limits = limits or Limits()
+        most, burst = room(limits.max_connections)
+        limits = replace(limits, max_connections=most)
         token = checked_token(token) if token else None
         self._index, self._login = index, "any:TOKEN@" if token else ""
-        self._socket = listen(host, port, open_to_others=token is not None)
+        self._socket = listen(host, port, token=token)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
         self._server = _Server(
             uvicorn.Config(
                 application(index, limits, token=token),
-                http="h11",
+                http=Connection,
                 ws="none",
                 log_config=None,
                 access_log=False,  # it would hold every query
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE,
-                timeout_graceful_shutdown=GRACE,
-                h11_max_incomplete_event_size=limits.max_body,
-            )
+                backlog=burst,
+                timeout_graceful_shutdown=limits.stop_seconds + 5,  # by then there are no connections to wait for
+                h11_max_incomplete_event_size=limits.max_head,
+            ),
+            limits,
         )
 
     def line(self, name: str) -> str:
@@ -75,7 +88,7 @@ class IndexServer:
     def run(self, ready: Callable[[], object] = lambda: None) -> None:
         """Answer until stopped. `ready` is called once requests are answered and signals are heard."""
         self._server.ready = ready
-        with _heard(self._server):
+        with _heard(self._server), _quieted():
             self._server.run([self._socket])
 
     def stop(self) -> None:
@@ -84,11 +97,57 @@ class IndexServer:
 
 
 class _Server(uvicorn.Server):
+    """uvicorn's server, which watches its connections from its start until its end."""
+
     ready: Callable[[], object] = staticmethod(lambda: None)
+
+    def __init__(self, config: uvicorn.Config, limits: Limits) -> None:
+        super().__init__(config)
+        self.server_state: Connections = Connections(limits)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(BACKLOG)  # asyncio has made it as short as its bursts
+        self._watching = asyncio.create_task(self.server_state.watch())
         self.ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.server_state.stopping = asyncio.get_running_loop().time()
+        await super().shutdown(sockets)
+        self._watching.cancel()
+
+
+class _Seldom(logging.Filter):
+    """Lets `LINES` records a minute pass from each place in the code, and counts the others in the next that passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        place = record.pathname, record.lineno
+        began, count = self._seen.get(place, (time.monotonic(), 0))
+        if time.monotonic() - began > 60:
+            if count > LINES:
+                record.msg, record.args = f"{record.getMessage()} ({count - LINES} more like it before)", ()
+            began, count = time.monotonic(), 0
+        self._seen[place] = began, count + 1
+        return count < LINES
+
+
+@contextmanager
+def _quieted() -> Iterator[None]:
+    """While a server runs, no client can fill its log."""
+    seldom = _Seldom()
+    loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio", "blendfilter.server.batching")]
+    for logger in loggers:
+        logger.addFilter(seldom)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(seldom)
 
 
 @contextmanager
@@ -113,7 +172,7 @@ def _heard(server: uvicorn.Server) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def listen(host: str, port: int, *, open_to_others: bool) -> socket.socket:
+def listen(host: str, port: int, *, token: str | None) -> socket.socket:
     """A listening socket; port 0 is any free one. Raises `BadArgument` where it cannot be had or may not be."""
     if not 0 <= port < 65536:
         raise BadArgument(f"the port must lie between 0 (any free one) and 65535, got {port}")
@@ -123,9 +182,11 @@ def listen(host: str, port: int, *, open_to_others: bool) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError):
         raise BadArgument(f"'{host}' is no address to listen on: give one of this machine's (--host)") from None
-    if not open_to_others and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+    others = not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
+    if others and len(token or "") < SHORTEST_TOKEN:
+        short = f"a token of at least {SHORTEST_TOKEN} characters, not of {len(token)}," if token else "a token"
         raise BadArgument(
-            f"others can reach {host}, so a token is needed: set {TOKEN}, here and for every client "
+            f"others can reach {host}, so {short} is needed: set {TOKEN}, here and for every client "
             f"(export {TOKEN}=$(openssl rand -hex 24)), or listen on 127.0.0.1"
         )
     # the protocol is named because asyncio switches Nagle's algorithm off only where it reads TCP there
@@ -133,7 +194,7 @@ def listen(host: str, port: int, *, open_to_others: bool) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(1024)
+        listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
         why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"

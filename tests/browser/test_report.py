@@ -17,6 +17,7 @@ from blendfilter.evaluation.files import METRICS, PREDICTIONS, read_json, read_r
 from blendfilter.evaluation.page import page as pages
 from blendfilter.records import Passage
 from blendfilter.resources import sample
+from blendfilter.text import visible
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing()), reason=missing())]
 
@@ -280,7 +281,7 @@ def test_the_fiercest_passage_is_shown_as_text(window: Browser, tmp_path: Path) 
     window.ask("document.querySelectorAll('.trace details').forEach(each => { each.open = true; })")
     window.wait("document.querySelector('.call pre')")
     shown = window.ask("document.querySelector('.passage .data').textContent")
-    assert shown == f"{FIERCE} text".replace("\0", "\u2400")
+    assert shown == visible(f"{FIERCE} text")
     assert window.ask("document.querySelectorAll('.trace script, .trace img, .trace b b').length") == 0
     assert "broken" not in window.driver.title
     cut, *_ = window.ask(

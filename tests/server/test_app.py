@@ -18,7 +18,6 @@ from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.hits import Hits
-from blendfilter.server import asked
 from blendfilter.server.limits import Limits
 
 TOKEN = "2f6c91d0a4"
@@ -178,9 +177,11 @@ def test_who_sends_too_much_hears_why(url: str) -> None:
         assert line.recv(1000).startswith(b"HTTP/1.1 413 ")
 
 
-def test_a_body_that_dawdles(index: BM25, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked, "PATIENCE", 0.1)
-    with served(index) as server, socket.create_connection(("127.0.0.1", server.port), timeout=10) as line:
+def test_a_body_that_dawdles(index: BM25) -> None:
+    with (
+        served(index, limits=Limits(body_seconds=1)) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=10) as line,
+    ):
         line.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         assert line.recv(1000).startswith(b"HTTP/1.1 408 ")
 

@@ -21,7 +21,7 @@ from blendfilter.server import index_server
 from blendfilter.server.limits import Limits
 from blendfilter.server.running import IndexServer
 
-TOKEN = "2f6c91d0a4"
+TOKEN = "2f6c91d0a45be873"
 SLOW = """
 import sys, time
 from blendfilter.cli.entry import _quiet_libraries
@@ -106,6 +106,16 @@ def test_without_one_they_may_not(folder: Path, blendfilter: Command) -> None:
         refused = blendfilter("serve", folder, "--host", host, "--port", 0)
         assert (refused.code, refused.out, len(refused.notices)) == (2, "", 1)
         assert f"others can reach {host}, so a token is needed: set BLENDFILTER_INDEX_TOKEN" in refused.error
+
+
+def test_a_token_that_can_be_guessed_opens_no_public_address(
+    folder: Path, blendfilter: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLENDFILTER_INDEX_TOKEN", TOKEN[:15])
+    refused = blendfilter("serve", folder, "--host", "0.0.0.0", "--port", 0)
+    assert (refused.code, refused.out, len(refused.notices)) == (2, "", 1)
+    assert "a token of at least 16 characters, not of 15, is needed: set BLENDFILTER_INDEX_TOKEN" in refused.error
+    assert TOKEN[:15] not in refused.error
 
 
 def test_a_port_in_use(folder: Path, blendfilter: Command) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 from typing import TYPE_CHECKING
 
 from blendfilter.evaluation.files import REPORT
 from blendfilter.evaluation.page.pictures import LOSS_WORDS, loss_bar, swatch
+from blendfilter.text import html_of
 
 if TYPE_CHECKING:
     from blendfilter.evaluation.run import Run
@@ -25,21 +25,21 @@ def _parts(run: Run) -> Iterator[str]:
     from blendfilter.evaluation.report import OFFLINE
 
     known = Known(run)
-    yield f"<div><b><bdi>{escape(run.name)}</bdi></b> <small>{escape(_what(run))}</small></div>"
+    yield f"<div><b><bdi>{html_of(run.name)}</bdi></b> <small>{html_of(_what(run))}</small></div>"
     if not run.finished:
-        yield f"<p>{escape(known.unfinished)}</p>"
+        yield f"<p>{html_of(known.unfinished)}</p>"
     metrics = known.metrics
     if metrics:
         yield f'<div style="display:flex;gap:2em;margin:.3em 0">{"".join(_scores(known.metrics["metrics"]))}</div>'
         if any(row.get("gold_titles") for row in known.rows):
             yield f'{loss_bar(metrics["losses"], 16)}<div style="margin:.3em 0">{_legend(metrics["losses"])}</div>'
     if run.offline:
-        yield f"<div><small>{escape(OFFLINE)}</small></div>"
+        yield f"<div><small>{html_of(OFFLINE)}</small></div>"
     if run.finished:
-        yield f'<div><code style="overflow-wrap:anywhere">{escape(metrics["signature"])}</code></div>'
+        yield f'<div><code style="overflow-wrap:anywhere">{html_of(metrics["signature"])}</code></div>'
     path = run.folder / REPORT
     words = "the whole report:" if path.is_file() else "run.html() writes"
-    yield f"<div><small>{words} {escape(str(path))}</small></div>"
+    yield f"<div><small>{words} {html_of(path)}</small></div>"
 
 
 def _what(run: Run) -> str:
@@ -51,7 +51,7 @@ def _what(run: Run) -> str:
 def _scores(scores: dict[str, dict[str, float]]) -> Iterator[str]:
     for name, score in scores.items():
         value, half = 100 * score["value"], 50 * (score["high"] - score["low"])
-        yield f'<div>{escape(name)}<br><b style="font-size:1.6em">{value:.1f}</b> <small>± {half:.1f}</small></div>'
+        yield f'<div>{html_of(name)}<br><b style="font-size:1.6em">{value:.1f}</b> <small>± {half:.1f}</small></div>'
 
 
 def _legend(losses: dict[str, int]) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.files import REPORT, write_text
@@ -32,6 +34,7 @@ from blendfilter.evaluation.page.traces import Traces
 from blendfilter.evaluation.repeats import key_of
 from blendfilter.evaluation.run import Run
 from blendfilter.journal import FILE, Journal
+from blendfilter.text import visible
 
 SINGLE, PAGE = 1000, 500
 """Answers on one self-contained page; answers a page where there are more."""
@@ -108,7 +111,7 @@ class _Pages:
 
     def leading(self, target: str) -> str:
         """The page in the run's folder that leads to the index."""
-        return _render("leading.html", head=self._head, target=target)
+        return _render("leading.html", head=self._head, target=quote(os.fsencode(target)))
 
 
 def _traces(known: Known) -> Iterator[str]:
@@ -148,7 +151,9 @@ def _render(template: str, **values: Any) -> str:
 
     folder = files("blendfilter.evaluation.page") / "assets"
     loader = FileSystemLoader(str(folder))
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, finalize=_seen
+    )
     style = (folder / "style.css").read_text("utf-8")
     script = "\n".join((folder / name).read_text("utf-8") for name in _SCRIPTS)
     if "data" in values:
@@ -157,6 +162,11 @@ def _render(template: str, **values: Any) -> str:
         **values, style=style, script=script, policy=_policy(style, script)
     )
     return page.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _seen(value: Any) -> Any:
+    """A text as a page shows it; HTML of ours as it is."""
+    return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _policy(style: str, script: str) -> str:

@@ -39,9 +39,13 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** A text in which control characters are seen as the signs that Unicode has for them. */
+const ACTS = /[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u{e0000}-\u{e007f}\p{Surrogate}]|\r(?!\n)/gu;
+
+/** A text in which what would act, or hide, is written as an escape: the same as in a terminal (`visible` in text.py). */
 function visible(text) {
-  return String(text).replace(/[\x00-\x08\x0b-\x1f\x7f]/g, (c) => (c === "\x7f" ? "␡" : String.fromCharCode(0x2400 + c.charCodeAt(0))));
+  const hex = (code, digits) => code.toString(16).padStart(digits, "0");
+  const escape = (c) => (c < " " ? `\\x${hex(c.charCodeAt(0), 2)}` : c.split("").map((half) => `\\u${hex(half.charCodeAt(0), 4)}`).join(""));
+  return String(text).replace(ACTS, escape);
 }
 
 /** Any text in a line, set apart from its surroundings: its writing direction stays its own. */
