@@ -14,7 +14,7 @@ from typing import Any
 import dspy
 from dspy.utils.callback import BaseCallback
 
-from blendfilter.errors import BlendFilterError, ModelError
+from blendfilter.errors import BlendFilterError, ModelError, words_of
 from blendfilter.lm.model import ConnectedLM
 
 FOR_GOOD = frozenset({"context_too_long", "bad_request"})
@@ -25,7 +25,7 @@ class Stopped(BaseException):
     """The work is over; `error` says why."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
+        super().__init__(words_of(error))
         self.error = error
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from blendfilter.context import CallNote, calls_of
-from blendfilter.errors import BadArgument, ModelError
+from blendfilter.errors import BadArgument, CodeFailed, ModelError, words_of
 from blendfilter.evaluation.losses import LossCase, loss
 from blendfilter.metrics import retrieval
 from blendfilter.modules.base import FLAGS, union
@@ -65,9 +65,8 @@ def answered(
     }
 
 
-def failed(task: Task, question: Question, error: Exception, notes: Sequence[CallNote]) -> Row:
+def failed(task: Task, question: Question, error: BaseException, notes: Sequence[CallNote]) -> Row:
     """The row of a question that could not be answered: it counts as 0, and as an error."""
-    told = error if isinstance(error, ModelError) else None
     return {
         **_asked(question),
         "answer": None,
@@ -81,9 +80,9 @@ def failed(task: Task, question: Question, error: Exception, notes: Sequence[Cal
         "calls": [[note.stage, note.key] for note in calls_of(notes)],
         "flags": dict.fromkeys(FLAGS, 0) | _noted(notes),
         "error": {
-            "kind": told.kind if told else type(error).__name__,
-            "stage": told.stage if told else "",
-            "message": _PLACES.sub("", str(error)),
+            "kind": error.kind if isinstance(error, ModelError | CodeFailed) else type(error).__name__,
+            "stage": error.stage if isinstance(error, ModelError) else "",
+            "message": _PLACES.sub("", words_of(error)),
         },
     }
 

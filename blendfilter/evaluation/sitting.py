@@ -8,7 +8,6 @@ the sitting at once, with everything answered so far kept.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import logging
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from blendfilter.evaluation.progress import Progress
 from blendfilter.evaluation.repeats import numbered, repeat_of
 from blendfilter.evaluation.rows import Row, answered, failed
 from blendfilter.journal import Journal
+from blendfilter.lm import bridge
 from blendfilter.lm.budget import Purse
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.base import Method
@@ -95,14 +95,12 @@ class Sitting:
             self.frugal.answered(row)
 
         try:
-            async with asyncio.TaskGroup() as group:
+            async with bridge.together() as group:
                 for order, turn in enumerate(self.turns):
                     if turn.key not in done:
                         await places.acquire()
                         await self._begin()
                         group.create_task(self._one(min(order, last_rank), turn, finished, places))
-        except BaseExceptionGroup as several:
-            raise _first(several) from None
         finally:
             progress.stop()
             if appender is not None:
@@ -143,14 +141,13 @@ class Sitting:
                     **{CARRIED: Asker(question.id, order, notes, self.journal, turn.repeat)},
                 ),
             ):
-                prediction = await self._asked(question.question)
-                beside = await self.beside.found(question.question, prediction)
-                row = answered(task, question, prediction, self._told(notes), beside)
-                line_of(row)  # what JSON cannot hold is this question's error, not the run's
+                row = await bridge.awaiting(self._answered(question, notes))
         except (AskedWrong, BudgetSpent, CannotWrite):  # the next question would too, and its calls be paid for in vain
             self._stop_if_spent()  # it may be what came of a call that was refused
             raise
-        except Exception as error:  # whatever a method raises is that question's error, and is shown
+        except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:  # whatever a method raises is that question's error, and is shown
             logger.debug("question %s failed", question.id, exc_info=True)
             row = failed(task, question, error, self._told(notes))
         finally:
@@ -171,12 +168,19 @@ class Sitting:
         if self.purse is not None:
             self.purse.check()
 
+    async def _answered(self, question: Question, notes: list[CallNote]) -> Row:
+        """The row of what the method answers. Whatever reads its prediction may run code of the user's own."""
+        prediction = await self._asked(question.question)
+        beside = await self.beside.found(question.question, prediction)
+        row = answered(self.questions.task, question, prediction, self._told(notes), beside)
+        line_of(row)  # what JSON cannot hold is this question's error, not the run's
+        return row
+
     async def _asked(self, question: str) -> Any:
         """The method's prediction: awaited where it can be, in a worker thread where it is synchronous."""
         if hasattr(self.method, "aforward"):
             return await self.method.acall(question=question)
-        call = functools.partial(contextvars.copy_context().run, self.method, question=question)
-        return await asyncio.get_running_loop().run_in_executor(self.pool, call)
+        return await bridge.in_thread(functools.partial(self.method, question=question), executor=self.pool)
 
     def _told(self, notes: list[CallNote]) -> list[CallNote]:
         """The calls in plan order; a module that is not ours has no plan, and may call side by side: sorted."""
@@ -185,8 +189,3 @@ class Sitting:
     def _tokens(self, row: Row) -> int:
         records = (self.journal.read(key) for _, key in row["calls"])
         return sum((each.get("tokens_in") or 0) + (each.get("tokens_out") or 0) for each in records if each)
-
-
-def _first(several: BaseExceptionGroup[Any]) -> BaseException:
-    first = several.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
