@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from blendfilter.context import CallNote, calls_of
@@ -20,6 +19,8 @@ from blendfilter.retrieval.callables import as_passage
 from blendfilter.tasks.base import Task
 
 Row = dict[str, Any]
+UNION = "union"
+"""The name of all queries' passages together."""
 DIGITS = 6
 _PLACES = re.compile(r" at 0x[0-9a-fA-F]+")  # where an object lay in memory, in its repr
 """Decimals of every stored figure."""
@@ -30,11 +31,8 @@ def answered(
     question: Question,
     prediction: Any,
     notes: Sequence[CallNote],
-    beside: Mapping[str, Sequence[Passage]] = MappingProxyType({}),
 ) -> Row:
     """The row of a question that was answered, by whatever module: it must give `answer`, the rest is read if there.
-
-    `beside` are passages that the method never saw, by name: what they would have brought stands beside its union.
 
     Raises:
         BadArgument: there is no `answer`, or knowledge that cannot be read as passages.
@@ -55,7 +53,7 @@ def answered(
         "branches": {name: _branch(branch) for name, branch in branches.items()},
         "knowledge": [passage.id for passage in knowledge],
         **_spans(knowledge),
-        "retrieval": _retrieval(question, branches, retrieved, knowledge, beside),
+        "retrieval": _retrieval(question, branches, retrieved, knowledge),
         "loss": loss(
             LossCase(correct, _titles(retrieved), _titles(knowledge), question.evidence or (question.gold_titles,))
         ),
@@ -63,6 +61,24 @@ def answered(
         "flags": flags,
         "error": None,
     }
+
+
+def with_beside(row: Row, question: Question, beside: Mapping[str, Sequence[Passage] | None]) -> Row:
+    """`row` with what passages that its method never saw would have brought, beside the union; by the search's name.
+
+    None in the place of passages is a search that failed: the row names it (`unsearched`).
+    """
+    figures = row["retrieval"]
+    if UNION not in figures:  # its gold is unknown
+        return row
+    for name, passages in beside.items():
+        told = {} if passages is None else _figures({name: passages}, question)
+        order = list(figures)
+        order[order.index(UNION) + 1 : order.index(UNION) + 1] = [each for each in told if each not in figures]
+        figures = {each: (figures | told)[each] for each in order}
+    rest = {key: value for key, value in row.items() if key != "unsearched"} | {"retrieval": figures}
+    missing = [name for name, passages in beside.items() if passages is None]
+    return rest | ({"unsearched": missing} if missing else {})
 
 
 def failed(task: Task, question: Question, error: BaseException, notes: Sequence[CallNote]) -> Row:
@@ -116,12 +132,16 @@ def _retrieval(
     branches: Mapping[str, Any],
     retrieved: Sequence[Passage],
     knowledge: Sequence[Passage],
-    beside: Mapping[str, Sequence[Passage]],
 ) -> dict[str, dict[str, float]]:
-    """Recall, precision, S-precision per query, of their union and of what was kept; nothing where gold is unknown."""
+    """Recall, precision, S-precision per query, of their union and of what was kept."""
     sets: dict[str, Iterable[Passage]] = {name: branch.retrieved for name, branch in branches.items()}
     if branches or knowledge:
-        sets |= {"union": retrieved, **beside, "kept": knowledge}
+        sets |= {UNION: retrieved, "kept": knowledge}
+    return _figures(sets, question)
+
+
+def _figures(sets: Mapping[str, Iterable[Passage]], question: Question) -> dict[str, dict[str, float]]:
+    """Recall, precision, S-precision of each set; nothing where gold is unknown."""
     measured = {name: retrieval(_titles(passages), question) for name, passages in sets.items()}
     return {
         name: {key: round(value, DIGITS) for key, value in scores._asdict().items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -24,7 +25,7 @@ from blendfilter.evaluation.files import METRICS, PREDICTIONS, Appender, iterate
 from blendfilter.evaluation.frugal import EARLIER, Frugal
 from blendfilter.evaluation.progress import Progress
 from blendfilter.evaluation.repeats import numbered, repeat_of
-from blendfilter.evaluation.rows import Row, answered, failed
+from blendfilter.evaluation.rows import Row, answered, failed, with_beside
 from blendfilter.journal import Journal
 from blendfilter.lm import bridge
 from blendfilter.lm.budget import Purse
@@ -69,6 +70,7 @@ class Sitting:
         self.frugal = Frugal(purse, journal.read)
         self.freed = asyncio.Event()
         self.beside = Beside(method)
+        self.lacking: set[tuple[int, str]] = set()
         self.turns = [Turn(repeat, question) for repeat in range(1, repeats + 1) for question in questions]
 
     async def lines(self, folder: Path, *, replay: bool, window: int, progress: Progress) -> list[bytes]:
@@ -77,7 +79,7 @@ class Sitting:
         Lines, because a row takes three times the room, and a long run has thousands.
         """
         done = {} if replay else self._kept(folder)
-        if not replay and len(done) < len(self.turns):
+        if not replay and (self.lacking or len(done) < len(self.turns)):
             (folder / METRICS).unlink(missing_ok=True)  # an earlier sitting's: it would not fit the rows
         appender = None if replay else Appender(folder / PREDICTIONS, done.values())
         progress.start(len(self.turns), len(done))
@@ -101,22 +103,38 @@ class Sitting:
                         await places.acquire()
                         await self._begin()
                         group.create_task(self._one(min(order, last_rank), turn, finished, places))
+                    elif turn.key in self.lacking:
+                        await places.acquire()
+                        group.create_task(self._make_up(turn, done, places))
         finally:
             progress.stop()
+            self.beside.warn()
             if appender is not None:
                 appender.close()
         return [done[turn.key] for turn in self.turns]
 
     def _kept(self, folder: Path) -> dict[tuple[int, str], bytes]:
         """The rows of earlier sittings, of fewer repeats too; a question that ended in an error is asked again."""
-        wanted = {turn.key for turn in self.turns}
+        wanted = {turn.key: turn.question for turn in self.turns}
         kept = {}
         for row in iterate_rows(folder / PREDICTIONS):
             key = (repeat_of(row), row["id"])
             # A row whose calls the journal does not hold (it was cut or exchanged) would leave the ledger wrong.
             if key in wanted and row["error"] is None and all(call in self.journal for _, call in row["calls"]):
                 kept[key] = line_of(self._numbered(row, key[0]))
+                if self.beside.lacks(wanted[key].question, row):
+                    self.lacking.add(key)
         return kept
+
+    async def _make_up(self, turn: Turn, done: dict[tuple[int, str], bytes], places: asyncio.Semaphore) -> None:
+        """Search for what a row on file lacks; all else of it stays."""
+        try:
+            with setting(QUESTION, turn.question.id), setting(JOURNAL, self.journal):
+                row = json.loads(done[turn.key])
+                beside = await self.beside.made_up(turn.question.question, row)
+                done[turn.key] = line_of(with_beside(row, turn.question, beside))
+        finally:
+            places.release()
 
     def _numbered(self, row: Row, repeat: int) -> Row:
         return numbered(row, repeat if self.repeats > 1 else None)
@@ -145,7 +163,7 @@ class Sitting:
         except (AskedWrong, BudgetSpent, CannotWrite):  # the next question would too, and its calls be paid for in vain
             self._stop_if_spent()  # it may be what came of a call that was refused
             raise
-        except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
+        except bridge.ENDING:
             raise
         except BaseException as error:  # whatever a method raises is that question's error, and is shown
             logger.debug("question %s failed", question.id, exc_info=True)
@@ -171,8 +189,8 @@ class Sitting:
     async def _answered(self, question: Question, notes: list[CallNote]) -> Row:
         """The row of what the method answers. Whatever reads its prediction may run code of the user's own."""
         prediction = await self._asked(question.question)
-        beside = await self.beside.found(question.question, prediction)
-        row = answered(self.questions.task, question, prediction, self._told(notes), beside)
+        row = answered(self.questions.task, question, prediction, self._told(notes))
+        row = with_beside(row, question, await self.beside.found(question.question, prediction))
         line_of(row)  # what JSON cannot hold is this question's error, not the run's
         return row
 

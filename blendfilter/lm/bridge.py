@@ -39,6 +39,8 @@ _UNCARRIED = (
     asyncio.CancelledError,
     concurrent.futures.CancelledError,
 )
+ENDING = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
+"""What ends the work at hand, past code that keeps everything else as an error of one question."""
 _lock = threading.Lock()
 _state: tuple[int, asyncio.AbstractEventLoop, threading.Thread] | None = None
 

@@ -93,9 +93,7 @@ class Sitting:
                 if self.writer.witnesses.is_judged(turn.id):  # by another judge, without one verdict
                     self.writer.undo_question(turn.id)
                 verdicts = await self._verdicts(turn, list({passage.id: passage for passage in found}.values()))
-            except (AskedWrong, BudgetSpent, CannotWrite):
-                raise
-            except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
+            except (AskedWrong, BudgetSpent, CannotWrite, *bridge.ENDING):
                 raise
             except BaseException as error:  # whatever a call or an index raises is this question's error, and is shown
                 if self.purse is not None:
@@ -149,5 +147,5 @@ def _rank(said: object) -> int:
     """What ends the whole sitting comes first, then what this question alone met, then verdicts."""
     if not isinstance(said, BaseException):
         return 2
-    ends = isinstance(said, AskedWrong | BudgetSpent | CannotWrite | KeyboardInterrupt | asyncio.CancelledError)
+    ends = isinstance(said, (AskedWrong, BudgetSpent, CannotWrite, *bridge.ENDING))
     return 0 if ends else 1
