@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from blendfilter.errors import BadData, MissingFile
+from blendfilter.errors import BadData, CannotWrite, MissingFile
+from blendfilter.files import write_whole
 from blendfilter.journal import write_all
 
 RUN = "run.json"
@@ -25,7 +25,7 @@ _REMAKE = "make it again (blendfilter rescore)"
 
 def write_json(path: Path, value: Any) -> None:
     """`value` as JSON, by a temporary file and a rename."""
-    _replace(path, [json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8", "backslashreplace"), b"\n"])
+    write_whole(path, [json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8", "backslashreplace"), b"\n"])
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -35,12 +35,12 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def write_lines(path: Path, lines: Iterable[bytes]) -> None:
     """`lines` as they are, by a temporary file and a rename."""
-    _replace(path, lines)
+    write_whole(path, lines)
 
 
 def write_text(path: Path, text: str) -> None:
     """`text`, by a temporary file and a rename; half a character in it becomes an escape."""
-    _replace(path, [text.encode("utf-8", "backslashreplace")])
+    write_whole(path, [text.encode("utf-8", "backslashreplace")])
 
 
 def line_of(row: Mapping[str, Any]) -> bytes:
@@ -95,6 +95,7 @@ class Appender:
     def __init__(self, path: Path, kept: Iterable[bytes]) -> None:
         # Rewritten first: a torn line, or rows that are to be made again, must not stay in the middle.
         write_lines(path, kept)
+        self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def add(self, line: bytes) -> None:
@@ -102,22 +103,11 @@ class Appender:
         end = os.fstat(self._fd).st_size
         try:
             write_all(self._fd, line)
-        except OSError:  # a full disk: half a row must not stand in front of the next one
+        except OSError as error:  # a full disk: half a row must not stand in front of the next one
             os.ftruncate(self._fd, end)
-            raise
+            why = error.strerror or error
+            raise CannotWrite(f"{self._path} takes no more rows ({why}): make room, then go on") from error
 
     def close(self) -> None:
         """Release the file."""
         os.close(self._fd)
-
-
-def _replace(path: Path, pieces: Iterable[bytes]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, CannotWrite, RunLocked, RunMismatch
-from blendfilter.files import json_rows
+from blendfilter.files import json_rows, write_whole, writing
 from blendfilter.journal import write_all
 from blendfilter.silver.rows import row_of
 
@@ -90,7 +90,8 @@ class Partial:
 
     def finish(self) -> None:
         """Every row is there: the file gets its name."""
-        os.fsync(self._fd)
+        with writing(self.places.partial):
+            os.fsync(self._fd)
         self.places.partial.replace(self.places.out)
 
     def discard(self) -> None:
@@ -182,15 +183,8 @@ def read_recipe(places: Places) -> dict[str, Any]:
 def write_recipe(places: Places, settings: Mapping[str, Any], summary: Mapping[str, Any] | None = None) -> None:
     """The recipe's file, whole or not at all."""
     recipe = {"format": FORMAT, "settings": settings, **({} if summary is None else {"summary": summary})}
-    temporary = places.recipe.with_name(f".{places.recipe.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(json.dumps(recipe, ensure_ascii=False, indent=2).encode("utf-8", "backslashreplace") + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(places.recipe)
-    finally:
-        temporary.unlink(missing_ok=True)
+    text = json.dumps(recipe, ensure_ascii=False, indent=2)
+    write_whole(places.recipe, [text.encode("utf-8", "backslashreplace"), b"\n"])
 
 
 def _differences(stored: Any, asked: Any, path: str = "") -> Iterator[str]:

@@ -15,7 +15,7 @@ from textwrap import fill, wrap
 from typing import Any
 
 from blendfilter.evaluation.compared import NO_P_VALUE, chance, percent, rounded
-from blendfilter.evaluation.files import write_json
+from blendfilter.evaluation.files import write_json, write_text
 from blendfilter.evaluation.reproducing.lines import IN_TOKENS, NUMBERS, Line
 from blendfilter.evaluation.reproducing.results import Result
 from blendfilter.silver.filter import UPPER_BOUND
@@ -126,7 +126,7 @@ def write(result: Result, folder: Path) -> list[Path]:
     """`table.md` and `table.json` in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     as_markdown, as_json = folder / "table.md", folder / "table.json"
-    as_markdown.write_text(markdown(result), encoding="utf-8")
+    write_text(as_markdown, markdown(result))
     write_json(as_json, plain(result))
     return [as_markdown, as_json]
 
