@@ -171,7 +171,7 @@ def appended(path: Path) -> None:
 
 def recipe() -> Recipe:
     score, names = Score(0.5, 2), {"module": "Predict", "task": "qa", "measure": "em", "optimizer": "bootstrap"}
-    more: dict[str, Any] = dict.fromkeys(("settings", "data", "fields", "templates", "worded", "versions"), {})
+    more: dict[str, Any] = {name: {} for name in ("settings", "data", "fields", "templates", "worded", "versions")}
     return Recipe(**names, **more, lm="m", teacher="m", seed=0, before=score, after=score, trained_on=())
 
 
