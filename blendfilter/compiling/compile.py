@@ -235,7 +235,10 @@ class _AtWork(NamedTuple):
         except Stopped as stopped:
             _let_finish(self.traffic.gate)
             ended: Exception = stopped.error
-        except (Exception, KeyboardInterrupt):
+        except KeyboardInterrupt:
+            self.watch.interrupt()
+            raise
+        except Exception:
             raise
         except BaseException as error:  # a program that calls sys.exit() ends the work, not the process that compiles
             _let_finish(self.traffic.gate)

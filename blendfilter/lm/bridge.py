@@ -17,6 +17,7 @@ import contextvars
 import functools
 import os
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -51,7 +52,7 @@ def loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if _state is None or _state[0] != os.getpid() or not _state[2].is_alive():
             fresh = asyncio.new_event_loop()
-            fresh.set_default_executor(ThreadPoolExecutor(_WORKERS, thread_name_prefix="blendfilter-worker"))
+            fresh.set_default_executor(Threads(_WORKERS, "blendfilter-worker"))
             thread = threading.Thread(target=_serve, args=(fresh,), name="blendfilter-loop", daemon=True)
             thread.start()
             _state = (os.getpid(), fresh, thread)
@@ -122,6 +123,64 @@ def _serve(fresh: asyncio.AbstractEventLoop) -> None:
             # A task hands these on to whoever awaits it, and then ends its loop: here all other work needs the loop.
             continue
         return
+
+
+class Threads(ThreadPoolExecutor):
+    """At most `count` worker threads, which the process does not wait for when it ends.
+
+    Code of a user's own that blocks (a search, a method) would keep the process for as long after Ctrl-C. Of the base
+    class, which waits, only the interface is left: an event loop takes no other as its default.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        super().__init__(count, thread_name_prefix=name)
+        self._count, self._name = count, name
+        self._tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._changed = threading.Condition()
+        self._started = self._idle = 0
+        self._over = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """As `Executor.submit`. Raises: RuntimeError after `shutdown`."""
+        future: Future[T] = Future()
+        with self._changed:
+            if self._over:
+                raise RuntimeError("these threads take no more work: they were shut down")
+            self._tasks.append((future, functools.partial(fn, *args, **kwargs)))
+            if self._idle >= len(self._tasks):
+                self._changed.notify()
+            elif self._started < self._count:
+                self._started += 1
+                threading.Thread(target=self._work, name=f"{self._name}_{self._started}", daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
+        """Take no more work; what is at work ends by itself, and is not waited for."""
+        with self._changed:
+            self._over = True
+            while cancel_futures and self._tasks:
+                self._tasks.popleft()[0].cancel()
+            self._changed.notify_all()
+
+    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        with self._changed:
+            while not self._tasks:
+                if self._over:
+                    return None
+                self._idle += 1
+                self._changed.wait()
+                self._idle -= 1
+            return self._tasks.popleft()
+
+    def _work(self) -> None:
+        while (task := self._next()) is not None:
+            future, call = task
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+                    future.set_exception(error)
+            del task, future, call  # nothing of it is kept while the next one is waited for
 
 
 async def in_thread(call: Callable[..., T], *args: Any, executor: Executor | None = None) -> T:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +226,28 @@ def test_calls_that_are_out_when_it_ends_are_kept(tmp_path: Path) -> None:
         compile_small("filco", "bootstrap", engine.lm(), tmp_path, concurrency=2)
     assert engine.calls == 2
     assert len([record for record in journaled(tmp_path) if not record["error"]]) == 1
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_waits_for_no_reply(tmp_path: Path) -> None:
+    """Threads of DSPy's wait for the model, and the process would wait for them."""
+    engine, cancelled = CountingEngine(), threading.Event()
+
+    async def never(_stage: str, _prompt: str) -> None:
+        if engine.calls == 2:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    engine.before = never
+    before = {*threading.enumerate()}
+    with pytest.raises(KeyboardInterrupt):
+        compile_small("filco", "bootstrap", engine.lm(), tmp_path, concurrency=2)
+    assert cancelled.wait(60)
+    for thread in {*threading.enumerate()} - before:
+        if not thread.daemon:
+            thread.join(60)
+            assert not thread.is_alive()

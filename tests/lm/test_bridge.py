@@ -203,6 +203,52 @@ def test_of_several_errors_at_once_the_first_is_raised_by_itself() -> None:
     assert raised.value.__context__ is None
 
 
+@pytest.mark.timeout(60)
+def test_threads_are_as_many_as_there_is_work_for_and_no_more() -> None:
+    pool, together = bridge.Threads(3, "few"), threading.Barrier(3)
+    try:
+        assert sorted(each.result(30) for each in [pool.submit(together.wait) for _ in range(3)]) == [0, 1, 2]
+        names = {pool.submit(lambda: threading.current_thread().name).result(30) for _ in range(20)}
+        assert names <= {"few_1", "few_2", "few_3"}
+        begun, go = threading.Barrier(4), threading.Event()
+        busy = [pool.submit(lambda: (begun.wait(30), go.wait(30))) for _ in range(3)]
+        waiting = pool.submit(lambda: "never")
+        begun.wait(30)
+        pool.shutdown(cancel_futures=True)
+        assert waiting.cancelled()
+        go.set()
+        assert all(each.result(30) for each in busy), "what is at work ends by itself"
+        with pytest.raises(RuntimeError, match="shut down"):
+            pool.submit(len, "")
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+BLOCKING = """
+import sys, threading
+from blendfilter.lm import bridge
+
+begun = threading.Event()
+
+def block():
+    begun.set()
+    threading.Event().wait()
+
+async def wait():
+    await bridge.in_thread(block)
+
+bridge.submit(wait())
+begun.wait()
+print("over")
+sys.exit(3)
+"""
+
+
+def test_a_process_ends_though_code_of_its_user_blocks() -> None:
+    done = subprocess.run([sys.executable, "-c", BLOCKING], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (3, "over\n"), done.stderr
+
+
 FORK = """
 import asyncio, os, sys
 from blendfilter.lm import bridge
