@@ -21,6 +21,7 @@
     ├── BudgetSpent           exit 3: the run stopped at its limit; all that was paid for is kept, and it can go on
     └── WorkFailed            exit 1: the work itself failed
         ├── CannotWrite       a journal that takes no more records (a full disk): going on would pay for what is lost
+        ├── CodeFailed        code of the user's own raised what would end a thread or a loop (sys.exit())
         └── ModelError        one model call failed for good; it carries its stage and its kind
 
 A failed model call is never an empty answer: it is recorded as that question's error.
@@ -28,8 +29,14 @@ A failed model call is never an empty answer: it is recorded as that question's 
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Iterable
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
+_LONGEST = 2_000
+"""Characters of a message that are kept: some libraries put a whole response into theirs."""
 
 
 class BlendFilterError(Exception):
@@ -125,6 +132,64 @@ class WorkFailed(BlendFilterError):
 
 class CannotWrite(WorkFailed, OSError):
     """What was called for cannot be kept: a full disk, a file size limit."""
+
+
+class CodeFailed(WorkFailed):
+    """Code of the user's own raised what is no ordinary error; `kind` is the name of what it raised.
+
+    A future refuses a StopIteration, an event loop ends with a SystemExit, and a CancelledError that nobody asked for
+    looks like a cancellation: none of them may leave the code that raised it as it is.
+    """
+
+    def __init__(self, message: str, *, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+    @classmethod
+    def by(cls, error: BaseException) -> CodeFailed:
+        """The error that stands for `error`.
+
+        >>> str(CodeFailed.by(SystemExit(3)))
+        'the code raised SystemExit: 3; raise an ordinary error in place of sys.exit()'
+        """
+        kind, words = type(error).__name__, words_of(error)
+        advice = next((f"; {move}" for known, move in _ADVICE.items() if isinstance(error, known)), "")
+        return cls(f"the code raised {kind}{': ' if words else ''}{words}{advice}", kind=kind)
+
+
+_ADVICE = {
+    StopIteration: "give next(…) a default for where nothing matches",
+    SystemExit: "raise an ordinary error in place of sys.exit()",
+}
+
+
+def words_of(error: BaseException) -> str:
+    """The message of any error, of code that is not ours too: one that cannot be read, or has no end, is no fault.
+
+    >>> words_of(ValueError("no such town"))
+    'no such town'
+    """
+    try:
+        words = str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as unreadable:  # noqa: BLE001 - its own __str__ fails
+        return f"(its message cannot be read: {type(unreadable).__name__})"
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}… ({len(words):,} characters)"
+
+
+def copied(error: E) -> E:
+    """`error` again, for another one who waits: one object raised in several places gathers the tracebacks of all,
+    and may become its own cause. The same object where its class cannot be made again.
+    """
+    try:
+        twin = copy.copy(error)
+    except Exception:  # noqa: BLE001 - a constructor of its own wants other arguments
+        return error
+    if type(twin) is not type(error):
+        return error
+    twin.__cause__ = error.__cause__
+    return twin
 
 
 class ModelError(WorkFailed):

@@ -2,15 +2,19 @@
 
 In: a path. Out: lines or JSON values, one by one, each with the words that say where it stands. Packing and layout are
 told from the bytes, never from the file's name.
+
+Files of our own appear whole or not at all (`write_whole`), and a disk that is full names the file (`writing`).
 """
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
+import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
@@ -126,6 +130,38 @@ def json_rows(path: str | Path) -> Iterator[Row]:
         return
     for position, line in enumerate(lines(path)):
         yield Row(line.where, position, parsed(line.text, line.where))
+
+
+def write_whole(path: Path, pieces: Iterable[bytes], *, overwrite: bool = True) -> None:
+    """`pieces` one after the other, in a file beside `path` that is synced and then takes its name.
+
+    Raises `BadArgument` where something is at `path` and `overwrite` is not set.
+    """
+    check_free(path, overwrite=overwrite)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        with writing(path), temporary.open("wb") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        put(temporary, path, overwrite=overwrite)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Inside the block, a full disk is told with the name of what was to be written, which the system leaves out."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        said = f"{error.strerror}; nothing of it is left: make room, or write it elsewhere"
+        raise OSError(error.errno, said, str(target)) from error
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def parsed(text: str, where: str) -> Any:

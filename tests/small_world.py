@@ -96,6 +96,13 @@ def slowly(seconds: float = 0.001) -> Callable[[str, str], Awaitable[None]]:
     return wait
 
 
+def comes_of_itself(error: BaseException | None, above: tuple[BaseException, ...] = ()) -> bool:
+    """Whether an error's causes and contexts lead back to it, or any of them to itself."""
+    if error is None or any(error is each for each in above):
+        return error is not None
+    return any(comes_of_itself(each, (*above, error)) for each in (error.__cause__, error.__context__))
+
+
 def stable(folder: Path) -> dict[str, bytes]:
     """The bytes of a run that must not depend on how it came about."""
     return {name: (folder / name).read_bytes() for name in STABLE}

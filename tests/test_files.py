@@ -5,17 +5,31 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import resource
 import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter import jsonlist
+from blendfilter.compiling.bound import bind
+from blendfilter.compiling.measuring import Score
+from blendfilter.compiling.programs import save_program
+from blendfilter.compiling.recipe import Recipe
 from blendfilter.errors import BadData, MissingFile
+from blendfilter.evaluation import canvas
+from blendfilter.evaluation import files as run_files
+from blendfilter.evaluation.files import Appender
 from blendfilter.files import json_rows, lines
+from blendfilter.silver.keeping import Places, write_recipe
+from blendfilter.trimming import whole
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3)
@@ -128,3 +142,60 @@ def test_a_long_list_is_never_whole_in_memory(tmp_path: Path) -> None:
 def test_the_cut_off_official_file_is_called_that(shared_data: Path) -> None:
     with pytest.raises(BadData, match=r"ends in item \d+, after 365,099 characters.* cut off"):
         list(json_rows(shared_data / "raw" / "hotpotqa" / "truncated_official_dev.json"))
+
+
+# ---- a full disk
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process may grow beyond a few bytes: writes fail as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+LONG = "a row that is longer than what is left of the disk"
+
+
+def appended(path: Path) -> None:
+    appender = Appender(path, [])
+    try:
+        appender.add(LONG.encode())
+    finally:
+        appender.close()
+
+
+def recipe() -> Recipe:
+    score, names = Score(0.5, 2), {"module": "Predict", "task": "qa", "measure": "em", "optimizer": "bootstrap"}
+    more: dict[str, Any] = {name: {} for name in ("settings", "data", "fields", "templates", "worded", "versions")}
+    return Recipe(**names, **more, lm="m", teacher="m", seed=0, before=score, after=score, trained_on=())
+
+
+def plotted(path: Path) -> None:
+    with canvas.blank(2.0, 2.0) as figure:
+        canvas.save(figure, path)
+
+
+WRITES: dict[str, Callable[[Path], object]] = {
+    "run.json": lambda path: run_files.write_json(path, {"settings": LONG}),
+    "predictions.jsonl": appended,
+    "report.html": lambda path: run_files.write_text(path, LONG),
+    "compile.json": lambda path: bind(path.parent, {"module": LONG}),
+    "program.json": lambda path: save_program(dspy.Predict("question -> answer"), path, recipe()),
+    "silver.recipe.json": lambda path: write_recipe(Places.of(path.with_name("silver.jsonl")), {"task": LONG}),
+    "table.csv": lambda path: whole.write_whole(path, [LONG]),
+    "plot.svg": plotted,
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_full_disk_names_the_file_that_did_not_fit(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    with pytest.raises(OSError, match="File too large") as told, full_disk():
+        WRITES[name](path)
+    assert str(path) in (told.value.filename or str(told.value))
+    assert not list(tmp_path.glob(".*")), "nothing half written is left"

@@ -7,13 +7,13 @@ that says what differs. How many calls are out at once and what they may cost sh
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from blendfilter.compiling.programs import read_program
 from blendfilter.errors import BadData, RunMismatch
+from blendfilter.files import write_whole
 
 FILE = "compile.json"
 _OF_RESULT = ("demos", "demos_dropped")
@@ -26,9 +26,7 @@ def bind(run: str | Path, asked: Mapping[str, Any]) -> None:
     try:
         known = json.loads(path.read_bytes())
     except FileNotFoundError:
-        temporary = path.with_name(f".{FILE}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(told, ensure_ascii=True, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, [json.dumps(told, ensure_ascii=True, indent=2).encode(), b"\n"])
         return
     except ValueError as error:
         raise BadData(f"{path}: cannot be read ({error}): name another folder (--run)") from None

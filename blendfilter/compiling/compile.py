@@ -37,7 +37,7 @@ from blendfilter.compiling.recipe import (
 )
 from blendfilter.compiling.silver import SilverMetric
 from blendfilter.compiling.stopping import Stopped, Watch, guarded
-from blendfilter.errors import BadArgument, WorkFailed
+from blendfilter.errors import BadArgument, CodeFailed, WorkFailed
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.connect import connect
@@ -234,8 +234,18 @@ class _AtWork(NamedTuple):
                 after = score(program, work.valid, measured, work.effort.threads)
         except Stopped as stopped:
             _let_finish(self.traffic.gate)
-            raise stopped.error from stopped.error.__cause__
-        return _Made(program, before, after, demos)
+            ended: Exception = stopped.error
+        except KeyboardInterrupt:
+            self.watch.interrupt()
+            raise
+        except Exception:
+            raise
+        except BaseException as error:  # a program that calls sys.exit() ends the work, not the process that compiles
+            _let_finish(self.traffic.gate)
+            raise CodeFailed.by(error) from error
+        else:
+            return _Made(program, before, after, demos)
+        raise ended  # outside of the block: an error must not have for its context what came of it
 
     def _optimised(self, optimiser: Optimiser, work: Work) -> dspy.Module:
         try:

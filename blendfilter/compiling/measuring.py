@@ -17,8 +17,8 @@ from typing import Any
 
 import dspy
 
-from blendfilter.compiling.stopping import Watch, for_good
-from blendfilter.errors import BadArgument
+from blendfilter.compiling.stopping import Stopped, Watch, for_good
+from blendfilter.errors import BadArgument, BlendFilterError, words_of
 from blendfilter.retrieval.progress import Progress
 
 
@@ -76,7 +76,9 @@ class Measured:
         self.watch.check()
         try:
             said = self._said(example, prediction, trace, pred_name, pred_trace)
-        except Exception as error:
+        except (Stopped, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # whatever a user's own code raises
             if not for_good(error):
                 raise self.watch.stop(_told(error)) from error
             said = 0.0
@@ -112,10 +114,11 @@ def _takes_five(metric: Callable[..., Any]) -> bool:
     return True
 
 
-def _told(error: Exception) -> Exception:
-    if isinstance(error, BadArgument) or type(error).__module__.startswith("blendfilter"):
+def _told(error: BaseException) -> Exception:
+    if isinstance(error, BlendFilterError):
         return error
-    return BadArgument(f"the metric failed ({type(error).__name__}: {error}): mend it, what was asked so far is kept")
+    what = f"{type(error).__name__}: {words_of(error)}"
+    return BadArgument(f"the metric failed ({what}): mend it, what was asked so far is kept")
 
 
 def _feedback(score: float, example: Any, prediction: Any) -> str:
@@ -140,8 +143,7 @@ def score(program: dspy.Module, examples: Sequence[dspy.Example], metric: Measur
     failed = sum(not prediction for _, prediction, _ in result.results)  # what DSPy puts where there is none
     if failed == len(examples) and metric.watch.failed:
         first = metric.watch.failed[0]
-        raise BadArgument(
-            f"{type(program).__name__} fails on every question ({type(first).__name__}: {first}): mend it first"
-        )
+        why = f"{type(first).__name__}: {words_of(first)}"
+        raise BadArgument(f"{type(program).__name__} fails on every question ({why}): mend it first")
     values = [float(said.score if isinstance(said, dspy.Prediction) else said) for *_, said in result.results]
     return Score(round(sum(values) / len(values), 6), len(values), failed)

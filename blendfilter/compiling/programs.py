@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from dspy.utils.saving import get_dependency_versions
 from blendfilter.compiling.demos import wrong_demo
 from blendfilter.compiling.recipe import FORMAT, Recipe, fields_of, kind_of, ruled_of, templates_of, worded_of
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile
+from blendfilter.files import write_whole
 
 _AGAIN = "compile it again (blendfilter compile)"
 
@@ -47,15 +46,7 @@ def save_program(program: dspy.Module, path: str | Path, recipe: Recipe) -> Path
     metadata = {"dependency_versions": get_dependency_versions(), "recipe": recipe.to_json()}
     text = json.dumps({**state_of(program), "metadata": metadata}, ensure_ascii=False, indent=2, default=_plain) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, [text.encode("utf-8", "backslashreplace")])
     return path
 
 

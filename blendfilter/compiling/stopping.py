@@ -8,13 +8,16 @@ be refused again.
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import dspy
 from dspy.utils.callback import BaseCallback
 
-from blendfilter.errors import BlendFilterError, ModelError
+from blendfilter.errors import BlendFilterError, ModelError, WorkFailed, words_of
 from blendfilter.lm.model import ConnectedLM
 
 FOR_GOOD = frozenset({"context_too_long", "bad_request"})
@@ -25,7 +28,7 @@ class Stopped(BaseException):
     """The work is over; `error` says why."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
+        super().__init__(words_of(error))
         self.error = error
 
 
@@ -40,6 +43,7 @@ class Watch(BaseCallback):
         self.error: Exception | None = None
         self.failed: list[Exception] = []
         self._open: set[str] = set()
+        self._calls: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
         self._lock = threading.Lock()
 
     def check(self) -> None:
@@ -52,6 +56,26 @@ class Watch(BaseCallback):
         with self._lock:
             self.error = self.error or error
             return Stopped(self.error)
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Inside the block this task waits for a model: it is cancelled where the user stops the work."""
+        call = asyncio.get_running_loop(), asyncio.current_task()
+        with self._lock:
+            self._calls.append(call)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls.remove(call)
+
+    def interrupt(self) -> None:
+        """The user stops the work: threads that wait for a model, which nobody else can stop, wait no longer."""
+        self.stop(WorkFailed("stopped by the user"))
+        with self._lock:
+            for loop, task in self._calls:
+                if task is not None:
+                    loop.call_soon_threadsafe(task.cancel)
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Note which calls are the whole module's."""
@@ -86,7 +110,11 @@ class GuardedLM(ConnectedLM):
         """As `ConnectedLM.acall`. Raises: Stopped, ModelError."""
         self.watch.check()
         try:
-            return await super().acall(prompt, messages=messages, **kwargs)
+            with self.watch.calling():
+                return await super().acall(prompt, messages=messages, **kwargs)
+        except asyncio.CancelledError:
+            self.watch.check()  # which DSPy passes on, where it would log a cancellation as a failed question
+            raise
         except BlendFilterError as error:
             if for_good(error):
                 raise

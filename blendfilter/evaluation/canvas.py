@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from blendfilter.errors import BadArgument
 from blendfilter.extras import needed
+from blendfilter.files import writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +65,8 @@ def save(figure: Figure, *paths: str | Path) -> list[Path]:
     places = list(map(check, paths))
     for place in places:
         place.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(place, metadata=_METADATA[place.suffix.lower()])
+        with writing(place):
+            figure.savefig(place, metadata=_METADATA[place.suffix.lower()])
     return places
 
 

@@ -7,8 +7,6 @@ and the way to mend it, never an error further up.
 from __future__ import annotations
 
 import json
-import os
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, Val
 from blendfilter.append_only import AppendOnly, check_regular, whole_lines
 from blendfilter.errors import BadData, MissingFile
 from blendfilter.evaluation.losses import LOSSES, Loss
+from blendfilter.files import write_whole
 from blendfilter.journal import Count, Key
 
 RUN = "run.json"
@@ -34,7 +33,7 @@ _REMAKE = "make it again (blendfilter rescore)"
 
 def write_json(path: Path, value: Any) -> None:
     """`value` as JSON, by a temporary file and a rename."""
-    _replace(path, [dumped(value)])
+    write_whole(path, [dumped(value)])
 
 
 def dumped(value: Any) -> bytes:
@@ -49,12 +48,12 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def write_lines(path: Path, lines: Iterable[bytes]) -> None:
     """`lines` as they are, by a temporary file and a rename."""
-    _replace(path, lines)
+    write_whole(path, lines)
 
 
 def write_text(path: Path, text: str) -> None:
     """`text`, by a temporary file and a rename; half a character in it becomes an escape."""
-    _replace(path, [text.encode("utf-8", "backslashreplace")])
+    write_whole(path, [text.encode("utf-8", "backslashreplace")])
 
 
 def line_of(row: Mapping[str, Any]) -> bytes:
@@ -272,15 +271,3 @@ class Appender:
     def close(self) -> None:
         """Release the file."""
         self._log.close()
-
-
-def _replace(path: Path, pieces: Iterable[bytes]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

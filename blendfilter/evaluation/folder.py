@@ -27,7 +27,7 @@ from blendfilter.evaluation.files import (
     write_lines,
 )
 from blendfilter.evaluation.ledger import ledger
-from blendfilter.evaluation.repeats import key_of, repeat_of, repeats_in
+from blendfilter.evaluation.repeats import how_far, key_of, repeat_of, repeats_in
 from blendfilter.evaluation.rows import lost, misscored
 from blendfilter.evaluation.settings import check_same, versions
 from blendfilter.evaluation.summary import slim, summarise
@@ -104,15 +104,13 @@ class RunFolder:
         except AskedWrong as error:
             if opened.fresh:
                 self._forget(opened)
-            if isinstance(error, ServerRefused) and (done := len(read_rows(self.path / PREDICTIONS))):
-                raise ServerRefused(
-                    f"{error} ({done} of {answers} questions are answered; the same command goes on there)"
-                ) from error
+            if isinstance(error, ServerRefused) and (rows := read_rows(self.path / PREDICTIONS)):
+                raise ServerRefused(f"{error} ({how_far(rows, answers)}; the same command goes on there)") from error
             raise
         except BudgetSpent as error:
-            done, purse = len(read_rows(self.path / PREDICTIONS)), opened.purse
+            done, purse = how_far(iterate_rows(self.path / PREDICTIONS), answers), opened.purse
             raise BudgetSpent(
-                f"{error}; {done} of {answers} questions are answered, and the same command with a higher limit goes on"
+                f"{error}; {done}, and the same command with a higher limit goes on"
                 + ("" if purse is None else f"; paid in all, unfinished questions included: {purse.spent.words()}")
             ) from error
 

@@ -20,6 +20,7 @@ from blendfilter.context import NOTES, ORDER, QUESTION, CallNote, calls_of, sett
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.evaluation.rescoring import UNREADABLE
 from blendfilter.journal import Journal
+from blendfilter.lm import bridge
 from blendfilter.lm.budget import Purse
 from blendfilter.lm.connect import connect
 from blendfilter.lm.gate import Gate
@@ -122,12 +123,9 @@ class Judge:
                     found[order] = await self._verdict(row, lm)
             told(len(found))
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for order, row in enumerate(rows):
-                    group.create_task(one(order, row))
-        except BaseExceptionGroup as several:
-            raise several.exceptions[0] from None
+        async with bridge.together() as group:
+            for order, row in enumerate(rows):
+                group.create_task(one(order, row))
         return [found[order] for order in range(len(rows))]
 
     async def _verdict(self, row: Mapping[str, Any], lm: ConnectedLM) -> Verdict:

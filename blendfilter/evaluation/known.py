@@ -14,7 +14,7 @@ from typing import Any
 from blendfilter.errors import BadData, RunMismatch
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, iterate_rows
 from blendfilter.evaluation.ledger import Entry, ledger, taken
-from blendfilter.evaluation.repeats import key_of, repeats_in
+from blendfilter.evaluation.repeats import how_far, key_of, repeats_in
 from blendfilter.evaluation.replies import warnings_of
 from blendfilter.evaluation.rescoring import NAMES, Rescored, file_of, rescored
 from blendfilter.evaluation.rows import misscored
@@ -112,9 +112,7 @@ class Known:
         told = f"; missing: {', '.join(missing[:_SHOWN_IDS])}" if missing else ""
         more = f", … ({len(missing) - _SHOWN_IDS} more)" if len(missing) > _SHOWN_IDS else ""
         asked = int(self.run.settings["data"]["n"]) * self.repeats
-        times = f" ({self.repeats} times each)" if self.repeats > 1 else ""
-        done = f"not finished: {len(self.rows)} of {asked} questions are answered{times}"
-        return f"{done}{told}{more}; the same command goes on"
+        return f"not finished: {how_far(self.rows, asked, self.repeats)}{told}{more}; the same command goes on"
 
     @cached_property
     def rescored(self) -> list[Rescored]:

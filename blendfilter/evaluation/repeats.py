@@ -5,7 +5,7 @@ In a run without repeats neither its settings nor its rows say anything of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -27,6 +27,18 @@ def numbered(row: Mapping[str, Any], repeat: int | None) -> dict[str, Any]:
     """
     rest = {name: value for name, value in row.items() if name not in ("id", "repeat")}
     return {"id": row["id"], **({} if repeat is None else {"repeat": repeat}), **rest}
+
+
+def how_far(rows: Iterable[Mapping[str, Any]], asked: int, repeats: int = 1) -> str:
+    """How many of `asked` questions `rows` answer; one that ended in an error is not answered.
+
+    >>> how_far([{"error": None}, {"error": {"kind": "timeout"}}], 4)
+    '1 of 4 questions are answered, 1 ended in an error'
+    """
+    errors = [row["error"] is not None for row in rows]
+    times = f" ({repeats} times each)" if repeats > 1 else ""
+    failed = f", {sum(errors)} ended in an error" if any(errors) else ""
+    return f"{errors.count(False)} of {asked} questions are answered{times}{failed}"
 
 
 def key_of(row: Mapping[str, Any]) -> str:

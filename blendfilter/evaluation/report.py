@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +46,20 @@ def report(run: Run) -> list[RenderableType]:
         parts.append(OFFLINE)
     if run.reads_gold:
         parts.append(UPPER_BOUND)
-    parts += [*(f"Warning: {line}" for line in known.warnings), *known.outdated, *_limits(known)]
+    parts += [*(f"Warning: {line}" for line in known.warnings), *unsearched(known), *known.outdated, *_limits(known)]
     if known.rows:
         parts += [] if run.finished else [PARTIAL]
         parts += _figures(known)
     elif known.paid:
         parts.append(f"{known.paid[0].upper()}{known.paid[1:]}")
     return parts
+
+
+def unsearched(known: Known) -> Iterator[str]:
+    """The searches for a question alone that the index failed in."""
+    for name, count in Counter(name for row in known.rows for name in row.get("unsearched", ())).items():
+        rows = f"{count} of {len(known.rows)} {'answers' if known.repeats > 1 else 'questions'}"
+        yield f"Not searched: {variant_words(name)} of {rows}, for the index failed; the same command searches again."
 
 
 def _limits(known: Known) -> Iterator[str]:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from blendfilter.context import CallNote, calls_of
-from blendfilter.errors import BadArgument, ModelError
+from blendfilter.errors import BadArgument, CodeFailed, ModelError, words_of
 from blendfilter.evaluation.losses import LossCase, loss
 from blendfilter.metrics import METRICS, metric, retrieval
 from blendfilter.modules.base import FLAGS, union
@@ -20,6 +19,8 @@ from blendfilter.retrieval.callables import as_passage
 from blendfilter.tasks.base import Task
 
 Row = dict[str, Any]
+UNION = "union"
+"""The name of all queries' passages together."""
 DIGITS = 6
 _PLACES = re.compile(r" at 0x[0-9a-fA-F]+")  # where an object lay in memory, in its repr
 """Decimals of every stored figure."""
@@ -30,11 +31,8 @@ def answered(
     question: Question,
     prediction: Any,
     notes: Sequence[CallNote],
-    beside: Mapping[str, Sequence[Passage]] = MappingProxyType({}),
 ) -> Row:
     """The row of a question that was answered, by whatever module: it must give `answer`, the rest is read if there.
-
-    `beside` are passages that the method never saw, by name: what they would have brought stands beside its union.
 
     Raises:
         BadArgument: there is no `answer`, or knowledge that cannot be read as passages.
@@ -55,7 +53,7 @@ def answered(
         "branches": {name: _branch(branch) for name, branch in branches.items()},
         "knowledge": [passage.id for passage in knowledge],
         **_spans(knowledge),
-        "retrieval": _retrieval(question, branches, retrieved, knowledge, beside),
+        "retrieval": _retrieval(question, branches, retrieved, knowledge),
         "loss": loss(
             LossCase(correct, _titles(retrieved), _titles(knowledge), question.evidence or (question.gold_titles,))
         ),
@@ -65,9 +63,26 @@ def answered(
     }
 
 
-def failed(task: Task, question: Question, error: Exception, notes: Sequence[CallNote]) -> Row:
+def with_beside(row: Row, question: Question, beside: Mapping[str, Sequence[Passage] | None]) -> Row:
+    """`row` with what passages that its method never saw would have brought, beside the union; by the search's name.
+
+    None in the place of passages is a search that failed: the row names it (`unsearched`).
+    """
+    figures = row["retrieval"]
+    if UNION not in figures:  # its gold is unknown
+        return row
+    for name, passages in beside.items():
+        told = {} if passages is None else _figures({name: passages}, question)
+        order = list(figures)
+        order[order.index(UNION) + 1 : order.index(UNION) + 1] = [each for each in told if each not in figures]
+        figures = {each: (figures | told)[each] for each in order}
+    rest = {key: value for key, value in row.items() if key != "unsearched"} | {"retrieval": figures}
+    missing = [name for name, passages in beside.items() if passages is None]
+    return rest | ({"unsearched": missing} if missing else {})
+
+
+def failed(task: Task, question: Question, error: BaseException, notes: Sequence[CallNote]) -> Row:
     """The row of a question that could not be answered: it counts as 0, and as an error."""
-    told = error if isinstance(error, ModelError) else None
     return {
         **_asked(question),
         "answer": None,
@@ -81,9 +96,9 @@ def failed(task: Task, question: Question, error: Exception, notes: Sequence[Cal
         "calls": [[note.stage, note.key] for note in calls_of(notes)],
         "flags": dict.fromkeys(FLAGS, 0) | _noted(notes),
         "error": {
-            "kind": told.kind if told else type(error).__name__,
-            "stage": told.stage if told else "",
-            "message": _PLACES.sub("", str(error)),
+            "kind": error.kind if isinstance(error, ModelError | CodeFailed) else type(error).__name__,
+            "stage": error.stage if isinstance(error, ModelError) else "",
+            "message": _PLACES.sub("", words_of(error)),
         },
     }
 
@@ -150,12 +165,16 @@ def _retrieval(
     branches: Mapping[str, Any],
     retrieved: Sequence[Passage],
     knowledge: Sequence[Passage],
-    beside: Mapping[str, Sequence[Passage]],
 ) -> dict[str, dict[str, float]]:
-    """Recall, precision, S-precision per query, of their union and of what was kept; nothing where gold is unknown."""
+    """Recall, precision, S-precision per query, of their union and of what was kept."""
     sets: dict[str, Iterable[Passage]] = {name: branch.retrieved for name, branch in branches.items()}
     if branches or knowledge:
-        sets |= {"union": retrieved, **beside, "kept": knowledge}
+        sets |= {UNION: retrieved, "kept": knowledge}
+    return _figures(sets, question)
+
+
+def _figures(sets: Mapping[str, Iterable[Passage]], question: Question) -> dict[str, dict[str, float]]:
+    """Recall, precision, S-precision of each set; nothing where gold is unknown."""
     measured = {name: retrieval(_titles(passages), question) for name, passages in sets.items()}
     return {
         name: {key: round(value, DIGITS) for key, value in scores._asdict().items()}

@@ -12,7 +12,7 @@ from blendfilter.evaluation.comparison import Comparison, check_tasks, compare_p
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, read_json, read_rows
 from blendfilter.evaluation.losses import LOSSES
 from blendfilter.evaluation.recipes import differing
-from blendfilter.evaluation.repeats import repeats_in
+from blendfilter.evaluation.repeats import how_far, repeats_in
 from blendfilter.evaluation.replies import MAX_BAD_REPLIES
 from blendfilter.text import visible
 
@@ -59,11 +59,10 @@ class Run:
     def metrics(self) -> dict[str, Any]:
         """`metrics.json`."""
         if not self.finished:
-            done, repeats = len(read_rows(self.folder / PREDICTIONS)), repeats_in(self.settings)
+            rows, repeats = read_rows(self.folder / PREDICTIONS), repeats_in(self.settings)
             asked = self.settings["data"]["n"] * repeats
-            what = f"questions are answered ({repeats} times each)" if repeats > 1 else "questions are answered"
             raise MissingFile(
-                f"{self.folder} is not finished: {done} of {asked} {what}, {asked - done} missing; "
+                f"{self.folder} is not finished: {how_far(rows, asked, repeats)}, {asked - len(rows)} missing; "
                 "run the same command again to go on"
             )
         return read_json(self.folder / METRICS)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -115,13 +114,13 @@ async def _evaluate(
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+def _threads(count: int) -> Iterator[bridge.Threads]:
     """A pool that is not waited for at its end, which would stop the loop that its work needs."""
-    pool = ThreadPoolExecutor(count, thread_name_prefix="blendfilter-method")
+    pool = bridge.Threads(count, "blendfilter-method")
     try:
         yield pool
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(cancel_futures=True)
 
 
 def _check_numbers(repeats: object, seed: int) -> None:

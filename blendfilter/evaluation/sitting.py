@@ -8,8 +8,8 @@ the sitting at once, with everything answered so far kept.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
+import json
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -25,8 +25,9 @@ from blendfilter.evaluation.files import METRICS, PREDICTIONS, Appender, iterate
 from blendfilter.evaluation.frugal import EARLIER, Frugal
 from blendfilter.evaluation.progress import Progress
 from blendfilter.evaluation.repeats import numbered, repeat_of
-from blendfilter.evaluation.rows import Row, answered, failed, misscored
+from blendfilter.evaluation.rows import Row, answered, failed, misscored, with_beside
 from blendfilter.journal import Journal
+from blendfilter.lm import bridge
 from blendfilter.lm.budget import Purse
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.base import Method
@@ -69,6 +70,7 @@ class Sitting:
         self.frugal = Frugal(purse, journal.read_call)
         self.freed = asyncio.Event()
         self.beside = Beside(method)
+        self.lacking: set[tuple[int, str]] = set()
         self.turns = [Turn(repeat, question) for repeat in range(1, repeats + 1) for question in questions]
 
     async def lines(self, folder: Path, *, replay: bool, window: int, progress: Progress) -> list[bytes]:
@@ -77,7 +79,7 @@ class Sitting:
         Lines, because a row takes three times the room, and a long run has thousands.
         """
         done = {} if replay else self._kept(folder)
-        if not replay and len(done) < len(self.turns):
+        if not replay and (self.lacking or len(done) < len(self.turns)):
             (folder / METRICS).unlink(missing_ok=True)  # an earlier sitting's: it would not fit the rows
         appender = None if replay else Appender(folder / PREDICTIONS, done.values())
         progress.start(len(self.turns), len(done))
@@ -95,23 +97,25 @@ class Sitting:
             self.frugal.answered(row)
 
         try:
-            async with asyncio.TaskGroup() as group:
+            async with bridge.together() as group:
                 for order, turn in enumerate(self.turns):
                     if turn.key not in done:
                         await places.acquire()
                         await self._begin()
                         group.create_task(self._one(min(order, last_rank), turn, finished, places))
-        except BaseExceptionGroup as several:
-            raise _first(several) from None
+                    elif turn.key in self.lacking:
+                        await places.acquire()
+                        group.create_task(self._make_up(turn, done, places))
         finally:
             progress.stop()
+            self.beside.warn()
             if appender is not None:
                 appender.close()
         return [done[turn.key] for turn in self.turns]
 
     def _kept(self, folder: Path) -> dict[tuple[int, str], bytes]:
         """The rows of earlier sittings, of fewer repeats too; a question that ended in an error is asked again."""
-        wanted = {turn.key for turn in self.turns}
+        wanted = {turn.key: turn.question for turn in self.turns}
         kept = {}
         for row in iterate_rows(folder / PREDICTIONS, self.questions.task.metrics):
             key = (repeat_of(row), row["id"])
@@ -119,7 +123,19 @@ class Sitting:
             right = row["error"] is None and not misscored(row, self.questions.task.metrics)
             if key in wanted and right and all(self.journal.is_sound(call) for _, call in row["calls"]):
                 kept[key] = line_of(self._numbered(row, key[0]))
+                if self.beside.lacks(wanted[key].question, row):
+                    self.lacking.add(key)
         return kept
+
+    async def _make_up(self, turn: Turn, done: dict[tuple[int, str], bytes], places: asyncio.Semaphore) -> None:
+        """Search for what a row on file lacks; all else of it stays."""
+        try:
+            with setting(QUESTION, turn.question.id), setting(JOURNAL, self.journal):
+                row = json.loads(done[turn.key])
+                beside = await self.beside.made_up(turn.question.question, row)
+                done[turn.key] = line_of(with_beside(row, turn.question, beside))
+        finally:
+            places.release()
 
     def _numbered(self, row: Row, repeat: int) -> Row:
         return numbered(row, repeat if self.repeats > 1 else None)
@@ -144,14 +160,13 @@ class Sitting:
                     **{CARRIED: Asker(question.id, order, notes, self.journal, turn.repeat)},
                 ),
             ):
-                prediction = await self._asked(question.question)
-                beside = await self.beside.found(question.question, prediction)
-                row = answered(task, question, prediction, self._told(notes), beside)
-                line_of(row)  # what JSON cannot hold is this question's error, not the run's
+                row = await bridge.awaiting(self._answered(question, notes))
         except (AskedWrong, BudgetSpent, CannotWrite):  # the next question would too, and its calls be paid for in vain
             self._stop_if_spent()  # it may be what came of a call that was refused
             raise
-        except Exception as error:  # whatever a method raises is that question's error, and is shown
+        except bridge.ENDING:
+            raise
+        except BaseException as error:  # whatever a method raises is that question's error, and is shown
             logger.debug("question %s failed", question.id, exc_info=True)
             row = failed(task, question, error, self._told(notes))
         finally:
@@ -172,12 +187,19 @@ class Sitting:
         if self.purse is not None:
             self.purse.check()
 
+    async def _answered(self, question: Question, notes: list[CallNote]) -> Row:
+        """The row of what the method answers. Whatever reads its prediction may run code of the user's own."""
+        prediction = await self._asked(question.question)
+        row = answered(self.questions.task, question, prediction, self._told(notes))
+        row = with_beside(row, question, await self.beside.found(question.question, prediction))
+        line_of(row)  # what JSON cannot hold is this question's error, not the run's
+        return row
+
     async def _asked(self, question: str) -> Any:
         """The method's prediction: awaited where it can be, in a worker thread where it is synchronous."""
         if hasattr(self.method, "aforward"):
             return await self.method.acall(question=question)
-        call = functools.partial(contextvars.copy_context().run, self.method, question=question)
-        return await asyncio.get_running_loop().run_in_executor(self.pool, call)
+        return await bridge.in_thread(functools.partial(self.method, question=question), executor=self.pool)
 
     def _told(self, notes: list[CallNote]) -> list[CallNote]:
         """The calls in plan order; a module that is not ours has no plan, and may call side by side: sorted."""
@@ -186,8 +208,3 @@ class Sitting:
     def _tokens(self, row: Row) -> int:
         records = (self.journal.read_call(key) for _, key in row["calls"])
         return sum((each.get("tokens_in") or 0) + (each.get("tokens_out") or 0) for each in records if each)
-
-
-def _first(several: BaseExceptionGroup[Any]) -> BaseException:
-    first = several.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -68,10 +68,11 @@ async def ask_filter(select: dspy.Module, question: str, passages: Sequence[Pass
             through as it is.
     """
     if getattr(type(select), "aforward", Filter.aforward) is not Filter.aforward:
-        return _checked(select, await select.acall(question=question, passages=passages, **more), passages)
+        said = await bridge.awaiting(select.acall(question=question, passages=passages, **more))
+        return _checked(select, said, passages)
     if getattr(type(select), "forward", Filter.forward) is Filter.forward:
         raise BadArgument(f"the filter {type(select).__name__} says nothing: write its aforward, or its forward")
-    call = partial(select, question=question, passages=passages, **more)
+    call = bridge.carried(partial(select, question=question, passages=passages, **more))
     # A thread of its own: shared ones could all be taken by filters that wait for a synchronous model.
     return _checked(select, await anyio.to_thread.run_sync(call, limiter=anyio.CapacityLimiter(1)), passages)
 

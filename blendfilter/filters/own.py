@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import dspy
 
-from blendfilter.errors import BadArgument, BlendFilterError, UnknownName
+from blendfilter.errors import BadArgument, BlendFilterError, UnknownName, words_of
 
 MEND = "mend it (blendfilter --debug eval … shows where)"
 
@@ -52,7 +52,7 @@ def make_own(
         module = made(*leading, **given, **asked)
     except BlendFilterError:
         raise
-    except Exception as error:  # whatever a user's own code raises
+    except (Exception, SystemExit) as error:  # whatever a user's own code raises
         raise BadArgument(f"{name} cannot be made ({_told(error)}): {MEND}") from error
     if not isinstance(module, dspy.Module):
         raise BadArgument(f"{name} makes no dspy.Module: {kind.meaning}")
@@ -91,7 +91,7 @@ def _imported(name: str, kind: Kind) -> Any:
             f"no module '{error.name}' for {kind.name} '{name}': is it on the path? "
             "(run from its folder, or install it)"
         ) from error
-    except Exception as error:  # whatever a user's own code raises
+    except (Exception, SystemExit) as error:  # whatever a user's own code raises
         raise BadArgument(f"module '{module_name}' cannot be imported ({_told(error)}): {MEND}") from error
     if not hasattr(module, attribute):
         raise UnknownName.of("class", attribute, _modules_in(module), f"in {module_name}")
@@ -109,5 +109,5 @@ def _is_one(value: Any, home: str) -> bool:
     return isinstance(value, dspy.Module)
 
 
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {words_of(error)}"

@@ -7,12 +7,12 @@ ours are the retries, and the model around it is the one that DSPy is told of.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,7 +25,7 @@ from dspy.utils import exceptions
 
 from blendfilter.context import setting
 from blendfilter.errors import MissingExtra
-from blendfilter.lm import faults, secrets
+from blendfilter.lm import bridge, faults, secrets
 from blendfilter.lm.profiles import Profile, holds_schema
 
 _FAULTS: tuple[tuple[type[exceptions.LMError], type[lm15.LM15Error]], ...] = (
@@ -89,8 +89,8 @@ class AdoptedEngine:
 
     async def _answer(self, own: lm15.Request) -> Any:
         if is_asynchronous(self._asked):
-            return await self._asked.acall(request=own)
-        return await asyncio.to_thread(self._asked, request=own)
+            return await bridge.awaiting(self._asked.acall(request=own))
+        return await bridge.in_thread(partial(self._asked, request=own))
 
     def __repr__(self) -> str:
         return f"AdoptedEngine({self.lm.model!r})"
@@ -198,8 +198,10 @@ def _of_client(error: BaseException | None) -> BaseException | None:
 
 def _unreached(error: BaseException | None) -> bool:
     """Whether no connection came about, by what an error came of."""
-    while error is not None:
+    met: list[BaseException] = []  # a user's error may come of itself
+    while error is not None and error not in met:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | ConnectionRefusedError):
             return True
+        met.append(error)
         error = error.__cause__ or error.__context__
     return False

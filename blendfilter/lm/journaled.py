@@ -19,7 +19,7 @@ from dspy import lm15
 from dspy._vendor.lm15.serde import response_from_dict, response_to_dict
 
 from blendfilter.context import REPEAT, SAMPLE, STAGE, note, who
-from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused
+from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused, copied
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults, secrets
 from blendfilter.lm.metered import Engine, tallied
@@ -118,7 +118,10 @@ class JournaledEngine:
                 task = asyncio.current_task()
                 if not flight.cancelled() or (task is not None and task.cancelling()):
                     raise
-                # Only the one who called for us was cancelled: somebody takes over.
+                continue  # Only the one who called for us was cancelled: somebody takes over.
+            except Exception as error:  # noqa: BLE001 - whatever the one who called for us met
+                failure = copied(error)
+            raise failure
 
     async def _lead(
         self,

@@ -154,9 +154,10 @@ class ConnectedLM(dspy.LM):
                 return await super().acall(prompt, messages=messages, **kwargs)
             except LMError as error:
                 # DSPy wraps what an engine raises; our errors already say what, where and the next move.
-                if isinstance(error.__cause__, BlendFilterError):
-                    raise error.__cause__ from None
-                raise
+                ours = error.__cause__
+                if not isinstance(ours, BlendFilterError):
+                    raise
+            raise ours  # outside of the block: an error must not have for its context what came of it
 
     def _get_initial_kwargs(self, **kwargs: Any) -> dict[str, Any]:
         # What a model family refuses is the profile's business; DSPy's own checks would refuse temperature 0 here.

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import dspy
 
 from blendfilter.context import NOTES, CallNote, rejoined, setting
+from blendfilter.errors import copied
 
 T = TypeVar("T")
 
@@ -73,9 +74,10 @@ class Steps:
                 ambient.extend(step.trace)
             if notes is not None:
                 notes.extend(step.notes)
-        failed = [step.task.exception() for step in told if not step.task.cancelled() and step.task.exception()]
-        if failed and (error is None or isinstance(error, Exception)):
-            raise failed[0] from None  # type: ignore[misc]
+        failed = [raised for step in told if not step.task.cancelled() and (raised := step.task.exception())]
+        if failed and failed[0] is not error and (error is None or isinstance(error, Exception)):
+            # `error` may have come of it, and must not become its context in turn.
+            raise copied(failed[0]) if error is not None else failed[0]
 
     async def _settled(self, cancel: bool) -> list[Step[Any]]:
         """Every step, shared ones once and after the first that led to them, all of them over."""

@@ -5,7 +5,6 @@ In: an index under construction, or a folder. Out: a folder that is whole or not
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import json
@@ -24,6 +23,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile
+from blendfilter.files import writing
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -36,7 +36,6 @@ BLOCKS, BLOCK = 16, 16 * 2**10
 """How many blocks of a larger file are hashed, and their bytes."""
 _LONGEST = 64 * 2**20
 """Bytes of a manifest: beyond, it is none."""
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNREADABLE = (
     ValueError, TypeError, LookupError, AttributeError, EOFError, ArithmeticError, AssertionError, RecursionError,
     MemoryError,
@@ -188,18 +187,6 @@ def opening(folder: str | os.PathLike[str]) -> Iterator[None]:
     except UNREADABLE as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise BadData(f"the index at {folder} is damaged ({said}); build it again") from error
-
-
-@contextmanager
-def writing(target: Path) -> Iterator[None]:
-    """Inside the block, a full disk is told with the name of what was to be written, which the system leaves out."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_ROOM or error.filename is not None:
-            raise
-        said = f"{error.strerror}; nothing of it is left: make room, or write it elsewhere"
-        raise OSError(error.errno, said, str(target)) from error
 
 
 @contextmanager

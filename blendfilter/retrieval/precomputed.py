@@ -24,13 +24,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
-from blendfilter.files import BOM, GZIP, check_free, first_character, json_rows, opened, parsed, put
+from blendfilter.files import BOM, GZIP, check_free, first_character, json_rows, opened, parsed, put, writing
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, fingerprint_of
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.retrieval.corpus import corpus_hash
 from blendfilter.retrieval.hits import Hits, cut_of
-from blendfilter.retrieval.manifest import writing
 from blendfilter.retrieval.progress import Progress, silent
 
 QUERIES = ("question", "query")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from blendfilter.errors import BadArgument
+from blendfilter.errors import BadArgument, CodeFailed, copied
 from blendfilter.records import Passage
 
 Hits = Sequence[Passage]
@@ -138,12 +138,14 @@ class Batcher:
             if len(found) != len(queries):
                 raise RuntimeError(f"the index answered {len(queries)} queries with {len(found)} lists")
             return list(found)
-        except Exception as error:
+        except BaseException as error:
             # whatever an engine raises belongs to its query, not to the server
             if len(queries) == 1:
                 if not isinstance(error, BadArgument):
                     logger.error("a search failed", exc_info=error)
-                return [error]
+                if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                    return [error]
+                return [CodeFailed.by(error)]  # a future refuses it, or it would end the server
         return [self._outcomes([query], k)[0] for query in queries]
 
 
@@ -151,6 +153,6 @@ def _settle(found: asyncio.Future[Hits], outcome: Hits | Exception) -> None:
     if found.done():  # whoever asked has gone
         return
     if isinstance(outcome, Exception):
-        found.set_exception(outcome)
+        found.set_exception(copied(outcome))
     else:
         found.set_result(outcome)

@@ -10,14 +10,13 @@ In: the name of a silver file and the settings it is made by. Out, of `nq.jsonl`
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.append_only import AppendOnly
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, RunMismatch
-from blendfilter.files import json_rows
+from blendfilter.files import json_rows, write_whole
 from blendfilter.silver.rows import row_of
 
 JSONL, PARTIAL, RECIPE, JOURNAL = ".jsonl", ".partial", ".recipe.json", ".journal"
@@ -180,15 +179,8 @@ def check_recipe_is_free(places: Places) -> None:
 def write_recipe(places: Places, settings: Mapping[str, Any], summary: Mapping[str, Any] | None = None) -> None:
     """The recipe's file, whole or not at all."""
     recipe = {"format": FORMAT, "settings": settings, **({} if summary is None else {"summary": summary})}
-    temporary = places.recipe.with_name(f".{places.recipe.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(json.dumps(recipe, ensure_ascii=False, indent=2).encode("utf-8", "backslashreplace") + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(places.recipe)
-    finally:
-        temporary.unlink(missing_ok=True)
+    text = json.dumps(recipe, ensure_ascii=False, indent=2)
+    write_whole(places.recipe, [text.encode("utf-8", "backslashreplace"), b"\n"])
 
 
 def _differences(stored: Any, asked: Any, path: str = "") -> Iterator[str]:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import dspy
 
-from blendfilter.errors import BadArgument, BadData, BudgetSpent, EmptyData, RunMismatch
+from blendfilter.errors import BadArgument, BadData, BudgetSpent, EmptyData, RunMismatch, words_of
 from blendfilter.filters.cdit.judge import Judge
 from blendfilter.journal import Journal
 from blendfilter.lm import bridge
@@ -231,7 +231,7 @@ def _summed(
     mode: str,
     by: By,
 ) -> Trimming:
-    failed = [Failed(each.turn.question, str(each.error)) for each in done if each.error is not None]
+    failed = [Failed(each.turn.question, words_of(each.error)) for each in done if each.error is not None]
     verdicts = Counter(verdict for each in done for verdict in each.verdicts.values())
     known = [after.judged[turn.id].by for turn in turns if turn.kind == "known"]
     others = Counter(by_words(each) for each in known if each.judge and each != by)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import dspy
 
@@ -18,6 +18,7 @@ from blendfilter.context import JOURNAL, NOTES, ORDER, QUESTION, setting
 from blendfilter.errors import AskedWrong, BudgetSpent, CannotWrite
 from blendfilter.filters.cdit.judge import Judge
 from blendfilter.journal import Journal
+from blendfilter.lm import bridge
 from blendfilter.lm.budget import Purse
 from blendfilter.lm.held import connected
 from blendfilter.lm.model import ConnectedLM
@@ -36,7 +37,7 @@ class Outcome(NamedTuple):
 
     turn: Turn
     verdicts: Mapping[str, bool | None]
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 class Sitting:
@@ -73,13 +74,10 @@ class Sitting:
             return outcome
 
         tasks = []
-        try:
-            async with asyncio.TaskGroup() as group:
-                for order, turn in enumerate(turns):
-                    await places.acquire()
-                    tasks.append(group.create_task(one(order, turn)))
-        except BaseExceptionGroup as several:
-            raise _first(several) from None
+        async with bridge.together() as group:
+            for order, turn in enumerate(turns):
+                await places.acquire()
+                tasks.append(group.create_task(one(order, turn)))
         return [task.result() for task in tasks]
 
     async def _one(self, order: int, turn: Turn) -> Outcome:
@@ -91,13 +89,13 @@ class Sitting:
             dspy.context(lm=self.lm, trace=[], disable_history=True),
         ):
             try:
-                (found,) = await asyncio.to_thread(self.index.search, [turn.question], self.k)
+                (found,) = await bridge.in_thread(self.index.search, [turn.question], self.k)
                 if self.writer.witnesses.is_judged(turn.id):  # by another judge, without one verdict
                     self.writer.undo_question(turn.id)
                 verdicts = await self._verdicts(turn, list({passage.id: passage for passage in found}.values()))
-            except (AskedWrong, BudgetSpent, CannotWrite):
+            except (AskedWrong, BudgetSpent, CannotWrite, *bridge.ENDING):
                 raise
-            except Exception as error:  # a call that failed for good: this question's error, and it is shown
+            except BaseException as error:  # whatever a call or an index raises is this question's error, and is shown
                 if self.purse is not None:
                     self.purse.check()  # it may be what came of a call that was refused
                 logger.debug("question %s failed", turn.id, exc_info=True)
@@ -112,7 +110,8 @@ class Sitting:
         async def one(passage: Passage) -> bool | None:
             if passage.id in half:
                 return half[passage.id]
-            verdict: bool | None = (await self.judge.acall(question=turn.question, passage=passage)).verdict
+            judged = await bridge.awaiting(self.judge.acall(question=turn.question, passage=passage))
+            verdict: bool | None = judged.verdict
             self.writer.verdict(turn.question, passage.id, verdict, self.by)
             return verdict
 
@@ -148,10 +147,5 @@ def _rank(said: object) -> int:
     """What ends the whole sitting comes first, then what this question alone met, then verdicts."""
     if not isinstance(said, BaseException):
         return 2
-    ends = not isinstance(said, Exception) or isinstance(said, AskedWrong | BudgetSpent | CannotWrite)
+    ends = isinstance(said, (AskedWrong, BudgetSpent, CannotWrite, *bridge.ENDING))
     return 0 if ends else 1
-
-
-def _first(several: BaseExceptionGroup[Any]) -> BaseException:
-    first = several.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,12 @@ import pytest
 from compiled import OPTIMIZERS, anything, compile_small, sample_questions, saved, silver_rows
 from dspy import lm15
 from scripted import ScriptedLM
-from small_world import CountingEngine, journaled
+from small_world import CountingEngine, comes_of_itself, journaled
 
 from blendfilter.compiling.compile import compile_program
 from blendfilter.compiling.silver import silver_examples
 from blendfilter.compiling.stopping import Stopped, Watch
-from blendfilter.errors import BadArgument, BudgetSpent, IndexChanged, ModelError, WorkFailed
+from blendfilter.errors import BadArgument, BudgetSpent, CodeFailed, IndexChanged, ModelError, WorkFailed
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.lm.budget import Budget
 
@@ -80,7 +82,7 @@ def test_a_metric_that_fails_is_told_as_that(tmp_path: Path) -> None:
 class Broken(dspy.Module):
     """A user's module whose code, or whose index, fails."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__()
         self.reply = dspy.Predict("question -> answer")
         self.error = error
@@ -102,6 +104,43 @@ def test_a_module_that_fails(error: Exception, kind: type[Exception], said: str,
     with pytest.raises(kind, match=said):
         compile_program(Broken(error), rows[:3], valset=rows[3:], metric=anything, lm=engine.lm(), run=tmp_path)
     assert engine.calls == 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("raised", [SystemExit("no town"), asyncio.CancelledError("no town")])
+def test_a_module_that_would_end_the_process_ends_the_work_in_one_line(
+    raised: BaseException, threads: int, tmp_path: Path
+) -> None:
+    rows = sample_questions()
+    with pytest.raises(CodeFailed, match=f"the code raised {type(raised).__name__}: no town"):
+        compile_program(
+            Broken(raised), rows[:3], valset=rows[3:], metric=anything, lm="offline", run=tmp_path, concurrency=threads
+        )
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("raised", [SystemExit("no town"), StopIteration("no town"), asyncio.CancelledError("no town")])
+def test_a_metric_that_would_end_the_process_is_told_as_one_that_fails(raised: BaseException, tmp_path: Path) -> None:
+    def leaving(example: Any, prediction: Any, trace: Any = None) -> float:
+        raise raised
+
+    with pytest.raises(BadArgument, match=rf"the metric failed \({type(raised).__name__}: no town\)"):
+        compile_small("filco", "bootstrap", CountingEngine().lm(), tmp_path, metric=leaving)
+
+
+def test_what_ended_it_does_not_come_of_itself(tmp_path: Path) -> None:
+    rows, engine = sample_questions(), CountingEngine()
+
+    async def fail(_stage: str, _prompt: str) -> None:
+        raise lm15.ServerError("gone")
+
+    engine.before = fail
+    for program in (Broken(IndexChanged("another one")), dspy.Predict("question -> answer")):
+        run = tmp_path / type(program).__name__
+        with pytest.raises((IndexChanged, ModelError)) as ended:
+            compile_program(program, rows[:3], valset=rows[3:], metric=anything, lm=engine.lm(), run=run)
+        assert not comes_of_itself(ended.value)
 
 
 def test_what_a_part_fails_in_the_whole_may_have_an_answer_to(tmp_path: Path) -> None:
@@ -187,3 +226,28 @@ def test_calls_that_are_out_when_it_ends_are_kept(tmp_path: Path) -> None:
         compile_small("filco", "bootstrap", engine.lm(), tmp_path, concurrency=2)
     assert engine.calls == 2
     assert len([record for record in journaled(tmp_path) if not record["error"]]) == 1
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_waits_for_no_reply(tmp_path: Path) -> None:
+    """Threads of DSPy's wait for the model, and the process would wait for them."""
+    engine, cancelled = CountingEngine(), threading.Event()
+
+    async def never(_stage: str, _prompt: str) -> None:
+        if engine.calls == 2:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    engine.before = never
+    before = {*threading.enumerate()}
+    with pytest.raises(KeyboardInterrupt):
+        compile_small("filco", "bootstrap", engine.lm(), tmp_path, concurrency=2)
+    assert cancelled.wait(60)
+    for thread in {*threading.enumerate()} - before:
+        if not thread.daemon:
+            thread.join(60)
+            assert not thread.is_alive()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import dspy
 import pytest
 from small_world import done_by, journaled, stable
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, Precomputed, Retriever, as_retriever
-from blendfilter.errors import CannotWrite
+from blendfilter import BM25, BlendFilter, ChainOfThought, Precomputed, Retriever, Run, as_retriever
+from blendfilter.errors import BudgetSpent, CannotWrite
 from blendfilter.evaluation.beside import holds
 from blendfilter.metrics import retrieval
 from blendfilter.tasks import Questions
@@ -42,31 +43,93 @@ class Failing(Retriever):
 
     fingerprint = "f" * 16
 
-    def __init__(self, index: BM25, error: Exception | None) -> None:
-        self.index, self.error = index, error
+    def __init__(self, index: BM25, error: Exception | None, only: str = "") -> None:
+        self.index, self.error, self.only = index, error, only
+        self.failed = 0
 
     def find(self, queries: Any, k: int) -> Any:
-        if k > 5 and self.error is not None:
+        if k > 5 and self.error is not None and self.only in queries[0]:
+            self.failed += 1
             raise self.error
         return self.index.find(queries, k)
 
 
-def test_no_question_fails_for_it(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    run, _ = done_by(BlendFilter(Failing(index, RuntimeError("no"))), questions, tmp_path / "run")
-    assert run.errors == 0
-    assert list(run.metrics["retrieval"]) == ["q", "q_ex", "q_in", "union", "kept"]
-    again, _ = done_by(BlendFilter(Failing(index, RuntimeError("no"))), questions, tmp_path / "run", replay=True)
-    assert stable(again.folder) == stable(run.folder)
+NAMES = ["q", "q_ex", "q_in", "union", "kept"]
+FAILED = "6 searches for a question alone could not be made (RuntimeError: no)"
 
 
-def test_a_run_of_before_replays_without_it(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    """Its journal does not hold the search, and its rows stay as they were."""
-    run, _ = done_by(BlendFilter(Failing(index, RuntimeError("no"))), questions, tmp_path / "run")
-    before = stable(run.folder)
-    again, _ = done_by(BlendFilter(Failing(index, None)), questions, tmp_path / "run", replay=True)
-    assert stable(again.folder) == before
+@pytest.fixture
+def failed(index: BM25, questions: Questions, tmp_path: Path) -> Run:
+    """A run whose index broke down on every such search."""
+    with pytest.warns(UserWarning, match=re.escape(FAILED)):
+        return done_by(BlendFilter(Failing(index, RuntimeError("no"))), questions, tmp_path / "run")[0]
+
+
+def test_no_question_fails_for_it_and_the_report_names_what_is_missing(failed: Run) -> None:
+    assert failed.errors == 0
+    assert list(failed.metrics["retrieval"]) == NAMES
+    assert [row["unsearched"] for row in failed.rows] == [["q@15"]] * 6
+    line = "Not searched: q alone, 15 passages of 6 of 6 questions, for the index failed; the same command searches"
+    assert line in failed.report()
+    assert line in failed.html().read_text()
+
+
+def test_the_same_command_makes_up_what_is_missing_and_asks_no_model(
+    failed: Run, index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    again, engine = done_by(BlendFilter(Failing(index, None)), questions, tmp_path / "run")
     fresh, _ = done_by(BlendFilter(Failing(index, None)), questions, tmp_path / "fresh")
-    assert "q@15" in fresh.rows[0]["retrieval"]
+    assert engine.calls == 0
+    assert stable(again.folder) == stable(fresh.folder)
+    assert "Not searched" not in again.report()
+    gone = Failing(index, RuntimeError("gone"))
+    replayed, _ = done_by(BlendFilter(gone), questions, tmp_path / "run", replay=True)
+    assert stable(replayed.folder) == stable(fresh.folder), "the search is in the journal by now"
+
+
+def test_rows_that_name_no_missing_search_are_made_up_too(
+    failed: Run, index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    """Those of versions that left it out without a word."""
+    path = failed.folder / "predictions.jsonl"
+    rows = [{name: value for name, value in row.items() if name != "unsearched"} for row in failed.rows]
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    again, _ = done_by(BlendFilter(Failing(index, None)), questions, tmp_path / "run")
+    fresh, _ = done_by(BlendFilter(Failing(index, None)), questions, tmp_path / "fresh")
+    assert stable(again.folder) == stable(fresh.folder)
+
+
+def test_an_index_that_fails_once_leaves_one_figure_out(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    once = Failing(index, RuntimeError("no"), only=questions[2].question)
+    with pytest.warns(UserWarning, match="1 search for a question alone"):
+        run, _ = done_by(BlendFilter(once), questions, tmp_path / "run")
+    assert [row.get("unsearched") for row in run.rows] == [None, None, ["q@15"], None, None, None]
+    assert run.metrics["retrieval"]["q@15"]["n"] == 5
+    again, _ = done_by(BlendFilter(Failing(index, None)), questions, tmp_path / "run")
+    assert again.metrics["retrieval"]["q@15"]["n"] == 6
+
+
+def test_an_index_that_fails_still_is_not_asked_for_every_row(
+    failed: Run, index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    before = stable(failed.folder)
+    still = Failing(index, RuntimeError("no"))
+    with pytest.warns(UserWarning, match=re.escape(FAILED)):
+        again, _ = done_by(BlendFilter(still), questions, tmp_path / "run", concurrency=1)
+    assert stable(again.folder) == before
+    assert still.failed <= 2, "those that were under way when the first one failed"
+
+
+def test_a_replay_makes_it_up_where_the_index_answers(
+    failed: Run, index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    before = stable(failed.folder)
+    with pytest.warns(UserWarning, match=re.escape(FAILED)):
+        again, _ = done_by(BlendFilter(Failing(index, RuntimeError("no"))), questions, tmp_path / "run", replay=True)
+    assert stable(again.folder) == before
+    again, _ = done_by(BlendFilter(Failing(index, None)), questions, tmp_path / "run", replay=True)
+    fresh, _ = done_by(BlendFilter(Failing(index, None)), questions, tmp_path / "fresh")
+    assert stable(again.folder) == stable(fresh.folder)
 
 
 def test_two_indexes_have_no_question_alone(index: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -136,6 +199,9 @@ def test_a_first_query_that_is_not_the_question_stands_beside_nothing(
     assert list(run.rows[0]["retrieval"]) == ["q", "q_ex", "q_in", "union", "kept"]
 
 
-def test_a_search_that_cannot_be_kept_is_not_passed_over(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    with pytest.raises(CannotWrite, match="full"):
-        done_by(BlendFilter(Failing(index, CannotWrite("full"))), questions[:1], tmp_path / "run")
+@pytest.mark.parametrize("error", [CannotWrite("full"), BudgetSpent("full")])
+def test_what_ends_a_run_is_not_passed_over(
+    error: Exception, index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    with pytest.raises(type(error), match="full"):
+        done_by(BlendFilter(Failing(index, error)), questions[:1], tmp_path / "run")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
-from small_world import FILES, CountingEngine, done_by, stable, tree
+from small_world import FILES, CountingEngine, Watching, done_by, stable, tree
 
 from blendfilter import BM25, Direct, Run, append_only, evaluate
-from blendfilter.errors import BadArgument, CannotWrite, MissingFile, RunLocked, ServerRefused
+from blendfilter.errors import BadArgument, BudgetSpent, CannotWrite, MissingFile, RunLocked, ServerRefused
 from blendfilter.journal import FILE, Journal
 from blendfilter.tasks import Questions
 
@@ -132,3 +133,35 @@ def test_a_full_disk_stops_the_run_before_more_is_paid_for(
     assert engine.calls < len(questions)
     again, _ = done_by(Direct(index), questions, tmp_path / "run")
     assert stable(again.folder) == stable(whole.folder)
+
+
+class Failing(dspy.Module):
+    """Fails some questions; the one that ends the run comes last."""
+
+    def __init__(self, errors: dict[str, Exception], last: str) -> None:
+        super().__init__()
+        self.errors, self.last = errors, last
+        self.others_over = asyncio.Event()
+
+    async def aforward(self, question: str) -> dspy.Prediction:
+        if question == self.last:
+            await self.others_over.wait()
+        if question in self.errors:
+            raise self.errors[question]
+        return dspy.Prediction(answer="yes")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("end", [ServerRefused("the server is gone"), BudgetSpent("the budget is spent")])
+def test_a_question_that_ended_in_an_error_is_not_counted_as_answered(
+    end: Exception, questions: Questions, tmp_path: Path
+) -> None:
+    texts = [each.question for each in questions[:4]]
+    method = Failing({texts[0]: RuntimeError(), texts[1]: RuntimeError(), texts[3]: end}, last=texts[3])
+    watching = Watching(lambda count: method.others_over.set() if count == 3 else None)
+    with pytest.raises(type(end), match="1 of 4 questions are answered, 2 ended in an error"):
+        evaluate(method, questions[:4], lm="offline", run=tmp_path / "run", progress=watching)
+    half = Run(tmp_path / "run")
+    with pytest.raises(MissingFile, match="1 of 4 questions are answered, 2 ended in an error, 1 missing"):
+        _ = half.metrics
+    assert "1 of 4 questions are answered, 2 ended in an error" in half.report()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import ContextVar
 
 import dspy
@@ -19,7 +20,7 @@ import pytest
 from model_server import serve
 
 from blendfilter.context import STAGE, setting
-from blendfilter.errors import UseAcall
+from blendfilter.errors import CodeFailed, UseAcall
 from blendfilter.lm import bridge
 from blendfilter.lm.connect import connect
 
@@ -132,6 +133,120 @@ def test_ctrl_c_cancels_the_coroutine_and_the_loop_lives_on() -> None:
     assert ended.wait(5)
     assert bridge.loop() is before
     assert bridge.run(double(4)) == 8
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("stop", [SystemExit, KeyboardInterrupt])
+def test_the_loop_outlives_a_task_that_ends_the_process(stop: type[BaseException]) -> None:
+    """A task hands both to whoever awaits it and then ends its loop, on which everybody else waits."""
+
+    async def leave() -> None:
+        raise stop
+
+    async def waiting() -> int:
+        task = asyncio.ensure_future(leave())
+        await asyncio.wait([task])
+        return await double(3)
+
+    other = bridge.submit(double(5))
+    with pytest.raises(stop):
+        bridge.run(leave())
+    assert bridge.run(waiting()) == 6
+    assert other.result(30) == 10
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("raised", [StopIteration, SystemExit, GeneratorExit, asyncio.CancelledError, CancelledError])
+def test_what_a_future_cannot_carry_comes_back_under_its_name(raised: type[BaseException]) -> None:
+    def call(message: str) -> None:
+        raise raised(message)
+
+    with pytest.raises(CodeFailed, match=f"the code raised {raised.__name__}: enough") as failed:
+        bridge.run(bridge.in_thread(call, "enough"))
+    assert failed.value.kind == raised.__name__
+    assert type(failed.value.__cause__) is raised
+
+
+def test_a_cancellation_that_is_meant_is_no_error_of_the_code() -> None:
+    async def cancelled() -> bool:
+        task = asyncio.ensure_future(bridge.awaiting(asyncio.sleep(60)))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        return task.cancelled()
+
+    assert bridge.run(cancelled())
+
+
+def test_a_coroutine_that_is_closed_raises_nothing() -> None:
+    awaiting = bridge.awaiting(asyncio.sleep(60))
+
+    async def begin() -> None:
+        with contextlib.suppress(StopIteration):
+            awaiting.send(None)
+
+    bridge.run(begin())
+    awaiting.close()
+
+
+def test_of_several_errors_at_once_the_first_is_raised_by_itself() -> None:
+    async def fail(message: str) -> None:
+        raise KeyError(message)
+
+    async def both() -> None:
+        async with bridge.together() as group:
+            group.create_task(fail("the first"))
+            group.create_task(fail("the second"))
+
+    with pytest.raises(KeyError, match="the first") as raised:
+        bridge.run(both())
+    assert raised.value.__context__ is None
+
+
+@pytest.mark.timeout(60)
+def test_threads_are_as_many_as_there_is_work_for_and_no_more() -> None:
+    pool, together = bridge.Threads(3, "few"), threading.Barrier(3)
+    try:
+        assert sorted(each.result(30) for each in [pool.submit(together.wait) for _ in range(3)]) == [0, 1, 2]
+        names = {pool.submit(lambda: threading.current_thread().name).result(30) for _ in range(20)}
+        assert names <= {"few_1", "few_2", "few_3"}
+        begun, go = threading.Barrier(4), threading.Event()
+        busy = [pool.submit(lambda: (begun.wait(30), go.wait(30))) for _ in range(3)]
+        waiting = pool.submit(lambda: "never")
+        begun.wait(30)
+        pool.shutdown(cancel_futures=True)
+        assert waiting.cancelled()
+        go.set()
+        assert all(each.result(30) for each in busy), "what is at work ends by itself"
+        with pytest.raises(RuntimeError, match="shut down"):
+            pool.submit(len, "")
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+BLOCKING = """
+import sys, threading
+from blendfilter.lm import bridge
+
+begun = threading.Event()
+
+def block():
+    begun.set()
+    threading.Event().wait()
+
+async def wait():
+    await bridge.in_thread(block)
+
+bridge.submit(wait())
+begun.wait()
+print("over")
+sys.exit(3)
+"""
+
+
+def test_a_process_ends_though_code_of_its_user_blocks() -> None:
+    done = subprocess.run([sys.executable, "-c", BLOCKING], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (3, "over\n"), done.stderr
 
 
 FORK = """

@@ -147,5 +147,8 @@ def test_a_refusal_reaches_every_follower_and_the_next_call_is_made() -> None:
     async def three() -> list[Any]:
         return await asyncio.gather(*(engine.complete(request()) for _ in range(3)), return_exceptions=True)
 
-    assert [type(each) for each in asyncio.run(three())] == [ServerRefused] * 3
+    told = asyncio.run(three())
+    assert [type(each) for each in told] == [ServerRefused] * 3
+    assert len({id(each) for each in told}) == 3, "one object raised in three places would gather their tracebacks"
+    assert len({str(each) for each in told}) == 1
     assert ask(engine) == "let in"

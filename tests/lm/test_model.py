@@ -15,6 +15,7 @@ import pytest
 from dspy import lm15
 from dspy.utils.callback import BaseCallback
 from scripted import ScriptedLM, scripted
+from small_world import comes_of_itself
 
 from blendfilter.context import NOTES, SAMPLE, STAGE, setting
 from blendfilter.errors import ModelError, ReplayMiss, ServerRefused, UseAcall
@@ -62,6 +63,7 @@ def test_a_call_that_fails_raises_our_error_with_its_stage(fault: Exception, kin
             asyncio.run(lm.acall("hello"))
     for error in (waited.value, awaited.value):
         assert (error.kind, error.stage) == (kind, "ids")
+        assert not comes_of_itself(error)
 
 
 def test_a_refusal_is_our_error_through_a_predictor_too() -> None:

@@ -11,6 +11,7 @@ import dspy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_world import comes_of_itself
 
 from blendfilter.context import NOTES, CallNote, note, setting
 from blendfilter.lm.steps import Step, Steps
@@ -124,6 +125,20 @@ def test_the_first_error_of_the_plan_is_raised_after_everything_is_over() -> Non
     assert isinstance(result, ValueError)
     assert over == ["slow"]
     assert notes == trace == ["a", "b"]
+
+
+def test_an_error_that_another_came_of_does_not_come_of_it_in_turn() -> None:
+    async def body() -> None:
+        async with Steps() as steps:
+            first = steps.start(work("a", 0.0, ValueError("a step's")))
+            try:
+                await first
+            except ValueError as error:
+                raise LookupError("the body's") from error
+
+    result, _, _ = told(body())
+    assert isinstance(result, ValueError)
+    assert not comes_of_itself(result)
 
 
 def test_an_error_nobody_awaited_is_raised_too() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from blendfilter.errors import BadArgument
+from blendfilter.errors import BadArgument, CodeFailed
 from blendfilter.records import Passage
 from blendfilter.server.batching import Batcher, Counts
 
@@ -158,3 +158,45 @@ def test_a_full_queue_refuses_and_empties_again() -> None:
         assert texts(await batcher.find(["c", "d"], 1)) == ["c 1", "d 1"]
 
     asyncio.run(run())
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("raised", [StopIteration, SystemExit, KeyboardInterrupt])
+def test_what_a_future_refuses_is_its_querys_error_and_the_next_is_answered(
+    raised: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    def search(queries: Sequence[str], k: int) -> list[list[Passage]]:
+        if "bad" in queries:
+            raise raised
+        return [[Passage(query, "", query)] for query in queries]
+
+    async def ask_both() -> list[Sequence[Passage]]:
+        batcher = Batcher(search)
+        try:
+            with pytest.raises(CodeFailed, match=raised.__name__):
+                await batcher.find(["bad"], 1)
+            return await batcher.find(["good"], 1)
+        finally:
+            batcher.close()
+
+    with caplog.at_level(logging.CRITICAL):
+        assert texts(asyncio.run(ask_both())) == ["good"]
+
+
+def test_two_who_ask_the_same_get_an_error_each() -> None:
+    """One object raised twice would gather the tracebacks of both."""
+    engine = Engine()
+
+    async def ask_twice() -> list[BaseException | None]:
+        batcher = Batcher(engine)
+        first = await held(batcher, engine)
+        both = ask(batcher, (["bad"], 1), (["bad"], 1))
+        await asyncio.sleep(0)
+        engine.go.set()
+        await asyncio.wait([first, *both])
+        batcher.close()
+        return [task.exception() for task in both]
+
+    one, other = asyncio.run(ask_twice())
+    assert (type(one), str(one)) == (type(other), str(other)) == (BadArgument, "no such query")
+    assert one is not other

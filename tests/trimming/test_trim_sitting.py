@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from judged import PIER, WHO_OFF, WHO_ON, Village, village
 
 from blendfilter.errors import BadData, BudgetSpent, CannotWrite, ModelError, ServerRefused
 from blendfilter.filters.cdit.judge import Judge
+from blendfilter.lm import bridge
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.connect import connect
 from blendfilter.lm.held import with_held_connected
@@ -99,3 +101,30 @@ def test_the_measure_is_the_folders_own(index: BM25, tmp_path: Path) -> None:
     with pytest.raises(BadData, match="'vectors' does not go with this index"):
         trim(index, QUESTIONS, Judge(), folder, lm=judge.lm())
     assert judge.calls == 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("raised", [StopIteration, SystemExit, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("place", ["judge", "index"])
+def test_what_code_of_ones_own_raises_is_one_questions_error(
+    place: str, raised: type[BaseException], index: BM25, folder: TrimFolder
+) -> None:
+    class Leaving(Judge):
+        async def aforward(self, question: str, passage: Passage) -> dspy.Prediction:
+            if place == "judge" and question == WHO_OFF:
+                if raised is StopIteration:  # in a coroutine Python makes another error of it
+                    return await bridge.in_thread(next, iter(()))  # type: ignore[arg-type]
+                raise raised
+            return await super().aforward(question, passage)
+
+    class Failing(BM25):
+        def find(self, queries: Any, k: int) -> Any:
+            if place == "index" and WHO_OFF in queries:
+                raise raised
+            return super().find(queries, k)
+
+    index.__class__ = Failing
+    done = trim(index, QUESTIONS, Leaving(), folder, lm=Village().lm())
+    assert [each.question for each in done.errors] == [WHO_OFF]
+    assert raised.__name__ in done.errors[0].why
+    assert done.judged == 2

@@ -22,6 +22,7 @@ from blendfilter.evaluation.report import (
     ledger_notes,
     share,
     tokens,
+    unsearched,
     variant_words,
 )
 from blendfilter.evaluation.run import compare, labelled
@@ -127,6 +128,7 @@ def _notes(known: Known) -> Iterator[str]:
     if known.run.reads_gold:
         yield UPPER_BOUND
     yield from known.warnings
+    yield from unsearched(known)
     yield from known.outdated
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.compared import NO_P_VALUE, chance, percent, rounded
-from blendfilter.evaluation.files import write_json
+from blendfilter.evaluation.files import write_json, write_text
 from blendfilter.evaluation.reproducing.lines import IN_TOKENS, NUMBERS, Line
 from blendfilter.evaluation.reproducing.results import Result
 from blendfilter.silver.filter import UPPER_BOUND
@@ -130,7 +130,7 @@ def write(result: Result, folder: Path) -> list[Path]:
     head = f"# {result.table.name}: ".encode()
     if as_markdown.exists() and not as_markdown.read_bytes().startswith(head):
         raise BadArgument(f"{as_markdown} is there, and is no table of this kind: move it away, or name other --runs")
-    as_markdown.write_text(markdown(result), encoding="utf-8")
+    write_text(as_markdown, markdown(result))
     write_json(as_json, plain(result))
     return [as_markdown, as_json]
 

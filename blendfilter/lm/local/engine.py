@@ -7,7 +7,6 @@ that a replay opens none. The same request gets the same reply, whatever was ask
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Literal
 
 from dspy import lm15
 
+from blendfilter.lm import bridge
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.local.decoding import decoding_of
 from blendfilter.lm.local.loading import check_threads, check_writes, context_of, fingerprint, open_llama
@@ -76,7 +76,7 @@ class LocalEngine:
             meanwhile. lm15.ServerError: llama.cpp failed. BadData: it does not load the file.
         """
         self.turns.check_process()
-        task = await asyncio.to_thread(self._task, request)  # the first call opens the weights here
+        task = await bridge.in_thread(self._task, request)  # the first call opens the weights here
         try:
             reply = await self.turns.take(task)
         except Stopped:  # whoever cancels a call is no longer here

@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 
 from blendfilter.context import ORDER
 from blendfilter.errors import BadArgument, WorkFailed
+from blendfilter.lm import bridge
 from blendfilter.lm.metered import tally
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class Turns(Generic[T, R]):
     """
 
     def __init__(self, serve: Callable[[T, Callable[[], bool]], R], saving: Callable[[T], int]) -> None:
-        self._serve, self._saving = serve, saving
+        self._serve, self._saving = bridge.carried(serve), saving
         self._waiting: list[Waiting[T, R]] = []
         self._changed = threading.Condition()
         self._ticket = itertools.count()

@@ -7,7 +7,6 @@ the continuation after the prompt, summed over the continuation's tokens, and ho
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 from blendfilter.errors import BadArgument, ModelError
+from blendfilter.lm import bridge
 
 
 class Score(NamedTuple):
@@ -96,9 +96,8 @@ class InProcess:
                     return
                 done(at, result)
 
-        context = contextvars.copy_context()
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread(), context.run, work)
+            await bridge.in_thread(work, executor=self._thread())
         except asyncio.CancelledError:
             stop.set()
             raise

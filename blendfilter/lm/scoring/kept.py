@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from blendfilter.context import STAGE, who
-from blendfilter.errors import BadArgument, ModelError, ReplayMiss
+from blendfilter.errors import BadArgument, ModelError, ReplayMiss, copied
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import bridge, faults
 from blendfilter.lm.scoring.base import Backend, Pair, Result, Score, unusable
@@ -66,6 +66,7 @@ class KeptScorer:
             if mine:
                 await self._lead({key: missing[key] for key in mine}, mine)
             for key, flight in (mine | theirs).items():
+                failure: Exception | None = None
                 try:
                     results[key] = await asyncio.shield(asyncio.wrap_future(flight))
                 except asyncio.CancelledError:
@@ -73,6 +74,10 @@ class KeptScorer:
                     if not flight.cancelled() or (task is not None and task.cancelling()):
                         raise
                     # Only the one who computed it for us was cancelled: we take over.
+                except Exception as error:  # noqa: BLE001 - whatever the one who computed it for us met
+                    failure = copied(error)
+                if failure is not None:
+                    raise failure
         return results
 
     def _boarded(self, missing: Mapping[str, Pair]) -> tuple[dict[str, Result], dict[str, _Flight], dict[str, _Flight]]:
