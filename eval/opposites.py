@@ -41,6 +41,5 @@ try:
 except BlendFilterError as error:
     print(f"opposites: {error}", file=sys.stderr)
     sys.exit(error.exit_code)
-told = {"lm": asked.lm, "tables": [table.to_json() for table in tables]}
-kept.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+kept.write_text(json.dumps({"lm": asked.lm, "tables": [table.to_json() for table in tables]}, indent=2) + "\n")
 print("\n\n".join(table.text() for table in tables))

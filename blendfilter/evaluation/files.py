@@ -102,6 +102,7 @@ class _Row(Shape):
     calls: list[Annotated[tuple[str, Key], Field(strict=False)]]
     flags: dict[str, Count]
     error: _Error | None
+    unsearched: list[str] = []
 
 
 class _Score(Shape):
@@ -204,6 +205,14 @@ def read_json(path: Path, shape: type[Any] | None = None) -> dict[str, Any]:
     if path.name == METRICS and not value["losses"].keys() >= set(LOSSES):
         raise BadData(f"{path}: losses lack {', '.join(sorted(set(LOSSES) - value['losses'].keys()))}; {mend}")
     return dict(value)
+
+
+def check_row(row: Mapping[str, Any]) -> None:
+    """Raise `TypeError` where a row could not be read again: a user's own method may give values of any type."""
+    try:
+        _Row.model_validate(row)
+    except ValidationError as error:
+        raise TypeError(f"the method's prediction has a value of the wrong type: {_first(error)}") from None
 
 
 def _first(error: ValidationError) -> str:

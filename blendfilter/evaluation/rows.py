@@ -5,6 +5,7 @@ Nothing here depends on clock, address or order of arrival: a run killed and res
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -49,7 +50,7 @@ def answered(
         "answer": answer,
         **scores,
         "correct": correct,
-        "queries": {str(name): str(query) for name, query in dict(_field(prediction, "queries") or {}).items()},
+        "queries": {name: _text(query) for name, query in dict(_field(prediction, "queries") or {}).items()},
         "branches": {name: _branch(branch) for name, branch in branches.items()},
         "knowledge": [passage.id for passage in knowledge],
         **_spans(knowledge),
@@ -181,6 +182,10 @@ def _figures(sets: Mapping[str, Iterable[Passage]], question: Question) -> dict[
         for name, scores in measured.items()
         if scores is not None
     }
+
+
+def _text(query: Any) -> str:
+    return query if isinstance(query, str) else json.dumps(query, ensure_ascii=False)
 
 
 def _titles(passages: Iterable[Passage]) -> list[str]:

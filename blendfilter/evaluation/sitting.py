@@ -21,7 +21,7 @@ import dspy
 from blendfilter.context import CARRIED, JOURNAL, NOTES, ORDER, QUESTION, REPEAT, Asker, CallNote, setting
 from blendfilter.errors import AskedWrong, BudgetSpent, CannotWrite
 from blendfilter.evaluation.beside import Beside
-from blendfilter.evaluation.files import METRICS, PREDICTIONS, Appender, iterate_rows, line_of
+from blendfilter.evaluation.files import METRICS, PREDICTIONS, Appender, check_row, iterate_rows, line_of
 from blendfilter.evaluation.frugal import EARLIER, Frugal
 from blendfilter.evaluation.progress import Progress
 from blendfilter.evaluation.repeats import numbered, repeat_of
@@ -192,7 +192,7 @@ class Sitting:
         prediction = await self._asked(question.question)
         row = answered(self.questions.task, question, prediction, self._told(notes))
         row = with_beside(row, question, await self.beside.found(question.question, prediction))
-        line_of(row)  # what JSON cannot hold is this question's error, not the run's
+        check_row(json.loads(line_of(row)))  # what the file cannot hold is this question's error, not the run's
         return row
 
     async def _asked(self, question: str) -> Any:

@@ -28,7 +28,15 @@ REFUSED = "the key [key] and the tag [/red] stand as they are"
 
 
 def call(key: str, stage: str, **more: Any) -> dict[str, Any]:
-    counts = {"tokens_in": 1200, "tokens_out": 30, "tokens_cached": 600, "seconds": 0.5, "attempts": 1, "cost": 0.01}
+    counts: dict[str, Any] = {
+        "tokens_in": 1200,
+        "tokens_out": 30,
+        "tokens_cached": 600,
+        "seconds": 0.5,
+        "attempts": 1,
+        "cost": 0.01,
+    }
+    counts |= {"reply": "r", "reasoning": "", "finish": "stop"}
     return {"key": key, "kind": "call", "stage": stage, **counts, **more}
 
 
