@@ -26,10 +26,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from index_server import served
 
-from blendfilter import resources
+from blendfilter import resources, secrets
 from blendfilter.errors import BadArgument, BlendFilterError
 from blendfilter.evaluation.runner import evaluate
-from blendfilter.lm import secrets
 from blendfilter.lm.connect import connect
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.retrying import Retry

@@ -18,7 +18,8 @@ import uvicorn
 
 from blendfilter.errors import BadArgument
 from blendfilter.retrieval.base import Retriever
-from blendfilter.retrieval.wire import TOKEN, checked_token
+from blendfilter.retrieval.wire import TOKEN
+from blendfilter.secrets import checked
 from blendfilter.server.app import application, passages_of
 from blendfilter.server.limits import Limits
 
@@ -45,7 +46,7 @@ class IndexServer:
         token: str | None = None,
     ) -> None:
         limits = limits or Limits()
-        token = checked_token(token) if token else None
+        token = checked(token, f"the token ({TOKEN})") if token else None
         self._index, self._login = index, "any:TOKEN@" if token else ""
         self._socket = listen(host, port, open_to_others=token is not None)
         self.port: int = self._socket.getsockname()[1]
