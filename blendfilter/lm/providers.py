@@ -7,6 +7,7 @@ the one place that reads keys from the environment.
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -113,7 +114,7 @@ def check_address(api_base: str) -> None:
     try:
         url, parts = httpx.URL(api_base), urlsplit(api_base)
         good = url.scheme in ("http", "https") and bool(parts.hostname) and (80 if url.port is None else url.port) > 0
-        good = good and (parts.port or 80) < 65536 and "@" not in parts.path
+        good = good and (parts.port or 80) < 65536 and "@" not in parts.path and not re.search(r"[\s\0]", api_base)
     except (httpx.InvalidURL, ValueError, TypeError):  # the two read brackets and ports with different care
         good = False
     if not good:
