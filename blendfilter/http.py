@@ -12,7 +12,7 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpx
@@ -99,12 +99,35 @@ class AsyncClient(httpx.AsyncClient):
         else:
             raise httpx.TooManyRedirects(f"more than {REDIRECTS} redirects, one after another", request=request)
         try:
+            if reply.is_success and "content-encoding" not in reply.headers:
+                reply.stream = _Counted(reply.stream, LARGEST)
+                await reply.aread()  # the usual: as it comes, without a copy of it all
+                return reply
             body = Body(reply.headers)
             async for piece in reply.aiter_raw():
                 body.add(piece)
+            return _unpacked(reply, body.content)
         finally:
-            await reply.aclose()
-        return _unpacked(reply, body.content)
+            if not reply.is_closed:
+                await reply.aclose()
+
+
+class _Counted(httpx.AsyncByteStream):
+    """The pieces of `stream`, up to `limit` bytes of them."""
+
+    def __init__(self, stream: Any, limit: int) -> None:
+        self._stream, self._limit = stream, limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in self._stream:
+            size += len(piece)
+            if size > self._limit:
+                raise TooLarge(self._limit)
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def bounded(reply: httpx.Response, limit: int = LARGEST, seconds: float | None = None) -> bytes:
