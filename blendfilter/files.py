@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
-from blendfilter.jsonlist import list_values, whole
+from blendfilter.jsonlist import LONGEST, list_values, too_long, whole
 
 GZIP = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
@@ -90,7 +90,7 @@ def put(temporary: Path, path: Path, *, overwrite: bool) -> None:
 def lines(path: str | Path) -> Iterator[Line]:
     """The lines that hold something, split at line feeds only (texts may hold other separators)."""
     with opened(path) as stream:
-        for number, raw in enumerate(stream, start=1):
+        for number, raw in raw_lines(stream, path):
             where = f"{path}, line {number}"
             data = raw.removeprefix(BOM) if number == 1 else raw
             try:
@@ -101,6 +101,19 @@ def lines(path: str | Path) -> Iterator[Line]:
                 ) from None
             if text.strip():
                 yield Line(where, number, text.rstrip("\r\n"))
+
+
+def raw_lines(stream: BufferedIOBase, path: str | Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of `stream` with their line feeds, counted from 1; `path` is for messages.
+
+    Raises:
+        BadData: a line longer than `LONGEST`, as soon as so much of it is read (a small file may unpack to one without
+            end).
+    """
+    for number, raw in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
+        if len(raw) > LONGEST:
+            raise BadData(f"{path}, line {number}: {too_long('the line')}")
+        yield number, raw
 
 
 def first_character(path: str | Path) -> str:

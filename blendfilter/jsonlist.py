@@ -17,11 +17,18 @@ from blendfilter.errors import BadData
 
 BLOCK = 1 << 20
 """Bytes read at a time, at the least."""
+LONGEST = 64 << 20
+"""Characters that one value of a list may have, and bytes of one line of a file, or of one document, once unpacked."""
 _SPACE = re.compile(r"[ \t\n\r]*")
 _REACH = 16
 """An error so near to the end of what was read (in characters) may be a number, `false` or an escape not yet whole."""
 
 _SURROGATE = re.compile(r"\\u[dD]")
+
+
+def too_long(what: str) -> str:
+    """What is wrong with something that is larger than anything of its kind: a small file may unpack to gigabytes."""
+    return f"{what} is longer than {LONGEST >> 20} MiB: is it the right file? If so, break it up"
 
 
 def whole(value: Any, source: str, where: str) -> Any:
@@ -91,7 +98,7 @@ class _Window:
                 value, end = self._json.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 open_string = error.msg.startswith("Unterminated string")
-                if (open_string or error.pos >= len(self._text) - _REACH) and self._more():
+                if (open_string or error.pos >= len(self._text) - _REACH) and self._more(item):
                     continue
                 cut = open_string or not set("]}") & set(self._text[error.pos :])
                 self.fail(item, f"{error.msg} at character {self._used + error.pos + 1:,}", cut=cut)
@@ -113,12 +120,14 @@ class _Window:
             ) from None
         raise BadData(f"{self._name}, item {item}: does not parse as JSON ({problem})") from None
 
-    def _more(self) -> bool:
-        """Read on, doubling what is held, so that one large value costs linear time; False at the end."""
+    def _more(self, item: int = 0) -> bool:
+        """Read on, doubling what there is, so that one large value costs linear time; False at the end."""
         if self._ended:
             return False
         rest = self._text[self._at :]
-        data = self._stream.read(max(BLOCK, len(rest)))
+        if len(rest) > LONGEST:
+            raise BadData(f"{self._name}, item {item}: {too_long('the item')}")
+        data = self._stream.read(min(max(BLOCK, len(rest)), LONGEST // 4))
         self._ended = not data
         try:
             new = self._decoder.decode(data, final=self._ended)

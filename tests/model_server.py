@@ -68,6 +68,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--capacity", type=int, help="a 429 where more than so many are in flight")
     parser.add_argument("--context-limit", type=int, help="characters of a prompt, under any behaviour")
     parser.add_argument("--tokenize", choices=["vllm", "llama.cpp"], help="POST /tokenize as this server has it")
+    parser.add_argument("--lie", default="{}", metavar="JSON", help="over each reply's usage; null takes a field out")
     parser.add_argument("--keep", action="store_true", help="keep prompts and request bodies for /stats")
     return parser
 
@@ -198,7 +199,8 @@ class Model:
             usage["completion_tokens_details"] = {"reasoning_tokens": hidden}
         if self.settings.behave == "reasoning":
             usage["prompt_tokens_details"] = {"cached_tokens": tokens_in // 2}
-        return usage
+        lie = json.loads(self.settings.lie)
+        return {name: value for name, value in {**usage, **lie}.items() if value is not None or name not in lie}
 
 
 def filled(schema: dict[str, Any]) -> Any:

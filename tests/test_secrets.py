@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import dataclasses
+import html
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from index_server import served
 
-from blendfilter import resources
+from blendfilter import resources, secrets
 from blendfilter.errors import BadArgument, BlendFilterError
 from blendfilter.evaluation.runner import evaluate
-from blendfilter.lm import secrets
 from blendfilter.lm.connect import connect
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.retrying import Retry
@@ -300,9 +300,59 @@ def test_a_secret_is_hidden_wherever_it_stands(secret: str, before: str, after: 
     assert len(secrets.hidden(wrapped)) <= len(wrapped)
 
 
-def test_a_short_placeholder_is_no_secret() -> None:
-    secrets.know("none", "", None)
-    assert secrets.hidden("none of them") == "none of them"
+@pytest.mark.parametrize("secret", ["none", "EMPTY", "ollama", "", None, "k", "abc"])
+def test_a_placeholder_and_what_is_too_short_to_be_told_from_a_word_are_left_in_replies(secret: str | None) -> None:
+    secrets.know(secret)
+    said = f"{secret} of a k abc ollama none EMPTY"
+    assert secrets.hidden(said) == said
+
+
+@pytest.mark.parametrize("secret", ["ab1c", "pw-9", "s3cret!", 'a"b/c', "p<&>w"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        str,
+        quote,
+        lambda secret: quote(secret, safe="").lower(),
+        lambda secret: json.dumps(secret)[1:-1],
+        lambda secret: json.dumps(secret)[1:-1].replace("/", r"\/").replace("<", r"\u003c").replace("&", r"\u0026")
+        .replace(">", r"\u003e"),
+        html.escape,
+        lambda secret: base64.b64encode(secret.encode()).decode(),
+        lambda secret: base64.b64encode(f"Bearer {secret}".encode()).decode(),
+    ],
+)  # fmt: skip
+def test_a_short_secret_is_hidden_where_it_stands_alone_however_it_is_written(
+    secret: str, written: Callable[[str], str]
+) -> None:
+    secrets.know(secret)
+    form = written(secret)
+    assert form.rstrip("=") not in secrets.hidden(f"the key '{form}' is wrong")
+    assert secrets.hidden(f"x{secret}x stays") == f"x{secret}x stays"
+
+
+def test_a_key_of_any_length_is_hidden_in_errors_and_one_that_is_too_short_is_warned_of(tmp_path: Path) -> None:
+    with Server("400") as server:
+        with pytest.warns(UserWarning, match="fewer than 4 characters: it is taken out of error messages"):
+            lm = hasty(connect("m", api_base=server.url, api_key="q7", journal=tmp_path / "run"))
+        with pytest.raises(BlendFilterError) as refused:
+            lm("hello")
+    assert "q7" not in f"{refused.value}".split()
+    assert secrets.hidden("Incorrect key: q7.", "q7") == "Incorrect key: [key]."
+
+
+@pytest.mark.parametrize("how", ["argument", "login"])
+def test_a_short_key_that_a_server_echoes_is_left_nowhere(how: str, tmp_path: Path, logs: Kept) -> None:
+    key = "pw-73"
+    with Server("reply") as server:
+        url = server.url.replace("://", f"://me:{key}@") if how == "login" else server.url
+        lm = connect("m", api_base=url, journal=tmp_path / "run", **({} if how == "login" else {"api_key": key}))
+        lm("hello")
+    (text,) = left_by(tmp_path / "run").values()
+    sent = server.seen[0].partition(" ")[2]
+    for each in (text, *logs.told):
+        assert key not in each
+        assert sent not in each
 
 
 def test_a_word_in_the_environment_is_left_in_replies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,9 @@ class Entry:
     Attributes:
         hits: uses of a call beyond its first, and calls copied from another run, which cost this one nothing.
         cached_of: prompt tokens of the calls that told how many of them their server had cached.
+        cost_by: of the calls whose server stated a cost, how many count at whose figure: `server`, or `price` where
+            ours is more (`dspy`: what DSPy reckons for a model of the user's own).
+        disbelieved: calls of whose account something cannot be true, and counts as not told.
     """
 
     calls: int = 0
@@ -40,6 +43,8 @@ class Entry:
     untold: int = field(default=0, repr=False)
     cached_of: int = field(default=0, repr=False)
     hits: int = field(default=0, repr=False)
+    cost_by: dict[str, int] = field(default_factory=dict, repr=False)
+    disbelieved: int = field(default=0, repr=False)
 
     def add(self, record: Mapping[str, Any], cost: float | None) -> None:
         """Count one journaled call."""
@@ -54,6 +59,9 @@ class Entry:
         self.seconds += record.get("seconds") or 0.0
         self.attempts += record.get("attempts") or 1
         self.hits += bool(record.get("reused"))
+        self.disbelieved += "disbelieved" in record
+        if (by := record.get("cost_by")) is not None:
+            self.cost_by[by] = self.cost_by.get(by, 0) + 1
         if cost is None:
             self.unpriced += 1
         else:
@@ -87,6 +95,7 @@ class Entry:
             "tokens_in": None if self.untold else self.tokens_in,
             "tokens_out": None if self.untold else self.tokens_out,
             "cost": None if cost is None else round(cost, 6),
+            **({"cost_by": dict(sorted(self.cost_by.items()))} if self.cost_by else {}),
         }
 
 

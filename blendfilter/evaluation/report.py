@@ -189,6 +189,10 @@ def ledger_notes(total: Entry, paid: str = "") -> Iterator[str]:
         yield f"no tokens told: {total.untold:,} of {total.calls:,} calls"
     if total.unpriced and total.cost is not None:
         yield f"no price: {total.unpriced:,} of {total.calls:,} calls"
+    if fewer := total.cost_by.get("price"):
+        yield f"cost: at the price of {fewer:,} calls whose server stated less"
+    if total.disbelieved:
+        yield f"figures that cannot be true, taken as not told: of {total.disbelieved:,} of {total.calls:,} calls"
     if paid:
         yield paid
 

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import dspy
 import httpx
@@ -23,9 +23,11 @@ from dspy import lm15
 from dspy.clients.engines.litellm_errors import to_lm15_error
 from dspy.utils import exceptions
 
+from blendfilter import http, secrets
 from blendfilter.context import setting
-from blendfilter.errors import MissingExtra
-from blendfilter.lm import bridge, faults, secrets
+from blendfilter.errors import BadArgument, MissingExtra
+from blendfilter.lm import bridge, faults
+from blendfilter.lm.prices import stated
 from blendfilter.lm.profiles import Profile, holds_schema
 
 _FAULTS: tuple[tuple[type[exceptions.LMError], type[lm15.LM15Error]], ...] = (
@@ -67,7 +69,7 @@ class AdoptedEngine:
         self._asked = lm.copy(cache=False, num_retries=0)
         self._asked.update_history = _keep
         secrets.know(*(str(value) for name, value in lm.kwargs.items() if name in _SECRET and value))
-        secrets.know(urlsplit(_place_of(lm)).password)
+        secrets.know(unquote(_parts_of(lm).password or ""))
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response. Raises: lm15 errors; `MissingExtra` where DSPy lacks a package for this model."""
@@ -121,9 +123,21 @@ def _place_of(lm: dspy.BaseLM) -> str:
     return str(told or "")
 
 
+def _parts_of(lm: dspy.BaseLM) -> SplitResult:
+    try:
+        parts = urlsplit(_place_of(lm))
+        _ = parts.port, parts.password
+    except ValueError:
+        place = http.shown(_place_of(lm))
+        raise BadArgument(f"'{place}' is no address: write it as http://host:port/v1") from None
+    return parts
+
+
 def address_of(lm: dspy.BaseLM) -> str:
     """Where a user's model says that it is served, without a login or a query; empty where it does not say."""
-    parts = urlsplit(_place_of(lm))
+    parts = _parts_of(lm)
+    if not parts.netloc:
+        return http.shown(_place_of(lm))
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
@@ -155,10 +169,10 @@ def _keep(entry: Mapping[str, Any]) -> None:
 def _with_cost(response: lm15.Response, history: list[Mapping[str, Any]]) -> lm15.Response:
     """`response` with what DSPy says that it cost, unless its provider said so itself; unknown stays unknown."""
     data = dict(response.provider_data or {})
-    cost = history[-1].get("cost") if history else None
-    if not isinstance(cost, int | float) or isinstance(data.get("cost"), int | float):
+    cost = stated(history[-1].get("cost")) if history else None
+    if cost is None or stated(data.get("cost")) is not None:
         return response
-    return replace(response, provider_data={**data, "cost": float(cost)})
+    return replace(response, provider_data={**data, "cost": cost, "cost_by": "dspy"})
 
 
 def _fault(error: exceptions.LMError) -> lm15.LM15Error:

@@ -1,6 +1,6 @@
 """The HTTP clients of one model server, kept for each event loop.
 
-In: a path and a body. Out: the raw reply; the errors are the `openai` client's.
+In: a path and a body. Out: the raw reply, of a bounded size; the errors are the `openai` client's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 import openai
+
+from blendfilter import http
 
 
 class Clients:
@@ -62,8 +64,8 @@ class Clients:
     def _new(self) -> openai.AsyncOpenAI:
         if self._trust is None:
             self._trust = httpx.create_ssl_context()  # some 20 ms: once for all clients
-        http = openai.DefaultAsyncHttpxClient(verify=self._trust, timeout=self._settings["timeout"])
-        return openai.AsyncOpenAI(http_client=http, **self._settings)
+        client = http.AsyncClient(verify=self._trust, timeout=self._settings["timeout"])
+        return openai.AsyncOpenAI(http_client=client, **self._settings)
 
     async def aclose(self) -> None:
         for client in self._idle.pop(asyncio.get_running_loop(), []):

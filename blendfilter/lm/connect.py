@@ -24,9 +24,9 @@ from blendfilter.lm.prices import Price, Prices, price_of, read_prices
 from blendfilter.lm.profiles import Profile, holds_schema, profile_for
 from blendfilter.lm.providers import PROVIDERS, addresses_of, place_of
 from blendfilter.lm.replicas import ReplicatedEngine
-from blendfilter.lm.secrets import Key, refuse_keys
 from blendfilter.lm.settings import DECODING, refuse_unknown
 from blendfilter.lm.terms import ATTEMPT, Asked
+from blendfilter.secrets import Key, refuse_keys
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,7 @@ final error through the journal. No key passes: `translate` takes it out of what
 
 from __future__ import annotations
 
-import datetime
-import email.utils
 import re
-import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -18,11 +15,16 @@ import httpx
 import openai
 from dspy import lm15
 
+from blendfilter import http, secrets
 from blendfilter.errors import ModelError, ServerRefused
-from blendfilter.lm import secrets
 
 NO_CONNECTION = "no_connection"
 """`provider_code` of a `TransportError` where no connection came about: refused, unknown host, no route."""
+
+OF_A_REPLY = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What reading a reply may raise, whatever stands in it."""
+OF_A_CALL = (openai.OpenAIError, httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError, *OF_A_REPLY)
+"""What a client may raise over a request, and over a reply of any kind: all of it is a fault of that call."""
 
 _REFUSED = frozenset({NO_CONNECTION, "unauthorized", "no_model", "not_found", "no_credit"})
 _CONTEXT_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
@@ -66,13 +68,27 @@ def translate(error: Exception, *, key: str = "") -> lm15.LM15Error:
     if isinstance(error, openai.APIStatusError):
         return _of_status(error.status_code, _body(error), error.response.headers, key)
     cause = error.__cause__ if isinstance(error, openai.APIConnectionError) and error.__cause__ else error
-    if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
-        return lm15.TransportError(_clean(f"no connection ({_said(cause)})", key), provider_code=NO_CONNECTION)
-    if isinstance(error, openai.APITimeoutError | httpx.TimeoutException):
-        return lm15.TimeoutError("no reply within the time allowed for one attempt")
-    if isinstance(error, openai.APIConnectionError | httpx.HTTPError):
-        return lm15.TransportError(_clean(f"the connection broke off ({_said(cause)})", key))
-    return lm15.LM15Error(_clean(_said(error), key))
+    told = _said(cause)
+    if isinstance(cause, http.TooLarge):  # it would be as large again
+        fault: lm15.LM15Error = lm15.ProviderError(told)
+    elif isinstance(cause, httpx.TooManyRedirects):
+        fault = lm15.InvalidRequestError(_clean(f"{told}: check the address", key))
+    elif isinstance(cause, UnicodeError | httpx.InvalidURL):
+        fault = lm15.InvalidRequestError(_clean(f"HTTP cannot carry it ({told})", key))
+    elif isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
+        fault = lm15.TransportError(_clean(f"no connection ({told})", key), provider_code=NO_CONNECTION)
+    elif isinstance(error, openai.APITimeoutError | httpx.TimeoutException):
+        fault = lm15.TimeoutError("no reply within the time allowed for one attempt")
+    elif isinstance(error, openai.APIConnectionError | httpx.HTTPError):
+        fault = lm15.TransportError(_clean(f"the connection broke off ({told})", key))
+    else:
+        fault = unforeseen(error, key=key)
+    return fault
+
+
+def unforeseen(error: Exception, *, key: str = "") -> lm15.LM15Error:
+    """The lm15 error for what no client, parser or engine should have raised: a fault of that call like others."""
+    return lm15.LM15Error(_clean(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, key))
 
 
 def in_reply(data: Mapping[str, Any], *, key: str = "") -> lm15.LM15Error:
@@ -80,7 +96,7 @@ def in_reply(data: Mapping[str, Any], *, key: str = "") -> lm15.LM15Error:
     body = data.get("error") or data.get("detail")
     if not body:
         return lm15.TransportError("the reply holds no choices")
-    body = body if isinstance(body, Mapping) else {"message": str(body)}
+    body = body if isinstance(body, Mapping) else {"message": _text(body)}
     code = body.get("code")
     return _of_status(code if isinstance(code, int) and 400 <= code < 600 else 502, body, {}, key)
 
@@ -90,7 +106,7 @@ def _of_status(status: int, body: Mapping[str, Any], headers: Mapping[str, str],
     facts: dict[str, Any] = {"status": status, "provider_code": code or None}
     kind = _class_of(status, code, message)
     if issubclass(kind, lm15.RateLimitError | lm15.ServerError):
-        facts["retry_after"] = seconds_to_wait(headers)
+        facts["retry_after"] = http.seconds_to_wait(headers)
     return kind(message, **facts)
 
 
@@ -112,15 +128,25 @@ def _too_long(status: int, code: str, message: str) -> bool:
 
 def _body(error: openai.APIStatusError) -> Mapping[str, Any]:
     """What the server said, whatever its layout: OpenAI's `error` object (already unwrapped), a bare string, a page."""
-    return error.body if isinstance(error.body, Mapping) else {"message": str(error.body or "")}
+    return error.body if isinstance(error.body, Mapping) else {"message": _text(error.body)}
 
 
 def _code(body: Mapping[str, Any]) -> str:
-    return str(body["type"] if body.get("type") in _CONTEXT_CODES else body.get("code") or "")
+    kind = _text(body.get("type"))
+    return kind if kind in _CONTEXT_CODES else _text(body.get("code"))
 
 
 def _message(body: Mapping[str, Any], status: int) -> str:
-    return str(body.get("message") or body.get("detail") or body.get("error") or f"HTTP {status}")
+    told = (_text(body.get(name)) for name in ("message", "detail", "error"))
+    return next((text for text in told if text), f"HTTP {status}")
+
+
+def _text(value: Any) -> str:
+    """A field of a server's error, whatever it holds; nothing where it is empty or nested without bound."""
+    try:
+        return str(value or "")
+    except RecursionError:
+        return ""
 
 
 def _said(error: BaseException) -> str:
@@ -129,46 +155,8 @@ def _said(error: BaseException) -> str:
 
 def _clean(text: str, key: str) -> str:
     """`text` on one line, not too long, without anything that looks like a key."""
-    if len(key) > 4:  # servers that want none are given a short placeholder
-        text = text.replace(key, "[key]")
-    text = " ".join(_KEYS.sub("[key]", secrets.hidden(text)).split())
+    text = " ".join(_KEYS.sub("[key]", secrets.hidden(text, key)).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-
-
-def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
-    """What ``Retry-After`` asks for: seconds, or the seconds until its date; None where it says nothing readable.
-
-    ``retry-after-ms`` goes before it. OpenAI's ``x-ratelimit-reset-…`` are not read: they stand in every reply, one for
-    requests and one for tokens, and do not say which of the two ran out; its refusals carry ``Retry-After`` too.
-
-    >>> seconds_to_wait({"retry-after": "2.5"}), seconds_to_wait({"retry-after": "soon"}), seconds_to_wait({})
-    (2.5, None, None)
-    >>> seconds_to_wait({"retry-after-ms": "1500", "retry-after": "2"})
-    1.5
-    """
-    if (thousandths := _number(headers.get("retry-after-ms", ""))) is not None:
-        return thousandths / 1000
-    value = headers.get("retry-after", "")
-    seconds = _number(value)
-    if seconds is None and (until := _moment(value)) is not None:
-        # By the server's own clock, where it tells it: this one may be minutes off.
-        now = _moment(headers.get("date", ""))
-        return max(0.0, until - (time.time() if now is None else now))
-    return seconds
-
-
-def _number(value: str) -> float | None:
-    return float(value) if re.fullmatch(r"\d+(?:\.\d+)?", value := value.strip()) else None
-
-
-def _moment(value: str) -> float | None:
-    """The time of an HTTP date, in the clock's seconds."""
-    try:
-        date = email.utils.parsedate_to_datetime(value.strip())
-    except ValueError:
-        return None
-    # "-0000": RFC 9110 dates are in GMT
-    return (date.replace(tzinfo=datetime.UTC) if date.tzinfo is None else date).timestamp()
 
 
 def refused_parameter(error: openai.APIStatusError, sent: Collection[str]) -> str | None:
@@ -181,7 +169,7 @@ def refused_parameter(error: openai.APIStatusError, sent: Collection[str]) -> st
         return None
     if not code.startswith(("unsupported_", "unknown_parameter")) and not _REFUSES.search(message):
         return None
-    param = str(body.get("param") or "").split(".")[0]
+    param = _text(body.get("param")).split(".")[0]
     if param in sent:
         return param
     found = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import json
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -18,12 +17,13 @@ from typing import Any
 from dspy import lm15
 from dspy._vendor.lm15.serde import response_from_dict, response_to_dict
 
+from blendfilter import secrets
 from blendfilter.context import REPEAT, SAMPLE, STAGE, note, who
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused, copied
 from blendfilter.journal import Journal, digest
-from blendfilter.lm import faults, secrets
+from blendfilter.lm import faults
 from blendfilter.lm.metered import Engine, tallied
-from blendfilter.lm.prices import Price, cost_of
+from blendfilter.lm.prices import Price, cost_of, stated
 from blendfilter.lm.refusals import is_refusal
 
 
@@ -151,14 +151,15 @@ class JournaledEngine:
         start, asked_at = time.perf_counter(), time.time()
         error: dict[str, Any] | None = None
         response: lm15.Response | None = None
+        said: dict[str, Any] = {}
         with tallied() as tally:
             try:
                 response = await self.inner.complete(request)
-            except lm15.LM15Error as fault:
+                said = _said(response, self.price)
+            except (lm15.LM15Error, RecursionError) as fault:  # the latter of a tool call that is nested without bound
                 tried = getattr(fault, "attempts", 1)
                 # Of several servers, the one that refused.
-                where = getattr(fault, "address", self.address)
-                final = faults.final(fault, address=where, stage=STAGE.get())
+                final = _final(fault, getattr(fault, "address", self.address))
                 if isinstance(final, ServerRefused):
                     raise final from None  # nothing was asked of a model, so there is nothing to record
                 error = faults.describe(final)
@@ -170,7 +171,7 @@ class JournaledEngine:
             "stage": STAGE.get(),
             **asked,
             "address": (response.provider_data or {}).get("address", self.address) if response else self.address,
-            **(_said(response, self.price) if response else {}),
+            **said,
             "at": round(tally.went_out or asked_at, 3),
             "seconds": round(time.perf_counter() - start - tally.waited, 6),
             "attempts": tally.attempts or tried,
@@ -180,6 +181,11 @@ class JournaledEngine:
         if self.journal is not None:
             self.journal.append(record)
         return record
+
+
+def _final(fault: Exception, address: str) -> ServerRefused | ModelError:
+    known = fault if isinstance(fault, lm15.LM15Error) else faults.unforeseen(fault)
+    return faults.final(known, address=address, stage=STAGE.get())
 
 
 def prompt_of(request: lm15.Request) -> str | list[list[str]]:
@@ -216,31 +222,44 @@ def _parameters(request: lm15.Request) -> dict[str, Any]:
 
 def _said(response: lm15.Response, price: Price | None) -> dict[str, Any]:
     """The part of a record that the model gave, and what it cost then: prices change, a record does not."""
-    usage = response.usage
+    usage, data = response.usage, response.provider_data or {}
     parts = response.message.parts
     reply = _whole(part.text for part in parts if isinstance(part, lm15.TextPart))
     safe = secrets.hidden(reply)
     # A server that echoes the key it was sent must not write it into our files, in pieces neither.
     logprobs = [[t.token, t.logprob] for t in response.logprobs or ()] if safe == reply else []
-    said = {
+    said: dict[str, Any] = {
         "reply": safe,
         "reasoning": secrets.hidden(_whole(part.text for part in parts if isinstance(part, lm15.ThinkingPart))),
         "finish": response.finish_reason,
         # It went on past a stop string, and was cut there: tokens that nobody reads.
-        **({"ran_on": True} if (response.provider_data or {}).get("ran_on") else {}),
+        **({"ran_on": True} if data.get("ran_on") else {}),
         **({"logprobs": logprobs} if logprobs else {}),
         "tokens_in": usage.input_tokens,
         "tokens_out": usage.output_tokens,
         "tokens_cached": usage.cache_read_tokens,
-        "cost": (response.provider_data or {}).get("cost"),
         # Tool calls and the like have no place above: such a response is kept whole.
-        **({} if all(isinstance(part, _PLAIN) for part in parts) else {"response": _kept_whole(response)}),
+        **(
+            {}
+            if all(isinstance(part, _PLAIN) for part in parts)
+            else {"response": secrets.hidden_in(response_to_dict(response))}
+        ),
     }
-    return {**said, "cost": cost_of(said, price)}
+    said |= _cost(data, cost_of(said, price))
+    return said
 
 
-def _kept_whole(response: lm15.Response) -> Any:
-    return json.loads(secrets.hidden(json.dumps(response_to_dict(response), ensure_ascii=False)))
+def _cost(data: Mapping[str, Any], reckoned: float | None) -> dict[str, Any]:
+    """What a call cost: the larger of what its server states and what our price makes of it, and which that is."""
+    said, wrong = stated(data.get("cost")), data.get("disbelieved")
+    by_price = reckoned is not None and reckoned > (said or 0.0)
+    by = {"cost_by": "price" if by_price else data.get("cost_by", "server")}
+    return {
+        "cost": reckoned if said is None or by_price else said,
+        **(by if said is not None else {}),
+        **({"cost_stated": said} if said is not None and by_price else {}),
+        **({"disbelieved": wrong} if wrong else {}),
+    }
 
 
 def _whole(texts: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from dspy import lm15
 
 from blendfilter.context import setting
+from blendfilter.lm.tokens import believed
 
 
 class Engine(Protocol):
@@ -110,7 +111,7 @@ class MeteredEngine:
         try:
             await self._pass(request, passed)
             with setting(_AGAIN, again):
-                response = await self.inner.complete(request)
+                response = believed(request, await self.inner.complete(request))
         except BaseException as raised:
             error = raised
             raise

@@ -17,7 +17,8 @@ import httpx
 import openai
 from dspy import lm15
 
-from blendfilter.lm import faults, secrets, wire
+from blendfilter import secrets
+from blendfilter.lm import faults, wire
 from blendfilter.lm.clients import Clients
 from blendfilter.lm.metered import another_attempt
 from blendfilter.lm.profiles import Learned, Profile, cut_at_stop, effort_of, split_thinking
@@ -77,7 +78,8 @@ class OpenAIEngine:
         self._extra = dict(extra_body or {})
         self._key = api_key
         login = _login(base_url)
-        secrets.know(api_key, *login.values(), *(headers or {}).values())
+        more = (value for value in (headers or {}).values() if len(value) >= secrets.SHORTEST)
+        secrets.know(api_key, *login.values(), *(value.partition(" ")[2] for value in login.values()), *more)
         self._clients = Clients(self.address, api_key, timeout, {**login, **(headers or {})})
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
@@ -88,7 +90,7 @@ class OpenAIEngine:
             refused = None
             try:
                 reply = await self._clients.post(self.path, self.learned.fit(body))
-            except (openai.OpenAIError, httpx.HTTPError) as error:
+            except faults.OF_A_CALL as error:
                 fault = faults.translate(error, key=self._key)
                 if isinstance(error, openai.APIStatusError):
                     refused = faults.refused_parameter(error, body.keys() - _ESSENTIAL)
@@ -130,9 +132,11 @@ class OpenAIEngine:
         For questions about the server itself. Raises: an lm15 error.
         """
         try:
-            return wire.json_of(await (self._clients.get(path) if body is None else self._clients.post(path, body)))
-        except (openai.OpenAIError, httpx.HTTPError) as error:
+            reply = await (self._clients.get(path) if body is None else self._clients.post(path, body))
+        except faults.OF_A_CALL as error:
             fault = faults.translate(error, key=self._key)
+        else:
+            return wire.json_of(reply)
         raise fault
 
     def at_completions(self, kind: type[E]) -> E:
@@ -192,7 +196,7 @@ class OpenAIEngine:
             return self._response(request, body, self._read(reply))
         except lm15.LM15Error:
             raise
-        except (AttributeError, KeyError, TypeError, ValueError) as odd:
+        except faults.OF_A_REPLY as odd:
             told = f"the reply is not in the shape of OpenAI's ({type(odd).__name__}: {odd})"
         raise lm15.TransportError(told)
 
@@ -212,10 +216,11 @@ class OpenAIEngine:
         thought = thought or hidden
         parts = (lm15.ThinkingPart(thought), lm15.TextPart(text)) if thought else (lm15.TextPart(text),)
         scores, complete = wire.scores(choice.get("logprobs"), raw, text)
-        cost = usage.get("cost")
         provider_data: dict[str, Any] = {"address": self.address}
-        if isinstance(cost, int | float):
+        if (cost := usage.get("cost")) is not None:
             provider_data["cost"] = cost
+        if wrong := wire.no_counts(usage):
+            provider_data["disbelieved"] = wrong
         if cut:
             provider_data["ran_on"] = True
         return lm15.Response(

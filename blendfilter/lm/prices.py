@@ -119,10 +119,25 @@ def price_in(record: Mapping[str, Any], own: Prices | None = None) -> Price | No
     return price_of(str(record.get("model", "")), options.get("provider"), own)
 
 
+def stated(cost: Any) -> float | None:
+    """The dollars that a server states for a call; None where they are none: negative, a truth value, no number.
+
+    >>> stated(0.25), stated(0), stated(-1), stated(True), stated(float("nan")), stated(10**400), stated("0.1")
+    (0.25, 0.0, None, None, None, None, None)
+    """
+    if isinstance(cost, bool) or not isinstance(cost, int | float):
+        return None
+    try:
+        dollars = float(cost)
+    except OverflowError:
+        return None
+    return dollars if 0 <= dollars < math.inf else None
+
+
 def cost_of(record: Mapping[str, Any], price: Price | None) -> float | None:
-    """What a journaled call cost: what its server said or was reckoned then, else by `price`; None: nobody knows."""
-    if record.get("cost") is not None:
-        return float(record["cost"])
+    """What a journaled call cost: what is recorded of it, else by `price`; None: nobody knows."""
+    if (recorded := stated(record.get("cost"))) is not None:
+        return recorded
     tokens_in, tokens_out = record.get("tokens_in"), record.get("tokens_out")
     if price is None or tokens_in is None or tokens_out is None:
         return None

@@ -17,8 +17,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from dspy import lm15
 
+from blendfilter import secrets
 from blendfilter.errors import ServerRefused
-from blendfilter.lm import bridge, faults, secrets
+from blendfilter.lm import bridge, faults
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import split_thinking

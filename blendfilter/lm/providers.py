@@ -7,13 +7,17 @@ the one place that reads keys from the environment.
 from __future__ import annotations
 
 import os
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import httpx
 
+from blendfilter import http
 from blendfilter.errors import BadArgument, NoKey, UnknownName
-from blendfilter.lm.secrets import Key
+from blendfilter.secrets import LEAST, Key, checked, is_placeholder
 
 
 class Provider(NamedTuple):
@@ -68,10 +72,22 @@ _NO_KEY = "none"
 def _key(given: str | None, variable: str) -> Key:
     """The key that was given, else that of the environment variable; it says of itself where it is from."""
     if given:
-        return Key(given, "check the key that was given (api_key=)")
+        return _fit(Key(given, "check the key that was given (api_key=)"), "the key that was given (api_key=)")
     if found := os.environ.get(variable):
-        return Key(found, f"check the key in the variable {variable}")
+        return _fit(Key(found, f"check the key in the variable {variable}"), f"the key in the variable {variable}")
     return Key(_NO_KEY, f"none was given: set {variable}" if variable else "none was given (api_key=)")
+
+
+def _fit(key: Key, what: str) -> Key:
+    """`key`, if it can be sent; one that is too short to be kept out of replies is warned of."""
+    checked(key, what)
+    if len(key) < LEAST and not is_placeholder(key):
+        warnings.warn(
+            f"{what} has fewer than {LEAST} characters: it is taken out of error messages, but not out of replies, "
+            "where it could not be told from a word",
+            stacklevel=2,
+        )
+    return key
 
 
 def addresses_of(api_base: str | Sequence[str] | None) -> tuple[str | None, ...]:
@@ -89,18 +105,19 @@ def addresses_of(api_base: str | Sequence[str] | None) -> tuple[str | None, ...]
         check_address(each)
     addresses = tuple(each.rstrip("/") for each in given)
     if twice := sorted({each for each in addresses if addresses.count(each) > 1}):
-        # Not what stands before the host: it may be a login.
-        raise BadArgument(f"the address {twice[0].rpartition('@')[2]} is given twice: name each server once")
+        raise BadArgument(f"the address {http.shown(twice[0])} is given twice: name each server once")
     return addresses
 
 
 def check_address(api_base: str) -> None:
-    """Raise `BadArgument` where it is none, or holds a query."""
+    """Raise `BadArgument`, without a login, where it is none, or holds a query."""
     try:
-        url = httpx.URL(api_base)
-    except httpx.InvalidURL:
-        url = httpx.URL()
-    if url.scheme not in ("http", "https") or not url.host or not 0 < (80 if url.port is None else url.port) < 65536:
-        raise BadArgument(f"'{api_base.partition('?')[0]}' is no address: write it as http://host:port/v1")
-    if url.query:  # it would be shown and recorded with the address (a login before the host is not)
+        url, parts = httpx.URL(api_base), urlsplit(api_base)
+        good = url.scheme in ("http", "https") and bool(parts.hostname) and (80 if url.port is None else url.port) > 0
+        good = good and (parts.port or 80) < 65536 and "@" not in parts.path and not re.search(r"[\s\0]", api_base)
+    except (httpx.InvalidURL, ValueError, TypeError):  # the two read brackets and ports with different care
+        good = False
+    if not good:
+        raise BadArgument(f"'{http.shown(str(api_base))}' is no address: write it as http://host:port/v1")
+    if parts.query or parts.fragment:  # it would be shown and recorded with the address (a login is not)
         raise BadArgument("the address must hold no query, such as a key: put the key into BLENDFILTER_API_KEY")

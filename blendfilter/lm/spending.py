@@ -1,7 +1,8 @@
 """What attempts at a model cost: a meter that reserves each at its bound, and the reading of what a run has spent.
 
 In: a request. Out: a reservation of one call, of the tokens that prompt and reply have at the most, and of their price;
-then what the attempt took. Where a response tells its usage, that is what it took. An attempt that may have been
+then what the attempt took. Where a response tells its usage, that is what it took, at our price or at what its server
+says that it cost, whichever is more. An attempt that may have been
 answered without our hearing of it (a dropped connection, a body that cannot be read, a timeout, a 5xx, a cancelled
 call) took all that was reserved; its record says so as ``tokens_lost``. Once a later attempt at the same call is
 answered, its prompt is known to have had as many tokens as that one's, and the rest of its bound is given back; its
@@ -22,6 +23,7 @@ from blendfilter.journal import Journal
 from blendfilter.lm import faults
 from blendfilter.lm.budget import MARK, NOTHING, Amount, Budget, Purse
 from blendfilter.lm.metered import Engine, Tally, tally
+from blendfilter.lm.prices import stated
 from blendfilter.lm.tokens import at_most
 
 TIMED_OUT = 408
@@ -39,14 +41,17 @@ class Priced(Protocol):
 class Bound:
     """What one attempt takes at the most: tokens of the prompt, of the reply (None: unknown), and all of it.
 
-    `learned` is the part of the prompt that earlier usage taught. `unsent` is what the engine left out of the request
-    (None: nobody can tell): where it is the same, two attempts at one call have the same prompt.
+    `learned`, `ran_on` and `dearer` are the parts of the prompt, the reply and the price that were learned from earlier
+    calls, which took more than their bound. `unsent` is what the engine left out of the request (None: nobody can
+    tell): where it is the same, two attempts at one call have the same prompt.
     """
 
     prompt: int
     reply: int | None
     whole: Amount
     learned: int = 0
+    ran_on: int = 0
+    dearer: float = 0.0
     unsent: frozenset[str] | None = frozenset()
 
 
@@ -63,7 +68,8 @@ class Spending:
     def __init__(self, engine: Engine, purse: Purse | None = None, price: Priced | None = None) -> None:
         self._cap: Callable[[lm15.Request], int | None] = getattr(engine, "reply_cap", _asked_for)
         self._engine, self._purse, self._price = engine, purse, price
-        self._learned = 0
+        self._learned = self._ran_on = 0
+        self._dearer = 0.0
 
     async def before(self, request: lm15.Request) -> Bound:
         """Wait until the attempt fits. Raises: BudgetSpent; BadArgument where it has no bound and needs one."""
@@ -92,9 +98,13 @@ class Spending:
             self._purse.settle(bound.whole, took)
 
     def _bound(self, request: lm15.Request) -> Bound:
-        prompt, reply = at_most(request) + self._learned, self._cap(request)
-        dollars = self._price.of(prompt, reply or 0) if self._price else 0.0
-        return Bound(prompt, reply, Amount(1, prompt + (reply or 0), dollars), self._learned)
+        prompt, cap = at_most(request) + self._learned, self._cap(request)
+        reply = None if cap is None else cap + self._ran_on
+        whole = Amount(1, prompt + (reply or 0), self._dollars(prompt, reply or 0) + self._dearer)
+        return Bound(prompt, reply, whole, self._learned, self._ran_on, self._dearer)
+
+    def _dollars(self, tokens_in: int, tokens_out: int, cached: int = 0) -> float:
+        return self._price.of(tokens_in, tokens_out, cached) if self._price else 0.0
 
     def _check(self, bound: Bound, budget: Budget, name: str) -> None:
         if budget.dollars is not None and self._price is None:
@@ -112,12 +122,15 @@ class Spending:
         lost_out = 0 if usage.output_tokens is not None else bound.reply or 0
         tally().lost += lost_in + lost_out
         tokens_in, tokens_out = lost_in or usage.input_tokens or 0, lost_out or usage.output_tokens or 0
-        # A chat template that adds more than it was allowed: from now on it is.
+        # The server's figure counts where it is the larger: one that states less than our price voids no limit.
+        dollars = self._dollars(tokens_in, tokens_out, usage.cache_read_tokens or 0)
+        dollars = max(dollars, stated((response.provider_data or {}).get("cost")) or 0.0)
+        # A chat template that adds more than it was allowed, a reply beyond its cap, a dearer price: from now on it is.
         self._learned = max(self._learned, bound.learned + tokens_in - bound.prompt)
-        told = (response.provider_data or {}).get("cost")
-        if told is None and self._price is not None:
-            told = self._price.of(tokens_in, tokens_out, usage.cache_read_tokens or 0)
-        return Amount(1, tokens_in + tokens_out, told or 0.0)
+        if bound.reply is not None:
+            self._ran_on = max(self._ran_on, bound.ran_on + tokens_out - bound.reply)
+        self._dearer = max(self._dearer, bound.dearer + dollars - bound.whole.dollars)
+        return Amount(1, tokens_in + tokens_out, dollars)
 
     def _regained(self, account: Tally, bound: Bound, response: lm15.Response) -> Amount:
         """What was set aside beyond the prompt that this reply tells, for the lost attempts at the same call."""
@@ -126,7 +139,7 @@ class Spending:
             return NOTHING
         for lost in account.unheard:
             if lost.unsent == bound.unsent and tokens_in < lost.prompt:
-                dollars = self._price.of(tokens_in, lost.reply or 0) if self._price else 0.0
+                dollars = self._dollars(tokens_in, lost.reply or 0) + lost.dearer
                 regained += Amount(0, lost.prompt - tokens_in, lost.whole.dollars - dollars)
         account.unheard.clear()
         account.lost -= regained.tokens
@@ -155,7 +168,8 @@ def check_priced(budget: Budget | None, prices: Mapping[str, Priced | None]) -> 
 def spent_in(journal: Journal, prices: Mapping[str, Priced | None], budget: Budget) -> Amount:
     """What a run has spent so far, by its journal's records and its mark.
 
-    Calls copied from another run cost this one nothing. `prices`, by a model's name, are for records without a cost.
+    Calls copied from another run cost this one nothing. `prices`, by a model's name: a call counts at the larger of
+    what was recorded and what they make of it.
 
     Raises:
         BadArgument: a limit of dollars, and calls whose price nobody knows. BadData: a damaged record.
@@ -189,11 +203,11 @@ def _readable(record: Mapping[str, Any]) -> bool:
 
 def _of(record: Mapping[str, Any], prices: Mapping[str, Priced | None], budget: Budget) -> Amount:
     tokens_in, tokens_out, lost = (record.get(name) or 0 for name in ("tokens_in", "tokens_out", "tokens_lost"))
-    attempts, cost = record.get("attempts") or 1, record.get("cost")
+    attempts, cost = record.get("attempts") or 1, stated(record.get("cost"))
     price = prices.get(record["model"])
     if price is not None:
-        paid = price.of(tokens_in, tokens_out, record.get("tokens_cached") or 0) if cost is None else cost
-        cost = paid + max(price.of(lost, 0), price.of(0, lost))
+        paid = price.of(tokens_in, tokens_out, record.get("tokens_cached") or 0)
+        cost = max(paid, cost or 0.0) + max(price.of(lost, 0), price.of(0, lost))
     elif budget.dollars is not None and (cost is None or lost) and tokens_in + tokens_out + lost:
         raise unpriced(record["model"])
     return Amount(attempts, tokens_in + tokens_out + lost, cost or 0.0)

@@ -1,6 +1,7 @@
-"""How many tokens a prompt can be at most, with no tokeniser at hand.
+"""How many tokens a call can have, with no tokeniser at hand; and what a server's own account of it is worth.
 
 In: a request. Out: a bound that is safe to reserve, not an estimate: three to five times what English text really is.
+And a response: out comes the same without those of its figures that cannot be true.
 
 A token of a byte-level vocabulary covers a byte or more, so a text has no more tokens than its UTF-8 has bytes. Around
 the texts a chat template puts tokens of its own, some with a system message that nobody sent (Mistral's has about 400
@@ -11,9 +12,12 @@ bound that can be read off its bytes; it counts as more than any model we know m
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from dspy import lm15
+
+from blendfilter.lm.prices import stated
 
 A_REQUEST = 512
 """Tokens that a chat template may add to a request."""
@@ -23,6 +27,12 @@ A_PICTURE = 16_384
 """Tokens of a part that is not text."""
 _INDENTED = 2
 """How much longer a schema or a tool becomes where a template writes it out with its own spaces."""
+
+MANY = 10**9
+"""Tokens that no call has: a larger count is none."""
+_FREE, _A_TOKEN = 64, 8
+"""Characters of a text that may be a single token, and characters a token beyond them: more than any tokeniser's mean
+over text of any language, which is four or five for English."""
 
 
 def at_most(request: lm15.Request) -> int:
@@ -37,6 +47,58 @@ def at_most(request: lm15.Request) -> int:
     config = request.config
     written = [*request.tools, *(each for each in (config.response_format, config.extensions) if each is not None)]
     return A_REQUEST + system + messages + sum(_INDENTED * bytes_of(repr(each)) + A_MESSAGE for each in written)
+
+
+def at_least(text: Iterable[Any]) -> int:
+    """Tokens that the text among these parts must have.
+
+    >>> at_least([]), at_least([lm15.TextPart("42")]), at_least([lm15.TextPart("word " * 1000)])
+    (0, 1, 617)
+    """
+    characters = sum(len(told) for part in text if isinstance(told := getattr(part, "text", None), str))
+    return max(1, (characters - _FREE) // _A_TOKEN) if characters else 0
+
+
+def believed(request: lm15.Request, response: lm15.Response) -> lm15.Response:
+    """`response`, where what it says that it took can be true; else without the figures that cannot.
+
+    A count that its text rules out, or no call has, counts as not told, and so does a cost that is none. What was
+    dropped is kept as ``provider_data["disbelieved"]``. Where a provider counts cached tokens apart (Anthropic), they
+    are added to those of the prompt.
+    """
+    usage, data = response.usage, response.provider_data or {}
+    wrong: dict[str, Any] = dict(data.get("disbelieved") or {})
+    tokens_in, tokens_out, cached = usage.input_tokens, usage.output_tokens, usage.cache_read_tokens
+    least = at_least(part for message in request.messages for part in message.parts)
+    if tokens_in is not None and tokens_in < least:
+        whole = tokens_in + (cached or 0) + (usage.cache_write_tokens or 0)
+        tokens_in = whole if least <= whole <= MANY else tokens_in
+    counts = {"tokens_in": tokens_in, "tokens_out": tokens_out, "tokens_cached": cached}
+    bounds = {"tokens_in": least, "tokens_out": at_least(response.message.parts), "tokens_cached": 0}
+    for name, count in counts.items():
+        if count is not None and not bounds[name] <= count <= MANY:
+            wrong[name], counts[name] = noted(count), None
+    cost = data.get("cost")
+    if cost is not None and stated(cost) is None:
+        wrong["cost"] = noted(cost)
+        data = {name: value for name, value in data.items() if name != "cost"}
+    if not wrong and tokens_in == usage.input_tokens:
+        return response
+    usage = replace(
+        usage, input_tokens=counts["tokens_in"], output_tokens=counts["tokens_out"], total_tokens=None,
+        cache_read_tokens=counts["tokens_cached"],
+    )  # fmt: skip
+    return replace(response, usage=usage, provider_data={**data, **({"disbelieved": wrong} if wrong else {})})
+
+
+def noted(value: Any) -> str:
+    """A figure that is none, for a record: short, whatever it is.
+
+    >>> noted(-1), noted(True), noted(10**400), noted({"dollars": 1})
+    ('-1', 'True', '1000000000000000000000000…', 'dict')
+    """
+    plain = str(value) if isinstance(value, int | float | str) else type(value).__name__
+    return plain if len(plain) <= 25 else f"{plain[:25]}…"
 
 
 def bytes_of(text: str) -> int:

@@ -5,12 +5,14 @@ In: parts of a `dspy.lm15.Request`, or the JSON of a reply. Out: fields of a bod
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import httpx
 from dspy import lm15
+
+from blendfilter import http
+from blendfilter.lm.tokens import noted
 
 SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
 SETTINGS = (*SAMPLING, "seed", "service_tier", "store")
@@ -30,7 +32,7 @@ def text_of(content: Any) -> str:
 def json_of(reply: httpx.Response) -> dict[str, Any]:
     """The object that a reply's body is. Raises: `TransportError` where it is none."""
     try:
-        data = json.loads(reply.content)
+        data = http.json_of(reply.content)
     except ValueError:
         data = None
     if not isinstance(data, dict):
@@ -108,6 +110,15 @@ def usage_of(usage: Mapping[str, Any]) -> lm15.Usage:
         cache_read_tokens=_count(usage.get("prompt_cache_hit_tokens") if cached is None else cached),  # DeepSeek's name
         reasoning_tokens=_count(object_of(usage.get("completion_tokens_details")).get("reasoning_tokens")),
     )
+
+
+def no_counts(usage: Mapping[str, Any]) -> dict[str, str]:
+    """What stands in the place of a count and is none, by the name that records have for it."""
+    told = {name: usage.get(field) for name, field in _COUNTS.items()}
+    return {name: noted(value) for name, value in told.items() if value is not None and _count(value) is None}
+
+
+_COUNTS = {"tokens_in": "prompt_tokens", "tokens_out": "completion_tokens"}
 
 
 def _count(value: Any) -> int | None:

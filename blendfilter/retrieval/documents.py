@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
 from blendfilter.files import opened
+from blendfilter.jsonlist import LONGEST, too_long
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.chunking import WORDS, Heading, Span, chunk, headings
 from blendfilter.retrieval.manifest import read_manifest
@@ -133,7 +134,9 @@ def _text(path: Path) -> str:
     except UnicodeEncodeError:
         raise BadData(f"the name of {os.fsencode(path)!r} is not UTF-8: rename the file") from None
     with opened(path, unpack=False) as stream:
-        data = stream.read()
+        data = stream.read(LONGEST + 1)
+    if len(data) > LONGEST:
+        raise BadData(f"{path}: {too_long('the document')}")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from blendfilter import http
 from blendfilter.errors import BadData, MissingFile, UnknownName
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.manifest import MANIFEST, read_manifest
@@ -69,6 +70,7 @@ FOREIGN: list[Foreign] = [
 """Folders without a manifest of ours that open all the same."""
 
 _TRIMMED = ".trimmed"
+_LOGIN = re.compile("(?:https?|//|:).*@", re.IGNORECASE)
 _HOST_AND_PORT = re.compile(r"[\w.-]+:[0-9]{1,5}/?")
 
 
@@ -101,8 +103,10 @@ def open_index(location: str | os.PathLike[str], *, allow_hosts: Sequence[str] =
     address = os.fspath(location)
     scheme, mark, _ = address.partition("://")
     if mark:
-        return _opener(scheme.lower(), "kind of address", address)(address, **options)
+        return _opener(scheme.lower(), "kind of address", http.shown(address))(address, **options)
     folder = Path(address)
+    if _LOGIN.search(address) and not folder.exists():
+        raise MissingFile(f"no index at {http.shown(address)}: if a server is meant, write http://host:port")
     if _HOST_AND_PORT.fullmatch(address) and not folder.exists():
         raise MissingFile(f"no index at {address}: if a server is meant, write http://{address}")
     if not os.path.exists(folder / MANIFEST):  # and False where nobody may look, as a `Path` would not say

@@ -24,7 +24,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
-from blendfilter.files import BOM, GZIP, check_free, first_character, json_rows, opened, parsed, put, writing
+from blendfilter.files import (
+    BOM,
+    GZIP,
+    check_free,
+    first_character,
+    json_rows,
+    opened,
+    parsed,
+    put,
+    raw_lines,
+    writing,
+)
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, fingerprint_of
 from blendfilter.retrieval.callables import as_passage
@@ -196,7 +207,7 @@ def _in_place(file: Path) -> Iterator[tuple[_Line, Any]]:
     """The rows of plain JSON Lines, where they stand in it."""
     offset = 0
     with opened(file) as stream:
-        for number, raw in enumerate(stream, start=1):
+        for number, raw in raw_lines(stream, file):
             where = f"{file}, line {number}"
             skipped = len(BOM) if number == 1 and raw.startswith(BOM) else 0
             data = raw[skipped:]

@@ -14,13 +14,16 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from blendfilter import http, secrets
 from blendfilter.errors import BadArgument, BadData, IndexChanged
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, ShortCorpus
 from blendfilter.retrieval.hits import Hits
-from blendfilter.retrieval.wire import TOKEN, Wire, address_of, checked_token, said_by
+from blendfilter.retrieval.wire import TOKEN, Wire, address_of, said_by
 
 SERVER = "blendfilter"
+A_PASSAGE = 16 << 10
+"""Bytes that a reply may have for each passage that was asked for, beyond what any reply may."""
 _GIVE_IT = "the environment's goes to no address out of a file, so give it in Python, open_index(…, token=…)"
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -97,7 +100,8 @@ class Remote(Retriever):
         found = token or address.token or (os.environ.get(TOKEN) if ambient else None)
         self.url = address.url
         hint = () if ambient else (_GIVE_IT,)
-        self._wire = Wire(self.url, checked_token(found) if found else None, timeout, attempts, *hint)
+        sent = found and secrets.checked(found, f"the token ({TOKEN})")
+        self._wire = Wire(self.url, sent, timeout, attempts, *hint)
         self._options = {"timeout": timeout, "attempts": attempts, "batch_size": batch_size, "ambient": ambient}
         self._about = self._ask_about()
         self.fingerprint = self._about.fingerprint
@@ -170,7 +174,10 @@ class Remote(Retriever):
             yield batch
 
     def _find(self, batch: Sequence[str], k: int) -> list[Hits]:
-        reply = self._wire.ask("/search", f'{{"k":{k},"queries":[{",".join(batch)}]}}'.encode())
+        most = http.LARGEST + A_PASSAGE * k * len(batch)
+        reply = self._wire.ask("/search", f'{{"k":{k},"queries":[{",".join(batch)}]}}'.encode(), limit=most)
+        if self._wire.has_token:  # what a server echoes of it would stand in journals, and in prompts for a model
+            reply = secrets.hidden_in(reply)
         found = self._checked(_Found, reply)
         if found.fingerprint != self.fingerprint:
             raise IndexChanged(

@@ -6,12 +6,9 @@ The token is in no message, and in nothing that an error holds on to.
 
 from __future__ import annotations
 
-import email.utils
-import json
 import os
 import random
 import re
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -19,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import httpx
 import tenacity
 
+from blendfilter import http, secrets
 from blendfilter.errors import BadArgument, BadData, ServerRefused
 
 TOKEN = "BLENDFILTER_INDEX_TOKEN"
@@ -56,10 +54,13 @@ class Wire:
         self.url = url
         self._how_to_give = how_to_give
         self._token, self._timeout, self._attempts = token, timeout, attempts
+        secrets.know(token)
         self._clients: dict[int, httpx.Client] = {}
 
-    def ask(self, path: str, body: bytes | None = None, *, foreign: str = "") -> Any:
-        """The JSON at `path`. `foreign` is what to say of a server that has no such path, or answers in no JSON.
+    def ask(self, path: str, body: bytes | None = None, *, foreign: str = "", limit: int = http.LARGEST) -> Any:
+        """The JSON at `path`, at most `limit` bytes of it.
+
+        `foreign` is what to say of a server that has no such path, or answers in no JSON.
 
         Raises:
             ServerRefused, BadArgument, BadData: as the server's answer, or silence, means.
@@ -69,7 +70,7 @@ class Wire:
         def attempt() -> Any:
             nonlocal tried
             tried += 1
-            return self._ask(path, body, foreign)
+            return self._ask(path, body, foreign, limit)
 
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(lambda error: isinstance(error, Again) and error.wait <= PATIENCE),
@@ -85,26 +86,39 @@ class Wire:
         times = "1 attempt" if tried == 1 else f"{tried} attempts"
         raise ServerRefused(f"the index server at {self.url} {said} ({times}){hint}")
 
+    @property
+    def has_token(self) -> bool:
+        """Whether requests carry a token."""
+        return bool(self._token)
+
     def close(self) -> None:
         """Close the connections of this process."""
         client = self._clients.pop(os.getpid(), None)
         if client is not None:
             client.close()
 
-    def _ask(self, path: str, body: bytes | None, foreign: str) -> Any:
+    def _ask(self, path: str, body: bytes | None, foreign: str, limit: int) -> Any:
+        method, where = "GET" if body is None else "POST", self.url + path
         try:
-            reply = self._client().request("GET" if body is None else "POST", self.url + path, content=body)
+            with self._client().stream(method, where, content=body) as reply:
+                return self._read(reply, http.bounded(reply, limit, self._timeout), foreign)
+        except http.TooLarge as error:
+            fault: Exception = BadData(f"{self.url}{path}: {error}; look what runs there")
         except httpx.RequestError as error:
-            raise self._fault(error) from None
-        return self._read(reply, foreign)
+            fault = self._fault(error)
+        except (httpx.InvalidURL, UnicodeError) as error:  # a redirect, or a header, that is none
+            fault = Again(f"answered what is no HTTP ({said_by(str(error), self._token)})")
+        # outside the except block, as in `ask`
+        raise fault
 
     def _client(self) -> httpx.Client:
         process = os.getpid()
         client = self._clients.get(process)
         if client is None:
+            authorization = {"Authorization": f"Bearer {self._token}"} if self._token else {}
             made = httpx.Client(
                 timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, 10.0)),
-                headers={"Authorization": f"Bearer {self._token}"} if self._token else {},
+                headers={"Accept-Encoding": http.PACKINGS, **authorization},
                 limits=httpx.Limits(
                     max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=KEEP_ALIVE
                 ),
@@ -124,10 +138,10 @@ class Wire:
             return Again(f"did not answer within {self._timeout:g} seconds", hint=hint)
         return Again(f"broke off ({why})")
 
-    def _read(self, reply: httpx.Response, foreign: str) -> Any:
+    def _read(self, reply: httpx.Response, content: bytes, foreign: str) -> Any:
         status = reply.status_code
         try:
-            told = json_of(reply.content)
+            told = http.json_of(content)
         except ValueError:
             told = reply  # no JSON value is that
         if status == 200 and told is not reply:
@@ -139,7 +153,7 @@ class Wire:
         message = told.get("message") if isinstance(told, Mapping) else None
         said = said_by(str(message or reply.reason_phrase or "no reason given"), self._token)
         if status in (408, 429) or status >= 500:
-            raise Again(f"failed with {status}: {said}", seconds_to_wait(reply.headers))
+            raise Again(f"failed with {status}: {said}", http.seconds_to_wait(reply.headers) or 0.0)
         if status in (400, 413, 422):
             raise BadArgument(f"{self.url} refuses it: {said}")
         if status == 401:
@@ -152,14 +166,6 @@ class Wire:
         raise ServerRefused(f"the index server at {self.url} refuses with {status}: {said}")
 
 
-def json_of(content: bytes) -> Any:
-    """`content` as JSON. Raises `ValueError`, for depth too."""
-    try:
-        return json.loads(content)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
 def _wait(state: tenacity.RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
     backoff = min(WAIT_MAX, WAIT_FIRST * 2.0 ** (state.attempt_number - 1))
@@ -167,37 +173,11 @@ def _wait(state: tenacity.RetryCallState) -> float:
     return max(asked, backoff) * random.uniform(1.0, 1.25)
 
 
-def seconds_to_wait(headers: Mapping[str, str]) -> float:
-    """What ``Retry-After`` asks for, as seconds or as a date; 0 where it says nothing readable.
-
-    >>> seconds_to_wait({"retry-after": "2.5"}), seconds_to_wait({"retry-after": "soon"}), seconds_to_wait({})
-    (2.5, 0.0, 0.0)
-    """
-    value = headers.get("retry-after", "").strip()
-    if re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", value):
-        return float(value)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, OverflowError):
-        return 0.0
-
-
 def said_by(text: str, token: str | None = None) -> str:
     """What a server said, for a message: on one line, printable, not too long, and without the token."""
-    text = text.replace(token, "[token]") if token else text
+    text = secrets.hidden(text, token or "")
     text = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-
-
-def checked_token(token: str) -> str:
-    """`token`, if headers and addresses can carry it. Raises `BadArgument`, which does not show it.
-
-    >>> checked_token("2f6c-91d0")
-    '2f6c-91d0'
-    """
-    if not re.fullmatch(r"[!-~]+", token):
-        raise BadArgument(f"the token ({TOKEN}) holds what HTTP cannot carry: use ASCII without spaces")
-    return token
 
 
 def address_of(url: str) -> Address:
@@ -217,9 +197,10 @@ def address_of(url: str) -> Address:
     except (ValueError, httpx.InvalidURL):
         plain = ""
     if not plain:
-        shown = url.rpartition("@")[2].partition("?")[0]  # a token may stand before the one and behind the other
         more = ", without what follows the '?'" if "?" in url else ""
-        raise BadArgument(f"'{said_by(shown)}' is no index server's address: write it as http://host:port{more}")
+        raise BadArgument(
+            f"'{said_by(http.shown(url))}' is no index server's address: write it as http://host:port{more}"
+        )
     user, _, password = login.partition(":")
     return Address(plain, unquote(password or user) if at else "")
 

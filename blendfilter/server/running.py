@@ -22,7 +22,8 @@ import uvicorn
 
 from blendfilter.errors import BadArgument
 from blendfilter.retrieval.base import Retriever
-from blendfilter.retrieval.wire import TOKEN, checked_token
+from blendfilter.retrieval.wire import TOKEN
+from blendfilter.secrets import checked
 from blendfilter.server.app import application, passages_of
 from blendfilter.server.connections import Connection, Connections, room
 from blendfilter.server.limits import Limits
@@ -56,7 +57,7 @@ class IndexServer:
         limits = limits or Limits()
         most, burst = room(limits.max_connections)
         limits = replace(limits, max_connections=most)
-        token = checked_token(token) if token else None
+        token = checked(token, f"the token ({TOKEN})") if token else None
         self._index, self._login = index, "any:TOKEN@" if token else ""
         self._socket = listen(host, port, token=token)
         self.port: int = self._socket.getsockname()[1]

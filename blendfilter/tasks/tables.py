@@ -14,8 +14,10 @@ from typing import cast
 
 from blendfilter.errors import BadData
 from blendfilter.files import Row, first_character, json_rows, opened
+from blendfilter.jsonlist import LONGEST as MOST
+from blendfilter.jsonlist import too_long
 
-LONGEST = 2**27
+LONGEST = 2**24
 """Characters that one field may have: a table may hold whole articles, and Python's own limit is 131,072."""
 
 
@@ -31,7 +33,7 @@ def rows(path: Path) -> Iterator[Row]:
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST))  # of the whole process: there is no other
     with opened(path) as stream:
         text = io.TextIOWrapper(cast(io.BufferedReader, stream), encoding="utf-8-sig", newline="")
-        table = csv.DictReader(text, delimiter="\t", restkey="")
+        table = csv.DictReader(_lines(text, path), delimiter="\t", restkey="")
         try:
             for position, fields in enumerate(table):
                 named = {name: field for name, field in fields.items() if name and field is not None}
@@ -40,3 +42,11 @@ def rows(path: Path) -> Iterator[Row]:
             raise BadData(f"{path}: not UTF-8 (after line {table.line_num}): save the file as UTF-8") from error
         except csv.Error as error:
             raise BadData(f"{path}, line {table.line_num}: no row of a table ({error}): fetch the file again") from None
+
+
+def _lines(text: io.TextIOWrapper, path: Path) -> Iterator[str]:
+    """The lines of a table, as `csv` wants them, none longer than a field may be with all that stands beside it."""
+    for number, line in enumerate(iter(lambda: text.readline(MOST + 1), ""), start=1):
+        if len(line) > MOST:
+            raise BadData(f"{path}, line {number}: {too_long('the line')}")
+        yield line

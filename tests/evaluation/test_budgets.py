@@ -137,6 +137,79 @@ def killed_at(process: subprocess.Popen[bytes], reached: Callable[[], bool]) -> 
     process.communicate()
 
 
+# ---- a server that lies
+
+LIES = {
+    "free": '{"cost": 0}',
+    "a cent off a thousand calls": '{"cost": 1e-9}',
+    "negative": '{"cost": -5}',
+    "true": '{"cost": true}',
+    "no number": '{"cost": NaN}',
+    "without end": '{"cost": -Infinity}',
+    "text": '{"cost": "free"}',
+    "a number that no float holds": f'{{"cost": {-(10**400)}}}',
+    "no tokens": '{"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}',
+    "one token": '{"prompt_tokens": 1, "completion_tokens": 1}',
+    "negative tokens": '{"prompt_tokens": -500, "completion_tokens": -500}',
+    "tokens that are true": '{"prompt_tokens": true, "completion_tokens": true}',
+    "tokens in words": '{"prompt_tokens": "few", "completion_tokens": [1]}',
+    "tokens that no call has": f'{{"prompt_tokens": {10**400}, "completion_tokens": {10**30}}}',
+    "all of it cached elsewhere": '{"prompt_tokens": 0, "prompt_tokens_details": {"cached_tokens": 1000000000000}}',
+    "nothing told": '{"prompt_tokens": null, "completion_tokens": null}',
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("limits", [{"dollars": 0.03}, {"tokens": 15_000}], ids=["dollars", "tokens"])
+def test_no_server_voids_a_limit_by_what_it_says_of_itself(
+    index: BM25, tmp_path: Path, lie: str, limits: dict[str, Any]
+) -> None:
+    """The server counts words; at our price of what it truly read and wrote, no limit is passed over two sittings."""
+    price = Price(input=2.0, output=8.0)
+    with serve(reply="offline", lie=LIES[lie], jitter=1, jitter_max=0.003) as server:
+        for share in (0.5, 1.0):
+            lm = quick(server.url)
+            lm.terms = dataclasses.replace(lm.terms, price=price)
+            budget = Budget(**{name: type(limit)(limit * share) for name, limit in limits.items()})
+            with pytest.raises(BudgetSpent):
+                evaluate(
+                    BlendFilter(index), load("qa", "sample", limit=QUESTIONS), lm=lm, run=tmp_path, budget=budget,
+                    concurrency=IN_FLIGHT, progress=False,
+                )  # fmt: skip
+            stats = server.stats()
+            used = {"tokens": stats["tokens_in"] + stats["tokens_out"],
+                    "dollars": price.of(stats["tokens_in"], stats["tokens_out"])}  # fmt: skip
+            ((name, limit),) = budget.given().items()
+            assert 0 < used[name] <= limit
+
+
+@pytest.mark.parametrize(
+    ("cost", "by", "stated", "disbelieved"),
+    [
+        ("0", {"price": 4}, 0.0, None),
+        ("5.0", {"server": 4}, None, None),
+        ("-5", None, None, {"cost": "-5"}),
+        ("true", None, None, {"cost": "True"}),
+    ],
+)
+def test_the_ledger_says_whose_figure_counts_live_and_in_a_replay(
+    tmp_path: Path, cost: str, by: dict[str, int] | None, stated: float | None, disbelieved: dict[str, str] | None
+) -> None:
+    price, asked = Price(input=2.0, output=8.0), load("qa", "sample", limit=2)
+    with serve(lie=f'{{"cost": {cost}}}') as server:
+        lm = quick(server.url)
+        lm.terms = dataclasses.replace(lm.terms, price=price)
+        run = evaluate(ChainOfThought(), asked, lm=lm, run=tmp_path, progress=False)
+    records = journaled(tmp_path)
+    ours = sum(price.of(each["tokens_in"], each["tokens_out"]) for each in records)
+    total = run.metrics["ledger"]["total"]
+    assert total.get("cost_by") == by
+    assert total["cost"] == pytest.approx(20.0 if by == {"server": 4} else ours, abs=1e-5)
+    assert {(each.get("cost_stated"), str(each.get("disbelieved"))) for each in records} == {(stated, str(disbelieved))}
+    again = evaluate(ChainOfThought(), asked, lm=lm, run=tmp_path, progress=False, replay=True)
+    assert again.metrics == run.metrics
+
+
 # ---- what counts
 
 

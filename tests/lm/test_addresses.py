@@ -8,9 +8,9 @@ from typing import Any
 import dspy
 import pytest
 
-from blendfilter import Direct, load
+from blendfilter import Direct, load, open_index
 from blendfilter.context import NOTES, setting
-from blendfilter.errors import BadArgument
+from blendfilter.errors import AskedWrong, BadArgument
 from blendfilter.evaluation.settings import settings_of
 from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
@@ -45,6 +45,32 @@ def test_a_key_in_the_address_is_refused_and_not_shown(address: str) -> None:
         connect("m", api_base=address)
     assert "SECRET123" not in str(told.value)
     assert "address" in str(told.value)
+
+
+MALFORMED = [
+    "http://me:SECRET123@host:notaport", "htp://me:SECRET123@host/v1", "http://me:SECRET123@ho st/v1",
+    "http://me:SECRET123@[::1/v1", "http://me:SECRET123@[::g]:1/v1", "http://me:SECRET123@", "me:SECRET123@host",
+    "//me:SECRET123@host", "http:/me:SECRET123@host/v1", "http://me:SECRET123%40host:9", "http://me:a/SECRET123@h:1",
+    "http://me:SECRET123?@host:1", "http://me:SECRET123#x@host:1", "http://me:SECRET123@host:99999",
+    "http://me:a@SECRET123@host:x", "http://me:SECRET123\uff20host:1x", "http://me:[SECRET123@h/v1", "http://h/v1#SECRET123",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", MALFORMED)
+@pytest.mark.parametrize("how", ["one", "several", "own", "index"])
+def test_no_login_is_shown_of_what_is_no_address(address: str, how: str) -> None:
+    shown = ""
+    try:
+        if how == "own":  # a user's own model has an address of its own, which is shown and recorded
+            shown = connect(dspy.LM("openai/m", api_base=address, api_key="sk-0123")).address
+        elif how == "index":
+            open_index(address, attempts=1)
+        else:
+            connect("m", api_base=address if how == "one" else ["http://127.0.0.1:9/v1", address])
+            pytest.fail("it was taken for an address")
+    except AskedWrong as told:
+        shown = str(told)
+    assert "SECRET123" not in shown
 
 
 def test_a_key_in_the_address_is_told_where_to_go() -> None:

@@ -51,7 +51,8 @@ def test_a_record_says_what_was_asked_and_what_came_back(tmp_path: Path) -> None
         "sample": [3, 1], "address": "http://127.0.0.1:9/v1",
         "reply": "Orm Pier", "reasoning": "it is a pier", "finish": "stop",
         "logprobs": [["Orm", -0.25], [" Pier", -1.5]],
-        "tokens_in": 12, "tokens_out": 3, "tokens_cached": 8, "cost": 0.25, "attempts": 4, "error": None,
+        "tokens_in": 12, "tokens_out": 3, "tokens_cached": 8, "cost": 0.25, "cost_by": "server",
+        "attempts": 4, "error": None,
     }  # fmt: skip
     # Live and served are the same response, so that a resumed run reads what the first one read.
     assert live == served

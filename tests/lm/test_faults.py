@@ -11,7 +11,10 @@ import httpx
 import openai
 import pytest
 from dspy import lm15
+from hypothesis import given
+from hypothesis import strategies as st
 
+from blendfilter import http
 from blendfilter.errors import ModelError, ServerRefused
 from blendfilter.lm import faults
 
@@ -113,8 +116,8 @@ def test_retry_after_as_seconds_and_as_a_date() -> None:
     assert fault.retry_after == 7.0
     date = email.utils.formatdate(time.time() + 60, usegmt=True)
     assert faults.translate(refused(503, said("later"), retry_after=date)).retry_after == pytest.approx(60, abs=3)
-    assert faults.seconds_to_wait({"retry-after": email.utils.formatdate(0)}) == 0.0
-    assert faults.seconds_to_wait({"retry-after": "-3"}) is None
+    assert http.seconds_to_wait({"retry-after": email.utils.formatdate(0)}) == 0.0
+    assert http.seconds_to_wait({"retry-after": "-3"}) is None
 
 
 def test_thousandths_go_before_seconds_and_a_date_is_read_by_the_servers_own_clock() -> None:
@@ -126,9 +129,20 @@ def test_thousandths_go_before_seconds_and_a_date_is_read_by_the_servers_own_clo
     assert faults.translate(refused(429, said("slow down"), **headers)).retry_after == 20.0
 
 
-@pytest.mark.parametrize("said_so", ["soon", "", "1e3", "-1", "nan", "9" * 400 + "x", "Wed, 99 Foo 2026"])
+@pytest.mark.parametrize(
+    "said_so",
+    [
+        "soon", "", "1e3", "-1", "nan", "9" * 400, "Wed, 99 Foo 2026",
+        "Wed, 01 Jan 99999999999 00:00:00 GMT", "Wed, 01 Jan 2026 00:00:00 +9999999999",
+    ],
+)  # fmt: skip
 def test_a_retry_after_that_cannot_be_read_says_nothing(said_so: str) -> None:
-    assert faults.seconds_to_wait({"retry-after": said_so}) is None
+    assert http.seconds_to_wait({"retry-after": said_so}) is None
+
+
+@given(st.text())
+def test_no_header_breaks_its_reading(value: str) -> None:
+    assert (http.seconds_to_wait({"retry-after": value, "date": value}) or 0.0) >= 0
 
 
 def test_what_openai_tells_of_its_limits_is_no_retry_after() -> None:

@@ -103,6 +103,25 @@ def test_dollars_are_reserved_at_the_bound_and_settled_at_the_price_or_at_what_t
     assert charged(response("x", usage=(100, 10)), price).dollars == pytest.approx(200e-6)
     told = response("x", usage=(100, 10), provider_data={"cost": 0.25})
     assert charged(told, price).dollars == 0.25
+    less = response("x", usage=(100, 10), provider_data={"cost": 0.0})
+    assert charged(less, price).dollars == pytest.approx(200e-6)
+
+
+def test_a_reply_beyond_its_cap_and_a_dearer_price_are_charged_and_expected_from_then_on() -> None:
+    """A server that ignores max_tokens; one whose price is above ours."""
+    price = Price(input=1.0, output=10.0)
+    meter = Spending(Live(), Purse(Budget(calls=9)), price)
+
+    def once(**took: Any) -> Amount:
+        bound = asyncio.run(meter.before(ASKED))
+        meter.after(bound, response("x", **took), None)
+        return bound.whole
+
+    first = once(usage=(7, 1032))
+    assert once(usage=(7, 2)).tokens == first.tokens + 1000
+    plain = once(usage=(7, 2), provider_data={"cost": 3.0}).dollars
+    assert once(usage=(7, 2)).dollars == pytest.approx(3.0)
+    assert once(usage=(7, 2)).dollars > plain
 
 
 def test_usage_above_the_bound_is_charged_and_expected_from_then_on() -> None:
@@ -253,6 +272,18 @@ def test_a_record_that_does_not_count_is_named_and_not_passed_over(tmp_path: Pat
         journal.append(record(1, tokens_in=1), record(2, **wrong))
         with pytest.raises(BadData, match="line 2: a damaged or edited record"):
             spent_in(journal, {}, Budget(calls=1))
+
+
+@pytest.mark.parametrize("cost", [0, -5.0, True, float("nan"), float("inf"), 10**400])
+def test_what_an_earlier_sitting_believed_of_a_server_does_not_void_the_limit_of_this_one(
+    tmp_path: Path, cost: float
+) -> None:
+    price = Price(input=1.0, output=10.0)
+    with Journal(tmp_path) as journal:
+        journal.append(record(1, tokens_in=100, tokens_out=10, cost=cost))
+        assert spent_in(journal, {"m": price}, Budget(dollars=1)).dollars == pytest.approx(200e-6)
+        journal.append(record(2, tokens_in=100, tokens_out=10, cost=0.5))
+        assert spent_in(journal, {"m": price}, Budget(dollars=1)).dollars == pytest.approx(0.5002)
 
 
 def test_what_was_spent_is_read_from_records_and_mark_whichever_is_more(tmp_path: Path) -> None:

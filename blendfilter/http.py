@@ -1,0 +1,213 @@
+"""What every HTTP client of the package does with what a server sends: replies of a bounded size, JSON, headers.
+
+A server is not trusted: its body may have no end, unpack to a thousand times its size or nest without bound, and its
+headers may hold any text. What cannot be read is a fault of that one request, raised as an error that says so.
+"""
+
+from __future__ import annotations
+
+import datetime
+import email.utils
+import json
+import re
+import time
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+
+LARGEST = 32 << 20
+"""Bytes that a reply may have once it is unpacked. The longest replies that models give, with log-probabilities of
+every token, have a few megabytes."""
+PACKINGS = "gzip, deflate"
+"""What servers are asked to pack replies with; no other packing is unpacked."""
+REDIRECTS = 5
+"""How often one request follows a redirect."""
+
+
+class TooLarge(Exception):
+    """A reply that goes on beyond its bound; what came of it was thrown away."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the reply is larger than {limit >> 20} MiB, and was not read to its end")
+
+
+class Body:
+    """The body of a reply: raw pieces in, unpacked bytes out, never more than `limit` of them in memory.
+
+    Raises:
+        TooLarge: from `add`, as soon as the bound is passed. httpx.DecodingError: it is not packed as it claims.
+    """
+
+    def __init__(self, headers: Mapping[str, str], limit: int = LARGEST) -> None:
+        self.limit = limit
+        self._came = self._size = 0
+        self._pieces: list[bytes] = []
+        packing = headers.get("content-encoding", "").strip().lower()
+        if packing not in ("", "identity", "gzip", "x-gzip", "deflate"):
+            raise httpx.DecodingError(f"the reply is packed as {packing[:20]!r}, which was not asked for")
+        self._packing = "" if packing == "identity" else packing
+        self._unpacker: Any = None
+
+    def add(self, piece: bytes) -> None:
+        """The next piece, as it came."""
+        self._came += len(piece)
+        if self._packing and piece:
+            piece = self._unpacked(piece)
+        self._size += len(piece)
+        if max(self._size, self._came) > self.limit:  # what comes may unpack to nothing, and yet have no end
+            self._pieces.clear()
+            raise TooLarge(self.limit)
+        self._pieces.append(piece)
+
+    @property
+    def content(self) -> bytes:
+        """All of it."""
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+
+    def _unpacked(self, piece: bytes) -> bytes:
+        if self._unpacker is None:
+            zlib_header = piece[0] & 0x0F == 8  # "deflate" means zlib, but some servers send it without a header
+            self._unpacker = zlib.decompressobj(47 if self._packing != "deflate" or zlib_header else -zlib.MAX_WBITS)
+        if self._unpacker.eof:
+            return b""
+        try:
+            return bytes(self._unpacker.decompress(piece, self.limit - self._size + 1))
+        except zlib.error as error:
+            raise httpx.DecodingError(f"the reply is damaged {self._packing} ({error})") from None
+
+
+class AsyncClient(httpx.AsyncClient):
+    """An `httpx.AsyncClient` whose replies are bounded: read whole, at most `LARGEST` bytes unpacked.
+
+    It follows redirects by itself, without reading what comes with them.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(headers={"Accept-Encoding": PACKINGS}, **settings)
+
+    async def send(self, request: httpx.Request, **settings: Any) -> httpx.Response:
+        """The reply, whole. Raises: TooLarge, and what httpx raises."""
+        settings |= {"stream": True, "follow_redirects": False}
+        for _ in range(REDIRECTS + 1):
+            reply = await super().send(request, **settings)
+            if reply.next_request is None:
+                break
+            request = reply.next_request
+            await reply.aclose()
+        else:
+            raise httpx.TooManyRedirects(f"more than {REDIRECTS} redirects, one after another", request=request)
+        try:
+            if reply.is_success and "content-encoding" not in reply.headers:
+                reply.stream = _Counted(reply.stream, LARGEST)
+                await reply.aread()  # the usual: as it comes, without a copy of it all
+                return reply
+            body = Body(reply.headers)
+            async for piece in reply.aiter_raw():
+                body.add(piece)
+            return _unpacked(reply, body.content)
+        finally:
+            if not reply.is_closed:
+                await reply.aclose()
+
+
+class _Counted(httpx.AsyncByteStream):
+    """The pieces of `stream`, up to `limit` bytes of them."""
+
+    def __init__(self, stream: Any, limit: int) -> None:
+        self._stream, self._limit = stream, limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in self._stream:
+            size += len(piece)
+            if size > self._limit:
+                raise TooLarge(self._limit)
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def bounded(reply: httpx.Response, limit: int = LARGEST, seconds: float | None = None) -> bytes:
+    """The body of a streamed reply, read within so many bytes and `seconds`.
+
+    Raises: TooLarge; httpx.ReadTimeout where it is not whole in time; and what httpx raises.
+    """
+    over = None if seconds is None else time.monotonic() + seconds
+    body = Body(reply.headers, limit)
+    for piece in reply.iter_raw():
+        body.add(piece)
+        if over is not None and time.monotonic() > over:
+            raise httpx.ReadTimeout("the reply did not end in time", request=reply.request)
+    return body.content
+
+
+def _unpacked(reply: httpx.Response, content: bytes) -> httpx.Response:
+    """`reply` with `content` for its body, which is UTF-8 whatever its header says: it may name any codec."""
+    told = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_BODY]
+    return httpx.Response(
+        reply.status_code, headers=told, content=content, request=reply.request, extensions=reply.extensions
+    )
+
+
+_OF_THE_BODY = frozenset({b"content-encoding", b"content-length", b"content-type", b"transfer-encoding"})
+
+
+def json_of(content: bytes | str) -> Any:
+    """`content` as JSON. Raises `ValueError`, for depth too."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
+    """What ``Retry-After`` asks for: seconds, or the seconds until its date; None where it says nothing readable.
+
+    ``retry-after-ms`` goes before it. OpenAI's ``x-ratelimit-reset-…`` are not read: they stand in every reply, one for
+    requests and one for tokens, and do not say which of the two ran out; its refusals carry ``Retry-After`` too.
+
+    >>> seconds_to_wait({"retry-after": "2.5"}), seconds_to_wait({"retry-after": "soon"}), seconds_to_wait({})
+    (2.5, None, None)
+    >>> seconds_to_wait({"retry-after-ms": "1500", "retry-after": "2"})
+    1.5
+    """
+    if (thousandths := _number(headers.get("retry-after-ms", ""))) is not None:
+        return thousandths / 1000
+    value = headers.get("retry-after", "")
+    seconds = _number(value)
+    if seconds is None and (until := _moment(value)) is not None:
+        # By the server's own clock, where it tells it: this one may be minutes off.
+        now = _moment(headers.get("date", ""))
+        return max(0.0, until - (time.time() if now is None else now))
+    return seconds
+
+
+def _number(value: str) -> float | None:
+    return float(value) if re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", value := value.strip()) else None
+
+
+def _moment(value: str) -> float | None:
+    """The time of an HTTP date, in the clock's seconds."""
+    try:
+        date = email.utils.parsedate_to_datetime(value.strip())
+        # "-0000": RFC 9110 dates are in GMT
+        return (date.replace(tzinfo=datetime.UTC) if date.tzinfo is None else date).timestamp()
+    except (ValueError, OverflowError, TypeError):
+        return None
+
+
+def shown(address: str) -> str:
+    """What may be shown of an address, or of what was meant for one: no login, and no query.
+
+    What is malformed has no parts to go by, so all that stands before the last @ goes, however it is written.
+
+    >>> shown("http://me:s3c?ret@host:port/v1?key=1"), shown("htp://me:a@b%40host"), shown("http://host:port/v1")
+    ('host:port/v1', 'host', 'http://host:port/v1')
+    """
+    return re.split(r"[?#]", _AT.split(address)[-1], maxsplit=1)[0]
+
+
+_AT = re.compile("@|%40|\N{FULLWIDTH COMMERCIAL AT}|\N{SMALL COMMERCIAL AT}")

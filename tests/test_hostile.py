@@ -1,0 +1,203 @@
+"""Whatever a server answers is a fault of that one call: bounded in memory, journaled with its stage, one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hostile_server import Endless, hostile, packed, said
+
+from blendfilter import ChainOfThought, http
+from blendfilter.errors import BadArgument, BadData, ModelError, ServerRefused
+from blendfilter.evaluation.runner import evaluate
+from blendfilter.journal import Journal
+from blendfilter.lm.connect import connect
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.retrying import Retry
+from blendfilter.retrieval.remote import Remote
+from blendfilter.tasks.loading import load
+
+DEEP = b"[" * 200_000
+JSON = "Content-Type: application/json"
+
+
+def lm_at(url: str, **more: object) -> ConnectedLM:
+    """A model at `url` that tries twice, at once."""
+    lm = connect("m", api_base=f"{url}/v1", **more)  # type: ignore[arg-type]
+    lm.terms = dataclasses.replace(lm.terms, retry=Retry(attempts=2, wait_first=0.001, wait_max=0.001))
+    return lm.with_journal(lm.journal)
+
+
+@pytest.mark.parametrize(
+    ("status", "head", "body", "again"),
+    [
+        ("200 OK", JSON, DEEP, True),
+        ("200 OK", JSON, b'{"choices": ' + DEEP, True),
+        ("200 OK", JSON, said()[:-1] + b', "usage": {"cost": ' + b"9" * 5000 + b"}}", True),
+        ("200 OK", f"{JSON}\nContent-Encoding: gzip", b"this is no gzip", True),
+        ("200 OK", f"{JSON}\nContent-Encoding: br", b"\x0b\x02\x80{}", True),
+        ("200 OK", f"{JSON}\nContent-Length: many", b"{}", True),
+        ("200 OK", "a header without a colon", b"{}", True),
+        ("200 OK", JSON, b'{"choices": [{"message": {"content": ' + b"[" * 400 + b"]" * 400 + b"}}]}", True),
+        ("200 OK", JSON, b'{"choices": [{"message": {}, "logprobs": {"content": [{"logprob": "x"}]}}]}', True),
+        ("500 Oh", JSON, b'{"error": {"message": ' + b"[" * 900 + b"]" * 900 + b', "type": [], "code": {}}}', True),
+        ("429 No", f"{JSON}\nRetry-After: Wed, 01 Jan 2026 00:00:00 +9999999999", b"{}", True),
+        ("400 No", "Content-Type: application/json; charset=hex", b'{"error": {"message": "no"}}', False),
+        ("400 No", "Content-Type: text/html; charset=\xff", b"<html>", False),
+        ("307 Go", "Location: URL/v1/chat/completions", b"", False),
+        ("307 Go", "Location: http://[::1", b"", True),
+    ],
+)  # fmt: skip
+def test_what_a_model_server_answers_is_a_fault_of_that_call(
+    status: str, head: str, body: bytes, again: bool, tmp_path: Path
+) -> None:
+    with hostile(head, (body,), status=status) as server, Journal(tmp_path / "run") as journal:
+        lm = lm_at(server.url, journal=journal)
+        with pytest.raises(ModelError) as failed:
+            lm("hello")
+        (record,) = journal.records("call")
+    assert len(str(failed.value)) < 600
+    assert record["error"]["message"] == str(failed.value)
+    assert record["attempts"] == (2 if again else 1)
+
+
+def test_a_run_over_replies_without_bound_ends_with_each_question_its_own_error(tmp_path: Path) -> None:
+    with hostile(JSON, (DEEP,)) as server:
+        run = evaluate(
+            ChainOfThought(), load("qa", "sample", limit=3), lm=lm_at(server.url), run=tmp_path, progress=False
+        )  # fmt: skip
+    assert run.errors == 3
+    records = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert all(each["stage"] and each["error"]["kind"] == "server_error" for each in records)
+
+
+def test_a_reply_that_is_too_large_is_told_and_not_asked_for_again(tmp_path: Path) -> None:
+    with hostile(JSON, Endless()) as server, pytest.raises(ModelError, match="the reply is larger than 32 MiB"):
+        lm_at(server.url)("hello")
+    assert server.requests == 1
+
+
+@pytest.mark.parametrize("key", ["ключ-0123456", "sk-0123 456", "sk-0123456\n"])
+def test_a_key_that_http_cannot_carry_is_refused_at_once_and_not_shown(key: str) -> None:
+    with pytest.raises(BadArgument, match=r"the key that was given \(api_key=\) holds what HTTP cannot carry") as told:
+        connect("m", api_base="http://127.0.0.1:9/v1", api_key=key)
+    assert key.strip() not in str(told.value)
+
+
+MEASURED = """
+import re, sys
+def peak(): return int(re.search("VmHWM:\\s+([0-9]+)", open("/proc/self/status").read())[1]) // 1024
+{setup}
+before = peak()
+try:
+    {asked}
+except Exception as error:
+    print(peak() - before, type(error).__name__, error)
+"""
+MODEL = (
+    "import blendfilter as bf\nlm = bf.connect('m', api_base=sys.argv[1] + '/v1', attempts=1)\n"
+    "try: bf.connect('m', api_base='http://127.0.0.1:9/v1', attempts=1)('x')\nexcept Exception: pass"
+)
+INDEX = "from blendfilter.retrieval.remote import Remote"
+CORPUS = "from blendfilter.retrieval.corpus import read_corpus"
+QUESTIONS = "from blendfilter.tasks.loading import load"
+
+
+def grown(setup: str, asked: str, place: str) -> tuple[int, str]:
+    """Mebibytes by which the memory of a process that does `asked` grows at most, and the error that ends it."""
+    program = MEASURED.format(setup=setup, asked=asked)
+    done = subprocess.run(
+        [sys.executable, "-c", program, place], capture_output=True, text=True, timeout=120, check=False
+    )  # fmt: skip
+    size, _, error = done.stdout.partition(" ")
+    assert size.isdigit(), done.stdout + done.stderr
+    return int(size), error
+
+
+@pytest.mark.parametrize(
+    ("setup", "asked", "kind"),
+    [(MODEL, "lm('hello')", "ModelError"), (INDEX, "Remote(sys.argv[1], attempts=1)", "BadData")],
+    ids=["model", "index"],
+)
+@pytest.mark.parametrize("way", ["endless", "gzip"])
+def test_a_body_without_end_takes_no_memory(setup: str, asked: str, kind: str, way: str) -> None:
+    head, body = (JSON, Endless()) if way == "endless" else (f"{JSON}\nContent-Encoding: gzip", (packed(),))
+    with hostile(head, body) as server:
+        size, error = grown(setup, asked, server.url)
+    assert error.startswith(kind)
+    assert "larger than 32 MiB" in error
+    assert size < 200, size
+
+
+@pytest.mark.parametrize("before", [b"", b"[ ", b'["'], ids=["line", "list", "item"])
+@pytest.mark.parametrize("reader", ["corpus", "questions", "retrieved", "table"])
+def test_a_small_file_that_unpacks_to_one_line_without_end_takes_no_memory(
+    tmp_path: Path, reader: str, before: bytes
+) -> None:
+    import zlib
+
+    packer, block = zlib.compressobj(9, zlib.DEFLATED, 31), b"x" * (1 << 20)
+    data = packer.compress(before) + b"".join(packer.compress(block) for _ in range(1024)) + packer.flush()
+    (tmp_path / "big.gz").write_bytes(data)
+    assert len(data) < 2 << 20
+    setup, asked = {
+        "corpus": (CORPUS, "list(read_corpus(sys.argv[1]))"),
+        "questions": (QUESTIONS, "load('hotpotqa', sys.argv[1])"),
+        "retrieved": ("from blendfilter.retrieval.precomputed import Precomputed", "Precomputed(sys.argv[1])"),
+        "table": (QUESTIONS, "load('popqa', sys.argv[1])"),
+    }[reader]
+    size, error = grown(setup, asked, str(tmp_path / "big.gz"))
+    assert error.startswith("BadData"), error
+    assert size < 200, size
+
+
+def test_the_longest_line_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from blendfilter import files
+    from blendfilter.files import lines
+
+    monkeypatch.setattr(files, "LONGEST", 8)
+    (tmp_path / "file").write_bytes(b"12345678"[:7] + b"\n" + b"123456789\n")
+    with pytest.raises(BadData, match=r"file, line 2: the line is longer than .* MiB: is it the right file\?"):
+        list(lines(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("status", "head", "body"),
+    [
+        ("200 OK", JSON, DEEP),
+        ("200 OK", f"{JSON}\nContent-Encoding: gzip", b"this is no gzip"),
+        ("200 OK", f"{JSON}\nContent-Encoding: br", b"{}"),
+        ("503 No", f"{JSON}\nRetry-After: Wed, 01 Jan 2026 00:00:00 +9999999999", b"{}"),
+        ("307 Go", "Location: http://[::1", b""),
+    ],
+)
+def test_what_an_index_server_answers_is_one_line(status: str, head: str, body: bytes) -> None:
+    with hostile(head, (body,), status=status) as server, pytest.raises((ServerRefused, BadData)) as told:
+        Remote(server.url, attempts=1)
+    assert "\n" not in str(told.value)
+
+
+def test_junk_behind_a_packed_body_is_bounded_too() -> None:
+    body = http.Body({"content-encoding": "gzip"}, limit=1000)
+    body.add(packed(0))
+    for _ in range(9):
+        body.add(b"x" * 100)
+    with pytest.raises(http.TooLarge):
+        body.add(b"x" * 100)
+
+
+@pytest.mark.parametrize("packing", ["deflate", "gzip", ""])
+def test_an_honest_body_is_unpacked_in_whatever_pieces(packing: str) -> None:
+    import gzip
+    import zlib
+
+    text = said()
+    packers = {"gzip": gzip.compress, "deflate": zlib.compress, "": bytes}
+    data, body = packers[packing](text), http.Body({"content-encoding": packing})
+    for at in range(0, len(data), 7):
+        body.add(data[at : at + 7])
+    assert body.content == text
