@@ -86,6 +86,7 @@ class _Call(_Shape):
     tokens_cached: Count | None = None
     tokens_lost: Count | None = None
     cost: Cost | None = None
+    cost_by: str | None = None
     attempts: Count | None = None
     seconds: Cost | None = None
     at: FiniteFloat | None = None

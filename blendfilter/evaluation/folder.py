@@ -136,7 +136,8 @@ class RunFolder:
             same = same and stored == new
             # An error, and a row whose scores are not its answer's, are nothing to hold on to.
             sound = new and stored["error"] is None and not misscored(stored, self.settings["metrics"])
-            if sound and (what := lost(stored, new)):
+            known = {name: value for name, value in stored.items() if name != "unsearched"}  # it may be made up now
+            if sound and (what := lost(known, new)):
                 differing.append(f"'{key_of(stored)}' in {what}")
         if differing:
             more = f", and {len(differing) - 1} more" if len(differing) > 1 else ""
