@@ -73,6 +73,8 @@ class _Failure(_Shape):
 
 
 class _Call(_Shape):
+    """A model call; its `cost` is whatever a server stated, and who counts it looks at it (`lm.prices.stated`)."""
+
     stage: str = ""
     model: str = ""
     prompt: str | list[list[str]] = ""
@@ -85,7 +87,6 @@ class _Call(_Shape):
     tokens_out: Count | None = None
     tokens_cached: Count | None = None
     tokens_lost: Count | None = None
-    cost: Cost | None = None
     cost_by: str | None = None
     attempts: Count | None = None
     seconds: Cost | None = None

@@ -24,7 +24,7 @@ from blendfilter.lm import faults
 from blendfilter.lm.budget import MARK, NOTHING, Amount, Budget, Purse
 from blendfilter.lm.metered import Engine, Tally, tally
 from blendfilter.lm.prices import stated
-from blendfilter.lm.tokens import at_most
+from blendfilter.lm.tokens import at_least, at_most
 
 TIMED_OUT = 408
 """The one 4xx after which the call may have been made all the same."""
@@ -43,7 +43,7 @@ class Bound:
 
     `learned`, `ran_on` and `dearer` are the parts of the prompt, the reply and the price that were learned from earlier
     calls, which took more than their bound. `unsent` is what the engine left out of the request (None: nobody can
-    tell): where it is the same, two attempts at one call have the same prompt.
+    tell): where it is the same, two attempts at one call have the same prompt. `least` is what the prompt's text takes.
     """
 
     prompt: int
@@ -53,6 +53,7 @@ class Bound:
     ran_on: int = 0
     dearer: float = 0.0
     unsent: frozenset[str] | None = frozenset()
+    least: int = 0
 
 
 class Spending:
@@ -99,9 +100,10 @@ class Spending:
 
     def _bound(self, request: lm15.Request) -> Bound:
         prompt, cap = at_most(request) + self._learned, self._cap(request)
+        least = at_least(part for message in request.messages for part in message.parts)
         reply = None if cap is None else cap + self._ran_on
         whole = Amount(1, prompt + (reply or 0), self._dollars(prompt, reply or 0) + self._dearer)
-        return Bound(prompt, reply, whole, self._learned, self._ran_on, self._dearer)
+        return Bound(prompt, reply, whole, self._learned, self._ran_on, self._dearer, least=least)
 
     def _dollars(self, tokens_in: int, tokens_out: int, cached: int = 0) -> float:
         return self._price.of(tokens_in, tokens_out, cached) if self._price else 0.0
@@ -122,6 +124,11 @@ class Spending:
         lost_out = 0 if usage.output_tokens is not None else bound.reply or 0
         tally().lost += lost_in + lost_out
         tokens_in, tokens_out = lost_in or usage.input_tokens or 0, lost_out or usage.output_tokens or 0
+        # A count too small for its text is in the ledger as stated, and voids no limit: it is charged at its bound.
+        if 0 < tokens_in < bound.least:
+            tokens_in = bound.prompt
+        if 0 < tokens_out < (least := at_least(response.message.parts)):
+            tokens_out = max(least, bound.reply or 0)
         # The server's figure counts where it is the larger: one that states less than our price voids no limit.
         dollars = self._dollars(tokens_in, tokens_out, usage.cache_read_tokens or 0)
         dollars = max(dollars, stated((response.provider_data or {}).get("cost")) or 0.0)

@@ -50,7 +50,7 @@ def at_most(request: lm15.Request) -> int:
 
 
 def at_least(text: Iterable[Any]) -> int:
-    """Tokens that the text among these parts must have.
+    """Tokens that the text among these parts must have: a server that states fewer is not charged less for.
 
     >>> at_least([]), at_least([lm15.TextPart("42")]), at_least([lm15.TextPart("word " * 1000)])
     (0, 1, 617)
@@ -62,19 +62,19 @@ def at_least(text: Iterable[Any]) -> int:
 def believed(request: lm15.Request, response: lm15.Response) -> lm15.Response:
     """`response`, where what it says that it took can be true; else without the figures that cannot.
 
-    A count that its text rules out, or no call has, counts as not told, and so does a cost that is none. What was
-    dropped is kept as ``provider_data["disbelieved"]``. Where a provider counts cached tokens apart (Anthropic), they
-    are added to those of the prompt.
+    A count that is none (negative, 0 for a text, more than any call has) counts as not told, and so does a cost that is
+    none. What was dropped is kept as ``provider_data["disbelieved"]``. Where a provider counts cached tokens apart
+    (Anthropic), they are added to those of the prompt.
     """
     usage, data = response.usage, response.provider_data or {}
     wrong: dict[str, Any] = dict(data.get("disbelieved") or {})
     tokens_in, tokens_out, cached = usage.input_tokens, usage.output_tokens, usage.cache_read_tokens
     least = at_least(part for message in request.messages for part in message.parts)
-    if tokens_in is not None and tokens_in < least:
+    if cached and tokens_in is not None and tokens_in < least:
         whole = tokens_in + (cached or 0) + (usage.cache_write_tokens or 0)
         tokens_in = whole if least <= whole <= MANY else tokens_in
     counts = {"tokens_in": tokens_in, "tokens_out": tokens_out, "tokens_cached": cached}
-    bounds = {"tokens_in": least, "tokens_out": at_least(response.message.parts), "tokens_cached": 0}
+    bounds = {"tokens_in": min(1, least), "tokens_out": min(1, at_least(response.message.parts)), "tokens_cached": 0}
     for name, count in counts.items():
         if count is not None and not bounds[name] <= count <= MANY:
             wrong[name], counts[name] = noted(count), None
