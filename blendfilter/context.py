@@ -7,10 +7,12 @@ carries its own settings the same way. Nothing here knows models, indexes or jou
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 
 class CallNote(NamedTuple):
@@ -104,3 +106,15 @@ def who() -> str:
     """The asker in words, for an error: ``question 'q7', stage 'ids'``."""
     parts = [f"question '{QUESTION.get()}'" if QUESTION.get() else "", f"stage '{STAGE.get()}'" if STAGE.get() else ""]
     return ", ".join(part for part in parts if part) or "a call outside any question"
+
+
+def landed(call: Callable[[], T]) -> T:
+    """The result of `call`, made in a thread for which a future waits.
+
+    No future takes a StopIteration (a bare `next()` in a user's retriever), and asyncio would wait for its result for
+    ever. It is raised as the RuntimeError that Python makes of it in a coroutine.
+    """
+    try:
+        return call()
+    except StopIteration as error:
+        raise RuntimeError("a call raised StopIteration: a next() without a default found nothing") from error

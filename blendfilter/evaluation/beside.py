@@ -8,7 +8,6 @@ fails for it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +17,7 @@ import dspy
 from blendfilter.context import NOTES, setting
 from blendfilter.errors import CannotWrite
 from blendfilter.evaluation.settings import retrievers_of
+from blendfilter.lm import bridge
 from blendfilter.modules.base import Method
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.base import Retriever
@@ -50,7 +50,7 @@ class Beside:
             return {}
         try:
             with setting(NOTES, []):  # a query that is cut here says nothing of what the method did
-                passages = (await asyncio.to_thread(self.retriever.search, [query], k))[0]
+                passages = (await bridge.in_thread(self.retriever.search, [query], k))[0]
         except CannotWrite:
             raise
         except Exception:  # a run recorded before this search was made, a server that is gone

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import dspy
 
-from blendfilter.context import CARRIED, JOURNAL, NOTES, ORDER, QUESTION, REPEAT, Asker, CallNote, setting
+from blendfilter.context import CARRIED, JOURNAL, NOTES, ORDER, QUESTION, REPEAT, Asker, CallNote, landed, setting
 from blendfilter.errors import AskedWrong, BudgetSpent, CannotWrite
 from blendfilter.evaluation.beside import Beside
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, Appender, iterate_rows, line_of
@@ -176,7 +176,7 @@ class Sitting:
         if hasattr(self.method, "aforward"):
             return await self.method.acall(question=question)
         call = functools.partial(contextvars.copy_context().run, self.method, question=question)
-        return await asyncio.get_running_loop().run_in_executor(self.pool, call)
+        return await asyncio.get_running_loop().run_in_executor(self.pool, landed, call)
 
     def _told(self, notes: list[CallNote]) -> list[CallNote]:
         """The calls in plan order; a module that is not ours has no plan, and may call side by side: sorted."""

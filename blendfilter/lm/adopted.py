@@ -7,7 +7,6 @@ ours are the retries, and the model around it is the one that DSPy is told of.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from dspy.utils import exceptions
 
 from blendfilter.context import setting
 from blendfilter.errors import MissingExtra
-from blendfilter.lm import faults, secrets
+from blendfilter.lm import bridge, faults, secrets
 from blendfilter.lm.profiles import Profile, holds_schema
 
 _FAULTS: tuple[tuple[type[exceptions.LMError], type[lm15.LM15Error]], ...] = (
@@ -90,7 +89,7 @@ class AdoptedEngine:
     async def _answer(self, own: lm15.Request) -> Any:
         if is_asynchronous(self._asked):
             return await self._asked.acall(request=own)
-        return await asyncio.to_thread(self._asked, request=own)
+        return await bridge.in_thread(self._asked, request=own)
 
     def __repr__(self) -> str:
         return f"AdoptedEngine({self.lm.model!r})"

@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 import anyio.from_thread
 import dspy
 
+from blendfilter.context import landed
 from blendfilter.errors import UseAcall
 
 T = TypeVar("T")
@@ -101,6 +102,11 @@ def on_loop_thread() -> bool:
 def _serve(fresh: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(fresh)
     fresh.run_forever()
+
+
+async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """The result of `call`, made in the loop's thread pool with the context copied; see `context.landed`."""
+    return await asyncio.to_thread(landed, functools.partial(call, *args, **kwargs))
 
 
 def waited_for(work: Callable[P, Coroutine[Any, Any, T]], name: str, instead: str, how: str) -> Callable[P, T]:

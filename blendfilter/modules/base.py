@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -98,7 +97,7 @@ def cleaned(question: object, who: str) -> str:
 
 async def search(retriever: Retriever, query: str, k: int) -> list[Passage]:
     """The k best passages for one query, searched in a worker thread."""
-    return (await asyncio.to_thread(retriever.search, [query], k))[0]
+    return (await bridge.in_thread(retriever.search, [query], k))[0]
 
 
 def union(lists: Iterable[Sequence[Passage]]) -> list[Passage]:

@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
+from blendfilter.context import landed
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
 
@@ -105,7 +107,7 @@ class Batcher:
     def _outcomes(self, queries: Sequence[str], k: int) -> list[Hits | Exception]:
         """Passages or an error for each query; where a batch fails, each of its queries is tried alone."""
         try:
-            found = self._search(queries, k)
+            found = landed(partial(self._search, queries, k))
             if len(found) != len(queries):
                 raise RuntimeError(f"the index answered {len(queries)} queries with {len(found)} lists")
             return list(found)

@@ -18,6 +18,7 @@ from blendfilter.context import JOURNAL, NOTES, ORDER, QUESTION, setting
 from blendfilter.errors import AskedWrong, BudgetSpent, CannotWrite
 from blendfilter.filters.cdit.judge import Judge
 from blendfilter.journal import Journal
+from blendfilter.lm import bridge
 from blendfilter.lm.budget import Purse
 from blendfilter.lm.held import connected
 from blendfilter.lm.model import ConnectedLM
@@ -91,7 +92,7 @@ class Sitting:
             dspy.context(lm=self.lm, trace=[], disable_history=True),
         ):
             try:
-                (found,) = await asyncio.to_thread(self.index.search, [turn.question], self.k)
+                (found,) = await bridge.in_thread(self.index.search, [turn.question], self.k)
                 if self.writer.witnesses.is_judged(turn.id):  # by another judge, without one verdict
                     self.writer.undo_question(turn.id)
                 verdicts = await self._verdicts(turn, list({passage.id: passage for passage in found}.values()))

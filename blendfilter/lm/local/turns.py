@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
-from blendfilter.context import ORDER
+from blendfilter.context import ORDER, landed
 from blendfilter.errors import BadArgument, WorkFailed
 from blendfilter.lm.metered import tally
 
@@ -133,7 +134,7 @@ class Turns(Generic[T, R]):
                 continue
             mine.begun = time.perf_counter()
             try:
-                result = self._serve(mine.task, mine.unwanted.is_set)
+                result = landed(partial(self._serve, mine.task, mine.unwanted.is_set))
             except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
                 mine.result.set_exception(error)
             else:

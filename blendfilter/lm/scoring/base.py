@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
+from blendfilter.context import landed
 from blendfilter.errors import BadArgument, ModelError
 
 
@@ -98,7 +99,7 @@ class InProcess:
 
         context = contextvars.copy_context()
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread(), context.run, work)
+            await asyncio.get_running_loop().run_in_executor(self._thread(), context.run, landed, work)
         except asyncio.CancelledError:
             stop.set()
             raise
