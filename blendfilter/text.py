@@ -197,26 +197,40 @@ def choices(question: str) -> Choices:
     >>> choices("Which floats? (A) ice (B) slate")
     Choices(stem='Which floats?', options=(('A', 'ice'), ('B', 'slate')))
     """
-    marks = list(_OPTION.finditer(question))
-    rows = [_row(question, marks[at:]) for at in range(len(marks)) if marks[at][1] == LETTERS[0]]
-    return max(reversed([Choices(question.strip()), *rows]), key=lambda each: len(each.options))
-
-
-def _row(question: str, marks: Sequence[re.Match[str]]) -> Choices:
-    """The options from the first of `marks` on; none where one of them has no text."""
-    taken = [marks[0]]
-    for mark in marks[1:]:
-        if len(taken) < len(LETTERS) and mark[1] == LETTERS[len(taken)]:
-            taken.append(mark)
-    ends = [*(mark.start() for mark in taken[1:]), len(question)]
-    texts = [question[mark.end() : end].strip() for mark, end in zip(taken, ends, strict=True)]
-    if len(texts) < 2 or not all(texts):
+    # From behind, so that each mark meets the row of the next letter: a text of nothing but marks is read once.
+    rows: dict[str, list[_Mark]] = {}
+    best: list[_Mark] = []
+    for found in reversed(list(_OPTION.finditer(question))):
+        text = _TEXT.match(question, found.end())
+        mark = _Mark(found.start(), found.end(), text.end() if text else len(question) + 1)
+        row = rows[found[1]] = [mark, *rows.get(_FOLLOWING.get(found[1], ""), [])]
+        if found[1] == LETTERS[0] and len(row) > max(1, len(best)) and _whole(row, len(question)):
+            best = row
+    if not best:
         return Choices(question.strip())
-    return Choices(question[: taken[0].start()].strip(), tuple(zip(LETTERS, texts, strict=False)))
+    ends = [*(mark.start for mark in best[1:]), len(question)]
+    texts = [question[mark.end : end].strip() for mark, end in zip(best, ends, strict=True)]
+    return Choices(question[: best[0].start].strip(), tuple(zip(LETTERS, texts, strict=False)))
+
+
+class _Mark(NamedTuple):
+    """A letter in brackets, and where the first character of its text ends."""
+
+    start: int
+    end: int
+    text: int
+
+
+def _whole(row: Sequence[_Mark], length: int) -> bool:
+    """Whether each option has a text before the next one begins."""
+    ends = [*(mark.start for mark in row[1:]), length]
+    return all(mark.text <= end for mark, end in zip(row, ends, strict=True))
 
 
 LETTERS = "ABCDE"
 """What options are called."""
+_FOLLOWING = dict(zip(LETTERS, LETTERS[1:], strict=False))
+_TEXT = re.compile(r"\s*+\S")
 _OPTION = re.compile(rf"(?:(?<=\s)|^)\(([{LETTERS}])\)(?=\s|$)")
 
 

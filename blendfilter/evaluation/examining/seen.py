@@ -57,7 +57,7 @@ SHARES: Mapping[str, str] = {
 }
 """Every share by name, in words."""
 
-_MARKDOWN = re.compile(r"\*\*\S|^\s{0,3}#{1,6}\s|^\s*```|^\s*[-*•]\s", re.MULTILINE)
+_MARKDOWN = re.compile(r"\*\*\S|^[^\S\n]{0,3}#{1,6}\s|^[^\S\n]*+(?:```|[-*•]\s)", re.MULTILINE)
 _ALOUD = re.compile(
     r"</?\|?(?:thought|thinking|reasoning|reflection|scratchpad|analysis|channel)\b[^>\n]{0,40}>"
     r"|^\W{0,4}(?:(?:okay|ok|alright|hmm+|wait)\s?[,.…!]"
