@@ -10,9 +10,12 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
+
+from blendfilter.quoting import LONGEST_REPLY, own_lines, own_words
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -229,7 +232,7 @@ def _whole(row: Sequence[_Mark], length: int) -> bool:
 
 LETTERS = "ABCDE"
 """What options are called."""
-_FOLLOWING = dict(zip(LETTERS, LETTERS[1:], strict=False))
+_FOLLOWING = dict(pairwise(LETTERS))
 _TEXT = re.compile(r"\s*+\S")
 _OPTION = re.compile(rf"(?:(?<=\s)|^)\(([{LETTERS}])\)(?=\s|$)")
 
@@ -240,7 +243,19 @@ def short_reply(reply: str) -> str:
     >>> short_reply("**Answer:** Tolm"), short_reply("Answer:\\nTolm\\nIt is a port."), short_reply("**Tolm**.")
     ('Tolm', 'Tolm', 'Tolm.')
     """
-    told = (_without_cue(line.strip()).strip() for line in reply.splitlines())
+    reply = reply.lstrip()[:LONGEST_REPLY]
+    lines = reply.splitlines()
+    words = own_words(reply).words if _QUOTES.search(reply) and _A_CUE.search(reply) else reply
+    if words is reply or len(_A_CUE.findall(words)) == len(_A_CUE.findall(reply)):
+        return _first_said(lines)
+    own = [line.strip() for line in "\n".join(own_lines(reply, words)).splitlines() if line.strip()]
+    # What a passage concludes is quoted; where the reply concludes as well, it is the last time that counts.
+    concluded = next((at for at in range(len(own) - 1, -1, -1) if _CUE.match(own[at])), 0)
+    return _first_said(own[concluded:]) or _first_said(lines)
+
+
+def _first_said(lines: Iterable[str]) -> str:
+    told = (_without_cue(line.strip()).strip() for line in lines if not _OPENS_A_FENCE.fullmatch(line))
     return next((line for line in told if line), "")
 
 
@@ -270,6 +285,9 @@ _CUE = re.compile(
     r"|(?:#+\s*[*_]{0,3}|[*_]{2,3})(?:(?:final|short)\s+)?(?:answer|topic)[*_]{0,3}$",
     re.IGNORECASE,
 )
+_A_CUE = re.compile(r"\b(?:answer|topic)\b", re.IGNORECASE)
+_QUOTES = re.compile("[>\"“„«‘'`~]")
+_OPENS_A_FENCE = re.compile(r"\s*+(?:```|~~~)\w*+\s*+")
 # Only the cue itself: "The answer is that …" is a sentence.
 _SAID_AGAIN = re.compile(
     r"\A(?:[#>]+\s*)?[*_]{0,3}(?:(?:(?:final|short)\s+)?answer|response)\s*[*_]{0,3}\s*(?::[*_]{0,3}\s*|$)",
