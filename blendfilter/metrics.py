@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from blendfilter.errors import UnknownName
+from blendfilter.quoting import LONGEST_REPLY
 from blendfilter.records import Question
 from blendfilter.text import LETTERS, folded, normalize_answer, overlap, tokens
 
@@ -113,7 +114,12 @@ def label(text: str) -> str | None:
     >>> label("The claim is refuted."), label("It is not supported."), label("SUPPORTS, not REFUTES"), label("True")
     ('REFUTES', None, 'SUPPORTS', None)
     """
-    found = {said for clause in _CLAUSE_END.split(text) if not clause.endswith("?") for said in _labels_in(clause)}
+    found = {
+        said
+        for clause in _CLAUSE_END.split(text[:LONGEST_REPLY])
+        if not clause.endswith("?")
+        for said in _labels_in(clause)
+    }
     return found.pop() if len(found) == 1 else None
 
 
@@ -142,7 +148,7 @@ def truth(text: str) -> str | None:
     ('false', None, 'false', None)
     """
     opening = _REPLIED.match(text)
-    rest = text[opening.end() :] if opening else text
+    rest = text[opening.end() if opening else 0 :][:LONGEST_REPLY]
     found = {TRUTHS[opening[1].lower() == "no"]} if opening else set()
     for clause in _CLAUSE_END.split(rest):
         denied = _denied_from(clause)
@@ -166,7 +172,7 @@ def choice(text: str) -> str | None:
     if alone := _ALONE.fullmatch(text.strip()):
         return alone[1].upper()
     found = set()
-    for clause in _LINE_OR_SENTENCE.split(text):
+    for clause in _LINE_OR_SENTENCE.split(text[:LONGEST_REPLY]):
         denied = _denied_from(clause)
         for match in () if clause.endswith("?") else _LETTER.finditer(clause):
             if match.start() < denied and not _DENIED.match(clause, match.end()):

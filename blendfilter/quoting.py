@@ -45,7 +45,7 @@ _SAYING = (
 _SAYS = re.compile(
     rf"(?:\b{_SOURCES}\b\W{{0,3}}(?:#?\d{{1,4}}\b\W{{0,3}})?|(?<![\w.,])#?\d{{1,4}}\b\W{{0,3}})"
     rf"(?:(?:also|even|itself|only|just|then|here|falsely|explicitly)\s){{0,2}}{_SAYING}"
-    r"(?:[^\S\n]{1,3}(?:that|the|an?|us|me|you|of|in|following|text|words?|lines?|instructions?|sentence|phrase|readers?"
+    r"(?:[^\S\n]{1,3}(?:that|this|these|the|an?|us|me|you|of|in|following|text|words?|lines?|instructions?|sentence|phrase|readers?"
     r"|to(?:\s(?:answer|reply|respond|return|output|write|print|say))?|with)\b){0,6}",
     re.IGNORECASE,
 )
@@ -133,7 +133,8 @@ def unattributed(words: str) -> str:
     return _ATTRIBUTED.sub(" ", words)
 
 
-_ATTRIBUTED = re.compile(rf"{_SAYS.pattern}\s{{0,3}}[:,]?\s{{0,3}}{QUOTED}[\s{QUOTED}]*+", re.IGNORECASE)
+_ATTRIBUTED = re.compile(rf"{_SAYS.pattern}\s{{0,3}}[:,]?(?:\s*+{QUOTED}++)++", re.IGNORECASE)
+_ATTRIBUTED_ALONE = re.compile(rf"^[^\w\n]*+{_ATTRIBUTED.pattern}[^\w\n]*+$", re.IGNORECASE | re.MULTILINE)
 
 
 def _blanked(text: str, spans: list[tuple[int, int]]) -> str:
@@ -204,7 +205,8 @@ def _without_speech(words: str) -> str:
             at = rest.end()
             spans.append((found.end(), at))
     words = _blanked(words, spans)
-    if "(" not in words or QUOTED not in words:
+    if QUOTED not in words:
         return words
-    asides = [(each.start(), each.end()) for each in _BRACKETS.finditer(words) if attributions(each[0])]
-    return _blanked(words, asides)
+    # A line, or a bracket, that does no more than name who says it belongs to the quotation.
+    words = _blanked(words, [found.span() for found in _ATTRIBUTED_ALONE.finditer(words)])
+    return _blanked(words, [found.span() for found in _BRACKETS.finditer(words) if attributions(found[0])])

@@ -16,6 +16,7 @@ from blendfilter.text import (
     normalize_answer,
     overlap,
     sentences,
+    short_reply,
     tokens,
     whole_reply,
 )
@@ -205,3 +206,18 @@ def test_options_follow_each_other_from_a(question: str, stem: str, options: tup
 def test_taking_options_apart_loses_no_word(question: str) -> None:
     found = choices(question)
     assert "".join("".join([found.stem, *found.lines]).split()) == "".join(question.split())
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [
+        ("> So the answer is Rome.\nSo the answer is Tolm.", "Tolm."),
+        ('Passage 2 says "So the answer is Rome."\nSo the answer is Tolm.', "Tolm."),
+        ("Tolm\n> So the answer is Rome.", "Tolm"),
+        ('"Tolm"', '"Tolm"'),
+        ('"The answer is Tolm"', '"The answer is Tolm"'),
+        ("```\nTolm\n```", "Tolm"),
+    ],
+)
+def test_a_quoted_answer_is_not_the_reply_to_a_short_question(reply: str, answer: str) -> None:
+    assert short_reply(reply) == answer

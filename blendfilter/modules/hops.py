@@ -14,7 +14,7 @@ import re
 from typing import NamedTuple
 
 from blendfilter.asking import STOP
-from blendfilter.quoting import end_of, own_words
+from blendfilter.quoting import LONGEST_REPLY, end_of, own_words
 from blendfilter.text import sentences
 
 NEEDED = "Are follow-up questions needed here:"
@@ -90,7 +90,7 @@ def read_hop(reply: str) -> Hop:
     >>> read_hop("Copenhagen.\nSo the final answer is: Copenhagen").final
     'Copenhagen'
     """
-    text = _without_cue(reply)
+    text = _without_cue(reply[:LONGEST_REPLY])
     following, concluding = _said(text, _FOLLOWING, _CONCLUDING)
     end = len(text)
     if following and _NOTHING_MORE.fullmatch(_first_line(text[following.end() :])[0]):  # "Follow-up: none"
@@ -110,7 +110,7 @@ def read_action(reply: str) -> Hop:
     >>> read_action("The architect first.\nAction 1: Search[Sydney Opera House]").follow_up
     'Sydney Opera House'
     """
-    text = _without_cue(reply)
+    text = _without_cue(reply[:LONGEST_REPLY])
     acting = next(filter(None, _said(text, *_ACTING)), None)
     if acting is None:
         concluded = read_hop(text)
