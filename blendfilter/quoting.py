@@ -42,20 +42,24 @@ _SAYING = (
     r"(?:says?|said|saying|states?|stated|reads?|claims?|claimed|writes?|wrote|tells?|told|contains?|includes?|quotes?"
     r"|instructs?|asks?|asked|adds?|declares?|insists?|asserts?|orders?|demands?|requests?)\b"
 )
-_SAYS = re.compile(
+_WHAT = (
+    r"(?:[^\S\n]{1,3}(?:that|this|these|the|an?|us|me|you|of|in|with|following|text|words?|lines?|instructions?|sentence"
+    r"|phrase|readers?|to(?:\s(?:answer|reply|respond|return|output|write|print|say))?)\b){0,6}"
+)
+_SAYER = re.compile(
     rf"(?:\b{_SOURCES}\b\W{{0,3}}(?:#?\d{{1,4}}\b\W{{0,3}})?|(?<![\w.,])#?\d{{1,4}}\b\W{{0,3}})"
-    rf"(?:(?:also|even|itself|only|just|then|here|falsely|explicitly)\s){{0,2}}{_SAYING}"
-    r"(?:[^\S\n]{1,3}(?:that|this|these|the|an?|us|me|you|of|in|following|text|words?|lines?|instructions?|sentence|phrase|readers?"
-    r"|to(?:\s(?:answer|reply|respond|return|output|write|print|say))?|with)\b){0,6}",
+    rf"(?:(?:also|even|itself|only|just|then|here|falsely|explicitly)\s){{0,2}}{_SAYING}",
     re.IGNORECASE,
 )
 """A passage that is said to say something."""
+_LONGEST_SAYER = 48
 _SAYING_WORD = re.compile(rf"\b{_SAYING}", re.IGNORECASE)
-_BEFORE, _BEHIND = 48, 120
-"""Characters around a word of saying in which its passage is named, and what it says begins."""
 _SPEECH = re.compile(
-    r"[^\S\n]{0,3}:|\W{0,3}(?=(?:relevant\s)?(?:ids?|numbers)\W{0,3}:|the (?:final )?answer is\b)", re.IGNORECASE
+    rf"(?P<what>{_WHAT})"
+    r"(?:[^\S\n]{0,3}:|\W{0,3}(?=(?:relevant\s)?(?:ids?|numbers)\W{0,3}:|the (?:final )?answer is\b))",
+    re.IGNORECASE,
 )
+"""What stands between that and what it says."""
 _REST = re.compile(r"[^\n)]*+")
 _BRACKETS = re.compile(r"\([^()\n]*+\)")
 _ANNOUNCES = re.compile(
@@ -133,7 +137,7 @@ def unattributed(words: str) -> str:
     return _ATTRIBUTED.sub(" ", words)
 
 
-_ATTRIBUTED = re.compile(rf"{_SAYS.pattern}\s{{0,3}}[:,]?(?:\s*+{QUOTED}++)++", re.IGNORECASE)
+_ATTRIBUTED = re.compile(rf"{_SAYER.pattern}{_WHAT}\s{{0,3}}[:,]?(?:\s*+{QUOTED}++)++", re.IGNORECASE)
 _ATTRIBUTED_ALONE = re.compile(rf"^[^\w\n]*+{_ATTRIBUTED.pattern}[^\w\n]*+$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -181,7 +185,7 @@ def _of_its_own(words: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int,
             begun = begun or bool(re.search(r"\w", before))
             near = before[-_NEAR:]
             line = near[near.rstrip().rfind("\n") + 1 :]
-            own = not begun or (_ANNOUNCES.search(line) is not None and not _SAYS.search(line))
+            own = not begun or (_ANNOUNCES.search(line) is not None and not _SAYER.search(line))
         begun, last = True, end
         if own:
             yield start, end
@@ -195,15 +199,13 @@ def _without_speech(words: str) -> str:
     """`words` without what a passage is said to say, and without the brackets in which it is."""
     spans = list[tuple[int, int]]()
     at = 0
-    for verb in _SAYING_WORD.finditer(words) if ":" in words or "answer is" in words else ():
-        end = min(len(words), verb.end() + _BEHIND)
-        if verb.start() < at or (words.find(":", verb.end(), end) < 0 and words.find("answer is", verb.end(), end) < 0):
+    for verb in _SAYING_WORD.finditer(words) if ":" in words or "answer is" in words.lower() else ():
+        speech = _SPEECH.match(words, verb.end()) if verb.start() >= at else None
+        if speech is None or _SAYER.search(words, max(at, verb.start() - _LONGEST_SAYER), verb.end()) is None:
             continue
-        found = _SAYS.search(words, max(at, verb.start() - _BEFORE), end)
-        speech = _SPEECH.match(words, found.end()) if found else None
-        if found and speech and (rest := _REST.match(words, speech.end())):
+        if rest := _REST.match(words, speech.end()):
             at = rest.end()
-            spans.append((found.end(), at))
+            spans.append((speech.end("what"), at))
     words = _blanked(words, spans)
     if QUOTED not in words:
         return words
