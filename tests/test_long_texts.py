@@ -27,7 +27,7 @@ from blendfilter.modules.blending import blend, without_conclusion
 from blendfilter.modules.forms import FollowUps, ThoughtsAndActions, forced_answer
 from blendfilter.modules.hops import conclusion, read_action, read_hop
 from blendfilter.prompting import _options, _own_lines
-from blendfilter.quoting import own_lines, own_words
+from blendfilter.quoting import LONGEST_REPLY, end_of, own_lines, own_words
 from blendfilter.retrieval.chunking import chunk
 from blendfilter.text import choices, normalize_answer, sentences, short_reply, whole_reply
 
@@ -83,7 +83,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "restates": lambda text: restates_range(text, 5),
     "judgement": lambda text: read_judgement(text, 5),
     "written out": lambda text: unquoted(text, LINES),
-    "own words": lambda text: own_lines(text, own_words(text).words),
+    "own words": lambda text: own_lines(end_of(text), own_words(end_of(text)).words),
     "verdict": read_verdict,
     "comparison": lambda text: read_comparison(text, ("subject", "predicate")),
     "judge of answers": read_judges_verdict,
@@ -101,7 +101,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "blended": lambda text: blend(text, "Who?"),
     "thinking": split_thinking,
     "refusal": is_refusal,
-    "seen": lambda text: [each.search(text) for each in (seen._MARKDOWN, seen._ALOUD, seen._NEXT)],
+    "seen": lambda text: [each.search(text[:LONGEST_REPLY]) for each in (seen._MARKDOWN, seen._ALOUD, seen._NEXT)],
     "shown": shown_in,
     "reasons": lambda text: reasons_of(text, 5),
     "yes or no": metrics.verdict,
