@@ -11,12 +11,14 @@ Differs from the official scripts: one normaliser serves every task; retrieval i
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from blendfilter.errors import UnknownName
+from blendfilter.quoting import LONGEST_REPLY
 from blendfilter.records import Question
 from blendfilter.text import LETTERS, folded, normalize_answer, overlap, tokens
 
@@ -44,6 +46,8 @@ _TRUTH = re.compile(r"(?<![\w-])(?:true|false)(?![\w-])", re.IGNORECASE)
 _HEDGED = re.compile(
     r"\b(?:(?:may|might|could)\s+(?:\w+\s+)?be|part(?:ly|ially)|half|possibly|perhaps|maybe)\s+$", re.IGNORECASE
 )
+_HEDGE = 80
+"""Characters before a word in which it may be hedged."""
 _REPLIED = re.compile(r"\W{0,3}(yes|no)\b(?=[^\w\s]|\s*$)", re.IGNORECASE)
 _ALONE = re.compile(rf"\W{{0,4}}([{LETTERS}{LETTERS.lower()}])\W{{0,4}}")
 _NO_ARTICLE = r"(?!\s+(?!(?:because|since|is|and|or)\b)[^\W\d_])"
@@ -55,7 +59,7 @@ _LETTER = re.compile(
     rf"|^\W{{0,4}}([{LETTERS}])(?:[).:]|\*\*|$)(?=\W*(?:\s|$))"  # B. and B) and B: where a line begins, or all of it
     rf"|^\W{{0,4}}([{LETTERS}])(?=,?\s+(?:because|since)\b|\s+[-–—]\s)"  # B, because and B - ice, where a line begins
     rf"|(?<![\w'’-])({_ONE})(?=\s+is\s+(?:the\s+)?(?:correct|right|best)\b)"  # B is correct
-    r"|\b(?i:answer|option|choice)(?:\s+(?:is|would be|should be))?\s*:?\s+[^\w\s(]{0,3}"
+    r"|\b(?i:answer|option|choice)(?:\s++(?:is|would be|should be))?(?:\s++|\s*+:\s++)[^\w\s(]{0,3}"
     rf"(?:({_ONE}){_APART}|([{LETTERS.lower()}])(?=\W*$))"  # the answer is B
 )
 _DENIED = re.compile(r"\W{0,4}\s*(?:is|are|was|were|would be|cannot be)\s+(?:not|wrong|incorrect|false)\b", re.I)
@@ -110,16 +114,28 @@ def label(text: str) -> str | None:
     >>> label("The claim is refuted."), label("It is not supported."), label("SUPPORTS, not REFUTES"), label("True")
     ('REFUTES', None, 'SUPPORTS', None)
     """
-    found = {said for clause in _CLAUSE_END.split(text) if not clause.endswith("?") for said in _labels_in(clause)}
+    found = {
+        said
+        for clause in _CLAUSE_END.split(text[:LONGEST_REPLY])
+        if not clause.endswith("?")
+        for said in _labels_in(clause)
+    }
     return found.pop() if len(found) == 1 else None
 
 
 def _labels_in(clause: str) -> Iterator[str]:
+    denied = _denied_from(clause)
     for match in _LABEL.finditer(clause):
         if match["NEI"]:
             yield LABELS[2]
-        elif not match["none"] and not _NEGATION.search(clause, 0, match.start()):
+        elif not match["none"] and match.start() < denied:
             yield LABELS[0] if match["SUPPORTS"] else LABELS[1]
+
+
+def _denied_from(clause: str) -> float:
+    """Where the first word that denies or doubts ends; what stands behind it in its clause is not said."""
+    denies = _NEGATION.search(clause)
+    return denies.end() if denies else math.inf
 
 
 def truth(text: str) -> str | None:
@@ -132,12 +148,13 @@ def truth(text: str) -> str | None:
     ('false', None, 'false', None)
     """
     opening = _REPLIED.match(text)
-    rest = text[opening.end() :] if opening else text
+    rest = text[opening.end() if opening else 0 :][:LONGEST_REPLY]
     found = {TRUTHS[opening[1].lower() == "no"]} if opening else set()
     for clause in _CLAUSE_END.split(rest):
+        denied = _denied_from(clause)
         for match in () if clause.endswith("?") else _TRUTH.finditer(clause):
-            before = clause[: match.start()]
-            if not _NEGATION.search(before) and not _HEDGED.search(before):
+            before = clause[max(0, match.start() - _HEDGE) : match.start()]
+            if match.start() < denied and not _HEDGED.search(before):
                 found.add(match[0].lower())
     return found.pop() if len(found) == 1 else None
 
@@ -155,9 +172,10 @@ def choice(text: str) -> str | None:
     if alone := _ALONE.fullmatch(text.strip()):
         return alone[1].upper()
     found = set()
-    for clause in _LINE_OR_SENTENCE.split(text):
+    for clause in _LINE_OR_SENTENCE.split(text[:LONGEST_REPLY]):
+        denied = _denied_from(clause)
         for match in () if clause.endswith("?") else _LETTER.finditer(clause):
-            if not _NEGATION.search(clause, 0, match.start()) and not _DENIED.match(clause, match.end()):
+            if match.start() < denied and not _DENIED.match(clause, match.end()):
                 found.add(next(filter(None, match.groups())).upper())
     return found.pop() if len(found) == 1 else None
 

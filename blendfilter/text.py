@@ -12,10 +12,13 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from html import escape
+from itertools import pairwise
 from typing import NamedTuple
+
+from blendfilter.quoting import LONGEST_REPLY, own_lines, own_words
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -236,26 +239,40 @@ def choices(question: str) -> Choices:
     >>> choices("Which floats? (A) ice (B) slate")
     Choices(stem='Which floats?', options=(('A', 'ice'), ('B', 'slate')))
     """
-    marks = list(_OPTION.finditer(question))
-    rows = [_row(question, marks[at:]) for at in range(len(marks)) if marks[at][1] == LETTERS[0]]
-    return max(reversed([Choices(question.strip()), *rows]), key=lambda each: len(each.options))
-
-
-def _row(question: str, marks: Sequence[re.Match[str]]) -> Choices:
-    """The options from the first of `marks` on; none where one of them has no text."""
-    taken = [marks[0]]
-    for mark in marks[1:]:
-        if len(taken) < len(LETTERS) and mark[1] == LETTERS[len(taken)]:
-            taken.append(mark)
-    ends = [*(mark.start() for mark in taken[1:]), len(question)]
-    texts = [question[mark.end() : end].strip() for mark, end in zip(taken, ends, strict=True)]
-    if len(texts) < 2 or not all(texts):
+    # From behind, so that each mark meets the row of the next letter: a text of nothing but marks is read once.
+    rows: dict[str, list[_Mark]] = {}
+    best: list[_Mark] = []
+    for found in reversed(list(_OPTION.finditer(question))):
+        text = _TEXT.match(question, found.end())
+        mark = _Mark(found.start(), found.end(), text.end() if text else len(question) + 1)
+        row = rows[found[1]] = [mark, *rows.get(_FOLLOWING.get(found[1], ""), [])]
+        if found[1] == LETTERS[0] and len(row) > max(1, len(best)) and _whole(row, len(question)):
+            best = row
+    if not best:
         return Choices(question.strip())
-    return Choices(question[: taken[0].start()].strip(), tuple(zip(LETTERS, texts, strict=False)))
+    ends = [*(mark.start for mark in best[1:]), len(question)]
+    texts = [question[mark.end : end].strip() for mark, end in zip(best, ends, strict=True)]
+    return Choices(question[: best[0].start].strip(), tuple(zip(LETTERS, texts, strict=False)))
+
+
+class _Mark(NamedTuple):
+    """A letter in brackets, and where the first character of its text ends."""
+
+    start: int
+    end: int
+    text: int
+
+
+def _whole(row: Sequence[_Mark], length: int) -> bool:
+    """Whether each option has a text before the next one begins."""
+    ends = [*(mark.start for mark in row[1:]), length]
+    return all(mark.text <= end for mark, end in zip(row, ends, strict=True))
 
 
 LETTERS = "ABCDE"
 """What options are called."""
+_FOLLOWING = dict(pairwise(LETTERS))
+_TEXT = re.compile(r"\s*+\S")
 _OPTION = re.compile(rf"(?:(?<=\s)|^)\(([{LETTERS}])\)(?=\s|$)")
 
 
@@ -265,7 +282,19 @@ def short_reply(reply: str) -> str:
     >>> short_reply("**Answer:** Tolm"), short_reply("Answer:\\nTolm\\nIt is a port."), short_reply("**Tolm**.")
     ('Tolm', 'Tolm', 'Tolm.')
     """
-    told = (_without_cue(line.strip()).strip() for line in reply.splitlines())
+    reply = reply.lstrip()[:LONGEST_REPLY]
+    lines = reply.splitlines()
+    words = own_words(reply).words if _QUOTES.search(reply) and _A_CUE.search(reply) else reply
+    if words is reply or len(_A_CUE.findall(words)) == len(_A_CUE.findall(reply)):
+        return _first_said(lines)
+    own = [line.strip() for line in "\n".join(own_lines(reply, words)).splitlines() if line.strip()]
+    # What a passage concludes is quoted; where the reply concludes as well, it is the last time that counts.
+    concluded = next((at for at in range(len(own) - 1, -1, -1) if _CUE.match(own[at])), 0)
+    return _first_said(own[concluded:]) or _first_said(lines)
+
+
+def _first_said(lines: Iterable[str]) -> str:
+    told = (_without_cue(line.strip()).strip() for line in lines if not _OPENS_A_FENCE.fullmatch(line))
     return next((line for line in told if line), "")
 
 
@@ -295,6 +324,9 @@ _CUE = re.compile(
     r"|(?:#+\s*[*_]{0,3}|[*_]{2,3})(?:(?:final|short)\s+)?(?:answer|topic)[*_]{0,3}$",
     re.IGNORECASE,
 )
+_A_CUE = re.compile(r"\b(?:answer|topic)\b", re.IGNORECASE)
+_QUOTES = re.compile("[>\"“„«‘'`~]")
+_OPENS_A_FENCE = re.compile(r"\s*+(?:```|~~~)\w*+\s*+")
 # Only the cue itself: "The answer is that …" is a sentence.
 _SAID_AGAIN = re.compile(
     r"\A(?:[#>]+\s*)?[*_]{0,3}(?:(?:(?:final|short)\s+)?answer|response)\s*[*_]{0,3}\s*(?::[*_]{0,3}\s*|$)",

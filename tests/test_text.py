@@ -17,6 +17,7 @@ from blendfilter.text import (
     normalize_answer,
     overlap,
     sentences,
+    short_reply,
     tokens,
     visible,
     whole_reply,
@@ -234,3 +235,18 @@ def test_what_acts_on_a_terminal_is_seen(text: str, seen: str) -> None:
 @given(st.text())
 def test_json_stays_the_same_json(text: str) -> None:
     assert json.loads(visible(json.dumps({text: [text]}, ensure_ascii=False))) == {text: [text]}
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [
+        ("> So the answer is Rome.\nSo the answer is Tolm.", "Tolm."),
+        ('Passage 2 says "So the answer is Rome."\nSo the answer is Tolm.', "Tolm."),
+        ("Tolm\n> So the answer is Rome.", "Tolm"),
+        ('"Tolm"', '"Tolm"'),
+        ('"The answer is Tolm"', '"The answer is Tolm"'),
+        ("```\nTolm\n```", "Tolm"),
+    ],
+)
+def test_a_quoted_answer_is_not_the_reply_to_a_short_question(reply: str, answer: str) -> None:
+    assert short_reply(reply) == answer

@@ -59,7 +59,10 @@ JsonSchema = Annotated[
 ]
 Timeout = Annotated[float | None, typer.Option(help="Seconds that one attempt at a call may take (120).")]
 Attempts = Annotated[int | None, typer.Option(help="Attempts that a call has, where its faults may pass (6).")]
-Deadline = Annotated[float | None, typer.Option(help="Seconds that all attempts at a call may take (600).")]
+Deadline = Annotated[
+    float | None,
+    typer.Option(help="Seconds that all attempts at a call may take (600; a local model: as long as it takes)."),
+]
 Rpm = Annotated[int | None, typer.Option(help="Requests a minute that the server is sent at the most.")]
 Tpm = Annotated[int | None, typer.Option(help="Tokens a minute, of prompts and replies.")]
 MaxRetries = Annotated[

@@ -32,9 +32,10 @@ from blendfilter.filters.knowledge import (
     schema_of,
     shown_to_judge,
 )
-from blendfilter.filters.reading import IdsRead, read_ids
+from blendfilter.filters.reading import IdsRead, in_own_words, read_ids
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.prompting import Prompts
+from blendfilter.quoting import end_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.callables import as_passage
 
@@ -121,13 +122,18 @@ def read_judgement(reply: str, k: int) -> IdsRead:
     >>> read_judgement("0 names the town: relevant.\\n1 is about", 2).status
     'unparseable'
     """
-    plain = split_thinking(reply)[1].strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
+    said = split_thinking(reply)[1].strip()
+    plain = said.removeprefix("```json").removeprefix("```").removesuffix("```").strip()
     if plain.startswith("{"):
         return _read_json(plain, k)
-    told = list(_IDS.finditer(plain))
+    return in_own_words(end_of(said), lambda text: _read_text(text.strip(), k))
+
+
+def _read_text(text: str, k: int) -> IdsRead:
+    told = list(_IDS.finditer(text))
     if told:
-        return read_ids(plain[told[-1].start() :], k)
-    return read_ids(plain, k) if _NUMBERS_ALONE.fullmatch(plain) else _UNPARSEABLE
+        return read_ids(text[told[-1].start() :], k)
+    return read_ids(text, k) if _NUMBERS_ALONE.fullmatch(text) else _UNPARSEABLE
 
 
 def _read_json(text: str, k: int) -> IdsRead:

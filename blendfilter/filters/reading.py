@@ -5,15 +5,19 @@ BlendFilter, section 3.3 and appendix F, leaves open how a free-text reply becom
 1. A JSON array, an object with `ids`, or one with a verdict for each id, is read as it stands; thinking in tags is not.
 2. Else the reply's last line that holds ids is read: whole tokens 0..K-1, in order, without repeats; `0-2` is a range.
 3. Where that line is one of several that speak of one id each ("0", "knowledge 3: relevant"), they are read together,
-   and one that is judged irrelevant is left out. A list numbered 1, 2, 3 is read by what stands behind its numbers.
+   and one that is judged irrelevant is left out; one of which something is said without a verdict, beside others that
+   have one, makes the reply `suspect`. A list numbered 1, 2, 3 is read by what stands behind its numbers.
 4. What restates the prompt is not an id: the full range of numbers after "knowledge", "ids" or "from", or in brackets.
    Nor is a count ("2 of the 5", "3 passages"), nor the number of a step ("Step 2"), nor that of a list item that goes
    on with numbers, nor what stands before a colon that announces nothing but numbers.
-   Words that follow a line of nothing but ids (or "none") and speak of other ids make the reply `suspect`.
+   Words that follow a line of nothing but ids (or "none") and speak of other ids make the reply `suspect`, unless they
+   reject these.
 5. Any other line that negates ("1, 3 and 4 are irrelevant", "all but 2") is `suspect`: it is not read as ids. So is
    one whose number may count what follows it ("3 lighthouses", "2 are relevant").
 6. Of a reply that was cut off only a whole line of nothing but ids is read.
-7. No ids, but a word for nothing ("none"), is an explicit `none`. Anything else is `unparseable`.
+7. What a reply quotes never decides (`blendfilter.quoting`): not "passage 2 says: Ids: 0, 1", nor a fence or a text in
+   quotation marks, unless it is the reply itself. Where nothing else could be read, the reply is `suspect`.
+8. No ids, but a word for nothing ("none"), is an explicit `none`. Anything else is `unparseable`.
 
 In doubt a reading is `suspect` or `unparseable`, which costs one more call; a wrong one would cost the knowledge.
 """
@@ -22,10 +26,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from blendfilter.lm.profiles import split_thinking
+from blendfilter.quoting import attributions, end_of, own_words, unattributed
 
 Status = Literal["ids", "none", "suspect", "unparseable"]
 
@@ -46,9 +51,13 @@ _NEGATION = re.compile(
     re.IGNORECASE,
 )
 _VERDICT = re.compile(
-    r"\b(?:ir+elevant|unrelated|(?:not|\w+n't) (?:\w+ )?(?:relevant|related|helpful|useful))\b", re.IGNORECASE
+    r"\b(?:ir+elevant|unrelated|(?:not|\w+n't) (?:\w+ )?(?:relevant|related|helpful|useful)|off[- ]topic)\b",
+    re.IGNORECASE,
 )
 _RELEVANT = re.compile(r"\b(?:relevant|not ir+elevant)\b", re.IGNORECASE)
+_FAVOURABLE = re.compile(
+    r"\b(?:relevant|helpful|useful|related|pertinent|necessary|needed|yes|keep|kept|answers)\b", re.IGNORECASE
+)
 _NOTHING = re.compile(
     r"\b(?:none|nothing (?:\w+ ){0,6}(?:relevant|related|useful|helpful|helps)|no ids?|no numbers?|not any"
     r"|no (?:\w+ )?(?:relevant|related|knowledge|passages?|pieces?|ones?|sentences?(?!,)))\b"
@@ -60,6 +69,7 @@ _REMOVED = re.compile(
     re.IGNORECASE,
 )
 
+_NUMBERS = re.compile(r"\d+")
 _NONE = re.compile(r"^\W*(?:ids?\W+)?none\W*$", re.IGNORECASE)
 
 _RANGE = re.compile(r"(?<![\w.-])(\d{1,4})\s*(?:-|–|—|to|through)\s*(\d{1,4})(?![\w-]|\.\d)", re.IGNORECASE)
@@ -111,26 +121,64 @@ def read_ids(reply: str, k: int, *, cut: bool = False) -> IdsRead:
     'none'
     """
     reply = split_thinking(reply)[1]  # of a model that nobody's engine has read before
-    from_json = _read_json(reply, k)
-    if from_json is not None:
-        return from_json
-    plain = reply.replace("’", "'")
+    return in_own_words(end_of(reply), lambda text: _read(text, k, cut), _read_json(reply, k))
+
+
+def in_own_words(reply: str, read: Callable[[str], IdsRead], whole: IdsRead | None = None) -> IdsRead:
+    """How `read` reads what `reply` says itself, never what it quotes; `whole` where all of it is a form that is known.
+
+    What may be its own although it stands in quotation marks or a fence decides where nothing else does. Where it goes
+    against the rest, or all that could be read was quoted, the reply is suspect.
+    """
+    if whole is not None:
+        return whole
+    own = own_words(reply)
+    if own.words is reply:
+        return read(reply)
+    said = read(own.words)
+    quotes_ids = own.announced is not None and _NUMBERS.findall(own.announced) != _NUMBERS.findall(own.words)
+    announced = read(own.announced) if own.announced is not None and (quotes_ids or said.status != "ids") else said
+    if said.status in ("ids", "none"):
+        return said if announced == said else _SUSPECT
+    if announced.status != "unparseable":
+        return announced
+    quotes = own.words != reply and re.search(r"\d", reply) and not re.search(r"\d", own.words)
+    return _SUSPECT if said.status == "suspect" or quotes else said
+
+
+def _read(text: str, k: int, cut: bool) -> IdsRead:
+    plain = text.replace("’", "'")
     lines = [line for line in plain.splitlines() if re.search(r"\w", line) and not line.lstrip().startswith("```")]
     if cut:  # the last line is not whole, and what others named one by one need not be all
         lines = [line for line in lines[:-1] if _is_statement(line) and not _BARE.match(line)]
     for end in range(len(lines), 0, -1):
         line = lines[end - 1]
-        ids = _ids_in(line, k)
-        block = _block(lines[:end])
+        block = _block(lines, end)
+        before = end - len(block)
+        if block and not _is_bare(block[0]) and (stated := _stated(lines, before, k)) is not None:
+            return _read_about(stated, block, k)
+        if block and _is_bare(block[0]) and not _agrees(block, _block(lines, before), k):
+            return _SUSPECT
         if len(block) > 1:
             read = _read_block(block, k)
-            return read if _BARE.match(line) else _unless_stated(lines[: end - len(block)], read, k)
-        if ids and (_NEGATION.search(line) or _may_count(line, ids, k)):
+            return read if _is_bare(block[0]) else _unless_stated(lines[:before], read, k)
+        ids = _ids_in(line, k)
+        if ids and (_NEGATION.search(line) or _may_count(line, ids, k) or _reports(line, k)):
             return _SUSPECT
         if ids:
             read = IdsRead(ids, "ids")
             return read if _is_statement(line) else _unless_stated(lines[: end - 1], read, k)
     return _read_nothing(lines)
+
+
+def _reports(line: str, k: int) -> bool:
+    """Whether a line names a passage only as the one that says what is quoted, and gives no verdict on it."""
+    sources = {int(number) for told in attributions(line) for number in re.findall(r"\d{1,4}", told)}
+    if not sources:
+        return False
+    rest = unattributed(line)
+    others = set(_ids_in(rest, k))
+    return not (sources <= others or (not others and _FAVOURABLE.search(rest)))
 
 
 def negates(reply: str) -> bool:
@@ -197,33 +245,77 @@ def _is_integer(item: object) -> bool:
     )
 
 
-def _block(lines: Sequence[str]) -> list[re.Match[str]]:
-    """The lines at the end that speak of one id each, in their order."""
+def _block(lines: Sequence[str], end: int) -> list[re.Match[str]]:
+    """The lines up to `end` that speak of one id each, in their order: all of them bare, or all with words about it."""
     block: list[re.Match[str]] = []
-    for line in reversed(lines):
+    for at in range(end - 1, -1, -1):
+        line = lines[at]
         match = _BARE.match(line) or (None if _COUNT.match(line.lstrip()) else _LABELLED.match(line))
-        if match is None:
+        if match is None or (block and _is_bare(match) is not _is_bare(block[0])):
             break
         block.append(match)
     return block[::-1]
 
 
+def _is_bare(line: re.Match[str]) -> bool:
+    return line.re is _BARE
+
+
+def _stated(lines: Sequence[str], end: int, k: int) -> IdsRead | None:
+    """What the lines up to `end` state, where the last of them is nothing but ids, or "none"."""
+    if not end or not _is_statement(lines[end - 1]):
+        return None
+    if _NONE.match(lines[end - 1]):
+        return IdsRead((), "none")
+    if _NEGATION.search(lines[end - 1]):  # "Irrelevant: 1, 2"
+        return _SUSPECT
+    bare = [int(each["id"]) for each in _block(lines, end) if _is_bare(each)]
+    ids = _within(bare, k) if bare else _ids_in(lines[end - 1], k)
+    return IdsRead(ids, "ids") if ids else None
+
+
+def _read_about(stated: IdsRead, block: Sequence[re.Match[str]], k: int) -> IdsRead:
+    """A statement of ids, and behind it words about passages one by one: they may only bear it out."""
+    for match in block:
+        verdict = _verdict_in(match["rest"])
+        borne_out = (int(match["id"]) in stated.ids) is (verdict is not False)
+        if stated.status == "suspect" or (int(match["id"]) < k and not borne_out):
+            return _SUSPECT
+    return stated
+
+
 def _read_block(block: Sequence[re.Match[str]], k: int) -> IdsRead:
     if _is_numbered(block):
         return _read_numbered([match["rest"] for match in block], k)
-    kept = []
+    kept, unjudged = [], 0
     for match in block:
         words = match.groupdict().get("rest") or ""
-        judged = _VERDICT.search(words)
-        if judged and not _RELEVANT.search(_VERDICT.sub("", words)) and not re.search(r"\bnot ir", words, re.I):
+        verdict = _verdict_in(words)
+        if verdict is False:
             continue
-        if _NEGATION.search(words) or _COUNTS.match(match.string.lstrip()):
+        if _NEGATION.search(words) or _COUNTS.match(match.string.lstrip()) or _reports(match.string, k):
             return _SUSPECT
+        unjudged += verdict is None
         kept.append(int(match["id"]))
-    if not kept:
+    if not kept or 0 < unjudged < len(block):  # something is said of a passage, but no verdict, as of the others
         return _SUSPECT
     ids = _within(kept, k)
     return IdsRead(ids, "ids") if ids else IdsRead((), "unparseable")
+
+
+def _agrees(bare: Sequence[re.Match[str]], judged: Sequence[re.Match[str]], k: int) -> bool:
+    """Whether a list of bare ids goes with the verdicts right above it: it leaves out none that these call relevant."""
+    ids = {int(each["id"]) for each in bare}
+    called = {int(each["id"]) for each in judged if not _is_bare(each) and _verdict_in(each["rest"])}
+    return {each for each in called if each < k} <= ids
+
+
+def _verdict_in(words: str) -> bool | None:
+    """Whether words about a passage call it relevant; None where they do neither, or both."""
+    judged, rest = _VERDICT.search(words), _VERDICT.sub("", words)
+    if judged:
+        return None if _RELEVANT.search(rest) or re.search(r"\bnot ir", words, re.I) else False
+    return True if _FAVOURABLE.search(rest) else None
 
 
 def _is_numbered(block: Sequence[re.Match[str]]) -> bool:

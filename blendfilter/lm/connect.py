@@ -78,7 +78,8 @@ def connect(
         journal: a folder or file, or an open `Journal`; without one nothing is kept.
         mode: `auto`, `record` or `replay`.
         timeout: seconds that one attempt may take (120). attempts: how many a call has (6). deadline: seconds that all
-            of them may take with the waits between them (600).
+            of them may take with the waits between them (600); that a model in this process may read and write
+            for one (as long as it takes).
         requests_per_minute, tokens_per_minute: what the server is sent at the most, in any sixty seconds.
         context, threads: of a model in this process: tokens of prompt and reply together (what it was trained on, up to
             8,192) and processor threads (1).
@@ -194,10 +195,10 @@ def _check(wanted: _Wanted) -> None:
 
 
 def _local(wanted: _Wanted) -> ConnectedLM:
-    wanted.terms.refuse(wanted.name)
+    wanted.terms.refuse(wanted.name, but="deadline")
     return local_model(
         wanted.name, wanted.how, wanted.settings, context=wanted.context, threads=wanted.threads,
-        json_schema=wanted.json_schema, label=wanted.label,
+        deadline=wanted.terms.deadline, json_schema=wanted.json_schema, label=wanted.label,
     )  # fmt: skip
 
 

@@ -60,9 +60,9 @@ class Asked:
         limits = (self.requests_per_minute, self.tokens_per_minute)
         return Terms(retry, None if limits == (None, None) else Pace(*limits), price, prices)
 
-    def refuse(self, name: str) -> None:
-        """Raise `BadArgument` for a model in this process, which has no server."""
-        for asked in self.given():
+    def refuse(self, name: str, but: str = "") -> None:
+        """Raise `BadArgument` for a model in this process, which has no server; `but` holds there too."""
+        for asked in (each for each in self.given() if each != but):
             raise BadArgument(f"{name} answers in this process: {asked} is for models behind a server")
 
 

@@ -26,7 +26,7 @@ from blendfilter.retrieval.callables import as_retriever
 QUERIES = ("q", "q_ex", "q_in")
 """The three queries in the order of their union."""
 
-_CONCLUSION = re.compile(r"\s*\bso,? the (?:final )?answer is\b[^\n]*\s*$", re.IGNORECASE)
+_CONCLUSION = re.compile(r"\bso,? the (?:final )?answer is\b", re.IGNORECASE)
 
 
 class Reasoning(dspy.Signature):
@@ -59,7 +59,9 @@ def without_conclusion(reasoning: str) -> str:
     >>> without_conclusion("Utzon was born there.\\nSo the answer is Copenhagen.")
     'Utzon was born there.'
     """
-    return _CONCLUSION.sub("", reasoning)
+    told = reasoning.rstrip()
+    closing = _CONCLUSION.search(told, told.rfind("\n") + 1)
+    return told[: closing.start()].rstrip() if closing else reasoning
 
 
 def used_queries(without: str | Iterable[str]) -> tuple[str, ...]:

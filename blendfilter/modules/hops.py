@@ -14,6 +14,7 @@ import re
 from typing import NamedTuple
 
 from blendfilter.asking import STOP
+from blendfilter.quoting import LONGEST_REPLY, end_of, own_words
 from blendfilter.text import sentences
 
 NEEDED = "Are follow-up questions needed here:"
@@ -89,8 +90,8 @@ def read_hop(reply: str) -> Hop:
     >>> read_hop("Copenhagen.\nSo the final answer is: Copenhagen").final
     'Copenhagen'
     """
-    text = _without_cue(reply)
-    following, concluding = _FOLLOWING.search(text), _CONCLUDING.search(text)
+    text = _without_cue(reply[:LONGEST_REPLY])
+    following, concluding = _said(text, _FOLLOWING, _CONCLUDING)
     end = len(text)
     if following and _NOTHING_MORE.fullmatch(_first_line(text[following.end() :])[0]):  # "Follow-up: none"
         end, following = following.start(), None
@@ -109,8 +110,8 @@ def read_action(reply: str) -> Hop:
     >>> read_action("The architect first.\nAction 1: Search[Sydney Opera House]").follow_up
     'Sydney Opera House'
     """
-    text = _without_cue(reply)
-    acting = next((found for pattern in _ACTING if (found := pattern.search(text))), None)
+    text = _without_cue(reply[:LONGEST_REPLY])
+    acting = next(filter(None, _said(text, *_ACTING)), None)
     if acting is None:
         concluded = read_hop(text)
         return Hop(concluded.said, final=concluded.final)
@@ -128,11 +129,24 @@ def conclusion(reasoning: str) -> str:
     >>> conclusion("It opened in 1871.\nSo the answer is 1871."), conclusion("It opened late, so the answer is no.")
     ('1871.', 'no.')
     """
-    for pattern in _ANSWERING:
-        if ends := [found.end() for found in pattern.finditer(reasoning)]:
-            line = _first_line(reasoning[ends[-1] :])[0]
-            return next((sentence.text for sentence in sentences(line)), "")
+    reasoning = end_of(reasoning)
+    own = own_words(reasoning)
+    for words in (own.words, own.announced or ""):
+        for pattern in _ANSWERING:
+            if ends := [found.end() for found in pattern.finditer(words)]:
+                line = _first_line(reasoning[ends[-1] :])[0]
+                return next((sentence.text for sentence in sentences(line)), "")
     return ""
+
+
+def _said(text: str, *patterns: re.Pattern[str]) -> list[re.Match[str] | None]:
+    """Where each pattern is found first in a reply's own words; in what it may quote of itself where none is."""
+    own = own_words(text)
+    found = [pattern.search(own.words) for pattern in patterns]
+    if any(found) or own.words is text:
+        return found
+    quoted_whole = not re.search(r"\w", own.words)
+    return [pattern.search(text if quoted_whole else own.announced or "") for pattern in patterns]
 
 
 def shown(line: str) -> str:

@@ -26,6 +26,8 @@ _CLOSING = "\"'”’»)]"
 _LINE = re.compile(r"[^\n]*(?:\n|\Z)")
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 _HASHES = re.compile(r"(#{1,6})[ \t]+(\S.*)\n?")
+_MAY_OPEN = frozenset("=-~^\"'*+#` ")
+"""What a heading's mark, the line drawn under one, or a fence begins with."""
 _RULE = re.compile(r"([=\-~^\"'*+#])\1{2,}")
 
 
@@ -93,6 +95,8 @@ def headings(text: str) -> list[Heading]:
     fence = ""
     for number, (start, end) in enumerate(lines):
         line = text[start:end]
+        if line[:1] not in _MAY_OPEN:
+            continue
         mark = _FENCE.match(line)
         if fence:
             fence = "" if mark and mark[1] == fence else fence

@@ -16,6 +16,7 @@ from scripted import ScriptedLM, scripted
 from blendfilter.asking import Wording
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.filters.one_call import OneCallFilter, read_judgement
+from blendfilter.filters.reading import IdsRead
 from blendfilter.lm.offline import read
 from blendfilter.lm.profiles import Profile
 from blendfilter.records import Passage
@@ -214,3 +215,15 @@ def test_the_offline_reader_judges_as_in_two_calls(offer_none: bool, passages: l
     assert (once.kept, once.status) == (twice.kept, twice.status)
     assert lm.asked("ids_again") == []
     assert once.reason.splitlines()[:-1] == twice.reason.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("reply", "ids"),
+    [
+        ("0: names the town\n1: a ship\nIds: 0\n(Passage 1 says: Ids: 1)", (0,)),
+        ('0: names the town\nIds: 0\n> Ids: 1\n\n"Ids: 1"', (0,)),
+        ("```\n0: names the town\nIds: 0\n```", (0,)),
+    ],
+)
+def test_quoted_ids_never_end_a_judgement(reply: str, ids: tuple[int, ...]) -> None:
+    assert read_judgement(reply, 2) == IdsRead(ids, "ids")

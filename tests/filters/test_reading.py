@@ -323,3 +323,79 @@ def test_how_many_there_are_of_something_is_no_id(reply: str, status: str) -> No
 )
 def test_an_id_in_a_sentence_is_read_where_it_can_be_nothing_else(reply: str, ids: tuple[int, ...]) -> None:
     assert read_ids(reply, 5) == IdsRead(ids, "ids")
+
+
+@pytest.mark.parametrize(
+    ("reply", "read"),
+    [
+        ("1\n\nKnowledge 0: about the town, off topic.", (1,)),
+        ("0\n3\n\nKnowledge 1: irrelevant\nKnowledge 2: off topic.", (0, 3)),
+        ("0\n3\n\nKnowledge 0: the town\nKnowledge 3: the keeper", (0, 3)),
+        ("0\n3\n\nKnowledge 3: irrelevant", "suspect"),
+        ("1\n\nKnowledge 0: about the town.", "suspect"),
+        ("Knowledge 0: names the town\nKnowledge 1: about a hill\n\n1", (1,)),
+        ("0: relevant\n3", "suspect"),
+        ("0: relevant\n1: about a ship", "suspect"),
+        ("None.\n\nKnowledge 0 is irrelevant.", "none"),
+        ("Irrelevant: 1\nKnowledge 1: about the town", "suspect"),
+    ],
+)
+def test_what_is_said_of_a_passage_bears_a_statement_out_or_makes_it_suspect(
+    reply: str, read: tuple[int, ...] | str
+) -> None:
+    """Ids that stand alone are a statement; words about one passage without a verdict never add it."""
+    expected = IdsRead(read, "ids") if isinstance(read, tuple) else IdsRead((), read)  # type: ignore[arg-type]
+    assert read_ids(reply, K) == expected
+
+
+QUOTING = [
+    "(Passage 2 says: @)", "> @", "\n> @", "Passage 2 says:\n```\n@\n```", '"@"', "“@”", "„@“", "«@»", "‘@’", "`@`",
+    "'@'",    'The passage says "@".', "~~~\n@\n~~~",
+]  # fmt: skip
+STATED = ["0, 3", "Ids: 0, 3", "The relevant ones are 0 and 3.", "0\n3", "None.", "0: relevant\n1: irrelevant"]
+SAID = st.lists(
+    st.sampled_from(["Ids: ", "0", "1", "4", ", ", "none", "relevant", "knowledge 2: ", "not ", "So the answer is "]),
+    min_size=1,
+).map("".join)
+
+
+@given(said=SAID, form=st.sampled_from(QUOTING), stated=st.sampled_from(STATED))
+def test_quoted_text_never_changes_the_ids_that_are_read(said: str, form: str, stated: str) -> None:
+    quotation = form.replace("@", said.strip())
+    assert read_ids(f"{stated}\n\n{quotation}", K) == read_ids(stated, K)
+    if quotation[0] in "(>\nPT":  # in no case the reply itself
+        assert read_ids(f"{quotation}\n\n{stated}", K) == read_ids(stated, K)
+        assert read_ids(quotation, K).ids == ()
+    else:  # what opens a reply may be its own: then it is in doubt, where the two differ
+        assert read_ids(f"{quotation}\n\n{stated}", K) in (read_ids(stated, K), IdsRead((), "suspect"))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "(Passage 2 says: Ids: 0, 1, 2, 3, 4)", "> Ids: 0, 3, 4", "Passage 2 says Ids: 0, 3",
+        'Passage 2 says "Ids: 0, 3".',
+        "Passage 2 contains this instruction:\n```\nIds: 0, 3\n```", 'I cannot say. "Ids: 0, 3"',
+    ],
+)  # fmt: skip
+def test_a_reply_that_only_quotes_ids_is_suspect(reply: str) -> None:
+    assert read_ids(reply, K) == IdsRead((), "suspect")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "```\n0, 3\n```", "```\n0, 3", '"0, 3"', "“0, 3”", "`0, 3`", "'0', '3'", 'Ids: "0, 3"',
+        'The ids are "0" and "3".',
+        'Passage "0" and passage "3" are relevant.', 'I choose "0" and "3".', "Here are the ids:\n```json\n[0, 3]\n```",
+        "```json\n[0, 3]\n```\nThese name the keeper.", 'Sure! {"ids": ["0", "3"]}', "**Ids:** `0, 3`", '- "0"\n- "3"',
+        '0 ("Apollo 2") and 3', '"Tolm Harbour" (0)\n"Apollo" (3)', 'Passage 0 says "1871", and 0 and 3 are relevant.',
+        'Ids: 0, 3 (Passage 2 says: "Ids: 1")', "The keepers' names are in 0; the lights' in 3",
+    ],
+)  # fmt: skip
+def test_a_reply_that_is_a_fence_or_stands_in_quotes_is_read(reply: str) -> None:
+    assert read_ids(reply, K) == IdsRead((0, 3), "ids")
+
+
+def test_of_a_reply_of_any_length_only_its_end_is_read() -> None:
+    assert read_ids("Ids: 1\n" + "so on and on\n" * 20_000 + "Ids: 0, 3", K) == IdsRead((0, 3), "ids")

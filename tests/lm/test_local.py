@@ -15,6 +15,7 @@ from local_model import asked, engine, replied, text_of, weights
 
 from blendfilter.errors import BadArgument, BadData, WorkFailed
 from blendfilter.lm.connect import connect
+from blendfilter.lm.local import replying
 from blendfilter.lm.local.engine import LocalEngine
 from blendfilter.lm.local.prefixes import TOGETHER
 from blendfilter.lm.tokenisers import tokeniser_for
@@ -132,6 +133,60 @@ def test_closed_in_the_middle_it_says_so_and_opens_nothing_again() -> None:
 
     asyncio.run(main())
     assert short._opened._model is None
+
+
+class _Clock:
+    """A clock that is a second later each time it is looked at."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("prompt", "deadline", "read", "most"),
+    [
+        pytest.param("Tell a long story of the sea.", 9, True, 8, id="between two tokens"),
+        pytest.param("The sea is wide. " * 200, 4, False, 0, id="between two batches of the prompt"),
+    ],
+)
+def test_a_deadline_ends_a_call(
+    prompt: str, deadline: float, read: bool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replying, "time", _Clock())
+    short = LocalEngine(weights(), context=2048, deadline=deadline)
+    with pytest.raises(lm15.TimeoutError, match=rf"no whole reply within the deadline of {deadline} s \(--deadline\)"):
+        replied(asked(prompt, max_tokens=400), short)
+    opened, tokens = short._opened.model(), short._task(asked(prompt)).tokens
+    assert (opened.prefixes.live == tokens) is read
+    assert opened.llama.n_tokens - len(opened.prefixes.live) <= most
+    monkeypatch.undo()
+    assert text_of(replied(asked(CAPITAL, max_tokens=2), short)) == "The capital"  # the next call is none the worse
+    short.close()
+
+
+def test_a_deadline_is_given_where_the_model_is_connected() -> None:
+    lm = connect("local", deadline=7)
+    assert isinstance(lm.inner, LocalEngine)
+    assert lm.inner._deadline == lm.dump_state()["deadline"] == 7
+    assert connect("local").inner._deadline is None  # type: ignore[attr-defined]
+    with pytest.raises(BadArgument, match="deadline must be a number of seconds above 0"):
+        connect("local", deadline=0)
+    with pytest.raises(BadArgument, match="local answers in this process: timeout is for models behind a server"):
+        connect("local", timeout=7, deadline=7)
+
+
+@pytest.mark.timeout(300)
+def test_a_prompt_of_every_private_use_character_is_answered() -> None:
+    """Texts out of PDFs hold such characters; whichever a message has, its marks in the template are others."""
+    every = "".join(map(chr, range(0xE000, 0xF900)))
+    with pytest.raises(lm15.ContextLengthError):
+        replied(asked(every))
+    wording = engine()._opened.model().wording
+    assert wording._pieces([["user", every]], {})[1] == (every, True)
 
 
 def test_thinking_is_kept_apart() -> None:

@@ -242,3 +242,18 @@ def test_what_a_task_waits_for_its_turn_is_no_time_of_the_models() -> None:
     assert 0 <= first.waited <= whole - 0.2 - 0.01, "what it took itself is no wait"
     assert 0.15 < second.waited <= whole
     assert second.went_out == 100.0 + second.waited
+
+
+def test_a_task_that_raises_stop_iteration_is_an_error_and_no_wait_without_end() -> None:
+    """No future takes one, so whoever waits would wait for ever."""
+
+    def serve(task: str, stopped: Callable[[], bool]) -> str:
+        return next(letter for letter in task if letter == "z")
+
+    async def main() -> None:
+        turns = Turns(serve, none)
+        with pytest.raises(RuntimeError, match=r"next\(\) without a default"):
+            await asyncio.wait_for(turns.take("a"), 60)
+        turns.close()
+
+    asyncio.run(main())

@@ -197,3 +197,20 @@ def test_time_grows_with_length_only(unit: str) -> None:
     for read in (read_hop, read_action, conclusion, shown):
         read(text)
     assert time.thread_time() - started < 3
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    ['Passage 2 says "So the answer is Rome."', "> So the answer is Rome.", "Passage 2 says: so the answer is Rome."],
+)
+def test_the_last_unquoted_conclusion_decides(quoted: str) -> None:
+    assert conclusion(f"So the answer is Tolm.\n{quoted}") == conclusion(f"{quoted}\nSo the answer is Tolm.") == "Tolm."
+    assert conclusion(quoted) == ""
+    assert read_hop(f"{quoted}\nSo the final answer is: Tolm.").final == "Tolm."
+
+
+def test_a_reply_in_quotes_or_in_a_fence_is_read() -> None:
+    assert conclusion('"So the answer is Tolm."').startswith("Tolm.")
+    assert conclusion('So the answer is "Tolm".') == '"Tolm".'
+    assert read_action("Action 1: `Search[Tolm]`").follow_up == "Tolm"
+    assert read_hop("> Follow-up: Where is Tolm?").follow_up == "Where is Tolm?"

@@ -23,6 +23,7 @@ from blendfilter.filters.reading import IdsRead, negates, read_ids, restates_ran
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.journaled import event_of
 from blendfilter.modules.hops import conclusion
+from blendfilter.quoting import LONGEST_REPLY
 from blendfilter.text import folded, normalize_answer
 
 REASONINGS = ("external", "answer")
@@ -57,7 +58,7 @@ SHARES: Mapping[str, str] = {
 }
 """Every share by name, in words."""
 
-_MARKDOWN = re.compile(r"\*\*\S|^\s{0,3}#{1,6}\s|^\s*```|^\s*[-*•]\s", re.MULTILINE)
+_MARKDOWN = re.compile(r"\*\*\S|^[^\S\n]{0,3}#{1,6}\s|^[^\S\n]*+(?:```|[-*•]\s)", re.MULTILINE)
 _ALOUD = re.compile(
     r"</?\|?(?:thought|thinking|reasoning|reflection|scratchpad|analysis|channel)\b[^>\n]{0,40}>"
     r"|^\W{0,4}(?:(?:okay|ok|alright|hmm+|wait)\s?[,.…!]"
@@ -142,7 +143,7 @@ def _replies(row: Mapping[str, Any], journal: Journal) -> Iterator[Reply]:
 
 
 def _any_reply(reply: Reply, counts: _Counts, stage: _Counts) -> None:
-    event, text = event_of(reply.record), reply.text
+    event, text = event_of(reply.record), reply.text[:LONGEST_REPLY]
     events = {name: event == name for name in ("empty_reply", "cut_reply", "refused_reply")}
     events["thinking"] = bool(reply.record["reasoning"])
     events["thinks_aloud"] = _ALOUD.search(text) is not None

@@ -4,8 +4,9 @@ CDIT's prompt asks for one word (appendix B.1); what is read of a reply is not t
 whatever is not True for a rejection. Here a reply that says anything else is None: the passage is kept, and it counts
 for no separation.
 
-One word may stand in marks (quotes, Markdown), with a full stop, behind "Verdict:" or "Answer:". A comparison has a row
-for each component and ends with its verdict, or is the same as JSON. Thinking in tags is not read.
+One word may stand in marks (quotes, Markdown), with a full stop, behind "Verdict:" or "Answer:". A comparison has a
+row for each component and ends with its verdict, or is the same as JSON. Thinking in tags is not read, nor is a line
+that is quoted whole (``> Verdict: True``), unless the reply is nothing but a fence or a quotation.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from blendfilter.lm.profiles import split_thinking
+from blendfilter.quoting import LONGEST_REPLY, own_lines, own_words
 
 _MARKS = r"[\s\"'“”„‘’«»`*_#>(){}\[\]]*+"
 _ONE_WORD = re.compile(
@@ -85,14 +88,22 @@ def stated(reply: str, components: Sequence[str]) -> Comparison:
     """The same as the reply says it, its verdict unchecked."""
     plain = split_thinking(reply)[1].strip()
     unfenced = plain.removeprefix("```json").removeprefix("```").removesuffix("```").strip()
-    return _of_json(unfenced, components) if unfenced.startswith("{") else _of_lines(plain, components)
+    if unfenced.startswith("{"):
+        return _of_json(unfenced, components)
+    if len(plain) > LONGEST_REPLY:  # its rows are needed as much as its end
+        return Comparison(None, [], "")
+    own = own_words(plain)
+    said = _of_lines(own_lines(plain, own.words), components)
+    if said.verdict is not None or own.announced is None:
+        return said
+    return _of_lines(own_lines(plain, own.announced), components)
 
 
-def _of_lines(text: str, components: Sequence[str]) -> Comparison:
+def _of_lines(lines: Iterable[str], components: Sequence[str]) -> Comparison:
     compared: list[Compared] = []
     verdicts: list[bool | None] = []
     reason, settled = "", True
-    for line in text.splitlines():
+    for line in chain.from_iterable(map(str.splitlines, lines)):
         if not line.strip() or _FENCE.fullmatch(line) or _RULER.fullmatch(line):
             continue
         if _VERDICT.match(line) or read_verdict(line) is not None:

@@ -48,6 +48,7 @@ def local_model(
     *,
     context: int | None = None,
     threads: int | None = None,
+    deadline: float | None = None,
     json_schema: bool | None = None,
     label: str = "",
 ) -> ConnectedLM:
@@ -61,7 +62,9 @@ def local_model(
     path = weights_of(name.removeprefix(_PREFIX) or None)
     how = {key: asked[key] for key in ("endpoint", "thinking", "reasoning")}
     profile = dataclasses.replace(profile_for(path.stem), json_schema=json_schema is not False)
-    engine = LocalEngine(path, context=context, threads=1 if threads is None else threads, profile=profile, **how)
+    engine = LocalEngine(
+        path, context=context, threads=1 if threads is None else threads, profile=profile, deadline=deadline, **how
+    )
     opened = {"weights": engine.fingerprint, "context": engine.context, "json_schema": profile.json_schema or None}
     return ConnectedLM(
         engine.model,
@@ -70,7 +73,8 @@ def local_model(
         identity={"label": label, "endpoint": how["endpoint"], "options": {**how, "endpoint": None, **opened}},
         address=engine.address,
         state={
-            "name": name, **how, "context": context, "threads": threads, "label": label, "json_schema": json_schema,
+            "name": name, **how, "context": context, "threads": threads, "deadline": deadline, "label": label,
+            "json_schema": json_schema,
             **settings,
         },
         **settings,

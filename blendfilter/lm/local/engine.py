@@ -20,7 +20,7 @@ from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.local.decoding import decoding_of
 from blendfilter.lm.local.loading import check_threads, check_writes, context_of, fingerprint, open_llama
 from blendfilter.lm.local.prefixes import KEPT_BYTES, Prefixes
-from blendfilter.lm.local.replying import Model, Reply, Scored, Stopped, Task
+from blendfilter.lm.local.replying import Late, Model, Reply, Scored, Stopped, Task
 from blendfilter.lm.local.turns import Turns, closed
 from blendfilter.lm.local.wording import Wording
 from blendfilter.lm.profiles import Profile, cut_at_stop, effort_of, split_thinking
@@ -37,6 +37,7 @@ class LocalEngine:
         profile: what the model's family is like (`profile_for`).
         thinking, reasoning: see `profiles.effort_of`; a request's own `config.reasoning` goes before them.
         keep: bytes for copies of the beginnings that prompts share.
+        deadline: seconds that a call may take from when its turn comes; None: as long as it takes.
 
     Raises:
         MissingExtra, MissingFile, BadData, BadArgument: as `loading.open_llama`, as far as the file's start tells.
@@ -53,6 +54,7 @@ class LocalEngine:
         thinking: bool | None = None,
         reasoning: str | None = None,
         keep: int = KEPT_BYTES,
+        deadline: float | None = None,
     ) -> None:
         self.path, self.model, self.address = path, path.stem, "this process"
         self.context, self.threads = context_of(path, context), threads
@@ -62,7 +64,8 @@ class LocalEngine:
         self._chat = endpoint == "chat"
         self._profile = (profile or Profile()) if self._chat else Profile()
         self._effort = effort_of(thinking, reasoning)
-        self._opened = _Opened(path, self.context, threads, keep)
+        self._deadline = deadline
+        self._opened = _Opened(path, self.context, threads, keep, deadline)
         self.turns: Turns[Task, Reply] = Turns(self._opened.reply, self._opened.saving)
         self.close = weakref.finalize(self, _close, self.turns, self._opened)
         """Ends the thread and frees the memory; happens by itself where nobody holds the engine, and at the end."""
@@ -73,7 +76,8 @@ class LocalEngine:
         Raises:
             lm15.ContextLengthError: before anything is computed. lm15.InvalidRequestError: a prompt of nothing.
             lm15.UnsupportedFeatureError: tools, pictures, a schema that no grammar can hold. WorkFailed: it was closed
-            meanwhile. lm15.ServerError: llama.cpp failed. BadData: it does not load the file.
+            meanwhile. lm15.TimeoutError: its deadline came. lm15.ServerError: llama.cpp failed.
+            BadData: it does not load the file.
         """
         self.turns.check_process()
         task = await bridge.in_thread(self._task, request)  # the first call opens the weights here
@@ -81,6 +85,11 @@ class LocalEngine:
             reply = await self.turns.take(task)
         except Stopped:  # whoever cancels a call is no longer here
             raise closed() from None
+        except Late:
+            raise lm15.TimeoutError(
+                f"no whole reply within the deadline of {self._deadline:g} s (--deadline): give it more, ask for fewer "
+                "tokens, or take a smaller model"
+            ) from None
         except (RuntimeError, OSError) as error:
             raise lm15.ServerError(f"llama.cpp could not compute this reply: {error}") from None
         return self._response(request, task, reply)
@@ -151,8 +160,9 @@ class LocalEngine:
 class _Opened:
     """The weights, opened when they are first needed. Holds no reference to its engine, which may so be collected."""
 
-    def __init__(self, path: Path, context: int, threads: int, keep: int) -> None:
+    def __init__(self, path: Path, context: int, threads: int, keep: int, deadline: float | None) -> None:
         self._how = path, context, threads, keep
+        self._deadline = deadline
         self._model: Model | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -168,7 +178,7 @@ class _Opened:
             return self._model
 
     def reply(self, task: Task, stopped: Callable[[], bool]) -> Reply:
-        return self.model().reply(task, stopped)
+        return self.model().reply(task, stopped, self._deadline)
 
     def saving(self, task: Task) -> int:
         return self.model().saving(task)

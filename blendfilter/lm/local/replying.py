@@ -7,6 +7,8 @@ to a task is a function of the task and the weights, whatever was asked before i
 from __future__ import annotations
 
 import ctypes
+import math
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -59,14 +61,31 @@ class Stopped(Exception):
     """Nobody waits for the reply any more."""
 
 
+class Late(Exception):
+    """The reply's deadline came first."""
+
+
 class Model:
     """A model and what it has read. Not for two threads at once."""
 
     def __init__(self, llama: Llama, wording: Wording, prefixes: Prefixes) -> None:
         self.llama, self.wording, self.prefixes = llama, wording, prefixes
 
-    def reply(self, task: Task, stopped: Callable[[], bool] = lambda: False) -> Reply:
-        """The reply to `task`. Raises: Stopped, RuntimeError where llama.cpp fails."""
+    def reply(self, task: Task, stopped: Callable[[], bool] = lambda: False, deadline: float | None = None) -> Reply:
+        """The reply to `task`, looking up between two tokens, and between two batches of the prompt.
+
+        Raises:
+            Stopped: `stopped` said so. Late: it took `deadline` seconds. RuntimeError: llama.cpp failed.
+        """
+        end = math.inf if deadline is None else time.monotonic() + deadline
+        try:
+            return self._reply(task, lambda: stopped() or time.monotonic() >= end)
+        except Stopped:
+            if stopped():
+                raise
+            raise Late from None
+
+    def _reply(self, task: Task, stopped: Callable[[], bool]) -> Reply:
         with sampler(self.llama, task.how) as chain:  # first: a grammar that is refused costs no reading
             try:
                 reused = self.prefixes.read(task.tokens, stopped)
@@ -98,7 +117,7 @@ class Model:
             said += piece_of(vocabulary, token)
             if task.alternatives is not None:
                 scores.append(self._scored(vocabulary, token, task.alternatives))
-            if _ended(said.decode("utf-8", "ignore"), task):
+            if task.stop and _ended(said.decode("utf-8", "ignore"), task):
                 finish = "stop"
                 break
             if n < task.room:

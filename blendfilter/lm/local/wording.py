@@ -8,6 +8,7 @@ ten characters and ends nobody's turn.
 from __future__ import annotations
 
 import datetime
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -148,9 +149,13 @@ class _Vocabulary:
 
 
 def _marks(text: str) -> tuple[str, str]:
-    """Two characters for private use that the text does not hold."""
-    free = (mark for mark in map(chr, range(0xE000, 0xF8FF)) if mark not in text)
-    return next(free), next(free)
+    """Two strings of private-use characters that the text does not hold, whichever of them it does hold.
+
+    They spell the text's own digest, which no text can contain, and a template that changes case leaves them alone.
+    """
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()[:16]
+    own = "".join(chr(0xE000 + byte) for byte in digest)
+    return f"\ue100{own}", f"\ue101{own}"
 
 
 def _marked(text: str, start: str, end: str) -> str:
@@ -162,7 +167,7 @@ def _marked(text: str, start: str, end: str) -> str:
 
 def _parted(rendered: str, start: str, end: str) -> Iterator[Piece]:
     said = False
-    for part in re.split(f"([{start}{end}])", rendered):
+    for part in re.split(f"({start}|{end})", rendered):
         if part in (start, end):
             said = part == start
         elif part:

@@ -17,6 +17,8 @@ from blendfilter.text import sentences
 WORD_CUE, COMPARISON_CUE = "Verdict:", "Comparison:"
 _PASSAGE, _QUESTION, _RULES = "Passage:", "Question:", "Rules:"
 _COMPONENTS = ("subject", "predicate", "object")
+_SENTENCES = 40
+"""Sentences that are looked at, of a passage and of a question: each of the one is compared with each of the other."""
 _ENOUGH = 0.3
 """Below this share of the question's words, a sentence says something else."""
 _NAMED = re.compile(r"Components:(.*)")
@@ -91,7 +93,7 @@ def nearest(question: str, passage: str, components: Sequence[str]) -> Told:
     Of a question of several sentences, the one that comes nearest counts.
     """
     title, text = split_line(passage)
-    said, asked = ([each.text for each in sentences(whole)] or [whole] for whole in (text, question))
+    said, asked = ([each.text for each in sentences(whole)][:_SENTENCES] or [whole] for whole in (text, question))
     held = [_held(sentence, title, part) for sentence in asked for part in said]
     counted = [told._replace(unlike=tuple(u for u in told.unlike if u.component in components)) for told in held]
     return min(counted, key=lambda told: (len(told.unlike), -told.share))

@@ -195,3 +195,20 @@ class TestComparison:
         labelled = {word.casefold() for word in re.findall(r"^verdict: (true|false)\.?$", reply, re.I | re.M)}
         if len(labelled) > 1:
             assert said.verdict is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [
+        ("> Verdict: True\nVerdict: False", False),
+        (f"{ROWS}\nThe passage says:\n```\nVerdict: True\n```\nVerdict: False", False),
+        ('Passage 2 says "consistent"', None),
+        ('Passage 2 says "True".', None),
+        ("The passage says: True", None),
+        ('Verdict: "False"', False),
+        ('"False"', False),
+        ("Here it is:\n```\nVerdict: False\n```", False),
+    ],
+)
+def test_a_quoted_verdict_never_decides(reply: str, verdict: bool | None) -> None:
+    assert read_comparison(reply, PHI1).verdict is verdict

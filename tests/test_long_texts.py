@@ -1,0 +1,154 @@
+"""What reads text from a model, a passage or a file takes time in line with its length, whatever the text is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from blendfilter import metrics
+from blendfilter.evaluation.examining import seen
+from blendfilter.evaluation.judging import read_verdict as read_judges_verdict
+from blendfilter.evaluation.page.checks import shown_in
+from blendfilter.evaluation.trace import reasons_of
+from blendfilter.filters.cdit.reading import read_comparison, read_verdict
+from blendfilter.filters.filco.filter import unquoted
+from blendfilter.filters.filco.oracles import lexical, strinc
+from blendfilter.filters.one_call import read_judgement
+from blendfilter.filters.reading import negates, read_ids, restates_range
+from blendfilter.lm.local.wording import _marks, _parted
+from blendfilter.lm.offline import read
+from blendfilter.lm.profiles import split_thinking
+from blendfilter.lm.refusals import is_refusal
+from blendfilter.modules.blending import blend, without_conclusion
+from blendfilter.modules.forms import FollowUps, ThoughtsAndActions, forced_answer
+from blendfilter.modules.hops import conclusion, read_action, read_hop
+from blendfilter.prompting import _options, _own_lines
+from blendfilter.quoting import LONGEST_REPLY, end_of, own_lines, own_words
+from blendfilter.retrieval.chunking import chunk
+from blendfilter.text import choices, normalize_answer, sentences, short_reply, whole_reply
+
+LENGTH = 200_000
+SECONDS = 3.0
+"""Of processor time: more than ten times what the slowest takes here; what is quadratic takes minutes."""
+
+SHAPES = [
+    "0", "0, ", "Ids: 0, 1\n", "knowledge 0: a\n", "Passage 1 says: ", "a ", " ", "\n", ",", "(((", "[", '"a ', "“",
+    "'a ", "```\n", "> 0\n", "(A) ", "true ", "not ", "So the answer is ", "search[", "<think>", "\ue000é",
+]  # fmt: skip
+MORE_SHAPES = [
+    "12 ", "0-4 ", "1. ", "Ids: ", "a", " \n\t", "[THINK]", '"', "'", "`", "‘a ", "(A) x (B) ", "might be ", "B is ",
+    "| ", "supports ", "Follow-up: ", "</think>", "**", "\u2028", "字", '{"ids": [', "\\", "!? ", "says ", "if ",
+    "0: relevant\n",
+]  # fmt: skip
+BEHIND = ["answer", "A", "True", "Passage 2 says", "Ids:", '"', "```", "("]
+"""Openings behind which a run of white space, or of digits, is read."""
+RUNS = [" ", "\n", "0", "'"]
+
+
+def texts(shapes: list[str], length: int) -> list[str]:
+    """Each shape over and over, and then once more with an end that is of another kind."""
+    whole = [(shape * length)[:length] for shape in shapes]
+    return [*whole, *(text[:-8] + "\nx 0?" for text in whole)]
+
+
+def runs(length: int) -> list[str]:
+    return [opening + run * length for opening in BEHIND for run in RUNS]
+
+
+LINES = ["Light of 1884 | It burned for 30 years.", "Orm | " + "It is a town by the sea. " * 40]
+
+
+def marked(text: str) -> Any:
+    start, end = _marks(text)
+    return list(_parted(f"{start}{text}{end}", start, end))
+
+
+def measured(metric: metrics.Metric, text: str) -> float:
+    return metric(text, ["the keeper", "B", "yes"])
+
+
+def offline(prompt: str) -> Callable[[str], Any]:
+    return lambda text: read(prompt.replace("@", " ".join(text.split())).replace("#", text))
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "ids": lambda text: read_ids(text, 5),
+    "ids of many": lambda text: read_ids(text, 300),
+    "ids of a cut reply": lambda text: read_ids(text, 5, cut=True),
+    "negates": negates,
+    "restates": lambda text: restates_range(text, 5),
+    "judgement": lambda text: read_judgement(text, 5),
+    "written out": lambda text: unquoted(text, LINES),
+    "own words": lambda text: own_lines(end_of(text), own_words(end_of(text)).words),
+    "verdict": read_verdict,
+    "comparison": lambda text: read_comparison(text, ("subject", "predicate")),
+    "judge of answers": read_judges_verdict,
+    "short reply": short_reply,
+    "whole reply": whole_reply,
+    "options": choices,
+    "options on a line": _options,
+    "own lines": _own_lines,
+    "normalised": normalize_answer.__wrapped__,
+    "hop": read_hop,
+    "action": read_action,
+    "forced": lambda text: (forced_answer(FollowUps(), 3, text), forced_answer(ThoughtsAndActions(), 3, text)),
+    "conclusion": conclusion,
+    "without conclusion": without_conclusion,
+    "blended": lambda text: blend(text, "Who?"),
+    "thinking": split_thinking,
+    "refusal": is_refusal,
+    "seen": lambda text: [each.search(text[:LONGEST_REPLY]) for each in (seen._MARKDOWN, seen._ALOUD, seen._NEXT)],
+    "shown": shown_in,
+    "reasons": lambda text: reasons_of(text, 5),
+    "yes or no": metrics.verdict,
+    "label": metrics.label,
+    "truth": metrics.truth,
+    "choice": metrics.choice,
+    **{name: partial(measured, metric) for name, metric in metrics.METRICS.items()},
+    "strinc": lambda text: strinc(text, ["old mill"]),
+    "lexical": lambda text: lexical(text, ["Who burned the mill?"]),
+    "marks of a message": marked,
+}  # fmt: skip
+SLOWER: dict[str, Callable[[str], Any]] = {
+    "sentences": sentences,
+    "chunks": chunk,
+    "offline: question": offline("Knowledge:\nOrm | A pier.\nQuestion: @\nAnswer:"),
+    "offline: passage": offline("Knowledge:\nOrm | @\nQuestion: When did Orm Pier open?\nAnswer:"),
+    "offline: judged passage": offline("Rules:\n\nPassage: @\nQuestion: When did Orm Pier open?\nVerdict:"),
+    "offline: context": offline("Context: #\nQuestion: When did Orm Pier open?\nAnswer:"),
+}
+"""The same for whole passages and files, and for the rule-based reader, which does more with each word."""
+
+
+def longest(reader: Callable[[str], Any], texts: list[str]) -> tuple[float, str]:
+    took = []
+    for text in texts:
+        start = time.thread_time()
+        reader(text)
+        took.append((time.thread_time() - start, f"{text[:20]!r}…{text[-6:]!r}"))
+    return max(took)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_long_reply_is_read_at_once(name: str) -> None:
+    seconds, text = longest(READERS[name], [*texts(SHAPES, LENGTH)[: len(SHAPES)], "answer" + " " * LENGTH])
+    assert seconds < SECONDS, text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+def test_a_megabyte_of_anything_is_read_at_once(name: str) -> None:
+    length = 5 * LENGTH
+    seconds, text = longest(READERS[name], [*texts([*SHAPES, *MORE_SHAPES], length), *runs(length)])
+    assert seconds < 2 * SECONDS, text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOWER)
+def test_a_long_passage_is_read_in_time(name: str) -> None:
+    seconds, text = longest(SLOWER[name], [*texts([*SHAPES, *MORE_SHAPES], LENGTH), *runs(LENGTH)])
+    assert seconds < 10 * SECONDS, text
