@@ -330,7 +330,7 @@ def test_what_the_system_refuses_is_one_line(blendfilter: Command, here: Path, m
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "runs/one/run.json")
 
-    monkeypatch.setattr("blendfilter.evaluation.files.os.fsync", full)
+    monkeypatch.setattr("blendfilter.files.os.fsync", full)
     told = blendfilter(*small_eval("direct-retrieval", "runs/one"))
     assert (told.code, told.err) == (1, "blendfilter: runs/one/run.json: No space left on device\n")
 

@@ -150,6 +150,7 @@ class JournaledEngine:
     async def _call(self, key: str, asked: dict[str, Any], request: lm15.Request) -> dict[str, Any]:
         start, asked_at = time.perf_counter(), time.time()
         error: dict[str, Any] | None = None
+        final: ServerRefused | ModelError | None
         response: lm15.Response | None = None
         said: dict[str, Any] = {}
         with tallied() as tally:
@@ -160,11 +161,11 @@ class JournaledEngine:
                 tried = getattr(fault, "attempts", 1)
                 # Of several servers, the one that refused.
                 final = _final(fault, getattr(fault, "address", self.address))
-                if isinstance(final, ServerRefused):
-                    raise final from None  # nothing was asked of a model, so there is nothing to record
                 error = faults.describe(final)
             else:
-                tried = (response.provider_data or {}).get("attempts", 1)
+                final, tried = None, (response.provider_data or {}).get("attempts", 1)
+        if isinstance(final, ServerRefused):  # nothing was asked of a model, so there is nothing to record
+            raise final  # outside of the block: what the server said may hold the key, and is no part of this error
         record = {
             "key": key,
             "kind": "call",

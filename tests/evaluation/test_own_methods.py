@@ -60,23 +60,6 @@ def test_knowledge_in_any_shape(
     assert run.metrics["retrieval"]["kept"]["recall"] > 0
 
 
-class NoDefault(dspy.Module):
-    def forward(self, question: str) -> dspy.Prediction:
-        return dspy.Prediction(answer=next(word for word in question.split() if word.startswith("zz")))
-
-
-@pytest.mark.parametrize("asked", ["the method", "its retriever"])
-def test_a_bare_next_in_ones_own_code_is_its_questions_error(asked: str, questions: Questions, tmp_path: Path) -> None:
-    """No future takes a StopIteration out of a worker thread: the run would wait for ever."""
-
-    def found(query: str, k: int) -> list[str]:
-        return [next(word for word in query.split() if word.startswith("zz"))]
-
-    run, _ = done_by(NoDefault() if asked == "the method" else Direct(found), questions, tmp_path / "run")
-    errors = [row["error"] for row in run.rows]
-    assert all(error and "next() without a default" in error["message"] for error in errors)
-
-
 class Sync(dspy.Module):
     def __init__(self) -> None:
         super().__init__()

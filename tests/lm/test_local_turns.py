@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 
 from blendfilter.context import ORDER, setting
-from blendfilter.errors import BadArgument, WorkFailed
+from blendfilter.errors import BadArgument, CodeFailed, WorkFailed
 from blendfilter.lm.local.turns import BLOCK, PATIENCE, Turns, Waiting, next_of
 from blendfilter.lm.metered import Tally, tallied
 
@@ -252,7 +252,7 @@ def test_a_task_that_raises_stop_iteration_is_an_error_and_no_wait_without_end()
 
     async def main() -> None:
         turns = Turns(serve, none)
-        with pytest.raises(RuntimeError, match=r"next\(\) without a default"):
+        with pytest.raises(CodeFailed, match="StopIteration"):
             await asyncio.wait_for(turns.take("a"), 60)
         turns.close()
 
