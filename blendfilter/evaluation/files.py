@@ -61,13 +61,17 @@ def line_of(row: Mapping[str, Any]) -> bytes:
     return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-Figures = dict[str, FiniteFloat]
-
-
 class Shape(BaseModel):
     """What a file of a run holds, as far as readers count on it."""
 
     model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Measures(Shape):
+    recall: FiniteFloat
+    precision: FiniteFloat
+    s_precision: FiniteFloat
+    n: Count = 0
 
 
 class _Branch(Shape):
@@ -97,7 +101,7 @@ class _Row(Shape):
     queries: dict[str, str]
     branches: dict[str, _Branch]
     knowledge: list[str]
-    retrieval: dict[str, Figures]
+    retrieval: dict[str, _Measures]
     loss: Loss
     calls: list[Annotated[tuple[str, Key], Field(strict=False)]]
     flags: dict[str, Count]
@@ -126,7 +130,7 @@ class _Metrics(Shape):
     n: Count
     repeats: Annotated[int, Field(ge=1)] = 1
     metrics: Annotated[dict[str, _Score], Field(min_length=1)]
-    retrieval: dict[str, Figures]
+    retrieval: dict[str, _Measures]
     flags: dict[str, Count]
     losses: dict[str, Count]
     ledger: dict[str, _Entry]
