@@ -234,11 +234,14 @@ def choices(question: str) -> Choices:
     """What stands before ``(A) … (B) …`` in a question, and what stands behind each letter.
 
     The letters follow each other from A on, on one line or on several, each with a text; one alone is no choice. An
-    option may speak of others ("both (A) and (B)"): the longest row of letters is taken, the last among equals.
+    option may speak of others ("both (A) and (B)"): the longest row of letters is taken, the last among equals. A text
+    that is longer than any question is (`LONGEST_REPLY`) offers no choice.
 
     >>> choices("Which floats? (A) ice (B) slate")
     Choices(stem='Which floats?', options=(('A', 'ice'), ('B', 'slate')))
     """
+    if len(question) > LONGEST_REPLY:
+        return Choices(question.strip())
     # From behind, so that each mark meets the row of the next letter: a text of nothing but marks is read once.
     rows: dict[str, list[_Mark]] = {}
     best: list[_Mark] = []
