@@ -36,8 +36,8 @@ from blendfilter.prompting import Prompts
 pytestmark = pytest.mark.slow
 
 
-class Killed(BaseException):
-    """What no optimiser catches."""
+class Killed(KeyboardInterrupt):
+    """What no optimiser catches, and ends the work whoever raises it."""
 
 
 @pytest.mark.parametrize(("kind", "optimizer"), CAN)
