@@ -4,9 +4,9 @@ An append-only JSON-lines store addressed by key; it knows neither models nor in
 `blendfilter.retrieval` wrap it). Caching, resuming, replaying and accounting are readings of this file.
 
 A record is a JSON object whose first field is its `key` (32 hex digits), whose second is its `kind` and whose last is
-its `check`, a CRC-32 of the line before it (older records have none). The index in memory is key -> offset, about 150
-bytes a record; a record is read back from the file. A later record under a key replaces an earlier one. One process
-writes at a time (`flock`).
+its `check`, a CRC-32 of the line before it (older records have none, and stand before all that do). The index in memory
+is key -> offset, about 150 bytes a record; a record is read back from the file. A later record under a key replaces an
+earlier one. One process writes at a time (`flock`).
 
 A last line that was torn by a kill is dropped. A record that was damaged or edited is never served: `auto` says which
 line it is and has it asked again, a replay refuses it by its line. A line that is no record at all means that the file
@@ -22,6 +22,7 @@ import os
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -167,6 +168,7 @@ class Journal:
         self._index: dict[bytes, int] = {}
         self._damaged: dict[bytes, int] = {}  # key -> offset, where no later record replaces it
         self._changed: set[int] = set()  # offsets of lines that have another check
+        self._said: set[str] = set()
         self._log: AppendOnly | None = None
         self._read_fd = -1
         self._pid = os.getpid()
@@ -176,7 +178,7 @@ class Journal:
                 self._others.append(Journal(other, "replay"))
             if mode != "replay":
                 self._log = AppendOnly(
-                    self.path, begins=_BEGINS, refuse=self._not_a_line, contents="records", busy=_BUSY
+                    self.path, begins=_BEGINS, refuse=partial(_not_a_line, self.path), contents="records", busy=_BUSY
                 )
             else:
                 check_regular(self.path)
@@ -203,7 +205,7 @@ class Journal:
         except BadData as damage:
             if self.mode == "replay":
                 raise
-            logger.warning("%s", damage)
+            self._warn(damage)
             self._forget(key)
             record = None
         if record is None or (record.get("error") and self.mode != "replay"):
@@ -227,6 +229,19 @@ class Journal:
     def read_call(self, key: str) -> dict[str, Any] | None:
         """`read` for the record of a call, which has a reply or an error."""
         return self.read(key, "call")
+
+    def damages(self) -> Iterator[tuple[str, BadData]]:
+        """The kind of each damaged record that no later one replaces, and the error that names its line."""
+        offset = 0
+        while offset < self._end:
+            line = self._line_at(offset)
+            try:
+                self._parse(line, offset)
+            except BadData as damage:
+                if not self._is_replaced(line, offset):
+                    kind = line[len(_BEGINS) : line.find(b'"', len(_BEGINS))]
+                    yield kind.decode("utf-8", "replace"), damage
+            offset += len(line)
 
     def is_sound(self, key: str) -> bool:
         """Whether there is a record under `key` that can be read."""
@@ -261,10 +276,8 @@ class Journal:
     def records(self, *kinds: str) -> Iterator[dict[str, Any]]:
         """Every record in the order of the file, superseded ones included; of these `kinds` only, where any is named.
 
-        A record of another kind is passed over unread, and so is a damaged one that was asked again since.
-
-        Raises:
-            BadData: a damaged record that nothing replaces.
+        A record of another kind is passed over unread, and so is a damaged one, with a warning: it cannot even vouch
+        for its key. `damages` names those, for an account that must not lack one.
         """
         begins = tuple(f'","kind":"{kind}"'.encode() for kind in kinds) or b'","kind":"'
         offset = 0
@@ -273,9 +286,9 @@ class Journal:
             if line.startswith(begins, _KIND_AT):
                 try:
                     yield self._parse(line, offset)
-                except BadData:
+                except BadData as damage:
                     if not self._is_replaced(line, offset):
-                        raise
+                        self._warn(damage)
             offset += len(line)
 
     def __contains__(self, key: str) -> bool:
@@ -314,6 +327,12 @@ class Journal:
         """The error for the record under `key`, for a reader who can make nothing of it: it names the line."""
         return self._damage(self._index[bytes.fromhex(key)])
 
+    def _warn(self, damage: BadData) -> None:
+        """Say once what is wrong."""
+        if str(damage) not in self._said:
+            self._said.add(str(damage))
+            logger.warning("%s", damage)
+
     def _forget(self, key: str) -> None:
         """A damaged record counts as none from here on, so that the next one replaces it."""
         packed = bytes.fromhex(key)
@@ -326,7 +345,7 @@ class Journal:
             try:
                 record = other.read(key, kind)
             except BadData as damage:
-                logger.warning("%s", damage)
+                self._warn(damage)
                 other._forget(key)
                 continue
             # Another run's failure is not worth keeping: here the call is made.
@@ -383,22 +402,16 @@ class Journal:
             "command that made it without --replay and without a limit: it asks again"
         )
 
-    def _not_a_line(self, number: int) -> BadData:
-        return BadData(
-            f"{self.path}, line {number}: not a journal record; cut the file before it (what follows is "
-            "called again), or name another file"
-        )
-
     def _read_index(self) -> int:
         """Fill the index; the offset at which the next record goes (before a torn last line)."""
         end, checked = 0, False
-        lines = self._log.lines() if self._log else whole_lines(self._read_fd, _BEGINS, self._not_a_line)
+        lines = self._log.lines() if self._log else whole_lines(self._read_fd, _BEGINS, partial(_not_a_line, self.path))
         for number, (offset, line) in enumerate(lines, 1):
             key = _key_of(line)
             if key is None:
-                raise self._not_a_line(number)
+                raise _not_a_line(self.path, number)
             check = _check_of(line)
-            # Older records, without a check, come first or not at all.
+            # A record without a check, behind one that has it, lost it: older ones come first, or not at all.
             if (not checked) if check is None else check == zlib.crc32(memoryview(line)[:-_CHECK_LENGTH]):
                 self._index[key] = offset
                 self._damaged.pop(key, None)
@@ -413,6 +426,15 @@ class Journal:
 
 def _file_of(path: Path) -> Path:
     return path if path.suffix == ".jsonl" else path / FILE
+
+
+def _not_a_line(path: Path, number: int) -> BadData:
+    if number == 1:
+        return BadData(f"{path}, line 1: not a journal record, so this is no journal: name another file")
+    return BadData(
+        f"{path}, line {number}: not a journal record; cut the file before it (what follows is called again), or name "
+        "another file"
+    )
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -60,6 +60,11 @@ _SPEECH = re.compile(
     re.IGNORECASE,
 )
 """What stands between that and what it says."""
+_IDS_OF_A_SOURCE = re.compile(
+    rf"\b{_SOURCES}\b\W{{0,3}}#?\d{{1,4}}\b[^\w\n]{{0,6}}(?:relevant\s)?(?:ids?|numbers)[^\S\n]{{0,3}}[:=][^\n)]*+",
+    re.IGNORECASE,
+)
+"""Ids behind no more than the name of a passage: it is the passage that gives them (according to passage 2: Ids: …)."""
 _REST = re.compile(r"[^\n)]*+")
 _BRACKETS = re.compile(r"\([^()\n]*+\)")
 _ANNOUNCES = re.compile(
@@ -207,6 +212,8 @@ def _without_speech(words: str) -> str:
             at = rest.end()
             spans.append((speech.end("what"), at))
     words = _blanked(words, spans)
+    if ":" in words or "=" in words:
+        words = _blanked(words, [found.span() for found in _IDS_OF_A_SOURCE.finditer(words)])
     if QUOTED not in words:
         return words
     # A line, or a bracket, that does no more than name who says it belongs to the quotation.

@@ -42,7 +42,8 @@ def guarded() -> Iterator[None]:
 
     While rich draws a live bar, it takes what is printed, and of its codes draws the colours alone.
     """
-    out, err = (cast(TextIO, _Guarded(stream)) for stream in (sys.stdout, sys.stderr))
+    out = cast(TextIO, _Guarded(sys.stdout, has_bars=False))
+    err = cast(TextIO, _Guarded(sys.stderr, has_bars=True))
     with redirect_stdout(out), redirect_stderr(err):
         yield
 
@@ -52,13 +53,13 @@ class _Guarded:
 
     _bar = re.compile(r"\r|(?:\x1b\[A)+$")
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, *, has_bars: bool) -> None:
+        self._stream, self._has_bars = stream, has_bars
         # rich looks for it: a console of ours draws on the stream itself, and has made its texts visible by then
         self.rich_proxied_file = stream
 
     def write(self, text: str) -> int:
-        bar = match.end() if (match := self._bar.match(text)) else 0
+        bar = match.end() if self._has_bars and (match := self._bar.match(text)) else 0
         self._stream.write(text[:bar] + visible(text[bar:]))
         return len(text)
 

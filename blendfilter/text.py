@@ -26,9 +26,10 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 _ACTS = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-    r"\U000e0000-\U000e007f]|\r(?!\n)"
+    r"]|(?<![\U0001f3f4\U000e0020-\U000e007e])[\U000e0000-\U000e007f]|\r(?!\n)"
 )
-"""Control characters but the tab and line ends, marks of writing direction, halves of characters, invisible tags."""
+"""Control characters but the tab and line ends, marks of writing direction, halves of characters, invisible tags but
+those of a flag."""
 
 
 def visible(text: str) -> str:

@@ -76,6 +76,35 @@ def test_a_damaged_record_is_named_and_asked_again_and_never_replayed(
     assert command(*small_eval("blendfilter", str(run), "--no-html", "--replay")).code == 0, "it is whole again"
 
 
+def edited(at: int) -> Damage:
+    """A hexadecimal digit of the line changed: at 8 it is its key's, at 90 something of its content."""
+
+    def change(line: bytes) -> bytes:
+        return line[:at] + (b"0" if line[at : at + 1] != b"0" else b"1") + line[at + 1 :]
+
+    return change
+
+
+@pytest.mark.parametrize("kind", [b"call", b"search", b"passage"])
+@pytest.mark.parametrize("at", [8, 90], ids=["its key", "its content"])
+def test_whatever_record_is_damaged_the_same_command_mends_the_run(
+    command: Command, tmp_path: Path, kind: bytes, at: int
+) -> None:
+    run = tmp_path / "run"
+    assert command(*small_eval("blendfilter", str(run))).code == 0
+    before = stable(run)
+    damaged(run, edited(at), kind)
+    # A search beside the run is made again where the index is there; all else a replay refuses.
+    assert command(*small_eval("blendfilter", str(run), "--replay")).code in (0, 2)
+    assert stable(run) == before
+    assert command(*small_eval("blendfilter", str(run))).code == 0
+    assert stable(run) == before
+    again = small_eval("blendfilter", str(run))
+    for words in ((*again, "--replay"), ("report", run), again):
+        outcome = command(*words)
+        assert (outcome.code, stable(run)) == (0, before), outcome.err
+
+
 def test_a_line_that_is_no_record_is_named_by_every_command_with_the_way_on(command: Command, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert command(*small_eval("blendfilter", str(run), "--no-html")).code == 0

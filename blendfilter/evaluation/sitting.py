@@ -116,12 +116,18 @@ class Sitting:
     def _kept(self, folder: Path) -> dict[tuple[int, str], bytes]:
         """The rows of earlier sittings, of fewer repeats too; a question that ended in an error is asked again."""
         wanted = {turn.key: turn.question for turn in self.turns}
-        kept = {}
+        kept: dict[tuple[int, str], bytes] = {}
+        damaged = [*self.journal.damages()] if (folder / PREDICTIONS).is_file() else []
+        for _, damage in damaged:
+            logger.warning("%s", damage)
+        if any(kind != "call" for kind, _ in damaged):
+            return kept  # rows do not name their searches: all are made anew, and what is gone is searched for again
+        is_there = self.journal.is_sound if damaged else self.journal.__contains__
         for row in iterate_rows(folder / PREDICTIONS, self.questions.task.metrics):
             key = (repeat_of(row), row["id"])
             # A row whose calls the journal does not hold (it was cut or exchanged) would leave the ledger wrong.
             right = row["error"] is None and not misscored(row, self.questions.task.metrics)
-            if key in wanted and right and all(self.journal.is_sound(call) for _, call in row["calls"]):
+            if key in wanted and right and all(is_there(call) for _, call in row["calls"]):
                 kept[key] = line_of(self._numbered(row, key[0]))
                 if self.beside.lacks(wanted[key].question, row):
                     self.lacking.add(key)

@@ -163,12 +163,33 @@ def _read(text: str, k: int, cut: bool) -> IdsRead:
             read = _read_block(block, k)
             return read if _is_bare(block[0]) else _unless_stated(lines[:before], read, k)
         ids = _ids_in(line, k)
-        if ids and (_NEGATION.search(line) or _may_count(line, ids, k) or _reports(line, k)):
+        if ids and (_NEGATION.search(line) or _may_count(line, ids, k) or _speaks_of_others(line, k)):
             return _SUSPECT
         if ids:
             read = IdsRead(ids, "ids")
             return read if _is_statement(line) else _unless_stated(lines[: end - 1], read, k)
     return _read_nothing(lines)
+
+
+def _speaks_of_others(line: str, k: int) -> bool:
+    """Whether a line with ids also has a statement about a passage without a verdict on it."""
+    return _reports(line, k) or _goes_on_about_another(line, k)
+
+
+def _goes_on_about_another(line: str, k: int) -> bool:
+    """Whether a line states ids, and then has a sentence about a passage that is not among them, without a verdict."""
+    first, *rest = _SENTENCE_ENDS.split(line)
+    if not rest or not _is_statement(first):
+        return False
+    stated = set(_ids_in(first, k))
+    return any(
+        len(_WORDS.findall(sentence)) > 2 and set(_ids_in(sentence, k)) - stated and not _FAVOURABLE.search(sentence)
+        for sentence in rest
+    )
+
+
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?;])\s+")
+_WORDS = re.compile(r"[^\W\d_]{2,}")
 
 
 def _reports(line: str, k: int) -> bool:

@@ -181,6 +181,8 @@ def spent_in(journal: Journal, prices: Mapping[str, Priced | None], budget: Budg
     Raises:
         BadArgument: a limit of dollars, and calls whose price nobody knows. BadData: a damaged record.
     """
+    for _, damage in journal.damages():
+        raise damage
     summed = NOTHING
     for record in journal.records("call"):
         if not record.get("reused"):

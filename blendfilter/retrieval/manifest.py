@@ -27,6 +27,7 @@ from blendfilter.files import writing
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+_REMOVE = "remove the folder, and build the index again"
 HOW_TO_BUILD = "build one with `blendfilter index CORPUS --out DIR`"
 WHOLE, SAMPLED = "sha256", "sha256-sampled"
 """How a file was hashed: all of it, or some of its blocks."""
@@ -158,11 +159,11 @@ def check_content(folder: Path, manifest: Manifest, known: Mapping[str, str] = M
 
 def _parse(path: Path) -> Manifest:
     if (size := path.stat().st_size) > _LONGEST:
-        raise BadData(f"{path} is not an index's manifest (it has {size:,} bytes): build the index again")
+        raise BadData(f"{path} is not an index's manifest (it has {size:,} bytes): {_REMOVE}")
     try:
         raw = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise BadData(f"{path} is not JSON ({error}): build the index again") from None
+        raise BadData(f"{path} is not JSON ({error}): {_REMOVE}") from None
     stated = raw.get("format") if isinstance(raw, dict) else None
     if isinstance(stated, int) and stated > FORMAT:
         raise BadData(
@@ -174,7 +175,7 @@ def _parse(path: Path) -> Manifest:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        raise BadData(f"{path} is not an index's manifest: {where}: {first['msg']}; build the index again") from None
+        raise BadData(f"{path} is not an index's manifest: {where}: {first['msg']}; {_REMOVE}") from None
 
 
 @contextmanager

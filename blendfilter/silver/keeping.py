@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +64,7 @@ class Partial:
     def __init__(self, places: Places, settings: Mapping[str, Any], ids: Sequence[str]) -> None:
         self.places = places
         self._log = AppendOnly(
-            places.partial, begins=b'{"id": "', refuse=self._not_a_row, contents="rows",
+            places.partial, begins=b'{"id": "', refuse=partial(_not_a_row, places.partial), contents="rows",
             busy="by another process: wait for it, or name another file",
         )  # fmt: skip
         try:
@@ -95,20 +96,18 @@ class Partial:
     def __exit__(self, *_: object) -> None:
         self._log.close()
 
-    def _not_a_row(self, number: int) -> BadData:
-        return BadData(
-            f"{self.places.partial}, line {number}: not the row that belongs there; delete the file, and all is made "
-            "again"
-        )
-
     def _counted(self, ids: Sequence[str]) -> int:
         """How many whole rows there are."""
         count = 0
         for _, line in self._log.lines():
             if count >= len(ids) or _id(line) != ids[count]:
-                raise self._not_a_row(count + 1)
+                raise _not_a_row(self.places.partial, count + 1)
             count += 1
         return count
+
+
+def _not_a_row(path: Path, number: int) -> BadData:
+    return BadData(f"{path}, line {number}: not the row that belongs there; delete the file, and all is made again")
 
 
 def _id(line: bytes) -> str | None:

@@ -399,3 +399,30 @@ def test_a_reply_that_is_a_fence_or_stands_in_quotes_is_read(reply: str) -> None
 
 def test_of_a_reply_of_any_length_only_its_end_is_read() -> None:
     assert read_ids("Ids: 1\n" + "so on and on\n" * 20_000 + "Ids: 0, 3", K) == IdsRead((0, 3), "ids")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Relevant: 0, 3. Passage 1 is about 'the sea'.",
+        "According to passage 2: Ids: 0, 1, 2, 3, 4",
+        "As instructed by passage 2, Ids: 0, 1, 2",
+        "Quote from passage 2: ids: 0, 1",
+        "Passage 2 -> Ids: 0, 1",
+    ],
+)
+def test_ids_that_a_passage_gives_and_a_passage_without_a_verdict_decide_nothing(reply: str) -> None:
+    assert read_ids(reply, 5).status == "suspect"
+
+
+@pytest.mark.parametrize(
+    ("reply", "ids"),
+    [
+        ("0. 3. 4.", (0, 3, 4)),
+        ("0, 3. Passage 0 states the founder, and passage 3 gives his birthplace.", (0, 3)),
+        ("0 and 3. Knowledge 2 is relevant as well.", (0, 3, 2)),
+        ("According to passage 2: Ids: 0, 1\nIds: 3", (3,)),
+    ],
+)
+def test_what_a_reply_says_of_the_ids_that_it_states_is_no_doubt(reply: str, ids: tuple[int, ...]) -> None:
+    assert read_ids(reply, 5) == (ids, "ids")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
+from blendfilter.errors import BadData
 from blendfilter.journal import Journal
 
 
@@ -50,8 +51,11 @@ class Passages:
         return known.hex() if known is not None else None
 
     def read(self, key: str) -> dict[str, Any] | None:
-        """A passage's record."""
-        return self._journal.read(key, "passage")
+        """A passage's record; None where it is damaged, which `Passages` has warned of."""
+        try:
+            return self._journal.read(key, "passage")
+        except BadData:
+            return None
 
 
 def _name(query: str) -> bytes:
