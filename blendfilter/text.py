@@ -26,7 +26,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 _ACTS = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-    r"]|(?<![\U0001f3f4\U000e0020-\U000e007e])[\U000e0000-\U000e007f]|\r(?!\n)"
+    r"]|(?P<flag>\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f)|[\U000e0000-\U000e007f]|\r(?!\n)"
 )
 """Control characters but the tab and line ends, marks of writing direction, halves of characters, invisible tags but
 those of a flag."""
@@ -45,6 +45,8 @@ def visible(text: str) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
+    if match["flag"]:
+        return match[0]
     code = ord(match[0])
     if code > 0xFFFF:  # as JSON has it, in two halves
         high, low = divmod(code - 0x10000, 0x400)

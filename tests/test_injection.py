@@ -411,6 +411,13 @@ def small_world(here: Path, title: str) -> Path:
 
 
 class TestTheTerminal:
+    def test_only_a_progress_bar_goes_back_to_the_beginning_of_a_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with guarded():
+            print("\rThe answer", end="")
+            print("\r 50%", end="", file=sys.stderr)
+        told = capsys.readouterr()
+        assert (told.out, told.err) == ("\\x0dThe answer", "\r 50%")
+
     def test_search_shows_passages_as_text(self, blendfilter: Command, here: Path) -> None:
         assert blendfilter("index", small_world(here, ACTS), "--out", "index").code == 0
         told = blendfilter("search", "index", "Tolm")

@@ -212,6 +212,8 @@ def test_taking_options_apart_loses_no_word(question: str) -> None:
 
 # what reaches a terminal
 
+FLAG_OF_ENGLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
+
 
 @pytest.mark.parametrize(
     ("text", "seen"),
@@ -222,10 +224,23 @@ def test_taking_options_apart_loses_no_word(question: str) -> None:
         ("\u202eevil\u2066\u200f\u061c", "\\u202eevil\\u2066\\u200f\\u061c"),
         ("\ud800", "\\ud800"),
         ("\U000e0041", "\\udb40\\udc41"),
+        (FLAG_OF_ENGLAND, FLAG_OF_ENGLAND),
+        ("\U0001f3f4\U000e0041", "\U0001f3f4\\udb40\\udc41"),
         ("a\tb\r\nc\n", "a\tb\r\nc\n"),
         ("Jørn 字 \u200d\U0001f600 \\x1b", "Jørn 字 \u200d\U0001f600 \\x1b"),
     ],
-    ids=["C0", "what moves back", "C1 and DEL", "direction", "half a character", "a tag", "lines", "text"],
+    ids=[
+        "C0",
+        "what moves back",
+        "C1 and DEL",
+        "direction",
+        "half a character",
+        "a tag",
+        "a flag",
+        "a tag behind a flag",
+        "lines",
+        "text",
+    ],
 )
 def test_what_acts_on_a_terminal_is_seen(text: str, seen: str) -> None:
     assert visible(text) == seen
