@@ -8,6 +8,8 @@ EXTRAS := test,data,notebook
 TORCH := 2.13.0
 SAMPLE := --corpus sample --lm offline
 DEMO := runs/demo
+# tests run on all cores; a core that has none left takes some of another's
+CORES := --numprocesses auto --dist worksteal
 .DEFAULT_GOAL := help
 .PHONY: help demo test slow again lint format bench venv constraints clean
 
@@ -64,10 +66,10 @@ bench: $(VENV)/.test ## Take the measurements that need no data set and no key
 # --- keeping it right -----------------------------------------------------------------------------------------------
 
 test: lint ## Check everything that is quick: lint, then every test that is not slow
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(CORES)
 
 slow: $(VENV)/.test ## Run the slow tests: documents, kills, large runs, fuzzing, a real browser
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow $(CORES)
 
 again: lint ## Run what failed last once more, alone: what a busy machine starved passes, what is broken fails
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none

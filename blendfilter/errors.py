@@ -3,8 +3,8 @@
 ::
 
     BlendFilterError
-    ├── AskedWrong            exit 2: what was asked is wrong; the message says what, where and the next move
-    │   ├── UnknownName       a task, method, engine, provider, prompt or program nobody knows (with a suggestion)
+    ├── AskedWrong            exit 2: the request is wrong; the message says what, where and the next move
+    │   ├── UnknownName       a task, method, engine, provider, prompt or program that is not known (a suggestion)
     │   ├── MissingFile       a file or folder that is not there
     │   ├── BadData           a file that cannot be read as what it should be (which line)
     │   ├── EmptyData         no questions or no passages
@@ -46,7 +46,7 @@ class BlendFilterError(Exception):
 
 
 class AskedWrong(BlendFilterError):
-    """What was asked cannot be done as asked; nothing was written."""
+    """The request cannot be carried out; nothing was written."""
 
     exit_code = 2
 
@@ -137,8 +137,8 @@ class CannotWrite(WorkFailed, OSError):
 class CodeFailed(WorkFailed):
     """Code of the user's own raised what is no ordinary error; `kind` is the name of what it raised.
 
-    A future refuses a StopIteration, an event loop ends with a SystemExit, and a CancelledError that nobody asked for
-    looks like a cancellation: none of them may leave the code that raised it as it is.
+    A future refuses a StopIteration, an event loop ends with a SystemExit, and a stray CancelledError looks
+    like a cancellation: none of them may leave the code that raised it as it is.
     """
 
     def __init__(self, message: str, *, kind: str = "") -> None:
@@ -161,6 +161,17 @@ _ADVICE = {
     StopIteration: "give next(…) a default for where nothing matches",
     SystemExit: "raise an ordinary error in place of sys.exit()",
 }
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise `BadArgument` unless `value` is a whole number of `least` or more; a truth value is none.
+
+    >>> check_count("k", 0)
+    Traceback (most recent call last):
+    blendfilter.errors.BadArgument: k is 0: give a whole number of 1 or more
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BadArgument(f"{name} is {value!r:.80}: give a whole number of {least} or more")
 
 
 def words_of(error: BaseException) -> str:
@@ -196,7 +207,7 @@ class ModelError(WorkFailed):
     """One model call failed for good.
 
     `kind` is a stable word: `context_too_long`, `bad_request`, `rate_limited`, `server_error`, `timeout`, `unexpected`.
-    `stage` is the predictor that asked, empty outside a method. `attempts` is how many went out, 0 where nobody knows.
+    `stage` is the predictor's name, empty outside a method. `attempts` is how many went out, 0 where that is unknown.
     """
 
     attempts = 0

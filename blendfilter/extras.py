@@ -25,7 +25,7 @@ def needed(module: str, extra: str, why: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        # a broken installation of the package itself is told as it is
+        # a broken installation of the package itself is reported as it is
         if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
             raise
         package = module.partition(".")[0]

@@ -1,7 +1,7 @@
 """Data files as they come: plain or gzipped, JSON Lines or one JSON list, streamed with every row's place known.
 
 In: a path. Out: lines or JSON values, one by one, each with the words that say where it stands. Packing and layout are
-told from the bytes, never from the file's name.
+read off the bytes, never the file's name.
 
 Files of our own appear whole or not at all (`write_whole`), and a disk that is full names the file (`writing`).
 """
@@ -27,7 +27,7 @@ GZIP = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     """One line of a text file; `where` names file and line, `number` counts from 1, `text` has no line break."""
 
     where: str
@@ -35,7 +35,7 @@ class Line(NamedTuple):
     text: str
 
 
-class Row(NamedTuple):
+class JsonRow(NamedTuple):
     """One JSON value of a file; `where` is for messages, `position` counts values from 0 (blank lines do not count)."""
 
     where: str
@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
 @contextmanager
 def opened(path: str | Path, *, unpack: bool = True) -> Iterator[BufferedIOBase]:
-    """The file's bytes, unpacked where it is gzip; what goes wrong while reading inside the block is said plainly.
+    """The file's bytes, unpacked where it is gzip; faults of reading inside the block become our errors.
 
     Raises:
         MissingFile: there is no such file.
@@ -87,7 +87,7 @@ def put(temporary: Path, path: Path, *, overwrite: bool) -> None:
     os.replace(temporary, path)
 
 
-def lines(path: str | Path) -> Iterator[Line]:
+def lines(path: str | Path) -> Iterator[TextLine]:
     """The lines that hold something, split at line feeds only (texts may hold other separators)."""
     with opened(path) as stream:
         for number, raw in raw_lines(stream, path):
@@ -100,7 +100,7 @@ def lines(path: str | Path) -> Iterator[Line]:
                     f"{where}: not UTF-8 (byte {error.start + 1} of the line): save the file as UTF-8"
                 ) from None
             if text.strip():
-                yield Line(where, number, text.rstrip("\r\n"))
+                yield TextLine(where, number, text.rstrip("\r\n"))
 
 
 def raw_lines(stream: BufferedIOBase, path: str | Path) -> Iterator[tuple[int, bytes]]:
@@ -129,7 +129,7 @@ def first_character(path: str | Path) -> str:
     return ""
 
 
-def json_rows(path: str | Path) -> Iterator[Row]:
+def json_rows(path: str | Path) -> Iterator[JsonRow]:
     """Every value of a JSON Lines file or of a file that is one JSON list, as a stream.
 
     Raises:
@@ -139,10 +139,10 @@ def json_rows(path: str | Path) -> Iterator[Row]:
     if first_character(path) == "[":
         with opened(path) as stream:
             for position, value in enumerate(list_values(stream, str(path))):
-                yield Row(f"{path}, item {position + 1}", position, value)
+                yield JsonRow(f"{path}, item {position + 1}", position, value)
         return
     for position, line in enumerate(lines(path)):
-        yield Row(line.where, position, parsed(line.text, line.where))
+        yield JsonRow(line.where, position, parsed(line.text, line.where))
 
 
 def write_whole(path: Path, pieces: Iterable[bytes], *, overwrite: bool = True) -> None:
@@ -164,14 +164,14 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, overwrite: bool = True) 
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Inside the block, a full disk is told with the name of what was to be written, which the system leaves out."""
+    """Name the file in the error of a full disk, which the system leaves out."""
     try:
         yield
     except OSError as error:
         if error.errno not in _NO_ROOM or error.filename is not None:
             raise
-        said = f"{error.strerror}; nothing of it is left: make room, or write it elsewhere"
-        raise OSError(error.errno, said, str(target)) from error
+        message = f"{error.strerror}; nothing of it is left: make room, or write it elsewhere"
+        raise OSError(error.errno, message, str(target)) from error
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

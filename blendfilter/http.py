@@ -21,7 +21,7 @@ LARGEST = 32 << 20
 """Bytes that a reply may have once it is unpacked. The longest replies that models give, with log-probabilities of
 every token, have a few megabytes."""
 PACKINGS = "gzip, deflate"
-"""What servers are asked to pack replies with; no other packing is unpacked."""
+"""The packings that requests accept; no other is unpacked."""
 REDIRECTS = 5
 """How often one request follows a redirect."""
 
@@ -46,7 +46,7 @@ class Body:
         self._pieces: list[bytes] = []
         packing = headers.get("content-encoding", "").strip().lower()
         if packing not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise httpx.DecodingError(f"the reply is packed as {packing[:20]!r}, which was not asked for")
+            raise httpx.DecodingError(f"the reply is packed as {packing[:20]!r}, which the request does not accept")
         self._packing = "" if packing == "identity" else packing
         self._unpacker: Any = None
 
@@ -146,9 +146,9 @@ def bounded(reply: httpx.Response, limit: int = LARGEST, seconds: float | None =
 
 def _unpacked(reply: httpx.Response, content: bytes) -> httpx.Response:
     """`reply` with `content` for its body, which is UTF-8 whatever its header says: it may name any codec."""
-    told = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_BODY]
+    headers = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_BODY]
     return httpx.Response(
-        reply.status_code, headers=told, content=content, request=reply.request, extensions=reply.extensions
+        reply.status_code, headers=headers, content=content, request=reply.request, extensions=reply.extensions
     )
 
 
@@ -199,13 +199,15 @@ def _moment(value: str) -> float | None:
         return None
 
 
-def shown(address: str) -> str:
-    """What may be shown of an address, or of what was meant for one: no login, and no query.
+def without_login(address: str) -> str:
+    """`address`, or what was meant for one, without login and query: fit to print.
 
     What is malformed has no parts to go by, so all that stands before the last @ goes, however it is written.
 
-    >>> shown("http://me:s3c?ret@host:port/v1?key=1"), shown("htp://me:a@b%40host"), shown("http://host:port/v1")
-    ('host:port/v1', 'host', 'http://host:port/v1')
+    >>> without_login("http://me:s3c?ret@host:port/v1?key=1"), without_login("htp://me:a@b%40host")
+    ('host:port/v1', 'host')
+    >>> without_login("http://host:port/v1")
+    'http://host:port/v1'
     """
     return re.split(r"[?#]", _AT.split(address)[-1], maxsplit=1)[0]
 

@@ -9,7 +9,7 @@ is key -> offset, about 150 bytes a record; a record is read back from the file.
 earlier one. One process writes at a time (`flock`).
 
 A last line that was torn by a kill is dropped. A record that was damaged or edited is never served: `auto` says which
-line it is and has it asked again, a replay refuses it by its line. A line that is no record at all means that the file
+line it is and has it called again, a replay refuses it by its line. A line that is no record at all means that the file
 is not ours, or needs a person: it is refused, and nothing is cut.
 """
 
@@ -62,18 +62,18 @@ Cost = Annotated[FiniteFloat, Field(ge=0)]
 Key = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
 
 
-class _Shape(BaseModel):
+class _Record(BaseModel):
     """The types of what a kind of record holds, as far as readers count on it; the rest is not looked at."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-class _Failure(_Shape):
+class _Failure(_Record):
     kind: str
     message: str = ""
 
 
-class _Call(_Shape):
+class _CallRecord(_Record):
     """A model call; its `cost` is whatever a server stated, and who counts it looks at it (`lm.prices.stated`)."""
 
     stage: str = ""
@@ -97,7 +97,7 @@ class _Call(_Shape):
     reused: bool = False
 
 
-class _Search(_Shape):
+class _SearchRecord(_Record):
     query: str
     ids: list[str]
     scores: list[FiniteFloat | None]
@@ -105,34 +105,38 @@ class _Search(_Shape):
     query_cut: bool = False
 
     @model_validator(mode="after")
-    def _even(self) -> _Search:
+    def _even(self) -> _SearchRecord:
         if not len(self.ids) == len(self.scores) == len(self.passages):
             raise ValueError("as many scores as passages")
         return self
 
 
-class _Passage(_Shape):
+class _PassageRecord(_Record):
     id: str
     title: str
     text: str
     metadata: dict[str, Any] = {}
 
 
-class _Score(_Shape):
+class _ScoreRecord(_Record):
     logprob: FiniteFloat | None = None
     n_tokens: Count | None = None
     error: _Failure | None = None
 
 
-class _Budget(_Shape):
+class _BudgetRecord(_Record):
     calls: Count = 0
     tokens: Count = 0
     dollars: Cost = 0.0
 
 
-_SHAPES: Mapping[str, type[_Shape]] = {
-    "call": _Call, "search": _Search, "passage": _Passage, "score": _Score, "budget": _Budget,
-}  # fmt: skip
+_RECORDS: Mapping[str, type[_Record]] = {
+    "call": _CallRecord,
+    "search": _SearchRecord,
+    "passage": _PassageRecord,
+    "score": _ScoreRecord,
+    "budget": _BudgetRecord,
+}
 """By kind; a kind that is not among them (a user's own) is taken as it is."""
 _NEEDS: Mapping[str, frozenset[str]] = {
     "call": frozenset({"reply", "reasoning", "finish", "tokens_in", "tokens_out", "tokens_cached"}),
@@ -168,7 +172,7 @@ class Journal:
         self._index: dict[bytes, int] = {}
         self._damaged: dict[bytes, int] = {}  # key -> offset, where no later record replaces it
         self._changed: set[int] = set()  # offsets of lines that have another check
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._log: AppendOnly | None = None
         self._read_fd = -1
         self._pid = os.getpid()
@@ -329,8 +333,8 @@ class Journal:
 
     def _warn(self, damage: BadData) -> None:
         """Say once what is wrong."""
-        if str(damage) not in self._said:
-            self._said.add(str(damage))
+        if str(damage) not in self._warned:
+            self._warned.add(str(damage))
             logger.warning("%s", damage)
 
     def _forget(self, key: str) -> None:
@@ -374,7 +378,7 @@ class Journal:
             if offset in self._changed:
                 raise ValueError("another check")
             record: dict[str, Any] = json.loads(line)
-            if (shape := _SHAPES.get(record["kind"])) is not None:
+            if (shape := _RECORDS.get(record["kind"])) is not None:
                 shape.model_validate(record)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise self._damage(offset) from error

@@ -27,7 +27,7 @@ VERDICTS = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
 """Normalised words that decide a yes/no question, and what they say."""
 _VERDICT = re.compile(r"\b(?:yes|no|true|false)\b")
 LABELS = ("SUPPORTS", "REFUTES", "NOT ENOUGH INFO")
-"""What is said of a claim, as FEVER's files write it."""
+"""The labels of a claim, as FEVER's files write them."""
 _LABEL = re.compile(
     r"(?<![\w-])(?:(?P<NEI>not[ _]?enough[ _]?info(?:rmation)?)|(?P<SUPPORTS>support(?:s|ed)?)|refute[sd]?)"
     r"(?![\w-])(?P<none>\s+(?:by\s+)?(?:no|none|nothing|neither|nobody)\b)?",
@@ -41,7 +41,7 @@ _NEGATION = re.compile(
 )
 _CLAUSE_END = re.compile(r"(?<=[.!?;:])\s|\n|\bbut\b", re.IGNORECASE)
 TRUTHS = ("true", "false")
-"""What is said of a claim, as PubHealth's files write it."""
+"""The labels of a claim, as PubHealth's files write them."""
 _TRUTH = re.compile(r"(?<![\w-])(?:true|false)(?![\w-])", re.IGNORECASE)
 _HEDGED = re.compile(
     r"\b(?:(?:may|might|could)\s+(?:\w+\s+)?be|part(?:ly|ially)|half|possibly|perhaps|maybe)\s+$", re.IGNORECASE
@@ -72,8 +72,8 @@ def exact_match(prediction: str, answers: Iterable[str]) -> float:
     >>> exact_match("The Lighthouse.", ["lighthouse", "beacon"])
     1.0
     """
-    said = normalize_answer(prediction)
-    return float(any(said == normalize_answer(answer) for answer in answers))
+    predicted = normalize_answer(prediction)
+    return float(any(predicted == normalize_answer(answer) for answer in answers))
 
 
 def f1(prediction: str, answers: Iterable[str]) -> float:
@@ -88,8 +88,8 @@ def f1(prediction: str, answers: Iterable[str]) -> float:
 
 
 def _f1(prediction: str, answer: str) -> float:
-    said, right = normalize_answer(prediction), normalize_answer(answer)
-    if said != right and (said in _CLOSED or right in _CLOSED):
+    predicted, right = normalize_answer(prediction), normalize_answer(answer)
+    if predicted != right and (predicted in _CLOSED or right in _CLOSED):
         return 0.0
     return overlap(tokens(prediction), tokens(answer)).f1
 
@@ -115,10 +115,10 @@ def label(text: str) -> str | None:
     ('REFUTES', None, 'SUPPORTS', None)
     """
     found = {
-        said
+        predicted
         for clause in _CLAUSE_END.split(text[:LONGEST_REPLY])
         if not clause.endswith("?")
-        for said in _labels_in(clause)
+        for predicted in _labels_in(clause)
     }
     return found.pop() if len(found) == 1 else None
 
@@ -133,7 +133,7 @@ def _labels_in(clause: str) -> Iterator[str]:
 
 
 def _denied_from(clause: str) -> float:
-    """Where the first word that denies or doubts ends; what stands behind it in its clause is not said."""
+    """Where the first word that denies or doubts ends; what stands behind it in its clause does not count."""
     denies = _NEGATION.search(clause)
     return denies.end() if denies else math.inf
 
@@ -141,8 +141,8 @@ def _denied_from(clause: str) -> float:
 def truth(text: str) -> str | None:
     """Whether a reply calls a claim true or false; None where it says neither, or both.
 
-    Read as strictly as a label: a word that is denied, doubted or asked about says nothing. A yes or no that opens the
-    reply counts as true or false.
+    Read as strictly as a label: a word that is denied, doubted or in a question says nothing. A yes or no that opens
+    the reply counts as true or false.
 
     >>> truth("The claim is false."), truth("It is not true."), truth("No, it is false."), truth("True or false?")
     ('false', None, 'false', None)
@@ -191,8 +191,8 @@ def accuracy(prediction: str, answers: Iterable[str]) -> float:
     """
     listed = list(answers)
     if letters := [answer for answer in listed if _is_letter(answer)]:
-        said = choice(prediction)
-        return float(said in letters) if said else exact_match(prediction, set(listed) - set(letters))
+        predicted = choice(prediction)
+        return float(predicted in letters) if predicted else exact_match(prediction, set(listed) - set(letters))
     return float(any(_decides(prediction, answer) for answer in listed))
 
 
@@ -202,8 +202,8 @@ def _is_letter(answer: str) -> bool:
 
 def _decides(prediction: str, answer: str) -> bool:
     read = truth if answer.strip().lower() in TRUTHS else label if answer.strip().upper() in LABELS else verdict
-    said = read(prediction)
-    return said is not None and said == read(answer)
+    predicted = read(prediction)
+    return predicted is not None and predicted == read(answer)
 
 
 def inclusion(prediction: str, answers: Iterable[str]) -> float:
@@ -218,16 +218,16 @@ def inclusion(prediction: str, answers: Iterable[str]) -> float:
     >>> inclusion("He was an Artist.", ["the artist"]), inclusion("It is B, ice.", ["B"]), inclusion("bears", ["B"])
     (1.0, 1.0, 0.0)
     """
-    said = normalize_answer(prediction)
-    return float(any(_included(answer, prediction, said) for answer in answers))
+    predicted = normalize_answer(prediction)
+    return float(any(_included(answer, prediction, predicted) for answer in answers))
 
 
-def _included(answer: str, prediction: str, said: str) -> bool:
+def _included(answer: str, prediction: str, predicted: str) -> bool:
     if _is_letter(answer):
         no_article = _NO_ARTICLE if answer == LETTERS[0] else ""
         return bool(re.search(rf"(?<!\w)(?<!\w['’]){answer}{_APART}{no_article}", prediction))
     right = normalize_answer(answer)
-    return bool(right) and right in said
+    return bool(right) and right in predicted
 
 
 def inclusion_raw(prediction: str, answers: Iterable[str]) -> float:
@@ -249,8 +249,8 @@ def cover_em(prediction: str, answers: Iterable[str]) -> float:
     >>> cover_em("It was the old lighthouse keeper.", ["lighthouse keeper"]), cover_em("artists", ["art"])
     (1.0, 0.0)
     """
-    said = f" {normalize_answer(prediction)} "
-    return float(any(right and f" {right} " in said for right in map(normalize_answer, answers)))
+    predicted = f" {normalize_answer(prediction)} "
+    return float(any(right and f" {right} " in predicted for right in map(normalize_answer, answers)))
 
 
 Metric = Callable[[str, Iterable[str]], float]

@@ -51,7 +51,7 @@ _SAYER = re.compile(
     rf"(?:(?:also|even|itself|only|just|then|here|falsely|explicitly)\s){{0,2}}{_SAYING}",
     re.IGNORECASE,
 )
-"""A passage that is said to say something."""
+"""A passage named as the speaker of a quotation."""
 _LONGEST_SAYER = 48
 _SAYING_WORD = re.compile(rf"\b{_SAYING}", re.IGNORECASE)
 _SPEECH = re.compile(
@@ -76,7 +76,7 @@ _BETWEEN = re.compile(r"(?:[\s,;/&|()\[\]*:.-]|\band\b|\bor\b)*+")
 _LINE_BREAKS = re.compile(r"[^\n]+")
 
 
-class Own(NamedTuple):
+class OwnWords(NamedTuple):
     """A reply in its own words.
 
     Attributes:
@@ -88,7 +88,7 @@ class Own(NamedTuple):
     announced: str | None
 
 
-def own_words(reply: str) -> Own:
+def own_words(reply: str) -> OwnWords:
     """`reply` without what it quotes, position by position.
 
     >>> own_words('0, 3 ("Ids: 1")').words.replace(QUOTED, "")
@@ -104,7 +104,7 @@ def own_words(reply: str) -> Own:
     own = [*_of_its_own(words, sorted([*fences, *spans]))]
     words = _without_speech(words)
     if words == reply:
-        return Own(reply, None)
+        return OwnWords(reply, None)
     announced = None
     if own:
         pieces, at = [], 0
@@ -112,7 +112,7 @@ def own_words(reply: str) -> Own:
             pieces += [words[at:start], reply[start:end]]
             at = end
         announced = "".join([*pieces, words[at:]])
-    return Own(words, announced)
+    return OwnWords(words, announced)
 
 
 def own_lines(reply: str, words: str) -> list[str]:
@@ -133,7 +133,7 @@ def end_of(reply: str) -> str:
 
 
 def attributions(words: str) -> list[str]:
-    """Where in `words` a passage is said to say what is quoted there: "passage 2 says" and the marks behind it."""
+    """The places in `words` where a passage is named as the speaker of a quotation: "passage 2 says" and its marks."""
     return [found[0] for found in _ATTRIBUTED.finditer(words)] if QUOTED in words else []
 
 
@@ -201,7 +201,7 @@ _NEAR = 200
 
 
 def _without_speech(words: str) -> str:
-    """`words` without what a passage is said to say, and without the brackets in which it is."""
+    """`words` without speech that it attributes to a passage, and without the brackets around it."""
     spans = list[tuple[int, int]]()
     at = 0
     for verb in _SAYING_WORD.finditer(words) if ":" in words or "answer is" in words.lower() else ():

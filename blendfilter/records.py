@@ -1,6 +1,6 @@
 """The data that rooms hand to each other: frozen records, no behaviour beyond how they read.
 
-A passage is shown to a model as one line, ``Title | text``; a question stands on one line, stripped at its ends only.
+A model reads a passage as one line, ``Title | text``; a question stands on one line, stripped at its ends only.
 """
 
 from __future__ import annotations

@@ -179,9 +179,9 @@ def _inside_base64(secret: bytes, before: int) -> str:
 
 def _hide_in(record: logging.LogRecord) -> bool:
     """A filter that lets every record pass, without secrets."""
-    told = record.getMessage()
-    safe = hidden(told)
-    if safe != told:
+    message = record.getMessage()
+    safe = hidden(message)
+    if safe != message:
         record.msg, record.args = safe, ()
     return True
 

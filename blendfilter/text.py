@@ -218,7 +218,7 @@ def shortened(text: str, width: int) -> str:
 
 
 class Choices(NamedTuple):
-    """A question of choice, taken apart: what is asked, and the options by letter; none where it has none."""
+    """A question of choice, taken apart: its stem, and the options by letter; none where it has none."""
 
     stem: str
     options: tuple[tuple[str, str], ...] = ()
@@ -283,7 +283,7 @@ _OPTION = re.compile(rf"(?:(?<=\s)|^)\(([{LETTERS}])\)(?=\s|$)")
 
 
 def short_reply(reply: str) -> str:
-    """What a reply of one or few words says: its first line, without the cue said again and bold around it all.
+    """What a reply of one or few words says: its first line, without a repeated cue and bold around it all.
 
     >>> short_reply("**Answer:** Tolm"), short_reply("Answer:\\nTolm\\nIt is a port."), short_reply("**Tolm**.")
     ('Tolm', 'Tolm', 'Tolm.')
@@ -292,34 +292,34 @@ def short_reply(reply: str) -> str:
     lines = reply.splitlines()
     words = own_words(reply).words if _QUOTES.search(reply) and _A_CUE.search(reply) else reply
     if words is reply or len(_A_CUE.findall(words)) == len(_A_CUE.findall(reply)):
-        return _first_said(lines)
+        return _first_filled(lines)
     own = [line.strip() for line in "\n".join(own_lines(reply, words)).splitlines() if line.strip()]
     # What a passage concludes is quoted; where the reply concludes as well, it is the last time that counts.
     concluded = next((at for at in range(len(own) - 1, -1, -1) if _CUE.match(own[at])), 0)
-    return _first_said(own[concluded:]) or _first_said(lines)
+    return _first_filled(own[concluded:]) or _first_filled(lines)
 
 
-def _first_said(lines: Iterable[str]) -> str:
-    told = (_without_cue(line.strip()).strip() for line in lines if not _OPENS_A_FENCE.fullmatch(line))
-    return next((line for line in told if line), "")
+def _first_filled(lines: Iterable[str]) -> str:
+    found = (_without_cue(line.strip()).strip() for line in lines if not _OPENS_A_FENCE.fullmatch(line))
+    return next((line for line in found if line), "")
 
 
 def whole_reply(reply: str) -> str:
-    """What a reply of several sentences says: all of it, line breaks too, without the cue said again before it.
+    """What a reply of several sentences says: all of it, line breaks too, without a repeated cue before it.
 
     >>> whole_reply("**Answer:** Tolm is a port.\\nIt has a light.\\n")
     'Tolm is a port.\\nIt has a light.'
     """
-    return _SAID_AGAIN.sub("", reply.strip()).strip()
+    return _REPEATED_CUE.sub("", reply.strip()).strip()
 
 
 def _without_cue(line: str) -> str:
     cue = _CUE.match(line)
-    told = line[cue.end() :] if cue else line
-    if cue and "*" in cue[0] and not told.startswith("*"):
-        told = told.rstrip("*")  # "**Answer: X**"
-    bold = _BOLD.fullmatch(told)
-    return bold["told"] + bold["dot"] if bold else told
+    rest = line[cue.end() :] if cue else line
+    if cue and "*" in cue[0] and not rest.startswith("*"):
+        rest = rest.rstrip("*")  # "**Answer: X**"
+    bold = _BOLD.fullmatch(rest)
+    return bold["inner"] + bold["dot"] if bold else rest
 
 
 # In whatever markdown, the cue; or the close that the reasoning prompts teach ("So the answer is X.").
@@ -334,8 +334,8 @@ _A_CUE = re.compile(r"\b(?:answer|topic)\b", re.IGNORECASE)
 _QUOTES = re.compile("[>\"“„«‘'`~]")
 _OPENS_A_FENCE = re.compile(r"\s*+(?:```|~~~)\w*+\s*+")
 # Only the cue itself: "The answer is that …" is a sentence.
-_SAID_AGAIN = re.compile(
+_REPEATED_CUE = re.compile(
     r"\A(?:[#>]+\s*)?[*_]{0,3}(?:(?:(?:final|short)\s+)?answer|response)\s*[*_]{0,3}\s*(?::[*_]{0,3}\s*|$)",
     re.IGNORECASE | re.MULTILINE,
 )
-_BOLD = re.compile(r"(\*{1,3})(?P<told>[^*]+)\1(?P<dot>\.?)")
+_BOLD = re.compile(r"(\*{1,3})(?P<inner>[^*]+)\1(?P<dot>\.?)")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import dspy
 
     from blendfilter.cli.options import HowToAnswer, WhichModel
-    from blendfilter.files import Row
+    from blendfilter.files import JsonRow
     from blendfilter.filters.cdit.rules import Rule
     from blendfilter.lm.model import ConnectedLM
     from blendfilter.prompting import Prompts
@@ -255,7 +255,7 @@ def queries_of(file: str) -> list[dict[str, Any]]:
     return asked
 
 
-def _query(row: Row) -> dict[str, Any]:
+def _query(row: JsonRow) -> dict[str, Any]:
     text = _text(row.value)
     if not isinstance(text, str) or not text.strip():
         raise BadData(f"{row.where}: expected an object with a 'question' or 'query', found {row.value!r:.60}")

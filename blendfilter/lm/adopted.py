@@ -128,7 +128,7 @@ def _parts_of(lm: dspy.BaseLM) -> SplitResult:
         parts = urlsplit(_place_of(lm))
         _ = parts.port, parts.password
     except ValueError:
-        place = http.shown(_place_of(lm))
+        place = http.without_login(_place_of(lm))
         raise BadArgument(f"'{place}' is no address: write it as http://host:port/v1") from None
     return parts
 
@@ -137,7 +137,7 @@ def address_of(lm: dspy.BaseLM) -> str:
     """Where a user's model says that it is served, without a login or a query; empty where it does not say."""
     parts = _parts_of(lm)
     if not parts.netloc:
-        return http.shown(_place_of(lm))
+        return http.without_login(_place_of(lm))
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 

@@ -105,7 +105,7 @@ def addresses_of(api_base: str | Sequence[str] | None) -> tuple[str | None, ...]
         check_address(each)
     addresses = tuple(each.rstrip("/") for each in given)
     if twice := sorted({each for each in addresses if addresses.count(each) > 1}):
-        raise BadArgument(f"the address {http.shown(twice[0])} is given twice: name each server once")
+        raise BadArgument(f"the address {http.without_login(twice[0])} is given twice: name each server once")
     return addresses
 
 
@@ -118,6 +118,6 @@ def check_address(api_base: str) -> None:
     except (httpx.InvalidURL, ValueError, TypeError):  # the two read brackets and ports with different care
         good = False
     if not good:
-        raise BadArgument(f"'{http.shown(str(api_base))}' is no address: write it as http://host:port/v1")
+        raise BadArgument(f"'{http.without_login(str(api_base))}' is no address: write it as http://host:port/v1")
     if parts.query or parts.fragment:  # it would be shown and recorded with the address (a login is not)
         raise BadArgument("the address must hold no query, such as a key: put the key into BLENDFILTER_API_KEY")

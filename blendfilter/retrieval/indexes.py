@@ -103,10 +103,10 @@ def open_index(location: str | os.PathLike[str], *, allow_hosts: Sequence[str] =
     address = os.fspath(location)
     scheme, mark, _ = address.partition("://")
     if mark:
-        return _opener(scheme.lower(), "kind of address", http.shown(address))(address, **options)
+        return _opener(scheme.lower(), "kind of address", http.without_login(address))(address, **options)
     folder = Path(address)
     if _LOGIN.search(address) and not folder.exists():
-        raise MissingFile(f"no index at {http.shown(address)}: if a server is meant, write http://host:port")
+        raise MissingFile(f"no index at {http.without_login(address)}: if a server is meant, write http://host:port")
     if _HOST_AND_PORT.fullmatch(address) and not folder.exists():
         raise MissingFile(f"no index at {address}: if a server is meant, write http://{address}")
     if not os.path.exists(folder / MANIFEST):  # and False where nobody may look, as a `Path` would not say

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadData
-from blendfilter.files import Line, Row
+from blendfilter.files import JsonRow, TextLine
 from blendfilter.records import Passage
 
 IDS = ("id", "_id", "pid", "docid")
@@ -31,7 +31,7 @@ class _Fields(NamedTuple):
     text: str
 
 
-def from_json(rows: Iterable[Row]) -> Iterator[Placed]:
+def from_json(rows: Iterable[JsonRow]) -> Iterator[Placed]:
     """Passages of JSON rows: objects with a text under one of several names, or plain ``Title | text`` strings."""
     fields: _Fields | None = None
     for row in rows:
@@ -45,12 +45,12 @@ def from_json(rows: Iterable[Row]) -> Iterator[Placed]:
         yield _passage(row, row.value, fields)
 
 
-def _fields(row: Row) -> _Fields:
+def _fields(row: JsonRow) -> _Fields:
     text = next((name for name in TEXTS if name in row.value), TEXTS[0])
     return _Fields(next((name for name in IDS if name in row.value), None), text)
 
 
-def _passage(row: Row, value: Mapping[str, Any], fields: _Fields) -> Placed:
+def _passage(row: JsonRow, value: Mapping[str, Any], fields: _Fields) -> Placed:
     name = str(row.position) if fields.id is None else _field(row, value, fields.id)
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
         raise BadData(f"{row.where}: field '{fields.id}' is wrong: expected a text or a number, found {name!r:.40}")
@@ -68,7 +68,7 @@ def _passage(row: Row, value: Mapping[str, Any], fields: _Fields) -> Placed:
     return _placed(row.where, str(name), title, text, extra if isinstance(extra, Mapping) else {})
 
 
-def _field(row: Row, value: Mapping[str, Any], name: str) -> Any:
+def _field(row: JsonRow, value: Mapping[str, Any], name: str) -> Any:
     if name not in value:
         has = ", ".join(str(key) for key in list(value)[:12])
         raise BadData(f"{row.where}: field '{name}' is missing (it has: {has or 'nothing'})")
@@ -98,7 +98,7 @@ def at_bar(passage: str) -> tuple[str, str]:
     return (title, text) if bar else ("", passage)
 
 
-def from_columns(rows: Iterable[Line]) -> Iterator[Placed]:
+def from_columns(rows: Iterable[TextLine]) -> Iterator[Placed]:
     """Passages of tab-separated lines: ``pid, passage[, title]``, or as a header line says (DPR quotes its texts)."""
     order: dict[str, int] = {"id": 0, "text": 1, "title": 2}
     headed = False
@@ -113,7 +113,7 @@ def from_columns(rows: Iterable[Line]) -> Iterator[Placed]:
         yield _columns(line, [_unquoted(cell) for cell in cells] if headed else cells, order)
 
 
-def _columns(line: Line, cells: list[str], order: Mapping[str, int]) -> Placed:
+def _columns(line: TextLine, cells: list[str], order: Mapping[str, int]) -> Placed:
     if len(cells) <= order["text"] or not cells[0].strip():
         raise BadData(f"{line.where}: expected an id, a tab and a passage (or one JSON object a line)")
     title, text = cells[order["title"]] if order.get("title", len(cells)) < len(cells) else "", cells[order["text"]]

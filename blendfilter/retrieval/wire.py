@@ -199,7 +199,7 @@ def address_of(url: str) -> Address:
     if not plain:
         more = ", without what follows the '?'" if "?" in url else ""
         raise BadArgument(
-            f"'{said_by(http.shown(url))}' is no index server's address: write it as http://host:port{more}"
+            f"'{said_by(http.without_login(url))}' is no index server's address: write it as http://host:port{more}"
         )
     user, _, password = login.partition(":")
     return Address(plain, unquote(password or user) if at else "")

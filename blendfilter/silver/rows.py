@@ -29,7 +29,7 @@ from typing import Annotated
 from pydantic import AllowInfNan, Field, NonNegativeInt
 
 from blendfilter.errors import BadData
-from blendfilter.files import Row, json_rows
+from blendfilter.files import JsonRow, json_rows
 from blendfilter.filters.candidates import Candidate, excerpts
 from blendfilter.records import Passage, one_line
 from blendfilter.tasks.reading import Outside, checked
@@ -111,7 +111,7 @@ def read_silver(path: str | Path) -> Iterator[SilverRow]:
     return map(row_of, json_rows(path))
 
 
-def row_of(row: Row) -> SilverRow:
+def row_of(row: JsonRow) -> SilverRow:
     """One line's value as a row. Raises `BadData`."""
     read = checked(_Row, row)
     passages = tuple(Passage(each.id, each.title, each.text, each.score) for each in read.passages)
@@ -131,7 +131,7 @@ def row_of(row: Row) -> SilverRow:
     )  # fmt: skip
 
 
-def _outside(row: Row, what: str, of: int, things: str) -> BadData:
+def _outside(row: JsonRow, what: str, of: int, things: str) -> BadData:
     return BadData(f"{row.where}: {what}, of {of} {things}: make the file again (blendfilter silver)")
 
 

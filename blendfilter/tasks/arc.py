@@ -25,7 +25,7 @@ from typing import Any
 from pydantic import AliasChoices, Field
 
 from blendfilter.errors import BadData
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.records import Question, one_line
 from blendfilter.tasks.base import Hub, Task
 from blendfilter.tasks.dpr import DprPassage
@@ -73,7 +73,7 @@ class Flat(Outside):
     ctxs: tuple[DprPassage, ...] = ()
 
 
-def parse(row: Row) -> Question:
+def parse(row: JsonRow) -> Question:
     """A row in the official layout, the hub's, the normalised one or anyone's own. Raises `BadData`."""
     value = mapping(row)
     if is_normalised(row) or ("choices" not in value and isinstance(value.get("question"), str)):
@@ -90,7 +90,7 @@ def parse(row: Row) -> Question:
     return _with_options(asked, _rows_of(flat.choices, row), row)
 
 
-def _rows_of(options: Columns | tuple[Option, ...], row: Row) -> tuple[Option, ...]:
+def _rows_of(options: Columns | tuple[Option, ...], row: JsonRow) -> tuple[Option, ...]:
     if not isinstance(options, Columns):
         return options
     if len(options.text) != len(options.label):
@@ -102,7 +102,7 @@ def _rows_of(options: Columns | tuple[Option, ...], row: Row) -> tuple[Option, .
     return tuple(Option(text=text, label=label) for text, label in pairs)
 
 
-def _from_normalised(row: Row) -> Question:
+def _from_normalised(row: JsonRow) -> Question:
     """The options stand in the metadata; or, as this package writes a question, behind its words."""
     question = normalised(row, " ")
     listed = question.metadata.get("choices")
@@ -110,7 +110,7 @@ def _from_normalised(row: Row) -> Question:
         stem, found = choices(question.question)
         options = tuple(Option(text=text, label=letter) for letter, text in found)
         return _with_options(replace(question, question=stem), options, row)
-    held = checked(Held, Row(row.where, row.position, {"choices": listed}))
+    held = checked(Held, JsonRow(row.where, row.position, {"choices": listed}))
     # "answer_text" repeats what is now a golden answer.
     rest = {key: kept for key, kept in question.metadata.items() if key not in ("choices", "answer_text")}
     return _with_options(replace(question, metadata=rest), _rows_of(held.choices, row), row)
@@ -122,7 +122,7 @@ class Held(Outside):
     choices: Columns | tuple[Option, ...]
 
 
-def _with_options(question: Question, options: tuple[Option, ...], row: Row) -> Question:
+def _with_options(question: Question, options: tuple[Option, ...], row: JsonRow) -> Question:
     """The question with its options behind it, lettered, and the answer as letter and text."""
     if not 2 <= len(options) <= len(LETTERS):
         raise BadData(

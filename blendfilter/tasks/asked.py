@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
-from blendfilter.files import Row, json_rows, lines
+from blendfilter.files import JsonRow, json_rows, lines
 from blendfilter.tasks.reading import has, mapping
 
 _FIELDS = ("question", "question_text", "query", "input")
@@ -36,14 +36,14 @@ def _plain(path: str | Path) -> Iterator[str]:
     return (line.text.strip() for line in lines(path) if line.text.strip())
 
 
-def _question(row: Row) -> str:
+def _question(row: JsonRow) -> str:
     value = row.value if isinstance(row.value, str) else _field(row)
     if not isinstance(value, str) or not value.strip():
         raise BadData(f"{row.where}: the question is {value!r:.60}: fill it in or drop the row")
     return value.strip()
 
 
-def _field(row: Row) -> object:
+def _field(row: JsonRow) -> object:
     value = mapping(row)
     field = next((field for field in _FIELDS if field in value), None)
     if field is None:

@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from blendfilter.files import Row, json_rows
+from blendfilter.files import JsonRow, json_rows
 from blendfilter.metrics import metric
 from blendfilter.records import Question
 
-Parser = Callable[[Row], Question]
+Parser = Callable[[JsonRow], Question]
 """One row of a data set in, one question out; `BadData` names the row's place and the field that is wrong."""
 
 
@@ -46,9 +46,9 @@ class Task:
     parse: Parser = field(repr=False)
     hub: Hub | None = None
     beside: Callable[[Path], Parser] | None = field(default=None, repr=False)
-    rows: Callable[[Path], Iterator[Row]] = field(default=json_rows, repr=False)
+    rows: Callable[[Path], Iterator[JsonRow]] = field(default=json_rows, repr=False)
     sample: str = field(default="questions.jsonl", repr=False)
-    of_sample: Callable[[Row], bool] | None = field(default=None, repr=False)
+    of_sample: Callable[[JsonRow], bool] | None = field(default=None, repr=False)
     wording_for: Callable[[Sequence[Question]], str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

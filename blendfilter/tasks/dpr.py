@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from pydantic import AliasChoices, Field
 
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.records import Question
 from blendfilter.tasks.layouts import Names, Paragraph, distinct, paragraphs
 from blendfilter.tasks.reading import Outside, answers_of, checked, mapping, row_id
@@ -43,12 +43,12 @@ class Dpr(Outside):
     ctxs: tuple[DprPassage, ...] = ()
 
 
-def is_dpr(row: Row) -> bool:
+def is_dpr(row: JsonRow) -> bool:
     """Whether the row is in DPR's layout."""
     return any(name in mapping(row) for name in _CONTEXTS)
 
 
-def dpr(row: Row) -> Question:
+def dpr(row: JsonRow) -> Question:
     """``{"question", "answers", "positive_ctxs", "hard_negative_ctxs", "negative_ctxs"}`` or ``ctxs``."""
     read = checked(Dpr, row)
     name = row_id(row, read.id)

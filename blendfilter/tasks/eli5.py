@@ -18,7 +18,7 @@ from __future__ import annotations
 from pydantic import AliasChoices, Field
 
 from blendfilter.errors import BadData
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Task
 from blendfilter.tasks.generic import is_own, own
@@ -57,7 +57,7 @@ class Alce(Outside):
     docs: tuple[AlcePassage, ...] = ()
 
 
-def parse(row: Row) -> Question:
+def parse(row: JsonRow) -> Question:
     """A row in the official layout, KILT's, ALCE's, the normalised one or anyone's own. Raises `BadData`."""
     if is_kilt(row):
         return kilt(row)
@@ -68,7 +68,7 @@ def parse(row: Row) -> Question:
     return own(row) if is_own(row) and "docs" not in mapping(row) else _alce(row)
 
 
-def _official(row: Row) -> Question:
+def _official(row: JsonRow) -> Question:
     read = checked(Official, row)
     texts, votes = read.answers.text, read.answers.score
     if votes is not None and len(votes) != len(texts):
@@ -85,7 +85,7 @@ def _official(row: Row) -> Question:
     )
 
 
-def _alce(row: Row) -> Question:
+def _alce(row: JsonRow) -> Question:
     read = checked(Alce, row)
     name = row_id(row, read.id)
     found = (Paragraph(one.title, [one.text], one.id, one.rest) for one in read.docs)

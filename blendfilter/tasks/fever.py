@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from blendfilter.errors import BadData
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.metrics import LABELS
 from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Task
@@ -71,7 +71,7 @@ def facts_of(evidence: Any, where: str) -> list[tuple[Fact, ...]]:
         ) from None
 
 
-def parse(row: Row) -> Question:
+def parse(row: JsonRow) -> Question:
     """A row in the official layout, KILT's, the normalised one or anyone's own. Raises `BadData`."""
     if is_kilt(row):
         return _labelled(kilt(row), row)
@@ -83,7 +83,7 @@ def parse(row: Row) -> Question:
     return _labelled(_evident(claim, read.evidence or (), row), row)
 
 
-def _labelled(question: Question, row: Row) -> Question:
+def _labelled(question: Question, row: JsonRow) -> Question:
     """The question with its one label as the official files write it."""
     found = distinct(answer.strip().upper() for answer in question.golden_answers)
     if len(found) != 1 or found[0] not in LABELS:
@@ -94,7 +94,7 @@ def _labelled(question: Question, row: Row) -> Question:
     return replace(question, golden_answers=found, type=found[0])
 
 
-def _evident(question: Question, evidence: Any, row: Row) -> Question:
+def _evident(question: Question, evidence: Any, row: JsonRow) -> Question:
     sets = facts_of(evidence, row.where)
     titles = tuple(dict.fromkeys(distinct(title for title, _ in one) for one in sets))
     if not titles:

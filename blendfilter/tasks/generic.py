@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import AliasChoices, Field
 
 from blendfilter.errors import BadData
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.records import Question
 from blendfilter.tasks.base import Task
 from blendfilter.tasks.layouts import Context, Facts, Names, Paragraph, distinct, ircot, normalised, paragraphs
@@ -54,7 +54,7 @@ class Columns(Outside):
     context: Context
 
 
-def parse(row: Row) -> Question:
+def parse(row: JsonRow) -> Question:
     """A row of anyone's question file. Raises `BadData` naming the field that is missing or wrong."""
     value = mapping(row)
     if isinstance(value.get("metadata"), Mapping) and "golden_answers" in value:
@@ -77,18 +77,18 @@ def parse(row: Row) -> Question:
     )
 
 
-def is_own(row: Row) -> bool:
+def is_own(row: JsonRow) -> bool:
     """Whether the row is a question with answers, whatever else it holds: for tasks that read such rows as well."""
     value = mapping(row)
     return "question" in value and any(value.get(field) is not None for field in ANSWERS)
 
 
-def own(row: Row) -> Question:
+def own(row: JsonRow) -> Question:
     """A row of `is_own`, in the normalised layout or free. Raises `BadData`."""
     return normalised(row, JOINER) if isinstance(mapping(row).get("metadata"), Mapping) else parse(row)
 
 
-def _answers(row: Row, value: Mapping[str, Any]) -> list[str]:
+def _answers(row: JsonRow, value: Mapping[str, Any]) -> list[str]:
     field = next((field for field in ANSWERS if value.get(field) is not None), None)
     if field is None:
         raise BadData(f"{row.where}: field 'answer' (or 'answers', 'golden_answers') is missing ({has(value)})")
@@ -99,7 +99,7 @@ def _answers(row: Row, value: Mapping[str, Any]) -> list[str]:
     return [_answer(row, field, one) for one in listed]
 
 
-def _answer(row: Row, field: str, answer: Any) -> str:
+def _answer(row: JsonRow, field: str, answer: Any) -> str:
     if isinstance(answer, bool):
         return "yes" if answer else "no"
     if isinstance(answer, str | int | float):
@@ -107,12 +107,12 @@ def _answer(row: Row, field: str, answer: Any) -> str:
     raise BadData(f"{row.where}: field '{field}' is wrong: expected a text or a list of texts, found {answer!r:.60}")
 
 
-def _paragraphs(row: Row, context: Any) -> Iterator[Paragraph]:
+def _paragraphs(row: JsonRow, context: Any) -> Iterator[Paragraph]:
     """Paragraphs as objects, pairs, columns or plain texts."""
     if context is None:
         return
     if isinstance(context, Mapping):
-        whole = checked(Columns, Row(row.where, row.position, {"context": context}))
+        whole = checked(Columns, JsonRow(row.where, row.position, {"context": context}))
         yield from (Paragraph(title, texts) for title, texts in whole.context)
         return
     if isinstance(context, str):
@@ -120,14 +120,14 @@ def _paragraphs(row: Row, context: Any) -> Iterator[Paragraph]:
     if not isinstance(context, Iterable):
         raise BadData(f"{row.where}: field 'context' is wrong: expected a list of paragraphs, found {context!r:.60}")
     for number, one in enumerate(context):
-        yield _paragraph(Row(f"{row.where}, context {number}", number, one))
+        yield _paragraph(JsonRow(f"{row.where}, context {number}", number, one))
 
 
-def _paragraph(row: Row) -> Paragraph:
+def _paragraph(row: JsonRow) -> Paragraph:
     if isinstance(row.value, str):
         return Paragraph("", [row.value])
     if isinstance(row.value, list | tuple):
-        pair = checked(Columns, Row(row.where, row.position, {"context": [row.value]}))
+        pair = checked(Columns, JsonRow(row.where, row.position, {"context": [row.value]}))
         return Paragraph(*pair.context[0])
     read = checked(OwnParagraph, row)
     texts = read.sentences if read.sentences is not None else [read.text] if read.text is not None else None

@@ -15,7 +15,7 @@ Sentences keep upstream's leading spaces, so a paragraph is its sentences joined
 
 from __future__ import annotations
 
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Task
 from blendfilter.tasks.kilt import is_kilt, kilt
@@ -24,7 +24,7 @@ from blendfilter.tasks.layouts import multihop
 JOINER = ""
 
 
-def parse(row: Row) -> Question:
+def parse(row: JsonRow) -> Question:
     """A row in the official, Hugging Face, KILT's, normalised or IRCoT layout. Raises `BadData`."""
     return kilt(row) if is_kilt(row) else multihop(row, JOINER)
 

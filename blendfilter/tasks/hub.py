@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from blendfilter.errors import BadArgument, MissingExtra, MissingFile
 from blendfilter.extras import how_to_install
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.tasks.base import Hub, Task
 from blendfilter.tasks.reading import given
 
@@ -18,7 +18,7 @@ def place(task: Task) -> Hub:
     return task.hub
 
 
-def rows(hub: Hub, split: str | None = None) -> Iterator[Row]:
+def rows(hub: Hub, split: str | None = None) -> Iterator[JsonRow]:
     """The rows of one split, downloaded once and kept by `datasets`.
 
     Raises:

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import Field
 
 from blendfilter.errors import BadData
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.records import Question
 from blendfilter.tasks.layouts import distinct
 from blendfilter.tasks.reading import Outside, answers_of, checked, mapping, row_id
@@ -49,13 +49,13 @@ class Kilt(Outside):
     meta: Any = Field(None)
 
 
-def is_kilt(row: Row) -> bool:
+def is_kilt(row: JsonRow) -> bool:
     """Whether the row is in KILT's layout."""
     value = mapping(row)
     return "output" in value or ("input" in value and "question" not in value)
 
 
-def kilt(row: Row) -> Question:
+def kilt(row: JsonRow) -> Question:
     """``{"id", "input", "output": [{"answer", "provenance"}], "meta"}``. Raises `BadData`."""
     read = checked(Kilt, row)
     if not (read.input or "").strip():

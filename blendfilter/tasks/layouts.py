@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.records import Passage, Question
 from blendfilter.tasks.reading import Outside, answers_of, checked, mapping, row_id
 
@@ -81,7 +81,7 @@ class Published(Outside):
     context: Context = ()
 
 
-def published(row: Row, joiner: str, aliases: Iterable[str] = ()) -> Question:
+def published(row: JsonRow, joiner: str, aliases: Iterable[str] = ()) -> Question:
     """The official list layout and the hub's; `aliases` are further answers that upstream keeps elsewhere."""
     read = checked(Published, row)
     name = row_id(row, read.id)
@@ -121,7 +121,7 @@ class Normalised(Outside):
     metadata: NormalisedMetadata = Field(default_factory=NormalisedMetadata)
 
 
-def normalised(row: Row, joiner: str) -> Question:
+def normalised(row: JsonRow, joiner: str) -> Question:
     """``{"id", "question", "golden_answers", "metadata": {type, supporting_facts, gold_titles, context, ...}}``."""
     read = checked(Normalised, row)
     meta = read.metadata
@@ -160,7 +160,7 @@ class Ircot(Outside):
     contexts: tuple[IrcotParagraph, ...] = ()
 
 
-def ircot(row: Row) -> Question:
+def ircot(row: JsonRow) -> Question:
     """``{"question_id", "question_text", "answers_objects", "contexts"}``."""
     read = checked(Ircot, row)
     titles = distinct(one.title for one in read.contexts if one.is_supporting)
@@ -176,13 +176,13 @@ def ircot(row: Row) -> Question:
     )
 
 
-def is_normalised(row: Row) -> bool:
+def is_normalised(row: JsonRow) -> bool:
     """Whether the row is in the normalised layout."""
     value = mapping(row)
     return "golden_answers" in value or isinstance(value.get("metadata"), Mapping)
 
 
-def multihop(row: Row, joiner: str, aliases: Iterable[str] = ()) -> Question:
+def multihop(row: JsonRow, joiner: str, aliases: Iterable[str] = ()) -> Question:
     """A row in any layout of HotPotQA or 2Wiki."""
     if is_normalised(row):
         return normalised(row, joiner)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from blendfilter import resources
 from blendfilter.errors import BadArgument, EmptyData, UnknownName
-from blendfilter.files import Row, json_rows
+from blendfilter.files import JsonRow, json_rows
 from blendfilter.records import Question
 from blendfilter.tasks import (
     arc,
@@ -51,7 +51,7 @@ Data = str | Path | Iterable[Any]
 
 class _Source(NamedTuple):
     label: str
-    rows: Iterator[Row]
+    rows: Iterator[JsonRow]
     parse: Parser
     drain: bool
     """Whether to read on behind the limit: a file that is cut off is not to be trusted, wherever we stop."""

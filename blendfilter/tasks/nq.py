@@ -12,7 +12,7 @@ DPR's in `dpr.py`; the normalised layout and FlashRAG's are read as well.
 
 from __future__ import annotations
 
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.records import Question
 from blendfilter.tasks import generic
 from blendfilter.tasks.base import Hub, Task
@@ -20,7 +20,7 @@ from blendfilter.tasks.dpr import dpr, is_dpr
 from blendfilter.tasks.kilt import is_kilt, kilt
 
 
-def parse(row: Row) -> Question:
+def parse(row: JsonRow) -> Question:
     """A row in the official layout, KILT's, DPR's or the normalised one. Raises `BadData`."""
     if is_kilt(row):
         return kilt(row)

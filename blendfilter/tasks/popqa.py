@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.metrics import VERDICTS
 from blendfilter.records import Question
 from blendfilter.tasks import generic, tables
@@ -58,7 +58,7 @@ class Official(Outside):
     docs: tuple[DprPassage, ...] = ()
 
 
-def parse(row: Row) -> Question:
+def parse(row: JsonRow) -> Question:
     """A row in the official layout, with or without passages, the normalised one or anyone's own. Raises `BadData`."""
     if "possible_answers" not in mapping(row):
         return generic.parse(row)
@@ -80,7 +80,7 @@ def _counts(rest: Mapping[str, Any]) -> dict[str, int]:
     return {name: int(value) for name in ("s_pop", "o_pop") if (value := str(rest.get(name, ""))).isdecimal()}
 
 
-def of_sample(row: Row) -> bool:
+def of_sample(row: JsonRow) -> bool:
     """Whether a row of the sample world asks for a name: yes and no are included in too many words."""
     return not any(normalize_answer(one) in VERDICTS for one in generic.parse(row).golden_answers)
 

@@ -26,7 +26,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from blendfilter.errors import BadData
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.metrics import TRUTHS
 from blendfilter.records import Question
 from blendfilter.tasks import tables
@@ -62,7 +62,7 @@ class Official(Outside):
     )
 
 
-def parse(row: Row) -> Question:
+def parse(row: JsonRow) -> Question:
     """A row in the official layout, Self-RAG's, the normalised one or anyone's own. Raises `BadData`."""
     if is_normalised(row) or is_own(row):
         return _decided(own(row), row)
@@ -74,7 +74,7 @@ def parse(row: Row) -> Question:
     return _decided(claim, row)
 
 
-def _decided(question: Question, row: Row) -> Question:
+def _decided(question: Question, row: JsonRow) -> Question:
     """The question with its one answer, true or false."""
     said = dict.fromkeys(answer.strip().lower() for answer in question.golden_answers)
     found = {_SAME.get(one, one) for one in said}
@@ -88,7 +88,7 @@ def _decided(question: Question, row: Row) -> Question:
     return replace(question, golden_answers=(answer,), type=answer)
 
 
-def rows(path: Path) -> Iterator[Row]:
+def rows(path: Path) -> Iterator[JsonRow]:
     """The rows of a file whose claims are true or false; how many others there were is said once, as a warning."""
     others: Counter[str] = Counter()
     kept = 0
@@ -105,7 +105,7 @@ def rows(path: Path) -> Iterator[Row]:
         warnings.warn(f"{path}: left out {left} claims, which are neither true nor false ({told})", stacklevel=2)
 
 
-def _other_label(row: Row) -> str | None:
+def _other_label(row: JsonRow) -> str | None:
     """The label of a row that has another one, or none; None where the row is to be read.
 
     In the table a few rows hold a word of another column where the label should be.

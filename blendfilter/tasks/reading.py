@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from blendfilter.errors import BadData
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.records import Question
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -25,7 +25,7 @@ class Outside(BaseModel):
         return dict(self.model_extra or {})
 
 
-def mapping(row: Row) -> Mapping[str, Any]:
+def mapping(row: JsonRow) -> Mapping[str, Any]:
     """The row's value, which has to be an object with names. Raises `BadData`."""
     if not isinstance(row.value, Mapping):
         kind = type(row.value).__name__
@@ -33,7 +33,7 @@ def mapping(row: Row) -> Mapping[str, Any]:
     return row.value
 
 
-def checked(model: type[Model], row: Row) -> Model:
+def checked(model: type[Model], row: JsonRow) -> Model:
     """The row as `model`. Raises `BadData` naming the row's place and the first field that is wrong."""
     value = mapping(row)
     try:
@@ -58,18 +58,18 @@ def has(value: Mapping[str, Any]) -> str:
     return f"it has: {names}" if names else "it has no fields"
 
 
-def given(rows: Iterable[Any], kind: str = "the given rows") -> Iterator[Row]:
+def given(rows: Iterable[Any], kind: str = "the given rows") -> Iterator[JsonRow]:
     """Rows in memory, with a place for messages."""
     for position, value in enumerate(rows):
-        yield Row(f"{kind}, item {position + 1}", position, value)
+        yield JsonRow(f"{kind}, item {position + 1}", position, value)
 
 
-def row_id(row: Row, *candidates: str | None) -> str:
+def row_id(row: JsonRow, *candidates: str | None) -> str:
     """The first id that says something, else one made of the row's position, which is the same on every reading."""
     return next((name for name in candidates if name and name.strip()), f"row-{row.position}")
 
 
-def answers_of(row: Row, answers: Iterable[str]) -> tuple[str, ...]:
+def answers_of(row: JsonRow, answers: Iterable[str]) -> tuple[str, ...]:
     """The answers that say something, each once, in order. Raises `BadData` where none does."""
     kept = tuple(dict.fromkeys(answer for answer in answers if answer.strip()))
     if not kept:

@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import AliasChoices, Field
 
 from blendfilter.errors import BadData
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.metrics import VERDICTS
 from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Task
@@ -75,7 +75,7 @@ def evidence_of(annotators: Any, where: str) -> tuple[tuple[str, ...], ...]:
     return tuple(titles for titles in found if titles)
 
 
-def parse(row: Row) -> Question:
+def parse(row: JsonRow) -> Question:
     """A row in the official layout, the hub's or the normalised one. Raises `BadData`."""
     if is_normalised(row):
         return _from_normalised(row)
@@ -92,7 +92,7 @@ def parse(row: Row) -> Question:
     )
 
 
-def _from_normalised(row: Row) -> Question:
+def _from_normalised(row: JsonRow) -> Question:
     question = normalised(row, JOINER)
     found = _other_than_verdicts(question)
     if found is not None:
@@ -106,7 +106,7 @@ def _other_than_verdicts(question: Question) -> str | None:
     return next((one for one in question.golden_answers if normalize_answer(one) not in VERDICTS), None)
 
 
-def of_sample(row: Row) -> bool:
+def of_sample(row: JsonRow) -> bool:
     """Whether a row of the sample world, whose questions are of all kinds, asks for yes or no."""
     return _other_than_verdicts(normalised(row, JOINER)) is None
 

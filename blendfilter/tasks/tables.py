@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from blendfilter.errors import BadData
-from blendfilter.files import Row, first_character, json_rows, opened
+from blendfilter.files import JsonRow, first_character, json_rows, opened
 from blendfilter.jsonlist import LONGEST as MOST
 from blendfilter.jsonlist import too_long
 
@@ -21,7 +21,7 @@ LONGEST = 2**24
 """Characters that one field may have: a table may hold whole articles, and Python's own limit is 131,072."""
 
 
-def rows(path: Path) -> Iterator[Row]:
+def rows(path: Path) -> Iterator[JsonRow]:
     """The rows of a table, or of a JSON file of the same data set.
 
     Fields that a short line lacks are not there; what a long one has beyond the header is left out. Raises `BadData`
@@ -37,7 +37,7 @@ def rows(path: Path) -> Iterator[Row]:
         try:
             for position, fields in enumerate(table):
                 named = {name: field for name, field in fields.items() if name and field is not None}
-                yield Row(f"{path}, row {position + 1}", position, named)
+                yield JsonRow(f"{path}, row {position + 1}", position, named)
         except UnicodeDecodeError as error:
             raise BadData(f"{path}: not UTF-8 (after line {table.line_num}): save the file as UTF-8") from error
         except csv.Error as error:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pydantic import AliasChoices, Field
 
-from blendfilter.files import Row, json_rows, opened
+from blendfilter.files import JsonRow, json_rows, opened
 from blendfilter.jsonlist import list_values
 from blendfilter.records import Question
 from blendfilter.tasks import nq
@@ -52,7 +52,7 @@ class Official(Outside):
     answer: Answer = Field(validation_alias=AliasChoices("Answer", "answer"))
 
 
-def parse(row: Row) -> Question:
+def parse(row: JsonRow) -> Question:
     """A row in the official layout, the hub's, KILT's, DPR's or the normalised one. Raises `BadData`."""
     value = mapping(row)
     if "Question" not in value and not isinstance(value.get("answer"), dict):
@@ -79,14 +79,14 @@ def unlike(answers: Iterable[str]) -> list[str]:
     return [answer for normalised, answer in first.items() if normalised]
 
 
-def rows(path: Path) -> Iterator[Row]:
+def rows(path: Path) -> Iterator[JsonRow]:
     """The rows of any file of this task; of an official one, what stands under ``Data``."""
     with opened(path) as stream:
         opening = _OPENING.match(stream.read(_HEAD))
         if opening is not None:
             stream.seek(opening.end())
             for position, value in enumerate(list_values(stream, str(path), inside=True)):
-                yield Row(f"{path}, item {position + 1}", position, value)
+                yield JsonRow(f"{path}, item {position + 1}", position, value)
             return
     yield from json_rows(path)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from blendfilter.files import Row, json_rows
+from blendfilter.files import JsonRow, json_rows
 from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Parser, Task
 from blendfilter.tasks.layouts import Names, multihop
@@ -37,7 +37,7 @@ class _Aliases(Outside):
     demonyms: Names = ()
 
 
-def parse(row: Row) -> Question:
+def parse(row: JsonRow) -> Question:
     """A row in the official, Hugging Face, normalised or IRCoT layout. Raises `BadData`."""
     return multihop(row, JOINER)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadData
-from blendfilter.files import Row, json_rows
+from blendfilter.files import JsonRow, json_rows
 from blendfilter.records import Question, one_line
 from blendfilter.tasks.base import Hub, Task
 from blendfilter.tasks.generic import is_own, own
@@ -78,7 +78,7 @@ def turns_of(question: str) -> list[str]:
     return question.split(BETWEEN)
 
 
-def parse(row: Row) -> Question:
+def parse(row: JsonRow) -> Question:
     """A row in KILT's layout, the normalised one or anyone's own (a turn a line), or a dialogue cut at a turn.
 
     Raises: BadData.
@@ -92,7 +92,7 @@ def parse(row: Row) -> Question:
     return replace(question, question=dialogue(turns)) if len(turns) > 1 else question
 
 
-def rows(path: Path) -> Iterator[Row]:
+def rows(path: Path) -> Iterator[JsonRow]:
     """The rows of any file of this task; a whole dialogue gives a row for each turn of its wizard."""
     for row in json_rows(path):
         if not isinstance(row.value, Mapping) or "dialog" not in row.value:
@@ -101,10 +101,10 @@ def rows(path: Path) -> Iterator[Row]:
         found = checked(Dialogue, row)
         for number, turn in enumerate(found.dialog):
             if "wizard" in turn.speaker.lower():
-                yield Row(f"{row.where}, turn {number + 1}", row.position, _Cut(found, number))
+                yield JsonRow(f"{row.where}, turn {number + 1}", row.position, _Cut(found, number))
 
 
-def _question(row: Row, cut: _Cut) -> Question:
+def _question(row: JsonRow, cut: _Cut) -> Question:
     """The dialogue up to a turn, which is the answer."""
     found, at = cut
     before, turn = found.dialog[:at], found.dialog[at]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from blendfilter import read_silver
 from blendfilter.errors import BadData, MissingFile
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.filters.candidates import sentences_of
 from blendfilter.records import Passage
 from blendfilter.silver.rows import SilverRow, SilverSentence, candidates_of, excerpts_of, line_of, row_of
@@ -94,7 +94,7 @@ def test_any_row_comes_back(
     row = SilverRow("id", question, tuple(answers), answers[0], tuple(found), sentences, chosen, target, positive)
     line = line_of(row)
     assert line.count(b"\n") == 1
-    again = row_of(Row("line", 0, json.loads(line)))
+    again = row_of(JsonRow("line", 0, json.loads(line)))
     assert again == row
     assert candidates_of(again) == candidates
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter.errors import BadData
-from blendfilter.files import Row
+from blendfilter.files import JsonRow
 from blendfilter.records import Passage
 from blendfilter.tasks import load
 from blendfilter.tasks.generic import parse
@@ -95,7 +95,7 @@ def test_a_wrong_row_names_its_line_and_field(tmp_path: Path, line: str, message
 def test_any_json_is_a_question_or_one_clear_error(value: object) -> None:
     message = "here"
     try:
-        question = parse(Row("here", 0, value))
+        question = parse(JsonRow("here", 0, value))
     except BadData as error:
         message = str(error)
     else:
