@@ -17,9 +17,8 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from model_server import serve
-
 from blendfilter.evaluation.reproducing.command import Asked, reproduce
+from model_server import serve
 
 PAPERS = Path(__file__).parents[1] / "papers"
 TABLES = ("table1", "table4", "table5")

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from blendfilter.evaluation.reproducing import papers
+from blendfilter.evaluation.reproducing.command import Asked, model
 from model_server import serve
 
 from blendfilter import Run
-from blendfilter.evaluation.reproducing import papers
-from blendfilter.evaluation.reproducing.command import Asked, model
 
 pytest.importorskip("matplotlib")
 

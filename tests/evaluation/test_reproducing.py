@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blendfilter.evaluation.reproducing import doing, plan, printing, results, runs, sources
+from blendfilter.evaluation.reproducing.papers import Table
+from blendfilter.evaluation.reproducing.runs import Wanted
 from small_table import HEAD, ROWS, written
 from small_world import CountingEngine
 
 from blendfilter import compare, connect
 from blendfilter.errors import BadArgument, UnknownName
-from blendfilter.evaluation.reproducing import doing, plan, printing, results, runs, sources
-from blendfilter.evaluation.reproducing.papers import Table
-from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.statistics import holm
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import read

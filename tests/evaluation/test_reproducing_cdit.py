@@ -10,11 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_table import written
-from small_world import CountingEngine
-
-from blendfilter import BM25, Run, connect
-from blendfilter.errors import BadArgument, BadData, Leak, UnknownName
 from blendfilter.evaluation.reproducing import (
     command,
     doing,
@@ -34,6 +29,11 @@ from blendfilter.evaluation.reproducing.programs import Programs
 from blendfilter.evaluation.reproducing.results import Result
 from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.reproducing.trimmed import Overlays
+from small_table import written
+from small_world import CountingEngine
+
+from blendfilter import BM25, Run, connect
+from blendfilter.errors import BadArgument, BadData, Leak, UnknownName
 from blendfilter.journal import Journal
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import read

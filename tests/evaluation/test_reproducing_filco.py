@@ -12,12 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_table import written
-from small_world import CountingEngine
-
-from blendfilter import BM25, Run, connect, load
-from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
-from blendfilter.evaluation.contexts import contexts
 from blendfilter.evaluation.reproducing import doing, drawing, filtered, papers, plan, printing, results, runs, sources
 from blendfilter.evaluation.reproducing.lines import Line
 from blendfilter.evaluation.reproducing.own import OwnParagraphs
@@ -25,6 +19,12 @@ from blendfilter.evaluation.reproducing.papers import Table
 from blendfilter.evaluation.reproducing.results import Result
 from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.reproducing.silver import Silver, measures_of
+from small_table import written
+from small_world import CountingEngine
+
+from blendfilter import BM25, Run, connect, load
+from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
+from blendfilter.evaluation.contexts import contexts
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring.base import Done, Pair, Score
 from blendfilter.lm.scoring.kept import KeptScorer

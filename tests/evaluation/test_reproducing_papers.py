@@ -6,10 +6,10 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-
-from blendfilter.errors import AskedWrong, BadData, UnknownName
 from blendfilter.evaluation.reproducing import papers
 from blendfilter.evaluation.reproducing.papers import Row, Table
+
+from blendfilter.errors import AskedWrong, BadData, UnknownName
 
 PAPERS = Path(__file__).parents[2] / "eval" / "papers"
 NAMES = [name for name in papers.names(PAPERS) if not name.startswith(("filco-", "cdit-"))]

@@ -6,6 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from blendfilter.evaluation.reproducing import doing, papers, printing, results, runs, sources
+from blendfilter.evaluation.reproducing.programs import Programs
+from blendfilter.evaluation.reproducing.results import Result
+from blendfilter.evaluation.reproducing.runs import Wanted
+from blendfilter.evaluation.reproducing.silver import Silver
 from compiled import compile_small, silver_rows
 from small_world import CountingEngine
 
@@ -14,11 +19,6 @@ from blendfilter.compiling.compile import compile_program
 from blendfilter.compiling.programs import save_program
 from blendfilter.compiling.silver import silver_examples, silver_metric
 from blendfilter.errors import BadArgument, BadData, Leak, MissingFile, UnknownName
-from blendfilter.evaluation.reproducing import doing, papers, printing, results, runs, sources
-from blendfilter.evaluation.reproducing.programs import Programs
-from blendfilter.evaluation.reproducing.results import Result
-from blendfilter.evaluation.reproducing.runs import Wanted
-from blendfilter.evaluation.reproducing.silver import Silver
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.journal import Journal
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from blendfilter.evaluation.reproducing import sources
+from blendfilter.evaluation.reproducing.papers import Table
+from blendfilter.evaluation.reproducing.sources import Place
 from small_table import HEAD, ROWS, written
 
 from blendfilter import BM25
 from blendfilter.errors import BadArgument, UnknownName
-from blendfilter.evaluation.reproducing import sources
-from blendfilter.evaluation.reproducing.papers import Table
-from blendfilter.evaluation.reproducing.sources import Place
 from blendfilter.records import Passage, Question
 from blendfilter.resources import sample
 from blendfilter.tasks import TASKS, Questions
