@@ -160,7 +160,11 @@ def _side_by_side(result: TableResult, files: Sequence[Path]) -> list[Path]:
             here = {(line.group, line.label): line for line in lines
                     if (line.task, line.point.partition(" ")[0]) == (task, side)}  # fmt: skip
             for at, (name, bound) in enumerate(rows.items()):
-                look = {"label": ", ".join(filter(None, name)) + " †" * bound, "hatch": "//" * bound, "linewidth": 0.5}
+                look: dict[str, Any] = {
+                    "label": ", ".join(filter(None, name)) + " †" * bound,
+                    "hatch": "//" * bound,
+                    "linewidth": 0.5,
+                }
                 if name in here:
                     _bar(axes, [at], 0.85, [here[name]], at, edgecolor="white", **look)
                 else:

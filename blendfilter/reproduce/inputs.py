@@ -164,7 +164,7 @@ class RowInputs:
             if (task, measure) not in self._oracles:
                 self._oracles[task, measure] = self._oracle(questions, measure, own is not None)
             oracle = self._oracles[task, measure]
-            self._silver[key] = oracle and self._silver_file(questions, oracle, retriever, k)
+            self._silver[key] = None if oracle is None else self._silver_file(questions, oracle, retriever, k)
         path = self._silver[key]
         # Other queries than the question bring passages that its silver context knows nothing of.
         return None if path is None else SilverFilter(path, partly=row.method not in QUESTION_ONLY)

@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from blendfilter.evaluation.reproducing.results import a_question
 from dspy import lm15
 from small_world import CountingEngine, done_by
 
@@ -14,6 +13,7 @@ from blendfilter import BM25, Direct, Run
 from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.page.head import head_of
 from blendfilter.evaluation.plots import dot, headline
+from blendfilter.reproduce.results import a_question
 from blendfilter.tasks import Questions
 
 

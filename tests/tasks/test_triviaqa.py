@@ -13,7 +13,7 @@ import pytest
 from blendfilter.errors import BadData
 from blendfilter.metrics import exact_match
 from blendfilter.tasks import load
-from blendfilter.tasks.triviaqa import unlike
+from blendfilter.tasks.triviaqa import distinct_answers
 
 
 def asked(number: int = 417, **answer: Any) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def test_a_long_head_takes_no_time() -> None:
 
 
 def test_unlike_keeps_the_first_spelling() -> None:
-    assert unlike(["Tolm.", "tolm", "the Tolm", "Oddle", "..."]) == ["Tolm.", "Oddle"]
+    assert distinct_answers(["Tolm.", "tolm", "the Tolm", "Oddle", "..."]) == ["Tolm.", "Oddle"]
 
 
 def test_real_rows(shared_data: Path) -> None:
