@@ -121,7 +121,8 @@ class Made(NamedTuple):
 def wanted(
     table: PaperTable | str, folder: Path, lm: ConnectedLM | None = None, *, limit: int = 4,
     data: Sequence[str] = ("sample",), tasks: Sequence[str] | None = None, rows: Sequence[str] = (),
-    methods: Sequence[str] | None = None, repeats: int = 1, corpus: Sequence[str] = (), index: Sequence[str] = (), **inputs: Any,
+    methods: Sequence[str] | None = None, repeats: int = 1, corpus: Sequence[str] = (), index: Sequence[str] = (),
+    **inputs: Any,
 ) -> Wanted:  # fmt: skip
     """The runs of a table (a shipped one by its name) over the sample world, in `folder`."""
     whole = tables.read(table) if isinstance(table, str) else table

@@ -24,10 +24,9 @@ from blendfilter.errors import BadData
 from blendfilter.files import Row
 from blendfilter.metrics import LABELS
 from blendfilter.records import Question
-from blendfilter.tasks import layouts
 from blendfilter.tasks.base import Hub, Task
 from blendfilter.tasks.generic import is_own, own
-from blendfilter.tasks.layouts import Outside, checked, distinct, is_kilt, is_normalised, kilt
+from blendfilter.tasks.layouts import Outside, checked, distinct, is_kilt, is_normalised, kilt, row_id
 
 UNDECIDED = "NOT ENOUGH INFO"
 _MARKS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-COLON-": ":", "_": " "}
@@ -76,7 +75,7 @@ def parse(row: Row) -> Question:
         question = own(row)
         return _labelled(_evident(question, question.metadata.get("evidence") or (), row), row)
     read = checked(FeverRecord, row)
-    claim = layouts.question(row, read.id, read.claim, [read.label], metadata=read.rest)
+    claim = Question(row_id(row, read.id), read.claim.strip(), (read.label,), metadata=read.rest)
     return _labelled(_evident(claim, read.evidence or (), row), row)
 
 

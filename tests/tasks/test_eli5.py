@@ -72,12 +72,6 @@ def test_rows_of_ones_own(task: str, field: str) -> None:
         assert [one.text for one in question.context] == ["It turns."]
 
 
-def test_unigram_f1_counts_the_best_answer() -> None:
-    questions = load("eli5", [official()])
-    assert questions.task.score("To stand out", questions[0]) == {"f1": 1.0}
-    assert 0.0 < questions.task.score("Each flashes.", questions[0])["f1"] < 1.0
-
-
 @pytest.mark.parametrize(
     ("row", "told"),
     [

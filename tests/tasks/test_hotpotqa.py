@@ -83,11 +83,6 @@ def test_ircot_marks_gold_on_the_paragraphs() -> None:
     assert question.context[1] == Passage("i1:1", "Skerry Light", "A light.")
 
 
-def test_rows_without_ids_are_named_by_their_position() -> None:
-    row = {key: value for key, value in OFFICIAL.items() if key != "_id"}
-    assert [question.id for question in load("hotpotqa", [row, row])] == ["row-0", "row-1"]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -102,11 +97,6 @@ def test_rows_without_ids_are_named_by_their_position() -> None:
 def test_a_wrong_field_is_named(change: dict[str, object], message: str) -> None:
     with pytest.raises(BadData, match=message):
         load("hotpotqa", [{**OFFICIAL, **change}])
-
-
-def test_a_test_file_without_answers_is_refused() -> None:
-    with pytest.raises(BadData, match=r"item 1: field 'answer' is missing .it has: _id, question"):
-        load("hotpotqa", [{"_id": "1", "question": "Who?", "context": []}])
 
 
 def test_the_real_development_set(shared_data: Path) -> None:

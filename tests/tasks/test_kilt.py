@@ -49,13 +49,6 @@ def test_one_way_found_is_all_of_it_found() -> None:
     assert retrieval(["Ada Brennock"], question) == Retrieval(0.5, 1.0, 0.0)
 
 
-def test_two_hops_belong_to_one_set() -> None:
-    hops = [{"answer": "Tolm", "provenance": [{"title": "Quay"}, {"title": "Mill"}]}]
-    (question,) = load("hotpotqa", [row(output=hops)])
-    assert question.evidence == (("Quay", "Mill"),)
-    assert retrieval(["Quay"], question) == Retrieval(0.5, 1.0, 0.0)
-
-
 def test_the_hub_fills_what_is_missing_with_none() -> None:
     filled = [
         {"answer": "Tolm", "meta": {"score": 0}, "provenance": [{"title": None}]},

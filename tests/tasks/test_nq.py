@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +83,6 @@ def test_what_dprs_retriever_found_is_context_and_no_gold() -> None:
 def test_what_is_wrong_is_named(row: dict[str, Any], told: str) -> None:
     with pytest.raises(BadData, match=f"the given rows, item 1: {told}"):
         load("nq", [row])
-
-
-def test_a_list_in_one_file_names_its_item(tmp_path: Path) -> None:
-    path = tmp_path / "biencoder-nq-dev.json"
-    path.write_text(json.dumps([dpr(), {**dpr(), "answers": None}], indent=1))
-    with pytest.raises(BadData, match=r"biencoder-nq-dev\.json, item 2: has no answer"):
-        load("nq", path)
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,6 @@ def fact(**changed: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_possible_answers_are_enough() -> None:
-    (question,) = load(
-        "popqa", [{"question": "What is Ada Brennock's occupation?", "possible_answers": '["beekeeper"]'}]
-    )
-    assert question.golden_answers == ("beekeeper",)
-
-
 def table(path: Path, *facts: dict[str, Any], pack: bool = False) -> Path:
     with (gzip.open if pack else open)(path, "wt", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(facts[0]), delimiter="\t")

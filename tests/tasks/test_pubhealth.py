@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blendfilter.errors import BadData, EmptyData
+from blendfilter.errors import BadData
 from blendfilter.tasks import load
 
 CLAIM = "Sea plums keep brine fever from ships."
@@ -59,19 +59,6 @@ def test_a_file_of_two_labels_says_nothing(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(load("pubhealth", path)) == 2
-
-
-def test_a_short_line_of_the_table_has_no_label(tmp_path: Path) -> None:
-    path = table(tmp_path / "t.tsv", claim())
-    path.write_text(path.read_text() + "1\t418\tOnly a claim.\n")
-    with pytest.warns(UserWarning, match=r"left out 1 of 2 claims, .* \(1 without a label\)"):
-        assert len(load("pubhealth", path)) == 1
-
-
-def test_a_file_of_the_other_labels_alone_has_no_questions(tmp_path: Path) -> None:
-    path = table(tmp_path / "t.tsv", claim(label="mixture"))
-    with pytest.warns(UserWarning, match="left out 1 of 1"), pytest.raises(EmptyData, match="has no questions"):
-        load("pubhealth", path)
 
 
 @pytest.mark.parametrize(

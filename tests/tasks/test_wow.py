@@ -127,8 +127,3 @@ def test_damage_is_named(tmp_path: Path) -> None:
         of_file(tmp_path, told)
     with pytest.raises(BadData, match="item 1: a whole dialogue holds several questions: give the file itself"):
         load("wow", [whole()])
-
-
-def test_the_sample_world_reads() -> None:
-    questions = load("wow", "sample")
-    assert {len(turns_of(one.question)) for one in questions} == {1, 3}
