@@ -116,7 +116,7 @@ def reproduce(
     if options.plots:
         try:
             written += drawing.draw(result, every, done, place)
-        except MissingExtra as error:  # the table is what was asked for, and it is there
+        except MissingExtra as error:  # the table itself is there
             say(f"no plots: {error}")
     show("\n" + "\n".join(str(path) for path in written))
     return 1 if result.errors or inputs.errors else 0

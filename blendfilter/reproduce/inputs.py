@@ -178,7 +178,7 @@ class RowInputs:
             self._say(f"{what} by {oracle.measure}, K={k}: {path.name}")
 
         def progress(phase: str, done: int, total: int | None = None, /) -> None:
-            if oracle.measure == CXMI:  # a line a batch where a model is asked, which takes its time
+            if oracle.measure == CXMI:  # a line a batch where a model is called, which takes its time
                 self._say(f"{what}: {done} of {total} questions")
 
         make_silver(questions, oracle, path, retriever=retriever, k=k, progress=progress)

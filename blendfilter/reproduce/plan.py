@@ -37,10 +37,8 @@ class RunCost:
     that the same command asks for again.
     """
 
-    run: str
     label: str
     task: str
-    n: int
     design: str
     calls: int
     new_calls: int
@@ -123,7 +121,7 @@ def _cost(each: TableRun, folder: Path, pilot: int, estimator: Estimator, repeat
     new = estimator.estimates(tried.calls)
     cost = added(new, "cost")
     return RunCost(
-        each.folder.name, each.label, each.task, n, calls_by_design(each), round(len(used) * n * repeats / answered),
+        each.label, each.task, calls_by_design(each), round(len(used) * n * repeats / answered),
         round(missing * len(new)), round(missing * added(new, "tokens_in")), round(missing * added(new, "tokens_out")),
         None if cost is None else missing * cost, there is not None, 0 if there is None else there.errors,
     )  # fmt: skip

@@ -258,9 +258,7 @@ class OwnParagraphs(Retriever):
                 )
         if not any(self._found.values()):
             raise EmptyData("these questions bring no paragraphs of their own: name a corpus file or an index")
-        content = [
-            [asked, [[each.id, each.title, each.text] for each in found]] for asked, found in self._found.items()
-        ]
+        content = [[text, [[each.id, each.title, each.text] for each in own]] for text, own in self._found.items()]
         self.fingerprint = fingerprint_of(OWN, content)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:

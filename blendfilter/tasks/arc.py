@@ -10,7 +10,7 @@ official layout)::
 
 The options are part of the question, a line each, ``(A) slate``; prompts that hold a question on one line show them in
 a row. They are lettered from A whatever the file calls them (some rows have 1 to 4), so that the answer is always a
-letter, and what is asked for the same. Golden answers are the letter and, beside it, the text of its option.
+letter, and the prompt the same. Golden answers are the letter and, beside it, the text of its option.
 
 Differs from CDIT (Ma et al. 2024), which shows the options as ``A: slate`` and calls right what includes the letter:
 here `accuracy`, which reads the letter strictly, leads, and `inclusion` stands beside it.

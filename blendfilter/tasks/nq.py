@@ -1,4 +1,4 @@
-"""Natural Questions, open (Kwiatkowski et al. 2019; Lee et al. 2019): what people asked a search engine, short answers.
+"""Natural Questions, open (Kwiatkowski et al. 2019; Lee et al. 2019): web searches with short answers.
 
 Data: https://github.com/google-research-datasets/natural-questions/tree/master/nq_open (`NQ-open.dev.jsonl`, or
 `google-research-datasets/nq_open` on the Hugging Face hub); with passages from DPR (`biencoder-nq-dev.json`) or KILT

@@ -10,7 +10,7 @@ layout of the authors)::
                  "checked_sentence": {"chosen_Lighthouse_0": "It guides ships."},
                  "checked_passage": {"chosen_Lighthouse_0": "Lighthouse"}}]}
 
-A question is the dialogue up to a turn of the wizard, the answer is that turn. A question is shown on one line: the
+A question is the dialogue up to a turn of the wizard, the answer is that turn. A question is one line: the
 turns (KILT: one a line) stand one after the other with " // " between them, the oldest first. Where the wizard opens
 the dialogue, the question is its topic. Gold is the page of the sentence that the wizard ticked, `context` the passages
 it saw. Scored by unigram F1, one of KILT's two measures.

@@ -90,7 +90,7 @@ def test_inclusion_stands_beside_it_and_knows_a_letter_from_a_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "problem"),
     [
         (official(key="D"), r"the answer of an arc question is the label of an option \(A, B, C\), found 'D'"),
         (official("AAB"), "two options have the label of one"),
@@ -104,8 +104,8 @@ def test_inclusion_stands_beside_it_and_knows_a_letter_from_a_word() -> None:
          "has 2 to 5 options, found 6"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(row: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadData, match=f"the given rows, item 1: .*{told}"):
+def test_what_is_wrong_is_named(row: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadData, match=f"the given rows, item 1: .*{problem}"):
         load("arc", [row])
 
 

@@ -108,7 +108,7 @@ def test_a_label_is_taken_in_any_case_and_spelled_as_official() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "problem"),
     [
         (claim(label="SUPPORTED"), "one label, SUPPORTS, REFUTES or NOT ENOUGH INFO, found 'SUPPORTED'; try task 'qa'"),
         (claim(label=""), "one label, .* found ''"),
@@ -126,8 +126,8 @@ def test_a_label_is_taken_in_any_case_and_spelled_as_official() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(row: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadData, match=f"the given rows, item 1: .*{told}"):
+def test_what_is_wrong_is_named(row: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadData, match=f"the given rows, item 1: .*{problem}"):
         load("fever", [row])
 
 

@@ -59,7 +59,7 @@ def test_the_hub_fills_what_is_missing_with_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "problem"),
     [
         ({"output": []}, "item 1: has no answer"),
         ({"output": [{"provenance": [{"title": "Quay"}]}]}, "item 1: has no answer"),
@@ -69,8 +69,8 @@ def test_the_hub_fills_what_is_missing_with_none() -> None:
         ({"input": None}, r"item 1: field 'input' is empty"),
     ],
 )
-def test_what_is_wrong_is_named(changed: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadData, match=told):
+def test_what_is_wrong_is_named(changed: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadData, match=problem):
         load("triviaqa", [row(**changed)])
 
 

@@ -69,7 +69,7 @@ def test_what_dprs_retriever_found_is_context_and_no_gold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "problem"),
     [
         ({"question": ASKED}, "field 'answer'.* is missing"),
         ({"question": ASKED, "answer": []}, "has no answer"),
@@ -80,8 +80,8 @@ def test_what_dprs_retriever_found_is_context_and_no_gold() -> None:
         (dpr(positive_ctxs=[{"title": "Skerry"}]), r"field 'positive_ctxs\.0\.text' is missing"),
     ],
 )
-def test_what_is_wrong_is_named(row: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadData, match=f"the given rows, item 1: {told}"):
+def test_what_is_wrong_is_named(row: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadData, match=f"the given rows, item 1: {problem}"):
         load("nq", [row])
 
 

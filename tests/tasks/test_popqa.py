@@ -75,9 +75,9 @@ def test_rows_of_this_package_and_of_ones_own() -> None:
 
 def test_it_leads_with_inclusion() -> None:
     questions = load("popqa", [fact()])
-    told = questions.task.score("She was an Apiarist, of Tolm.", questions[0])
-    assert list(told) == ["inclusion", "inclusion_raw", "em", "f1"]
-    assert (told["inclusion"], told["inclusion_raw"], told["em"]) == (1.0, 0.0, 0.0)
+    problem = questions.task.score("She was an Apiarist, of Tolm.", questions[0])
+    assert list(problem) == ["inclusion", "inclusion_raw", "em", "f1"]
+    assert (problem["inclusion"], problem["inclusion_raw"], problem["em"]) == (1.0, 0.0, 0.0)
 
 
 def test_its_sample_asks_for_no_yes_or_no() -> None:
@@ -88,7 +88,7 @@ def test_its_sample_asks_for_no_yes_or_no() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "problem"),
     [
         (fact(possible_answers="beekeeper"), r"field 'possible_answers' is wrong: .*JSON list"),
         (fact(possible_answers='{"a": 1}'), "field 'possible_answers' is wrong"),
@@ -99,8 +99,8 @@ def test_its_sample_asks_for_no_yes_or_no() -> None:
         ({"id": 1, "question": "x"}, "field 'answer' .* is missing"),
     ],
 )
-def test_what_is_wrong_is_named(row: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadData, match=f"the given rows, item 1: .*{told}"):
+def test_what_is_wrong_is_named(row: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadData, match=f"the given rows, item 1: .*{problem}"):
         load("popqa", [row])
 
 

@@ -33,10 +33,12 @@ def table(path: Path, *claims: dict[str, Any]) -> Path:
 def test_true_and_false_are_kept_and_the_others_counted(tmp_path: Path) -> None:
     labels = ["true", "mixture", "false", "unproven", "", "mixture", "TRUE "]
     path = table(tmp_path / "test.tsv", *(claim(claim_id=at, label=label) for at, label in enumerate(labels)))
-    with pytest.warns(UserWarning, match="left out 4 of 7 claims") as told:
+    with pytest.warns(UserWarning, match="left out 4 of 7 claims") as problem:
         questions = load("pubhealth", path)
-    assert len(told) == 1
-    assert str(told[0].message).endswith("which are neither true nor false (2 mixture, 1 unproven, 1 without a label)")
+    assert len(problem) == 1
+    assert str(problem[0].message).endswith(
+        "which are neither true nor false (2 mixture, 1 unproven, 1 without a label)"
+    )
     assert [(one.id, one.golden_answers) for one in questions] == [
         ("0", ("true",)),
         ("2", ("false",)),
@@ -87,7 +89,7 @@ def test_rows_of_ones_own_and_of_this_package(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "problem"),
     [
         (claim(label="mixture"), "a claim of pubhealth is true or false, found 'mixture'"),
         (claim(label=3), "found 'unproven'"),
@@ -98,8 +100,8 @@ def test_rows_of_ones_own_and_of_this_package(row: dict[str, Any]) -> None:
         ({"question": CLAIM, "answers": ["true", "false"]}, "found 'true', 'false'"),
     ],
 )
-def test_among_rows_in_memory_another_label_is_an_error(row: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadData, match=f"the given rows, item 1: .*(?:{told})"):
+def test_among_rows_in_memory_another_label_is_an_error(row: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadData, match=f"the given rows, item 1: .*(?:{problem})"):
         load("pubhealth", [row])
 
 
