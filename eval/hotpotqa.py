@@ -16,11 +16,11 @@ parser.add_argument("--lm", default="offline", help="provider/model, or any name
 parser.add_argument("--api-base", help="an OpenAI-compatible server that has the model")
 parser.add_argument("--limit", type=int, help="the first N questions")
 parser.add_argument("--run", default="runs/hotpotqa-blendfilter", help="the run's folder, to stop and go on")
-asked = parser.parse_args()
+options = parser.parse_args()
 
-questions = bf.load("hotpotqa", asked.data, limit=asked.limit)
-index = bf.BM25.build(bf.pooled(questions)) if asked.corpus == "pooled" else bf.BM25.for_corpus(asked.corpus)
+questions = bf.load("hotpotqa", options.data, limit=options.limit)
+index = bf.BM25.build(bf.pooled(questions)) if options.corpus == "pooled" else bf.BM25.for_corpus(options.corpus)
 method = bf.BlendFilter(index, k=5, task="hotpotqa")
-lm = bf.connect(asked.lm, api_base=asked.api_base)
-run = bf.evaluate(method, questions, lm=lm, run=asked.run)
+lm = bf.connect(options.lm, api_base=options.api_base)
+run = bf.evaluate(method, questions, lm=lm, run=options.run)
 print(run.report())  # EM and F1 with 95 % intervals

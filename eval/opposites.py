@@ -1,8 +1,8 @@
-"""A judge held against the sample world's opposites: question and passage with nearly the same words.
+"""A judge on the sample world's opposites: question and passage with nearly the same words.
 
     python eval/opposites.py --lm openai/gpt-4o-mini --mode components --run runs/opposites
 
-Each pair is asked once for each set of rules (phi1, phi1+phi2; or that of --rule), 288 calls. The same command goes on
+Each pair is judged once by each set of rules (phi1, phi1+phi2; or that of --rule), 288 calls. The same command goes on
 where it was stopped, and once done it replays without a call. Without --lm the offline reader judges by word lists,
 which shows the pipeline, not its quality.
 """
@@ -27,19 +27,19 @@ parser.add_argument("--rule", action="append", help="a rule; all that are given 
 parser.add_argument("--program", help="a compiled program (blendfilter compile cdit); --rule: those it is of")
 parser.add_argument("--limit", type=int, help="the first N pairs")
 parser.add_argument("--run", default="runs/opposites", help="the folder of the journal, and of confusion.json")
-asked = parser.parse_args()
-kept = Path(asked.run, "confusion.json")
+options = parser.parse_args()
+kept = Path(options.run, "confusion.json")
 if kept.exists() and b'"tables"' not in kept.read_bytes():
     parser.error(f"{kept} is there, and is no table of this script: name another folder (--run)")
 
 try:
-    with Journal(asked.run) as journal:
-        lm = bf.connect(asked.lm, api_base=asked.api_base, journal=journal)
-        sets = [asked.rule] if asked.rule else BOTH
+    with Journal(options.run) as journal:
+        lm = bf.connect(options.lm, api_base=options.api_base, journal=journal)
+        sets = [options.rule] if options.rule else BOTH
         with dspy.context(lm=lm):
-            tables = confusion(judging(asked.mode, asked.program), load_opposites()[: asked.limit], sets)
+            tables = confusion(judging(options.mode, options.program), load_opposites()[: options.limit], sets)
 except BlendFilterError as error:
     print(f"opposites: {error}", file=sys.stderr)
     sys.exit(error.exit_code)
-kept.write_text(json.dumps({"lm": asked.lm, "tables": [table.to_json() for table in tables]}, indent=2) + "\n")
+kept.write_text(json.dumps({"lm": options.lm, "tables": [table.to_json() for table in tables]}, indent=2) + "\n")
 print("\n\n".join(table.text() for table in tables))

@@ -100,7 +100,21 @@ def test_importing_the_package_is_light() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["", "ask", "index", "search", "serve", "eval", "report", "compare", "rescore", "silver", "compile", "doctor"],
+    [
+        "",
+        "ask",
+        "index",
+        "search",
+        "serve",
+        "eval",
+        "report",
+        "compare",
+        "rescore",
+        "reproduce",
+        "silver",
+        "compile",
+        "doctor",
+    ],
 )
 def test_help_imports_nothing_heavy(command: str) -> None:
     imported = roots_imported("-m", "blendfilter.cli", *command.split(), "--help")

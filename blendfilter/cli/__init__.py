@@ -9,6 +9,7 @@ from blendfilter.cli import evaluating as evaluating
 from blendfilter.cli import reporting as reporting
 from blendfilter.cli import comparing as comparing
 from blendfilter.cli import rescoring as rescoring
+from blendfilter.cli import reproduce as reproduce
 from blendfilter.cli import silver as silver
 from blendfilter.cli import compiling as compiling
 from blendfilter.cli import trimming as trimming

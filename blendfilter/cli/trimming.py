@@ -217,11 +217,11 @@ def _there(index: str, out: Path | None) -> TrimFolder:
 def _asked(judging: Judging) -> tuple[list[Question | str], str]:
     """What is judged for, and its wording. Of one's own file the questions are enough: no answer is looked at."""
     from blendfilter.tasks import TASKS, load
-    from blendfilter.tasks.asked import read_asked
+    from blendfilter.tasks.loading import read_questions
 
     data = str(judging.questions)
     if judging.task == "qa" and data not in ("sample", "hub"):
-        return [*read_asked(data, limit=judging.limit)], TASKS["qa"].wording
+        return [*read_questions(data, limit=judging.limit)], TASKS["qa"].wording
     questions = load(judging.task, data, limit=judging.limit)
     return [*questions], questions.task.wording
 

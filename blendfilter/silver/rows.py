@@ -32,7 +32,7 @@ from blendfilter.errors import BadData
 from blendfilter.files import JsonRow, json_rows
 from blendfilter.filters.candidates import Candidate, excerpts
 from blendfilter.records import Passage, one_line
-from blendfilter.tasks.reading import Outside, checked
+from blendfilter.tasks.layouts import Outside, checked
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from blendfilter.metrics import metric
 from blendfilter.records import Question
 
 Parser = Callable[[JsonRow], Question]
-"""One row of a data set in, one question out; `BadData` names the row's place and the field that is wrong."""
+"""Reads one row of a data set; raises `BadData` with the row's place and the field that is wrong."""
 
 
 class Hub(NamedTuple):
@@ -34,10 +34,14 @@ class Hub(NamedTuple):
 class Task:
     """One kind of question set.
 
-    `metrics` are names in `blendfilter.metrics.METRICS`, the leading one first; `wording` names the set of prompts and
-    demonstrations, `programs/<wording>`; `wording_for` chooses another one by the questions asked. `beside` makes a
-    parser that also uses what lies beside a data file, `rows` reads a file whose rows are not its questions, `sample`
-    is the task's file in the sample world, and `of_sample` says which of its rows are the task's.
+    Attributes:
+        metrics: names in `blendfilter.metrics.METRICS`, the leading one first.
+        wording: the set of prompts and demonstrations, `programs/<wording>`.
+        parse: reads a row.
+        beside: makes a parser that also uses what lies beside a data file.
+        rows: reads a file whose rows are not its questions.
+        sample, of_sample: the task's file in the sample world, and which of its rows are the task's.
+        wording_for: chooses another wording by the questions at hand.
     """
 
     name: str
@@ -64,7 +68,7 @@ class Task:
         return self.beside(path) if self.beside and path else self.parse
 
     def asking(self, questions: Sequence[Question]) -> Task:
-        """The task in the wording that these questions want."""
+        """The task in the wording for these questions."""
         return replace(self, wording=self.wording_for(questions)) if self.wording_for else self
 
 
@@ -121,14 +125,9 @@ class Questions(Sequence[Question]):
 
 
 def fingerprint(questions: Iterable[Question]) -> str:
-    """SHA-256 over what asks and what scores (not over contexts and metadata), cut to 16 hexadecimal digits."""
+    """SHA-256 over questions and gold (not over contexts and metadata), cut to 16 hexadecimal digits."""
     digest = hashlib.sha256()
     for one in questions:
         parts = [one.id, one.question, one.golden_answers, one.gold_titles, one.evidence, one.supporting_facts]
         digest.update(json.dumps(parts).encode() + b"\n")
     return digest.hexdigest()[:16]
-
-
-def registry(*tasks: Task) -> Mapping[str, Task]:
-    """`tasks` by name."""
-    return {task.name: task for task in tasks}

@@ -20,41 +20,34 @@ from pydantic import AliasChoices, Field
 from blendfilter.errors import BadData
 from blendfilter.files import JsonRow
 from blendfilter.records import Question
+from blendfilter.tasks import layouts
 from blendfilter.tasks.base import Hub, Task
 from blendfilter.tasks.generic import is_own, own
-from blendfilter.tasks.kilt import is_kilt, kilt
-from blendfilter.tasks.layouts import Paragraph, is_normalised, paragraphs
-from blendfilter.tasks.reading import Outside, answers_of, checked, mapping, row_id
+from blendfilter.tasks.layouts import Outside, RetrievedPassage, checked, is_kilt, is_normalised, kilt, mapping
 
 
-class Answers(Outside):
+class Eli5Answers(Outside):
     """Answers and their votes as two columns."""
 
     text: list[str]
     score: list[int] | None = None
 
 
-class Official(Outside):
+class Eli5Record(Outside):
     """A row as the authors' scripts write it."""
 
     q_id: str | None = None
     title: str
-    answers: Answers
+    answers: Eli5Answers
 
 
-class AlcePassage(Outside):
-    id: str | None = None
-    title: str = ""
-    text: str
-
-
-class Alce(Outside):
+class AlceRecord(Outside):
     """A row of ALCE (Gao et al. 2023): one answer, its claims, passages that were retrieved."""
 
     id: str | None = Field(None, validation_alias=AliasChoices("id", "q_id", "sample_id"))
     question: str
     answer: str
-    docs: tuple[AlcePassage, ...] = ()
+    docs: tuple[RetrievedPassage, ...] = ()
 
 
 def parse(row: JsonRow) -> Question:
@@ -65,11 +58,15 @@ def parse(row: JsonRow) -> Question:
         return own(row)
     if "title" in mapping(row):
         return _official(row)
-    return own(row) if is_own(row) and "docs" not in mapping(row) else _alce(row)
+    if is_own(row) and "docs" not in mapping(row):
+        return own(row)
+    read = checked(AlceRecord, row)
+    context = (one.paragraph for one in read.docs)
+    return layouts.question(row, read.id, read.question, [read.answer.strip()], context=context, metadata=read.rest)
 
 
 def _official(row: JsonRow) -> Question:
-    read = checked(Official, row)
+    read = checked(Eli5Record, row)
     texts, votes = read.answers.text, read.answers.score
     if votes is not None and len(votes) != len(texts):
         raise BadData(
@@ -77,25 +74,7 @@ def _official(row: JsonRow) -> Question:
             "each text has one: fetch the file again"
         )
     ranked = sorted(zip(texts, votes or [0] * len(texts), strict=True), key=lambda pair: -pair[1])
-    return Question(
-        id=row_id(row, read.q_id),
-        question=read.title.strip(),
-        golden_answers=answers_of(row, (text.strip() for text, _ in ranked)),
-        metadata=read.rest,
-    )
-
-
-def _alce(row: JsonRow) -> Question:
-    read = checked(Alce, row)
-    name = row_id(row, read.id)
-    found = (Paragraph(one.title, [one.text], one.id, one.rest) for one in read.docs)
-    return Question(
-        id=name,
-        question=read.question.strip(),
-        golden_answers=answers_of(row, [read.answer.strip()]),
-        context=paragraphs(name, found, ""),
-        metadata=read.rest,
-    )
+    return layouts.question(row, read.q_id, read.title, (text.strip() for text, _ in ranked), metadata=read.rest)
 
 
 TASK = Task(

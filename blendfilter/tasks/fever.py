@@ -9,8 +9,8 @@ in the official layout)::
                   [[102, 202, "Skerry_Light_-LRB-lighthouse-RRB-", 4], [102, 202, "Quillmere", 0]]]}
 
 The claim is the question and its label the answer. Evidence is a list of sets: each decides by itself, its sentences
-together. A row of the label NOT ENOUGH INFO has none. Where one of the questions asked has that label the prompts offer
-it (wording `fever-nei`); else they offer two, as KILT and the papers that use it do.
+together. A row of the label NOT ENOUGH INFO has none. Where one of the questions has that label the prompts offer it
+(wording `fever-nei`); else they offer two, as KILT and the papers that use it do.
 """
 
 from __future__ import annotations
@@ -26,18 +26,14 @@ from blendfilter.metrics import LABELS
 from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Task
 from blendfilter.tasks.generic import is_own, own
-from blendfilter.tasks.kilt import is_kilt, kilt
-from blendfilter.tasks.layouts import distinct, is_normalised
-from blendfilter.tasks.reading import Outside, checked, row_id
+from blendfilter.tasks.layouts import Outside, checked, distinct, is_kilt, is_normalised, kilt, row_id
 
 UNDECIDED = "NOT ENOUGH INFO"
 _MARKS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-COLON-": ":", "_": " "}
 _MARK = re.compile("|".join(_MARKS))
 
-Fact = tuple[str, int]
 
-
-class Official(Outside):
+class FeverRecord(Outside):
     """A row as the authors publish it."""
 
     id: str | None = None
@@ -55,7 +51,7 @@ def title_of(marked: str) -> str:
     return _MARK.sub(lambda mark: _MARKS[mark[0]], marked)
 
 
-def facts_of(evidence: Any, where: str) -> list[tuple[Fact, ...]]:
+def facts_of(evidence: Any, where: str) -> list[tuple[tuple[str, int], ...]]:
     """The sentences of each set of evidence, as title and line; sets that name no page are left out.
 
     An entry ends in title and line, whatever stands before these. Raises `BadData` where it does not.
@@ -78,7 +74,7 @@ def parse(row: JsonRow) -> Question:
     if is_normalised(row) or is_own(row):
         question = own(row)
         return _labelled(_evident(question, question.metadata.get("evidence") or (), row), row)
-    read = checked(Official, row)
+    read = checked(FeverRecord, row)
     claim = Question(row_id(row, read.id), read.claim.strip(), (read.label,), metadata=read.rest)
     return _labelled(_evident(claim, read.evidence or (), row), row)
 

@@ -20,16 +20,16 @@ from pydantic import AliasChoices, Field
 from blendfilter.errors import BadData
 from blendfilter.files import JsonRow
 from blendfilter.records import Question
+from blendfilter.tasks import layouts
 from blendfilter.tasks.base import Task
-from blendfilter.tasks.layouts import Context, Facts, Names, Paragraph, distinct, ircot, normalised, paragraphs
-from blendfilter.tasks.reading import Outside, answers_of, checked, has, mapping, row_id
+from blendfilter.tasks.layouts import Facts, Names, Outside, Paragraph, TitledSentences, checked, has, mapping
 
 JOINER = " "
 ANSWERS = ("golden_answers", "answers", "answer")
 """Fields that may hold the answers; the first one present counts."""
 
 
-class Own(Outside):
+class OwnRecord(Outside):
     """The fields of a free-form row that are not answers or paragraphs."""
 
     id: str | None = Field(None, validation_alias=AliasChoices("id", "_id", "qid", "question_id"))
@@ -48,33 +48,26 @@ class OwnParagraph(Outside):
     id: str | None = Field(None, validation_alias=AliasChoices("id", "paragraph_id"))
 
 
-class Columns(Outside):
+class OwnContext(Outside):
     """Paragraphs given as HotPotQA does: pairs of title and sentences, or these two as columns."""
 
-    context: Context
+    context: TitledSentences
 
 
 def parse(row: JsonRow) -> Question:
     """A row of anyone's question file. Raises `BadData` naming the field that is missing or wrong."""
     value = mapping(row)
     if isinstance(value.get("metadata"), Mapping) and "golden_answers" in value:
-        return normalised(row, JOINER)
+        return layouts.normalised(row, JOINER)
     if "question_text" in value and "answers_objects" in value:
-        return ircot(row)
-    read = checked(Own, row)
-    name = row_id(row, read.id)
-    titles = distinct(read.gold_titles or (title for title, _ in read.supporting_facts))
-    return Question(
-        id=name,
-        question=read.question.strip(),
-        golden_answers=answers_of(row, _answers(row, value)),
-        gold_titles=titles,
-        evidence=(titles,) if titles else (),
-        supporting_facts=read.supporting_facts,
-        context=paragraphs(name, _paragraphs(row, value.get("context")), JOINER),
-        type=read.type,
+        return layouts.ircot(row)
+    read = checked(OwnRecord, row)
+    return layouts.question(
+        row, read.id, read.question, _answers(row, value),
+        titles=read.gold_titles or (title for title, _ in read.supporting_facts), facts=read.supporting_facts,
+        context=_paragraphs(row, value.get("context")), joiner=JOINER, type=read.type,
         metadata={key: kept for key, kept in read.rest.items() if key not in (*ANSWERS, "context")},
-    )
+    )  # fmt: skip
 
 
 def is_own(row: JsonRow) -> bool:
@@ -85,26 +78,22 @@ def is_own(row: JsonRow) -> bool:
 
 def own(row: JsonRow) -> Question:
     """A row of `is_own`, in the normalised layout or free. Raises `BadData`."""
-    return normalised(row, JOINER) if isinstance(mapping(row).get("metadata"), Mapping) else parse(row)
+    return layouts.normalised(row, JOINER) if isinstance(mapping(row).get("metadata"), Mapping) else parse(row)
 
 
-def _answers(row: JsonRow, value: Mapping[str, Any]) -> list[str]:
+def _answers(row: JsonRow, value: Mapping[str, Any]) -> Iterator[str]:
     field = next((field for field in ANSWERS if value.get(field) is not None), None)
     if field is None:
         raise BadData(f"{row.where}: field 'answer' (or 'answers', 'golden_answers') is missing ({has(value)})")
     found = value[field]
     if isinstance(found, Mapping) and "text" in found:
         found = found["text"]
-    listed = found if isinstance(found, list | tuple) else [found]
-    return [_answer(row, field, one) for one in listed]
-
-
-def _answer(row: JsonRow, field: str, answer: Any) -> str:
-    if isinstance(answer, bool):
-        return "yes" if answer else "no"
-    if isinstance(answer, str | int | float):
-        return str(answer)
-    raise BadData(f"{row.where}: field '{field}' is wrong: expected a text or a list of texts, found {answer!r:.60}")
+    for answer in found if isinstance(found, list | tuple) else [found]:
+        if not isinstance(answer, str | int | float):
+            raise BadData(
+                f"{row.where}: field '{field}' is wrong: expected a text or a list of texts, found {answer!r:.60}"
+            )
+        yield ("yes" if answer else "no") if isinstance(answer, bool) else str(answer)
 
 
 def _paragraphs(row: JsonRow, context: Any) -> Iterator[Paragraph]:
@@ -112,7 +101,7 @@ def _paragraphs(row: JsonRow, context: Any) -> Iterator[Paragraph]:
     if context is None:
         return
     if isinstance(context, Mapping):
-        whole = checked(Columns, JsonRow(row.where, row.position, {"context": context}))
+        whole = checked(OwnContext, JsonRow(row.where, row.position, {"context": context}))
         yield from (Paragraph(title, texts) for title, texts in whole.context)
         return
     if isinstance(context, str):
@@ -127,7 +116,7 @@ def _paragraph(row: JsonRow) -> Paragraph:
     if isinstance(row.value, str):
         return Paragraph("", [row.value])
     if isinstance(row.value, list | tuple):
-        pair = checked(Columns, JsonRow(row.where, row.position, {"context": [row.value]}))
+        pair = checked(OwnContext, JsonRow(row.where, row.position, {"context": [row.value]}))
         return Paragraph(*pair.context[0])
     read = checked(OwnParagraph, row)
     texts = read.sentences if read.sentences is not None else [read.text] if read.text is not None else None

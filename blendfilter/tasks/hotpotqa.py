@@ -18,15 +18,12 @@ from __future__ import annotations
 from blendfilter.files import JsonRow
 from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.kilt import is_kilt, kilt
-from blendfilter.tasks.layouts import multihop
-
-JOINER = ""
+from blendfilter.tasks.layouts import is_kilt, kilt, multihop
 
 
 def parse(row: JsonRow) -> Question:
     """A row in the official, Hugging Face, KILT's, normalised or IRCoT layout. Raises `BadData`."""
-    return kilt(row) if is_kilt(row) else multihop(row, JOINER)
+    return kilt(row) if is_kilt(row) else multihop(row, joiner="")
 
 
 TASK = Task(

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter import resources
-from blendfilter.errors import BadArgument, EmptyData, UnknownName
-from blendfilter.files import JsonRow, json_rows
+from blendfilter.errors import BadArgument, BadData, EmptyData, MissingExtra, MissingFile, UnknownName
+from blendfilter.extras import how_to_install
+from blendfilter.files import JsonRow, json_rows, lines
 from blendfilter.records import Question
 from blendfilter.tasks import (
     arc,
@@ -18,7 +19,6 @@ from blendfilter.tasks import (
     fever,
     generic,
     hotpotqa,
-    hub,
     nq,
     popqa,
     pubhealth,
@@ -27,23 +27,11 @@ from blendfilter.tasks import (
     twowiki,
     wow,
 )
-from blendfilter.tasks.base import Parser, Questions, Task, registry
-from blendfilter.tasks.reading import acceptable, given
+from blendfilter.tasks.base import Hub, Parser, Questions, Task
+from blendfilter.tasks.layouts import has, mapping
 
-TASKS = registry(
-    hotpotqa.TASK,
-    twowiki.TASK,
-    strategyqa.TASK,
-    nq.TASK,
-    triviaqa.TASK,
-    fever.TASK,
-    eli5.TASK,
-    wow.TASK,
-    popqa.TASK,
-    arc.TASK,
-    pubhealth.TASK,
-    generic.TASK,
-)
+_MODULES = (hotpotqa, twowiki, strategyqa, nq, triviaqa, fever, eli5, wow, popqa, arc, pubhealth, generic)
+TASKS = {module.TASK.name: module.TASK for module in _MODULES}
 """The tasks by name; `qa` reads anyone's own questions."""
 
 Data = str | Path | Iterable[Any]
@@ -77,7 +65,7 @@ def load(
         load("strategyqa", "hub", split="train")
 
     Raises:
-        UnknownName: no such task or metric. BadArgument: limit below 1, or nothing said of where the data is.
+        UnknownName: no such task or metric. BadArgument: limit below 1, or no data named.
         MissingFile: no such file. EmptyData: no questions in it. MissingExtra: `datasets` is not installed.
         BadData: a row that does not parse, misses a field, asks nothing or repeats an id (which line and why).
     """
@@ -102,7 +90,7 @@ def _task_and_data(task: str | Path | Task | Iterable[Any], data: Data | None) -
     if data is None:
         if isinstance(task, str) and task in TASKS:
             raise BadArgument(f"where are the questions of '{task}'? Give a file, 'hub' or 'sample'")
-        if isinstance(task, str) and not _is_file(task):
+        if isinstance(task, str) and not (Path(task).is_file() or Path(task).suffix or "/" in task or "\\" in task):
             raise UnknownName.of("task", task, TASKS, "and no file of that name")
         return generic.TASK, task
     if not isinstance(task, str) or task not in TASKS:
@@ -110,47 +98,78 @@ def _task_and_data(task: str | Path | Task | Iterable[Any], data: Data | None) -
     return TASKS[task], data
 
 
-def _is_file(name: str) -> bool:
-    """Whether a lone argument means a file: one is there, or it looks like a path."""
-    return Path(name).is_file() or bool(Path(name).suffix) or "/" in name or "\\" in name
-
-
 def _source(task: Task, data: Data, split: str | None) -> _Source:
     if isinstance(data, str) and data == "hub":
-        place = hub.place(task)
-        return _Source(place.label(split), hub.rows(place, split), task.parser(), drain=False)
+        if task.hub is None:
+            raise BadArgument(f"task '{task.name}' has no data set on the hub: give a file")
+        return _Source(task.hub.label(split), _hub_rows(task.hub, split), task.parser(), drain=False)
     if isinstance(data, str) and data == "sample":
         rows = json_rows(resources.sample(task.sample))
         return _Source("sample", filter(task.of_sample, rows) if task.of_sample else rows, task.parser(), drain=True)
     if isinstance(data, str | Path):
         path = Path(data)
         return _Source(path.name, task.rows(path), task.parser(path), drain=True)
-    if isinstance(data, Questions):
-        return _Source(data.source, given(data), task.parser(), drain=False)
     if not isinstance(data, Iterable):
         raise BadArgument(f"the data is a {type(data).__name__}: give a file, 'hub', 'sample' or a list of rows")
-    return _Source("rows", given(data), task.parser(), drain=False)
+    label = data.source if isinstance(data, Questions) else "rows"
+    return _Source(label, _rows(data), task.parser(), drain=False)
+
+
+def _rows(values: Iterable[Any], name: str = "the given rows") -> Iterator[JsonRow]:
+    """Rows in memory, with a place for messages."""
+    return (JsonRow(f"{name}, item {position + 1}", position, value) for position, value in enumerate(values))
+
+
+def _hub_rows(hub: Hub, split: str | None) -> Iterator[JsonRow]:
+    """The rows of one split on the Hugging Face hub, downloaded once and kept by the package `datasets`.
+
+    Raises:
+        MissingExtra: `datasets` is not installed. MissingFile: the hub, the data set or the split cannot be reached.
+    """
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise MissingExtra(f"data from the hub needs the package 'datasets': {how_to_install('data')}") from error
+    import httpx  # comes with the model client; what the hub's own client raises when the network is away
+
+    label = hub.label(split)
+    try:
+        found = load_dataset(hub.name, hub.config, split=split or hub.split)
+    except (OSError, ValueError, httpx.HTTPError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise MissingFile(f"cannot load '{label}' from the Hugging Face hub ({reason}): or give a file") from error
+    yield from _rows(found, label)
 
 
 def _questions(source: _Source) -> Iterator[Question]:
-    seen: dict[str, str] = {}
+    """The questions of a source. Raises `BadData` where one is empty, has no answer, or an id that is used already."""
+    places: dict[str, str] = {}
     for row in source.rows:
         question = row.value if isinstance(row.value, Question) else source.parse(row)
-        yield acceptable(question, row.where, seen)
+        where, name = row.where, f"question '{question.id}'"
+        if not question.question.strip():
+            raise BadData(f"{where}: {name} is empty: fill it in or drop the row")
+        if not question.golden_answers:
+            raise BadData(f"{where}: {name} has no golden answers, so nothing can be scored")
+        if question.id in places:
+            used = f"question id '{question.id}' was used before, at {places[question.id]}"
+            raise BadData(f"{where}: {used}: ids must differ")
+        places[question.id] = where
+        yield question
 
 
 def _kept(found: Iterator[Question], source: _Source, split: str | None, limit: int | None) -> list[Question]:
     """The questions of `split`, `limit` of them; what is behind the limit is still decoded, though not checked."""
-    met: set[str] = set()
+    splits: set[str] = set()
 
     def wanted(question: Question) -> bool:
         mark = str(question.metadata.get("split") or "(none)")
-        met.add(mark)
+        splits.add(mark)
         return split is None or mark == split
 
     questions = list(islice(filter(wanted, found), limit))
-    if not questions and met:
-        marks = ", ".join(sorted(met))
+    if not questions and splits:
+        marks = ", ".join(sorted(splits))
         raise EmptyData(f"{source.label} has no questions of split '{split}' (its rows say: {marks})")
     if not questions:
         raise EmptyData(f"{source.label} has no questions: is it the right file?")
@@ -158,3 +177,35 @@ def _kept(found: Iterator[Question], source: _Source, split: str | None, limit: 
         for _ in source.rows:
             pass
     return questions
+
+
+def read_questions(path: str | Path, *, limit: int | None = None) -> list[str]:
+    """The questions of a file that need no answer, `limit` of them at the most: those that an index is trimmed by.
+
+    A text file (``.txt``) has a question a line; rows of JSON Lines are questions, or objects with a field
+    ``question``: ``{"question": "Who kept Skerry Light?"}`` is enough.
+
+    Raises:
+        MissingFile: there is no such file. EmptyData: it holds no question. BadArgument: a limit below 1.
+        BadData: a row that is no question (where, and what it has).
+    """
+    if limit is not None and limit < 1:
+        raise BadArgument(f"limit is {limit}: give 1 or more, or leave it out for all questions")
+    plain = (line.text.strip() for line in lines(path) if line.text.strip())
+    found = list(islice(plain if Path(path).suffix == ".txt" else map(_text, json_rows(path)), limit))
+    if not found:
+        raise EmptyData(f"{path} holds no question: put one on a line")
+    return found
+
+
+def _text(row: JsonRow) -> str:
+    value = row.value
+    if not isinstance(value, str):
+        fields = mapping(row)
+        name = next((name for name in ("question", "question_text", "query", "input") if name in fields), None)
+        if name is None:
+            raise BadData(f"{row.where}: field 'question' is missing ({has(fields)})")
+        value = fields[name]
+    if not isinstance(value, str) or not value.strip():
+        raise BadData(f"{row.where}: the question is {value!r:.60}: fill it in or drop the row")
+    return value.strip()

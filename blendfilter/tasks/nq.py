@@ -1,4 +1,4 @@
-"""Natural Questions, open (Kwiatkowski et al. 2019; Lee et al. 2019): what people asked a search engine, short answers.
+"""Natural Questions, open (Kwiatkowski et al. 2019; Lee et al. 2019): web searches with short answers.
 
 Data: https://github.com/google-research-datasets/natural-questions/tree/master/nq_open (`NQ-open.dev.jsonl`, or
 `google-research-datasets/nq_open` on the Hugging Face hub); with passages from DPR (`biencoder-nq-dev.json`) or KILT
@@ -6,8 +6,8 @@ Data: https://github.com/google-research-datasets/natural-questions/tree/master/
 
     {"question": "who keeps the light on skerry rock", "answer": ["Ada Brennock", "Brennock"]}
 
-The official rows have no ids: a row's place in its file stands for one. KILT's layout is described in `kilt.py`,
-DPR's in `dpr.py`; the normalised layout and FlashRAG's are read as well.
+The official rows have no ids: a row's place in its file stands for one. KILT's and DPR's layouts are described in
+`layouts.py`; the normalised layout and FlashRAG's are read as well.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from blendfilter.files import JsonRow
 from blendfilter.records import Question
 from blendfilter.tasks import generic
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.dpr import dpr, is_dpr
-from blendfilter.tasks.kilt import is_kilt, kilt
+from blendfilter.tasks.layouts import dpr, is_dpr, is_kilt, kilt
 
 
 def parse(row: JsonRow) -> Question:

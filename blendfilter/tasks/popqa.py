@@ -7,8 +7,8 @@ hub; with passages from Self-RAG (`popqa_longtail_w_gs.jsonl`). A row of the tab
     417   Ada Brennock   occupation  beekeeper  142    25692   What is Ada Brennock's occupation?     ["beekeeper"]
 
 `possible_answers` is a JSON list inside a text; the object is the first answer. The pages of subject and object
-(`s_wiki_title`, `o_wiki_title`) are where the fact was taken from, not where anybody looked for it: no gold. Questions
-of namesakes may be the same words.
+(`s_wiki_title`, `o_wiki_title`) are where the fact was taken from, not where an answer was found: no gold. Questions of
+namesakes may be the same words.
 
 Scored by inclusion first, as its authors do and CDIT (Ma et al. 2024) after them.
 """
@@ -16,7 +16,6 @@ Scored by inclusion first, as its authors do and CDIT (Ma et al. 2024) after the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -24,15 +23,10 @@ from pydantic import BeforeValidator
 from blendfilter.files import JsonRow
 from blendfilter.metrics import VERDICTS
 from blendfilter.records import Question
-from blendfilter.tasks import generic, tables
+from blendfilter.tasks import generic, layouts
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.dpr import DprPassage
-from blendfilter.tasks.layouts import Names, Paragraph, paragraphs
-from blendfilter.tasks.reading import Outside, answers_of, checked, mapping, row_id
+from blendfilter.tasks.layouts import Names, Outside, RetrievedPassage, checked, mapping, table_rows
 from blendfilter.text import normalize_answer
-
-METRICS = ("inclusion", "inclusion_raw", "em", "f1")
-"""The leading one is CDIT's; TriviaQA adds the first two to its own."""
 
 
 def _unpacked(value: Any) -> Any:
@@ -45,7 +39,7 @@ def _unpacked(value: Any) -> Any:
         raise ValueError('expected a JSON list, ["…", "…"]') from None
 
 
-class Official(Outside):
+class PopQARecord(Outside):
     """A row of the authors' table or of the hub; Self-RAG's and ALCE's copies add `answers` and passages."""
 
     id: str | None = None
@@ -54,30 +48,21 @@ class Official(Outside):
     prop: str | None = None
     possible_answers: Annotated[list[str], BeforeValidator(_unpacked)]
     answers: Names = ()
-    ctxs: tuple[DprPassage, ...] = ()
-    docs: tuple[DprPassage, ...] = ()
+    ctxs: tuple[RetrievedPassage, ...] = ()
+    docs: tuple[RetrievedPassage, ...] = ()
 
 
 def parse(row: JsonRow) -> Question:
     """A row in the official layout, with or without passages, the normalised one or anyone's own. Raises `BadData`."""
     if "possible_answers" not in mapping(row):
         return generic.parse(row)
-    read = checked(Official, row)
-    name = row_id(row, read.id)
-    found = (Paragraph(one.title, [one.text], one.id, one.rest) for one in (*read.ctxs, *read.docs))
-    return Question(
-        id=name,
-        question=read.question.strip(),
-        golden_answers=answers_of(row, [read.obj, *read.possible_answers, *read.answers]),
-        context=paragraphs(name, found, ""),
-        type=read.prop,
-        metadata={**read.rest, **_counts(read.rest)},
-    )
-
-
-def _counts(rest: Mapping[str, Any]) -> dict[str, int]:
-    """How often the pages of subject and object are viewed in a month: numbers, where the table has them as text."""
-    return {name: int(value) for name in ("s_pop", "o_pop") if (value := str(rest.get(name, ""))).isdecimal()}
+    read = checked(PopQARecord, row)
+    views = {name: str(read.rest.get(name, "")) for name in ("s_pop", "o_pop")}  # text in the table, else numbers
+    return layouts.question(
+        row, read.id, read.question, [read.obj, *read.possible_answers, *read.answers],
+        context=(one.paragraph for one in (*read.ctxs, *read.docs)), type=read.prop,
+        metadata={**read.rest, **{name: int(value) for name, value in views.items() if value.isdecimal()}},
+    )  # fmt: skip
 
 
 def of_sample(row: JsonRow) -> bool:
@@ -87,10 +72,10 @@ def of_sample(row: JsonRow) -> bool:
 
 TASK = Task(
     "popqa",
-    metrics=METRICS,
+    metrics=("inclusion", "inclusion_raw", "em", "f1"),  # the leading one is CDIT's
     wording="popqa",
     parse=parse,
     hub=Hub("akariasai/PopQA", None, "test"),
-    rows=tables.rows,
+    rows=table_rows,
     of_sample=of_sample,
 )

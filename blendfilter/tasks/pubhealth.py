@@ -29,21 +29,16 @@ from blendfilter.errors import BadData
 from blendfilter.files import JsonRow
 from blendfilter.metrics import TRUTHS
 from blendfilter.records import Question
-from blendfilter.tasks import tables
+from blendfilter.tasks import layouts
 from blendfilter.tasks.base import Task
-from blendfilter.tasks.dpr import DprPassage
 from blendfilter.tasks.generic import is_own, own
-from blendfilter.tasks.layouts import Paragraph, is_normalised, paragraphs
-from blendfilter.tasks.reading import Outside, checked, mapping, row_id
+from blendfilter.tasks.layouts import Outside, RetrievedPassage, checked, is_normalised, mapping, table_rows
 
 _SAME = {
     "true": "true", "supports": "true", "yes": "true", "2": "true",
     "false": "false", "refutes": "false", "no": "false", "0": "false",
 }  # fmt: skip
 _OTHERS = {"mixture": "mixture", "1": "mixture", "unproven": "unproven", "3": "unproven"}
-NONE = "without a label"
-_NAMED = 6
-"""Other labels that a warning names, the most frequent ones."""
 
 
 def _listed(value: Any) -> Any:
@@ -51,13 +46,13 @@ def _listed(value: Any) -> Any:
     return () if value is None or isinstance(value, str) else value
 
 
-class Official(Outside):
+class PubHealthRecord(Outside):
     """A row of the authors' table, or of Self-RAG's file, in which passages stand beside the claim."""
 
     id: str | None = Field(None, validation_alias=AliasChoices("claim_id", "id"))
     claim: str
     label: Any = Field(validation_alias=AliasChoices("label", "answer", "answers"))
-    ctxs: Annotated[tuple[DprPassage, ...], BeforeValidator(_listed)] = Field(
+    ctxs: Annotated[tuple[RetrievedPassage, ...], BeforeValidator(_listed)] = Field(
         (), validation_alias=AliasChoices("ctxs", "evidence")
     )
 
@@ -66,20 +61,19 @@ def parse(row: JsonRow) -> Question:
     """A row in the official layout, Self-RAG's, the normalised one or anyone's own. Raises `BadData`."""
     if is_normalised(row) or is_own(row):
         return _decided(own(row), row)
-    read = checked(Official, row)
-    name = row_id(row, read.id)
-    found = (Paragraph(one.title, [one.text], one.id, one.rest) for one in read.ctxs)
+    read = checked(PubHealthRecord, row)
     label = read.label[0] if isinstance(read.label, list) and read.label else read.label
-    claim = Question(name, read.claim.strip(), (str(label),), context=paragraphs(name, found, ""), metadata=read.rest)
+    context = (one.paragraph for one in read.ctxs)
+    claim = layouts.question(row, read.id, read.claim, [str(label)], context=context, metadata=read.rest)
     return _decided(claim, row)
 
 
 def _decided(question: Question, row: JsonRow) -> Question:
     """The question with its one answer, true or false."""
-    said = dict.fromkeys(answer.strip().lower() for answer in question.golden_answers)
-    found = {_SAME.get(one, one) for one in said}
+    given = dict.fromkeys(answer.strip().lower() for answer in question.golden_answers)
+    found = {_SAME.get(one, one) for one in given}
     if len(found) != 1 or not found <= set(TRUTHS):
-        labels = ", ".join(repr(_OTHERS.get(one, one)) for one in said)
+        labels = ", ".join(repr(_OTHERS.get(one, one)) for one in given)
         raise BadData(
             f"{row.where}: a claim of pubhealth is true or false, found {labels}: leave claims of another label out "
             "(a file's are left out by themselves)"
@@ -89,10 +83,10 @@ def _decided(question: Question, row: JsonRow) -> Question:
 
 
 def rows(path: Path) -> Iterator[JsonRow]:
-    """The rows of a file whose claims are true or false; how many others there were is said once, as a warning."""
+    """The rows of a file whose claims are true or false; one warning says how many others there were."""
     others: Counter[str] = Counter()
     kept = 0
-    for row in tables.rows(path):
+    for row in table_rows(path):
         label = _other_label(row)
         if label is None:
             kept += 1
@@ -100,9 +94,9 @@ def rows(path: Path) -> Iterator[JsonRow]:
         else:
             others[label] += 1
     if others:
-        told = ", ".join(f"{count} {label}" for label, count in sorted(others.most_common(_NAMED)))
+        most = ", ".join(f"{count} {label}" for label, count in sorted(others.most_common(6)))
         left = f"{others.total()} of {kept + others.total()}"
-        warnings.warn(f"{path}: left out {left} claims, which are neither true nor false ({told})", stacklevel=2)
+        warnings.warn(f"{path}: left out {left} claims, which are neither true nor false ({most})", stacklevel=2)
 
 
 def _other_label(row: JsonRow) -> str | None:
@@ -117,7 +111,7 @@ def _other_label(row: JsonRow) -> str | None:
         return None
     label = str(value.get("label", "")).strip().lower()
     if label in _OTHERS or label in ("", "-1", "none", "nan"):
-        return _OTHERS.get(label, NONE)
+        return _OTHERS.get(label, "without a label")
     return None if isinstance(value["label"], list) or label in _SAME else f"{label!r:.40}"
 
 

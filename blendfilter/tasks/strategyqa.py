@@ -25,16 +25,16 @@ from blendfilter.errors import BadData
 from blendfilter.files import JsonRow
 from blendfilter.metrics import VERDICTS
 from blendfilter.records import Question
+from blendfilter.tasks import layouts
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.layouts import distinct, is_normalised, normalised
-from blendfilter.tasks.reading import Outside, checked, row_id
+from blendfilter.tasks.layouts import Outside, checked, distinct, is_normalised, normalised
 from blendfilter.text import normalize_answer
 
 JOINER = " "
 _NO_TEXT = frozenset({"operation", "no_evidence"})
 
 
-class Official(Outside):
+class StrategyQARecord(Outside):
     """A row as the authors publish it; the hub's copy has no evidence."""
 
     qid: str | None = Field(None, validation_alias=AliasChoices("qid", "id"))
@@ -79,17 +79,14 @@ def parse(row: JsonRow) -> Question:
     """A row in the official layout, the hub's or the normalised one. Raises `BadData`."""
     if is_normalised(row):
         return _from_normalised(row)
-    read = checked(Official, row)
+    read = checked(StrategyQARecord, row)
     evidence = evidence_of(read.evidence or (), row.where)
-    return Question(
-        id=row_id(row, read.qid),
-        question=read.question.strip(),
-        golden_answers=("yes" if read.answer else "no",),
-        gold_titles=distinct(title for titles in evidence for title in titles),
-        evidence=evidence,
-        type="boolean",
-        metadata={**read.rest, **({"evidence": read.evidence} if read.evidence else {})},
-    )
+    kept: dict[str, Any] = {"evidence": read.evidence} if read.evidence else {}
+    return layouts.question(
+        row, read.qid, read.question, ["yes" if read.answer else "no"],
+        titles=(title for titles in evidence for title in titles), evidence=evidence, type="boolean",
+        metadata={**read.rest, **kept},
+    )  # fmt: skip
 
 
 def _from_normalised(row: JsonRow) -> Question:

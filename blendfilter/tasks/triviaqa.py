@@ -26,10 +26,9 @@ from pydantic import AliasChoices, Field
 from blendfilter.files import JsonRow, json_rows, opened
 from blendfilter.jsonlist import list_values
 from blendfilter.records import Question
-from blendfilter.tasks import nq
+from blendfilter.tasks import layouts, nq
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.layouts import Names
-from blendfilter.tasks.reading import Outside, answers_of, checked, mapping, row_id
+from blendfilter.tasks.layouts import Names, Outside, checked, mapping
 from blendfilter.text import normalize_answer
 
 _OPENING = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{(?:\s*"\w+"\s*:\s*(?:"[^"]*"|[\w.+-]+)\s*,)*\s*"Data"\s*:\s*(?=\[)')
@@ -37,19 +36,19 @@ _HEAD = 4096
 _PAGES = frozenset({"EntityPages", "SearchResults", "entity_pages", "search_results"})
 
 
-class Answer(Outside):
+class TriviaAnswer(Outside):
     value: str = Field(validation_alias=AliasChoices("Value", "value"))
     aliases: Names = Field((), validation_alias=AliasChoices("Aliases", "aliases"))
     by_people: Names = Field((), validation_alias=AliasChoices("HumanAnswers", "human_answers"))
     normalised: Names = Field((), validation_alias=AliasChoices("NormalizedAliases", "normalized_aliases"))
 
 
-class Official(Outside):
+class TriviaRecord(Outside):
     """A question as the authors publish it, or the hub."""
 
     id: str | None = Field(None, validation_alias=AliasChoices("QuestionId", "question_id"))
     question: str = Field(validation_alias=AliasChoices("Question", "question"))
-    answer: Answer = Field(validation_alias=AliasChoices("Answer", "answer"))
+    answer: TriviaAnswer = Field(validation_alias=AliasChoices("Answer", "answer"))
 
 
 def parse(row: JsonRow) -> Question:
@@ -57,20 +56,16 @@ def parse(row: JsonRow) -> Question:
     value = mapping(row)
     if "Question" not in value and not isinstance(value.get("answer"), dict):
         return nq.parse(row)
-    read = checked(Official, row)
-    said = read.answer
-    return Question(
-        id=row_id(row, read.id),
-        question=read.question.strip(),
-        golden_answers=answers_of(row, unlike((said.value, *said.aliases, *said.by_people, *said.normalised))),
-        metadata={key: kept for key, kept in read.rest.items() if key not in _PAGES},
-    )
+    read = checked(TriviaRecord, row)
+    answer, rest = read.answer, {key: kept for key, kept in read.rest.items() if key not in _PAGES}
+    spellings = (answer.value, *answer.aliases, *answer.by_people, *answer.normalised)
+    return layouts.question(row, read.id, read.question, distinct_answers(spellings), metadata=rest)
 
 
-def unlike(answers: Iterable[str]) -> list[str]:
-    """The answers that metrics tell apart, the first spelling of each; those that say nothing to a metric go.
+def distinct_answers(answers: Iterable[str]) -> list[str]:
+    """The answers that differ for a metric, the first spelling of each; those that are empty for a metric go.
 
-    >>> unlike(["The Skerry", "skerry", "Skerry Rock", "The"])
+    >>> distinct_answers(["The Skerry", "skerry", "Skerry Rock", "The"])
     ['The Skerry', 'Skerry Rock']
     """
     first: dict[str, str] = {}

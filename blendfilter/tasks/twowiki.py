@@ -22,14 +22,13 @@ from pydantic import Field
 from blendfilter.files import JsonRow, json_rows
 from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Parser, Task
-from blendfilter.tasks.layouts import Names, multihop
-from blendfilter.tasks.reading import Outside, checked, mapping
+from blendfilter.tasks.layouts import Names, Outside, checked, mapping, multihop
 
 JOINER = " "
 ALIASES = "id_aliases.json"
 
 
-class _Aliases(Outside):
+class EntityAliases(Outside):
     """A line of `id_aliases.json`: the names of one Wikidata entity."""
 
     entity: str = Field(validation_alias="Q_id")
@@ -47,7 +46,7 @@ def parse_beside(path: Path) -> Parser:
     beside = path.parent / ALIASES
     if not beside.is_file():
         return parse
-    read = (checked(_Aliases, row) for row in json_rows(beside))
+    read = (checked(EntityAliases, row) for row in json_rows(beside))
     names = {one.entity: [*one.aliases, *one.demonyms] for one in read}
     return lambda row: multihop(row, JOINER, names.get(str(mapping(row).get("answer_id")), ()))
 

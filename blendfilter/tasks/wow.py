@@ -10,10 +10,10 @@ layout of the authors)::
                  "checked_sentence": {"chosen_Lighthouse_0": "It guides ships."},
                  "checked_passage": {"chosen_Lighthouse_0": "Lighthouse"}}]}
 
-A question is the dialogue up to a turn of the wizard, the answer is that turn. A question is shown on one line: the
+A question is the dialogue up to a turn of the wizard, the answer is that turn. A question is one line: the
 turns (KILT: one a line) stand one after the other with " // " between them, the oldest first. Where the wizard opens
 the dialogue, the question is its topic. Gold is the page of the sentence that the wizard ticked, `context` the passages
-it was shown. Scored by unigram F1, one of KILT's two measures.
+it saw. Scored by unigram F1, one of KILT's two measures.
 """
 
 from __future__ import annotations
@@ -21,24 +21,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from blendfilter.errors import BadData
 from blendfilter.files import JsonRow, json_rows
 from blendfilter.records import Question, one_line
+from blendfilter.tasks import layouts
 from blendfilter.tasks.base import Hub, Task
 from blendfilter.tasks.generic import is_own, own
-from blendfilter.tasks.kilt import is_kilt, kilt
-from blendfilter.tasks.layouts import Paragraph, normalised, paragraphs
-from blendfilter.tasks.reading import Outside, answers_of, checked, mapping
+from blendfilter.tasks.layouts import Outside, Paragraph, checked, is_kilt, kilt, mapping, normalised
 
 JOINER = " "
 BETWEEN = " // "
 """What stands between two turns of a dialogue on one line."""
-_NOTHING = "no_passages_used"
 
 
-class Turn(Outside):
+class WizardTurn(Outside):
     """One turn; only the wizard's have a checked sentence, under a key made of its page and number."""
 
     speaker: str
@@ -48,29 +46,28 @@ class Turn(Outside):
     checked_passage: dict[str, str] | None = None
 
 
-class Dialogue(Outside):
+class WizardDialogue(Outside):
     """A whole dialogue as the authors publish it."""
 
     chosen_topic: str
     chosen_topic_passage: tuple[str, ...] = ()
-    dialog: tuple[Turn, ...]
+    dialog: tuple[WizardTurn, ...]
 
 
-class _Cut(NamedTuple):
+class _CutDialogue(NamedTuple):
     """A dialogue and the number of the turn that answers."""
 
-    whole: Dialogue
+    whole: WizardDialogue
     at: int
 
 
 def dialogue(turns: Iterable[str]) -> str:
-    """The turns on one line, told apart by `BETWEEN`; a turn that holds the mark has it without its spaces.
+    """The turns on one line, `BETWEEN` between them; a turn that holds the mark has it without its spaces.
 
     >>> dialogue(["I like lamps.", "Why? // Me too."])
     'I like lamps. // Why?//Me too.'
     """
-    told = (one_line(turn) for turn in turns)
-    return BETWEEN.join(turn.replace(BETWEEN, BETWEEN.strip()) for turn in told if turn)
+    return BETWEEN.join(turn.replace(BETWEEN, BETWEEN.strip()) for turn in map(one_line, turns) if turn)
 
 
 def turns_of(question: str) -> list[str]:
@@ -83,7 +80,7 @@ def parse(row: JsonRow) -> Question:
 
     Raises: BadData.
     """
-    if isinstance(row.value, _Cut):
+    if isinstance(row.value, _CutDialogue):
         return _question(row, row.value)
     if isinstance(mapping(row).get("dialog"), Sequence):
         raise BadData(f"{row.where}: a whole dialogue holds several questions: give the file itself, not its rows")
@@ -98,51 +95,46 @@ def rows(path: Path) -> Iterator[JsonRow]:
         if not isinstance(row.value, Mapping) or "dialog" not in row.value:
             yield row
             continue
-        found = checked(Dialogue, row)
+        found = checked(WizardDialogue, row)
         for number, turn in enumerate(found.dialog):
             if "wizard" in turn.speaker.lower():
-                yield JsonRow(f"{row.where}, turn {number + 1}", row.position, _Cut(found, number))
+                yield JsonRow(f"{row.where}, turn {number + 1}", row.position, _CutDialogue(found, number))
 
 
-def _question(row: JsonRow, cut: _Cut) -> Question:
+def _question(row: JsonRow, cut: _CutDialogue) -> Question:
     """The dialogue up to a turn, which is the answer."""
-    found, at = cut
-    before, turn = found.dialog[:at], found.dialog[at]
-    shown = _shown(found, before[-2:])
-    title = _checked_title(turn, shown)
-    name = f"{row.position}-{at}"
-    return Question(
-        id=name,
-        question=dialogue([one.text for one in before] or [found.chosen_topic]),
-        golden_answers=answers_of(row, [turn.text.strip()]),
-        gold_titles=(title,) if title else (),
-        evidence=((title,),) if title else (),
-        context=paragraphs(name, (Paragraph(title, texts) for title, texts in shown.items()), JOINER),
-        metadata={"topic": found.chosen_topic, "checked_sentence": next(_values(turn.checked_sentence), "")},
-    )
+    whole, at = cut
+    before, turn = whole.dialog[:at], whole.dialog[at]
+    passages = _passages(whole, before[-2:])
+    title = _checked_title(turn, passages)
+    return layouts.question(
+        row, f"{row.position}-{at}", dialogue([one.text for one in before] or [whole.chosen_topic]),
+        [turn.text.strip()], titles=[title] if title else [],
+        context=(Paragraph(title, texts) for title, texts in passages.items()), joiner=JOINER,
+        metadata={"topic": whole.chosen_topic, "checked_sentence": next(_values(turn.checked_sentence), "")},
+    )  # fmt: skip
 
 
-def _shown(found: Dialogue, last: Sequence[Turn]) -> dict[str, Sequence[str]]:
+def _passages(whole: WizardDialogue, last: Sequence[WizardTurn]) -> dict[str, Sequence[str]]:
     """The passages that the wizard saw: of the topic, and what the last two turns retrieved, the newest first."""
-    shown: dict[str, Sequence[str]] = {found.chosen_topic: found.chosen_topic_passage}
+    passages: dict[str, Sequence[str]] = {whole.chosen_topic: whole.chosen_topic_passage}
     for turn in reversed(last):
         for passage in turn.retrieved_passages:
             for title, texts in passage.items():
-                shown.setdefault(title, texts)
-    return {title: texts for title, texts in shown.items() if texts}
+                passages.setdefault(title, texts)
+    return {title: texts for title, texts in passages.items() if texts}
 
 
-def _checked_title(turn: Turn, shown: Mapping[str, Sequence[str]]) -> str:
+def _checked_title(turn: WizardTurn, passages: Mapping[str, Sequence[str]]) -> str:
     """The page of the sentence that the wizard ticked, "" where it ticked none."""
-    sentence = next(_values(turn.checked_sentence), _NOTHING)
-    if sentence == _NOTHING:
+    sentence = next(_values(turn.checked_sentence), "no_passages_used")
+    if sentence == "no_passages_used":
         return ""
     named = [*_values(turn.checked_passage), *(" ".join(key.split("_")[1:-1]) for key in turn.checked_sentence or {})]
-    holding = [title for title in (*named, *shown) if sentence in shown.get(title, ())]
-    return next(iter(holding), named[0])
+    return next((title for title in (*named, *passages) if sentence in passages.get(title, ())), named[0])
 
 
-def _values(column: Mapping[str, Any] | None) -> Iterator[str]:
+def _values(column: Mapping[str, str] | None) -> Iterator[str]:
     return iter((column or {}).values())
 
 

@@ -1,7 +1,7 @@
 """What reuse between runs saves: Tables 1, 4 and 5 over one folder of runs, every request counted by a server.
 
     python eval/bench/reuse.py [--limit N]                                     # the sample world
-    python eval/bench/reuse.py --limit 100 --data … --corpus … --index …       # as eval/reproduce.py takes them
+    python eval/bench/reuse.py --limit 100 --data … --corpus … --index …       # as blendfilter reproduce takes them
 
 The server is `tests/model_server.py` in a process of its own, which answers with the offline reader. Tables 1 and 5
 want a dense retriever and BM25. On the sample world BM25 over pieces of words (three letters at a time) stands in for
@@ -19,9 +19,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from model_server import serve
 
-from blendfilter.evaluation.reproducing.command import Asked, reproduce
+from blendfilter import connect
+from blendfilter.reproduce import Reproduction, reproduce
 
-PAPERS = Path(__file__).parents[1] / "papers"
 TABLES = ("table1", "table4", "table5")
 
 
@@ -42,12 +42,14 @@ def main() -> None:
     used, before = 0, 0
     with serve(reply="offline") as server, tempfile.TemporaryDirectory() as folder:
         for table in TABLES:
-            asked = Asked(
-                table=table, papers=PAPERS, runs=Path(folder), data=args.data or ["sample"], corpus=args.corpus,
-                index=args.index, limit=args.limit, lm="test-model", api_base=server.url, plots=False, concurrency=32,
+            options = Reproduction(
+                table, Path(folder), args.data or ["sample"], args.index, args.corpus, limit=args.limit, plots=False,
+                concurrency=32,
             )  # fmt: skip
-            assert reproduce(asked, show=lambda text: None, say=lambda line: None) == 0
-            requests, alone = server.stats()["requests"], calls_of_rows(Path(folder) / table)
+            lm = connect("test-model", api_base=server.url, json_schema=False)
+            assert reproduce(options, lambda table, lm=lm: lm, show=lambda text: None, say=lambda line: None) == 0
+            (written,) = Path(folder).glob(f"{table}-*")
+            requests, alone = server.stats()["requests"], calls_of_rows(written)
             print(f"{table}: {_compared(alone, requests - before)}")
             used, before = used + alone, requests
     print(f"together: {_compared(used, before)}")

@@ -13,7 +13,7 @@ from blendfilter import BM25, Direct, Run
 from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.page.head import head_of
 from blendfilter.evaluation.plots import dot, headline
-from blendfilter.evaluation.reproducing.results import a_question
+from blendfilter.reproduce.results import a_question
 from blendfilter.tasks import Questions
 
 

@@ -72,14 +72,8 @@ def test_rows_of_ones_own(task: str, field: str) -> None:
         assert [one.text for one in question.context] == ["It turns."]
 
 
-def test_unigram_f1_counts_the_best_answer() -> None:
-    questions = load("eli5", [official()])
-    assert questions.task.score("To stand out", questions[0]) == {"f1": 1.0}
-    assert 0.0 < questions.task.score("Each flashes.", questions[0])["f1"] < 1.0
-
-
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "problem"),
     [
         (official(answers={"text": [], "score": []}), "has no answer"),
         (official(answers={"text": [SHORT], "score": [1, 2]}), "field 'answers' is wrong: 1 texts and 2 scores"),
@@ -89,8 +83,8 @@ def test_unigram_f1_counts_the_best_answer() -> None:
         ({"question": "Why?", "answer": " "}, "has no answer"),
     ],
 )
-def test_what_is_wrong_is_named(row: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadData, match=f"the given rows, item 1: {told}"):
+def test_what_is_wrong_is_named(row: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadData, match=f"the given rows, item 1: {problem}"):
         load("eli5", [row])
 
 

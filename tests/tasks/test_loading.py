@@ -1,20 +1,29 @@
-"""`load`: which argument is what, what it refuses, and that a limit hides nothing."""
+"""`load` and its question sets: where rows come from, what is refused, and that a limit hides nothing."""
 
 from __future__ import annotations
 
+import builtins
+import dataclasses
 import gzip
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, UnknownName
+from blendfilter import tasks
+from blendfilter.errors import BadArgument, BadData, EmptyData, MissingExtra, MissingFile, UnknownName
 from blendfilter.records import Question
-from blendfilter.tasks import TASKS, load
+from blendfilter.tasks import TASKS, Hub, Questions, Task, load
+from blendfilter.tasks.generic import parse
+from blendfilter.tasks.loading import read_questions
 
 ROWS = [{"id": f"m{number}", "question": f"Question {number}?", "answer": str(number)} for number in range(5)]
+MILL = Question("1", "Who runs the mill?", ("Ane Lindqvist", "Lindqvist"), ("Tide Mill",), (("Tide Mill",),))
+QUAY = Question("2", "Is the quay old?", ("yes",))
 
 
 @pytest.fixture
@@ -24,6 +33,92 @@ def mine(tmp_path: Path) -> Path:
     return path
 
 
+# --- tasks and question sets ---
+
+
+def test_the_registry_knows_its_tasks_by_name_and_a_help_text_can_list_them_for_free() -> None:
+    assert list(TASKS) == list(tasks.names()) == [task.name for task in TASKS.values()]
+    # anyone's own questions are asked in HotPotQA's words: short answers, yes/no among them
+    assert {name: task.wording for name, task in TASKS.items()} == {
+        **{name: name for name in TASKS if name != "qa"},
+        "qa": "hotpotqa",
+    }
+    code = "import sys; from blendfilter.tasks import names; names(); print({'dspy', 'pydantic'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+    code = "import sys, blendfilter.tasks.loading; print({'dspy', 'datasets', 'openai', 'numpy'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_every_task_has_its_metrics_the_leading_one_first() -> None:
+    assert {name: task.metrics for name, task in TASKS.items()} == {
+        **dict.fromkeys(("hotpotqa", "twowiki", "nq", "qa"), ("em", "f1")),
+        **dict.fromkeys(("strategyqa", "fever", "pubhealth"), ("accuracy",)),
+        "triviaqa": ("em", "f1", "inclusion", "inclusion_raw"),
+        "popqa": ("inclusion", "inclusion_raw", "em", "f1"),
+        "arc": ("accuracy", "inclusion"),
+        **dict.fromkeys(("eli5", "wow"), ("f1",)),
+    }
+    assert TASKS["twowiki"].score("lindqvist", MILL) == {"em": 1.0, "f1": 1.0}
+    assert TASKS["hotpotqa"].score("Old Lindqvist", MILL) == {"em": 0.0, "f1": pytest.approx(2 / 3)}
+    assert TASKS["strategyqa"].score("Yes, it is.", QUAY) == {"accuracy": 1.0}
+
+
+def test_a_task_of_ones_own_needs_metrics_that_exist(mine: Path) -> None:
+    own = Task("mine", ("f1",), "qa", parse)
+    assert own.score("mill", MILL) == {"f1": 0.0}
+    assert load(own, mine, limit=1).task is own
+    with pytest.raises(UnknownName, match=r"no metric 'em1'.*Did you mean 'em'"):
+        Task("mine", ("em1",), "qa", parse)
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name != "strategyqa"])
+def test_every_task_has_questions_in_the_sample_world(name: str) -> None:
+    """StrategyQA takes its yes/no questions out of the others' file, where it is asked for."""
+    questions = load(name, "sample")
+    assert questions.source == "sample"
+    assert len(questions) >= 10
+    assert all(one.gold_titles for one in questions)
+    assert questions.task.wording == TASKS[name].wording
+
+
+def test_a_slice_is_a_question_set_too() -> None:
+    both = Questions((MILL, QUAY), TASKS["qa"], "mine.jsonl")
+    assert isinstance(both[:1], Questions)
+    assert (both[:1].task, both[:1].source, list(both[:1])) == (TASKS["qa"], "mine.jsonl", [MILL])
+    assert both[-1] is QUAY
+    assert (len(both), both.index(QUAY), MILL in both) == (2, 1, True)
+    assert repr(both) == "<2 questions of qa from mine.jsonl>"
+
+
+@pytest.mark.parametrize(
+    "change", [{"id": "9"}, {"question": "Who?"}, {"golden_answers": ("x",)}, {"evidence": (("Quay",),)}]
+)
+def test_the_fingerprint_is_of_questions_and_gold(change: dict[str, object]) -> None:
+    task = TASKS["qa"]
+    fingerprint = Questions((MILL, QUAY), task).fingerprint
+    assert len(fingerprint) == 16
+    assert int(fingerprint, 16) >= 0
+    same = Questions((dataclasses.replace(MILL, metadata={"x": 1}), QUAY), task, "elsewhere")
+    assert fingerprint == same.fingerprint
+    assert fingerprint != Questions((dataclasses.replace(MILL, **change), QUAY), task).fingerprint
+    assert fingerprint != Questions((QUAY, MILL), task).fingerprint
+
+
+def test_questions_serve_dspys_own_tools() -> None:
+    """`examples` and `metric` are what `dspy.Evaluate` and the optimisers ask for."""
+    questions = load("qa", [{"id": "1", "question": "Who?", "answers": ["Ada Orm", "Orm"]}])
+    (example,) = questions.examples()
+    assert (example.id, example.question, example.answer) == ("1", "Who?", "Ada Orm")
+    assert example.golden_answers == ["Ada Orm", "Orm"]
+    assert example.inputs().toDict() == {"question": "Who?"}
+    right, wrong = SimpleNamespace(answer="the orm"), SimpleNamespace(answer="Bea")
+    assert (questions.metric(example, right), questions.metric(example, wrong)) == (1.0, 0.0)
+    assert (questions.metric(example, right, trace=[]), questions.metric(example, wrong, trace=[])) == (True, False)
+
+
+# --- files and memory ---
+
+
 def test_one_argument_is_a_file_of_ones_own(mine: Path) -> None:
     questions = load(str(mine), metrics=["f1"])
     assert (len(questions), questions.source, questions.task.name) == (5, "mine.jsonl", "qa")
@@ -31,7 +126,7 @@ def test_one_argument_is_a_file_of_ones_own(mine: Path) -> None:
     assert list(load(mine)) == list(load("qa", ROWS)) == list(load(ROWS))
 
 
-def test_no_folder_of_this_machine_shows(mine: Path) -> None:
+def test_no_folder_of_this_machine_is_in_a_question_set(mine: Path) -> None:
     questions = load(mine)
     assert str(mine.parent) not in questions.source + repr(questions)
     elsewhere = mine.with_name("other.jsonl.gz")
@@ -46,17 +141,9 @@ def test_records_in_memory_are_taken_as_they_are() -> None:
     assert (again.source, again.task.name, len(again)) == ("rows", "twowiki", 2)
 
 
-def test_a_task_of_ones_own(mine: Path) -> None:
-    assert load(TASKS["qa"], mine, limit=1).task is TASKS["qa"]
-
-
-def test_a_limit_takes_the_first(mine: Path) -> None:
+def test_a_limit_takes_the_first_and_hides_no_damage_behind_it(mine: Path, shared_data: Path) -> None:
     assert [question.id for question in load(mine, limit=2)] == ["m0", "m1"]
     assert len(load(mine, limit=99)) == 5
-    assert list(load(mine, limit=3)) == list(load(mine)[:3])
-
-
-def test_a_limit_hides_no_damage_behind_it(mine: Path, shared_data: Path) -> None:
     mine.write_text(mine.read_text() + "\n{broken")
     with pytest.raises(BadData, match="line 6"):
         load(mine, limit=2)
@@ -71,47 +158,31 @@ def test_a_split_keeps_the_rows_marked_with_it() -> None:
         load("qa", rows, split="test")
 
 
-def test_the_sample_world() -> None:
-    questions = load("qa", "sample")
-    assert questions.source == "sample"
-    assert len(questions) >= 60
-    assert all(question.gold_titles for question in questions)
-
-
-@pytest.mark.parametrize("limit", [0, -3])
-def test_a_limit_below_one(mine: Path, limit: int) -> None:
-    with pytest.raises(BadArgument, match=f"limit is {limit}: it must be 1 or more"):
-        load(mine, limit=limit)
-
-
-def test_unknown_names_come_with_a_suggestion(mine: Path) -> None:
-    with pytest.raises(UnknownName, match=r"no task 'hotpoqa'. Did you mean 'hotpotqa'"):
-        load("hotpoqa", mine)
-    with pytest.raises(UnknownName, match=r"no task 'stratgyqa'. Did you mean 'strategyqa'.*no file of that name"):
-        load("stratgyqa")
-    with pytest.raises(UnknownName, match="no metric 'f2'"):
-        load(mine, metrics=["f2"])
-
-
-@pytest.mark.parametrize("metrics", ["f1", []])
-def test_metrics_are_a_list(mine: Path, metrics: object) -> None:
-    with pytest.raises(BadArgument, match="list of names"):
-        load(mine, metrics=metrics)  # type: ignore[arg-type]
-
-
-def test_where_the_data_is_has_to_be_said() -> None:
-    with pytest.raises(BadArgument, match="where are the questions of 'hotpotqa'"):
-        load("hotpotqa")
-    with pytest.raises(BadArgument, match="where are the questions of 'qa'"):
-        load(TASKS["qa"])
-    with pytest.raises(BadArgument, match="the data is a int"):
-        load("qa", 5)  # type: ignore[arg-type]
-
-
-def test_files_that_are_not_there(tmp_path: Path) -> None:
-    for attempt in (lambda: load("nowhere.jsonl"), lambda: load("hotpotqa", tmp_path / "nowhere.json")):
-        with pytest.raises(MissingFile, match=r"no file '.*nowhere"):
-            attempt()
+@pytest.mark.parametrize(
+    ("arguments", "options", "kind", "problem"),
+    [
+        ((ROWS,), {"limit": 0}, BadArgument, "limit is 0: it must be 1 or more"),
+        ((ROWS,), {"metrics": "f1"}, BadArgument, "list of names"),
+        ((ROWS,), {"metrics": []}, BadArgument, "list of names"),
+        ((ROWS,), {"metrics": ["f2"]}, UnknownName, "no metric 'f2'"),
+        (("hotpoqa", ROWS), {}, UnknownName, r"no task 'hotpoqa'. Did you mean 'hotpotqa'"),
+        (("stratgyqa",), {}, UnknownName, r"no task 'stratgyqa'. Did you mean 'strategyqa'.*no file of that name"),
+        (("hotpotqa",), {}, BadArgument, "where are the questions of 'hotpotqa'"),
+        ((TASKS["qa"],), {}, BadArgument, "where are the questions of 'qa'"),
+        (("qa", 5), {}, BadArgument, "the data is a int"),
+        (("nowhere.jsonl",), {}, MissingFile, "no file 'nowhere"),
+        (("hotpotqa", "nowhere.json"), {}, MissingFile, "no file 'nowhere"),
+        (("qa", "hub"), {}, BadArgument, "'qa' has no data set on the hub: give a file"),
+        (("qa", [QUAY, QUAY]), {}, BadData, "item 2: question id '2' was used before, at .*item 1"),
+        (("qa", [{**ROWS[1], "question": " \n"}]), {}, BadData, "item 1: question 'm1' is empty"),
+        (("qa", [Question("1", "Who?")]), {}, BadData, "item 1: question '1' has no golden answers"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(
+    arguments: tuple[Any, ...], options: dict[str, Any], kind: type[Exception], problem: str
+) -> None:
+    with pytest.raises(kind, match=problem):
+        load(*arguments, **options)
 
 
 @pytest.mark.parametrize("text", ["", "\n \n", "[]", "[ ]\n"])
@@ -119,23 +190,6 @@ def test_nothing_in_the_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "empty.json").write_text(text)
     with pytest.raises(EmptyData, match=r"empty.json has no questions"):
         load("hotpotqa", tmp_path / "empty.json")
-
-
-def test_an_empty_question_is_named(mine: Path) -> None:
-    mine.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps({**ROWS[1], "question": " \n"}))
-    with pytest.raises(BadData, match=r"mine.jsonl, line 2: question 'm1' is empty"):
-        load(mine)
-
-
-def test_an_id_used_twice_names_both_places(mine: Path) -> None:
-    mine.write_text("\n".join(json.dumps(row) for row in [ROWS[0], ROWS[1], ROWS[0]]))
-    with pytest.raises(BadData, match=r"mine.jsonl, line 3: question id 'm0' was used before, at .*line 1"):
-        load(mine)
-
-
-def test_a_record_without_answers_is_refused() -> None:
-    with pytest.raises(BadData, match="item 1: question '1' has no golden answers"):
-        load("qa", [Question("1", "Who?")])
 
 
 def test_other_kinds_of_files_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -146,7 +200,111 @@ def test_other_kinds_of_files_are_refused_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_tasks_import_without_heavy_packages() -> None:
-    code = "import sys, blendfilter.tasks; print(sorted({'dspy', 'datasets', 'openai', 'numpy'} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+# --- the hub, without a network ---
+
+HOTPOT = {
+    "id": "5a7f", "question": "Who designed the light?", "answer": "Karl Ostrander", "type": "bridge",
+    "supporting_facts": {"title": ["Skerry Light"], "sent_id": [1]},
+    "context": {"title": ["Skerry Light"], "sentences": [["A light.", " Karl Ostrander drew it."]]},
+}  # fmt: skip
+STRATEGY = {"qid": "c91e", "term": "Ulla", "question": "Is it far?", "answer": True, "facts": [], "decomposition": []}
+
+
+@pytest.mark.parametrize(
+    ("task", "split", "place"),
+    [
+        ("hotpotqa", None, ("hotpotqa/hotpot_qa", "distractor", "validation")),
+        ("hotpotqa", "train", ("hotpotqa/hotpot_qa", "distractor", "train")),
+        ("twowiki", None, ("framolfese/2WikiMultihopQA", None, "validation")),
+        ("strategyqa", None, ("tasksource/strategy-qa", None, "train")),
+    ],
+)
+def test_a_row_of_the_hub_is_the_question_it_is_in_memory(
+    monkeypatch: pytest.MonkeyPatch, task: str, split: str | None, place: tuple[str, str | None, str]
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    row, key = (STRATEGY, "qid") if task == "strategyqa" else (HOTPOT, "id")
+    rows = [{**row, key: f"{row[key]}-{number}"} for number in range(3)]
+    calls: list[Any] = []
+
+    def load_dataset(name: str, config: str | None, *, split: str) -> Any:
+        calls.append((name, config, split))
+        return datasets.Dataset.from_list(rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    questions = load(task, "hub", limit=2, split=split)
+    assert calls == [place]
+    assert questions.source == Hub(*place).label() == ":".join(part for part in place if part)
+    assert list(questions) == list(load(task, rows[:2]))
+
+
+def test_without_the_package_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *arguments: Any, **more: Any) -> Any:
+        if name == "datasets":
+            raise ImportError("No module named 'datasets'")
+        return real(name, *arguments, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[data\]'"):
+        load("hotpotqa", "hub")
+
+
+@pytest.mark.parametrize("error", [ConnectionError("no way\nthere"), ValueError("Unknown split"), FileNotFoundError()])
+def test_a_hub_that_is_away_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", away)
+    with pytest.raises(MissingFile, match="cannot load 'hotpotqa/hotpot_qa:distractor:validation'") as caught:
+        load("hotpotqa", "hub")
+    assert "\n" not in str(caught.value)
+
+
+# --- questions that need no answer ---
+
+WHO, WHEN = "Who kept Skerry Light?", "When did Orm Pier open?"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", f"  {WHO} \n\n{WHEN}\n"),
+        ("a.jsonl", f"{json.dumps({'question': WHO})}\n{json.dumps(WHEN)}\n"),
+        ("a.jsonl", f"{json.dumps({'id': '1', 'question': f' {WHO}', 'answer': 'Ada'})}\n{json.dumps(WHEN)}\n"),
+        ("a.jsonl", f"{json.dumps({'query': WHO})}\n{json.dumps(WHEN)}\n"),
+        ("a.json", json.dumps([{"question": WHO}, WHEN])),
+    ],
+)
+def test_questions_alone_are_read_from_lines_and_rows(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert read_questions(tmp_path / name) == [WHO, WHEN]
+    assert read_questions(tmp_path / name, limit=1) == [WHO]
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([{"question": WHO}, {"text": "no"}], r"line 2: field 'question' is missing \(.*text"),
+        ([{"question": " "}], "line 1: the question is ' '"),
+        ([{"question": ["a"]}], r"line 1: the question is \['a'\]"),
+        ([7], "line 1"),
+    ],
+)
+def test_what_is_no_question_is_named(tmp_path: Path, rows: list[Any], problem: str) -> None:
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    with pytest.raises(BadData, match=problem):
+        read_questions(tmp_path / "a.jsonl")
+
+
+def test_a_file_without_questions_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n")
+    with pytest.raises(EmptyData, match="holds no question"):
+        read_questions(tmp_path / "a.txt")
+    with pytest.raises(MissingFile):
+        read_questions(tmp_path / "gone.jsonl")
+    with pytest.raises(BadArgument, match="limit is 0"):
+        read_questions(tmp_path / "gone.jsonl", limit=0)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from blendfilter.errors import BadData, EmptyData
 from blendfilter.tasks import load
-from blendfilter.tasks.tables import rows
+from blendfilter.tasks.layouts import table_rows
 
 
 def fact(**changed: Any) -> dict[str, Any]:
@@ -24,13 +24,6 @@ def fact(**changed: Any) -> dict[str, Any]:
         "question": "What is Ada Brennock's occupation?",
         "possible_answers": '["beekeeper", "apiarist", "keeper of bees"]', **changed,
     }  # fmt: skip
-
-
-def test_the_possible_answers_are_enough() -> None:
-    (question,) = load(
-        "popqa", [{"question": "What is Ada Brennock's occupation?", "possible_answers": '["beekeeper"]'}]
-    )
-    assert question.golden_answers == ("beekeeper",)
 
 
 def table(path: Path, *facts: dict[str, Any], pack: bool = False) -> Path:
@@ -82,9 +75,9 @@ def test_rows_of_this_package_and_of_ones_own() -> None:
 
 def test_it_leads_with_inclusion() -> None:
     questions = load("popqa", [fact()])
-    told = questions.task.score("She was an Apiarist, of Tolm.", questions[0])
-    assert list(told) == ["inclusion", "inclusion_raw", "em", "f1"]
-    assert (told["inclusion"], told["inclusion_raw"], told["em"]) == (1.0, 0.0, 0.0)
+    problem = questions.task.score("She was an Apiarist, of Tolm.", questions[0])
+    assert list(problem) == ["inclusion", "inclusion_raw", "em", "f1"]
+    assert (problem["inclusion"], problem["inclusion_raw"], problem["em"]) == (1.0, 0.0, 0.0)
 
 
 def test_its_sample_asks_for_no_yes_or_no() -> None:
@@ -95,7 +88,7 @@ def test_its_sample_asks_for_no_yes_or_no() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "problem"),
     [
         (fact(possible_answers="beekeeper"), r"field 'possible_answers' is wrong: .*JSON list"),
         (fact(possible_answers='{"a": 1}'), "field 'possible_answers' is wrong"),
@@ -106,8 +99,8 @@ def test_its_sample_asks_for_no_yes_or_no() -> None:
         ({"id": 1, "question": "x"}, "field 'answer' .* is missing"),
     ],
 )
-def test_what_is_wrong_is_named(row: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadData, match=f"the given rows, item 1: .*{told}"):
+def test_what_is_wrong_is_named(row: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadData, match=f"the given rows, item 1: .*{problem}"):
         load("popqa", [row])
 
 
@@ -115,17 +108,17 @@ class TestTables:
     def test_a_short_row_lacks_fields_and_a_long_one_has_too_many(self, tmp_path: Path) -> None:
         path = tmp_path / "t.tsv"
         path.write_text("\ta\tb\n0\t1\n1\t1\t2\t3\n\n", encoding="utf-8")
-        assert [(row.position, row.value) for row in rows(path)] == [(0, {"a": "1"}), (1, {"a": "1", "b": "2"})]
+        assert [(row.position, row.value) for row in table_rows(path)] == [(0, {"a": "1"}), (1, {"a": "1", "b": "2"})]
 
     def test_a_byte_order_mark_is_no_part_of_the_first_name(self, tmp_path: Path) -> None:
         path = tmp_path / "t.tsv"
         path.write_bytes(b"\xef\xbb\xbfa\tb\r\n1\t2\r\n")
-        assert [row.value for row in rows(path)] == [{"a": "1", "b": "2"}]
+        assert [row.value for row in table_rows(path)] == [{"a": "1", "b": "2"}]
 
     def test_an_article_in_one_field_is_read(self, tmp_path: Path) -> None:
         path = tmp_path / "t.tsv"
         path.write_text("a\tb\n" + "x" * 200_000 + "\t2\n")
-        assert len(next(rows(path)).value["a"]) == 200_000
+        assert len(next(table_rows(path)).value["a"]) == 200_000
 
     def test_what_is_no_text_is_said(self, tmp_path: Path) -> None:
         path = tmp_path / "t.tsv"
@@ -150,7 +143,7 @@ CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x0
 @given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=4))
 def test_a_table_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, cells: list[Any]) -> None:
     path = table(tmp_path_factory.mktemp("t") / "t.tsv", *({"a": f"x{a}", "b": b} for a, b in cells))
-    assert [(row.value["a"], row.value["b"]) for row in rows(path)] == [(f"x{a}", b) for a, b in cells]
+    assert [(row.value["a"], row.value["b"]) for row in table_rows(path)] == [(f"x{a}", b) for a, b in cells]
 
 
 def test_the_real_files(shared_data: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blendfilter.errors import BadData, EmptyData
+from blendfilter.errors import BadData
 from blendfilter.tasks import load
 
 CLAIM = "Sea plums keep brine fever from ships."
@@ -33,10 +33,12 @@ def table(path: Path, *claims: dict[str, Any]) -> Path:
 def test_true_and_false_are_kept_and_the_others_counted(tmp_path: Path) -> None:
     labels = ["true", "mixture", "false", "unproven", "", "mixture", "TRUE "]
     path = table(tmp_path / "test.tsv", *(claim(claim_id=at, label=label) for at, label in enumerate(labels)))
-    with pytest.warns(UserWarning, match="left out 4 of 7 claims") as told:
+    with pytest.warns(UserWarning, match="left out 4 of 7 claims") as problem:
         questions = load("pubhealth", path)
-    assert len(told) == 1
-    assert str(told[0].message).endswith("which are neither true nor false (2 mixture, 1 unproven, 1 without a label)")
+    assert len(problem) == 1
+    assert str(problem[0].message).endswith(
+        "which are neither true nor false (2 mixture, 1 unproven, 1 without a label)"
+    )
     assert [(one.id, one.golden_answers) for one in questions] == [
         ("0", ("true",)),
         ("2", ("false",)),
@@ -59,19 +61,6 @@ def test_a_file_of_two_labels_says_nothing(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(load("pubhealth", path)) == 2
-
-
-def test_a_short_line_of_the_table_has_no_label(tmp_path: Path) -> None:
-    path = table(tmp_path / "t.tsv", claim())
-    path.write_text(path.read_text() + "1\t418\tOnly a claim.\n")
-    with pytest.warns(UserWarning, match=r"left out 1 of 2 claims, .* \(1 without a label\)"):
-        assert len(load("pubhealth", path)) == 1
-
-
-def test_a_file_of_the_other_labels_alone_has_no_questions(tmp_path: Path) -> None:
-    path = table(tmp_path / "t.tsv", claim(label="mixture"))
-    with pytest.warns(UserWarning, match="left out 1 of 1"), pytest.raises(EmptyData, match="has no questions"):
-        load("pubhealth", path)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +89,7 @@ def test_rows_of_ones_own_and_of_this_package(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "problem"),
     [
         (claim(label="mixture"), "a claim of pubhealth is true or false, found 'mixture'"),
         (claim(label=3), "found 'unproven'"),
@@ -111,8 +100,8 @@ def test_rows_of_ones_own_and_of_this_package(row: dict[str, Any]) -> None:
         ({"question": CLAIM, "answers": ["true", "false"]}, "found 'true', 'false'"),
     ],
 )
-def test_among_rows_in_memory_another_label_is_an_error(row: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadData, match=f"the given rows, item 1: .*(?:{told})"):
+def test_among_rows_in_memory_another_label_is_an_error(row: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadData, match=f"the given rows, item 1: .*(?:{problem})"):
         load("pubhealth", [row])
 
 

@@ -13,7 +13,6 @@ import pytest
 from blendfilter.errors import BadData
 from blendfilter.metrics import exact_match
 from blendfilter.tasks import load
-from blendfilter.tasks.triviaqa import unlike
 
 
 def asked(number: int = 417, **answer: Any) -> dict[str, Any]:
@@ -120,10 +119,6 @@ def test_a_long_head_takes_no_time() -> None:
     ):
         _OPENING.match(text)
     assert time.perf_counter() - before < 1
-
-
-def test_unlike_keeps_the_first_spelling() -> None:
-    assert unlike(["Tolm.", "tolm", "the Tolm", "Oddle", "..."]) == ["Tolm.", "Oddle"]
 
 
 def test_real_rows(shared_data: Path) -> None:

@@ -109,26 +109,21 @@ def test_a_dialogue_that_the_wizard_opens_asks_with_its_topic(tmp_path: Path) ->
 
 
 def test_the_title_of_a_checked_sentence_is_the_page_that_holds_it(tmp_path: Path) -> None:
-    told = whole()
-    told["dialog"][1]["checked_passage"] = {"x": "Lighthouse"}  # as upstream sometimes has it: another page
-    assert of_file(tmp_path, told)[0].gold_titles == ("Staircase",)
+    problem = whole()
+    problem["dialog"][1]["checked_passage"] = {"x": "Lighthouse"}  # as upstream sometimes has it: another page
+    assert of_file(tmp_path, problem)[0].gold_titles == ("Staircase",)
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadData, match=r"item 2: field 'chosen_topic' is missing"):
         of_file(tmp_path, whole(), {"dialog": []})
-    told = whole()
-    del told["dialog"][2]["text"]
+    problem = whole()
+    del problem["dialog"][2]["text"]
     with pytest.raises(BadData, match=r"item 1: field 'dialog\.2\.text' is missing"):
-        of_file(tmp_path, told)
-    told = whole()
-    told["dialog"][3]["text"] = ""
+        of_file(tmp_path, problem)
+    problem = whole()
+    problem["dialog"][3]["text"] = ""
     with pytest.raises(BadData, match=r"item 1, turn 4: has no answer"):
-        of_file(tmp_path, told)
+        of_file(tmp_path, problem)
     with pytest.raises(BadData, match="item 1: a whole dialogue holds several questions: give the file itself"):
         load("wow", [whole()])
-
-
-def test_the_sample_world_reads() -> None:
-    questions = load("wow", "sample")
-    assert {len(turns_of(one.question)) for one in questions} == {1, 3}

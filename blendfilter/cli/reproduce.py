@@ -1,0 +1,149 @@
+"""`blendfilter reproduce`: the papers' tables and figures, published beside measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blendfilter.cli.app import State, app
+from blendfilter.cli.console import say, show
+from blendfilter.cli.options import (
+    ApiBase,
+    Deadline,
+    Endpoint,
+    Label,
+    Plan,
+    PricesFile,
+    PromptsDir,
+    Reasoning,
+    Rpm,
+    Thinking,
+    Timeout,
+    Tpm,
+)
+
+if TYPE_CHECKING:
+    from blendfilter.lm.model import ConnectedLM
+    from blendfilter.reproduce.tables import PaperTable
+
+_DATA, _INDEX = "[TASK=]PLACE", "[colbert:|bm25:|dpr:|flat:|hnsw:|ivf:][TASK=]PLACE"
+
+
+@app.command()
+def reproduce(
+    table: Annotated[
+        str | None,
+        typer.Argument(help="table1 to table5, fair, filco-table3, cdit-table2 … (--list), or your own file.toml."),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the tables and figures, and stop.")] = False,
+    data: Annotated[
+        list[str] | None, typer.Option(metavar=_DATA, help="Questions; 'sample' for all tasks; may be repeated.")
+    ] = None,
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=_INDEX,
+            help="Passages; 'own': each question's own paragraphs, 'pooled': those of all questions; may be repeated.",
+        ),
+    ] = None,
+    index: Annotated[
+        list[str] | None, typer.Option(metavar=_INDEX, help="An index's folder or URL; may be repeated.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A host that a trimmed index may call (HOST or HOST:PORT); may be repeated."),
+    ] = None,
+    lm: Annotated[str, typer.Option(help="provider/model, or any name with --api-base.")] = "offline",
+    api_base: ApiBase = None,
+    endpoint: Endpoint = "chat",
+    label: Label = "",
+    reasoning: Reasoning = None,
+    thinking: Thinking = None,
+    json_schema: Annotated[
+        bool, typer.Option(help="Hold the ids to a JSON schema; without it they are free text, as in the paper.")
+    ] = False,
+    timeout: Timeout = None,
+    attempts: Annotated[int | None, typer.Option(help="Attempts that a call has (6).")] = None,
+    deadline: Deadline = None,
+    rpm: Rpm = None,
+    tpm: Tpm = None,
+    prices: PricesFile = None,
+    measure: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TASK=]MEASURE",
+            help="What SILVER is chosen by, in place of the paper's: strinc, lexical or cxmi; may be repeated.",
+        ),
+    ] = None,
+    scorer: Annotated[
+        str | None, typer.Option(help="The model that gives cxmi its log-probabilities; without it the reader itself.")
+    ] = None,
+    scorer_api_base: Annotated[str | None, typer.Option(help="A server of that model.")] = None,
+    program: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TASK=]FILE",
+            help="FILCO, or CDIT's judge, speaks as this compiled program (blendfilter compile); may be repeated.",
+        ),
+    ] = None,
+    prompts: PromptsDir = None,
+    limit: Annotated[int | None, typer.Option(help="The first N questions in place of the paper's 500.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Some of the table's tasks, with commas between.")] = None,
+    methods: Annotated[str | None, typer.Option(help="The rows of these methods alone, with commas between.")] = None,
+    row: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL",
+            help="The rows of this label, FILCO say, and those that they are tested against; may be repeated.",
+        ),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(help="Model calls in flight.")] = 16,
+    repeats: Annotated[int, typer.Option(help="Answers to each question.")] = 1,
+    runs: Annotated[Path, typer.Option(help="The folder of the runs, and of the table under its name.")] = Path("runs"),
+    plan: Plan = False,
+    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures, as SVG and PNG.")] = True,
+) -> None:
+    """Reproduce a table or figure of a paper: published beside measured, with paired tests, at a known cost.
+
+    Example: blendfilter reproduce table4 --data sample --limit 20 (the sample world and the offline reader: free)
+    """
+    State.goes_on = not plan  # before the imports: these take a second, and one may be stopped in it
+    from functools import partial
+
+    from blendfilter.errors import NoKey, UnknownName
+    from blendfilter.lm.connect import connect
+    from blendfilter.reproduce import Reproduction, list_tables
+    from blendfilter.reproduce import reproduce as run
+
+    if list_ or table is None:
+        show(list_tables())
+        return
+
+    def reader(of: PaperTable) -> ConnectedLM:
+        if lm == "offline" and api_base:
+            raise UnknownName(f"which model at {api_base[0]}? name it with --lm")
+        own = of.request if lm.rpartition("/")[2].casefold() == of.reader.casefold() else {}
+        connected = partial(
+            connect, lm, api_base=api_base or None, endpoint=endpoint, label=label, reasoning=reasoning,  # type: ignore[arg-type]
+            thinking=thinking, extra_body=own or None, json_schema=json_schema, timeout=timeout, attempts=attempts,
+            deadline=deadline, requests_per_minute=rpm, tokens_per_minute=tpm, prices=prices,
+        )  # fmt: skip
+        try:
+            return connected()
+        except NoKey:
+            if not plan:
+                raise
+            return connected(api_key="none")  # a plan calls no model
+
+    options = Reproduction(
+        table, runs, data or (), index or (), corpus or (), allow_host or (), measure or (), scorer, scorer_api_base,
+        program or (), prompts, limit, _names(tasks), _names(methods), row or None, concurrency, repeats, plan, plots,
+    )  # fmt: skip
+    if code := run(options, reader, show=show, say=say):
+        raise typer.Exit(code)
+
+
+def _names(words: str | None) -> list[str] | None:
+    return None if words is None else [word.strip() for word in words.split(",") if word.strip()]

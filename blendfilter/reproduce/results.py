@@ -1,0 +1,447 @@
+"""A table's runs beside what was published: value and interval, difference, a paired test, calls and tokens.
+
+Every measure of a run is a list of values a question, one an answer: a score, recall of what was kept, words of the
+context, tokens, a judge's calls. All of them get an interval and, against the table's reference row over the same
+questions, a paired difference: exact McNemar for right and wrong, else the paired bootstrap. Holm's correction goes
+over all that the table tests on a measure. No p is given where the offline reader answered.
+
+What filters leave is measured as Wang et al. 2023 (FilCo) do, sections 3.2, 4.4 and 4.5; what a judge's verdicts take,
+after Ma et al. 2024 (CDIT), section 5.4 and Table 4, which prints seconds alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from blendfilter.evaluation import frontier
+from blendfilter.evaluation.contexts import Context, contexts
+from blendfilter.evaluation.latency import busy_seconds
+from blendfilter.evaluation.ledger import tokens_of
+from blendfilter.evaluation.repeats import repeats_in
+from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.statistics import holm, interval, mcnemar_exact, paired_bootstrap
+from blendfilter.journal import FILE, Journal
+from blendfilter.lm.prices import cost_of
+from blendfilter.lm.tokenisers import Tokeniser, tokeniser, tokeniser_for
+from blendfilter.records import Question
+from blendfilter.reproduce.runs import PlannedPoint, TableRun
+from blendfilter.reproduce.tables import OF_CONTEXTS, SECONDS_IN_ALL, PaperTable
+from blendfilter.silver.making import supported
+from blendfilter.silver.summary import figures_of
+from blendfilter.tasks import TASKS
+
+RETRIEVAL = ("recall", "precision", "s_precision")
+INCLUSION = "inclusion"
+RIGHT_OR_WRONG = ("em", "accuracy", INCLUSION, "inclusion_raw")
+IN_TOKENS = CONTEXT_TOKENS, ANSWER_PROMPT = ("context_tokens", "answer_prompt")
+OF_JUDGING = CALLS, TOKENS, SECONDS, _, DOLLARS = (
+    "judging_calls", "judging_tokens", "judging_seconds", SECONDS_IN_ALL, "dollars_a_thousand",
+)  # fmt: skip
+NUMBERS = (*IN_TOKENS, *OF_JUDGING)
+"""Measures that are numbers (of tokens, calls, seconds, dollars), not shares."""
+WHERE_KEPT = "where_kept"
+POSITIVE, NEGATIVE = "positive", "negative"
+JUDGING_STAGE = "consistent"
+
+Pairs = Sequence[tuple[TableRun, Run]]
+Values = dict[str, list[float]]
+"""A measure's values by question, one an answer."""
+
+
+@dataclass(frozen=True)
+class ResultLine:
+    """One measure of one row on one task, in fractions of 1; `point` is a figure's K, or which answers count.
+
+    `calls` and `tokens` are a question's (None: unknown), `difference` is measured - published. `gain` is measured -
+    the reference's measured, with the ends of its paired interval; `p` tests that one. `bound`: the row's filter reads
+    the answer. A measure of `NUMBERS` is a number; `of_reference` is its share of the reference's. `prompt_tokens`,
+    `tokens_in` and `fronts` are a frontier's.
+    """
+
+    task: str
+    group: str
+    label: str
+    ours: bool
+    measure: str
+    value: float
+    low: float
+    high: float
+    n: int
+    errors: int
+    calls: float
+    tokens: float | None
+    run: str
+    point: str = ""
+    published: float | None = None
+    difference: float | None = None
+    gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    bound: bool = False
+    of_reference: float | None = None
+    prompt_tokens: float | None = None
+    tokens_in: float | None = None
+    fronts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """A table as measured; `calls_used` by all of its `runs`, of which `calls_different` were really made."""
+
+    table: PaperTable
+    lines: tuple[ResultLine, ...]
+    notes: tuple[str, ...]
+    runs: int
+    calls_used: int
+    calls_different: int
+    reader: str
+    repeats: int
+    offline: bool
+    errors: int
+
+
+class _Measured(NamedTuple):
+    """One measure of one run, over the questions whose passages support the output (or do not), or over all."""
+
+    measure: str
+    values: Values
+    side: str = ""
+
+
+def result(
+    table: PaperTable, wanted: Sequence[TableRun], done: Mapping[Path, Run], *, notes: Sequence[str] = (), seed: int = 0
+) -> TableResult:
+    """The lines of `table` out of its finished runs."""
+    pairs = [(one, done[one.folder]) for one in wanted]
+    offline = any(run.offline for run in done.values())
+    counting = tokeniser() if pairs[0][1].offline else tokeniser_for(pairs[0][0].lm)
+    if table.samples:
+        lines = [line for _, row in groupby(pairs, lambda pair: pair[0].place) for line in _best_of(list(row), seed)]
+    else:
+        lines = list(_lines(table, pairs, counting, seed, offline))
+    if table.kind == "frontier":
+        lines = _on_the_front(lines, pairs)
+    used = sum(run.metrics["ledger"]["total"]["calls"] for run in done.values())
+    # Runs of other tasks are not reused: a call that two tasks make alike is made for each.
+    keys = {(run.settings["task"], key) for run in done.values() for row in run.rows for _, key in row["calls"]}
+    return TableResult(
+        table, tuple(lines if offline else corrected(lines)),
+        (*notes, *_counted(table, pairs, counting), *_empty_bounds(pairs), *_dropped(table, pairs)),
+        len(done), used, len(keys), wanted[0].lm.name, max(repeats_in(run.settings) for run in done.values()), offline,
+        sum(run.errors for run in done.values()),
+    )  # fmt: skip
+
+
+# --- lines ---
+
+
+def _lines(table: PaperTable, pairs: Pairs, counting: Tokeniser, seed: int, offline: bool) -> Iterator[ResultLine]:
+    measured = {(one.place, one.point): list(_measured(table, one, run, counting)) for one, run in pairs}
+    runs = {(one.place, one.point): run.name for one, run in pairs}
+    # What the offline reader answers is compared with nothing; what its filters leave can be.
+    always, never = ("precision", "tokens", "judging"), ("retrieval", "frontier")
+    compared = table.kind in always or not (offline or table.kind in never)
+    for one, run in pairs:
+        reference = table.reference(one.row)
+        place = ((one.task, reference.group, reference.label), one.point)
+        other = compared and reference != one.row and runs.get(place) != run.name
+        before = {each[::2]: each.values for each in measured.get(place, ())} if other else {}
+        for each in measured[one.place, one.point]:
+            point = f"{each.side} ({len(each.values)})" if each.side else one.point.name
+            line = line_of(one, run, each.measure, _interval(each, seed), point)
+            paired = before.get(each[::2])
+            yield line if paired is None else with_gain(line, paired, each.values, seed, p_values=not offline)
+
+
+def line_of(one: TableRun, run: Run, measure: str, ends: Sequence[float], point: str) -> ResultLine:
+    """The line of one run: the measure's value and the ends of its interval, beside what was published of it."""
+    value, low, high = ends
+    figures = one.row.printed(one.task, one.point.k)
+    published = figures.score(measure) if figures else None
+    return ResultLine(
+        *one.place, one.row.ours, measure, value, low, high, run.metrics["n"], run.errors, *a_question(run), run.name,
+        point, published, None if published is None or measure in NUMBERS else value - published,
+        bound=one.row.reads_gold(one.task),
+    )  # fmt: skip
+
+
+def a_question(run: Run) -> tuple[float, float | None]:
+    """Calls and tokens that a run used for a question, on average; None where the tokens are unknown."""
+    total, n = run.metrics["ledger"]["total"], len(run.rows)
+    tokens = tokens_of(total)
+    return total["calls"] / n, None if tokens is None else tokens / n
+
+
+def with_gain(line: ResultLine, before: Values, after: Values, seed: int, *, p_values: bool) -> ResultLine:
+    """`line` with its difference from the reference, over the questions that both have."""
+    shared = [name for name in before if name in after]
+    # What is left elsewhere is over other questions; what all of a run took has no question.
+    if not shared or line.measure in (WHERE_KEPT, SECONDS_IN_ALL):
+        return line
+    one, other = ([values[name] for name in shared] for values in (before, after))
+    scale = _scale(line.measure, (*one, *other))
+    test = paired_bootstrap(_over(one, scale), _over(other, scale), seed=seed)
+    p = test.p
+    if line.measure in RIGHT_OR_WRONG and all(len(each) == 1 for each in (*one, *other)):
+        p = mcnemar_exact([first for (first,) in one], [first for (first,) in other]).p
+    most = fmean(map(fmean, one))
+    share = fmean(map(fmean, other)) / most if line.measure in NUMBERS and most else None
+    gain, low, high = scale * test.difference, scale * test.low, scale * test.high
+    if line.measure in OF_JUDGING and len({round(fmean(b) - fmean(a), 9) for a, b in zip(one, other, strict=True)}) < 2:
+        low = high = gain  # the same for every question, by design
+    return replace(line, gain=gain, gain_low=low, gain_high=high, p=p if p_values else None, of_reference=share)
+
+
+def _interval(each: _Measured, seed: int) -> Sequence[float]:
+    if each.measure in OF_JUDGING and len(alike := {value for values in each.values.values() for value in values}) == 1:
+        return [*alike] * 3  # so many calls by design, or one figure for all of a run: there is nothing to draw from
+    scale = _scale(each.measure, each.values.values())
+    return [scale * end for end in interval(_flat(_over(each.values.values(), scale)), seed=seed)]
+
+
+def _scale(measure: str, values: Iterable[Sequence[float]]) -> float:
+    """The divisor that makes shares of numbers, as intervals take them: the greatest of them."""
+    return (max(map(max, values), default=0.0) or 1.0) if measure in NUMBERS else 1.0
+
+
+def _over(values: Iterable[Sequence[float]], scale: float) -> list[list[float]]:
+    return [[value / scale for value in each] for each in values]
+
+
+def _flat(values: list[list[float]]) -> list[list[float]] | list[float]:
+    """One number a question where each has one (or they have unequal numbers), else as many numbers for each."""
+    lengths = set(map(len, values))
+    return values if len(lengths) == 1 and lengths != {1} else [fmean(each) for each in values]
+
+
+def _best_of(points: Pairs, seed: int) -> Iterator[ResultLine]:
+    """The first answer alone, then for each measure the best of all answers to a question."""
+    first, run = points[0]
+    metrics = list(run.metrics["metrics"])
+    tables = [{row["id"]: row for row in reversed(each.rows)} for _, each in points]  # of several repeats, the first
+    spent = [a_question(each) for _, each in points]
+    tokens = [each for _, each in spent if each is not None]
+    for measure in metrics:
+        yield line_of(first, run, measure, _interval(_Measured(measure, _scores(run, measure)), seed), "one answer")
+    for measure in metrics:
+        best = [max(float(table[name][measure]) for table in tables) for name in tables[0]]
+        line = line_of(first, run, measure, interval(best, seed=seed), f"best of {len(points)}")
+        yield replace(
+            line, calls=sum(calls for calls, _ in spent), tokens=sum(tokens) if len(tokens) == len(points) else None,
+            published=None, difference=None,
+        )  # fmt: skip
+
+
+def corrected(lines: Sequence[ResultLine]) -> list[ResultLine]:
+    """`lines` with Holm's correction over all tasks: one family for what leads and is right or wrong, one for another.
+
+    What leads is the task's first measure, or inclusion where that is what was published. Two rows that are the same
+    run (beside the figures of two readers) are one test.
+    """
+    changed = list(lines)
+    rough = {line.task for line in lines if line.measure == INCLUSION and line.published is not None}
+    families: dict[str, dict[Any, list[int]]] = {}
+    for place, line in enumerate(lines):
+        if line.p is not None:
+            leading = INCLUSION if line.task in rough else TASKS[line.task].metrics[0]
+            family = "right or wrong" if line.measure == leading in RIGHT_OR_WRONG else line.measure
+            families.setdefault(family, {}).setdefault((line.run, line.measure, line.point, line.p), []).append(place)
+    for tests in families.values():
+        for places, p in zip(tests.values(), holm([test[-1] for test in tests]), strict=True):
+            for place in places:
+                changed[place] = replace(changed[place], p_holm=p)
+    return changed
+
+
+def _on_the_front(lines: Sequence[ResultLine], pairs: Pairs) -> list[ResultLine]:
+    """The leading metric's lines, each with its input tokens and the fronts it is on."""
+    leading = {one.task: next(iter(run.metrics["metrics"])) for one, run in pairs}
+    fronts = {task: frontier.frontier(named) for task, named in by_label(pairs).items()}
+    changed = []
+    for line in (each for each in lines if each.measure == leading[each.task]):
+        front = fronts[line.task]
+        dot = next(each for each in front.dots if each.label == f"{line.group}: {line.label}")
+        on = tuple(cost for cost in frontier.COSTS if dot in front.front(cost))
+        prompt, paid = (None if math.isnan(tokens) else tokens for tokens in (dot.prompt_tokens, dot.tokens_in))
+        changed.append(replace(line, prompt_tokens=prompt, tokens_in=paid, fronts=on))
+    return changed
+
+
+def by_label(pairs: Pairs) -> dict[str, dict[str, Run]]:
+    """Each task's runs, by the group and label of their rows."""
+    found: dict[str, dict[str, Run]] = {}
+    for one, run in pairs:
+        found.setdefault(one.task, {})[f"{one.row.group}: {one.row.label}"] = run
+    return found
+
+
+# --- measures: the values of a run ---
+
+
+def _measured(table: PaperTable, one: TableRun, run: Run, counting: Tokeniser) -> Iterator[_Measured]:
+    if table.kind == "judging":
+        yield from (_Measured(measure, values) for measure, values in judging_values(run).items())
+        return
+    if table.kind == "retrieval":
+        known = [row for row in run.rows if row["gold_titles"] or row["retrieval"]]
+        for measure in RETRIEVAL if known else ():
+            kept = ((row["id"], row["retrieval"].get("kept", {}).get(measure, 0.0)) for row in known)
+            yield _Measured(measure, _values(kept))
+        return
+    metrics = list(run.metrics["metrics"])
+    if table.kind not in OF_CONTEXTS:
+        yield from (_Measured(metric, _scores(run, metric)) for metric in metrics)
+        return
+    found = list(_contexts(one, run))
+    if table.kind == "sides":
+        for side in (POSITIVE, NEGATIVE):
+            here = [each.row for each, question in found if _supported(one.task, question, each) is (side == POSITIVE)]
+            for metric in metrics if here else ():
+                yield _Measured(metric, _values((row["id"], float(row[metric])) for row in here), side)
+        return
+    # What was to be read when an answer failed is unknown: not even that it was empty.
+    read = [
+        (each, figures_of(each.kept, question.question, question.golden_answers[0], counting))
+        for each, question in found
+        if not each.failed
+    ]
+    prompts = [(each.row["id"], float(tokens)) for each, _ in read if (tokens := each.tokens.prompt) is not None]
+    figures = [(each.row["id"], figures) for each, figures in read]
+    if table.kind == "tokens":
+        measured = {
+            CONTEXT_TOKENS: [(name, each.tokens) for name, each in figures],
+            ANSWER_PROMPT: prompts if len(prompts) == len(read) else [],
+        }
+    else:
+        measured = {
+            "output_precision": [(name, each.precision) for name, each in figures],
+            WHERE_KEPT: [(name, each.not_empty) for name, each in figures if not each.empty],
+            "by_characters": [(name, each.characters) for name, each in figures],
+            "empty": [(name, each.empty) for name, each in figures],
+        }
+    yield from (_Measured(measure, _values(values)) for measure, values in measured.items() if values)
+
+
+def _scores(run: Run, metric: str) -> Values:
+    return _values((row["id"], 0.0 if row["error"] else float(row[metric])) for row in run.rows)
+
+
+def _values(pairs: Iterable[tuple[str, float]]) -> Values:
+    found: Values = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _contexts(one: TableRun, run: Run) -> Iterator[tuple[Context, Question]]:
+    questions = {question.id: question for question in one.questions}
+    return ((each, questions[each.row["id"]]) for each in contexts(run))
+
+
+def _supported(task: str, question: Question, each: Context) -> bool | None:
+    """Whether what was retrieved supports the output; None: unknown."""
+    return None if each.failed and not each.retrieved else supported(task, question, each.retrieved)
+
+
+def judging_values(run: Run) -> dict[str, Values]:
+    """What the stage that judges took, each measure by question; without tokens or dollars where a call has none.
+
+    An answer that failed is left out, because it stopped early; a call that questions share counts in each, with its
+    own figures. `seconds_in_all` has one value, under no question: the seconds in which at least one such call was in
+    flight. Dollars are those of a thousand such questions.
+    """
+    answers = [row for row in run.rows if row["error"] is None]
+    with Journal(run.folder / FILE, "replay") as journal:
+        keys = [(str(row["id"]), dict.fromkeys(key for stage, key in row["calls"] if stage == JUDGING_STAGE))
+                for row in answers]  # fmt: skip
+        judged = [(name, [call for key in calls if (call := journal.read_call(key)) is not None])
+                  for name, calls in keys]  # fmt: skip
+    if not judged:
+        return {}
+
+    def summed(figures: Iterable[Any]) -> float | None:
+        each = list(figures)
+        return None if None in each else float(sum(each))
+
+    found: dict[str, list[tuple[str, float | None]]] = {measure: [] for measure in OF_JUDGING}
+    for name, calls in judged:
+        dollars = summed(cost_of(call, None) for call in calls)
+        found[CALLS].append((name, len(calls)))
+        found[TOKENS].append((name, summed(call.get(each) for call in calls for each in ("tokens_in", "tokens_out"))))
+        found[SECONDS].append((name, summed(call.get("seconds") or 0.0 for call in calls)))
+        found[DOLLARS].append((name, None if dollars is None else 1000 * dollars))
+    once = {call["key"]: call for _, calls in judged for call in calls}
+    found[SECONDS_IN_ALL].append(("", busy_seconds(once.values())))
+    return {
+        measure: _values((name, value) for name, value in pairs if value is not None)
+        for measure, pairs in found.items()
+        if all(value is not None for _, value in pairs)
+    }
+
+
+# --- notes ---
+
+
+def _counted(table: PaperTable, pairs: Pairs, counting: Tokeniser) -> Iterator[str]:
+    """How a table of contexts was counted, and what of it is unknown."""
+    if table.kind == "tokens":
+        prompt = "words, as the offline reader counts" if pairs[0][1].offline else "as the model's server counted"
+        yield (
+            f"context: a line Title | text a passage, counted by {counting.name}; prompt: {prompt}: compare "
+            "rows, and not these two columns"
+        )
+    if table.kind == "sides":
+        for task, group in groupby(pairs, key=lambda pair: pair[0].task):
+            unknown = [_supported(task, question, each) for each, question in _contexts(*next(group))].count(None)
+            if unknown:
+                why = "no gold titles, or an error before any passage"
+                yield f"{task}: of {unknown} answers nobody knows whether their passages support the output: {why}"
+
+
+def _empty_bounds(pairs: Pairs) -> Iterator[str]:
+    """A line a task, where a row that reads the answer left nothing to read: there it is no bound."""
+    bounds = [pair for pair in pairs if pair[0].row.reads_gold(pair[0].task)]
+    for task, group in groupby(bounds, key=lambda pair: pair[0].task):
+        rows = []
+        for one, run in group:
+            answered = [row for row in run.rows if row["error"] is None]
+            if empty := sum(not row["knowledge"] for row in answered):
+                where = ", ".join(filter(None, (one.row.group, one.point.name)))
+                of = "questions" if repeats_in(run.settings) == 1 else "answers"
+                where = f" ({where})" if where else ""
+                rows.append(f"{one.row.label}{where}: empty for {empty:,} of {len(answered):,} {of}")
+        if rows:
+            yield f"{task}: {'; '.join(rows)}: no upper bound there, for nothing was read"
+
+
+def _dropped(table: PaperTable, pairs: Pairs) -> Iterator[str]:
+    """A line a task: how many of the bare index's passages a trimmed one no longer gives for the question itself.
+
+    There is none where the bare index was not run.
+    """
+    bare: dict[tuple[str, str, PlannedPoint], Run] = {}
+    for one, run in pairs:
+        if "trimmed" not in one.row.settings(one.task) and one.row.retrieves:
+            bare.setdefault((one.task, table.role(one.row), one.point), run)
+    found: dict[str, dict[str, str]] = {}
+    for one, run in pairs:
+        before = bare.get((one.task, table.role(one.row), one.point))
+        if "trimmed" in one.row.settings(one.task) and before is not None:
+            whole, left = (
+                {row["id"]: set(row["branches"]["q"]["retrieved"]) for row in each.rows if "q" in row["branches"]}
+                for each in (before, run)
+            )
+            gone = [len(whole[name] - left[name]) for name in whole if name in left]
+            words = f"{fmean(gone):.2f} ({100 * fmean(map(bool, gone)):.0f} %)" if gone else "unknown"
+            found.setdefault(one.task, {}).setdefault(run.name, f"{one.label}: {words}")
+    for task, rows in found.items():
+        each = "; ".join(rows.values())
+        yield f"{task}: passages of the bare index dropped for a question (and for how many questions any): {each}"

@@ -1,0 +1,232 @@
+"""The runs that a table needs: each in a folder named by what it is, done one after the other, sharing their calls.
+
+Two rows that are the same run have the same folder, and all tables share theirs: the BlendFilter of Table 1 is that of
+Table 5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dspy
+
+from blendfilter.asking import Wording
+from blendfilter.compiling.programs import recipes_in
+from blendfilter.evaluation.files import RUN, read_json
+from blendfilter.evaluation.progress import Progress
+from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.runner import CONCURRENCY, evaluate
+from blendfilter.evaluation.settings import check_leak, settings_of
+from blendfilter.filters.named import make_filter
+from blendfilter.journal import digest
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.modules.methods import METHODS, make_method
+from blendfilter.reproduce.inputs import RowInputs, Say, journals_of, overlays_of
+from blendfilter.reproduce.sources import Sources
+from blendfilter.reproduce.tables import SILVER, PaperRow, PaperTable, Sampling
+from blendfilter.retrieval.base import Retriever
+from blendfilter.tasks import Questions
+
+
+class PlannedPoint(NamedTuple):
+    """Where in a table or figure a run belongs: its K, which of several samples it is, and what that is called."""
+
+    k: int
+    name: str = ""
+    sampling: Sampling | None = None
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """One run that a table needs."""
+
+    row: PaperRow
+    task: str
+    point: PlannedPoint
+    folder: Path
+    method: dspy.Module
+    questions: Questions
+    lm: ConnectedLM
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Where in its table it belongs: task, group and label."""
+        return self.task, self.row.group, self.row.label
+
+    @property
+    def label(self) -> str:
+        """Its row and point in words."""
+        return ", ".join(part for part in (self.row.group, self.row.label, self.point.name) if part)
+
+
+def runs_of(
+    table: PaperTable,
+    sources: Sources,
+    lm: ConnectedLM,
+    folder: Path,
+    inputs: RowInputs,
+    *,
+    methods: Iterable[str] | None = None,
+    repeats: int = 1,
+    seed: int = 0,
+) -> list[TableRun]:
+    """Every run of `table`, task by task, in the order of its rows; `methods` leaves out the rows of all others.
+
+    Rows whose silver contexts cannot be made are left out, and the notes of `inputs` say so.
+
+    Raises:
+        UnknownName: a method that the table does not have. Leak: a question that a program was compiled on.
+    """
+    found = []
+    for task, questions in sources.questions.items():
+        for row in table.of(methods):
+            points, settings = list(_points(table, row, task)), row.settings(task)
+            retriever = sources.indexes[task, table.role(row)] if row.retrieves else None
+            if "trimmed" in settings and retriever is not None:
+                retriever = inputs.trimmed(row, questions, retriever, max(point.k for point in points))
+            for point in points:
+                silver = None
+                if row.reads_gold(task) and (
+                    retriever is None or (silver := inputs.silver(row, questions, retriever, point.k)) is None
+                ):
+                    continue
+                method = _method(row, task, point.k, retriever, questions.task.wording, inputs, silver)
+                if recipes_in(method):
+                    check_leak(method, questions)  # before any other row is paid for
+                model = lm if point.sampling is None else _sampled(lm, point.sampling)
+                name = _name(method, questions, model, row, repeats, seed)
+                found.append(TableRun(row, task, point, folder / name, method, questions, model))
+    return found
+
+
+def _points(table: PaperTable, row: PaperRow, task: str) -> Iterator[PlannedPoint]:
+    """The points of one row: one, or one for each K or sample of a figure."""
+    k = row.settings(task).get("k", table.k)
+    if table.sweep:
+        yield from (PlannedPoint(each, f"K={each}") for each in table.sweep)
+    elif table.samples:
+        yield from (PlannedPoint(k, f"answer {number}", each) for number, each in enumerate(table.samples, 1))
+    else:
+        yield PlannedPoint(k)
+
+
+def _method(
+    row: PaperRow, task: str, k: int, retriever: Retriever | None, wording: str, inputs: RowInputs,
+    silver: dspy.Module | None,
+) -> dspy.Module:  # fmt: skip
+    """The method of a row on a task, with its filter; `silver` is that of a row that reads gold."""
+    settings = row.settings(task) | {"k": k}
+    name = settings.pop("filter", None)
+    of_filter = {key: settings.pop(f"filter_{key}", None) for key in ("n", "by")} | {
+        "rules": settings.pop("rules", None)
+    }
+    for other in ("measure", "trimmed"):
+        settings.pop(other, None)
+    if name == SILVER:
+        settings["filter"] = silver
+    elif name is not None:
+        select = make_filter(name, wording=Wording.of(wording), prompts=inputs.prompts, **of_filter)
+        inputs.load_program_into(select, row, task, name)
+        settings["filter"] = select
+    return make_method(row.method, retriever, task=wording, prompts=inputs.prompts, **settings)
+
+
+def _sampled(lm: ConnectedLM, sampling: Sampling) -> ConnectedLM:
+    """`lm`, sampled so; at temperature 0 it is `lm` itself where that is greedy, so that its calls are shared."""
+    settings = sampling.model_dump()
+    return lm if all(lm.kwargs.get(name) == value for name, value in settings.items()) else lm.copy(**settings)
+
+
+def _name(method: dspy.Module, questions: Questions, lm: ConnectedLM, row: PaperRow, repeats: int, seed: int) -> str:
+    """`<task>-<method>-<what else>-<digest>`: the words are for people, the digest tells runs apart."""
+    name, task = row.method, questions.task.name
+    settings = settings_of(method, questions, lm, seed=seed, name=name)
+    words = [*_arguments(settings["method"], METHODS[name].retrieves, row.settings(task).get("filter"))]
+    words += [f"compiled_{recipe.optimizer}" for recipe in recipes_in(method)[:1]]
+    words += [each["kind"] for each in settings["retrievers"]] + [lm.name.rpartition("/")[2], str(len(questions))]
+    words += [
+        f"{short}{lm.kwargs[long]}" for short, long in (("t", "temperature"), ("p", "top_p")) if lm.kwargs.get(long)
+    ]
+    words += [f"r{repeats}"] * (repeats > 1)
+    settings["data"].pop("source")  # the same questions under another file name are the same
+    return "-".join([task, name, *map(file_name, words), digest(settings, repeats)[:8]])
+
+
+def file_name(words: str) -> str:
+    """`words` as a part of a folder's name.
+
+    >>> file_name("gpt-4o-mini:latest")
+    'gpt_4o_mini_latest'
+    """
+    return re.sub(r"[^\w.]+", "_", words)
+
+
+def _arguments(method: dict[str, Any], retrieves: bool, filter_name: str | None) -> Iterator[str]:
+    arguments = method["arguments"]
+    if retrieves and "k" in arguments:
+        yield f"k{arguments['k']}"
+    if arguments.get("without"):
+        yield f"without_{arguments['without']}"
+    yield from (word for name, word in (("filter_union", "union"), ("rewrite", "rewritten")) if arguments.get(name))
+    if "filter" in arguments and (method["name"], arguments["filter"]) != ("blendfilter", "KnowledgeFilter"):
+        yield filter_name or str(arguments["filter"])
+    yield from (f"{name}{arguments[name]}" for name in ("iterations", "samples") if name in arguments)
+
+
+def do(
+    runs: Sequence[TableRun],
+    *,
+    concurrency: int = CONCURRENCY,
+    repeats: int = 1,
+    seed: int = 0,
+    say: Say = lambda line: None,
+    progress: Progress | bool = True,
+) -> dict[Path, Run]:
+    """Every run of `runs`, finished, by its folder; each takes over the calls of earlier ones.
+
+    The same call goes on where an earlier one was stopped; a run that is finished without an error is not touched.
+    `say` is called with which run of how many is under way.
+
+    Raises:
+        ServerRefused and the like, as `evaluate`: what is done so far stays, and the same call goes on there.
+    """
+    distinct = {each.folder: each for each in runs}
+    done: dict[Path, Run] = {}
+    for number, (folder, each) in enumerate(distinct.items(), 1):
+        where = f"run {number} of {len(distinct)}: {folder.name}"
+        if (there := finished(folder)) is not None and not there.errors:
+            say(f"{where} (finished before)")
+            done[folder] = there
+            continue
+        say(where)
+        options: dict[str, Any] = {"repeats": repeats} if repeats > 1 else {}
+        done[folder] = evaluate(
+            each.method, each.questions, lm=each.lm, run=folder, concurrency=concurrency,
+            reuse=[*reusable(folder, each.task, each.lm.name), *overlays_of(folder.parent, each.task)], seed=seed,
+            name=each.row.method, progress=progress, **options,
+        )  # fmt: skip
+        if errors := done[folder].errors:
+            say(f"{folder.name}: {errors} of {len(each.questions)} questions ended in an error")
+    return done
+
+
+def finished(folder: Path) -> Run | None:
+    """The finished run in a folder, if there is one."""
+    run = Run(folder) if (folder / RUN).is_file() else None
+    return run if run is not None and run.finished else None
+
+
+def reusable(folder: Path, task: str, lm: str) -> list[Path]:
+    """The runs beside `folder` that may hold calls of its own: the same task, the same model."""
+    others = [other for other in journals_of(folder.parent, task) if other != folder and (other / RUN).is_file()]
+    return [other for other in others if _model_of(other) == lm]
+
+
+def _model_of(folder: Path) -> str:
+    """The name of a run's model; empty where its record holds none, as of a run that is not ours."""
+    lm = read_json(folder / RUN, dict[str, dict[str, Any]])["settings"].get("lm")
+    return str(lm.get("name", "")) if isinstance(lm, dict) else ""

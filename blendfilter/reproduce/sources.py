@@ -1,0 +1,280 @@
+"""What a table is run on: questions by task, and indexes by task and by the paper's retriever that they stand for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
+from blendfilter.records import Passage, Question, one_line
+from blendfilter.reproduce.tables import QUESTION_ONLY, PaperRow, PaperTable, Role
+from blendfilter.resources import sample
+from blendfilter.retrieval.analyser import Analyser
+from blendfilter.retrieval.base import Retriever, fingerprint_of
+from blendfilter.retrieval.bm25 import BM25
+from blendfilter.retrieval.corpus import pooled
+from blendfilter.retrieval.hybrid import open_indexes
+from blendfilter.tasks import TASKS, Questions, load
+
+SAMPLE, POOLED, OWN = "sample", "pooled", "own"
+VECTORS: tuple[Role, ...] = ("flat", "hnsw", "ivf")
+"""Kinds of one dense index: where one of them is not named, what stands for another may stand in."""
+_ROLES = "|".join(f"{role}:" for role in get_args(Role))
+_WORDS = re.compile(rf"(?:({_ROLES.replace(':', '')}):)?(?:(\w+)=)?(.+)", re.DOTALL)
+_NAMED = {
+    "colbert": "ColBERT", "dpr": "DPR", "flat": "a flat index", "hnsw": "HNSW", "ivf": "IVF",
+    OWN: "the questions' own paragraphs",
+}  # fmt: skip
+_PIECES = Analyser(pattern=r"\w{1,3}", stemmer=None, stop_words=())
+"""For a second ranking over the sample world, where a table wants two retrievers: three letters at a time."""
+
+
+class Place(NamedTuple):
+    """One `[retriever:][task=]place` of the command; None: for every one."""
+
+    role: str | None
+    task: str | None
+    where: str
+    kind: Literal["data", "index", "corpus"] = "data"
+
+    @classmethod
+    def of(cls, words: str, kind: Literal["data", "index", "corpus"] = "data") -> Place:
+        """Parse `words`. Raises: UnknownName (the task), BadArgument (empty).
+
+        >>> Place.of("bm25:hotpotqa=indexes/wiki17", "index")
+        Place(role='bm25', task='hotpotqa', where='indexes/wiki17', kind='index')
+        >>> Place.of("http://localhost:8893/").task is None
+        True
+        """
+        found = _WORDS.fullmatch(words)
+        if found is None:
+            raise BadArgument(f"a place is written [{_ROLES}][TASK=]FILE, and this one is empty")
+        role, task, where = found.groups()
+        if task is not None and task not in TASKS:
+            raise UnknownName.of("task", task, TASKS, f"in '{words}'")
+        return cls(role, task, where, kind)
+
+    @property
+    def own(self) -> bool:
+        """Whether it stands for each question's own paragraphs."""
+        return self.kind == "corpus" and self.where == OWN
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a table is run on; a note says wherever one index stands in for another."""
+
+    questions: dict[str, Questions]
+    indexes: dict[tuple[str, Role], Retriever]
+    notes: list[str] = field(default_factory=list)
+
+
+def gather(
+    table: PaperTable,
+    *,
+    data: Sequence[str],
+    index: Sequence[str] = (),
+    corpus: Sequence[str] = (),
+    tasks: Iterable[str] | None = None,
+    methods: Iterable[str] | None = None,
+    limit: int | None = None,
+    allow_hosts: Sequence[str] = (),
+) -> Sources:
+    """Questions and indexes for `table`: all of its tasks, or those in `tasks`; the table's n questions, or `limit`.
+
+    `data`, `index` and `corpus` are places, `[retriever:][task=]place`. Where no tasks are named, those without
+    questions are left out, and a note says so. Indexes are needed where a row searches, of all rows or of those of
+    `methods`.
+
+    Raises:
+        BadArgument: no task with questions, or a named one without (or, where retrieval is measured, without gold
+        titles), a retriever without an index. UnknownName, MissingFile, BadData, EmptyData: as `load` and `open_index`.
+    """
+    places = [Place.of(words) for words in data]
+    passages = [*(Place.of(words, "index") for words in index), *(Place.of(words, "corpus") for words in corpus)]
+    rows = [row for row in table.of(methods) if row.retrieves]
+    roles = list(dict.fromkeys(map(table.role, rows)))
+    questions, notes = {}, []
+    chosen = list(table.tasks if tasks is None else tasks)
+    for task in chosen:
+        if task not in table.tasks:
+            raise UnknownName.of("task", task, table.tasks, f"in {table.name}")
+    missing = [task for task in chosen if not any(place.task in (task, None) for place in places)]
+    if tasks is None and 0 < len(missing) < len(chosen):
+        notes.append(f"left out, for nothing names their questions (--data TASK=FILE): {', '.join(missing)}")
+        chosen = [task for task in chosen if task not in missing]
+    for task in chosen:
+        own = any(place.own for role in roles for place in _nearest(passages, task, role))
+        if own:
+            _check_own(table, rows, task)
+        questions[task], dropped = _questions(task, places, table.n if limit is None else limit, own)
+        notes += [f"{task}: left out, for want of paragraphs of their own: {dropped} of the questions"] * bool(dropped)
+        if table.kind == "retrieval" and not any(one.gold_titles for one in questions[task]):
+            raise BadArgument(f"{table.name} measures retrieval: the questions of {task} must name their gold titles")
+    if not passages and any(each.source == SAMPLE for each in questions.values()):
+        found = Sources(questions, *_sample_world(roles, chosen))
+    else:
+        found = _with_indexes(roles, questions, passages, allow_hosts)
+    return replace(found, notes=[*notes, *found.notes])
+
+
+def _questions(task: str, places: Sequence[Place], limit: int, own: bool) -> tuple[Questions, int]:
+    """The questions of a task, and how many of the first ones were passed over for want of `own` paragraphs."""
+    named = [place for place in places if place.task == task] or [place for place in places if place.task is None]
+    if not named:
+        raise BadArgument(f"where are the questions of {task}? Add --data {task}=FILE, or leave it out with --tasks")
+    if len(named) > 1:
+        raise BadArgument(f"--data names the questions of {task} {len(named)} times: name them once")
+    there = load(task, named[0].where, limit=None if own else limit)
+    if not own:
+        return there, 0
+    found = replace(there, items=tuple(one for one in there if _paragraphs(one))[:limit])
+    if not found:
+        raise EmptyData(f"the questions of {task} bring no paragraphs of their own: name an index or a corpus file")
+    return found, [one.id for one in there].index(found[-1].id) + 1 - len(found)
+
+
+def _check_own(table: PaperTable, rows: Sequence[PaperRow], task: str) -> None:
+    """Refuse, before any call, what would search for more than the questions in their own paragraphs."""
+    others = dict.fromkeys(row.method for row in table.rows if not row.retrieves or row.method in QUESTION_ONLY)
+    without = f", or leave it out (--methods {','.join(others)})" if others else ""
+    for row in rows:
+        if row.method not in QUESTION_ONLY:
+            raise BadArgument(
+                f"{row.method} searches for more than the question, and --corpus {OWN} holds what was found for the "
+                f"questions of {task} alone: name an index{without}"
+            )
+
+
+def _sample_world(roles: Sequence[Role], tasks: Sequence[str]) -> tuple[dict[tuple[str, Role], Retriever], list[str]]:
+    """BM25 over the sample world; where a table wants ColBERT too, BM25 over pieces of words, which ranks otherwise."""
+    world, named = sample("corpus.jsonl"), _NAMED | {"flat": "flat"}
+    made = {
+        role: BM25.build(world, analyser=_PIECES) if role == "colbert" else BM25.build(world) for role in roles
+    }  # fmt: skip
+    stand_ins = {"colbert": "BM25 over pieces of words"} | dict.fromkeys(("dpr", *VECTORS), "BM25")
+    notes = [
+        f"the sample world has no {named.get(role, role)} index: {stand_in} stands in"
+        for role, stand_in in stand_ins.items()
+        if role in made
+    ]
+    return {(task, role): index for task in tasks for role, index in made.items()}, notes
+
+
+def _with_indexes(
+    roles: Sequence[Role], questions: Mapping[str, Questions], passages: Sequence[Place], allow_hosts: Sequence[str]
+) -> Sources:
+    opened: dict[tuple[str, str, str | None], Retriever] = {}
+    found = Sources(dict(questions), {})
+    for task, of_task in questions.items():
+        for role in roles:
+            best = _best(passages, task, role)
+            of_its_own = task if best.kind == "corpus" and best.where in (POOLED, OWN) else None
+            key = (best.kind, best.where, of_its_own)
+            if key not in opened:
+                opened[key] = _opened(best, of_task, allow_hosts)
+            found.indexes[task, role] = opened[key]
+            kind = kind_of(opened[key])
+            if kind != role:
+                verb = "stand" if kind == OWN else "stands"
+                other = "other retriever: " * (role in VECTORS and kind not in (*VECTORS, "dense"))
+                found.notes.append(f"{task}: {other}{_NAMED.get(kind, kind)} {verb} in for the paper's {role}")
+        found.notes.extend(_one_index(task, {role: found.indexes[task, role] for role in roles if role in VECTORS}))
+    return replace(found, notes=list(dict.fromkeys(found.notes)))
+
+
+def _one_index(task: str, indexes: Mapping[Role, Retriever]) -> Iterator[str]:
+    """A note on kinds that one index plays: there, a table compares nothing."""
+    playing: dict[int, list[str]] = {}
+    for role, index in indexes.items():
+        playing.setdefault(id(index), []).append(role)
+    for roles in playing.values():
+        if len(roles) > 1:
+            yield f"{task}: {', '.join(roles)} are one index here, and their rows the same runs"
+
+
+def _nearest(passages: Sequence[Place], task: str, role: Role) -> list[Place]:
+    """The places that fit best: named for both, for the retriever, for the task, for all."""
+    fitting = [place for place in passages if place.task in (task, None) and place.role in (role, None)]
+    best = max(((place.role is not None, place.task is not None) for place in fitting), default=None)
+    return [place for place in fitting if (place.role is not None, place.task is not None) == best]
+
+
+def _best(passages: Sequence[Place], task: str, role: Role) -> Place:
+    nearest = _nearest(passages, task, role)
+    for other in VECTORS if role in VECTORS else ():
+        nearest = nearest or _nearest(passages, task, other)
+    if not nearest:
+        raise BadArgument(
+            f"which index is {role} for {task}? Add --index {role}:{task}=DIR, or --corpus {task}=FILE for BM25, or "
+            f"--corpus {task}=own for the question's own paragraphs"
+        )
+    one, *others = nearest
+    if others:
+        raise BadArgument(
+            f"{one.where} and {others[0].where} are both {role} for {task}: name one of them, or put "
+            f"{' or '.join(_ROLES.split('|'))} in front of each"
+        )
+    return one
+
+
+def _opened(place: Place, questions: Questions, allow_hosts: Sequence[str]) -> Retriever:
+    if place.kind == "index":
+        return open_indexes([place.where], allow_hosts=allow_hosts)
+    if place.where == POOLED:
+        return BM25.build(pooled(questions))
+    if place.own:
+        return OwnParagraphs(questions)
+    return BM25.for_corpus(sample("corpus.jsonl") if place.where == SAMPLE else place.where)
+
+
+def kind_of(retriever: Retriever) -> str:
+    """The kind of an index, wherever it is searched; of a dense one, which of `VECTORS` it is."""
+    info = retriever.info()
+    kind = str(info["of"] if info["kind"] == "remote" else info["kind"])
+    return str(info.get("settings", {}).get("index", kind)) if kind == "dense" else kind
+
+
+class OwnParagraphs(Retriever):
+    """The paragraphs that came with each question, in their order, as an index: it finds the first k of a question.
+
+    It serves methods that search for the question alone. What a question says of its paragraphs (gold or not) is left
+    out.
+
+    Raises:
+        EmptyData: no question brings any. BadData: two questions of one text bring different ones.
+    """
+
+    def __init__(self, questions: Sequence[Question]) -> None:
+        self._found: dict[str, list[Passage]] = {}
+        for question in questions:
+            passages = _paragraphs(question)
+            if self._found.setdefault(one_line(question.question), passages) != passages:
+                raise BadData(
+                    f"question '{question.id}' ({question.question[:60]!r}) is asked twice, with other paragraphs: "
+                    "leave one of the two, or name an index"
+                )
+        if not any(self._found.values()):
+            raise EmptyData("these questions bring no paragraphs of their own: name a corpus file or an index")
+        content = [[text, [[each.id, each.title, each.text] for each in own]] for text, own in self._found.items()]
+        self.fingerprint = fingerprint_of(OWN, content)
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """The first `k` paragraphs of each question. Raises `BadArgument` for any other query."""
+        for query in queries:
+            if one_line(query) not in self._found:
+                raise BadArgument(
+                    f"{query.strip()[:80]!r} is none of the questions, and only those have paragraphs of their own: "
+                    "name an index or a corpus for methods that search for more than the question"
+                )
+        return [self._found[one_line(query)][:k] for query in queries]
+
+    def info(self) -> dict[str, Any]:
+        """Kind, fingerprint and number of questions."""
+        return {"kind": OWN, "fingerprint": self.fingerprint, "queries": len(self._found)}
+
+
+def _paragraphs(question: Question) -> list[Passage]:
+    return [replace(each, metadata={}, score=None) for each in question.context if each.text.strip()]

@@ -1,0 +1,336 @@
+"""`blendfilter reproduce`: tables and figures on the sample world, wrong options, and calls counted by a server."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from model_server import serve
+from reproduce_world import JUDGED_HEAD, JUDGED_ROWS, written
+
+from blendfilter import Run
+from blendfilter.cli import main
+from blendfilter.reproduce import tables
+
+pytest.importorskip("matplotlib")
+
+ROOT = Path(__file__).parents[2]
+ALL = list(tables.names())
+
+
+class Outcome(NamedTuple):
+    """How the command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Reproduce = Callable[..., Outcome]
+
+
+@pytest.fixture
+def reproduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Reproduce:
+    """The command in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BLENDFILTER_CACHE", str(tmp_path / "cache"))
+
+    def run(*words: object) -> Outcome:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["blendfilter", "reproduce", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Outcome(ended.value.code or 0, *capsys.readouterr())  # type: ignore[arg-type]
+
+    return run
+
+
+def table_folder(name: str) -> Path:
+    """The one folder of a table."""
+    (found,) = Path("runs").glob(f"{name}-*")
+    return found
+
+
+def table_lines(name: str) -> list[dict[str, object]]:
+    """The lines of its JSON."""
+    found: list[dict[str, object]] = json.loads((table_folder(name) / "table.json").read_text("utf-8"))["lines"]
+    return found
+
+
+def documented() -> str:
+    return re.sub(r"\s+", " ", (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8").replace("\\\n", " "))
+
+
+# --- tables and figures ---
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if not name.startswith(("filco-", "cdit-"))])
+def test_every_table_and_figure_is_one_command(name: str, reproduce: Reproduce) -> None:
+    words = (name, "--data", "sample", "--limit", 2, "--no-plots")
+    done, table = reproduce(*words), tables.read(name)
+    assert done.code == 0, done.err
+    assert done.out.startswith(f"{name}: {table.title}")
+    assert "no p-value" in done.out
+    assert f"other reader: the published figures are {table.reader}'s" in done.out
+    assert {"table.md", "table.json"} == {path.name for path in table_folder(name).iterdir()}
+    lines = table_lines(name)
+    assert {line["label"] for line in lines} == {row.label for row in table.rows}
+    assert {line["task"] for line in lines} == set(table.tasks)
+    for row in table.rows:
+        for task, figures in row.published.items():
+            place = (task, row.group, row.label)
+            found = {x["measure"]: x["published"] for x in lines if (x["task"], x["group"], x["label"]) == place}
+            assert found == figures.model_dump(exclude={"imp"}, exclude_none=True)
+    again = reproduce(*words)
+    assert again.err.count("(finished before)") == again.err.count("blendfilter: run ") > 0
+    assert again.out == done.out
+
+
+@pytest.mark.parametrize("name", ["table4", "figure2", "figure3", "figure4"])
+def test_every_kind_is_drawn_and_has_its_points(name: str, reproduce: Reproduce) -> None:
+    done = reproduce(name, "--data", "sample", "--limit", 2, "--methods", "blendfilter,iter-retgen")
+    assert done.code == 0, done.err
+    stems = ["headline-hotpotqa", "losses-hotpotqa"] if name == "table4" else [name]
+    drawn = {f"{stem}.{suffix}" for stem in stems for suffix in ("svg", "png")}
+    assert {"table.md", "table.json", *drawn} == {path.name for path in table_folder(name).iterdir()}
+    assert {str(table_folder(name) / each) for each in drawn} <= set(done.out.splitlines())
+    svg = (table_folder(name) / f"{stems[0]}.svg").read_text(encoding="utf-8")
+    assert "offline reader: shows the pipeline, not quality" in svg
+    assert "ITER-RETGEN" in svg
+    points = [(line["point"], line["measure"]) for line in table_lines(name) if line["label"] == "BlendFilter"]
+    retrieval, scores = ("recall", "precision", "s_precision"), ("em", "f1")
+    assert (
+        points
+        == {
+            "table4": [("", measure) for measure in scores],
+            "figure2": [("", measure) for _ in ("ColBERT v2", "BM25") for measure in retrieval],
+            "figure3": [(f"K={k}", measure) for k in range(3, 11) for measure in scores],
+            "figure4": [(answers, measure) for answers in ("one answer", "best of 3") for measure in scores],
+        }[name]
+    )
+
+
+def test_a_plan_spends_nothing(reproduce: Reproduce) -> None:
+    done = reproduce("table4", "--data", "sample", "--limit", 50, "--plan")
+    assert done.code == 0
+    assert "11 at most" in done.out
+    assert "the offline reader: nothing was spent" in done.out
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(("name", "task"), [("table2", "hotpotqa"), ("table3", "hotpotqa"), ("filco-table4", "nq")])
+def test_open_readers_are_served_by_the_commands_of_the_documents(name: str, task: str, reproduce: Reproduce) -> None:
+    done, table = reproduce(name, "--data", "sample", "--limit", 1, "--tasks", task, "--plan"), tables.read(name)
+    for command in (*table.serve, f"blendfilter reproduce {name} {table.ask}"):
+        assert command.replace("{papers}", str(tables.PAPERS)) in done.out
+        assert command.replace("{papers}", "blendfilter/reproduce/papers") in documented()
+    for template in re.findall(r"--chat-template (\S+)", done.out):
+        assert Path(template).is_file()
+    assert ("near the paper's reader: Llama 2 7B chat, not fine-tuned" in done.out) is (name == "filco-table4")
+
+
+def test_the_list_names_all(reproduce: Reproduce) -> None:
+    assert [line.split()[0] for line in reproduce("--list").out.splitlines()] == ALL
+
+
+@pytest.mark.slow
+def test_a_table_of_filco_is_one_command(reproduce: Reproduce) -> None:
+    words = ("filco-table3", "--data", "sample", "--limit", 2, "--tasks", "nq,hotpotqa", "--no-plots",
+             "--measure", "hotpotqa=strinc")  # fmt: skip
+    done = reproduce(*words)
+    assert done.code == 0, done.err
+    assert done.out.startswith("filco-table3: Output precision")
+    assert "silver contexts of nq by strinc, K=5" in done.err
+    assert {(line["task"], line["label"]) for line in table_lines("filco-table3")} == {
+        (task, label) for task in ("nq", "hotpotqa") for label in ("FULL", "PSG", "FILCO", "SILVER")
+    }
+    again = reproduce(*words)
+    assert again.out == done.out
+    assert again.err.count("(finished before)") == again.err.count("blendfilter: run ") == 16
+    assert "silver contexts" not in again.err
+
+
+def test_a_table_of_ones_own_trims_then_runs_and_a_plan_of_it_is_free(reproduce: Reproduce) -> None:
+    written(Path(), JUDGED_HEAD + JUDGED_ROWS)
+    words = ("small.toml", "--data", "sample", "--limit", 3, "--no-plots")
+    assert "15 calls of the judge at most" in reproduce(*words, "--plan").out
+    assert not Path("runs").exists()
+    done = reproduce(*words)
+    assert "blendfilter: trimming: trimmed/popqa-phi1-k5-bm25-3-" in done.err
+    assert "3 judged, " in done.out
+    assert "pairs separated" in (table_folder("small") / "table.md").read_text(encoding="utf-8")
+    again = reproduce(*words)
+    assert again.out == done.out
+    assert again.err.count("(finished before)") == 4
+
+
+def test_a_measure_that_no_reader_here_can_take_leaves_its_row_out(reproduce: Reproduce) -> None:
+    done = reproduce("filco-table5", "--data", "sample", "--limit", 1, "--tasks", "fever", "--no-plots")
+    assert done.code == 0, done.err
+    assert re.search(r"fever: SILVER by cxmi is left out: .*\s+gives\s+no\s+log-probabilities", done.out, re.DOTALL)
+    assert {line["label"] for line in table_lines("filco-table5")} == {"STRINC", "LEXICAL"}
+
+
+def test_the_script_of_the_checkout_is_the_command(tmp_path: Path) -> None:
+    words = [sys.executable, ROOT / "eval" / "reproduce.py", "table4", "--data", "sample", "--limit", "2"]
+    ended = subprocess.run(
+        [*words, "--methods", "direct", "--no-plots"], capture_output=True, text=True, cwd=tmp_path, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "table4: BlendFilter and its baselines over BM25" in ended.stdout
+    assert len(list((tmp_path / "runs").glob("table4-offline-2-*/table.md"))) == 1
+
+
+def test_another_limit_model_or_number_of_repeats_is_another_folder(reproduce: Reproduce) -> None:
+    words = ("table4", "--data", "sample", "--methods", "direct", "--no-plots", "--limit")
+    with serve(reply="offline") as server:
+        for more in ((2,), (3,), (2, "--lm", "a/b:c", "--api-base", server.url), (2, "--repeats", 2)):
+            assert reproduce(*words, *more).code == 0
+    assert sorted(path.name.rpartition("-")[0] for path in Path("runs").glob("table4-*")) == [
+        "table4-b_c-2", "table4-offline-2", "table4-offline-2", "table4-offline-3",
+    ]  # fmt: skip
+    twice = [Run(path) for path in Path("runs").glob("hotpotqa-*-r2-*")]
+    assert [len(run.rows) for run in twice] == [4]
+    texts = [path.read_text("utf-8") for path in Path("runs").glob("table4-offline-2-*/table.md")]
+    assert sorted("calls, tokens: one answer's" in each for each in texts) == [False, True]
+
+
+def test_without_matplotlib_the_table_is_there_and_one_line_says_the_rest(
+    reproduce: Reproduce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    words = ("table4", "--data", "sample", "--limit", 2, "--methods", "direct")
+    done, quiet = reproduce(*words), reproduce(*words, "--no-plots")
+    assert (done.code, done.out) == (0, quiet.out)
+    assert next(line for line in done.err.splitlines() if "plot" in line).startswith("blendfilter: no plots: ")
+    assert "no plots" not in quiet.err
+
+
+# --- calls, counted by a server ---
+
+
+def test_reuse_saves_two_calls_a_question_in_table_1(reproduce: Reproduce) -> None:
+    """BlendFilter's external call, CoT's over the same passages and ITER-RETGEN's first are one call, made once."""
+    questions, tasks = 4, 3
+    with serve(reply="offline", keep=True) as server:
+        words = ("table1", "--data", "sample", "--limit", questions, "--no-plots", "--lm", "test-model")
+        done = reproduce(*words, "--api-base", server.url)
+        assert done.code == 0, done.err
+        requests = server.stats()["requests"]
+        assert reproduce(*words, "--api-base", server.url).code == 0
+        assert server.stats()["requests"] == requests  # finished: nothing is asked twice
+    runs = [Run(path.parent) for path in Path("runs").glob("*/metrics.json")]
+    used = sum(run.metrics["ledger"]["total"]["calls"] for run in runs)
+    different = {(run.settings["task"], key) for run in runs for row in run.rows for _, key in row["calls"]}
+    assert requests == len(different)
+    assert used - requests >= 2 * questions * tasks
+    assert f"{used} calls used by {len(runs)} runs, {requests} different ones" in done.out
+    methods = ("blendfilter", "cot-retrieval", "iter-retgen")
+    for named in zip(
+        *([Run(path) for path in sorted(Path("runs").glob(f"*-{name}-k5-*"))] for name in methods), strict=True
+    ):
+        for rows in zip(*(run.rows for run in named), strict=True):
+            external, answer, first = (dict(map(reversed, row["calls"])) for row in rows)
+            (key,) = (key for key, stage in external.items() if stage == "external")
+            assert key in answer
+            assert key in first
+    assert "Holm" in done.out
+
+
+def test_the_papers_own_reader_is_asked_with_what_it_needs(reproduce: Reproduce) -> None:
+    words = ("table3", "--data", "sample", "--limit", 1, "--tasks", "hotpotqa", "--methods", "direct", "--no-plots")
+    with serve(reply="offline", keep=True) as server:
+        own = reproduce(*words, "--lm", "Qwen/Qwen-7B-Chat", "--api-base", server.url)
+        other = reproduce(*words, "--lm", "another", "--api-base", server.url)
+        bodies = server.stats()["bodies"]
+    assert [body.get("stop_token_ids") for body in bodies] == [[151643, 151645], None]
+    assert "other reader" not in own.out
+    assert "other reader: the published figures are Qwen-7B-Chat's, the measured ones another's" in other.out
+
+
+def test_servers_share_the_calls_and_hold_the_ids_to_a_schema_where_asked(reproduce: Reproduce) -> None:
+    """Without the option ids are free text, as in the paper."""
+    words = ("table4", "--data", "sample", "--limit", 3, "--methods", "blendfilter", "--no-plots", "--lm", "m")
+    with serve(reply="offline", keep=True) as one, serve(reply="offline", keep=True) as other:
+        servers = ("--api-base", one.url, "--api-base", other.url)
+        assert reproduce(*words, *servers, "--json-schema", "--attempts", 2, "--rpm", 10_000).code == 0
+        bodies = [server.stats()["bodies"] for server in (one, other)]
+        assert reproduce(*words, "--api-base", one.url).code == 0
+        again = one.stats()["bodies"][len(bodies[0]) :]
+    assert all(bodies)
+    schemas = [body for body in bodies[0] + bodies[1] if "response_format" in body]
+    assert all(body["messages"][-1]["content"].endswith("Ids:") for body in schemas)
+    assert schemas
+    assert len(again) == len(schemas), "the ids alone are asked for once more, in free text"
+    assert not any("response_format" in body for body in again)
+
+
+@pytest.mark.parametrize("lm", ["ollama/llama3.2", "openai/gpt-4o-mini"])
+def test_a_plan_needs_no_key(lm: str, reproduce: Reproduce, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    words = ("table4", "--data", "sample", "--limit", 1, "--methods", "direct", "--lm", lm)
+    assert reproduce(*words, "--plan").code == 0
+
+
+def test_failed_questions_end_in_1_and_are_asked_again(reproduce: Reproduce) -> None:
+    words = ("table4", "--data", "sample", "--limit", 2, "--methods", "direct", "--no-plots", "--lm", "m")
+    with serve(behave="context", context_limit=10) as server:
+        failed = reproduce(*words, "--api-base", server.url)
+    assert failed.code == 1
+    assert "2 of 2 questions ended in an error" in failed.err
+    assert "2 questions ended in an error and count as 0" in failed.out
+    head = next(line for line in failed.out.splitlines() if "measured" in line)
+    assert head.split()[-1] == "errors"
+    assert next(line for line in failed.out.splitlines() if line.startswith("  Direct")).split()[-1] == "2"
+    with serve(reply="offline") as server:
+        assert reproduce(*words, "--api-base", server.url).code == 0
+
+
+def test_a_server_that_refuses_ends_in_one_line(reproduce: Reproduce) -> None:
+    with serve(behave="unauthorized") as server:
+        words = ("table4", "--data", "sample", "--limit", 2, "--lm", "m", "--api-base", server.url, "--no-plots")
+        refused = reproduce(*words)
+    assert refused.code == 2
+    assert refused.err.splitlines()[-1].startswith("blendfilter: ")
+    assert "Traceback" not in refused.err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("tabel1 --data sample", "no table 'tabel1'. Did you mean 'table1'?"),
+        ("table1", "where are the questions of hotpotqa? Add --data hotpotqa=FILE"),
+        ("table1 --data hotpotqa=nowhere.json", "no file 'nowhere.json'"),
+        ("table1 --data sample --tasks hotpoqa", "no task 'hotpoqa'. Did you mean 'hotpotqa'?"),
+        ("table1 --data sample --methods reakt", "no method 'reakt'. Did you mean 'react'?"),
+        ("table1 --data sample --index nowhere", "nowhere"),
+        ("table1 --data sample --prompts nowhere", "no folder of prompts at nowhere"),
+        ("filco-table3 --data sample --measure nq=strink", "no measure 'strink'. Did you mean 'strinc'?"),
+        ("filco-table3 --data sample --measure qa=strinc", "in filco-table3"),
+        ("filco-table5 --data sample --measure strinc", "its rows name their measures; leave it out"),
+        ("table4 --data sample --measure strinc", "--measure changes nothing in table4: no row of it"),
+        ("table4 --data sample --scorer local", "no row of table4 reads the answer"),
+        ("filco-figure4 --data sample --tasks fever --row SILVER --scorer offline", "the offline reader"),
+        ("filco-table3 --data sample --scorer-api-base http://127.0.0.1:9/v1", "name it with --scorer"),
+        ("filco-table3 --data sample --program nowhere.json", "no program at nowhere.json"),
+        ("table1 --data sample --repeats 0", "--repeats is 0"),
+        ("table1 --data sample --limit 0", "--limit is 0"),
+        ("table1 --data sample --tasks=", "--tasks names none"),
+        ("table1 --data sample --methods , --plan", "--methods names none"),
+        ("table1 --data sample --api-base http://127.0.0.1:9/v1", "name it with --lm"),
+    ],
+)
+def test_a_wrong_option_is_one_line(words: str, problem: str, reproduce: Reproduce) -> None:
+    done = reproduce(*words.split())
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert line.startswith("blendfilter: ")
+    assert problem in line
+    assert not Path("runs").exists()

@@ -1,0 +1,420 @@
+"""What rows need besides their method: compiled programs, silver contexts, trimmed indexes; each made once."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compiled import compile_small, silver_rows
+from reproduce_world import JUDGED_HEAD, JUDGED_ROWS, consistent_for_odd, made, verdicts, wanted, written
+from small_world import CountingEngine
+
+from blendfilter import BM25, Run, connect, load, resources
+from blendfilter.compiling.compile import compile_program
+from blendfilter.compiling.programs import save_program
+from blendfilter.compiling.silver import silver_examples, silver_metric
+from blendfilter.errors import BadArgument, BadData, Leak, MissingFile, UnknownName
+from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.journal import Journal
+from blendfilter.lm.scoring.base import Done, Pair, Score
+from blendfilter.lm.scoring.kept import KeptScorer
+from blendfilter.prompting import Prompts
+from blendfilter.reproduce import plan, printing, runs, tables
+from blendfilter.reproduce.inputs import RowInputs, parse_measures
+from blendfilter.reproduce.tables import PaperTable
+from blendfilter.resources import sample
+
+SHIPPED = resources.programs() / "hotpotqa"
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> PaperTable:
+    return written(tmp_path, JUDGED_HEAD + JUDGED_ROWS)
+
+
+# --- compiled programs ---
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Programs for sentences with one demonstration and with three, one for passages, one of BlendFilter."""
+    folder = tmp_path_factory.mktemp("programs")
+    done = {
+        "one": compile_small("filco", "labeled", "offline", folder / "run-one", max_demos=1),
+        "three": compile_small("filco", "labeled", "offline", folder / "run-three", max_demos=3),
+        "blend": compile_small("blendfilter", "bootstrap", "offline", folder / "run-blend"),
+    }
+    examples = silver_examples(silver_rows(), "passage")
+    done["passages"] = compile_program(
+        FilCoFilter("passage"), examples[:4], valset=examples[4:6], metric=silver_metric(), run=folder / "run-passages",
+        optimizer="labeled", lm="offline", task="nq", measure="strinc",
+    )  # fmt: skip
+    return {name: save_program(each.program, folder / f"{name}.json", each.recipe) for name, each in done.items()}
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> dict[str, Any]:
+    """Options for questions of the sample world that no program here was compiled on."""
+    rows = [{"id": one.id, "question": one.question, "answer": one.golden_answers[0]} for one in load("nq", "sample")]
+    (path := tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[10:13]), "utf-8")
+    return {"data": [str(path)], "corpus": ["sample"], "tasks": ["nq"], "limit": 3, "measures": {"": "strinc"}}
+
+
+def demonstrations(run: Run) -> dict[str, int]:
+    """The demonstrations in the prompt of each stage's first call."""
+    with Journal(run.folder / "journal.jsonl", "replay") as journal:
+        prompts = {stage: str((journal.read(key) or {})["prompt"]) for stage, key in run.rows[0]["calls"]}
+    return {stage: prompt.count("Question: ") - 1 for stage, prompt in prompts.items()}
+
+
+def test_filcos_rows_speak_as_the_program_says_and_no_other(
+    files: dict[str, Path], fresh: dict[str, Any], tmp_path: Path
+) -> None:
+    before = made("filco-table4", tmp_path, **fresh)
+    after = made("filco-table4", tmp_path, programs=[str(files["three"])], **fresh)
+    for one, other in zip(before.runs, after.runs, strict=True):
+        if other.row.label == "FILCO":
+            assert demonstrations(after.done[other.folder])["helpful"] == 3
+            assert demonstrations(before.done[one.folder])["helpful"] == 0
+            assert "-filco-compiled_labeled-bm25-" in other.folder.name
+        else:
+            assert one.folder == other.folder, "the same run, shared"
+    (note,) = [each for each in after.result.notes if "FILCO speaks as compiled by labeled" in each]
+    assert re.match(r"nq: .*before.*after", note)
+    assert note in printing.text(after.result)
+    assert not any("compiled" in each for each in before.result.notes)
+    named = wanted("filco-table4", tmp_path, programs=[f"nq={files['three']}"], **fresh)
+    assert {one.folder for one in named.runs} == set(after.done)
+    another = wanted("filco-table4", tmp_path, programs=[str(files["one"])], **fresh)
+    assert len({one.folder for one in another.runs} - set(after.done)) == 2, "FILCO over the top 1 and the top 5"
+
+
+def test_a_program_goes_by_filter_and_by_task(files: dict[str, Path], fresh: dict[str, Any], tmp_path: Path) -> None:
+    """Passages have programs of their own; inside BlendFilter it speaks too; one named for a task goes first."""
+
+    def demos(found: Sequence[runs.TableRun]) -> dict[tuple[str, str, str], int]:
+        helpful = {(one.task, one.row.method, one.row.label): dict(one.method.named_predictors()) for one in found}
+        return {place: len(each["select.helpful"].demos) for place, each in helpful.items() if "select.helpful" in each}
+
+    both = wanted("filco-figure4", tmp_path, programs=[str(files["passages"]), str(files["one"])], **fresh)
+    assert demos(both.runs) == {("nq", "direct-retrieval", "PSG"): 4, ("nq", "direct-retrieval", "FILCO"): 1}
+    inside = wanted("filco-frontier", tmp_path, programs=[str(files["three"])], **fresh)
+    compiled = [(one.row.method, one.row.label) for one in inside.runs if "compiled_labeled" in one.folder.name]
+    assert compiled == [("direct-retrieval", "FILCO"), ("blendfilter", "FILCO")]
+    fresh["tasks"] = ["nq", "triviaqa"]
+    named = [f"nq={files['one']}", str(files["three"])]
+    found = demos(wanted("filco-figure4", tmp_path, programs=named, **fresh).runs)
+    assert [found[task, "direct-retrieval", "FILCO"] for task in ("nq", "triviaqa")] == [1, 3]
+    notes = wanted("filco-figure4", tmp_path, programs=named[:1], **fresh).inputs.notes
+    assert "triviaqa: FILCO is not compiled, for no --program is named for it" in notes
+
+
+def test_a_question_that_a_program_was_compiled_on_is_refused_before_any_call(
+    files: dict[str, Path], judged: PaperTable, tmp_path: Path
+) -> None:
+    engine = CountingEngine()
+    with pytest.raises(Leak, match="compiled on"):
+        wanted("filco-figure4", tmp_path / "runs", engine.lm(), tasks=["nq"], programs=[str(files["one"])])
+    with pytest.raises(Leak, match="is one of those that the program of CDITFilter was compiled on"):
+        wanted(judged, tmp_path / "runs", engine.lm(), rows=["trimmed at 1"], programs=[str(SHIPPED / "cdit.json")])
+    assert engine.calls == 0
+    assert not (tmp_path / "runs").exists()
+
+
+def test_programs_that_no_row_takes_are_refused(files: dict[str, Path], judged: PaperTable, tmp_path: Path) -> None:
+    frontier = tables.read("filco-frontier")
+
+    def inputs(*programs: object, table: PaperTable = frontier) -> RowInputs:
+        return RowInputs(table, connect("offline"), tmp_path, programs=map(str, programs))
+
+    with pytest.raises(BadArgument, match=r"no row of table4 has the filter filco: leave out --program .*one\.json"):
+        inputs(files["one"], table=tables.read("table4"))
+    with pytest.raises(BadArgument, match="no row of small has the filter cdit: leave out"):
+        inputs(SHIPPED / "cdit.json", table=judged.with_rows(["original"]))
+    with pytest.raises(BadArgument, match=r"blend\.json was compiled for BlendFilter: --program takes those of FilCo"):
+        inputs(files["blend"])
+    with pytest.raises(BadArgument, match=r"one\.json and .*three\.json are both programs of filco for nq: name one"):
+        inputs(f"nq={files['one']}", f"nq={files['three']}")
+    for task in ("nqq", "strategyqa"):
+        with pytest.raises(UnknownName, match=f"no task '{task}'"):
+            inputs(f"{task}={files['one']}")
+    with pytest.raises(MissingFile, match="no program at nowhere"):
+        inputs("nowhere.json")
+    with pytest.raises(BadArgument, match="names no file"):
+        inputs("nq=")
+    saved = json.loads(files["one"].read_text("utf-8"))
+    saved["metadata"]["recipe"]["templates"]["helpful"] = "filco/sentences 0000000000000000"
+    (old := tmp_path / "old.json").write_text(json.dumps(saved), "utf-8")
+    with pytest.raises(BadData, match="compile it again"):
+        wanted("filco-figure4", tmp_path, tasks=["nq"], programs=[str(old)])
+
+
+def test_a_program_of_the_judge_goes_to_the_rows_that_judge(tmp_path: Path) -> None:
+    claims = (JUDGED_HEAD + JUDGED_ROWS).replace("published.popqa = { inclusion = 0.4 }", "")
+    engine, programs = CountingEngine(reply=consistent_for_odd), [str(SHIPPED / "cdit.json")]
+    done = made(
+        written(tmp_path, claims.replace("popqa", "pubhealth")), tmp_path / "runs", engine.lm(), limit=2,
+        rows=["trimmed at 1"], programs=programs,
+    )  # fmt: skip
+    demos = json.loads((SHIPPED / "cdit.json").read_text(encoding="utf-8"))["judge.consistent"]["demos"]
+    assert verdicts(engine.prompts)
+    assert all(demos[0]["question"] in prompt for prompt in verdicts(engine.prompts))
+    assert [note for note in done.inputs.notes if "trimmed at 1 speaks as compiled by" in note]
+
+
+# --- silver contexts ---
+
+
+def test_silver_is_made_once_by_the_papers_measure_or_the_one_named(tmp_path: Path) -> None:
+    """It is chosen from what every other row was given: the same index, the same K."""
+    first = made("filco-table4", tmp_path, limit=3, tasks=["nq", "hotpotqa"], measures={"hotpotqa": "strinc"})
+    (of_nq,) = (tmp_path / "silver").glob("nq-strinc-k5-3-*.jsonl")
+    assert len(list((tmp_path / "silver").glob("hotpotqa-strinc-k5-3-*.jsonl"))) == 1
+    index, questions = BM25.build(sample("corpus.jsonl")), load("nq", "sample", limit=3)
+    for row, question in zip(map(json.loads, of_nq.read_text("utf-8").splitlines()), questions, strict=True):
+        assert [each["id"] for each in row["passages"]] == [each.id for each in index(question.question, 5)]
+    note = "hotpotqa: SILVER by strinc, as asked; the paper's measure for it is cxmi"
+    assert [each for each in first.result.notes if "SILVER by" in each] == [note]
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jsonl")}
+    made("filco-table4", tmp_path, limit=3, tasks=["nq", "hotpotqa"], measures={"": "strinc"})
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jsonl")} == before
+
+
+def test_what_no_model_here_can_score_is_left_out_and_noted(tmp_path: Path) -> None:
+    tries: list[object] = []
+
+    def refused(journal: object) -> KeptScorer:
+        tries.append(journal)
+        raise BadArgument("m gives no log-probabilities of given text")
+
+    def note(table: str, *tasks: str) -> str:
+        found = wanted(table, tmp_path, limit=1, tasks=tasks, scorer=refused)
+        (line,) = [each for each in found.inputs.notes if "left out" in each]
+        assert "CXMI" not in {each.row.label for each in found.runs}
+        return line
+
+    told = note("filco-table5", "fever")
+    assert told.startswith("fever: SILVER by cxmi is left out: m gives no log-probabilities")
+    assert told.endswith("Name a model that does (--scorer)"), "the table wants that very measure"
+    assert len(tries) == 1, "one try for both readers"
+    told = note("filco-figure4", "fever", "hotpotqa")
+    assert told.startswith("fever, hotpotqa: SILVER by cxmi is left out: ")
+    assert told.endswith("(--scorer), or another measure (--measure fever=lexical --measure hotpotqa=strinc)")
+    with pytest.raises(BadArgument, match="m gives no log-probabilities"):
+        wanted("filco-figure4", tmp_path, limit=1, tasks=["fever"], scorer=refused, scorer_named=True)
+
+
+def fake_scorer(pairs: list[Pair]) -> Callable[[Any], KeptScorer]:
+    """Finds an output the likelier the more stands before it."""
+
+    class Likely:
+        name = "likely"
+        identity: Mapping[str, Any] = {"name": "likely"}
+
+        async def compute(self, batch: Sequence[Pair], done: Done) -> None:
+            for at, pair in enumerate(batch):
+                pairs.append(pair)
+                done(at, Score(-100.0 + len(pair.prompt) / 100, 1))
+
+    return lambda journal: KeptScorer(Likely(), Journal(journal))
+
+
+def test_cxmi_calls_the_scorer_and_keeps_its_scores(tmp_path: Path) -> None:
+    pairs: list[Pair] = []
+    lines: list[str] = []
+    options: dict[str, Any] = {"limit": 2, "tasks": ["hotpotqa"], "scorer": fake_scorer(pairs)}
+    found = wanted("filco-figure4", tmp_path, say=lines.append, **options)
+    assert lines[-1] == "silver contexts of hotpotqa: 2 of 2 questions"
+    assert "hotpotqa: SILVER's cxmi is what likely finds likely" in found.inputs.notes
+    assert [each.row.label for each in found.runs] == ["FULL", "PSG", "FILCO", "SILVER"]
+    assert (tmp_path / "silver" / "hotpotqa-cxmi.journal").exists()
+    assert (number := len(pairs)) > 0
+    del found  # and with it the journal of the scores, which is locked
+    wanted("filco-figure6", tmp_path, **options)
+    assert len(pairs) == number, "another table shares them"
+
+
+def test_a_plan_makes_no_silver_and_leaves_cxmi_out(tmp_path: Path) -> None:
+    found = wanted("filco-table4", tmp_path / "runs", tasks=["nq", "fever"], scratch=tmp_path / "scratch")
+    planned = plan.plan(found.runs)
+    assert not (tmp_path / "runs").exists()
+    assert found.inputs.notes == [
+        "fever: SILVER by cxmi is not in the plan: it scores every sentence of the passages"
+    ]  # fmt: skip
+    design = {(each.task, each.label.rpartition(", ")[2]): each.design for each in planned.runs}
+    assert design["nq", "SILVER"] == design["nq", "FULL"] == "1"
+    assert design["nq", "FILCO"] == design["nq", "PSG"] == "2 at most"
+
+
+def test_a_measure_is_of_a_task_or_of_all() -> None:
+    assert parse_measures(["nq=lexical", "strinc"]) == {"nq": "lexical", "": "strinc"}
+    with pytest.raises(UnknownName, match="no measure 'string'"):
+        parse_measures(["nq=string"])
+    with pytest.raises(UnknownName, match="no task 'nqq'"):
+        parse_measures(["nqq=strinc"])
+
+
+# --- trimmed indexes ---
+
+
+def test_an_overlay_is_judged_once_and_shares_its_calls_with_the_filter(judged: PaperTable, tmp_path: Path) -> None:
+    engine = CountingEngine(reply=consistent_for_odd)
+    lines: list[str] = []
+    done = made(judged, tmp_path / "runs", engine.lm(), say=lines.append)
+    calls = {label: done.run(label).metrics["ledger"] for label in ("CDIT", "trimmed at 1")}
+    assert engine.stages["consistent"] == len(set(verdicts(engine.prompts))) > 0
+    assert calls["CDIT"]["consistent"]["calls"] == engine.stages["consistent"], "the overlay's, taken over"
+    assert "consistent" not in calls["trimmed at 1"], "no judge at answer time"
+    assert len(lines) == 1
+    folders = {one.row.label: one.folder.name for one in done.runs}
+    assert len(set(folders.values())) == 4, "each threshold has runs of its own"
+    assert folders["trimmed at 1"].startswith("popqa-ralm-k5-trimmed-")
+    (note,) = done.inputs.notes
+    counted = re.search(r"(\d+) judged, .* pairs separated: ([\d,]+) at 1 and ([\d,]+) at 2", note)
+    assert counted
+    assert int(counted[1]) == 4
+    assert int(counted[2].replace(",", "")) > int(counted[3].replace(",", ""))
+    before = len(engine.prompts)
+    made(judged, tmp_path / "runs", engine.lm())
+    assert len(engine.prompts) == before, "the same command again asks nothing"
+
+
+def test_what_a_run_had_judged_is_not_judged_again_for_an_overlay(judged: PaperTable, tmp_path: Path) -> None:
+    engine = CountingEngine(reply=consistent_for_odd)
+    made(judged, tmp_path / "runs", engine.lm(), rows=["CDIT"])
+    before = engine.stages["consistent"]
+    made(judged, tmp_path / "runs", engine.lm())
+    assert engine.stages["consistent"] == before
+
+
+def test_a_trimmed_row_reads_what_the_judge_left_filled_up_to_k(judged: PaperTable, tmp_path: Path) -> None:
+    done = made(judged, tmp_path / "runs", CountingEngine(reply=consistent_for_odd).lm(), limit=8)
+    rows = {label: {row["id"]: row["branches"]["q"] for row in done.run(label).rows}
+            for label in ("original", "CDIT", "trimmed at 1")}  # fmt: skip
+    gone = []
+    for name, bare in rows["original"].items():
+        kept, trimmed = rows["CDIT"][name]["kept"], rows["trimmed at 1"][name]["retrieved"]
+        assert len(trimmed) == judged.k
+        if kept:
+            assert not (set(bare["retrieved"]) - set(kept)) & set(trimmed)
+            assert [each for each in trimmed if each in kept] == kept
+        else:
+            assert trimmed == bare["retrieved"], "nothing was accepted: there is nothing to prefer"
+        gone.append(len(set(bare["retrieved"]) - set(trimmed)))
+    mean, share = sum(gone) / len(gone), 100 * sum(map(bool, gone)) / len(gone)
+    assert 0 < mean != judged.k / 2, "else what stayed would look the same"
+    (note,) = [each for each in done.result.notes if "dropped for a question" in each]
+    assert f"trimmed at 1: {mean:.2f} ({share:.0f} %)" in note
+
+
+def test_the_judge_sees_every_question_and_each_index_and_set_of_questions_apart(
+    judged: PaperTable, tmp_path: Path
+) -> None:
+    """As the table's notes say. `trim` itself would let the second question take over the first one's verdicts."""
+    words = ["Who painted The Provident off Ormskerry?", "Who painted The Provident, off Ormskerry?"]
+    questions = load("popqa", [{"question": each, "answer": "Lio Dunsarrow"} for each in words])
+    others = load("popqa", [{"question": each, "answer": "Tolm"} for each in ("Where is Tolm?", "What is Tolm?")])
+    lines = sample("corpus.jsonl").read_text(encoding="utf-8").splitlines()[:150]
+    (tmp_path / "fewer.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    whole, fewer = BM25.build(sample("corpus.jsonl")), BM25.build(tmp_path / "fewer.jsonl")
+    engine = CountingEngine(reply=consistent_for_odd)
+    row = judged.rows[2]
+    inputs, again = (RowInputs(judged, engine.lm(), tmp_path / "runs") for _ in range(2))
+    inputs.trimmed(row, questions, whole, 3)
+    assert engine.stages["consistent"] == 6
+    inputs.trimmed(row, questions, fewer, 3)
+    again.trimmed(row, others, whole, 3)
+    assert ["2 judged, " in note for note in [*inputs.notes, *again.notes]] == [True] * 3
+
+
+def test_rows_of_other_rules_search_another_overlay_and_are_judged_by_them(tmp_path: Path) -> None:
+    more = '[[rows]]\nlabel = "both"\nmethod = "ralm"\narguments = { trimmed = 1, rules = ["phi1", "phi2"] }\n'
+
+    def by_the_rules(prompt: str) -> str:
+        reply = consistent_for_odd(prompt)
+        return str(reply == "False") if "adverbial" in prompt and verdicts([prompt]) else reply
+
+    lines: list[str] = []
+    table, engine = written(tmp_path, JUDGED_HEAD + JUDGED_ROWS + more), CountingEngine(reply=by_the_rules)
+    done = wanted(table, tmp_path / "runs", engine.lm(), limit=3, say=lines.append, rows=["trimmed at 1", "both"])
+    assert [line.rpartition("/")[2].rsplit("-", 1)[0] for line in lines] == [
+        "popqa-phi1-k5-bm25-3", "popqa-phi1-phi2-k5-bm25-3"
+    ]  # fmt: skip
+    assert len({each.method.retriever.fingerprint for each in done.runs}) == 3
+    assert sum("adverbial" in prompt for prompt in verdicts(engine.prompts)) == engine.stages["consistent"] / 2
+
+
+def test_a_question_that_could_not_be_judged_is_noted_and_asked_again(judged: PaperTable, tmp_path: Path) -> None:
+    broken = [True]
+
+    async def before(stage: str, prompt: str) -> None:
+        if broken[0] and stage == "consistent":
+            raise RuntimeError("out of luck")
+
+    engine = CountingEngine(before, consistent_for_odd)
+    inputs = wanted(judged, tmp_path / "runs", engine.lm(), rows=["trimmed at 1"]).inputs
+    assert inputs.errors == 4
+    assert "4 questions are not judged" in inputs.notes[-1]
+    broken[0] = False
+    assert wanted(judged, tmp_path / "runs", engine.lm(), rows=["trimmed at 1"]).inputs.errors == 0
+
+
+def test_a_plan_of_an_overlay_calls_no_model_and_leaves_nothing(judged: PaperTable, tmp_path: Path) -> None:
+    engine = CountingEngine(reply=consistent_for_odd)
+    found = wanted(judged, tmp_path / "runs", engine.lm(), limit=6, scratch=tmp_path / "scratch")
+    cost = {each.label: each for each in plan.plan(found.runs).runs}
+    assert not engine.prompts
+    assert not (tmp_path / "runs").exists()
+    assert (cost["CDIT"].design, cost["CDIT"].calls, cost["trimmed at 1"].design) == ("6 at most", 6 * 6, "1")
+    (note,) = found.inputs.notes
+    assert note == "popqa: bm25 trimmed by 6 questions: 30 calls of the judge at most; rows that judge share them"
+    made(judged, tmp_path / "runs", engine.lm(), limit=6)
+    before = len(engine.prompts)
+    again = wanted(judged, tmp_path / "runs", engine.lm(), limit=6, scratch=tmp_path / "scratch")
+    assert [each.finished for each in plan.plan(again.runs).runs] == [True] * 4
+    assert len(engine.prompts) == before
+
+
+def test_templates_of_ones_own_are_used_by_judges_and_methods(judged: PaperTable, tmp_path: Path) -> None:
+    for name in ("cdit/word.j2", "cdit/answer.j2"):
+        text = (resources.prompts() / name).read_text("utf-8")
+        (copy := tmp_path / "prompts" / name).parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(text.replace("{% endmacro %}", "Mind the tides.\n{% endmacro %}", 1), "utf-8")
+    engine, prompts = CountingEngine(reply=consistent_for_odd), Prompts(tmp_path / "prompts")
+    plain = {each.folder for each in wanted(judged, tmp_path / "plain", engine.lm(), limit=1).runs}
+    engine.prompts.clear()
+    done = made(judged, tmp_path / "runs", engine.lm(), limit=1, prompts=prompts)
+    assert len(verdicts(engine.prompts)) == judged.k
+    assert len(engine.prompts) > judged.k
+    assert all("Mind the tides." in prompt for prompt in engine.prompts)
+    assert not {each.name for each in plain} & {each.name for each in done.done}, "runs of other prompts lie apart"
+
+
+@pytest.mark.slow
+def test_three_kinds_of_a_dense_index_play_their_roles_and_are_trimmed_each(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    pytest.importorskip("sentence_transformers")
+    from checkpoints import tiny_bert
+
+    from blendfilter.retrieval.dense import Dense
+
+    lines = sample("corpus.jsonl").read_text(encoding="utf-8").splitlines()[:60]
+    (tmp_path / "some.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    settings: dict[str, dict[str, Any]] = {"flat": {}, "hnsw": {"m": 8}, "ivf": {"nlist": 4, "nprobe": 1}}
+    for role, more in settings.items():
+        Dense.build(tmp_path / "some.jsonl", tmp_path / role, encoder=tiny_bert(), index=role, **more)  # type: ignore[arg-type]
+    done = made(
+        "cdit-table2", tmp_path / "runs", CountingEngine(reply=consistent_for_odd).lm(), limit=2, tasks=["popqa"],
+        rows=["CDIT", "CDIT, trimmed at 1"], index=[f"{role}:{tmp_path / role}" for role in settings],
+    )  # fmt: skip
+    assert len(done.done) == len(done.runs) == 9
+    trimmed = [note for note in done.result.notes if " trimmed by " in note]
+    assert [note.partition(" by")[0] for note in trimmed] == [f"popqa: {role} trimmed" for role in settings]
+    assert not any("stands in" in note for note in done.result.notes), "each kind plays itself"
+    found = [done.done[each.folder].settings["retrievers"] for each in done.runs if "trimmed" in each.row.label]
+    assert {each["kind"] for (each,) in found} == {"trimmed"}
+    assert len({each["fingerprint"] for (each,) in found}) == 3

@@ -1,0 +1,499 @@
+"""From runs to lines: values, intervals, tests, and every form in which they are printed and drawn."""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reproduce_world import HEAD, JUDGED_HEAD, ROWS, Made, consistent_for_odd, made, written
+from small_world import CountingEngine
+
+from blendfilter import Run, compare, load
+from blendfilter.errors import BadArgument
+from blendfilter.evaluation.contexts import contexts
+from blendfilter.evaluation.statistics import holm
+from blendfilter.journal import Journal
+from blendfilter.lm.offline import read
+from blendfilter.reproduce import drawing, printing, results, runs, sources, tables
+from blendfilter.reproduce.inputs import RowInputs
+from blendfilter.reproduce.results import ResultLine
+from blendfilter.reproduce.tables import PaperTable
+from blendfilter.silver.making import supported
+from blendfilter.tasks import TASKS, Questions
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> PaperTable:
+    return written(tmp_path, HEAD + ROWS)
+
+
+def wrong_at_first(prompt: str) -> str:
+    """The offline reader with another answer where nothing was retrieved, so that methods differ."""
+    reply = read(prompt)
+    return reply if "Knowledge:" in prompt else f"{reply} of Nowhere"
+
+
+# --- scores ---
+
+
+def test_lines_hold_published_measured_and_tests_with_holm_over_the_table(small: PaperTable, tmp_path: Path) -> None:
+    done = made(small, tmp_path / "runs", CountingEngine(reply=wrong_at_first).lm(name="counted"), limit=12)
+    by_place = {(line.task, line.label, line.measure): line for line in done.result.lines}
+    assert len(by_place) == len(done.result.lines) == 4 * 2 + 4
+    chain, run, whole = by_place["hotpotqa", "Chain", "em"], done.run("Chain"), done.run("Whole")
+    assert (chain.value, chain.published, chain.calls) == (run.metrics["metrics"]["em"]["value"], 0.25, 2.0)
+    assert chain.difference == pytest.approx(chain.value - 0.25)
+    rows = {row.measure: row for row in compare(whole, run).rows if row.run == run.name}
+    for measure, row in rows.items():
+        line = by_place["hotpotqa", "Chain", measure]
+        assert (line.gain, line.gain_low, line.gain_high, line.p) == (row.difference, row.low, row.high, row.p)
+    half, em = (chain.high - chain.low) / 2, rows["em"]
+    gain, half_of_gain = 100 * (em.difference or 0), 50 * ((em.high or 0) - (em.low or 0))
+    text = printing.text(done.result)
+    assert next(line for line in text.splitlines() if line.startswith("Chain")).split()[2:10] == [
+        "25.0", f"{100 * chain.value:.1f}", "±", f"{100 * half:.1f}", f"{100 * chain.difference:+.1f}",
+        f"{gain:+.1f}", "±", f"{half_of_gain:.1f}",
+    ]  # fmt: skip
+    assert by_place["hotpotqa", "Whole", "em"].p is None
+    families = [[line for line in done.result.lines if (line.measure == "f1") is f1 and line.p] for f1 in (False, True)]
+    assert {line.task for line in families[0]} == {"hotpotqa", "strategyqa"}
+    for family in families:
+        assert len(family) >= 3
+        assert [line.p_holm for line in family] == holm([line.p or 0.0 for line in family])
+    assert "Holm" in text
+    assert "other reader" not in text
+    assert "offline" not in text
+
+
+def test_right_and_wrong_is_tested_by_mcnemar() -> None:
+    """Six questions that one alone gets right: twice a half to the sixth. Without a model there is no p, but a gain."""
+    line = ResultLine("nq", "", "FILCO", False, "em", 0.75, 0.5, 0.9, 8, 0, 1.0, None, "run")
+    before: dict[str, list[float]] = {f"{at}": [0.0] for at in range(8)}
+    after = {name: [float(int(name) < 6)] for name in before}
+    better = results.with_gain(line, before, after, 0, p_values=True)
+    worse = results.with_gain(line, after, before, 0, p_values=False)
+    assert (better.p, better.gain) == (2 / 2**6, 0.75)
+    assert (worse.p, worse.gain) == (None, -0.75)
+    assert results.with_gain(line, {"else": [1.0]}, after, 0, p_values=True) == line
+
+
+def test_two_rows_that_are_one_run_are_one_test() -> None:
+    """Table 5 shows each run beside the figures of two readers: Holm must not count it twice."""
+    lines = [
+        ResultLine("nq", group, run, False, "em", 0.5, 0.4, 0.6, 9, 0, 1.0, None, run, p=p)
+        for group in ("A", "B")
+        for run, p in (("one", 0.01), ("two", 0.03))
+    ]
+    assert [each.p_holm for each in results.corrected(lines)] == [0.02, 0.03, 0.02, 0.03]
+
+
+def test_samples_have_a_line_for_one_answer_and_for_the_best_of_all(tmp_path: Path) -> None:
+    """The second sample is made right where the first is not. Of several repeats the first counts."""
+    samples = "samples = [{ temperature = 0.0 }, { temperature = 1.0, top_p = 0.5 }]"
+    text = HEAD.replace(', "strategyqa"', "").replace('"scores"', '"samples"') + samples
+    figure = written(tmp_path, text + '\n[[rows]]\nlabel = "Whole"\nmethod = "direct-retrieval"\n')
+    found = made(figure, tmp_path / "runs", limit=6, repeats=2)
+    assert [(one.lm.kwargs["temperature"], one.lm.kwargs.get("top_p")) for one in found.runs] == [(0, None), (1, 0.5)]
+    first, second = (found.done[one.folder] for one in found.runs)
+    rows = [json.loads(line) for line in (second.folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
+    wrong = next(row["id"] for row in first.rows if row["em"] == 0)
+    for row in rows:
+        if row["id"] == wrong:
+            row.update({"em": 1.0, "f1": 1.0} if row["repeat"] == 1 else {"em": 0.0, "f1": 0.0})
+    (second.folder / "predictions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    second.__dict__.pop("rows", None)
+    lines = {(line.point, line.measure): line for line in results.result(figure, found.runs, found.done).lines}
+    assert lines["best of 2", "em"].value == pytest.approx(lines["one answer", "em"].value + 1 / 6)
+    assert lines["best of 2", "em"].calls == 2 * lines["one answer", "em"].calls
+
+
+def test_a_figure_of_retrieval_measures_what_was_kept(small: PaperTable, tmp_path: Path) -> None:
+    figure = small.model_copy(update={"kind": "retrieval", "tasks": ("hotpotqa",)})
+    done = made(figure, tmp_path, methods=["cot-retrieval", "blendfilter"], limit=6)
+    for label in ("Chain", "Whole"):
+        kept = done.run(label).metrics["retrieval"]["kept"]
+        for measure in results.RETRIEVAL:
+            assert done.line(label, measure).value == pytest.approx(kept[measure], abs=1e-6)
+    assert done.line("Whole", "precision").value > done.line("Chain", "precision").value, "the filter drops something"
+
+
+SWEEP = JUDGED_HEAD.replace('"scores"', '"sweep"') + "sweep = [2, 5]\n"
+SERIES = """
+[[rows]]
+label = "original"
+method = "ralm"
+at.2.popqa = { inclusion = 0.4 }
+at.5.popqa = { inclusion = 0.3 }
+
+[[rows]]
+label = "CDIT"
+method = "ralm"
+arguments = { filter = "cdit" }
+at.5.popqa = { inclusion = 0.35 }
+
+[[rows]]
+label = "trimmed"
+method = "ralm"
+arguments = { trimmed = 1 }
+"""
+
+
+def test_a_series_has_its_printed_figures_and_its_tests_at_each_k(tmp_path: Path) -> None:
+    done = made(written(tmp_path, SWEEP + SERIES), tmp_path, CountingEngine(reply=consistent_for_odd).lm(), limit=8)
+    lines = {(each.label, each.point): each for each in done.result.lines if each.measure == "inclusion"}
+    assert {place: each.published for place, each in lines.items()} == {
+        ("original", "K=2"): 0.4, ("original", "K=5"): 0.3, ("CDIT", "K=2"): None, ("CDIT", "K=5"): 0.35,
+        ("trimmed", "K=2"): None, ("trimmed", "K=5"): None,
+    }  # fmt: skip
+    for point in ("K=2", "K=5"):
+        assert lines["original", point].p is None
+        for label in ("CDIT", "trimmed"):
+            line = lines[label, point]
+            assert line.gain == pytest.approx(line.value - lines["original", point].value)
+            assert line.p is not None
+            assert line.p_holm is not None
+    assert len(done.inputs.notes) == 1, "judged once, on the most passages of any point"
+    assert len(list(tmp_path.glob("trimmed/popqa-phi1-k5-*"))) == 1
+    assert "30.0" in printing.text(done.result)
+
+
+# --- what filters leave ---
+
+
+def words(text: str) -> list[str]:
+    """The official normalisation, written again."""
+    kept = "".join(each for each in text.lower() if each not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", kept).split()
+
+
+def last_prompts(run: Run) -> dict[str, dict[str, Any]]:
+    """The record of the call that answered, by question."""
+    with Journal(run.folder / "journal.jsonl", "replay") as journal:
+        return {row["id"]: journal.read(row["calls"][-1][1]) or {} for row in run.rows}
+
+
+def test_output_precision_is_that_of_what_the_prompts_hold(tmp_path: Path) -> None:
+    """Table 3, by hand: the words of each prompt's knowledge, without titles, that are words of the first answer."""
+    done = made("filco-table3", tmp_path, limit=6, tasks=["nq"])
+    for each in done.runs:
+        run, shares, empty = done.done[each.folder], [], 0
+        prompts = last_prompts(run)
+        for row in run.rows:
+            block = str(prompts[row["id"]]["prompt"]).rpartition("Knowledge:")[2].partition("Question:")[0]
+            context = words(" ".join(one.partition(" | ")[2] for one in block.strip().splitlines()))
+            shared = (Counter(context) & Counter(words(row["golden_answers"][0]))).total()
+            shares.append(shared / len(context) if context else 0.0)
+            empty += not context
+        place = {"label": each.row.label, "group": each.row.group}
+        assert done.line(measure="output_precision", **place).value == pytest.approx(sum(shares) / len(shares))
+        assert done.line(measure="empty", **place).value == pytest.approx(empty / len(shares))
+        if empty < len(shares):
+            left = done.line(measure="where_kept", **place)
+            assert left.value == pytest.approx(sum(shares) / (len(shares) - empty))
+    for group in ("Top 1", "Top 5"):
+        full, silver = (done.line(label, "output_precision", group) for label in ("FULL", "SILVER"))
+        assert (full.bound, full.gain, silver.bound) == (False, None, True)
+        assert silver.value > full.value
+        assert silver.gain == pytest.approx(silver.value - full.value)
+        assert done.line("SILVER", "where_kept", group).gain is None, "what is left elsewhere is of other questions"
+    assert all(line.p is None for line in done.result.lines)
+    assert done.line("FULL", "output_precision", "Top 1").published == 0.025
+    empty_by = {
+        line.group: round(6 * line.value) for line in done.result.lines if line.bound and line.measure == "empty"
+    }
+    named = [f"SILVER ({group}): empty for {number} of 6 questions" for group, number in empty_by.items() if number]
+    (note,) = [each for each in done.result.notes if "no upper bound" in each]
+    assert note == f"nq: {'; '.join(named)}: no upper bound there, for nothing was read"
+    text = printing.text(done.result)
+    for part in ("† upper bound: reads the answer", "SILVER* †", "no p-value", note):
+        assert part in text
+
+
+@pytest.mark.parametrize("limit", [1, 6])
+def test_input_tokens_are_counted_of_the_context_and_read_of_the_prompt(limit: int, tmp_path: Path) -> None:
+    """Numbers of tokens are no shares: of one question, they once had an interval that ended at 1."""
+    done = made("filco-figure5", tmp_path, limit=limit, tasks=["nq"])
+    for each in done.runs:
+        sent = [record["tokens_in"] for record in last_prompts(done.done[each.folder]).values()]
+        line = done.line(each.row.label, "answer_prompt", each.row.group)
+        assert line.value == pytest.approx(sum(sent) / len(sent))
+    assert all(line.low <= line.value <= line.high for line in done.result.lines)
+    gains = [line for line in done.result.lines if line.gain is not None]
+    assert gains
+    assert all(line.gain_low <= line.gain <= line.gain_high for line in gains)  # type: ignore[operator]
+    for group in ("Top 1", "Top 5"):
+        full, silver = (done.line(label, "context_tokens", group) for label in ("FULL", "SILVER"))
+        assert silver.of_reference == pytest.approx(silver.value / full.value)
+        assert silver.value < full.value
+        assert (full.of_reference, full.gain) == (None, None)
+    (note,) = [each for each in done.result.notes if each.startswith("context: ")]
+    assert "tiktoken" in note or "words times" in note, "whose tokens these are"
+    assert note.endswith("prompt: words, as the offline reader counts: compare rows, and not these two columns")
+    shares = {1: "1 question: intervals are wide on purpose.*up to 79 % of all", 6: "6 questions: .* up to 39 % of all"}
+    assert [each for each in printing.notes(done.result) if re.match(shares[limit], each)]
+    text = printing.text(done.result)
+    assert f"{done.line('SILVER', 'context_tokens', 'Top 5').value:,.1f} ±" in text
+    assert "of FULL" in text
+
+
+def test_positive_and_negative_passages_apart_are_all_questions(tmp_path: Path) -> None:
+    """Figure 6: a side's questions are those whose one passage holds an answer; both together give the run's score."""
+    done = made("filco-figure6", tmp_path, limit=12, tasks=["nq"])
+    for each in done.runs:
+        run = done.done[each.folder]
+        sides = {side: done.line(each.row.label, "em", point=side) for side in ("positive", "negative")}
+        counts = {side: int(line.point.partition("(")[2][:-1]) for side, line in sides.items()}
+        em = run.metrics["metrics"]["em"]["value"]
+        assert sum(counts.values()) == 12
+        assert sum(counts[side] * sides[side].value for side in sides) / 12 == pytest.approx(em)
+        assert all(line.gain is None for line in sides.values()), "what the offline reader answers is no gain"
+        answers = {one.id: one.golden_answers for one in each.questions}
+        with Journal(run.folder / "journal.jsonl", "replay") as journal:
+            texts = {record["id"]: record["text"] for record in journal.records("passage")}
+        holding = 0
+        for row in run.rows:
+            (passage,) = row["branches"]["q"]["retrieved"]
+            text = f" {' '.join(words(texts[passage]))} "
+            holding += any(f" {' '.join(words(answer))} " in text for answer in answers[row["id"]])
+        assert counts["positive"] == holding
+
+
+def failing(*questions: str) -> CountingEngine:
+    """A model that has no answer to some questions."""
+
+    async def refuse(stage: str, prompt: str) -> None:
+        if stage == "direct" and any(each in prompt.rpartition("Question:")[2] for each in questions):
+            raise RuntimeError("the prompt is too long")
+
+    return CountingEngine(before=refuse)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["filco-figure5", "filco-table3"])
+def test_an_answer_that_failed_is_no_short_prompt_and_no_empty_context(name: str, tmp_path: Path) -> None:
+    """A prompt that is too long fails: FULL, whose prompts they are, must not look short for it; nor a filter's own
+    prompt pass for that of the answer."""
+
+    def figures(of: results.TableResult) -> list[tuple[Any, ...]]:
+        return [(f"{x.group} {x.label}", x.measure, x.value, x.gain or 0.0, x.of_reference or 1.0) for x in of.lines]
+
+    questions = list(load("nq", "sample", limit=6))
+    some = made(name, tmp_path / "some", failing(*(one.question for one in questions[:2])).lm(name="counted"), limit=6,
+                tasks=["nq"])  # fmt: skip
+    for one in some.runs:
+        found = list(contexts(some.done[one.folder]))
+        assert [each.failed for each in found] == [True, True, *[False] * 4]
+        assert all(len(each.retrieved) == one.point.k for each in found)
+    table, lm = tables.read(name), CountingEngine().lm(name="counted")
+    rest = Questions(tuple(questions[2:]), TASKS["nq"], "sample")
+    known = replace(sources.gather(table, data=["sample"], tasks=["nq"]), questions={"nq": rest})
+    fewer = runs.runs_of(table, known, lm, tmp_path / "fewer", RowInputs(table, lm, tmp_path / "fewer"))
+    whole = results.result(table, fewer, runs.do(fewer, progress=False))
+    for one, other in zip(figures(some.result), figures(whole), strict=True):
+        assert one[:2] == other[:2]
+        assert one[2:] == pytest.approx(other[2:])
+    assert "16 questions ended in an error and are left out" in printing.text(some.result)
+
+
+def test_a_question_that_failed_stays_on_its_side(tmp_path: Path) -> None:
+    whole = made("filco-figure6", tmp_path / "whole", limit=12, tasks=["nq"])
+    one = whole.runs[0]
+    retrieved = {each.row["id"]: each.retrieved for each in contexts(whole.done[one.folder])}
+    positive = next(each for each in one.questions if supported("nq", each, retrieved[each.id]))
+    lm = failing(positive.question).lm(name="counted")
+    some = made("filco-figure6", tmp_path / "some", lm, limit=12, tasks=["nq"])
+    assert [each.point for each in some.result.lines] == [each.point for each in whole.result.lines]
+    assert some.result.errors == 4
+
+
+def test_where_no_gold_is_known_a_note_says_so(tmp_path: Path) -> None:
+    rows = [{"id": f"{at}", "question": f"Why is Tavenby {at}?", "answer": "So."} for at in range(2)]
+    (path := tmp_path / "q.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    done = made("filco-figure6", tmp_path, data=[f"eli5={path}"], corpus=["sample"], tasks=["eli5"], rows=["FULL"])
+    assert done.result.lines == ()
+    assert "eli5: of 2 answers nobody knows whether" in " ".join(done.result.notes)
+    assert printing.text(done.result)
+    assert drawing.draw(done.result, done.runs, {}, tmp_path / "plots") == []
+
+
+def test_the_frontier_has_a_point_for_every_filter_in_two_methods(tmp_path: Path) -> None:
+    result = made("filco-frontier", tmp_path, limit=2, tasks=["nq"]).result
+    assert [line.measure for line in result.lines] == ["em"] * 16
+    for line in result.lines:
+        assert line.tokens_in is not None
+        assert line.prompt_tokens is not None
+        assert line.prompt_tokens <= line.tokens_in
+        assert not (line.bound and line.fronts)
+    assert any("tokens_in" in line.fronts for line in result.lines)
+    assert "published" not in printing.text(result), "there is no such figure"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "family"), [("filco-table3", 2 * 3), ("filco-table4", 3)])
+def test_a_model_that_is_no_rehearsal_is_tested_against_full(name: str, family: int, tmp_path: Path) -> None:
+    result = made(name, tmp_path, CountingEngine().lm(name="counted"), limit=8, tasks=["nq"]).result
+    tested = [line for line in result.lines if line.p is not None]
+    assert {line.label for line in tested} <= {"PSG", "FILCO", "SILVER"}
+    measure = "output_precision" if name.endswith("3") else "f1"
+    assert len([line for line in tested if line.measure == measure]) >= family - 1
+    assert all((line.p_holm or 0) >= (line.p or 0) for line in tested)
+
+
+# --- what judging takes ---
+
+
+def test_what_judging_took_is_the_journals(tmp_path: Path) -> None:
+    table = written(tmp_path, JUDGED_HEAD.replace('"scores"', '"judging"').replace('"original"', '"CDIT"') + """
+[[rows]]
+label = "CDIT"
+method = "ralm"
+arguments = { filter = "cdit" }
+published.popqa = { seconds_in_all = 59.94 }
+
+[[rows]]
+label = "both"
+method = "ralm"
+arguments = { filter = "cdit", rules = ["phi1", "phi2"] }
+""")  # fmt: skip
+    engine = CountingEngine(reply=consistent_for_odd)
+    done = made(table, tmp_path / "runs", engine.lm(), limit=6)
+    counted = sum(done.line(label, results.CALLS).value for label in ("CDIT", "both"))
+    assert engine.stages["consistent"] == pytest.approx(6 * counted), "what reached the model, and nothing else"
+    with Journal(done.run("CDIT").folder / "journal.jsonl", "replay") as journal:
+        calls = [record for record in journal.records("call") if record["stage"] == "consistent"]
+    tokens = sum(record["tokens_in"] + record["tokens_out"] for record in calls)
+    seconds = sum(record["seconds"] for record in calls)
+    for measure, total in ((results.CALLS, len(calls)), (results.TOKENS, tokens), (results.SECONDS, seconds)):
+        assert done.line("CDIT", measure).value == pytest.approx(total / 6)
+    in_all = done.line("CDIT", tables.SECONDS_IN_ALL)
+    assert 0 < in_all.value <= seconds + 1e-6
+    assert (in_all.published, in_all.difference) == (59.94, None)
+    assert not [line for line in done.result.lines if line.measure == results.DOLLARS], "no price is known"
+    both = done.line("both", results.TOKENS)
+    assert both.gain is not None
+    assert both.gain > 0
+    assert both.gain_low == both.gain_high, "a rule's sentence is as long for every question"
+    assert both.of_reference == pytest.approx(both.value / done.line("CDIT", results.TOKENS).value)
+    text = printing.text(done.result)
+    assert "59.94" in text
+    assert "vs published" not in text
+    assert json.loads(json.dumps(printing.plain(done.result)))["kind"] == "judging"
+
+
+def judging_run(engine: CountingEngine, folder: Path, limit: int) -> Run:
+    (run,) = made("cdit-table4", folder, engine.lm(), limit=limit, tasks=["popqa"], rows=["CDIT"]).done.values()
+    return run
+
+
+def test_what_a_question_that_failed_had_taken_is_left_out(tmp_path: Path) -> None:
+    async def before(stage: str, prompt: str) -> None:
+        if stage == "respond" and not failed:
+            failed.append(prompt)
+            raise RuntimeError("out of luck")
+
+    failed: list[str] = []
+    run = judging_run(CountingEngine(before, consistent_for_odd), tmp_path, 4)
+    right = {row["id"] for row in run.rows if row["error"] is None}
+    assert len(right) == 3
+    assert set(results.judging_values(run)[results.CALLS]) == right
+
+
+def test_a_priced_judge_has_its_dollars(tmp_path: Path) -> None:
+    run = judging_run(CountingEngine(), tmp_path, 2)
+    with Journal(run.folder / "journal.jsonl") as journal:
+        calls = [each for each in journal.records("call") if each["stage"] == "consistent"]
+        journal.append(*(each | {"cost": 0.001} for each in calls))
+    counts = {row["id"]: sum(stage == "consistent" for stage, _ in row["calls"]) for row in run.rows}
+    assert results.judging_values(run)[results.DOLLARS] == {name: [pytest.approx(n)] for name, n in counts.items()}
+
+
+# --- printed and drawn ---
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("measured")
+    table = written(folder, HEAD + ROWS)
+    return made(table, folder, CountingEngine(reply=wrong_at_first).lm(name="counted"), limit=12)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_no_cell_is_cut_or_folded_where_there_is_no_room(measured: Made, width: int) -> None:
+    lines = measured.result.lines
+    longer = tuple(replace(line, label=f"{line.label} over the whole union, one filter") for line in lines)
+    result = replace(measured.result, lines=longer)
+    whole, narrow = printing.text(result), printing.text(result, width)
+    assert max(map(len, whole.splitlines())) > 100
+    assert max(map(len, narrow.splitlines())) <= width
+    assert "table.md has all" in narrow
+    assert all(f"{100 * line.value:.1f} ± {50 * (line.high - line.low):.1f}" in narrow for line in lines)
+    assert {"over", "the", "whole", "union,", "one", "filter"} <= set(narrow.split())
+
+
+def test_the_offline_reader_gets_no_p_and_every_form_says_so(small: PaperTable, tmp_path: Path) -> None:
+    result = made(small, tmp_path / "runs").result
+    assert all(line.p is None for line in result.lines)
+    printing.write(result, tmp_path / "out")
+    forms = [path.read_text(encoding="utf-8") for path in printing.write(result, tmp_path / "out")]
+    for form in (printing.text(result), *forms):
+        assert "no p-value" in form
+        assert "other reader: the published figures are counted's, the measured ones the offline reader's" in form
+        assert (
+            "the sample world" in form or "published: of 500 questions, so uncertain too (up to ± 4.4 points)" in form
+        )
+    assert json.loads(forms[1])["lines"][0]["published"] == 0.3
+    assert next(line for line in forms[0].splitlines() if line.startswith("|")).count("|") == 8
+
+
+def test_another_table_md_is_not_written_over(measured: Made, tmp_path: Path) -> None:
+    (tmp_path / "table.md").write_text("# My own table")
+    with pytest.raises(BadArgument, match="is there, and is no table of this kind"):
+        printing.write(measured.result, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["table.md"]
+    assert (tmp_path / "table.md").read_text() == "# My own table"
+
+
+@pytest.mark.parametrize("name", ["filco-figure4", "filco-figure6", "filco-frontier"])
+def test_what_filters_leave_is_drawn(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = made(name, tmp_path, limit=2, tasks=["nq"])
+    paths = drawing.draw(done.result, done.runs, done.done, tmp_path / "plots")
+    stem = "filco-frontier-nq" if name == "filco-frontier" else name
+    assert {f"{stem}.svg", f"{stem}.png"} <= {path.name for path in paths}
+    svg = (tmp_path / "plots" / f"{stem}.svg").read_text("utf-8")
+    assert "offline reader: shows the pipeline, not quality" in svg
+    assert "SILVER" in svg
+    assert ("<pattern" in svg) == (name != "filco-frontier"), "what reads the answer is hatched"
+
+
+def test_series_of_one_label_in_two_groups_are_drawn_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.axes import Axes
+
+    labels: list[str] = []
+    plot = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda self, *a, **more: labels.append(more["label"]) or plot(self, *a, **more))
+    groups = SERIES.replace("[[rows]]", '[[rows]]\ngroup = "HNSW"\nretriever = "hnsw"')
+    done = made(written(tmp_path, SWEEP + SERIES + groups), tmp_path / "runs", limit=2)
+    drawing.draw(done.result, done.runs, done.done, tmp_path)
+    assert set(labels) == {"original", "CDIT", "trimmed", "HNSW, original", "HNSW, CDIT", "HNSW, trimmed"}
+
+
+@pytest.mark.parametrize("name", [name for name in tables.names() if name.startswith("cdit-")])
+def test_each_of_cdits_tables_runs_over_the_sample_world(name: str, tmp_path: Path) -> None:
+    table = tables.read(name)
+    if table.sweep:
+        rows = tuple(each.model_copy(update={"at": {}}) for each in table.rows)
+        table = table.model_copy(update={"sweep": table.sweep[:2], "rows": rows})
+    done = made(table, tmp_path / "runs", limit=2, tasks=["popqa" if "3" in name else table.tasks[-1]])
+    assert {(each.group, each.label) for each in done.result.lines} == {(each.group, each.label) for each in table.rows}
+    assert not done.result.errors
+    assert "other" in printing.text(done.result), "another reader, or another method"
+    if name == "cdit-table2":
+        assert len(done.done) < len(done.runs), "one index plays all three: a run each is enough"

@@ -1,0 +1,203 @@
+"""Runs of a table: named by what they are, shared between tables, resumed; and what they will cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reproduce_world import HEAD, ROWS, made, wanted, written
+from small_world import CountingEngine
+
+from blendfilter import connect
+from blendfilter.errors import UnknownName
+from blendfilter.lm.offline import read
+from blendfilter.reproduce import plan, runs
+from blendfilter.reproduce.tables import PaperTable
+from blendfilter.resources import sample
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> PaperTable:
+    return written(tmp_path, HEAD + ROWS)
+
+
+def test_runs_are_named_by_what_they_are_so_tables_share_them(small: PaperTable, tmp_path: Path) -> None:
+    other = written(tmp_path, HEAD.replace("A small", "Another").replace(', "strategyqa"', "") + """
+[[rows]]
+label = "Whole"
+method = "blendfilter"
+[[rows]]
+label = "Less"
+method = "blendfilter"
+arguments = { without = ["q"] }
+""", "other")  # fmt: skip
+
+    def folders(table: PaperTable, **more: Any) -> dict[str, Path]:
+        return {each.row.label: each.folder for each in wanted(table, tmp_path, tasks=["hotpotqa"], **more).runs}
+
+    first, second = folders(small), folders(other)
+    assert first["Whole"] == second["Whole"] != second["Less"]
+    assert first["Whole"].name.startswith("hotpotqa-blendfilter-k5-bm25-offline-4-")
+    assert "without_q" in second["Less"].name
+    for changed in (
+        folders(small, limit=3),
+        folders(small, repeats=2),
+        folders(small, lm=connect("offline", temperature=0.5)),
+    ):
+        assert not set(changed.values()) & set(first.values())
+
+
+def test_a_run_is_named_by_its_filter(tmp_path: Path) -> None:
+    found = wanted("filco-table4", tmp_path, limit=1, tasks=["nq"]).runs
+    names = {each.row.label: each.folder.name for each in found if each.point.k == 5}
+    assert "-k5-filco-" in names["FILCO"]
+    assert "-k5-filco_passage-" in names["PSG"]
+
+
+def test_the_same_questions_under_another_files_name_are_the_same_run(small: PaperTable, tmp_path: Path) -> None:
+    names = set()
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text(sample("questions.jsonl").read_text(encoding="utf-8"), encoding="utf-8")
+        found = wanted(small, tmp_path, data=[str(tmp_path / name)], corpus=["sample"], tasks=["hotpotqa"], limit=3)
+        names |= {each.folder.name for each in found.runs}
+    assert len(names) == len(small.rows)
+
+
+def test_only_the_named_methods_are_run(small: PaperTable, tmp_path: Path) -> None:
+    some = wanted(small, tmp_path, methods=["direct", "blendfilter"]).runs
+    assert {each.row.label for each in some} == {"Alone", "Whole"}
+    with pytest.raises(UnknownName, match="no method 'react'"):
+        wanted(small, tmp_path, methods=["react"])
+
+
+def test_a_finished_run_is_not_repeated_and_a_stopped_table_goes_on(small: PaperTable, tmp_path: Path) -> None:
+    engine = CountingEngine()
+    every = wanted(small, tmp_path / "runs", engine.lm(), tasks=["hotpotqa"]).runs
+    runs.do(every[:2], progress=False)
+    before, lines = len(engine.prompts), list[str]()
+    done = runs.do(every, progress=False, say=lines.append)
+    assert [line.endswith("(finished before)") for line in lines] == [True, True, False, False]
+    assert lines[2].startswith("run 3 of 4: hotpotqa-iter-retgen-")
+    different = {key for run in done.values() for row in run.rows for _, key in row["calls"]}
+    assert len(engine.prompts) == len(different) > before
+    runs.do(every, progress=False)
+    assert len(engine.prompts) == len(different)
+
+
+def test_a_question_that_failed_is_asked_again_by_the_same_call_and_a_plan_counts_it(
+    small: PaperTable, tmp_path: Path
+) -> None:
+    broken = [True]
+
+    async def before(stage: str, prompt: str) -> None:
+        if broken[0] and "designer" in prompt.rpartition("Question:")[2]:
+            raise RuntimeError("out of luck")
+
+    lines: list[str] = []
+    every = wanted(small, tmp_path / "runs", CountingEngine(before).lm(), tasks=["hotpotqa"], methods=["direct"]).runs
+    (run,) = runs.do(every, progress=False, say=lines.append).values()
+    assert 0 < (errors := run.errors) < 4
+    assert lines[-1].endswith(f"{errors} of 4 questions ended in an error")
+    planned = plan.plan(every)
+    assert planned.total("new_calls") == errors
+    assert f"finished, {errors} failed" in planned.text()
+    broken[0] = False
+    (run,) = runs.do(every, progress=False, say=lines.append).values()
+    assert run.errors == 0
+
+
+def test_only_runs_of_the_same_task_and_model_are_taken_over(small: PaperTable, tmp_path: Path) -> None:
+    """A folder that is no run of ours is left alone."""
+    (folder := tmp_path / "hotpotqa-other").mkdir()
+    (folder / "run.json").write_text('{"settings": {"theirs": 1}}', encoding="utf-8")
+    (folder / "journal.jsonl").touch()
+    for name in ("one", "two"):
+        done = made(small, tmp_path, CountingEngine().lm(name=name), methods=["direct"], limit=1).done
+        assert all(run.finished for run in done.values())
+    (one,) = (path.parent for path in tmp_path.glob("hotpotqa-direct-one-*/run.json"))
+    assert runs.reusable(one.parent / "hotpotqa-new", "hotpotqa", "one") == [one]
+    assert runs.reusable(one, "hotpotqa", "one") == []
+
+
+# --- the plan ---
+
+
+def test_a_plan_of_all_questions_is_what_then_happens(small: PaperTable, tmp_path: Path) -> None:
+    engine = CountingEngine()
+    every = wanted(small, tmp_path / "runs", engine.lm(), limit=5).runs
+    planned = plan.plan(every, pilot=5)
+    assert not (tmp_path / "runs").exists()
+    assert engine.prompts == []
+    assert planned.cost is None
+    assert "cost: no price is known (--prices FILE)" in planned.text()
+    result = made(small, tmp_path / "runs", engine.lm(), limit=5).result
+    assert planned.total("calls") == result.calls_used
+    assert planned.total("new_calls") == result.calls_different < result.calls_used
+    again = plan.plan(every)
+    assert (again.total("calls"), again.total("new_calls"), again.total("new_tokens_in")) == (result.calls_used, 0, 0)
+    assert all(each.finished for each in again.runs)
+    assert "nothing was spent" in again.text()
+
+
+def test_a_plan_scales_with_questions_and_repeats_and_has_the_models_prices(small: PaperTable, tmp_path: Path) -> None:
+    lm = connect("openai/gpt-4o-mini", api_key="k")
+    every = wanted(small, tmp_path, lm, limit=20, methods=["direct"], tasks=["hotpotqa"]).runs
+    once, thrice = plan.plan(every), plan.plan(every, repeats=3)
+    assert (once.total("calls"), thrice.total("calls")) == (20, 60)
+    tokens_in, tokens_out = once.total("new_tokens_in"), once.total("new_tokens_out")
+    assert thrice.total("new_tokens_in") == pytest.approx(3 * tokens_in, abs=3)
+    assert once.cost == pytest.approx((0.15 * tokens_in + 0.6 * tokens_out) / 1e6, abs=1e-4)
+    (name,) = once.tokenisers.values()
+    assert f"tokens: {name}" in once.text()
+    assert "cost: $0.15 in and $0.6 out a million tokens" in once.text()
+
+
+def test_a_plan_takes_real_runs_over_and_knows_how_long_replies_are(small: PaperTable, tmp_path: Path) -> None:
+    """CoT was run by a model that writes much more than the reader: BlendFilter's plan begins with its calls."""
+
+    def wordy(prompt: str) -> str:
+        reply = read(prompt)
+        return " ".join([reply] * (3 if len(reply) > 40 else 1))
+
+    engine = CountingEngine(reply=wordy)
+    options: dict[str, Any] = {"lm": engine.lm(), "tasks": ["hotpotqa"], "limit": 5}
+    every = wanted(small, tmp_path / "runs", methods=["blendfilter"], **options).runs
+    before = plan.plan(every).total("new_calls")
+    made(small, tmp_path / "runs", methods=["cot-retrieval"], **options)
+    after, calls = plan.plan(every).total("new_calls"), engine.calls
+    runs.do(every, progress=False)
+    assert after == pytest.approx(engine.calls - calls, abs=3)
+    assert after <= before - 5, "the external calls are CoT's"
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "calls", "on_strategyqa"),
+    [
+        ("direct", "", 1, 1),
+        ("cot", "", 2, 2),
+        ("cot-retrieval", 'k = 15, filter = "knowledge"', 5, 4),
+        ("cot-retrieval", 'filter = "sentence", filter_n = 2', 2, 2),
+        ("self-consistency", "samples = 4", 5, 5),
+        ("iter-retgen", "iterations = 3", 4, 4),
+        ("blendfilter", "", 11, 10),
+        ("blendfilter", 'without = ["q_ex"]', 8, 7),
+        ("blendfilter", 'filter = "one-call"', 7, 7),
+        ("blendfilter", "filter_union = true", 7, 6),
+        ("blendfilter", 'filter = "one-call", filter_union = true', 5, 5),
+    ],
+)
+def test_the_calls_by_design_are_the_most_a_question_makes(
+    tmp_path: Path, method: str, arguments: str, calls: int, on_strategyqa: int
+) -> None:
+    row = f'[[rows]]\nlabel = "Whole"\nmethod = "{method}"\narguments = {{ {arguments} }}\n'
+    done = made(written(tmp_path, HEAD + row), tmp_path / "runs", limit=6)
+    designed = {each.task: plan.calls_by_design(each) for each in done.runs}
+    assert [int(words.split()[0]) for words in designed.values()] == [calls, on_strategyqa]
+    for each in done.runs:
+        rows = done.done[each.folder].rows
+        again = sum(row["flags"]["unparseable_ids"] + row["flags"]["suspect_ids"] for row in rows)
+        counts = [len(row["calls"]) for row in rows]
+        assert max(counts) <= int(designed[each.task].split()[0]) + again
+        if "most" not in designed[each.task]:
+            assert set(counts) == {int(designed[each.task])}

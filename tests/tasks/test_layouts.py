@@ -1,0 +1,388 @@
+"""Layouts: HotPotQA, 2Wiki, NQ and anyone's own in every one of them, by hand and real files against each other."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blendfilter.errors import BadData
+from blendfilter.files import JsonRow
+from blendfilter.metrics import Retrieval, retrieval
+from blendfilter.records import Passage, Question
+from blendfilter.retrieval.corpus import pooled
+from blendfilter.tasks import TASKS, load
+from blendfilter.tasks.generic import parse
+
+# --- HotPotQA: official, hub, normalised, IRCoT ---
+
+FACTS = [["Mira Tolland", 0], ["Skerry Light", 1], ["Skerry Light", 0]]
+CONTEXT = [
+    ["Mira Tolland", ["Mira Tolland paints.", " She lives in Bremsund."]],
+    ["Skerry Light", [" A light on Ulla.", " Karl Ostrander drew it."]],
+]
+BASE = {"question": " Who designed the light? ", "answer": "Karl Ostrander", "type": "bridge", "level": "hard"}
+OFFICIAL = {"_id": "5a7f", **BASE, "supporting_facts": FACTS, "context": CONTEXT}
+HUB = {
+    "id": "5a7f", **BASE,
+    "supporting_facts": {"title": [title for title, _ in FACTS], "sent_id": [number for _, number in FACTS]},
+    "context": {"title": [title for title, _ in CONTEXT], "sentences": [texts for _, texts in CONTEXT]},
+}  # fmt: skip
+NORMALISED = {
+    "id": "5a7f", "question": "Who designed the light?", "golden_answers": ["Karl Ostrander"],
+    "metadata": {"type": "bridge", "level": "hard", "supporting_facts": FACTS,
+                 "gold_titles": ["Mira Tolland", "Skerry Light"],
+                 "context": [{"title": title, "sentences": texts} for title, texts in CONTEXT]},
+}  # fmt: skip
+EXPECTED = Question(
+    id="5a7f",
+    question="Who designed the light?",
+    golden_answers=("Karl Ostrander",),
+    gold_titles=("Mira Tolland", "Skerry Light"),
+    evidence=(("Mira Tolland", "Skerry Light"),),
+    supporting_facts=(("Mira Tolland", 0), ("Skerry Light", 1), ("Skerry Light", 0)),
+    context=(
+        Passage("5a7f:0", "Mira Tolland", "Mira Tolland paints. She lives in Bremsund."),
+        Passage("5a7f:1", "Skerry Light", "A light on Ulla. Karl Ostrander drew it."),
+    ),
+    type="bridge",
+)
+
+
+@pytest.mark.parametrize("row", [OFFICIAL, HUB, NORMALISED], ids=["official", "hub", "normalised"])
+def test_every_layout_of_hotpotqa_gives_the_same_question(row: dict[str, object], tmp_path: Path) -> None:
+    as_list, as_lines = tmp_path / "list.json", tmp_path / "lines.jsonl"
+    as_list.write_text(json.dumps([row], indent=1))
+    as_lines.write_text(json.dumps(row) + "\n")
+    for data in (as_list, str(as_lines), [row]):
+        (question,) = load("hotpotqa", data)
+        assert question == EXPECTED
+        assert question.metadata["level"] == "hard"
+        assert question.context[1].metadata["sentences"] == (" A light on Ulla.", " Karl Ostrander drew it.")
+
+
+def test_ircot_marks_gold_on_the_paragraphs() -> None:
+    row = {
+        "question_id": "i1", "question_text": "Who designed the light?",
+        "answers_objects": [{"number": "", "spans": ["Karl Ostrander", "Ostrander"]}],
+        "contexts": [{"id": "0", "title": "Quay", "paragraph_text": "A quay.", "is_supporting": False},
+                     {"id": "1", "title": "Skerry Light", "paragraph_text": "A light.", "is_supporting": True}],
+    }  # fmt: skip
+    (question,) = load("hotpotqa", [row])
+    assert question.golden_answers == ("Karl Ostrander", "Ostrander")
+    assert question.gold_titles == ("Skerry Light",)
+    assert question.context[1] == Passage("i1:1", "Skerry Light", "A light.")
+
+
+# --- 2WikiMultihopQA: aliases from three places ---
+
+TWOWIKI = {
+    "_id": "8f1c", "type": "compositional", "question": "Where was the director born?", "answer": "Bremsund",
+    "answer_id": "Q990017", "supporting_facts": [["The Salt Road", 0], ["Ane Lindqvist", 0]],
+    "evidences": [["The Salt Road", "director", "Ane Lindqvist"]],
+    "context": [["The Salt Road", ["A film.", "It opened in 1961."]]],
+}  # fmt: skip
+
+
+def test_2wikis_sentences_join_with_a_space_and_aliases_in_the_row_are_answers() -> None:
+    (question,) = load("twowiki", [{**TWOWIKI, "aliases": ["Bremsund Town", "Bremsund"]}])
+    assert question.context[0].text == "A film. It opened in 1961."
+    assert question.metadata["evidences"] == [["The Salt Road", "director", "Ane Lindqvist"]]
+    assert question.golden_answers == ("Bremsund", "Bremsund Town")
+
+
+def test_the_alias_file_beside_the_data_is_used(tmp_path: Path) -> None:
+    (tmp_path / "dev.json").write_text(json.dumps([TWOWIKI, {**TWOWIKI, "_id": "2", "answer_id": None}]))
+    entity = {"Q_id": "Q990017", "aliases": ["Port of Bremsund"], "demonyms": ["Bremsunder"]}
+    (tmp_path / "id_aliases.json").write_text(json.dumps(entity) + "\n" + json.dumps({"Q_id": "Q1", "aliases": []}))
+    first, second = load("twowiki", tmp_path / "dev.json")
+    assert first.golden_answers == ("Bremsund", "Port of Bremsund", "Bremsunder")
+    assert second.golden_answers == ("Bremsund",)
+    (tmp_path / "id_aliases.json").write_text('{"aliases": []}\n')
+    with pytest.raises(BadData, match=r"id_aliases.json, line 1: field 'Q_id' is missing"):
+        load("twowiki", tmp_path / "dev.json")
+
+
+# --- KILT: outputs are aliases, each output's provenance a way to the answer of its own ---
+
+ASKS, ANSWERS = "who keeps the light on skerry rock", ["Ada Brennock", "Brennock"]
+
+
+def kilt(**changed: Any) -> dict[str, Any]:
+    light = {"title": "Skerry Light", "wikipedia_id": "417", "start_paragraph_id": 2, "start_character": 0}
+    return {
+        "id": "6d1c", "input": f"{ASKS} ", "meta": {"left_context": ""},
+        "output": [
+            {"answer": "Ada Brennock", "provenance": [light, {**light, "start_paragraph_id": 3}]},
+            {"answer": "Brennock"},
+            {"provenance": [{"title": "Ada Brennock", "wikipedia_id": "93"}, light]},
+            {"answer": "", "provenance": [{"title": "Skerry Light"}]},
+        ],
+        **changed,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("task", ["nq", "triviaqa", "hotpotqa", "eli5"])
+def test_kilts_answers_are_aliases_and_provenances_ways_to_them(task: str) -> None:
+    (question,) = load(task, [kilt()])
+    assert (question.id, question.question) == ("6d1c", ASKS)
+    assert question.golden_answers == tuple(ANSWERS)
+    assert question.evidence == (("Skerry Light",), ("Ada Brennock", "Skerry Light"))
+    assert question.gold_titles == ("Skerry Light", "Ada Brennock")
+    assert question.metadata["meta"] == {"left_context": ""}
+    assert question.metadata["provenance"][0]["start_paragraph_id"] == 2
+    assert retrieval(["Skerry Light"], question) == Retrieval(1.0, 1.0, 1.0)
+    assert retrieval(["Ada Brennock"], question) == Retrieval(0.5, 1.0, 0.0)
+
+
+def test_the_hub_fills_what_kilt_lacks_with_none() -> None:
+    output = [{"answer": "Tolm", "meta": {"score": 0}, "provenance": [{"title": None}]},
+              {"answer": None, "provenance": None}]  # fmt: skip
+    (question,) = load("nq", [kilt(output=output)])
+    assert (question.golden_answers, question.evidence) == (("Tolm",), ())
+
+
+def test_a_test_set_has_no_answers(tmp_path: Path) -> None:
+    path = tmp_path / "nq-test_without_answers-kilt.jsonl"
+    path.write_text(json.dumps(kilt()) + "\n" + json.dumps({"id": "2", "input": "who"}))
+    with pytest.raises(BadData, match=r"kilt\.jsonl, line 2: field 'output' is missing \(it has: id, input\)"):
+        load("nq", path)
+
+
+# --- Natural Questions and DPR ---
+
+
+def dpr(**changed: Any) -> dict[str, Any]:
+    return {
+        "dataset": "nq_dev_psgs_w100", "question": ASKS, "answers": ANSWERS,
+        "positive_ctxs": [
+            {"title": "Skerry Light", "text": "Ada Brennock keeps it.", "score": 1000, "passage_id": "417"},
+            {"title": "Ada Brennock", "text": "A keeper.", "score": 12.5, "passage_id": 93},
+            {"title": "Skerry Light", "text": "More of it.", "score": 3, "passage_id": "418"},
+        ],
+        "negative_ctxs": [{"title": "Quay", "text": "A quay.", "score": 0, "passage_id": "7"}],
+        "hard_negative_ctxs": [{"title": "Skerry", "text": "A rock.", "score": 9, "passage_id": "8"}],
+        **changed,
+    }  # fmt: skip
+
+
+def test_every_layout_of_nq_asks_the_same() -> None:
+    rows: list[dict[str, Any]] = [
+        {"question": ASKS, "answer": ANSWERS},
+        dpr(),
+        {"id": "a", "input": ASKS, "output": [{"answer": each} for each in ANSWERS]},
+        {"id": "b", "question": ASKS, "golden_answers": ANSWERS},
+        {"id": "c", "question": ASKS, "golden_answers": ANSWERS, "metadata": {"gold_titles": ["Skerry Light"]}},
+    ]
+    questions = load("nq", rows)
+    assert {one.question for one in questions} == {ASKS}
+    assert {one.golden_answers for one in questions} == {tuple(ANSWERS)}
+    assert [one.id for one in questions] == ["row-0", "row-1", "a", "b", "c"]
+
+
+def test_dprs_positive_passages_are_gold_each_by_itself_and_what_was_retrieved_is_none() -> None:
+    (question,) = load("nq", [dpr()])
+    assert question.gold_titles == ("Skerry Light", "Ada Brennock")
+    assert question.evidence == (("Skerry Light",), ("Ada Brennock",))
+    assert [(one.id, one.title) for one in question.context] == [
+        ("417", "Skerry Light"), ("93", "Ada Brennock"), ("418", "Skerry Light"), ("8", "Skerry"), ("7", "Quay"),
+    ]  # fmt: skip
+    assert question.context[0].text == "Ada Brennock keeps it."
+    assert question.metadata["dataset"] == "nq_dev_psgs_w100"
+    found = [{"id": "417", "title": "Skerry Light", "text": "x", "score": "81.2", "has_answer": True}]
+    (question,) = load("nq", [{"question": ASKS, "answers": ANSWERS, "ctxs": found}])
+    assert (question.gold_titles, question.evidence) == ((), ())
+    assert question.context[0].metadata["has_answer"] is True
+
+
+# --- anyone's own ---
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({"answer": "Ane"}, ("Ane",)),
+        ({"answer": ["Ane", "A. L.", "Ane", " "]}, ("Ane", "A. L.")),
+        ({"answers": ["Ane"]}, ("Ane",)),
+        ({"golden_answers": "Ane", "answer": "other"}, ("Ane",)),
+        ({"answers": {"text": ["Ane"], "answer_start": [3]}}, ("Ane",)),
+        ({"answer": True}, ("yes",)),
+        ({"answer": 1961}, ("1961",)),
+    ],
+)
+def test_answers_in_every_form(answers: dict[str, object], expected: tuple[str, ...]) -> None:
+    (question,) = load("qa", [{"question": "Who?", **answers}])
+    assert (question.id, question.golden_answers, question.evidence) == ("row-0", expected, ())
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        [{"title": "Tide Mill", "text": "A mill. It turns."}],
+        [{"title": "Tide Mill", "sentences": ["A mill.", "It turns."]}],
+        [["Tide Mill", ["A mill.", "It turns."]]],
+        {"title": ["Tide Mill"], "sentences": [["A mill.", "It turns."]]},
+    ],
+)
+def test_paragraphs_in_every_form(context: object) -> None:
+    (question,) = load("qa", [{"id": 7, "question": "Who?", "answer": "Ane", "context": context}])
+    assert question.context == (Passage("7:0", "Tide Mill", "A mill. It turns."),)
+
+
+def test_plain_texts_ids_and_gold_of_ones_own() -> None:
+    row = {"id": "7", "question": "Who?", "answer": "Ane", "note": "mine"}
+    (question,) = load("qa", [{**row, "context": ["A mill.", {"id": "p9", "text": "A quay."}]}])
+    assert question.context == (Passage("7:0", "", "A mill."), Passage("p9", "", "A quay."))
+    assert load("qa", [{**row, "gold_titles": ["Mill", "Mill"]}])[0].gold_titles == ("Mill",)
+    (question,) = load("qa", [{**row, "supporting_facts": [["Mill", 1], ["Quay", 0]]}])
+    assert question.evidence == (("Mill", "Quay"),)
+    assert question.metadata == {"note": "mine"}
+
+
+# --- what is wrong, and anything at all ---
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "problem"),
+    [
+        ("hotpotqa", {**OFFICIAL, "answer": None}, r"field 'answer' is wrong: .*string.*None"),
+        ("hotpotqa", {**OFFICIAL, "supporting_facts": [["Quay", "first"]]}, "'supporting_facts.0.1' is wrong.*'first'"),
+        ("hotpotqa", {**OFFICIAL, "context": {"title": ["Quay"]}}, "'context' is wrong: .*columns 'title' and 'senten"),
+        ("hotpotqa", {**OFFICIAL, "context": {"title": ["Quay"], "sentences": []}}, "differ in length"),
+        ("hotpotqa", {**OFFICIAL, "context": [["Quay", "not a list"]]}, r"field 'context.0.1' is wrong.*list"),
+        ("hotpotqa", {"_id": "1", "question": "Who?"}, r"field 'answer' is missing .it has: _id, question"),
+        ("triviaqa", kilt(output=[]), "has no answer"),
+        ("triviaqa", kilt(output=[{"provenance": [{"title": "Quay"}]}]), "has no answer"),
+        ("triviaqa", kilt(output="Tolm"), r"field 'output' is wrong"),
+        ("triviaqa", kilt(output=[{"answer": ["Tolm"]}]), r"field 'output\.0\.answer' is wrong"),
+        ("triviaqa", kilt(input=""), r"field 'input' is empty: .*get_triviaqa_input\.py"),
+        ("triviaqa", kilt(input=None), r"field 'input' is empty"),
+        ("nq", {"question": ASKS, "answer": [""]}, "has no answer"),
+        ("nq", {"answer": ANSWERS}, "field 'question' is missing"),
+        ("nq", {"question": " ", "answer": ANSWERS}, "question 'row-0' is empty"),
+        ("nq", dpr(answers=[]), "has no answer"),
+        ("nq", dpr(positive_ctxs=[{"title": "Skerry"}]), r"field 'positive_ctxs\.0\.text' is missing"),
+        ("qa", {"question": "Who?"}, r"field 'answer' \(or 'answers', 'golden_answers'\) is missing"),
+        ("qa", {"question": "Who?", "answer": [{}]}, "field 'answer' is wrong"),
+        ("qa", {"question": ["Who?"], "answer": "Ane"}, "field 'question' is wrong"),
+        ("qa", {"question": "Who?", "answer": "Ane", "context": [{"title": "Mill"}]}, "context 0: field 'text'"),
+        ("qa", {"question": "Who?", "answer": "Ane", "context": 3}, "field 'context' is wrong"),
+        ("qa", "Who?", "expected an object with fields such as 'question', found a str"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_place(task: str, row: Any, problem: str, tmp_path: Path) -> None:
+    (path := tmp_path / "mine.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(BadData, match=rf"mine\.jsonl, line 1\b.*{problem}"):
+        load(task, path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["answer", "provenance", "title", "text", "label"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+FIELDS = ("id", "input", "output", "question", "answer", "answers", "claim", "label", "evidence", "title", "metadata",
+          "golden_answers", "Question", "Answer", "dialog", "positive_ctxs", "docs", "context", "gold_titles",
+          "supporting_facts")  # fmt: skip
+
+
+@pytest.mark.parametrize("task", ["nq", "triviaqa", "fever", "eli5", "wow", "qa"])
+@given(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6))
+def test_any_row_is_a_question_or_one_line_that_names_it(task: str, row: dict[str, Any]) -> None:
+    problem, texts = "the given rows, item 1", ["?"]
+    try:
+        texts = [part for one in load(TASKS[task], [row]) for part in (one.question, *one.golden_answers)]
+    except BadData as error:
+        problem = str(error)
+    assert problem.startswith("the given rows, item 1")
+    assert "\n" not in problem
+    assert all(part.strip() for part in texts)
+
+
+@given(JSON)
+def test_any_json_that_is_no_row_is_one_clear_error(value: object) -> None:
+    problem = "here"
+    try:
+        parse(JsonRow("here", 0, value))
+    except BadData as error:
+        problem = str(error)
+    assert problem.startswith("here")
+
+
+# --- real files ---
+
+
+def test_hotpotqas_real_development_set(shared_data: Path) -> None:
+    """1,125 questions in well under two seconds, gold always among their own paragraphs."""
+    start = time.thread_time()
+    questions = load("hotpotqa", shared_data / "hotpotqa" / "dev.jsonl.gz")
+    assert time.thread_time() - start < 2
+    assert len(questions) == 1125
+    assert sum(len(question.context) for question in questions) == 11171
+    assert sum(len(question.supporting_facts) for question in questions) == 1917
+    assert all(set(question.gold_titles) <= {one.title for one in question.context} for question in questions)
+
+
+def test_real_layouts_of_hotpotqa_agree_where_their_questions_overlap(shared_data: Path) -> None:
+    raw, dev = shared_data / "raw", load("hotpotqa", shared_data / "hotpotqa" / "dev.jsonl.gz")
+    train = load("hotpotqa", raw / "hotpotqa" / "hipporag_hotpotqa_train.json")
+    assert list(train) == list(load("hotpotqa", shared_data / "hotpotqa" / "train_sample.jsonl.gz"))
+    known = {one.question: one for one in dev}
+    hub = load("hotpotqa", raw / "hotpotqa" / "hf_format_dev_first100.json")
+    both = [(one, known[one.question]) for one in hub if one.question in known]
+    assert len(both) == 100
+    for one, normal in both:
+        assert (one.golden_answers, one.gold_titles) == (normal.golden_answers, normal.gold_titles)
+        if normal.supporting_facts:
+            assert one.supporting_facts == normal.supporting_facts
+            assert [passage.line for passage in one.context] == [passage.line for passage in normal.context]
+    by_id = {one.id: one for one in dev}
+    ircot = load("hotpotqa", raw / "ircot" / "hotpotqa_dev_subsampled.jsonl.gz")
+    both = [(one, by_id[one.id]) for one in ircot if one.id in by_id]
+    assert len(both) > 300
+    for one, normal in both:
+        assert (one.golden_answers, set(one.gold_titles)) == (normal.golden_answers, set(normal.gold_titles))
+
+
+def test_real_layouts_of_2wiki_agree_and_have_aliases(shared_data: Path) -> None:
+    normal = load("twowiki", shared_data / "2wikimultihopqa" / "dev.jsonl.gz")
+    official = load("twowiki", shared_data / "raw" / "2wikimultihopqa" / "official_layout_sample.json")
+    assert (len(normal), len(official)) == (280, 60)
+    known = {question.id: question for question in normal}
+    assert all(known[question.id] == question for question in official)
+    assert all(known[one.id].metadata["evidences"] == one.metadata["evidences"] for one in official)
+    others = load("twowiki", shared_data / "2wikimultihopqa" / "dev_hipporag.jsonl.gz")
+    assert len(others) == 1000
+    assert max(len(question.golden_answers) for question in others) > 3
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "many", "gold"),
+    [
+        ("nq", "nq/dev_gold.jsonl.gz", 2455, 2455),
+        ("nq", "nq/dev_qa_only.jsonl.gz", 3410, 0),
+        ("nq", "nq/test_retrieved.jsonl.gz", 954, 0),
+        ("nq", "raw/nq_open/NQ-open.efficientqa.dev.1.1.jsonl", 1800, 0),
+        ("nq", "raw/flashrag/nq_test.jsonl", 17, 0),
+        ("qa", "nq/dev_gold.jsonl.gz", 2455, 2455),
+        ("qa", "popqa/test.jsonl.gz", 800, 800),
+        ("qa", "triviaqa/test_retrieved.jsonl.gz", 800, 0),
+        ("qa", "raw/hotpotqa/hipporag_hotpotqa_train.json", 100, 100),
+        ("qa", "raw/ircot/hotpotqa_dev_subsampled.jsonl.gz", 500, 500),
+    ],
+)
+def test_real_files_of_many_layouts_read(shared_data: Path, task: str, name: str, many: int, gold: int) -> None:
+    questions = load(task, shared_data / name)
+    assert (len(questions), sum(bool(one.gold_titles) for one in questions)) == (many, gold)
+    assert all(one.golden_answers and "\n" not in one.question for one in questions)
+    if name == "nq/test_retrieved.jsonl.gz":
+        assert sum(bool(one.context) for one in questions) == 919
+        assert len(list(pooled(questions))) > 1000
