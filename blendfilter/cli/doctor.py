@@ -36,9 +36,8 @@ def doctor(
     """
     from json import dumps
 
-    from blendfilter.evaluation.examining.examine import examine
-    from blendfilter.evaluation.examining.printing import text_of
     from blendfilter.evaluation.replies import check_share
+    from blendfilter.report.doctor import examine, text_of
 
     State.goes_on = run is not None
     budget = limits.budget()

@@ -14,8 +14,8 @@ from small_world import CountingEngine
 
 from blendfilter import BM25, BlendFilter, Direct, Run, evaluate, load
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
-from blendfilter.evaluation.page import page as pages
 from blendfilter.records import Passage
+from blendfilter.report import page as pages
 from blendfilter.resources import sample
 from blendfilter.text import visible
 

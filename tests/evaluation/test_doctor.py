@@ -15,15 +15,13 @@ from dspy import lm15
 from scripted import ScriptedLM, response
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.examining.advice import Connection, findings
-from blendfilter.evaluation.examining.examine import Examination, chosen, examine
-from blendfilter.evaluation.examining.printing import WIDTH, text_of
-from blendfilter.evaluation.examining.seen import SHARES, Seen
 from blendfilter.evaluation.ledger import Entry
 from blendfilter.evaluation.replies import Share
+from blendfilter.evaluation.reply_counts import SHARES, ReplyCounts
 from blendfilter.lm.connect import connect
 from blendfilter.lm.offline import read
 from blendfilter.lm.probing import Probe
+from blendfilter.report.doctor import WIDTH, Examination, ModelSetup, chosen, examine, findings, text_of
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 20, 60, 84])
@@ -206,9 +204,9 @@ def prices_of(folder: Path, model: str) -> Path:
 # --- advice ---------------------------------------------------------------------------------------------------------
 
 
-def seen(**shares: Share) -> Seen:
+def seen(**shares: Share) -> ReplyCounts:
     every = {name: Share(0, 100) for name in SHARES} | {"concluded": Share(100, 100), "kept": Share(50, 100)} | shares
-    return Seen(questions=20, shares=every, stages={}, errors={}, entries={"total": Entry()})
+    return ReplyCounts(questions=20, shares=every, stages={}, errors={}, entries={"total": Entry()})
 
 
 PLAIN = {"served": True, "endpoint": "chat", "schema": False, "schema_obeyed": None, "thinks": False, "switch": False}
@@ -242,12 +240,12 @@ CUT = {"cut_reply": Share(40, 100)}
     ],
 )
 def test_each_finding_names_its_option(shares: dict[str, Share], how: dict[str, Any], option: str) -> None:
-    (found,) = findings(seen(**shares), Connection(**{**PLAIN, **how}))
+    (found,) = findings(seen(**shares), ModelSetup(**{**PLAIN, **how}))
     assert option in found.advice
 
 
 def test_a_clean_bill_has_no_findings() -> None:
-    assert findings(seen(), Connection(**PLAIN)) == []  # type: ignore[arg-type]
+    assert findings(seen(), ModelSetup(**PLAIN)) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -260,23 +258,23 @@ def test_a_clean_bill_has_no_findings() -> None:
     ],
 )
 def test_from_where_on_a_habit_is_worth_a_line(name: str, most: int, found: str) -> None:
-    how = Connection(**PLAIN)  # type: ignore[arg-type]
+    how = ModelSetup(**PLAIN)  # type: ignore[arg-type]
     assert findings(seen(**{name: Share(most, 100)}), how) == []
     assert [(each.name, each.bad) for each in findings(seen(**{name: Share(most + 1, 100)}), how)] == [(found, False)]
 
 
 def test_a_share_of_nothing_is_no_finding() -> None:
-    assert findings(seen(**{name: Share(0, 0) for name in SHARES}), Connection(**PLAIN)) == []  # type: ignore[arg-type]
+    assert findings(seen(**{name: Share(0, 0) for name in SHARES}), ModelSetup(**PLAIN)) == []  # type: ignore[arg-type]
 
 
 def test_what_is_known_of_the_connection() -> None:
     lm = connect("Qwen/Qwen3-8B", api_base="http://127.0.0.1:9/v1", json_schema=True)
     thinking = seen(thinking=Share(60, 100))
-    assert Connection.of(lm, [Probe("JSON schema", "no")], thinking) == Connection(
+    assert ModelSetup.of(lm, [Probe("JSON schema", "no")], thinking) == ModelSetup(
         served=True, endpoint="chat", schema=True, schema_obeyed=False, thinks=True, switch=True
     )
     plain = connect("m", api_base="http://127.0.0.1:9/v1", endpoint="completions")
-    assert Connection.of(plain, [], seen()) == Connection(
+    assert ModelSetup.of(plain, [], seen()) == ModelSetup(
         served=False, endpoint="completions", schema=False, schema_obeyed=None, thinks=False, switch=False
     )
 

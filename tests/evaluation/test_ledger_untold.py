@@ -11,9 +11,9 @@ from small_world import CountingEngine, done_by
 
 from blendfilter import BM25, Direct, Run
 from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.page.head import head_of
 from blendfilter.evaluation.plots import dot, headline
 from blendfilter.evaluation.reproducing.results import a_question
+from blendfilter.report.page_head import head_of
 from blendfilter.tasks import Questions
 
 

@@ -18,12 +18,12 @@ from blendfilter import BM25, BlendFilter, Direct, Run, evaluate, load
 from blendfilter.errors import BadArgument, BadData, MissingFile, RunMismatch
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, read_json, read_rows, write_json, write_rows
 from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.page import page as pages
-from blendfilter.evaluation.page.head import chance, head_of
 from blendfilter.evaluation.report import OFFLINE
 from blendfilter.evaluation.statistics import holm, mcnemar_exact
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
+from blendfilter.report import page as pages
+from blendfilter.report.page_head import chance, head_of
 from blendfilter.resources import sample
 from blendfilter.text import folded
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.evaluation.page.page import inlined, packed
-from blendfilter.evaluation.page.pieces import Pieces
+from blendfilter.report.page import inlined, packed
+from blendfilter.report.page_traces import Pieces
 
 TEXTS = st.lists(
     st.text() | st.sampled_from(["\n", "knowledge 0: ", " | ", "knowledge 12: A | b | c", "|", "\r\n", "\ud800"])

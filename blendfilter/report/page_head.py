@@ -1,19 +1,18 @@
-"""The top of a report: headline, scores, methods side by side, losses, retrieval, ledger, events, ready to be shown.
+"""The top of a report's page: headline, scores, methods side by side, losses, retrieval, ledger, events.
 
-In: what is known of a run and of those beside it. Out: a `Head` of words and figures; the template only lays it out.
+`head_of` makes them words and figures; the template `page.html` only lays them out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from blendfilter.evaluation.comparison import CORRECT, Comparison
 from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.ledger import Entry, tokens_of
 from blendfilter.evaluation.losses import LOSSES
-from blendfilter.evaluation.page.pictures import LOSS_WORDS, interval, loss_bar, swatch
 from blendfilter.evaluation.report import (
     OFFLINE,
     PARTIAL,
@@ -26,12 +25,11 @@ from blendfilter.evaluation.report import (
     variant_words,
 )
 from blendfilter.evaluation.run import compare, labelled
-
-_MEASURES = ("recall", "precision", "s_precision")
+from blendfilter.report.pictures import LOSS_WORDS, interval, loss_bar, swatch
 
 
 @dataclass(frozen=True)
-class Score:
+class MetricScore:
     """One metric of one run, in %."""
 
     name: str
@@ -44,8 +42,8 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Side:
-    """One run beside the others: its score, what it is from the first, what a question costs.
+class ComparedRun:
+    """One run beside the others: its score, its difference from the first run, what a question costs.
 
     `p` tests the difference: exact McNemar where the metric is right or wrong, as in every other table of this package.
     """
@@ -53,7 +51,7 @@ class Side:
     label: str
     method: str
     lm: str
-    score: Score
+    score: MetricScore
     calls: str
     tokens: str
     difference: str = ""
@@ -63,7 +61,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Losses:
+class LossParts:
     """One run's bar, and its parts as (key, words, swatch, count, %)."""
 
     label: str
@@ -73,7 +71,7 @@ class Losses:
 
 
 @dataclass(frozen=True)
-class Head:
+class PageHead:
     """All that stands above the questions."""
 
     name: str
@@ -81,35 +79,36 @@ class Head:
     signature: str
     recipe: Sequence[tuple[str, str]]
     notes: Sequence[str]
-    scores: Sequence[Score] = ()
-    sides: Sequence[Side] = ()
+    scores: Sequence[MetricScore] = ()
+    sides: Sequence[ComparedRun] = ()
     side_notes: Sequence[str] = ()
-    losses: Sequence[Losses] = ()
+    losses: Sequence[LossParts] = ()
     retrieval: Sequence[tuple[str, str, Sequence[str], str]] = ()
     ledger: Sequence[Sequence[str]] = ()
     ledger_notes: Sequence[str] = ()
-    events: Sequence[tuple[str, int]] = field(default=())
+    events: Sequence[tuple[str, int]] = ()
 
 
-def head_of(known: Known, others: Sequence[Known]) -> Head:
-    """The head of a run's report. Raises as `compare` does where others do not fit beside it."""
-    metrics = known.metrics
-    named = labelled([each.run for each in (known, *others)])
-    every = dict(zip(named, (known, *others), strict=True))
-    compared = compare(*named.values()) if others else None
-    task, method = known.run.settings["task"], known.run.settings["method"]["name"]
+def head_of(known: Known, others: Sequence[Known]) -> PageHead:
+    """The head of a run's page. Raises as `compare` does where others do not fit beside it."""
+    run, metrics = known.run, known.metrics
+    runs = dict(zip(labelled([one.run for one in (known, *others)]), (known, *others), strict=True))
+    compared = compare(*(one.run for one in runs.values())) if others else None
+    shared: dict[str, Any] = {
+        "name": run.name,
+        "title": f"{run.settings['task']} · {run.settings['method']['name']}",
+        "signature": metrics["signature"] if run.finished else "",
+        "recipe": _recipe(known),
+        "notes": list(_notes(known)),
+    }
     if not metrics:
-        return Head(known.run.name, f"{task} · {method}", "", _recipe(known), list(_notes(known)))
-    return Head(
-        name=known.run.name,
-        title=f"{task} · {method}",
-        signature=metrics["signature"] if known.run.finished else "",
-        recipe=_recipe(known),
-        notes=list(_notes(known)),
+        return PageHead(**shared)
+    return PageHead(
+        **shared,
         scores=list(_scores(known)),
-        sides=[_side(label, each, compared) for label, each in every.items()] if compared else [],
+        sides=[_side(label, one, compared) for label, one in runs.items()] if compared else [],
         side_notes=compared.notes if compared else [],
-        losses=[_losses(label, each) for label, each in every.items()],
+        losses=[_losses(label, one) for label, one in runs.items()],
         retrieval=list(_retrieval(known)),
         ledger=list(_ledger(known.entries, len(known.rows))),
         ledger_notes=list(ledger_notes(known.entries["total"], known.paid)),
@@ -142,69 +141,70 @@ def _recipe(known: Known) -> list[tuple[str, str]]:
     return [("data", data["source"]), ("method", settings["method"]["name"]), ("lm", lm)]
 
 
-def _scores(known: Known) -> Iterator[Score]:
+def _scores(known: Known) -> Iterator[MetricScore]:
     for name, score in known.metrics["metrics"].items():
         spread = f", {percent(score['between_repeats'])} between them" if "between_repeats" in score else ""
         yield _score(name, score, f"{known.repeats} repeats{spread}" if known.repeats > 1 else "")
-    for told in known.rescored:
-        yield _score(told.metric, {"value": told.value, "low": told.low, "high": told.high}, "rescored")
+    for rescored in known.rescored:
+        bounds = {"value": rescored.value, "low": rescored.low, "high": rescored.high}
+        yield _score(rescored.metric, bounds, "rescored")
 
 
-def _score(name: str, score: Mapping[str, Any], note: str = "") -> Score:
+def _score(name: str, score: Mapping[str, Any], note: str = "") -> MetricScore:
     value, low, high = score["value"], score["low"], score["high"]
-    shown = name.upper() if len(name) <= 3 else name
+    words = name.upper() if len(name) <= 3 else name
     half = percent((high - low) / 2)
-    return Score(shown, percent(value), percent(low), percent(high), half, interval(value, low, high), note)
+    return MetricScore(words, percent(value), percent(low), percent(high), half, interval(value, low, high), note)
 
 
-def _side(label: str, known: Known, compared: Comparison) -> Side:
+def _side(label: str, known: Known, compared: Comparison) -> ComparedRun:
     metrics = known.metrics
     name, score = next(iter(metrics["metrics"].items()))
     rows = {row.measure: row for row in compared.rows if row.run == label}
     total, n = metrics["ledger"]["total"], len(known.rows)
     row, correct = rows.get(name), rows.get(CORRECT, rows.get(name))
     tested = correct if row is not None and correct is not None and correct.difference == row.difference else row
-    several = len({each.run for each in compared.rows}) > 2
+    several = len({one.run for one in compared.rows}) > 2
     settings = known.run.settings
-    return Side(
+    return ComparedRun(
         label=label,
         method=settings["method"]["name"],
         lm=settings["lm"]["name"],
         score=_score(name, score),
         calls=f"{total['calls'] / n:.1f}",
         tokens="-" if (spent := tokens_of(total)) is None else f"{spent / n:,.0f}",
-        difference=_difference(row) if row is not None and row.difference is not None else "",
+        difference=(
+            f"{100 * row.difference:+.1f} [{100 * row.low:+.1f}, {100 * row.high:+.1f}]"
+            if row is not None and row.difference is not None and row.low is not None and row.high is not None
+            else ""
+        ),
         won_lost=f"{correct.won} / {correct.lost}" if correct is not None and correct.won is not None else "",
         p=chance(tested.p) if tested is not None and tested.p is not None else "",
         p_holm=chance(tested.p_holm) if several and tested is not None and tested.p_holm is not None else "",
     )
 
 
-def _difference(row: Any) -> str:
-    return f"{100 * row.difference:+.1f} [{100 * row.low:+.1f}, {100 * row.high:+.1f}]"
-
-
-def _losses(label: str, known: Known) -> Losses:
+def _losses(label: str, known: Known) -> LossParts:
     losses, rows = known.metrics["losses"], len(known.rows)
     gold = sum(bool(row.get("gold_titles")) for row in known.rows)
     notes = [f"Every one of the {rows} answers counts."] if known.repeats > 1 else []
-    told: Sequence[str] = LOSSES
+    names: Sequence[str] = LOSSES
     words = LOSS_WORDS
     if not gold:
         notes.append("No gold titles are known: where questions are lost cannot be told, only which are right.")
-        told, words = ("answered_wrong", "right"), LOSS_WORDS | {"answered_wrong": "wrong"}
+        names, words = ("answered_wrong", "right"), LOSS_WORDS | {"answered_wrong": "wrong"}
     elif gold < rows:
         notes.append(f"Gold titles are known for {gold} of {rows}; the others count as kept.")
-    parts = [(name, words[name], swatch(name), losses[name], percent(losses[name] / rows)) for name in told]
-    return Losses(label, loss_bar(losses), parts, " ".join(notes))
+    parts = [(name, words[name], swatch(name), losses[name], percent(losses[name] / rows)) for name in names]
+    return LossParts(label, loss_bar(losses), parts, " ".join(notes))
 
 
 def _retrieval(known: Known) -> Iterator[tuple[str, str, Sequence[str], str]]:
     """(name, words, the three measures in %, over how many questions where not over all whose gold is known)."""
     every = sum(bool(row["gold_titles"] or row["retrieval"]) for row in known.rows)
     for name, scores in known.metrics["retrieval"].items():
-        shown = [percent(scores[measure]) for measure in _MEASURES]
-        yield name, variant_words(name), shown, str(scores["n"]) if scores.get("n", every) < every else ""
+        figures = [percent(scores[measure]) for measure in ("recall", "precision", "s_precision")]
+        yield name, variant_words(name), figures, str(scores["n"]) if scores.get("n", every) < every else ""
 
 
 def _ledger(entries: Mapping[str, Entry], n: int) -> Iterator[Sequence[str]]:
