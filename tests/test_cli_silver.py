@@ -87,61 +87,46 @@ def test_the_questions_own_paragraphs(blendfilter: Command, here: Path) -> None:
     assert [row.target for row in read_silver(here / "out.jsonl")] == ["It is Ormskerry.", ""]
 
 
-def test_the_help_teaches(blendfilter: Command) -> None:
-    said = " ".join(blendfilter("silver", "--help").out.split())
-    assert "Example: blendfilter silver hotpotqa --data hotpot_dev_distractor_v1.json --measure strinc" in said
-    for word in ("strinc (the first sentence", "lexical (the most words", "cxmi (the one that makes", "goes on where"):
-        assert word in said
-
-
 # --- one line, exit code 2, nothing made ----------------------------------------------------------------------------
 
-BAD: dict[str, tuple[dict[str, object], str]] = {
-    "task": ({"task": "hotpoqa"}, "no task 'hotpoqa'. Did you mean 'hotpotqa'?"),
-    "measure": ({"measure": "strink"}, "no measure 'strink'. Did you mean 'strinc'?"),
-    "measure with a model": ({"measure": "strink", "lm": "local"}, "no measure 'strink'"),
-    "threshold": ({"threshold": "nan"}, "threshold must be a number"),
-    "threshold that is a word": ({"threshold": "high"}, "--threshold"),
-    "num_sentences": ({"num_sentences": 0}, "num_sentences must be a whole number of at least 1, got 0"),
-    "batch": ({"batch": 0}, "batch must be a whole number of at least 1, got 0"),
-    "k": ({"k": 0}, "k must be at least 1"),
-    "limit": ({"limit": 0}, "limit is 0"),
-    "tokenizer": ({"tokenizer": "llama"}, "no tokeniser 'llama'"),
-    "a model for strinc": ({"measure": "strinc", "lm": "local"}, "strinc asks no model: leave --lm out"),
-    "a server for lexical": ({"measure": "lexical", "api_base": "http://127.0.0.1:9/v1"}, "leave --api-base out"),
-    "cxmi without a model": ({"measure": "cxmi"}, "cxmi asks a model how likely it finds the answer: which one?"),
-    "cxmi that nobody named": (
+BAD: list[tuple[dict[str, object], str]] = [
+    ({"task": "hotpoqa"}, "no task 'hotpoqa'. Did you mean 'hotpotqa'?"),
+    ({"measure": "strink", "lm": "local"}, "no measure 'strink'. Did you mean 'strinc'?"),
+    ({"threshold": "nan"}, "threshold must be a number"),
+    ({"num_sentences": 0}, "num_sentences must be a whole number of at least 1, got 0"),
+    ({"batch": 0}, "batch must be a whole number of at least 1, got 0"),
+    ({"k": 0}, "k must be at least 1"),
+    ({"limit": 0}, "limit is 0"),
+    ({"tokenizer": "llama"}, "no tokeniser 'llama'"),
+    ({"measure": "lexical", "api_base": "http://127.0.0.1:9/v1"}, "lexical asks no model: leave --api-base out"),
+    ({"measure": "cxmi"}, "cxmi asks a model how likely it finds the answer: which one?"),
+    (
         {"task": "hotpotqa", "measure": None},
         "the measure for hotpotqa is cxmi, which asks a model how likely it finds the answer: which one? Name it with "
         "--lm: local (SmolLM2), a .gguf file, hf/NAME, or any name with --api-base; --measure strinc asks none",
     ),
-    "no silver file": (
-        {"out": "questions.jsonl"},
-        "questions.jsonl is there, and is no silver file: name another file",
-    ),
-    "cxmi with the offline reader": ({"measure": "cxmi", "lm": "offline"}, "the offline reader is no model"),
-    "cxmi with a model that chats": ({"measure": "cxmi", "lm": "openai/gpt-4o-mini"}, "answers in chats only"),
-    "cxmi with no such file": ({"measure": "cxmi", "lm": "none.gguf"}, "none.gguf"),
-    "out is a folder": ({"out": "."}, "is a folder: name a file"),
-    "no data": ({"data": "none.jsonl"}, "no file 'none.jsonl'"),
-    "no paragraphs": ({"corpus": None}, "bring no paragraphs of their own"),
-    "two sources": ({"index": "i"}, "--corpus and --index name 2 sources"),
-}
+    ({"out": "questions.jsonl"}, "questions.jsonl is there, and is no silver file: name another file"),
+    ({"measure": "cxmi", "lm": "offline"}, "the offline reader is no model"),
+    ({"out": "."}, "is a folder: name a file"),
+    ({"data": "none.jsonl"}, "no file 'none.jsonl'"),
+    ({"corpus": None}, "bring no paragraphs of their own"),
+    ({"index": "i"}, "--corpus and --index name 2 sources"),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line_and_nothing_is_made(name: str, blendfilter: Command, here: Path) -> None:
+@pytest.mark.parametrize(("change", "error"), BAD)
+def test_bad_input_is_one_line_and_nothing_is_made(
+    change: dict[str, object], error: str, blendfilter: Command, here: Path
+) -> None:
     BM25.for_corpus(here / "corpus.jsonl")
     before = sorted(here.rglob("*"))
-    change, said = BAD[name]
     told = blendfilter(*silver(**{"measure": "strinc", **change}))
     assert (told.code, told.out, len(told.notices)) == (2, "", 1), told
-    assert said in told.error
+    assert error in told.error
     assert sorted(here.rglob("*")) == before
 
 
-@pytest.mark.parametrize("answer", ["the", "A.", "..."])
-@pytest.mark.parametrize("measure", ["strinc", "lexical"])
+@pytest.mark.parametrize(("answer", "measure"), [("the", "strinc"), ("...", "lexical")])
 def test_answers_that_say_nothing(answer: str, measure: str, blendfilter: Command, here: Path) -> None:
     lines(here / "questions.jsonl", [*ROWS, {"id": "bad", "question": "Which?", "answer": answer}])
     told = blendfilter(*silver(measure=measure))
@@ -204,22 +189,6 @@ def test_cxmi_asks_the_model_that_was_named(blendfilter: Command, here: Path, mo
     ]
     with Journal(here / "out.journal", "replay") as journal:
         assert sum(1 for _ in journal.records("score")) == len(model.scored) == len(set(model.scored))
-
-
-def test_cxmi_reads_claims_in_the_wording_of_those_who_answer_them(
-    blendfilter: Command, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where one of the questions has the third label, the answerer is offered three."""
-    claim = {"id": 1, "claim": "Orm Pier stands in Tavenby.", "label": "SUPPORTS"}
-    undecided = {"id": 2, "claim": "Its keeper could swim.", "label": "NOT ENOUGH INFO"}
-    model = Likely()
-    scoring(monkeypatch, model)
-    for name, rows, offered in (("two", [claim], False), ("three", [claim, undecided], True)):
-        lines(here / f"{name}.jsonl", rows)
-        told = blendfilter(*silver(task="fever", data=f"{name}.jsonl", lm="m", out=f"{name}-silver.jsonl"))
-        assert told.code == 0, told.err
-        assert {"NOT ENOUGH INFO" in pair.prompt.partition("\n")[0] for pair in model.scored} == {offered}
-        model.scored.clear()
 
 
 def test_a_model_that_cannot_score_is_refused_and_nothing_is_left(

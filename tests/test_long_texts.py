@@ -101,7 +101,10 @@ READERS: dict[str, Callable[[str], Any]] = {
     "blended": lambda text: blend(text, "Who?"),
     "thinking": split_thinking,
     "refusal": is_refusal,
-    "seen": lambda text: [each.search(text[:LONGEST_REPLY]) for each in (reply_counts._MARKDOWN, reply_counts._ALOUD, reply_counts._NEXT)],
+    "seen": lambda text: [
+        pattern.search(text[:LONGEST_REPLY])
+        for pattern in (reply_counts._MARKDOWN, reply_counts._ALOUD, reply_counts._NEXT)
+    ],
     "shown": numbered_lines,
     "reasons": lambda text: reasons_of(text, 5),
     "yes or no": metrics.verdict,

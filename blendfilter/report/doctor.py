@@ -372,8 +372,8 @@ def _lines(examination: Examination) -> Iterator[str]:
     yield from ("", "What the server supports")
     if not examination.probes:
         yield "  nothing to ask: no OpenAI-compatible server is behind it"
-    for probe in examination.probes:
-        yield from _wrapped(f"  {probe.name:<20}{probe.answer}" + (f": {probe.why}" if probe.why else ""), " " * 22)
+    for done in examination.probes:
+        yield from _wrapped(f"  {done.name:<20}{done.answer}" + (f": {done.why}" if done.why else ""), " " * 22)
     yield ""
     yield from _changes(examination)
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from blendfilter.evaluation.comparison import CORRECT, Comparison
@@ -28,73 +27,15 @@ from blendfilter.evaluation.run import compare, labelled
 from blendfilter.report.pictures import LOSS_WORDS, interval, loss_bar, swatch
 
 
-@dataclass(frozen=True)
-class MetricScore:
-    """One metric of one run, in %."""
+def head_of(known: Known, others: Sequence[Known]) -> dict[str, Any]:
+    """What stands above the questions, under the names that `page.html` reads; empty lists where there is nothing yet.
 
-    name: str
-    value: str
-    low: str
-    high: str
-    half: str
-    picture: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """One run beside the others: its score, its difference from the first run, what a question costs.
-
-    `p` tests the difference: exact McNemar where the metric is right or wrong, as in every other table of this package.
+    Raises as `compare` does where others do not fit beside it.
     """
-
-    label: str
-    method: str
-    lm: str
-    score: MetricScore
-    calls: str
-    tokens: str
-    difference: str = ""
-    won_lost: str = ""
-    p: str = ""
-    p_holm: str = ""
-
-
-@dataclass(frozen=True)
-class LossParts:
-    """One run's bar, and its parts as (key, words, swatch, count, %)."""
-
-    label: str
-    picture: str
-    parts: Sequence[tuple[str, str, str, int, str]]
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class PageHead:
-    """All that stands above the questions."""
-
-    name: str
-    title: str
-    signature: str
-    recipe: Sequence[tuple[str, str]]
-    notes: Sequence[str]
-    scores: Sequence[MetricScore] = ()
-    sides: Sequence[ComparedRun] = ()
-    side_notes: Sequence[str] = ()
-    losses: Sequence[LossParts] = ()
-    retrieval: Sequence[tuple[str, str, Sequence[str], str]] = ()
-    ledger: Sequence[Sequence[str]] = ()
-    ledger_notes: Sequence[str] = ()
-    events: Sequence[tuple[str, int]] = ()
-
-
-def head_of(known: Known, others: Sequence[Known]) -> PageHead:
-    """The head of a run's page. Raises as `compare` does where others do not fit beside it."""
     run, metrics = known.run, known.metrics
     runs = dict(zip(labelled([one.run for one in (known, *others)]), (known, *others), strict=True))
     compared = compare(*(one.run for one in runs.values())) if others else None
-    shared: dict[str, Any] = {
+    head: dict[str, Any] = {
         "name": run.name,
         "title": f"{run.settings['task']} · {run.settings['method']['name']}",
         "signature": metrics["signature"] if run.finished else "",
@@ -102,18 +43,18 @@ def head_of(known: Known, others: Sequence[Known]) -> PageHead:
         "notes": list(_notes(known)),
     }
     if not metrics:
-        return PageHead(**shared)
-    return PageHead(
-        **shared,
-        scores=list(_scores(known)),
-        sides=[_side(label, one, compared) for label, one in runs.items()] if compared else [],
-        side_notes=compared.notes if compared else [],
-        losses=[_losses(label, one) for label, one in runs.items()],
-        retrieval=list(_retrieval(known)),
-        ledger=list(_ledger(known.entries, len(known.rows))),
-        ledger_notes=list(ledger_notes(known.entries["total"], known.paid)),
-        events=[(name.replace("_", " "), count) for name, count in metrics["flags"].items() if count],
-    )
+        parts = ("scores", "sides", "side_notes", "losses", "retrieval", "ledger", "ledger_notes", "events")
+        return head | dict.fromkeys(parts, ())
+    return head | {
+        "scores": list(_scores(known)),
+        "sides": [_side(label, one, compared) for label, one in runs.items()] if compared else [],
+        "side_notes": compared.notes if compared else [],
+        "losses": [_losses(label, one) for label, one in runs.items()],
+        "retrieval": list(_retrieval(known)),
+        "ledger": list(_ledger(known.entries, len(known.rows))),
+        "ledger_notes": list(ledger_notes(known.entries["total"], known.paid)),
+        "events": [(name.replace("_", " "), count) for name, count in metrics["flags"].items() if count],
+    }
 
 
 def _notes(known: Known) -> Iterator[str]:
@@ -141,7 +82,7 @@ def _recipe(known: Known) -> list[tuple[str, str]]:
     return [("data", data["source"]), ("method", settings["method"]["name"]), ("lm", lm)]
 
 
-def _scores(known: Known) -> Iterator[MetricScore]:
+def _scores(known: Known) -> Iterator[dict[str, str]]:
     for name, score in known.metrics["metrics"].items():
         spread = f", {percent(score['between_repeats'])} between them" if "between_repeats" in score else ""
         yield _score(name, score, f"{known.repeats} repeats{spread}" if known.repeats > 1 else "")
@@ -150,41 +91,53 @@ def _scores(known: Known) -> Iterator[MetricScore]:
         yield _score(rescored.metric, bounds, "rescored")
 
 
-def _score(name: str, score: Mapping[str, Any], note: str = "") -> MetricScore:
+def _score(name: str, score: Mapping[str, Any], note: str = "") -> dict[str, str]:
+    """One metric of one run, in %."""
     value, low, high = score["value"], score["low"], score["high"]
-    words = name.upper() if len(name) <= 3 else name
-    half = percent((high - low) / 2)
-    return MetricScore(words, percent(value), percent(low), percent(high), half, interval(value, low, high), note)
+    return {
+        "name": name.upper() if len(name) <= 3 else name,
+        "value": percent(value),
+        "low": percent(low),
+        "high": percent(high),
+        "half": percent((high - low) / 2),
+        "picture": interval(value, low, high),
+        "note": note,
+    }
 
 
-def _side(label: str, known: Known, compared: Comparison) -> ComparedRun:
-    metrics = known.metrics
+def _side(label: str, known: Known, compared: Comparison) -> dict[str, Any]:
+    """One run beside the others: its score, its difference from the first run, what a question costs.
+
+    `p` tests the difference: exact McNemar where the metric is right or wrong, as in every other table of this package.
+    """
+    metrics, settings = known.metrics, known.run.settings
     name, score = next(iter(metrics["metrics"].items()))
-    rows = {row.measure: row for row in compared.rows if row.run == label}
     total, n = metrics["ledger"]["total"], len(known.rows)
+    side = {
+        "label": label,
+        "method": settings["method"]["name"],
+        "lm": settings["lm"]["name"],
+        "score": _score(name, score),
+        "calls": f"{total['calls'] / n:.1f}",
+        "tokens": "-" if (spent := tokens_of(total)) is None else f"{spent / n:,.0f}",
+        **dict.fromkeys(("difference", "won_lost", "p", "p_holm"), ""),
+    }
+    rows = {row.measure: row for row in compared.rows if row.run == label}
     row, correct = rows.get(name), rows.get(CORRECT, rows.get(name))
-    tested = correct if row is not None and correct is not None and correct.difference == row.difference else row
+    if row is None or correct is None or row.difference is None or row.low is None or row.high is None:
+        return side  # the first run
+    tested = correct if correct.difference == row.difference else row
     several = len({one.run for one in compared.rows}) > 2
-    settings = known.run.settings
-    return ComparedRun(
-        label=label,
-        method=settings["method"]["name"],
-        lm=settings["lm"]["name"],
-        score=_score(name, score),
-        calls=f"{total['calls'] / n:.1f}",
-        tokens="-" if (spent := tokens_of(total)) is None else f"{spent / n:,.0f}",
-        difference=(
-            f"{100 * row.difference:+.1f} [{100 * row.low:+.1f}, {100 * row.high:+.1f}]"
-            if row is not None and row.difference is not None and row.low is not None and row.high is not None
-            else ""
-        ),
-        won_lost=f"{correct.won} / {correct.lost}" if correct is not None and correct.won is not None else "",
-        p=chance(tested.p) if tested is not None and tested.p is not None else "",
-        p_holm=chance(tested.p_holm) if several and tested is not None and tested.p_holm is not None else "",
-    )
+    return side | {
+        "difference": f"{100 * row.difference:+.1f} [{100 * row.low:+.1f}, {100 * row.high:+.1f}]",
+        "won_lost": f"{correct.won} / {correct.lost}" if correct.won is not None else "",
+        "p": chance(tested.p) if tested.p is not None else "",
+        "p_holm": chance(tested.p_holm) if several and tested.p_holm is not None else "",
+    }
 
 
-def _losses(label: str, known: Known) -> LossParts:
+def _losses(label: str, known: Known) -> dict[str, Any]:
+    """One run's bar, and its parts as (key, words, swatch, count, %)."""
     losses, rows = known.metrics["losses"], len(known.rows)
     gold = sum(bool(row.get("gold_titles")) for row in known.rows)
     notes = [f"Every one of the {rows} answers counts."] if known.repeats > 1 else []
@@ -196,7 +149,7 @@ def _losses(label: str, known: Known) -> LossParts:
     elif gold < rows:
         notes.append(f"Gold titles are known for {gold} of {rows}; the others count as kept.")
     parts = [(name, words[name], swatch(name), losses[name], percent(losses[name] / rows)) for name in names]
-    return LossParts(label, loss_bar(losses), parts, " ".join(notes))
+    return {"label": label, "picture": loss_bar(losses), "parts": parts, "note": " ".join(notes)}
 
 
 def _retrieval(known: Known) -> Iterator[tuple[str, str, Sequence[str], str]]:

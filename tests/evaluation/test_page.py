@@ -250,11 +250,11 @@ def test_p_is_mcnemars_as_in_every_table_and_corrected_where_there_are_several(
     first, second = answered_right(run("silly"), range(14)), answered_right(run("model"), range(11, 29))
     third = answered_right(Run(tmp_path / "other"), range(10, 20))
     p = mcnemar_exact([row["correct"] for row in first.rows], [row["correct"] for row in second.rows]).p
-    _, side = head_of(first, [second]).sides
-    assert (side.p, side.p_holm, side.won_lost) == (chance(p), "", "15 / 11")
+    _, side = head_of(first, [second])["sides"]
+    assert (side["p"], side["p_holm"], side["won_lost"]) == (chance(p), "", "15 / 11")
     other = mcnemar_exact([row["correct"] for row in first.rows], [row["correct"] for row in third.rows]).p
-    _, *sides = head_of(first, [second, third]).sides
-    assert [each.p_holm for each in sides] == [chance(each) for each in holm([p, other])]
+    _, *sides = head_of(first, [second, third])["sides"]
+    assert [side["p_holm"] for side in sides] == [chance(each) for each in holm([p, other])]
     assert "Holm" in page_of(first.run, second.run, third.run).text.split("side by side")[1].split("won, lost")[0]
     assert "Holm" not in page_of(first.run, second.run).text
 
