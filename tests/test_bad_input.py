@@ -115,16 +115,16 @@ def test_a_line_that_does_not_parse_is_named(blendfilter: Command, here: Path) -
 def test_the_truncated_official_file(blendfilter: Command, here: Path, shared_data: Path) -> None:
     cut = shared_data / "raw/hotpotqa/truncated_official_dev.json"
     before = tree(here)
-    told = blendfilter(*evaluation(data=cut, corpus="pooled", limit=1))
-    refused(told, cut.name, "cut off", "again")
+    outcome = blendfilter(*evaluation(data=cut, corpus="pooled", limit=1))
+    refused(outcome, cut.name, "cut off", "again")
     untouched(here, before)
 
 
 def test_a_passage_id_that_occurs_twice(blendfilter: Command, here: Path) -> None:
     lines(here / "twice.jsonl", [*PASSAGES, {**PASSAGES[1], "text": "Another text."}])
     before = tree(here)
-    told = blendfilter("index", "twice.jsonl", "--out", "made")
-    refused(told, "twice.jsonl, line 7", "id 'b' was used before, at twice.jsonl, line 2", "must differ")
+    outcome = blendfilter("index", "twice.jsonl", "--out", "made")
+    refused(outcome, "twice.jsonl, line 7", "id 'b' was used before, at twice.jsonl, line 2", "must differ")
     untouched(here, before)
     refused(blendfilter(*evaluation(corpus="twice.jsonl")), "id 'b' was used before")
     assert not [name for name in tree(here) if "building" in name or name.startswith("run")]
@@ -134,18 +134,18 @@ def test_a_passage_id_that_occurs_twice(blendfilter: Command, here: Path) -> Non
 
 
 def test_k_above_the_corpus_works_and_says_so(blendfilter: Command, here: Path) -> None:
-    told = blendfilter(*evaluation(k=50))
-    assert told.code == 0
-    said = [line for line in told.notices if line.startswith("blendfilter: ")]
+    outcome = blendfilter(*evaluation(k=50))
+    assert outcome.code == 0
+    said = [line for line in outcome.notices if line.startswith("blendfilter: ")]
     assert len(said) == 1, "said once, not once a search"
     assert "k=50" in said[0]
     assert "at most 6 passages" in said[0]
     rows = [json.loads(line) for line in (here / "run/predictions.jsonl").read_text().splitlines()]
     assert all(1 <= len(row["branches"]["q"]["retrieved"]) <= 6 for row in rows)
     assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
-    told = blendfilter("search", "made", "pier harbour engineer", "--k", 50)
-    assert (told.code, len(told.out.splitlines())) == (0, 6)
-    assert "at most 6 passages" in told.error
+    outcome = blendfilter("search", "made", "pier harbour engineer", "--k", 50)
+    assert (outcome.code, len(outcome.out.splitlines())) == (0, 6)
+    assert "at most 6 passages" in outcome.error
 
 
 # names
@@ -182,8 +182,8 @@ def test_a_class_of_ones_own_brings_its_own_prompts(
     said = ("--without and --prompts are for our own methods", "own_prompted:Mine brings its own")
     refused(blendfilter(*evaluation(method="own_prompted:Mine", **option)), *said)
     assert not (here / "run").exists()
-    told = blendfilter("ask", "Who?", "--lm", "offline", "--method", "own_prompted:Mine", "--without", "q")
-    refused(told, *said, notices=len(told.notices) - 1)
+    outcome = blendfilter("ask", "Who?", "--lm", "offline", "--method", "own_prompted:Mine", "--without", "q")
+    refused(outcome, *said, notices=len(outcome.notices) - 1)
 
 
 # through the shell

@@ -45,22 +45,22 @@ QUESTION = "King Corvin had a lighthouse built on a lonely rock. In which town w
 
 @pytest.mark.parametrize("words", [(), ("--help",)])
 def test_the_first_help_names_every_command(blendfilter: Command, words: tuple[str, ...]) -> None:
-    told = blendfilter(*words)
-    assert (told.code, told.err) == (0, "")
-    assert told.out.startswith("Usage: blendfilter ")
+    outcome = blendfilter(*words)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("Usage: blendfilter ")
     for name in COMMANDS:
-        assert re.search(rf"^  {name}  +\S", told.out, re.MULTILINE), name
-    said = " ".join(told.out.split())
+        assert re.search(rf"^  {name}  +\S", outcome.out, re.MULTILINE), name
+    said = " ".join(outcome.out.split())
     for code in ("Exit codes: 0 done; 1 the work failed", "or too many replies were bad; 2 ", "; 3 a budget is spent"):
         assert code in said
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_explains_every_option(blendfilter: Command, name: str) -> None:
-    told = blendfilter(name, "--help")
-    assert (told.code, told.err) == (0, "")
-    assert told.out.startswith(f"Usage: blendfilter {name} ")
-    said = " ".join(told.out.split())
+    outcome = blendfilter(name, "--help")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith(f"Usage: blendfilter {name} ")
+    said = " ".join(outcome.out.split())
     parameters = typer.main.get_command(cli.app).commands[name].params
     assert len(parameters) >= 1
     for each in parameters:
@@ -69,23 +69,23 @@ def test_the_help_of_a_command_explains_every_option(blendfilter: Command, name:
         # A line may end at a hyphen.
         assert each.help.replace("- ", "-") in said.replace("- ", "-"), each.name
     assert f"Example: blendfilter {name} " in said
-    assert max(map(len, told.out.splitlines())) <= 110
+    assert max(map(len, outcome.out.splitlines())) <= 110
 
 
 # ask
 
 
 def test_ask_prints_the_answer_alone(blendfilter: Command) -> None:
-    told = blendfilter("ask", QUESTION)
-    assert told.code == 0
-    assert told.notices == [SAMPLE_NOTICE, OFFLINE_NOTICE]
-    assert len(told.out.splitlines()) == 1
-    assert blendfilter("ask", QUESTION, "--lm", "offline", "--corpus", "sample") == (0, told.out, "")
+    outcome = blendfilter("ask", QUESTION)
+    assert outcome.code == 0
+    assert outcome.notices == [SAMPLE_NOTICE, OFFLINE_NOTICE]
+    assert len(outcome.out.splitlines()) == 1
+    assert blendfilter("ask", QUESTION, "--lm", "offline", "--corpus", "sample") == (0, outcome.out, "")
 
 
 def test_ask_shows_its_trace(blendfilter: Command) -> None:
-    told = blendfilter("ask", QUESTION, "--lm", "offline", "--corpus", "sample", "--show-trace", "--k", 3)
-    lines = told.out.splitlines()
+    outcome = blendfilter("ask", QUESTION, "--lm", "offline", "--corpus", "sample", "--show-trace", "--k", 3)
+    lines = outcome.out.splitlines()
     assert [line.split()[0] for line in lines if line.startswith("q")] == ["q", "q_ex", "q_in"]
     assert f"     {QUESTION}" in lines
     marked = [line for line in lines if re.match(r"     [+-] \S", line)]
@@ -106,13 +106,13 @@ def test_ask_takes_every_setting_to_the_model(blendfilter: Command, here: Path) 
     (here / "prompts").mkdir()
     (here / "prompts/direct.j2").write_text("{{ instructions }}\nMINE\nQuestion: {{ question }}\nAnswer:")
     with serve(keep=True, reply="Hathermouth") as server:
-        told = blendfilter(
+        outcome = blendfilter(
             "ask", QUESTION, "--method", "direct", "--lm", "Org/model", "--api-base", server.url,
             "--endpoint", "completions", "--temperature", 0.5, "--top-p", 0.9, "--prompts", "prompts", "--label", "b",
             "--wording", "strategyqa",
         )  # fmt: skip
         stats = server.stats()
-    assert (told.code, told.out) == (0, "Hathermouth\n")
+    assert (outcome.code, outcome.out) == (0, "Hathermouth\n")
     [body] = stats["bodies"]
     assert (body["model"], body["temperature"], body["top_p"]) == ("Org/model", 0.5, 0.9)
     assert "\nMINE\n" in body["prompt"]
@@ -120,8 +120,10 @@ def test_ask_takes_every_setting_to_the_model(blendfilter: Command, here: Path) 
 
 
 def test_ask_leaves_queries_out(blendfilter: Command) -> None:
-    told = blendfilter("ask", QUESTION, "--lm", "offline", "--corpus", "sample", "--show-trace", "--without", "q, q_in")
-    assert [line.split()[0] for line in told.out.splitlines() if line.startswith("q")] == ["q_ex"]
+    outcome = blendfilter(
+        "ask", QUESTION, "--lm", "offline", "--corpus", "sample", "--show-trace", "--without", "q, q_in"
+    )
+    assert [line.split()[0] for line in outcome.out.splitlines() if line.startswith("q")] == ["q_ex"]
 
 
 # index and search
@@ -133,14 +135,14 @@ def test_index_and_search(blendfilter: Command, here: Path) -> None:
         {"id": "b", "title": "Fell", "text": "A hill."},
     ]
     (here / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    told = blendfilter("index", "mine.jsonl", "--out", "made")
-    assert (told.code, told.err) == (0, "")
-    match = re.fullmatch(r"made: bm25, 2 passages, fingerprint ([0-9a-f]{16})\n", told.out)
+    outcome = blendfilter("index", "mine.jsonl", "--out", "made")
+    assert (outcome.code, outcome.err) == (0, "")
+    match = re.fullmatch(r"made: bm25, 2 passages, fingerprint ([0-9a-f]{16})\n", outcome.out)
     assert match
     assert json.loads((here / "made/manifest.json").read_text())["fingerprint"] == match[1]
-    told = blendfilter("search", "made", "which pier?", "-k", 1)
-    assert (told.code, told.err) == (0, "")
-    assert re.fullmatch(r"1\t\d\.\d{4}\ta\tOrm Pier \| A pier in Tavenby\.\n", told.out)
+    outcome = blendfilter("search", "made", "which pier?", "-k", 1)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert re.fullmatch(r"1\t\d\.\d{4}\ta\tOrm Pier \| A pier in Tavenby\.\n", outcome.out)
     assert blendfilter("search", "made", "zebra", "--k", 2) == (
         0,
         "",
@@ -155,37 +157,37 @@ def test_index_and_search(blendfilter: Command, here: Path) -> None:
 
 
 def test_eval_reports_and_leaves_a_run(blendfilter: Command, here: Path) -> None:
-    told = blendfilter(*small_eval("blendfilter", "runs/one"))
-    assert told.code == 0
-    assert told.notices[-1].startswith("4/4 questions  ")
+    outcome = blendfilter(*small_eval("blendfilter", "runs/one"))
+    assert outcome.code == 0
+    assert outcome.notices[-1].startswith("4/4 questions  ")
     assert {path.name for path in (here / "runs/one").iterdir()} == FILES | {"report.html"}
     metrics = json.loads((here / "runs/one/metrics.json").read_text())
-    lines = told.out.splitlines()
+    lines = outcome.out.splitlines()
     assert lines[0] == metrics["signature"], "the headline, on one line"
     assert lines[-2:] == ["page: runs/one/report.html", "run: runs/one"]
     for words in ("offline reader answered", "Gold titles", "Where questions are lost", "Ledger"):
-        assert words in told.out
-    assert "\x1b" not in told.out, "no colours where nobody looks"
+        assert words in outcome.out
+    assert "\x1b" not in outcome.out, "no colours where nobody looks"
     shown = blendfilter("report", "runs/one")
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.splitlines()[0] == metrics["signature"]
-    assert told.out.startswith(shown.out)
+    assert outcome.out.startswith(shown.out)
 
 
 def test_pages_where_they_are_wanted(blendfilter: Command, here: Path) -> None:
     assert "page: " not in blendfilter(*small_eval("direct", "direct", "--no-html")).out
     assert {path.name for path in (here / "direct").iterdir()} == FILES
     blendfilter(*small_eval("cot-retrieval", "cot", "--no-html"))
-    told = blendfilter("report", "direct", "cot")
-    assert (told.code, told.out.splitlines()[-1]) == (0, "page: direct/report.html")
+    outcome = blendfilter("report", "direct", "cot")
+    assert (outcome.code, outcome.out.splitlines()[-1]) == (0, "page: direct/report.html")
     page = (here / "direct/report.html").read_text()
     assert "Methods side by side" in page
     assert "cot-retrieval" in page
     (here / "direct/report.html").unlink()
     (here / "direct/report.html").mkdir()
-    told = blendfilter("report", "direct")
-    assert told.code == 0, "the text was shown"
-    assert told.error.startswith("blendfilter: no page was written: ")
+    outcome = blendfilter("report", "direct")
+    assert outcome.code == 0, "the text was shown"
+    assert outcome.error.startswith("blendfilter: no page was written: ")
 
 
 def test_eval_again_goes_on_there(blendfilter: Command, here: Path) -> None:
@@ -202,11 +204,11 @@ def test_eval_again_goes_on_there(blendfilter: Command, here: Path) -> None:
 
 def test_eval_names_its_folder_by_what_is_asked(blendfilter: Command, here: Path) -> None:
     words = [word for word in small_eval("direct-retrieval", "x") if word not in ("--run", "x")]
-    told = blendfilter(*words)
-    assert told.code == 0
+    outcome = blendfilter(*words)
+    assert outcome.code == 0
     [folder] = (here / "runs").iterdir()
     assert re.fullmatch(r"hotpotqa-direct-retrieval-[0-9a-f]{8}", folder.name)
-    assert told.out.splitlines()[-1] == f"run: runs/{folder.name}"
+    assert outcome.out.splitlines()[-1] == f"run: runs/{folder.name}"
     assert blendfilter(*words).code == 0
     assert blendfilter(*words, "--k", 2).code == 0
     assert len(list((here / "runs").iterdir())) == 2, "the same command finds its run, another one gets its own"
@@ -217,8 +219,8 @@ def test_eval_of_ones_own_questions_pooled(blendfilter: Command, here: Path) -> 
     row = {"question": "Where does Orm Pier stand?", "answer": "Tavenby", "context": context}
     (here / "mine.jsonl").write_text(json.dumps(row))
     words = ("--corpus", "pooled", "--method", "direct-retrieval", "--lm", "offline", "--run", "run", "-k", 2)
-    told = blendfilter("eval", "qa", "--data", "mine.jsonl", *words, "--metric", "f1", "--metric", "accuracy")
-    assert told.code == 0
+    outcome = blendfilter("eval", "qa", "--data", "mine.jsonl", *words, "--metric", "f1", "--metric", "accuracy")
+    assert outcome.code == 0
     metrics = json.loads((here / "run/metrics.json").read_text())
     assert list(metrics["metrics"]) == ["f1", "accuracy"]
     assert metrics["signature"].startswith("qa F1 ")
@@ -247,23 +249,23 @@ def test_eval_of_a_class_of_ones_own(blendfilter: Command, here: Path) -> None:
     assert [len(row["knowledge"]) for row in rows] == [2] * 4
     assert json.loads((here / "mine/metrics.json").read_text())["method"] == "own_methods:Mine"
     assert blendfilter(*small_eval("own_methods:Bare", "bare")).code == 0
-    told = blendfilter(*small_eval("own_methods:Wrong", "wrong"))
-    assert told.code == 1
-    assert told.error == "blendfilter: 4 of 4 questions ended in an error; the same command asks them again"
-    assert "ValueError: a mistake of mine" in told.out
-    assert "Traceback" not in told.err
-    told = blendfilter(
+    outcome = blendfilter(*small_eval("own_methods:Wrong", "wrong"))
+    assert outcome.code == 1
+    assert outcome.error == "blendfilter: 4 of 4 questions ended in an error; the same command asks them again"
+    assert "ValueError: a mistake of mine" in outcome.out
+    assert "Traceback" not in outcome.err
+    outcome = blendfilter(
         "eval", "hotpotqa", "--data", "sample", "--lm", "offline", "--method", "own_methods:Bare", "--limit", 1
     )
-    assert told.out.splitlines()[-1].startswith("run: runs/hotpotqa-own_methods.Bare-")
+    assert outcome.out.splitlines()[-1].startswith("run: runs/hotpotqa-own_methods.Bare-")
 
 
 def test_eval_reuses_and_leaves_out(blendfilter: Command, here: Path) -> None:
     assert blendfilter(*small_eval("cot-retrieval", "cot")).code == 0
     with Journal(here / "cot", "replay") as journal:
         cot = {record["key"] for record in journal.records() if record["kind"] == "call"}
-    told = blendfilter(*small_eval("blendfilter", "blend", "--reuse", "cot", "--without", "q,q_in", "--seed", 5))
-    assert told.code == 0
+    outcome = blendfilter(*small_eval("blendfilter", "blend", "--reuse", "cot", "--without", "q,q_in", "--seed", 5))
+    assert outcome.code == 0
     settings = json.loads((here / "blend/run.json").read_text())["settings"]
     assert settings["method"]["arguments"]["without"] == "q,q_in"
     assert settings["seed"] == 5
@@ -279,21 +281,21 @@ class TestCompare:
             assert blendfilter(*small_eval(method, method)).code == 0
 
     def test_a_table_without_p_values_for_the_offline_reader(self, blendfilter: Command) -> None:
-        told = blendfilter("compare", "direct-retrieval", "cot-retrieval")
-        assert (told.code, told.err) == (0, "")
-        assert "against direct-retrieval, the same 4 questions" in told.out
-        assert "no p-value: the offline reader shows the pipeline, not its quality" in told.out
-        assert not re.search(r"p < |p: exact", told.out)
+        outcome = blendfilter("compare", "direct-retrieval", "cot-retrieval")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert "against direct-retrieval, the same 4 questions" in outcome.out
+        assert "no p-value: the offline reader shows the pipeline, not its quality" in outcome.out
+        assert not re.search(r"p < |p: exact", outcome.out)
 
     def test_repeats(self, blendfilter: Command) -> None:
-        told = blendfilter(*small_eval("direct-retrieval", "direct-retrieval", "--repeats", 3))
-        assert told.code == 0
-        assert " n:4|repeats:3|" in told.out
-        told = blendfilter("compare", "direct-retrieval", "cot-retrieval")
-        assert "answers a question: direct-retrieval 3" in told.out
-        told = blendfilter(*small_eval("direct-retrieval", "direct-retrieval"))
-        assert told.code == 2
-        assert "is a run of 3 answers to every question, not 1: ask for 3 repeats or more" in told.error
+        outcome = blendfilter(*small_eval("direct-retrieval", "direct-retrieval", "--repeats", 3))
+        assert outcome.code == 0
+        assert " n:4|repeats:3|" in outcome.out
+        outcome = blendfilter("compare", "direct-retrieval", "cot-retrieval")
+        assert "answers a question: direct-retrieval 3" in outcome.out
+        outcome = blendfilter(*small_eval("direct-retrieval", "direct-retrieval"))
+        assert outcome.code == 2
+        assert "is a run of 3 answers to every question, not 1: ask for 3 repeats or more" in outcome.error
 
     def test_a_baseline_and_json(self, blendfilter: Command) -> None:
         words = ("--against", "cot-retrieval", "--metric", "f1", "--json")
@@ -322,29 +324,29 @@ class TestCompare:
                 == 0
             )
         Path("half/metrics.json").unlink(missing_ok=True)
-        told = blendfilter("compare", "direct-retrieval", *words)
-        assert (told.code, told.out, len(told.notices)) == (2, "", 1)
-        assert error in told.error
+        outcome = blendfilter("compare", "direct-retrieval", *words)
+        assert (outcome.code, outcome.out, len(outcome.notices)) == (2, "", 1)
+        assert error in outcome.error
 
 
 class TestDoctor:
     def test_a_model_in_health(self, blendfilter: Command) -> None:
-        told = blendfilter("doctor", "--questions", 3)
-        assert told.code == 0
-        assert told.out.startswith("offline: 3 questions of the sample world through BlendFilter, ")
-        assert "Nothing to change" in told.out
-        assert OFFLINE_NOTICE in told.notices
-        assert "3/3 questions" in told.err
+        outcome = blendfilter("doctor", "--questions", 3)
+        assert outcome.code == 0
+        assert outcome.out.startswith("offline: 3 questions of the sample world through BlendFilter, ")
+        assert "Nothing to change" in outcome.out
+        assert OFFLINE_NOTICE in outcome.notices
+        assert "3/3 questions" in outcome.err
 
     def test_an_unruly_model_ends_with_1_and_goes_on_in_its_folder(self, blendfilter: Command, here: Path) -> None:
         with unruly.serve("mixed") as address:
             words = ("doctor", "--lm", "m", "--api-base", address, "--questions", 3, "--run", "examined")
-            told = blendfilter(*words)
+            outcome = blendfilter(*words)
             again = blendfilter(*words, "--json")
             lenient = blendfilter(*words, "--max-bad-replies", 1)
-        assert (told.code, again.code, lenient.code) == (1, 1, 0)
-        assert told.error == "blendfilter: this model does not do what the pipeline asks: see what to change"
-        assert "run: examined" in told.out
+        assert (outcome.code, again.code, lenient.code) == (1, 1, 0)
+        assert outcome.error == "blendfilter: this model does not do what the pipeline asks: see what to change"
+        assert "run: examined" in outcome.out
         data = json.loads(again.out)
         assert (data["healthy"], data["findings"][0]["bad"]) == (False, True)
         assert data["server"][0]["name"] == "JSON schema"
@@ -354,10 +356,10 @@ class TestDoctor:
         (here / "p.toml").write_text('[models]\n"m" = { input = 1, output = 1 }\n')
         with unruly.serve("tame") as address:
             words = ("doctor", "--lm", "m", "--api-base", address, "--questions", 2, "--run", "x", "--prices", "p.toml")
-            told = blendfilter(*words, "--max-calls", 5)
+            outcome = blendfilter(*words, "--max-calls", 5)
             again = blendfilter(*words, "--max-calls", 500, "--json")
-        assert told.code == 3
-        assert "5 of 5 calls are gone" in told.error
+        assert outcome.code == 3
+        assert "5 of 5 calls are gone" in outcome.error
         ledger = json.loads(again.out)["ledger"]
         assert ledger["cost"] == pytest.approx((ledger["tokens_in"] + ledger["tokens_out"]) / 1e6, abs=1e-6)
 
@@ -371,9 +373,9 @@ class TestDoctor:
         ],
     )
     def test_what_is_wrong_is_one_line(self, blendfilter: Command, words: tuple[object, ...], error: str) -> None:
-        told = blendfilter("doctor", "--lm", "offline", *words)
-        assert told.code == 2
-        assert error in told.error
+        outcome = blendfilter("doctor", "--lm", "offline", *words)
+        assert outcome.code == 2
+        assert error in outcome.error
 
 
 # endings
@@ -387,31 +389,31 @@ def test_eval_ends_with_1_where_replies_are_bad(
     mood: str, more: tuple[object, ...], code: int, blendfilter: Command, here: Path
 ) -> None:
     with unruly.serve(mood) as address:
-        told = blendfilter(*small_eval("blendfilter", "run"), "--lm", "m", "--api-base", address, *more)
-    assert told.code == code
+        outcome = blendfilter(*small_eval("blendfilter", "run"), "--lm", "m", "--api-base", address, *more)
+    assert outcome.code == code
     page = (here / "run" / "report.html").read_text("utf-8")
-    for shown in (told.out, told.err.lower(), page):
+    for shown in (outcome.out, outcome.err.lower(), page):
         assert ("blendfilter doctor says what to change" in shown) == (code == 1)
     if code:
-        assert told.out.splitlines()[1].startswith("Warning: ")
+        assert outcome.out.splitlines()[1].startswith("Warning: ")
         report = blendfilter("report", "run", "--no-html")
         assert (report.code, report.out.splitlines()[1][:9]) == (0, "Warning: ")
 
 
 @pytest.mark.parametrize("share", ["-0.1", "nan", "lots"])
 def test_a_share_that_is_none_is_refused_before_any_call(share: str, blendfilter: Command, here: Path) -> None:
-    told = blendfilter(*small_eval("blendfilter", "run"), "--max-bad-replies", share)
-    assert (told.code, len(told.notices)) == (2, 1)
-    assert "max-bad-replies" in told.error
+    outcome = blendfilter(*small_eval("blendfilter", "run"), "--max-bad-replies", share)
+    assert (outcome.code, len(outcome.notices)) == (2, 1)
+    assert "max-bad-replies" in outcome.error
     assert not (here / "run").exists()
 
 
 def test_a_spent_budget_ends_with_3_and_a_higher_one_goes_on(blendfilter: Command, here: Path) -> None:
     with serve(reply="offline") as server:
         words = (*small_eval("cot-retrieval", "run"), "--lm", "m", "--api-base", server.url, "--concurrency", 1)
-        told = blendfilter(*words, "--max-calls", 3)
-        assert told.code == 3
-        assert "3 of 3 calls are gone" in told.error
+        outcome = blendfilter(*words, "--max-calls", 3)
+        assert outcome.code == 3
+        assert "3 of 3 calls are gone" in outcome.error
         assert server.stats()["requests"] == 3
         assert blendfilter(*words, "--max-calls", 300).code == 0
 
@@ -435,15 +437,15 @@ def test_what_the_system_refuses_is_one_line(blendfilter: Command, here: Path, m
         raise OSError(28, "No space left on device", "runs/one/run.json")
 
     monkeypatch.setattr("blendfilter.files.os.fsync", full)
-    told = blendfilter(*small_eval("direct-retrieval", "runs/one"))
-    assert (told.code, told.err) == (1, "blendfilter: runs/one/run.json: No space left on device\n")
+    outcome = blendfilter(*small_eval("direct-retrieval", "runs/one"))
+    assert (outcome.code, outcome.err) == (1, "blendfilter: runs/one/run.json: No space left on device\n")
 
 
 def test_through_the_shell(here: Path) -> None:
     """The entry point itself: the same words, the same ends, nothing else on either stream."""
-    told = shell(*small_eval("direct-retrieval", "run"))
-    assert told.code == 0
-    assert [line.split()[0] for line in told.notices] == ["1/4", "2/4", "3/4", "4/4"]
+    outcome = shell(*small_eval("direct-retrieval", "run"))
+    assert outcome.code == 0
+    assert [line.split()[0] for line in outcome.notices] == ["1/4", "2/4", "3/4", "4/4"]
     assert shell("ask", QUESTION).notices == [SAMPLE_NOTICE, OFFLINE_NOTICE]
     ended = subprocess.run(
         [Path(sys.executable).parent / "blendfilter", "report", "run"], capture_output=True, text=True, check=False

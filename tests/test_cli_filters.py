@@ -23,19 +23,19 @@ QUESTION = "King Corvin had a lighthouse built on a lonely rock. In which town w
 SAMPLE = ("--lm", "offline", "--corpus", "sample")
 
 
-def kept(told: Outcome) -> list[str]:
-    return [line for line in told.out.splitlines() if line.startswith("     + ")]
+def kept(outcome: Outcome) -> list[str]:
+    return [line for line in outcome.out.splitlines() if line.startswith("     + ")]
 
 
 def test_sentences_are_shown_in_the_trace(blendfilter: Command) -> None:
-    told = blendfilter(
+    outcome = blendfilter(
         "ask", QUESTION, *SAMPLE, "--method", "cot-retrieval", "--filter", "sentence", "--filter-n", 2, "--show-trace"
     )
-    assert (told.code, told.err) == (0, "")
-    pieces = [line for line in told.out.splitlines() if line.startswith("         kept: ")]
+    assert (outcome.code, outcome.err) == (0, "")
+    pieces = [line for line in outcome.out.splitlines() if line.startswith("         kept: ")]
     assert len(pieces) == 2
-    assert 1 <= len(kept(told)) <= 2
-    lines = told.out.splitlines()
+    assert 1 <= len(kept(outcome)) <= 2
+    lines = outcome.out.splitlines()
     assert all(lines[lines.index(each) - 1].startswith(("     + ", "         kept: ")) for each in pieces)
 
 
@@ -52,18 +52,18 @@ def test_sentences_are_shown_in_the_trace(blendfilter: Command) -> None:
     ],
 )
 def test_calls(blendfilter: Command, options: tuple[object, ...], calls: int) -> None:
-    told = blendfilter("ask", QUESTION, *SAMPLE, "--show-trace", *options)
-    assert (told.code, told.err) == (0, "")
-    assert re.match(rf"calls +{calls}\b", told.out.splitlines()[-1])
+    outcome = blendfilter("ask", QUESTION, *SAMPLE, "--show-trace", *options)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert re.match(rf"calls +{calls}\b", outcome.out.splitlines()[-1])
 
 
 def test_a_real_model_scores(blendfilter: Command) -> None:
     """Nothing but the answer is printed, on either channel, while it loads and works."""
     words = ("--method", "direct-retrieval", "--filter", "passage", "--filter-by", "embedding")
     words = (*words, "--filter-model", str(minilm_package()))
-    told = blendfilter("ask", QUESTION, *SAMPLE, *words)
-    assert (told.code, told.err) == (0, "")
-    assert len(told.out.splitlines()) == 1
+    outcome = blendfilter("ask", QUESTION, *SAMPLE, *words)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert len(outcome.out.splitlines()) == 1
 
 
 def test_a_filter_of_ones_own(blendfilter: Command, here: Path) -> None:
@@ -73,9 +73,9 @@ def test_a_filter_of_ones_own(blendfilter: Command, here: Path) -> None:
         "    async def aforward(self, question, passages):\n        return dspy.Prediction(kept=passages[-self.n:])\n"
     )
     words = ("--method", "direct-retrieval", "--filter", "own_filter_of_the_shell:Last", "--filter-n", 2)
-    told = blendfilter("ask", QUESTION, *SAMPLE, "--show-trace", *words)
-    assert told.code == 0
-    assert [line[5] for line in told.out.splitlines() if re.match(r"     [+-] ", line)] == ["-", "-", "-", "+", "+"]
+    outcome = blendfilter("ask", QUESTION, *SAMPLE, "--show-trace", *words)
+    assert outcome.code == 0
+    assert [line[5] for line in outcome.out.splitlines() if re.match(r"     [+-] ", line)] == ["-", "-", "-", "+", "+"]
 
 
 def test_a_method_of_ones_own_takes_a_filter_if_it_says_so(blendfilter: Command, here: Path) -> None:
@@ -85,11 +85,11 @@ def test_a_method_of_ones_own_takes_a_filter_if_it_says_so(blendfilter: Command,
         "class Plain(bf.Direct):\n    def __init__(self, index):\n        super().__init__(index)\n"
     )
     words = ("--filter", "passage", "--show-trace", "--method")
-    told = blendfilter("ask", QUESTION, *SAMPLE, *words, "own_method_of_the_shell:Taking")
-    assert len(kept(told)) == 1
-    told = blendfilter("ask", QUESTION, *SAMPLE, *words, "own_method_of_the_shell:Plain")
-    assert told.code == 2
-    assert "own_method_of_the_shell:Plain takes no argument 'filter'" in told.error
+    outcome = blendfilter("ask", QUESTION, *SAMPLE, *words, "own_method_of_the_shell:Taking")
+    assert len(kept(outcome)) == 1
+    outcome = blendfilter("ask", QUESTION, *SAMPLE, *words, "own_method_of_the_shell:Plain")
+    assert outcome.code == 2
+    assert "own_method_of_the_shell:Plain takes no argument 'filter'" in outcome.error
 
 
 OWN_METHODS = """
@@ -111,16 +111,16 @@ class Fitted(Mine):
 def test_a_method_of_ones_own_in_the_trace(blendfilter: Command, here: Path) -> None:
     """What it knew and how often it asked; that a number of passages goes nowhere is said."""
     (here / "own_traced.py").write_text(OWN_METHODS)
-    told = blendfilter("ask", QUESTION, *SAMPLE, "--show-trace", "--method", "own_traced:Mine", "-k", 3)
-    assert told.code == 0
-    assert told.notices == ["blendfilter: own_traced:Mine takes no argument 'k': -k 3 changes nothing in it"]
-    lines = told.out.splitlines()
+    outcome = blendfilter("ask", QUESTION, *SAMPLE, "--show-trace", "--method", "own_traced:Mine", "-k", 3)
+    assert outcome.code == 0
+    assert outcome.notices == ["blendfilter: own_traced:Mine takes no argument 'k': -k 3 changes nothing in it"]
+    lines = outcome.out.splitlines()
     assert lines[0].startswith("knowledge  ")
-    assert [len(kept(told)), lines[-1]] == [2, "calls      2"]
+    assert [len(kept(outcome)), lines[-1]] == [2, "calls      2"]
     assert blendfilter("ask", QUESTION, *SAMPLE, "--method", "own_traced:Mine").notices == []
     assert blendfilter("ask", QUESTION, *SAMPLE, "--method", "own_traced:Fitted", "-k", 3).notices == []
-    told = blendfilter(*small_eval("own_traced:Mine", "run", "-k", 3))
-    assert [each for each in told.notices if "takes no argument" in each] == told.notices[:1] != []
+    outcome = blendfilter(*small_eval("own_traced:Mine", "run", "-k", 3))
+    assert [each for each in outcome.notices if "takes no argument" in each] == outcome.notices[:1] != []
 
 
 def test_full_cuts_nothing(blendfilter: Command) -> None:
@@ -198,16 +198,16 @@ def test_a_rule_that_says_something_else_is_another_run(blendfilter: Command, he
     words = ("--filter", "cdit", "--rules", "mine.toml")
     for text, code in ((MINE, 0), (MINE.replace("same unit", "same measure"), 2)):
         (here / "mine.toml").write_text(text)
-        told = blendfilter(*small_eval("direct-retrieval", "run", *words))
-        assert told.code == code
-    assert "method.arguments.rules" in told.error
+        outcome = blendfilter(*small_eval("direct-retrieval", "run", *words))
+        assert outcome.code == code
+    assert "method.arguments.rules" in outcome.error
 
 
-@pytest.mark.parametrize(("options", "told"), REFUSED)
-def test_what_does_not_fit_is_refused(blendfilter: Command, options: tuple[object, ...], told: str) -> None:
+@pytest.mark.parametrize(("options", "error"), REFUSED)
+def test_what_does_not_fit_is_refused(blendfilter: Command, options: tuple[object, ...], error: str) -> None:
     said = blendfilter("ask", QUESTION, *SAMPLE, *options)
     assert (said.code, said.out, len(said.notices)) == (2, "", 1)
-    assert re.search(told, said.error)
+    assert re.search(error, said.error)
 
 
 def test_eval_records_and_replays_the_filter(blendfilter: Command, here: Path) -> None:

@@ -41,23 +41,23 @@ def silver(**other: object) -> list[object]:
     """`SILVER` with options changed, added, or left out (None); True stands alone; underscores stand for dashes."""
     words: dict[str, object] = dict(zip(SILVER[2::2], SILVER[3::2], strict=True))
     words |= {f"--{name.replace('_', '-')}": value for name, value in other.items() if name != "task"}
-    told = [(name,) if value is True else (name, value) for name, value in words.items() if value is not None]
-    return ["silver", other.get("task", SILVER[1]), *(word for each in told for word in each)]
+    given = [(name,) if value is True else (name, value) for name, value in words.items() if value is not None]
+    return ["silver", other.get("task", SILVER[1]), *(word for pair in given for word in pair)]
 
 
 def test_a_file_and_what_it_comes_to(blendfilter: Command, here: Path) -> None:
-    told = blendfilter(*silver())
-    assert told.code == 0, told.err
-    assert told.notices == ["blendfilter: no --measure: strinc, which is the one for qa"]
+    outcome = blendfilter(*silver())
+    assert outcome.code == 0, outcome.err
+    assert outcome.notices == ["blendfilter: no --measure: strinc, which is the one for qa"]
     assert [row.target for row in read_silver(here / "out.jsonl")] == [
         "Ormskerry is an island where an engineer was born.",
         "Orm Pier is a pier in Tavenby.",
         "Lise Harrow designed it in 1871.",
     ]
-    assert re.search(r"^all \(3\) +FULL +0\.0 ", told.out, re.MULTILINE)
-    assert re.search(r"^ +SILVER +0\.0 ", told.out, re.MULTILINE)
-    assert "tokens: question and context, mean; tiktoken's cl100k_base" in told.out
-    assert told.out.endswith("silver: out.jsonl, chosen by strinc\n")
+    assert re.search(r"^all \(3\) +FULL +0\.0 ", outcome.out, re.MULTILINE)
+    assert re.search(r"^ +SILVER +0\.0 ", outcome.out, re.MULTILINE)
+    assert "tokens: question and context, mean; tiktoken's cl100k_base" in outcome.out
+    assert outcome.out.endswith("silver: out.jsonl, chosen by strinc\n")
 
 
 def test_finished_it_says_so_and_prints_the_table_again(blendfilter: Command, here: Path) -> None:
@@ -72,8 +72,8 @@ def test_finished_it_says_so_and_prints_the_table_again(blendfilter: Command, he
 
 
 def test_the_sample_brings_its_corpus(blendfilter: Command, here: Path) -> None:
-    told = blendfilter(*silver(task="hotpotqa", data="sample", corpus=None, measure="lexical", limit=3, k=2))
-    assert told.code == 0, told.err
+    outcome = blendfilter(*silver(task="hotpotqa", data="sample", corpus=None, measure="lexical", limit=3, k=2))
+    assert outcome.code == 0, outcome.err
     recipe = json.loads((here / "out.recipe.json").read_text())["settings"]
     assert (recipe["passages"]["kind"], recipe["passages"]["k"], recipe["data"]["n"]) == ("bm25", 2, 3)
 
@@ -81,9 +81,9 @@ def test_the_sample_brings_its_corpus(blendfilter: Command, here: Path) -> None:
 def test_the_questions_own_paragraphs(blendfilter: Command, here: Path) -> None:
     own = [{**ROWS[0], "context": [{"title": "Isle", "text": "It is Ormskerry."}]}, ROWS[1]]
     lines(here / "own.jsonl", own)
-    told = blendfilter(*silver(data="own.jsonl", corpus=None, measure="strinc"))
-    assert told.code == 0, told.err
-    assert "without any passage, their contexts empty: 1 question\n" in told.out
+    outcome = blendfilter(*silver(data="own.jsonl", corpus=None, measure="strinc"))
+    assert outcome.code == 0, outcome.err
+    assert "without any passage, their contexts empty: 1 question\n" in outcome.out
     assert [row.target for row in read_silver(here / "out.jsonl")] == ["It is Ormskerry.", ""]
 
 
@@ -120,29 +120,29 @@ def test_bad_input_is_one_line_and_nothing_is_made(
 ) -> None:
     BM25.for_corpus(here / "corpus.jsonl")
     before = sorted(here.rglob("*"))
-    told = blendfilter(*silver(**{"measure": "strinc", **change}))
-    assert (told.code, told.out, len(told.notices)) == (2, "", 1), told
-    assert error in told.error
+    outcome = blendfilter(*silver(**{"measure": "strinc", **change}))
+    assert (outcome.code, outcome.out, len(outcome.notices)) == (2, "", 1), outcome
+    assert error in outcome.error
     assert sorted(here.rglob("*")) == before
 
 
 @pytest.mark.parametrize(("answer", "measure"), [("the", "strinc"), ("...", "lexical")])
 def test_answers_that_say_nothing(answer: str, measure: str, blendfilter: Command, here: Path) -> None:
     lines(here / "questions.jsonl", [*ROWS, {"id": "bad", "question": "Which?", "answer": answer}])
-    told = blendfilter(*silver(measure=measure))
-    assert (told.code, len(told.notices)) == (2, 1)
-    assert "question 'bad'" in told.error
-    assert "--allow-empty-answers" in told.error
-    told = blendfilter(*silver(measure=measure, allow_empty_answers=True))
-    assert told.code == 0
+    outcome = blendfilter(*silver(measure=measure))
+    assert (outcome.code, len(outcome.notices)) == (2, 1)
+    assert "question 'bad'" in outcome.error
+    assert "--allow-empty-answers" in outcome.error
+    outcome = blendfilter(*silver(measure=measure, allow_empty_answers=True))
+    assert outcome.code == 0
     assert [row.id for row in read_silver(here / "out.jsonl")] == ["one", "two", "three", "bad"]
 
 
 def test_a_measure_that_finds_nothing_says_so(blendfilter: Command, here: Path) -> None:
     lines(here / "questions.jsonl", [{**row, "answer": "Nowhere at all"} for row in ROWS])
-    told = blendfilter(*silver(measure="strinc"))
-    assert told.code == 0
-    assert told.notices == [
+    outcome = blendfilter(*silver(measure="strinc"))
+    assert outcome.code == 0
+    assert outcome.notices == [
         "blendfilter: strinc chose nothing for 3 of 3 questions: SILVER gives the answerer nothing to read and is no "
         "upper bound, and a filter learns from it to keep nothing. Another measure (lexical or cxmi), a lower "
         "threshold or other passages may find more"
@@ -151,9 +151,9 @@ def test_a_measure_that_finds_nothing_says_so(blendfilter: Command, here: Path) 
 
 def test_other_settings_and_the_next_move(blendfilter: Command) -> None:
     assert blendfilter(*silver(measure="strinc")).code == 0
-    told = blendfilter(*silver(measure="strinc", num_sentences=2))
-    assert told.code == 2
-    assert told.error == (
+    outcome = blendfilter(*silver(measure="strinc", num_sentences=2))
+    assert outcome.code == 2
+    assert outcome.error == (
         "blendfilter: out.jsonl was made with other settings: oracle.num_sentences was 1, now 2. "
         "Name another file, or delete out.jsonl and out.recipe.json to make it anew"
     )
@@ -177,9 +177,9 @@ def scoring(monkeypatch: pytest.MonkeyPatch, model: Likely) -> list[dict[str, An
 def test_cxmi_asks_the_model_that_was_named(blendfilter: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Likely()
     settings = scoring(monkeypatch, model)
-    told = blendfilter(*silver(task="hotpotqa", lm="m", api_base="http://127.0.0.1:9/v1", label="x", threads=2))
-    assert told.code == 0, told.err
-    assert told.notices == ["blendfilter: no --measure: cxmi, which is the one for hotpotqa"]
+    outcome = blendfilter(*silver(task="hotpotqa", lm="m", api_base="http://127.0.0.1:9/v1", label="x", threads=2))
+    assert outcome.code == 0, outcome.err
+    assert outcome.notices == ["blendfilter: no --measure: cxmi, which is the one for hotpotqa"]
     told_settings = {"api_base": ["http://127.0.0.1:9/v1"], "label": "x", "context": None, "threads": 2}
     assert settings == [{"model": "m", **told_settings}]
     assert [row.target for row in read_silver(here / "out.jsonl")] == [
@@ -197,9 +197,9 @@ def test_a_model_that_cannot_score_is_refused_and_nothing_is_left(
     BM25.for_corpus(here / "corpus.jsonl")
     before = sorted(here.rglob("*"))
     scoring(monkeypatch, Likely(ServerRefused("m gives no log-probabilities of given text; what can: others")))
-    told = blendfilter(*silver(task="hotpotqa", measure="cxmi", lm="m"))
-    assert (told.code, told.out, len(told.notices)) == (2, "", 1)
-    assert "what can: others" in told.error
+    outcome = blendfilter(*silver(task="hotpotqa", measure="cxmi", lm="m"))
+    assert (outcome.code, outcome.out, len(outcome.notices)) == (2, "", 1)
+    assert "what can: others" in outcome.error
     assert sorted(here.rglob("*")) == before
 
 

@@ -189,4 +189,4 @@ def _quiet_libraries() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     logging.basicConfig(format="blendfilter: %(message)s", level=logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.ERROR)
-    logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)  # cut replies are counted and shown by us
+    logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)  # we count and show cut replies ourselves

@@ -10,7 +10,7 @@ import typer
 from blendfilter.cli.app import command
 from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect, maker, retriever, say_what_answers
-from blendfilter.cli.options import WORDINGS, AllowHost, Corpus, Index, MethodOptions, ModelOptions, Sources
+from blendfilter.cli.options import WORDINGS, AllowHost, Corpus, Index, MethodOptions, ModelOptions, PassageOptions
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.records import whole_characters
 
@@ -56,7 +56,7 @@ def ask(
     lm = connect(model)
     make = maker(how, model, wording)
     sample = corpus is None and not index and how.method not in ("direct", "cot")
-    module = make(retriever(Sources(corpus, index, allow_host), sample=sample))
+    module = make(retriever(PassageOptions(corpus, index, allow_host), sample=sample))
     if sample:
         say("no --corpus and no --index: asking the sample world that comes with blendfilter")
     say_what_answers(model)

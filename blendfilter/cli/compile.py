@@ -24,11 +24,11 @@ from blendfilter.cli.options import (
     Limit,
     MethodOptions,
     ModelOptions,
+    PassageOptions,
     PricesFile,
     PromptsDir,
     RuleName,
     RulesFile,
-    Sources,
     SpendingOptions,
     given,
     option,
@@ -56,7 +56,7 @@ Material = tuple[Any, "Split", Callable[..., Any], str]
 
 
 @dataclass(frozen=True)
-class CompileOptions(Sources):
+class CompileOptions(PassageOptions):
     """Where the examples come from, how a judge reads them, and the optimiser."""
 
     data: str | None = option("A question file with answers; 'hub' (Hugging Face), or 'sample'.")

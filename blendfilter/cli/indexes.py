@@ -182,10 +182,10 @@ def _write_hits(index: str, queries: str, out: Path, k: int, overwrite: bool, al
     from blendfilter.retrieval.indexes import open_index
     from blendfilter.retrieval.precomputed import write_hits
 
-    asked = _queries(queries)
+    rows = _queries(queries)
     searched = open_index(index, allow_hosts=allow_hosts)
     with Bars() as progress:
-        written = write_hits(searched, asked, out, k, overwrite=overwrite, progress=progress)
+        written = write_hits(searched, rows, out, k, overwrite=overwrite, progress=progress)
     show(f"{out}: the hits of {written.queries:,} queries, index {searched.fingerprint}")
     if written.cut:
         say(f"{written.cut:,} queries are longer than this index reads and were cut (query_cut in {out})")
@@ -202,16 +202,16 @@ def _queries(file: str) -> list[dict[str, Any]]:
 
     path = sample("questions.jsonl") if file == "sample" else Path(file)
     if first_character(path) not in ("[", "{"):
-        asked = [{"question": line.text.strip()} for line in lines(path)]
+        found = [{"question": line.text.strip()} for line in lines(path)]
     else:
         first = next(json_rows(path), None)
         if first is None or _text(first.value) is not None:
-            asked = [_query(row) for row in json_rows(path)]
+            found = [_query(row) for row in json_rows(path)]
         else:
-            asked = [{"id": one.id, "question": one.question} for one in load("qa", path)]
-    if not asked:
+            found = [{"id": one.id, "question": one.question} for one in load("qa", path)]
+    if not found:
         raise EmptyData(f"{file} has no queries: is it the right file?")
-    return asked
+    return found
 
 
 def _query(row: Row) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""From options to objects: the model, the method and the passages that a command was asked for."""
+"""From options to objects: the model, the method and the passages that a command names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.cli.console import Bars, say
-from blendfilter.cli.options import JudgeOptions, MethodOptions, ModelOptions, Sources
+from blendfilter.cli.options import JudgeOptions, MethodOptions, ModelOptions, PassageOptions
 from blendfilter.errors import BadArgument, NoKey
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Re
 
 
 def _filter(how: MethodOptions, wording: str, prompts: Prompts | None) -> dspy.Module | None:
-    """The filter that was asked for; None: the method's own."""
+    """The filter that the options name; None: the method's own."""
     from blendfilter.filters.cdit.rules import choose_rules
     from blendfilter.filters.named import FILTERS, filters_taking, make_filter
 
@@ -120,7 +120,7 @@ def _not_taken(option: str, kind: str, takers: list[str], name: str) -> BadArgum
     return BadArgument(f"--{option} is for {kind}{listed}; {name} does not take it")
 
 
-def retriever(sources: Sources, questions: Any = None, *, sample: bool = False) -> Retriever | None:
+def retriever(sources: PassageOptions, questions: Any = None, *, sample: bool = False) -> Retriever | None:
     """What is searched; None where nothing was named.
 
     Args:

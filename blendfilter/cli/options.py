@@ -135,7 +135,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, i
 
 
 @dataclass(frozen=True)
-class Sources:
+class PassageOptions:
     """Where passages come from."""
 
     corpus: Corpus = None

@@ -22,9 +22,9 @@ from blendfilter.cli.options import (
     MaxRetries,
     MethodOptions,
     ModelOptions,
+    PassageOptions,
     PricesFile,
     PromptsDir,
-    Sources,
     SpendingOptions,
     Task,
     option,
@@ -93,7 +93,7 @@ def eval(
     model: ModelOptions,
     limits: SpendingOptions,
     planning: PlanOptions,
-    sources: Sources,
+    sources: PassageOptions,
     limit: Limit = None,
     leave_out_compiled: LeaveOutCompiled = False,
     concurrency: Annotated[int, typer.Option(help="Model calls in flight in the whole run.")] = 16,
@@ -133,23 +133,23 @@ def eval(
     if leave_out_compiled:
         questions = _without_compiled(module, questions)
     folder = run or _default_folder(module, questions, lm, seed, how.method)
-    asked: dict[str, Any] = {
+    shared: dict[str, Any] = {
         "run": folder, "reuse": reuse or (), "repeats": repeats, "concurrency": concurrency, "budget": budget,
         "name": how.method,
     }  # fmt: skip
     if planning.plan:
-        show(_planned(module, questions, lm, planning, asked).rstrip("\n"))
+        show(_planned(module, questions, lm, planning, shared).rstrip("\n"))
         return
-    done = evaluate(module, questions, lm=lm, replay=replay, max_retries=max_retries, seed=seed, **asked)
+    done = evaluate(module, questions, lm=lm, replay=replay, max_retries=max_retries, seed=seed, **shared)
     done.max_bad_replies, done.prices = max_bad_replies, lm.terms.prices
     _conclude(done, html=html)
 
 
-def _planned(module: Any, questions: Questions, lm: ConnectedLM, options: PlanOptions, asked: dict[str, Any]) -> str:
+def _planned(module: Any, questions: Questions, lm: ConnectedLM, options: PlanOptions, shared: dict[str, Any]) -> str:
     from blendfilter.evaluation.plan import SAMPLE, plan
 
     size = SAMPLE if options.plan_questions is None else options.plan_questions
-    return plan(module, questions, lm, sample=size, ask_server=options.ask_server, **asked).text()
+    return plan(module, questions, lm, sample=size, ask_server=options.ask_server, **shared).text()
 
 
 def _model(model: ModelOptions, prices: Path | None, replayed: Path | None, *, keyless: bool) -> ConnectedLM:
@@ -166,7 +166,9 @@ def _model(model: ModelOptions, prices: Path | None, replayed: Path | None, *, k
         return known
 
 
-def _searched(sources: Sources, questions: Questions, replayed: Path | None, *, sample: bool) -> Retriever | None:
+def _searched(
+    sources: PassageOptions, questions: Questions, replayed: Path | None, *, sample: bool
+) -> Retriever | None:
     """The index; in a replay, where it is gone, what the run knows of it will do."""
     from blendfilter.evaluation.recorded import recorded
 
@@ -180,7 +182,7 @@ def _searched(sources: Sources, questions: Questions, replayed: Path | None, *, 
 
 
 def _say_what_for(module: Any, program: Path, task: str) -> None:
-    """A program of another task may be meant, so it is said and not refused."""
+    """A program of another task may be meant, so it is a notice and no error."""
     from blendfilter.compiling.programs import recipes_in
 
     for recipe in recipes_in(module):
@@ -292,7 +294,7 @@ def rescore(
     concurrency: Annotated[int, typer.Option(help="The judge's calls in flight.")] = 16,
     prompts: PromptsDir = None,
 ) -> None:
-    """Score a finished run by other metrics: no question is answered again, and no judgement is asked for twice.
+    """Score a finished run by other metrics: no question is answered again, and no judgement is paid for twice.
 
     Example: blendfilter rescore runs/blendfilter --metric cover-em
     """

@@ -13,7 +13,7 @@ import typer
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.cli.making import DEFAULT_K, retriever
-from blendfilter.cli.options import ApiBase, Context, K, Label, Limit, Sources, Task, Threads, given, option
+from blendfilter.cli.options import ApiBase, Context, K, Label, Limit, PassageOptions, Task, Threads, given, option
 from blendfilter.errors import BadArgument, UnknownName
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def silver(
         Path, typer.Option(help="The file to write, JSON Lines; the same command again goes on where it stopped.")
     ],
     measure: Measure = None,
-    sources: Sources,
+    sources: PassageOptions,
     k: K = DEFAULT_K,
     limit: Limit = None,
     threshold: Threshold = None,

@@ -109,8 +109,7 @@ class OverlayOptions:
 @command("trim")
 def trim_command(
     index: Annotated[
-        str,
-        typer.Argument(help="An index folder, its overlay (INDEX.trimmed), or a server's URL (with --out)."),
+        str, typer.Argument(help="An index folder, its overlay (INDEX.trimmed), or a server's URL (with --out).")
     ],
     judging: JudgingOptions,
     looking: OverlayOptions,

@@ -144,7 +144,7 @@ class Traces:
         found = {branch["name"]: {self._titles[place] for place, *_ in branch["passages"]} for branch in branches}
         rows = []
         for title in titles:
-            by = [name for name, seen in found.items() if folded(title) in seen]
+            by = [name for name, titles_of in found.items() if folded(title) in titles_of]
             rows.append([title, "kept" if folded(title) in kept else "dropped" if by else "missing", by])
         return rows
 
@@ -167,11 +167,11 @@ class Traces:
 def judgements(
     calls: Sequence[tuple[str, Mapping[str, Any] | None]], retrieved: Mapping[str, Sequence[str]]
 ) -> tuple[list[list[str]], dict[str, list[str]]]:
-    """Which branches' passages each call judged, and what was said of each branch's passages.
+    """Which branches' passages each call judged, and the reason that was given for each branch's passages.
 
     Args:
-        calls: (stage, journal record) in plan order; a record says which passages it `judged`, and for which `branch`
-            where that is one's own. Records of older versions do not: nothing is shown for them.
+        calls: (stage, journal record) in plan order; a record says which passages the call `judged`, and of a hop for
+            which `branch`. Records of older versions do not: nothing is shown for them.
         retrieved: passage ids by branch.
 
     Branches that bring the same passages in the same order share their calls; a filter over a union serves them all.
@@ -186,12 +186,13 @@ def judgements(
         }
         alone = [place for place in judged if _last(calls[place][0]) == _ONE_BY_ONE and judged[place][0] in ids]
         whole = [place for place in judged if judged[place] == ids]
-        said: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for place in sorted({*alone, *(whole or (place for place in judged if {*ids} <= {*judged[place]}))}):
             judged_for[place].append(name)
-            for passage, reason in zip(judged[place], _reasons(*calls[place], len(judged[place])), strict=False):
-                said.setdefault(passage, reason)
-        reasons[name] = [said.get(passage, "") for passage in ids] if any(said.values()) else []
+            stage, record = calls[place]
+            for passage, reason in zip(judged[place], _reasons(stage, record, len(judged[place])), strict=False):
+                texts.setdefault(passage, reason)
+        reasons[name] = [texts.get(passage, "") for passage in ids] if any(texts.values()) else []
     return judged_for, reasons
 
 

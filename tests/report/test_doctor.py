@@ -256,7 +256,7 @@ def test_the_worst_comes_first_and_what_one_change_mends_stands_together(tmp_pat
     assert lines[start + 2].startswith("  -> ")
 
 
-# --- FilCo: replies are read as the filter reads them ------------------------------------------------------------------
+# --- FilCo ------------------------------------------------------------------------------------------------------------
 
 MANY = " ".join(f"Light {n} stood there, 4 and 5 by night." for n in range(9))
 
