@@ -119,13 +119,6 @@ def test_ask_takes_every_setting_to_the_model(blendfilter: Command, here: Path) 
     assert QUESTION in body["prompt"]
 
 
-def test_ask_leaves_queries_out(blendfilter: Command) -> None:
-    outcome = blendfilter(
-        "ask", QUESTION, "--lm", "offline", "--corpus", "sample", "--show-trace", "--without", "q, q_in"
-    )
-    assert [line.split()[0] for line in outcome.out.splitlines() if line.startswith("q")] == ["q_ex"]
-
-
 # index and search
 
 
@@ -236,10 +229,7 @@ def test_eval_of_a_class_of_ones_own(blendfilter: Command, here: Path) -> None:
         "    def forward(self, question):\n"
         "        found = self.index(question, k=self.k)\n"
         "        return dspy.Prediction(answer=found[0].title, knowledge=found)\n"
-        "class Bare(dspy.Module):\n"
-        "    def forward(self, question):\n"
-        "        return dspy.Prediction(answer='x')\n"
-        "class Wrong(Bare):\n"
+        "class Wrong(dspy.Module):\n"
         "    def forward(self, question):\n"
         "        raise ValueError('a mistake of mine')\n"
     )
@@ -248,16 +238,13 @@ def test_eval_of_a_class_of_ones_own(blendfilter: Command, here: Path) -> None:
     rows = [json.loads(line) for line in (here / "mine/predictions.jsonl").read_text().splitlines()]
     assert [len(row["knowledge"]) for row in rows] == [2] * 4
     assert json.loads((here / "mine/metrics.json").read_text())["method"] == "own_methods:Mine"
-    assert blendfilter(*small_eval("own_methods:Bare", "bare")).code == 0
-    outcome = blendfilter(*small_eval("own_methods:Wrong", "wrong"))
+    words = [word for word in small_eval("own_methods:Wrong", "x") if word not in ("--run", "x")]
+    outcome = blendfilter(*words)
     assert outcome.code == 1
     assert outcome.error == "blendfilter: 4 of 4 questions ended in an error; the same command asks them again"
     assert "ValueError: a mistake of mine" in outcome.out
     assert "Traceback" not in outcome.err
-    outcome = blendfilter(
-        "eval", "hotpotqa", "--data", "sample", "--lm", "offline", "--method", "own_methods:Bare", "--limit", 1
-    )
-    assert outcome.out.splitlines()[-1].startswith("run: runs/hotpotqa-own_methods.Bare-")
+    assert outcome.out.splitlines()[-1].startswith("run: runs/hotpotqa-own_methods.Wrong-")
 
 
 def test_eval_reuses_and_leaves_out(blendfilter: Command, here: Path) -> None:
@@ -400,14 +387,6 @@ def test_eval_ends_with_1_where_replies_are_bad(
         assert (report.code, report.out.splitlines()[1][:9]) == (0, "Warning: ")
 
 
-@pytest.mark.parametrize("share", ["-0.1", "nan", "lots"])
-def test_a_share_that_is_none_is_refused_before_any_call(share: str, blendfilter: Command, here: Path) -> None:
-    outcome = blendfilter(*small_eval("blendfilter", "run"), "--max-bad-replies", share)
-    assert (outcome.code, len(outcome.notices)) == (2, 1)
-    assert "max-bad-replies" in outcome.error
-    assert not (here / "run").exists()
-
-
 def test_a_spent_budget_ends_with_3_and_a_higher_one_goes_on(blendfilter: Command, here: Path) -> None:
     with serve(reply="offline") as server:
         words = (*small_eval("cot-retrieval", "run"), "--lm", "m", "--api-base", server.url, "--concurrency", 1)
@@ -416,11 +395,6 @@ def test_a_spent_budget_ends_with_3_and_a_higher_one_goes_on(blendfilter: Comman
         assert "3 of 3 calls are gone" in outcome.error
         assert server.stats()["requests"] == 3
         assert blendfilter(*words, "--max-calls", 300).code == 0
-
-
-def test_runs_offline_stay_below_the_share_of_bad_replies(blendfilter: Command) -> None:
-    for method in ("react", "self-consistency"):
-        assert blendfilter(*small_eval(method, method)).code == 0
 
 
 def test_a_traceback_only_where_it_is_asked_for(blendfilter: Command) -> None:

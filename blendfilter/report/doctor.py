@@ -201,6 +201,9 @@ class ModelSetup:
         )
 
 
+Advice = Callable[[ModelSetup], str]
+
+
 def findings(counts: ReplyCounts, setup: ModelSetup, limit: float = MAX_BAD_REPLIES) -> list[Finding]:
     """Everything worth a line: errors, then bad replies above `limit`, then habits. None is a clean bill."""
     return list(_findings(counts, setup, limit))
@@ -222,7 +225,7 @@ def _findings(counts: ReplyCounts, setup: ModelSetup, limit: float) -> Iterator[
     if concluded.of and 1 - concluded.value > NOTED:
         open_ended = Share(concluded.of - concluded.count, concluded.of)
         words = f"reasonings without “So the answer is”: {open_ended.words}"
-        yield Finding("no_conclusion", False, words, _no_conclusion(setup))
+        yield Finding("no_conclusion", False, words, _NO_CONCLUSION(setup))
     if kept.value > KEPT_ALL:
         advice = "the filter's calls change little: --method cot-retrieval answers from as many passages for fewer"
         yield Finding("keeps_all", False, f"{SHARES['kept']}: {kept.words}", advice)
@@ -268,42 +271,31 @@ def _other_endpoint(setup: ModelSetup) -> str:
     return "a base model wants --endpoint completions; else take a larger instruct model"
 
 
-def _rambling(setup: ModelSetup) -> str:
-    return _thinking(setup) if setup.thinks else f"a topic, ids and an answer are a few words: {_other_endpoint(setup)}"
+def _if_thinking(before: str, otherwise: str, after: Callable[[ModelSetup], str] = lambda _: "") -> Advice:
+    """Where the model thinks, `before` and how to turn that off; else `otherwise`, and what comes `after`."""
+    return lambda setup: before + _thinking(setup) if setup.thinks else otherwise + after(setup)
 
 
-def _empty(setup: ModelSetup) -> str:
-    if setup.thinks:
-        return f"thinking uses the cap up: {_thinking(setup)}"
-    return f"look at the trace (blendfilter report on this run); {_other_endpoint(setup)}"
-
-
-def _cut(setup: ModelSetup) -> str:
-    if setup.thinks:
-        return f"thinking counts against the cap: {_thinking(setup)}"
-    return (
-        "it writes more than the prompts ask for: ask for less in words of your own (--prompts DIR), or a larger model"
-    )
-
-
-def _no_conclusion(setup: ModelSetup) -> str:
-    if setup.thinks:
-        return f"thinking stands where the reasoning should: {_thinking(setup)}"
-    return f"the short answer is then read from all of it; {_other_endpoint(setup)}"
-
-
-def _always(advice: str) -> Callable[[ModelSetup], str]:
+def _always(advice: str) -> Advice:
     return lambda setup: advice
 
 
-_ADVICE: Mapping[str, Callable[[ModelSetup], str]] = {
+_NO_CONCLUSION = _if_thinking(
+    "thinking stands where the reasoning should: ", "the short answer is then read from all of it; ", _other_endpoint
+)
+_ADVICE: Mapping[str, Advice] = {
     "unparseable_ids": _ids,
     "suspect_ids": _ids,
     "negated_ids": _ids,
     "restated_range": _ids,
     "explicit_none": _always("it keeps nothing where it says none; in Python BlendFilter(…, fallback=True) keeps K_q"),
-    "empty_reply": _empty,
-    "cut_reply": _cut,
+    "empty_reply": _if_thinking(
+        "thinking uses the cap up: ", "look at the trace (blendfilter report on this run); ", _other_endpoint
+    ),
+    "cut_reply": _if_thinking(
+        "thinking counts against the cap: ",
+        "it writes more than the prompts ask for: ask for less in words of your own (--prompts DIR), or a larger model",
+    ),
     "refused_reply": _always("it declines harmless questions: another model, or words of your own (--prompts DIR)"),
     "thinking": lambda setup: f"it is set apart and costs tokens: {_thinking(setup)}",
     "thinks_aloud": lambda setup: f"no tag that is known sets it apart: {_thinking(setup)}",
@@ -311,7 +303,7 @@ _ADVICE: Mapping[str, Callable[[ModelSetup], str]] = {
         "the reply is cut at the stop on this end, the tokens after it are paid for: a server that obeys stop"
     ),
     "markdown": _always("nothing to change: readers look through the marks"),
-    "rambling": _rambling,
+    "rambling": _if_thinking("", "a topic, ids and an answer are a few words: ", _other_endpoint),
     "long_answer": _always("EM and F1 count every word: a larger model, or a short_answer.j2 of your own (--prompts)"),
     "not_yes_no": _always("these count as wrong: a larger model, or a short_answer.j2 of your own (--prompts DIR)"),
 }
