@@ -6,8 +6,6 @@ Every case goes through the command line as a user would meet it; `tree` holds t
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -185,13 +183,3 @@ def test_a_class_of_ones_own_brings_its_own_prompts(
 
 
 # through the shell
-
-
-def test_the_shell_sees_the_same(here: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "blendfilter.cli", *map(str, evaluation(data="gone.jsonl"))],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 2
-    assert ended.stdout == ""
-    assert re.fullmatch(r"blendfilter: no file 'gone\.jsonl': check the path\n", ended.stderr)

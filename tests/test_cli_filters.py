@@ -210,18 +210,6 @@ def test_what_does_not_fit_is_refused(blendfilter: Command, options: tuple[objec
     assert re.search(error, said.error)
 
 
-def test_eval_records_and_replays_the_filter(blendfilter: Command, here: Path) -> None:
-    words = ("--filter", "sentence", "--filter-n", 2, "--filter-union")
-    assert blendfilter(*small_eval("blendfilter", "run", *words)).code == 0
-    arguments = json.loads((here / "run/run.json").read_text())["settings"]["method"]["arguments"]
-    assert arguments | {"filter": "SentenceFilter", "n": 2, "by": "bm25", "filter_union": True} == arguments
-    before = stable(here / "run")
-    assert blendfilter(*small_eval("blendfilter", "run", *words, "--replay")).code == 0
-    assert stable(here / "run") == before
-    other = blendfilter(*small_eval("blendfilter", "run", *words[:2], "--filter-n", 3, "--filter-union"))
-    assert (other.code, "method.arguments.n was 2, now 3" in other.error) == (2, True)
-
-
 def test_zero_is_given_and_an_absent_option_is_not() -> None:
     how = MethodOptions(hops=0, without="", filter_n=2)
     assert how.given("hops", "without", "filter_n", "filter_union", "samples") == {"hops": 0, "filter_n": 2}

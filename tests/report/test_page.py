@@ -526,15 +526,6 @@ def test_the_pieces_of_a_text_joined_are_the_text(texts: list[str]) -> None:
     assert len(set(table)) == len(table)
 
 
-def test_a_passage_is_stored_once_under_any_number() -> None:
-    pieces = Pieces()
-    pieces.of("knowledge 0: Ormskerry | A town.\nQuestion: where?")
-    before = len(pieces.table)
-    pieces.of("knowledge 3: Ormskerry | A town.\nQuestion: where?")
-    pieces.of("Ormskerry | A town.")
-    assert pieces.table[before:] == ["knowledge 3: "]
-
-
 @example("<!-- <script> & </script>")
 @given(TEXTS)
 def test_data_in_a_page_neither_opens_nor_closes_a_tag(text: str) -> None:
