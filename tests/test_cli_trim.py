@@ -307,7 +307,7 @@ BAD: list[tuple[tuple[object, ...], str]] = [
     ((*JUDGED, "--program", "none.json"), "no program at none.json"),
     ((*JUDGED, "--out", "radio/inside"), "lies inside the index"),
     (("--show", "on", "--out", "elsewhere"), "no trimmed index at elsewhere"),
-    ((*JUDGED, "--max-cost", 1), "no price is known"),
+    ((*JUDGED, "--max-cost", 1, "--threshold", 3), "no price is known"),
     ((*JUDGED, "--out", "radio"), "--out radio is the index itself, which is never"),
     ((*JUDGED, "--out", "corpus.jsonl"), "--out corpus.jsonl is a file: name another"),
     (("--out", "./radio/"), "is the index itself"),
