@@ -42,6 +42,10 @@ _ONLY = Sample()
 SAMPLE: ContextVar[Sample] = ContextVar("blendfilter_sample", default=_ONLY)
 NOTES: ContextVar[list[CallNote] | None] = ContextVar("blendfilter_notes", default=None)
 """Where the calls of the step at hand are noted; None outside a method."""
+BRANCH: ContextVar[str | None] = ContextVar("blendfilter_branch", default=None)
+"""The branch of the method that asks, where the call can be no other branch's."""
+JUDGED: ContextVar[tuple[str, ...]] = ContextVar("blendfilter_judged", default=())
+"""Ids of the passages that the calls at hand judge, in the order in which the model reads them."""
 JOURNAL: ContextVar[Any] = ContextVar("blendfilter_search_journal", default=None)
 """The journal that searches go through; None outside a run."""
 

@@ -14,128 +14,110 @@ from small_world import Command, tree
 from blendfilter.compiling.optimisers import OPTIMIZERS
 from blendfilter.compiling.recipe import question_digest
 
-FILCO: dict[str, object] = {
-    "--task": "nq", "--data": "sample", "--lm": "offline", "--limit": 20, "-k": 2, "--train": 8, "--valid": 4,
-    "--max-demos": 2, "--run": "run", "--out": "out/filco.json",
+OPTIONS: dict[str, object] = {
+    "--data": "sample", "--lm": "offline", "--limit": 20, "--max-demos": 2, "--run": "run", "--valid": 4,
+    "--out": "out/program.json",
 }  # fmt: skip
+FILCO: dict[str, object] = {**OPTIONS, "--task": "nq", "-k": 2, "--train": 8}
+CDIT: dict[str, object] = {**OPTIONS, "--task": "hotpotqa", "--train": 6}
+NOTE = "compiled on the sample world: shows the form, not a gain"
+QUESTION = '{"id": "x", "question": "Who kept the light of Skerry?", "answer": "Ada"}\n'
+MADE = "out/program.json"
 
 
 def words(what: str = "filco", **other: object) -> list[object]:
     """The words of a small compile with options changed, added, or left out (None)."""
-    options = dict(FILCO)
+    options = dict(CDIT if what.startswith("cdit") else FILCO)
     options |= {("-k" if name == "k" else f"--{name.replace('_', '-')}"): value for name, value in other.items()}
     return ["compile", what, *(word for pair in options.items() if pair[1] is not None for word in pair)]
 
 
-def state(path: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    return told
+def state(path: str = MADE) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return loaded
 
 
-def recipe(path: str) -> dict[str, Any]:
-    told: dict[str, Any] = state(path)["metadata"]["recipe"]
-    return told
+def recipe(path: str = MADE) -> dict[str, Any]:
+    loaded: dict[str, Any] = state(path)["metadata"]["recipe"]
+    return loaded
 
 
-class TestCompile:
+class TestFilters:
     @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-    def test_a_filter(self, blendfilter: Command, optimizer: str) -> None:
+    def test_a_filter_by_each_optimiser_and_the_same_again(self, blendfilter: Command, optimizer: str) -> None:
         search = {"mipro": {"candidates": 2, "trials": 2}, "gepa": {"metric_calls": 12}}
         how: dict[str, Any] = {"optimizer": optimizer, **search.get(optimizer, {})}
-        told = blendfilter(*words(**how))
-        assert told.code == 0, told
-        assert f"FilCoFilter by {optimizer}, nq strinc" in told.out
-        assert re.search(r"score on 4 held back +│ +\d\.\d{3} │ +\d\.\d{3}", told.out)
-        assert re.search(r"demonstrations: \d over 2 predictors; ", told.out)
-        assert re.search(r"the journal holds \d+ calls, [\d,]+ tokens in", told.out)
-        assert told.out.rstrip().endswith("program: out/filco.json")
-        made = recipe("out/filco.json")
-        assert (made["task"], made["measure"], made["lm"]) == ("nq", "strinc", "offline")
-        assert made["note"] == "compiled on the sample world: shows the form, not a gain"
-        first = Path("out/filco.json").read_bytes()
-        assert blendfilter(*words(**how)).out == told.out
-        assert Path("out/filco.json").read_bytes() == first
+        outcome = blendfilter(*words(**how))
+        assert outcome.code == 0, outcome
+        assert f"FilCoFilter by {optimizer}, nq strinc" in outcome.out
+        assert re.search(r"score on 4 held back +│ +\d\.\d{3} │ +\d\.\d{3}", outcome.out)
+        assert re.search(r"demonstrations: \d over 2 predictors; ", outcome.out)
+        assert re.search(r"the journal holds \d+ calls, [\d,]+ tokens in", outcome.out)
+        assert outcome.out.rstrip().endswith(f"program: {MADE}")
+        made = recipe()
+        assert (made["task"], made["measure"], made["lm"], made["note"]) == ("nq", "strinc", "offline", NOTE)
+        first = Path(MADE).read_bytes()
+        assert blendfilter(*words(**how)).out == outcome.out
+        assert Path(MADE).read_bytes() == first
 
     def test_of_a_silver_file_with_others_held_back(self, blendfilter: Command) -> None:
         for name, first in (("a", 20), ("b", 30)):
             made = blendfilter("silver", "nq", "--data", "sample", "--limit", first, "-k", 2, "--out", f"{name}.jsonl")
             assert made.code == 0, made
         rows = Path("b.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-        Path("held.jsonl").write_text("".join(rows[20:]), encoding="utf-8")
-        given: dict[str, Any] = {"data": None, "limit": None, "k": None}
-        told = blendfilter(*words("filco-passage", **given, silver="a.jsonl", valid_data="held.jsonl"))
-        assert told.code == 0, told
-        made = recipe("out/filco.json")
-        assert made["measure"] == "strinc"
-        assert made["templates"]["helpful"].startswith("filco/passages ")
+        Path("bare.jsonl").write_text("".join(rows[20:]), encoding="utf-8")
+        no_data: dict[str, Any] = {"data": None, "limit": None, "k": None}
+        outcome = blendfilter(*words("filco-passage", **no_data, silver="a.jsonl", valid_data="bare.jsonl"))
+        assert outcome.code == 0, outcome
+        assert (recipe()["measure"], recipe()["note"]) == ("strinc", NOTE)
+        assert recipe()["templates"]["helpful"].startswith("filco/passages ")
         assert not Path("run/silver.jsonl").exists()
-        refused(blendfilter(*words(**given, silver="b.jsonl", valid_data="b.jsonl", train=25, valid=25)),
-                "is in the training set and in the set held back")  # fmt: skip
-        assert made["note"] == "compiled on the sample world: shows the form, not a gain"
-        # Nothing says what chose in a file without its recipe.
-        refused(blendfilter(*words(**given, silver="held.jsonl")), "held.recipe.json is missing", "name it (--measure)")
+        for changed, error in (
+            ({"silver": "b.jsonl", "valid_data": "b.jsonl", "train": 25, "valid": 25}, "and in the set held back"),
+            ({"silver": "bare.jsonl"}, "bare.recipe.json is missing): name it (--measure)"),
+            ({"silver": "a.jsonl", "measure": "lexical"}, "made with measure strinc, not lexical"),
+            ({"silver": "a.jsonl", "task": "fever"}, "made with task nq, not fever: give --task nq"),
+        ):
+            refused(blendfilter(*words(**{**no_data, **changed})), error)
         named: dict[str, Any] = {"measure": "strinc", "train": 6, "run": "named", "out": "named.json"}
-        assert blendfilter(*words(**given, silver="held.jsonl", **named)).code == 0
-        # What the file says of itself goes before what is asked.
-        refused(
-            blendfilter(*words(**given, silver="a.jsonl", measure="lexical")), "made with measure strinc, not lexical"
-        )
-        refused(
-            blendfilter(*words(**given, silver="a.jsonl", task="fever")), "made with task nq, not fever: give --task nq"
-        )
+        assert blendfilter(*words(**no_data, silver="bare.jsonl", **named)).code == 0
 
     def test_answers_that_are_articles_alone(self, blendfilter: Command) -> None:
         rows = [{"id": str(n), "question": f"Who kept light {n}?", "answer": "the" if n else "Ada"} for n in range(4)]
         Path("q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        given: dict[str, Any] = {"task": "qa", "data": "q.jsonl", "corpus": "sample", "measure": "strinc"}
-        small: dict[str, Any] = {**given, "limit": None, "train": 2, "valid": 2}
+        small: dict[str, Any] = {
+            "task": "qa", "data": "q.jsonl", "corpus": "sample", "measure": "strinc", "limit": None, "train": 2,
+            "valid": 2,
+        }  # fmt: skip
         refused(blendfilter(*words(**small)), "--allow-empty-answers")
-        told = blendfilter(*words(**small), "--allow-empty-answers")
-        assert told.code == 0, told
+        assert blendfilter(*words(**small), "--allow-empty-answers").code == 0
         refused(
             blendfilter(*words("direct", **(small | {"measure": None})), "--allow-empty-answers"),
             "--allow-empty-answers is for filco and filco-passage",
         )
 
-    def test_a_method(self, blendfilter: Command) -> None:
-        told = blendfilter(*words("blendfilter", task="hotpotqa", train=3, valid=2))
-        assert told.code == 0, told
-        assert "BlendFilter by bootstrap, hotpotqa em" in told.out
-        assert recipe("out/filco.json")["fields"]["blending.internal"] == ["question", "passage"]
-
-    def test_weights_are_arguments(self, blendfilter: Command) -> None:
-        assert blendfilter(*words(weight_answer=0, weight_tokens=0.3)).code == 0
-        assert recipe("out/filco.json")["settings"]["metric"] == {
-            "agreement": 1.0, "answer": 0.0, "tokens": 0.3, "threshold": 0.55
-        }  # fmt: skip
+    def test_weights_and_the_threshold_reach_the_metric(self, blendfilter: Command) -> None:
+        assert blendfilter(*words(weight_answer=0, weight_tokens=0.3, threshold=0.4)).code == 0
+        metric = {"agreement": 1.0, "answer": 0.0, "tokens": 0.3, "threshold": 0.4}
+        assert recipe()["settings"]["metric"] == metric
         assert '"stage":"direct"' not in Path("run/journal.jsonl").read_text(encoding="utf-8")
 
-    def test_the_threshold_is_an_argument(self, blendfilter: Command) -> None:
-        """Where answers are scored by F1, none is ever right; from 0 on every one is a demonstration."""
-        chats: dict[str, Any] = {"task": "wow", "limit": None, "train": 3, "valid": 2, "max_demos": 1}
-        plain = blendfilter(*words("direct-retrieval", **chats))
-        assert plain.code == 0, plain
-        assert "the compiled program is the plain one: the optimiser found nothing that" in plain.err
-        assert not any(demo.get("augmented") for demo in state("out/filco.json")["direct"]["demos"])
-        told = blendfilter(*words("direct-retrieval", **chats, threshold=0, run="zero", out="zero.json"))
-        assert "the plain one" not in told.err
-        assert [demo["augmented"] for demo in state("zero.json")["direct"]["demos"]] == [True]
-        assert recipe("zero.json")["settings"]["metric"] == {"threshold": 0.0}
-        assert blendfilter(*words(threshold=0.4, run="some", out="some.json")).code == 0
-        assert recipe("some.json")["settings"]["metric"]["threshold"] == 0.4
-
     def test_a_folder_and_a_file_are_one_programs(self, blendfilter: Command, here: Path) -> None:
-        """Another program takes the place of none, and pays into no other's journal; a cap may change."""
+        """Another program takes the place of none, and pays into no other's journal; a limit may change."""
         assert blendfilter(*words(weight_answer=0)).code == 0
         before = tree(here)
-        refused(blendfilter(*words(weight_answer=0, seed=1, run="other")), "out/filco.json holds a program that was "
-                "compiled otherwise: seed was 0, now 1; ", "Name another file (--out), or delete it")  # fmt: skip
-        refused(blendfilter(*words(weight_answer=0, max_demos=1, out="other.json")),
-                "run was begun with other settings: settings.max_demos was 2, now 1. Name another folder")  # fmt: skip
-        assert {name: held for name, held in tree(here).items() if not name.startswith("other")} == before
-        told = blendfilter(*words(weight_answer=0, concurrency=1, max_calls=1000))
-        assert told.code == 0, told
-        assert tree(here)["out/filco.json"] == before["out/filco.json"]
+        refused(
+            blendfilter(*words(weight_answer=0, seed=1, run="other")),
+            f"{MADE} holds a program that was compiled otherwise: seed was 0, now 1; ",
+            "Name another file (--out), or delete it",
+        )
+        refused(
+            blendfilter(*words(weight_answer=0, max_demos=1, out="other.json")),
+            "run was begun with other settings: settings.max_demos was 2, now 1. Name another folder",
+        )
+        assert {name: data for name, data in tree(here).items() if not name.startswith("other")} == before
+        assert blendfilter(*words(weight_answer=0, concurrency=1, max_calls=1000)).code == 0
+        assert tree(here)[MADE] == before[MADE]
         Path("notes.json").write_text("{}", encoding="utf-8")
         refused(blendfilter(*words(weight_answer=0, out="notes.json")), "notes.json is there, and is no program")
 
@@ -145,78 +127,146 @@ class TestCompile:
         assert blendfilter(*words(max_calls=500)).code == 0
 
 
+def test_a_method_and_its_threshold(blendfilter: Command) -> None:
+    """Where answers are scored by F1, none is ever right; from 0 on every one is a demonstration."""
+    chats: dict[str, Any] = {"task": "wow", "limit": None, "train": 3, "valid": 2, "max_demos": 1}
+    plain = blendfilter(*words("direct-retrieval", **chats))
+    assert plain.code == 0, plain
+    assert "the compiled program is the plain one: the optimiser found nothing that" in plain.err
+    assert not any(demo.get("augmented") for demo in state()["direct"]["demos"])
+    outcome = blendfilter(*words("direct-retrieval", **chats, threshold=0, run="zero", out="zero.json"))
+    assert "the plain one" not in outcome.err
+    assert [demo["augmented"] for demo in state("zero.json")["direct"]["demos"]] == [True]
+    assert recipe("zero.json")["settings"]["metric"] == {"threshold": 0.0}
+
+
+class TestCdit:
+    def test_the_judge(self, blendfilter: Command) -> None:
+        outcome = blendfilter(*words("cdit"))
+        assert outcome.code == 0, outcome
+        assert "CDITFilter by bootstrap, hotpotqa consistency phi1" in " ".join(outcome.out.split())
+        assert "balanced accuracy, 8 pairs held back" in outcome.out
+        made = recipe()
+        assert (made["measure"], made["before"]["n"], made["data"]["n_train"]) == ("consistency phi1", 8, 12)
+        assert made["fields"] == {"judge.consistent": ["rules", "passage", "question", "verdict"]}
+        assert (made["note"], len(made["trained_on"])) == (NOTE, 10)
+
+    def test_rules_mode_and_negatives(self, blendfilter: Command) -> None:
+        outcome = blendfilter(*words("cdit", mode="components", negatives=2), "--rule", "phi1", "--rule", "phi2")
+        assert outcome.code == 0, outcome
+        made = recipe()
+        assert made["measure"] == "consistency phi1+phi2"
+        assert made["templates"]["judge.consistent"].startswith("cdit/components ")
+        assert made["data"]["n_train"] > 12  # two of either where a question has two gold passages
+        demos = state()["judge.consistent"]["demos"]
+        assert all(len(demo["rules"]) == 2 and "Verdict: " in demo["comparison"] for demo in demos)
+
+    def test_a_users_rules(self, blendfilter: Command) -> None:
+        Path("rules.toml").write_text(
+            '[[rule]]\nname = "units"\ncomponents = ["unit"]\nsentence = "Both give the same unit."\n', encoding="utf-8"
+        )
+        assert blendfilter(*words("cdit", rules="rules.toml", optimizer="labeled")).code == 0
+        assert recipe()["measure"] == "consistency units"
+        rule = "Both give the same unit. Components: unit."
+        assert rule in Path("run/journal.jsonl").read_text(encoding="utf-8")
+        assert [demo["rules"] for demo in state()["judge.consistent"]["demos"]] == [[rule]] * 2
+
+    def test_questions_without_a_gold_passage(self, blendfilter: Command) -> None:
+        outcome = blendfilter(*words("cdit"), "-k", 2)
+        assert outcome.code == 0, outcome
+        assert " of 20 questions are left out: among what is found for them there is no gold passage" in outcome.err
+        Path("q.jsonl").write_text(QUESTION, encoding="utf-8")
+        none = blendfilter(*words("cdit", task="qa", data="q.jsonl", corpus="sample"))
+        refused(none, "the questions of q.jsonl name no gold passages")
+
+    def test_others_held_back(self, blendfilter: Command) -> None:
+        context = [[title, [f"{title} is a rock in the sea."]] for title in ("Orm", "Skua", "Tolm")]
+        for name in ("a", "b"):
+            rows = [
+                {
+                    "_id": f"{name}{at}", "question": f"Who kept the light of {name}{at}?", "answer": "Ada",
+                    "supporting_facts": [["Skua", 0]], "context": context, "type": "bridge", "level": "easy",
+                }
+                for at in range(6)
+            ]  # fmt: skip
+            Path(f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
+        outcome = blendfilter(*words("cdit", data="a.json", valid_data="b.json", limit=None, train=5, valid=3))
+        assert outcome.code == 0, outcome
+        assert recipe()["note"] == ""
+        (line,) = blendfilter(
+            *words("cdit", data="a.json", valid_data="a.json", limit=None, out="x", run="x", valid=4)
+        ).notices
+        assert "is in the training set and in the set held back" in line
+
+    def test_its_program_judges_as_compiled(self, blendfilter: Command) -> None:
+        assert blendfilter(*words("cdit", optimizer="labeled")).code == 0
+        asked = ("ask", "Who founded the Dovrel Needle?", "--lm", "offline", "--method", "direct-retrieval")
+        assert blendfilter(*asked, "--filter", "cdit", "--program", MADE).code == 0
+        for more, error in (
+            (("--filter", "cdit-components"), "'judge.consistent' was compiled for the fields"),
+            ((), "compiled for CDITFilter, and this is Direct"),
+            (("--filter", "cdit", "--rule", "phi2"), "'judge' was compiled under the rules phi1 ("),
+        ):
+            refused(blendfilter(*asked, *more, "--program", MADE), error)
+
+
 class TestProgram:
     @pytest.fixture(autouse=True)
     def _made(self, blendfilter: Command) -> None:
         assert blendfilter(*words(optimizer="labeled")).code == 0
+        Path("q.jsonl").write_text(QUESTION)
 
     def test_ask_speaks_as_it_says(self, blendfilter: Command) -> None:
-        asked = ("ask", "Who built it?", "--lm", "offline", "--method", "direct-retrieval", "--filter", "filco")
-        plain = blendfilter(*asked)
-        told = blendfilter(*asked, "--program", "out/filco.json")
-        assert (plain.code, told.code) == (0, 0)
-        refused(blendfilter(*asked[:-2], "--program", "out/filco.json"), "compiled for FilCoFilter, and this is Direct",
-                "(--filter)")  # fmt: skip
+        asked = ("ask", "Who built it?", "--lm", "offline", "--method", "direct-retrieval")
+        assert blendfilter(*asked, "--filter", "filco", "--program", MADE).code == 0
+        refused(blendfilter(*asked, "--program", MADE), "compiled for FilCoFilter, and this is Direct", "(--filter)")
+        refused(blendfilter(*asked, "--program", "none.json"), "no program at none.json")
 
-    def test_eval_is_bound_to_it(self, blendfilter: Command) -> None:
-        Path("q.jsonl").write_text('{"id": "x", "question": "Who kept the light of Skerry?", "answer": "Ada"}\n')
-        run = ("eval", "qa", "--data", "q.jsonl", "--corpus", "sample", "--lm", "offline", "--run", "evaluated",
-               "--method", "direct-retrieval", "--filter", "filco", "--max-bad-replies", 1)  # fmt: skip
-        assert blendfilter(*run, "--program", "out/filco.json").code == 0
+    def test_eval_is_bound_to_it_and_says_that_it_is_of_another_task(self, blendfilter: Command) -> None:
+        run = (
+            "eval", "qa", "--data", "q.jsonl", "--corpus", "sample", "--lm", "offline", "--run", "evaluated",
+            "--method", "direct-retrieval", "--filter", "filco", "--max-bad-replies", 1,
+        )  # fmt: skip
+        outcome = blendfilter(*run, "--program", MADE)
+        assert outcome.code == 0
+        notice = f"blendfilter: {MADE} was compiled for nq, and the questions are of qa"
+        assert [line for line in outcome.notices if "compiled for" in line] == [notice]
         refused(blendfilter(*run), "method.program was")
-        assert blendfilter(*run, "--program", "out/filco.json").code == 0
+        assert blendfilter(*run, "--program", MADE).code == 0
 
-    def test_eval_is_refused_on_what_it_was_compiled_on(self, blendfilter: Command) -> None:
-        run = ("eval", "nq", "--data", "sample", "--limit", 20, "--lm", "offline", "--run", "evaluated")
-        filtered = ("--method", "direct-retrieval", "--filter", "filco")
-        refused(
-            blendfilter(*run, *filtered, "--program", "out/filco.json"), "the program of FilCoFilter was compiled on"
-        )
+    def test_the_questions_that_it_was_compiled_on_are_refused_or_left_out(self, blendfilter: Command) -> None:
+        run = (
+            "eval", "nq", "--data", "sample", "--lm", "offline", "--method", "direct-retrieval", "--filter", "filco",
+            "--run", "evaluated", "--limit", 20, "--max-bad-replies", 1,
+        )  # fmt: skip
+        refused(blendfilter(*run, "--program", MADE), "the program of FilCoFilter was compiled on")
         assert not Path("evaluated").exists()
-
-    def test_what_it_was_compiled_on_may_be_left_out(self, blendfilter: Command) -> None:
-        run = ("eval", "nq", "--data", "sample", "--lm", "offline", "--method", "direct-retrieval", "--filter", "filco",
-               "--run", "evaluated", "--leave-out-compiled", "--max-bad-replies", 1)  # fmt: skip
-        refused(blendfilter(*run), "--leave-out-compiled goes with a compiled program")
-        told = blendfilter(*run, "--program", "out/filco.json", "--limit", 20)
-        assert told.code == 0, told
-        assert "12 questions that the program was compiled on are left out, 8 are asked" in told.err
-        asked = Path("evaluated/predictions.jsonl").read_text(encoding="utf-8").splitlines()
+        refused(blendfilter(*run, "--leave-out-compiled"), "--leave-out-compiled goes with a compiled program")
+        outcome = blendfilter(*run, "--leave-out-compiled", "--program", MADE)
+        assert outcome.code == 0, outcome
+        assert "12 questions that the program was compiled on are left out, 8 are asked" in outcome.err
+        rows = map(json.loads, Path("evaluated/predictions.jsonl").read_text(encoding="utf-8").splitlines())
+        asked = {question_digest(row["question"]) for row in rows}
         assert len(asked) == 8
-        assert not {question_digest(json.loads(row)["question"]) for row in asked} & {
-            *recipe("out/filco.json")["trained_on"]
-        }
+        assert not asked & {*recipe()["trained_on"]}
 
     def test_of_another_tasks_wording(self, blendfilter: Command) -> None:
         """What DSPy's state leaves out of a wording must be there already: room for answers, a filter's switches."""
-        Path("q.jsonl").write_text('{"id": "x", "question": "Who kept the light of Skerry?", "answer": "Ada"}\n')
         made = blendfilter(*words("direct", task="eli5", limit=None, train=3, valid=2, out="long.json", run="long"))
         assert made.code == 0, made
         asked: tuple[object, ...] = ("--lm", "offline", "--method", "direct", "--program", "long.json")
-        said = "where 'direct' has 128 tokens, all of it, and here it has 32 tokens, its first line"
-        refused(blendfilter("ask", "Who?", *asked), said, "take the wording of eli5")
-        refused(blendfilter("eval", "qa", "--data", "q.jsonl", *asked, "--run", "evaluated"), said)
+        error = "where 'direct' has 128 tokens, all of it, and here it has 32 tokens, its first line"
+        refused(blendfilter("ask", "Who?", *asked), error, "take the wording of eli5")
+        refused(blendfilter("eval", "qa", "--data", "q.jsonl", *asked, "--run", "evaluated"), error)
         assert not Path("evaluated").exists()
         assert blendfilter("ask", "Who?", *asked, "--wording", "eli5").code == 0
 
-    def test_of_another_task(self, blendfilter: Command) -> None:
-        """It may be meant, so it is done, and said."""
-        Path("q.jsonl").write_text('{"id": "x", "question": "Who kept the light of Skerry?", "answer": "Ada"}\n')
-        run = ("eval", "qa", "--data", "q.jsonl", "--corpus", "sample", "--lm", "offline", "--max-bad-replies", 1)
-        told = blendfilter(*run, "--method", "direct-retrieval", "--filter", "filco", "--program", "out/filco.json")
-        assert told.code == 0
-        said = "out/filco.json was compiled for nq, and the questions are of qa"
-        assert [line for line in told.notices if "compiled for" in line] == [f"blendfilter: {said}"]
-
-    def test_no_such_program(self, blendfilter: Command) -> None:
-        refused(blendfilter("ask", "Who?", "--lm", "offline", "--program", "none.json"), "no program at none.json")
-
 
 class TestRefused:
-    """One line that says what, where and the next move; nothing is written, nobody is asked."""
+    """One line that says what, where and the next move; nothing is written, no model is called."""
 
     @pytest.mark.parametrize(
-        ("changed", "said"),
+        ("changed", "error"),
         [
             ({"what": "filoc"}, "no filter or method 'filoc'. Did you mean 'filco'?"),
             ({"optimizer": "bootstap"}, "no optimiser 'bootstap'. Did you mean 'bootstrap'?"),
@@ -227,8 +277,8 @@ class TestRefused:
             ({"data": None}, "what is it compiled on? Give --silver FILE, or --data FILE"),
             ({"filter": "full"}, "--filter is for methods; filco is a filter itself"),
             ({"weight_agreement": -1}, "the weight agreement is -1.0"),
-            ({"what": "cot-retrieval", "measure": "strinc"}, "--measure is for filco and filco-passage; cot-retrieval"),
-            ({"what": "cot-retrieval", "weight_tokens": 1}, "--weight-tokens is for filco and filco-passage"),
+            ({"what": "cot-retrieval", "weight_tokens": 1}, "--weight-tokens is for filco and filco-passage; cot-"),
+            ({"what": "cot-retrieval", "optimizer": "labeled"}, "labeled can do nothing"),
             ({"what": "direct", "data": None}, "where are the questions of 'nq'?"),
             ({"max_calls": 0}, "a budget of 0 calls"),
             ({"silver": "none.jsonl", "data": None, "limit": None, "k": None}, "no file 'none.jsonl'"),
@@ -237,34 +287,32 @@ class TestRefused:
             ({"out": "."}, ". is a folder: name a file for the program, such as program.json"),
             ({"trials": 3}, "--trials is for mipro; bootstrap does not take it"),
             ({"metric_calls": 9, "optimizer": "mipro"}, "--metric-calls is for gepa; mipro does not take it"),
-            ({"concurrency": 0}, "'--concurrency'"),
             ({"max_demos": -1}, "'--max-demos'"),
-            ({"threshold": -1}, "the weight threshold is -1.0"),
+            ({"what": "cdit", "measure": "strinc"}, "--measure is for filco and filco-passage; cdit is compiled again"),
+            ({"what": "cdit", "threshold": 0.5}, "--threshold is for scores; a verdict of cdit is right or wrong"),
+            ({"what": "cdit", "filter": "full"}, "--filter is for methods; cdit is a filter itself"),
+            ({"what": "cdit", "mode": "words"}, "no mode 'words'. Did you mean 'word'?"),
+            ({"what": "cdit-components", "mode": "word"}, "cdit-components is of the mode components, --mode says wor"),
+            ({"what": "cdit", "rule": "phi3"}, "no rule 'phi3'"),
+            ({"what": "cdit", "rules": "none.toml"}, "no file of rules at none.toml"),
+            ({"negatives": 2}, "--negatives is for cdit and cdit-components; filco does not take it"),
+            ({"what": "direct", "rule": "phi1"}, "--rule is for cdit and cdit-components; direct does not take it"),
         ],
     )
-    def test_what_is_asked_wrong(self, blendfilter: Command, here: Path, changed: dict[str, Any], said: str) -> None:
-        changed = dict(changed)
-        before = tree(here)
-        refused(blendfilter(*words(changed.pop("what", "filco"), **changed)), said)
-        untouched(here, before)
+    def test_in_one_line(self, blendfilter: Command, here: Path, changed: dict[str, Any], error: str) -> None:
+        before, changed = tree(here), dict(changed)
+        outcome = blendfilter(*words(changed.pop("what", "filco"), **changed))
+        assert outcome.code == 2, outcome
+        refused(outcome, error, notices=len(outcome.notices) - 1)
+        assert len(outcome.notices) <= 2
+        if changed.get("optimizer") != "labeled":  # which has a journal by then
+            untouched(here, before)
 
     def test_data_too_small(self, blendfilter: Command) -> None:
-        refused(
-            blendfilter(*words(train=18)), "there are 20 different questions, too few to train on 18 and hold 4 back"
-        )
+        refused(blendfilter(*words(train=18)), "20 different questions, too few to train on 18 and hold 4 back")
 
-    def test_an_override_that_is_deaf(self, blendfilter: Command) -> None:
-        Path("own/filco").mkdir(parents=True)
-        Path("own/filco/sentences.j2").write_text("{{ knowledge }} {{ question }}\nIds:")
-        refused(blendfilter(*words(prompts="own")), "sentences.j2 does not render {{ instructions }}")
+    def test_an_override_that_leaves_the_instructions_out(self, blendfilter: Command) -> None:
+        Path("mine/filco").mkdir(parents=True)
+        Path("mine/filco/sentences.j2").write_text("{{ knowledge }} {{ question }}\nIds:")
+        refused(blendfilter(*words(prompts="mine")), "sentences.j2 does not render {{ instructions }}")
         assert not Path("run/journal.jsonl").exists()
-
-    def test_labeled_over_a_method_whose_fields_no_row_fills(self, blendfilter: Command) -> None:
-        refused(blendfilter(*words("cot-retrieval", optimizer="labeled")), "labeled can do nothing", "use bootstrap")
-
-
-def test_the_help_teaches(blendfilter: Command) -> None:
-    told = " ".join(blendfilter("compile", "--help").out.split())
-    assert all(name in told for name in OPTIMIZERS)
-    assert "against silver contexts, a method against its task's metric" in told
-    assert "Example: blendfilter compile filco" in told

@@ -41,23 +41,23 @@ def silver(**other: object) -> list[object]:
     """`SILVER` with options changed, added, or left out (None); True stands alone; underscores stand for dashes."""
     words: dict[str, object] = dict(zip(SILVER[2::2], SILVER[3::2], strict=True))
     words |= {f"--{name.replace('_', '-')}": value for name, value in other.items() if name != "task"}
-    told = [(name,) if value is True else (name, value) for name, value in words.items() if value is not None]
-    return ["silver", other.get("task", SILVER[1]), *(word for each in told for word in each)]
+    given = [(name,) if value is True else (name, value) for name, value in words.items() if value is not None]
+    return ["silver", other.get("task", SILVER[1]), *(word for pair in given for word in pair)]
 
 
 def test_a_file_and_what_it_comes_to(blendfilter: Command, here: Path) -> None:
-    told = blendfilter(*silver())
-    assert told.code == 0, told.err
-    assert told.notices == ["blendfilter: no --measure: strinc, which is the one for qa"]
+    outcome = blendfilter(*silver())
+    assert outcome.code == 0, outcome.err
+    assert outcome.notices == ["blendfilter: no --measure: strinc, which is the one for qa"]
     assert [row.target for row in read_silver(here / "out.jsonl")] == [
         "Ormskerry is an island where an engineer was born.",
         "Orm Pier is a pier in Tavenby.",
         "Lise Harrow designed it in 1871.",
     ]
-    assert re.search(r"^all \(3\) +FULL +0\.0 ", told.out, re.MULTILINE)
-    assert re.search(r"^ +SILVER +0\.0 ", told.out, re.MULTILINE)
-    assert "tokens: question and context, mean; tiktoken's cl100k_base" in told.out
-    assert told.out.endswith("silver: out.jsonl, chosen by strinc\n")
+    assert re.search(r"^all \(3\) +FULL +0\.0 ", outcome.out, re.MULTILINE)
+    assert re.search(r"^ +SILVER +0\.0 ", outcome.out, re.MULTILINE)
+    assert "tokens: question and context, mean; tiktoken's cl100k_base" in outcome.out
+    assert outcome.out.endswith("silver: out.jsonl, chosen by strinc\n")
 
 
 def test_finished_it_says_so_and_prints_the_table_again(blendfilter: Command, here: Path) -> None:
@@ -72,8 +72,8 @@ def test_finished_it_says_so_and_prints_the_table_again(blendfilter: Command, he
 
 
 def test_the_sample_brings_its_corpus(blendfilter: Command, here: Path) -> None:
-    told = blendfilter(*silver(task="hotpotqa", data="sample", corpus=None, measure="lexical", limit=3, k=2))
-    assert told.code == 0, told.err
+    outcome = blendfilter(*silver(task="hotpotqa", data="sample", corpus=None, measure="lexical", limit=3, k=2))
+    assert outcome.code == 0, outcome.err
     recipe = json.loads((here / "out.recipe.json").read_text())["settings"]
     assert (recipe["passages"]["kind"], recipe["passages"]["k"], recipe["data"]["n"]) == ("bm25", 2, 3)
 
@@ -81,83 +81,68 @@ def test_the_sample_brings_its_corpus(blendfilter: Command, here: Path) -> None:
 def test_the_questions_own_paragraphs(blendfilter: Command, here: Path) -> None:
     own = [{**ROWS[0], "context": [{"title": "Isle", "text": "It is Ormskerry."}]}, ROWS[1]]
     lines(here / "own.jsonl", own)
-    told = blendfilter(*silver(data="own.jsonl", corpus=None, measure="strinc"))
-    assert told.code == 0, told.err
-    assert "without any passage, their contexts empty: 1 question\n" in told.out
+    outcome = blendfilter(*silver(data="own.jsonl", corpus=None, measure="strinc"))
+    assert outcome.code == 0, outcome.err
+    assert "without any passage, their contexts empty: 1 question\n" in outcome.out
     assert [row.target for row in read_silver(here / "out.jsonl")] == ["It is Ormskerry.", ""]
-
-
-def test_the_help_teaches(blendfilter: Command) -> None:
-    said = " ".join(blendfilter("silver", "--help").out.split())
-    assert "Example: blendfilter silver hotpotqa --data hotpot_dev_distractor_v1.json --measure strinc" in said
-    for word in ("strinc (the first sentence", "lexical (the most words", "cxmi (the one that makes", "goes on where"):
-        assert word in said
 
 
 # --- one line, exit code 2, nothing made ----------------------------------------------------------------------------
 
-BAD: dict[str, tuple[dict[str, object], str]] = {
-    "task": ({"task": "hotpoqa"}, "no task 'hotpoqa'. Did you mean 'hotpotqa'?"),
-    "measure": ({"measure": "strink"}, "no measure 'strink'. Did you mean 'strinc'?"),
-    "measure with a model": ({"measure": "strink", "lm": "local"}, "no measure 'strink'"),
-    "threshold": ({"threshold": "nan"}, "threshold must be a number"),
-    "threshold that is a word": ({"threshold": "high"}, "--threshold"),
-    "num_sentences": ({"num_sentences": 0}, "num_sentences must be a whole number of at least 1, got 0"),
-    "batch": ({"batch": 0}, "batch must be a whole number of at least 1, got 0"),
-    "k": ({"k": 0}, "k must be at least 1"),
-    "limit": ({"limit": 0}, "limit is 0"),
-    "tokenizer": ({"tokenizer": "llama"}, "no tokeniser 'llama'"),
-    "a model for strinc": ({"measure": "strinc", "lm": "local"}, "strinc asks no model: leave --lm out"),
-    "a server for lexical": ({"measure": "lexical", "api_base": "http://127.0.0.1:9/v1"}, "leave --api-base out"),
-    "cxmi without a model": ({"measure": "cxmi"}, "cxmi asks a model how likely it finds the answer: which one?"),
-    "cxmi that nobody named": (
+BAD: list[tuple[dict[str, object], str]] = [
+    ({"task": "hotpoqa"}, "no task 'hotpoqa'. Did you mean 'hotpotqa'?"),
+    ({"measure": "strink", "lm": "local"}, "no measure 'strink'. Did you mean 'strinc'?"),
+    ({"threshold": "nan"}, "threshold must be a number"),
+    ({"num_sentences": 0}, "num_sentences must be a whole number of at least 1, got 0"),
+    ({"batch": 0}, "batch must be a whole number of at least 1, got 0"),
+    ({"k": 0}, "k must be at least 1"),
+    ({"limit": 0}, "limit is 0"),
+    ({"tokenizer": "llama"}, "no tokeniser 'llama'"),
+    ({"measure": "lexical", "api_base": "http://127.0.0.1:9/v1"}, "lexical asks no model: leave --api-base out"),
+    ({"measure": "cxmi"}, "cxmi asks a model how likely it finds the answer: which one?"),
+    (
         {"task": "hotpotqa", "measure": None},
         "the measure for hotpotqa is cxmi, which asks a model how likely it finds the answer: which one? Name it with "
         "--lm: local (SmolLM2), a .gguf file, hf/NAME, or any name with --api-base; --measure strinc asks none",
     ),
-    "no silver file": (
-        {"out": "questions.jsonl"},
-        "questions.jsonl is there, and is no silver file: name another file",
-    ),
-    "cxmi with the offline reader": ({"measure": "cxmi", "lm": "offline"}, "the offline reader is no model"),
-    "cxmi with a model that chats": ({"measure": "cxmi", "lm": "openai/gpt-4o-mini"}, "answers in chats only"),
-    "cxmi with no such file": ({"measure": "cxmi", "lm": "none.gguf"}, "none.gguf"),
-    "out is a folder": ({"out": "."}, "is a folder: name a file"),
-    "no data": ({"data": "none.jsonl"}, "no file 'none.jsonl'"),
-    "no paragraphs": ({"corpus": None}, "bring no paragraphs of their own"),
-    "two sources": ({"index": "i"}, "--corpus and --index name 2 sources"),
-}
+    ({"out": "questions.jsonl"}, "questions.jsonl is there, and is no silver file: name another file"),
+    ({"measure": "cxmi", "lm": "offline"}, "the offline reader is no model"),
+    ({"out": "."}, "is a folder: name a file"),
+    ({"data": "none.jsonl"}, "no file 'none.jsonl'"),
+    ({"corpus": None}, "bring no paragraphs of their own"),
+    ({"index": "i"}, "--corpus and --index name 2 sources"),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line_and_nothing_is_made(name: str, blendfilter: Command, here: Path) -> None:
+@pytest.mark.parametrize(("change", "error"), BAD)
+def test_bad_input_is_one_line_and_nothing_is_made(
+    change: dict[str, object], error: str, blendfilter: Command, here: Path
+) -> None:
     BM25.for_corpus(here / "corpus.jsonl")
     before = sorted(here.rglob("*"))
-    change, said = BAD[name]
-    told = blendfilter(*silver(**{"measure": "strinc", **change}))
-    assert (told.code, told.out, len(told.notices)) == (2, "", 1), told
-    assert said in told.error
+    outcome = blendfilter(*silver(**{"measure": "strinc", **change}))
+    assert (outcome.code, outcome.out, len(outcome.notices)) == (2, "", 1), outcome
+    assert error in outcome.error
     assert sorted(here.rglob("*")) == before
 
 
-@pytest.mark.parametrize("answer", ["the", "A.", "..."])
-@pytest.mark.parametrize("measure", ["strinc", "lexical"])
+@pytest.mark.parametrize(("answer", "measure"), [("the", "strinc"), ("...", "lexical")])
 def test_answers_that_say_nothing(answer: str, measure: str, blendfilter: Command, here: Path) -> None:
     lines(here / "questions.jsonl", [*ROWS, {"id": "bad", "question": "Which?", "answer": answer}])
-    told = blendfilter(*silver(measure=measure))
-    assert (told.code, len(told.notices)) == (2, 1)
-    assert "question 'bad'" in told.error
-    assert "--allow-empty-answers" in told.error
-    told = blendfilter(*silver(measure=measure, allow_empty_answers=True))
-    assert told.code == 0
+    outcome = blendfilter(*silver(measure=measure))
+    assert (outcome.code, len(outcome.notices)) == (2, 1)
+    assert "question 'bad'" in outcome.error
+    assert "--allow-empty-answers" in outcome.error
+    outcome = blendfilter(*silver(measure=measure, allow_empty_answers=True))
+    assert outcome.code == 0
     assert [row.id for row in read_silver(here / "out.jsonl")] == ["one", "two", "three", "bad"]
 
 
 def test_a_measure_that_finds_nothing_says_so(blendfilter: Command, here: Path) -> None:
     lines(here / "questions.jsonl", [{**row, "answer": "Nowhere at all"} for row in ROWS])
-    told = blendfilter(*silver(measure="strinc"))
-    assert told.code == 0
-    assert told.notices == [
+    outcome = blendfilter(*silver(measure="strinc"))
+    assert outcome.code == 0
+    assert outcome.notices == [
         "blendfilter: strinc chose nothing for 3 of 3 questions: SILVER gives the answerer nothing to read and is no "
         "upper bound, and a filter learns from it to keep nothing. Another measure (lexical or cxmi), a lower "
         "threshold or other passages may find more"
@@ -166,9 +151,9 @@ def test_a_measure_that_finds_nothing_says_so(blendfilter: Command, here: Path) 
 
 def test_other_settings_and_the_next_move(blendfilter: Command) -> None:
     assert blendfilter(*silver(measure="strinc")).code == 0
-    told = blendfilter(*silver(measure="strinc", num_sentences=2))
-    assert told.code == 2
-    assert told.error == (
+    outcome = blendfilter(*silver(measure="strinc", num_sentences=2))
+    assert outcome.code == 2
+    assert outcome.error == (
         "blendfilter: out.jsonl was made with other settings: oracle.num_sentences was 1, now 2. "
         "Name another file, or delete out.jsonl and out.recipe.json to make it anew"
     )
@@ -192,9 +177,9 @@ def scoring(monkeypatch: pytest.MonkeyPatch, model: Likely) -> list[dict[str, An
 def test_cxmi_asks_the_model_that_was_named(blendfilter: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Likely()
     settings = scoring(monkeypatch, model)
-    told = blendfilter(*silver(task="hotpotqa", lm="m", api_base="http://127.0.0.1:9/v1", label="x", threads=2))
-    assert told.code == 0, told.err
-    assert told.notices == ["blendfilter: no --measure: cxmi, which is the one for hotpotqa"]
+    outcome = blendfilter(*silver(task="hotpotqa", lm="m", api_base="http://127.0.0.1:9/v1", label="x", threads=2))
+    assert outcome.code == 0, outcome.err
+    assert outcome.notices == ["blendfilter: no --measure: cxmi, which is the one for hotpotqa"]
     told_settings = {"api_base": ["http://127.0.0.1:9/v1"], "label": "x", "context": None, "threads": 2}
     assert settings == [{"model": "m", **told_settings}]
     assert [row.target for row in read_silver(here / "out.jsonl")] == [
@@ -206,31 +191,15 @@ def test_cxmi_asks_the_model_that_was_named(blendfilter: Command, here: Path, mo
         assert sum(1 for _ in journal.records("score")) == len(model.scored) == len(set(model.scored))
 
 
-def test_cxmi_reads_claims_in_the_wording_of_those_who_answer_them(
-    blendfilter: Command, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where one of the questions has the third label, the answerer is offered three."""
-    claim = {"id": 1, "claim": "Orm Pier stands in Tavenby.", "label": "SUPPORTS"}
-    undecided = {"id": 2, "claim": "Its keeper could swim.", "label": "NOT ENOUGH INFO"}
-    model = Likely()
-    scoring(monkeypatch, model)
-    for name, rows, offered in (("two", [claim], False), ("three", [claim, undecided], True)):
-        lines(here / f"{name}.jsonl", rows)
-        told = blendfilter(*silver(task="fever", data=f"{name}.jsonl", lm="m", out=f"{name}-silver.jsonl"))
-        assert told.code == 0, told.err
-        assert {"NOT ENOUGH INFO" in pair.prompt.partition("\n")[0] for pair in model.scored} == {offered}
-        model.scored.clear()
-
-
 def test_a_model_that_cannot_score_is_refused_and_nothing_is_left(
     blendfilter: Command, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     BM25.for_corpus(here / "corpus.jsonl")
     before = sorted(here.rglob("*"))
     scoring(monkeypatch, Likely(ServerRefused("m gives no log-probabilities of given text; what can: others")))
-    told = blendfilter(*silver(task="hotpotqa", measure="cxmi", lm="m"))
-    assert (told.code, told.out, len(told.notices)) == (2, "", 1)
-    assert "what can: others" in told.error
+    outcome = blendfilter(*silver(task="hotpotqa", measure="cxmi", lm="m"))
+    assert (outcome.code, outcome.out, len(outcome.notices)) == (2, "", 1)
+    assert "what can: others" in outcome.error
     assert sorted(here.rglob("*")) == before
 
 

@@ -17,7 +17,7 @@ from isle import PASSAGES, QUESTION, one_list
 from scripted import ScriptedLM, response
 
 from blendfilter.evaluation.judging import read_verdict
-from blendfilter.evaluation.page.checks import shown_in
+from blendfilter.evaluation.reply_counts import numbered_lines
 from blendfilter.evaluation.trace import reasons_of
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.filters.one_call import OneCallFilter, read_judgement
@@ -123,7 +123,7 @@ def test_the_small_ones(reply: str, k: int, stop: list[str]) -> None:
     assert cut_at_stop(cut, stop) == cut
     assert isinstance(is_refusal(reply), bool)
     assert len(reasons_of(reply, k)) == k
-    assert isinstance(shown_in(reply), list)
+    assert isinstance(numbered_lines(reply), list)
     winner, votes = majority([reply, reply, "1871"])
     assert 0 <= winner < 3
     assert sum(count for _, count in votes) <= 3

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from blendfilter import metrics
-from blendfilter.evaluation.examining import seen
+from blendfilter.evaluation import reply_counts
 from blendfilter.evaluation.judging import read_verdict as read_judges_verdict
-from blendfilter.evaluation.page.checks import shown_in
+from blendfilter.evaluation.reply_counts import numbered_lines
 from blendfilter.evaluation.trace import reasons_of
 from blendfilter.filters.cdit.reading import read_comparison, read_verdict
 from blendfilter.filters.filco.filter import unquoted
@@ -101,8 +101,11 @@ READERS: dict[str, Callable[[str], Any]] = {
     "blended": lambda text: blend(text, "Who?"),
     "thinking": split_thinking,
     "refusal": is_refusal,
-    "seen": lambda text: [each.search(text[:LONGEST_REPLY]) for each in (seen._MARKDOWN, seen._ALOUD, seen._NEXT)],
-    "shown": shown_in,
+    "seen": lambda text: [
+        pattern.search(text[:LONGEST_REPLY])
+        for pattern in (reply_counts._MARKDOWN, reply_counts._ALOUD, reply_counts._NEXT)
+    ],
+    "shown": numbered_lines,
     "reasons": lambda text: reasons_of(text, 5),
     "yes or no": metrics.verdict,
     "label": metrics.label,

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import pytest
 import unruly
 
-from blendfilter.evaluation.examining.examine import Examination, examine
 from blendfilter.evaluation.replies import stage_of
 from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.lm.refusals import is_refusal
 from blendfilter.records import Passage
+from blendfilter.report.doctor import Examination, examine
 from blendfilter.resources import sample
 from blendfilter.retrieval.corpus import read_corpus
 

@@ -49,7 +49,7 @@ def test_it_holds_the_package_and_its_files_and_nothing_else(wheel: Path) -> Non
     assert {f"blendfilter/_data/{name}" for name in files("prompts", "*.j2") | files("programs", "*.json")} <= names
     assert files("blendfilter", "*.py") | files("blendfilter", "*.jsonl") | {"blendfilter/py.typed"} <= names
     assert files("blendfilter/reproduce/papers", "*.*") <= names
-    assert files("blendfilter/evaluation/page/assets", "*.*") <= names
+    assert files("blendfilter/report/assets", "*.*") <= names
     sample = ("corpus", "questions", "claims", "dialogues", "long", "opposites")
     assert {f"blendfilter/sample/{name}.jsonl" for name in sample} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)

@@ -7,29 +7,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blendfilter.cli.app import app
+from blendfilter.cli.app import command
 from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect, maker, retriever, say_what_answers
-from blendfilter.cli.options import AllowHost, Corpus, HowToAnswer, Index, WhichModel, spread
+from blendfilter.cli.options import WORDINGS, AllowHost, Corpus, Index, MethodOptions, ModelOptions, PassageOptions
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.records import whole_characters
 
 if TYPE_CHECKING:
     import dspy
 
+_EVENTS = {
+    "empty_reply": "the model's reply was empty",
+    "cut_reply": "the model's reply was cut at its limit of tokens",
+}
+_MOVES = {
+    "timeout": "is the server at work? Give it more seconds (--timeout), or see what it does (blendfilter doctor)",
+    "server_error": "look at the server's log, or see what it does (blendfilter doctor)",
+    "rate_limited": "the provider lets no more calls through: wait a minute, or give its limit as --rpm or --tpm",
+    "context_too_long": "serve the model with a longer context, or give it fewer passages (-k 3)",
+    "bad_request": "the server refuses a parameter or the prompt: see which (blendfilter doctor)",
+}
 
-@app.command()
-@spread
+
+@command()
 def ask(
     question: Annotated[str, typer.Argument(help="The question, in quotes.")],
-    how: HowToAnswer,
-    model: WhichModel,
+    how: MethodOptions,
+    model: ModelOptions,
     corpus: Corpus = None,
     index: Index = None,
     allow_host: AllowHost = None,
-    wording: Annotated[
-        str, typer.Option(help="Whose prompts: hotpotqa, twowiki, strategyqa, nq, triviaqa, fever, eli5 or wow.")
-    ] = "hotpotqa",
+    wording: Annotated[str, typer.Option(help=f"Whose prompts: {', '.join(WORDINGS)}.")] = "hotpotqa",
     show_trace: Annotated[bool, typer.Option("--show-trace", help="Queries, passages, what was kept and why.")] = False,
     full: Annotated[bool, typer.Option("--full", help="The trace with every text whole, nothing cut.")] = False,
 ) -> None:
@@ -47,69 +56,53 @@ def ask(
     lm = connect(model)
     make = maker(how, model, wording)
     sample = corpus is None and not index and how.method not in ("direct", "cot")
-    module = make(retriever("sample" if sample else corpus, index, allow_host=allow_host))
+    module = make(retriever(PassageOptions(corpus, index, allow_host), sample=sample))
     if sample:
         say("no --corpus and no --index: asking the sample world that comes with blendfilter")
     say_what_answers(model)
     notes: list[CallNote] = []
     with setting(NOTES, notes), dspy.context(lm=lm, **{CARRIED: Asker("", 0, notes, None)}):
         try:
-            prediction = _told(_asked(module, question))
+            prediction = _answered(module, question)
         except ModelError as error:
             raise _with_where(error, lm.address) from error
-    for event, told in _EVENTS.items():
+    for event, words in _EVENTS.items():
         if stages := list(dict.fromkeys(note.stage for note in notes if note.event == event)):
-            say(f"{told} ({', '.join(stages)}): {_LOOK}")
+            say(
+                f"{words} ({', '.join(stages)}): --show-trace shows the calls, and 'blendfilter doctor' with the same "
+                "--lm what to change"
+            )
     if not show_trace and not full:
         show(str(prediction.answer))
         return
-    if "calls" not in prediction:  # a method of one's own keeps no count
+    if "calls" not in prediction:  # a user's method keeps no count
         prediction["calls"] = [(note.stage, note.key) for note in calls_of(notes)]
     show(trace_text(prediction, None if full else WIDTH).removesuffix("\n"))
 
 
-_EVENTS = {
-    "empty_reply": "the model's reply was empty",
-    "cut_reply": "the model's reply was cut at its limit of tokens",
-}
-_LOOK = "--show-trace shows the calls, and 'blendfilter doctor' with the same --lm what to change"
-
-
 def _with_where(error: ModelError, address: str) -> ModelError:
-    """The error with who was asked, by which step, how often, and the next move; stored errors name no address."""
+    """The error with the address, the step, the attempts and the next move; stored errors name no address."""
     where = [address or "the model", *([f"stage '{error.stage}'"] if error.stage else [])]
-    tried = [f"{error.attempts} attempt{'s'[: error.attempts != 1]}"] if error.attempts else []
-    told = f"{', '.join([*where, *tried])}: {error}"
-    if error.kind in _MOVES and _MOVES[error.kind] not in told:
-        told = f"{told}; {_MOVES[error.kind]}"
-    return ModelError(told, kind=error.kind, stage=error.stage)
+    if error.attempts:
+        where.append(f"{error.attempts} attempt{'s'[: error.attempts != 1]}")
+    line = f"{', '.join(where)}: {error}"
+    if error.kind in _MOVES and _MOVES[error.kind] not in line:
+        line = f"{line}; {_MOVES[error.kind]}"
+    return ModelError(line, kind=error.kind, stage=error.stage)
 
 
-_MOVES = {
-    "timeout": "is the server at work? Give it more seconds (--timeout), or see what it does (blendfilter doctor)",
-    "server_error": "look at the server's log, or see what it does (blendfilter doctor)",
-    "rate_limited": "the provider lets no more calls through: wait a minute, or give its limit as --rpm or --tpm",
-    "context_too_long": "serve the model with a longer context, or give it fewer passages (-k 3)",
-    "bad_request": "the server refuses a parameter or the prompt: see which (blendfilter doctor)",
-}
+def _answered(module: dspy.Module, question: str) -> dspy.Prediction:
+    """The method's prediction; a user's method may be asynchronous alone, or return a mapping or a bare answer."""
+    import dspy
 
-
-def _asked(module: dspy.Module, question: str) -> Any:
-    """What a method says; one of somebody's own may be asynchronous alone."""
     from blendfilter.lm import bridge
 
     if hasattr(type(module), "forward"):  # of the module itself, DSPy would warn
-        return module(question=question)
-    return bridge.run(module.acall(question=question), type(module).__name__)
-
-
-def _told(said: Any) -> dspy.Prediction:
-    """The same as a prediction: a mapping and a bare answer will do, as they do in a run."""
-    import dspy
-
-    prediction = said if isinstance(said, dspy.Prediction) else None
-    if prediction is None:
-        prediction = dspy.Prediction(**said) if isinstance(said, Mapping) else dspy.Prediction(answer=said)
-    if "answer" not in prediction:
+        result: Any = module(question=question)
+    else:
+        result = bridge.run(module.acall(question=question), type(module).__name__)
+    if not isinstance(result, dspy.Prediction):
+        result = dspy.Prediction(**result) if isinstance(result, Mapping) else dspy.Prediction(answer=result)
+    if "answer" not in result:
         raise BadArgument("the method returned a Prediction without an answer: return dspy.Prediction(answer=…)")
-    return prediction
+    return result

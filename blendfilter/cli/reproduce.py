@@ -7,22 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blendfilter.cli.app import State, app
+from blendfilter.cli.app import State, command
 from blendfilter.cli.console import say, show
-from blendfilter.cli.options import (
-    ApiBase,
-    Deadline,
-    Endpoint,
-    Label,
-    Plan,
-    PricesFile,
-    PromptsDir,
-    Reasoning,
-    Rpm,
-    Thinking,
-    Timeout,
-    Tpm,
-)
+from blendfilter.cli.making import connect
+from blendfilter.cli.options import JudgeOptions, PricesFile, PromptsDir
 
 if TYPE_CHECKING:
     from blendfilter.lm.model import ConnectedLM
@@ -31,8 +19,9 @@ if TYPE_CHECKING:
 _DATA, _INDEX = "[TASK=]PLACE", "[colbert:|bm25:|dpr:|flat:|hnsw:|ivf:][TASK=]PLACE"
 
 
-@app.command()
+@command()
 def reproduce(
+    model: JudgeOptions,
     table: Annotated[
         str | None,
         typer.Argument(help="table1 to table5, fair, filco-table3, cdit-table2 … (--list), or your own file.toml."),
@@ -55,20 +44,9 @@ def reproduce(
         list[str] | None,
         typer.Option(help="A host that a trimmed index may call (HOST or HOST:PORT); may be repeated."),
     ] = None,
-    lm: Annotated[str, typer.Option(help="provider/model, or any name with --api-base.")] = "offline",
-    api_base: ApiBase = None,
-    endpoint: Endpoint = "chat",
-    label: Label = "",
-    reasoning: Reasoning = None,
-    thinking: Thinking = None,
     json_schema: Annotated[
         bool, typer.Option(help="Hold the ids to a JSON schema; without it they are free text, as in the paper.")
     ] = False,
-    timeout: Timeout = None,
-    attempts: Annotated[int | None, typer.Option(help="Attempts that a call has (6).")] = None,
-    deadline: Deadline = None,
-    rpm: Rpm = None,
-    tpm: Tpm = None,
     prices: PricesFile = None,
     measure: Annotated[
         list[str] | None,
@@ -102,7 +80,7 @@ def reproduce(
     concurrency: Annotated[int, typer.Option(help="Model calls in flight.")] = 16,
     repeats: Annotated[int, typer.Option(help="Answers to each question.")] = 1,
     runs: Annotated[Path, typer.Option(help="The folder of the runs, and of the table under its name.")] = Path("runs"),
-    plan: Plan = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what the runs would cost, and make none.")] = False,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures, as SVG and PNG.")] = True,
 ) -> None:
     """Reproduce a table or figure of a paper: published beside measured, with paired tests, at a known cost.
@@ -110,10 +88,6 @@ def reproduce(
     Example: blendfilter reproduce table4 --data sample --limit 20 (the sample world and the offline reader: free)
     """
     State.goes_on = not plan  # before the imports: these take a second, and one may be stopped in it
-    from functools import partial
-
-    from blendfilter.errors import NoKey, UnknownName
-    from blendfilter.lm.connect import connect
     from blendfilter.reproduce import Reproduction, list_tables
     from blendfilter.reproduce import reproduce as run
 
@@ -122,20 +96,9 @@ def reproduce(
         return
 
     def reader(of: PaperTable) -> ConnectedLM:
-        if lm == "offline" and api_base:
-            raise UnknownName(f"which model at {api_base[0]}? name it with --lm")
-        own = of.request if lm.rpartition("/")[2].casefold() == of.reader.casefold() else {}
-        connected = partial(
-            connect, lm, api_base=api_base or None, endpoint=endpoint, label=label, reasoning=reasoning,  # type: ignore[arg-type]
-            thinking=thinking, extra_body=own or None, json_schema=json_schema, timeout=timeout, attempts=attempts,
-            deadline=deadline, requests_per_minute=rpm, tokens_per_minute=tpm, prices=prices,
-        )  # fmt: skip
-        try:
-            return connected()
-        except NoKey:
-            if not plan:
-                raise
-            return connected(api_key="none")  # a plan calls no model
+        named = (model.lm or "offline").rpartition("/")[2].casefold() == of.reader.casefold()
+        own = of.request if named else {}
+        return connect(model, prices, keyless=plan, extra_body=own or None, json_schema=json_schema)
 
     options = Reproduction(
         table, runs, data or (), index or (), corpus or (), allow_host or (), measure or (), scorer, scorer_api_base,

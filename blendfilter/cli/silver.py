@@ -4,85 +4,75 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blendfilter.cli.app import State, app
+from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.cli.making import DEFAULT_K, retriever
-from blendfilter.cli.options import AllowHost, ApiBase, Context, Corpus, Index, K, Label, Retrieved, Threads, spread
+from blendfilter.cli.options import ApiBase, Context, K, Label, Limit, PassageOptions, Task, Threads, given, option
 from blendfilter.errors import BadArgument, UnknownName
 
 if TYPE_CHECKING:
     from blendfilter.lm.scoring.kept import KeptScorer
 
-TEACHES = "local (SmolLM2), a .gguf file, hf/NAME, or any name with --api-base"
-
-Scoring = Annotated[str | None, typer.Option("--lm", help=f"cxmi: the model that scores: {TEACHES}.")]
+SCORERS = "local (SmolLM2), a .gguf file, hf/NAME, or any name with --api-base"
+Measure = Annotated[
+    str | None,
+    typer.Option(
+        help="strinc (the first sentence with the answer in it), lexical (the most words in common) or cxmi (the "
+        "one that makes the answer likeliest for a model, --lm). Without it: the task's own, as in the paper."
+    ),
+]
+Threshold = Annotated[
+    float | None, typer.Option(help="Choose only sentences that score above this (strinc 0, lexical 0.5, cxmi 0).")
+]
+AllowEmptyAnswers = Annotated[
+    bool,
+    typer.Option(
+        "--allow-empty-answers",
+        help="Choose nothing where a question's answers are articles and punctuation alone; else it is refused.",
+    ),
+]
+Tokenizer = Annotated[
+    str | None, typer.Option(help="Whose tokens the summary counts: words, or one of tiktoken's (cl100k_base).")
+]
 
 
 @dataclass(frozen=True)
-class WhichScorer:
+class ScorerOptions:
     """The model that CXMI asks."""
 
-    lm: Scoring = None
+    lm: str | None = option(f"cxmi: the model that scores: {SCORERS}.", "--lm")
     api_base: ApiBase = None
     label: Label = ""
     context: Context = None
     threads: Threads = None
 
-    def given(self) -> list[str]:
-        """The options that were given."""
-        told = {each.name: getattr(self, each.name) for each in fields(self)}
-        return [f"--{name.replace('_', '-')}" for name, value in told.items() if value not in (None, "", [])]
 
-
-@app.command()
-@spread
+@command()
 def silver(
     *,
-    task: Annotated[
-        str, typer.Argument(help="nq, triviaqa, fever, eli5, wow, hotpotqa, twowiki, strategyqa, or qa for your own.")
-    ],
+    task: Task,
     data: Annotated[
         str, typer.Option(help="A question file with answers; 'hub' (Hugging Face), or 'sample', the package's own.")
     ],
     out: Annotated[
-        Path,
-        typer.Option(help="The file to write, JSON Lines; the same command again goes on where it stopped."),
+        Path, typer.Option(help="The file to write, JSON Lines; the same command again goes on where it stopped.")
     ],
-    measure: Annotated[
-        str | None,
-        typer.Option(
-            help="strinc (the first sentence with the answer in it), lexical (the most words in common) or cxmi (the "
-            "one that makes the answer likeliest for a model, --lm). Without it: the task's own, as in the paper."
-        ),
-    ] = None,
-    corpus: Corpus = None,
-    index: Index = None,
-    allow_host: AllowHost = None,
-    retrieved: Retrieved = None,
+    measure: Measure = None,
+    sources: PassageOptions,
     k: K = DEFAULT_K,
-    limit: Annotated[int | None, typer.Option(help="The first N questions.")] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="Choose only sentences that score above this (strinc 0, lexical 0.5, cxmi 0).")
-    ] = None,
+    limit: Limit = None,
+    threshold: Threshold = None,
     num_sentences: Annotated[int, typer.Option(help="Sentences chosen of all passages together, at most.")] = 1,
     batch: Annotated[int | None, typer.Option(help="Questions that are scored together (32).")] = None,
-    allow_empty_answers: Annotated[
-        bool,
-        typer.Option(
-            "--allow-empty-answers",
-            help="Choose nothing where a question's answers are articles and punctuation alone; else it is refused.",
-        ),
-    ] = False,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Whose tokens the summary counts: words, or one of tiktoken's (cl100k_base).")
-    ] = None,
-    model: WhichScorer,
+    allow_empty_answers: AllowEmptyAnswers = False,
+    tokenizer: Tokenizer = None,
+    model: ScorerOptions,
 ) -> None:
     """Choose of every question's passages the sentences that hold the answer, by an oracle that knows it.
 
@@ -91,7 +81,7 @@ def silver(
 
     Example: blendfilter silver hotpotqa --data hotpot_dev_distractor_v1.json --measure strinc --out silver.jsonl
     """
-    State.goes_on = True  # before the imports: these take a second, and one may be stopped in it
+    State.goes_on = True  # before the imports: these take a second, in which one may stop the command
     from blendfilter.filters.filco.oracle import Oracle
     from blendfilter.filters.filco.oracles import MEASURES, measure_for
     from blendfilter.lm.tokenisers import tokeniser
@@ -106,16 +96,14 @@ def silver(
     chosen: str = measure or measure_for(task)
     if chosen not in MEASURES:
         raise UnknownName.of("measure", chosen, MEASURES)
-    if chosen != "cxmi" and (given := model.given()):
-        raise BadArgument(f"{chosen} asks no model: leave {given[0]} out, or take --measure cxmi")
-    scoring = _scorer(model, task, asked=measure is not None) if chosen == "cxmi" else None
+    if chosen != "cxmi" and (needless := given(model)):
+        raise BadArgument(f"{chosen} asks no model: leave {needless[0]} out, or take --measure cxmi")
+    scoring = _scorer(model, task, chosen=measure is not None) if chosen == "cxmi" else None
     oracle = Oracle(chosen, task=task, threshold=threshold, num_sentences=num_sentences, scorer=scoring)
     questions = load(task, data, limit=limit)
     if measure is None:
         say(f"no --measure: {chosen}, which is the one for {task}")
-    if data == "sample" and corpus is None and not index and retrieved is None:
-        corpus = "sample"
-    searched = retriever(corpus, index, questions, retrieved, allow_host=allow_host)
+    searched = retriever(sources, questions, sample=data == "sample")
     finished = places.out.exists()
     with _journaled(scoring, places.journal), Bars() as bars:
         summary = make_silver(
@@ -130,14 +118,14 @@ def silver(
         say(little)
 
 
-def _scorer(model: WhichScorer, task: str, *, asked: bool) -> KeptScorer:
+def _scorer(model: ScorerOptions, task: str, *, chosen: bool) -> KeptScorer:
     """The model that scores. Raises: BadArgument, naming what can, and what asks none."""
     from blendfilter.lm.scoring import scorer
     from blendfilter.silver.making import WITHOUT_MODEL
 
     if model.lm is None:
-        where = f" at {model.api_base[0]}? Name it with --lm" if model.api_base else f"? Name it with --lm: {TEACHES}"
-        which = "cxmi" if asked else f"the measure for {task} is cxmi, which"
+        where = f" at {model.api_base[0]}? Name it with --lm" if model.api_base else f"? Name it with --lm: {SCORERS}"
+        which = "cxmi" if chosen else f"the measure for {task} is cxmi, which"
         without = f"; --measure {WITHOUT_MODEL[task]} asks none" if task in WITHOUT_MODEL else ""
         raise BadArgument(f"{which} asks a model how likely it finds the answer: which one{where}{without}")
     return scorer(

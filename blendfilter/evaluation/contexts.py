@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadData
-from blendfilter.evaluation.page.passages import Passages
 from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.run_passages import Passages
 from blendfilter.journal import FILE, Journal
 from blendfilter.records import Excerpt, Passage
 

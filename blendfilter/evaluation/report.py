@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.ledger import Entry
 from blendfilter.evaluation.losses import LOSSES
-from blendfilter.evaluation.page.pictures import LOSS_WORDS
 from blendfilter.evaluation.planned import money
 from blendfilter.evaluation.run import READS_GOLD
+from blendfilter.report.pictures import LOSS_WORDS
 from blendfilter.text import visible
 
 if TYPE_CHECKING:

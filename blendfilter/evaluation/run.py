@@ -137,7 +137,7 @@ class Run:
         `others` are runs over the same questions, shown beside this one. The page needs nothing but itself; a run of
         more than 1,000 answers gets a folder of pages beside it.
         """
-        from blendfilter.evaluation.page.page import write_report
+        from blendfilter.report.page import write_report
 
         beside = [run if isinstance(run, Run) else Run(run) for run in others]
         return write_report(self, beside, None if path is None else Path(path))
@@ -146,7 +146,7 @@ class Run:
         return visible(f"<run {self.name}: {self.metrics['signature'] if self.finished else 'not finished'}>")
 
     def _repr_html_(self) -> str:
-        from blendfilter.evaluation.page.card import card
+        from blendfilter.report.card import card
 
         return card(self)
 

@@ -18,7 +18,7 @@ from dspy import lm15
 from dspy._vendor.lm15.serde import response_from_dict, response_to_dict
 
 from blendfilter import secrets
-from blendfilter.context import REPEAT, SAMPLE, STAGE, note, who
+from blendfilter.context import BRANCH, JUDGED, REPEAT, SAMPLE, STAGE, note, who
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused, copied
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
@@ -170,6 +170,8 @@ class JournaledEngine:
             "key": key,
             "kind": "call",
             "stage": STAGE.get(),
+            **({"branch": BRANCH.get()} if BRANCH.get() else {}),
+            **({"judged": list(JUDGED.get())} if JUDGED.get() else {}),
             **asked,
             "address": (response.provider_data or {}).get("address", self.address) if response else self.address,
             **said,

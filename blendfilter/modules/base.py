@@ -9,7 +9,7 @@ from typing import Any
 
 import dspy
 
-from blendfilter.context import NOTES, CallNote, calls_of, rejoined, setting
+from blendfilter.context import JUDGED, NOTES, CallNote, calls_of, rejoined, setting
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter, Signed, ask_filter
 from blendfilter.lm import bridge
@@ -136,7 +136,8 @@ async def filtered(select: Filter | None, question: str, passages: Sequence[Pass
     """
     if select is None:
         return dspy.Prediction(kept=list(passages))
-    return await ask_filter(select, question, passages, **more)
+    with setting(JUDGED, tuple(passage.id for passage in passages)):
+        return await ask_filter(select, question, passages, **more)
 
 
 def branch_of(retrieved: Sequence[Passage], chosen: dspy.Prediction) -> Branch:

@@ -12,6 +12,7 @@ from typing import Any
 import dspy
 
 from blendfilter.asking import SHORT_TOKENS, STOP, Ask, Wording
+from blendfilter.context import BRANCH, setting
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
 from blendfilter.modules.answering import ShortAnswer
@@ -111,7 +112,8 @@ class MultiHop(Method):
         """The passages kept for a follow-up; the filter judges them by it too."""
         name = f"hop_{len(trail.queries) + 1}"
         retrieved = await search(self.retriever, follow_up, self.k)
-        chosen = await filtered(self.select, follow_up, retrieved)
+        with setting(BRANCH, name):
+            chosen = await filtered(self.select, follow_up, retrieved)
         trail.queries[name] = follow_up
         trail.branches[name] = branch_of(retrieved, chosen)
         trail.chosen.append(chosen)

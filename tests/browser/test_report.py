@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ from small_world import CountingEngine
 
 from blendfilter import BM25, BlendFilter, Direct, Run, evaluate, load
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
-from blendfilter.evaluation.page import page as pages
 from blendfilter.records import Passage
+from blendfilter.report import page as pages
 from blendfilter.resources import sample
 from blendfilter.text import visible
 
@@ -192,15 +191,6 @@ def test_keys_alone(window: Browser, runs: dict[str, Run]) -> None:
     assert window.ask("document.activeElement.value") == "j", "in a text field a letter is a letter"
 
 
-def test_every_button_can_be_reached(window: Browser, runs: dict[str, Run]) -> None:
-    window.open(runs["blend"].html())
-    reached = set()
-    for _ in range(16):
-        window.press("\ue004")
-        reached.add(window.ask("document.activeElement.id || document.activeElement.dataset.filter || ''"))
-    assert {"copy", "all", "wrong", "right", "search", "deep", "sort"} <= reached
-
-
 def test_an_address_opens_a_question(window: Browser, runs: dict[str, Run]) -> None:
     run = runs["many"]
     row = run.rows[412]
@@ -222,29 +212,6 @@ def test_a_narrow_window_scrolls_down_only(window: Browser, runs: dict[str, Run]
     assert window.ask("document.documentElement.scrollWidth") == width
 
 
-def test_words_that_cannot_be_parted_make_no_page_wider(window: Browser, runs: dict[str, Run], tmp_path: Path) -> None:
-    long = shutil.copytree(runs["direct"].folder, tmp_path / ("n" * 120))
-    rows = [{**row, "answer": "a" * 150, "gold_titles": ["t" * 150]} for row in read_rows(long / PREDICTIONS)]
-    write_rows(long / PREDICTIONS, rows)
-    window.size(320, 800)
-    for pair in ((Run(long), runs["blend"]), (runs["blend"], Run(long))):
-        window.open(pair[0].html(pair[1]))
-        open_first(window)
-        assert window.ask("document.documentElement.scrollWidth") == 320
-
-
-def test_a_table_that_goes_on_throws_a_shadow(window: Browser, runs: dict[str, Run], tmp_path: Path) -> None:
-    long = Run(shutil.copytree(runs["direct"].folder, tmp_path / ("a_name_" * 12)))
-    beyond = "[...document.querySelectorAll('.wide')].map(each => each.scrollWidth > each.clientWidth)"
-    window.open(runs["blend"].html(long))
-    window.interactive()
-    assert not any(window.ask(beyond)), "on a desk all columns are there, however long a name is"
-    window.size(390, 900)
-    assert any(window.ask(beyond))
-    fixed = "getComputedStyle(document.querySelector('.wide')).backgroundAttachment"
-    assert window.ask(fixed) == "local, local, scroll, scroll"
-
-
 def test_what_the_check_said_stands_under_its_passage(window: Browser, runs: dict[str, Run]) -> None:
     window.open(runs["blend"].html())
     open_first(window)
@@ -255,18 +222,6 @@ def test_what_the_check_said_stands_under_its_passage(window: Browser, runs: dic
     window.ask("document.querySelector('.is-right .open').click()")
     window.wait("document.querySelector('.is-right .answers')")
     assert window.ask("document.querySelectorAll('.is-right .answers dt')[1].textContent") == "golden answers"
-
-
-def test_a_part_that_lost_nothing_is_still_read(window: Browser, runs: dict[str, Run]) -> None:
-    window.open(runs["blend"].html())
-    faint = "[...document.querySelectorAll('.legend li')].map(each => getComputedStyle(each).opacity)"
-    assert set(window.ask(faint)) == {"1"}
-    assert window.ask("document.querySelector('[data-filter=all]').textContent").split() == ["all", "84"]
-    open_first(window)
-    label = window.ask("document.querySelector('.trace').getAttribute('aria-label')")
-    assert label == "Trace of question 1"
-    headings = window.ask("[...document.querySelectorAll('h1, h2, h3, h4')].map(each => Number(each.tagName[1]))")
-    assert all(after <= before + 1 for before, after in pairwise(headings))
 
 
 def test_the_fiercest_passage_is_shown_as_text(window: Browser, tmp_path: Path) -> None:
@@ -345,14 +300,3 @@ def test_the_pieces_that_were_kept_are_marked(window: Browser, tmp_path: Path) -
         "Ormskerry has a pier.",
     ]
     assert window.ask("document.querySelector('.passage .data').textContent") == text
-
-
-def test_dark_and_light_differ(window: Browser, runs: dict[str, Run]) -> None:
-    grounds = []
-    for scheme in ("light", "dark"):
-        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        window.open(runs["blend"].html())
-        grounds.append(window.ask("getComputedStyle(document.body).backgroundColor"))
-    window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    assert grounds == ["rgb(246, 248, 250)", "rgb(16, 22, 29)"]

@@ -11,8 +11,8 @@ from small_world import CountingEngine, done_by
 
 from blendfilter import BM25, Direct, Run
 from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.page.head import head_of
 from blendfilter.evaluation.plots import dot, headline
+from blendfilter.report.page_head import head_of
 from blendfilter.reproduce.results import a_question
 from blendfilter.tasks import Questions
 
@@ -38,8 +38,8 @@ def test_it_is_unknown_wherever_tokens_are_shown(
     assert f"no tokens told: {len(questions)} of {len(questions)} calls" in " ".join(silent.report().split())
     assert a_question(silent) == (1.0, None)
     head = head_of(Known(silent), [Known(told)])
-    assert head.sides[0].tokens == "-" != head.sides[1].tokens
-    assert head.ledger[-1][4] == head.ledger[-1][6] == "-"
+    assert head["sides"][0]["tokens"] == "-" != head["sides"][1]["tokens"]
+    assert head["ledger"][-1][4] == head["ledger"][-1][6] == "-"
     assert "tokens told" in silent.html(told).read_text(encoding="utf-8")
 
 

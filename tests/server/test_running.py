@@ -24,7 +24,7 @@ from blendfilter.server.running import IndexServer
 TOKEN = "2f6c91d0a45be873"
 SLOW = """
 import sys, time
-from blendfilter.cli.entry import _quiet_libraries
+from blendfilter.cli.app import _quiet_libraries
 from blendfilter.records import Passage
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.server import index_server

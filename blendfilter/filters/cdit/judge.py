@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 import dspy
 
 from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, Wording
+from blendfilter.context import JUDGED, setting
 from blendfilter.errors import UnknownName
 from blendfilter.filters.base import Signed
 from blendfilter.filters.cdit.reading import Comparison, contradicts, read_verdict, stated
@@ -99,16 +100,13 @@ class Judge(dspy.Module):
 
     async def aforward(self, question: str, passage: Passage) -> dspy.Prediction:
         """The verdict on one passage."""
-        line = as_passage(passage).line
+        passage = as_passage(passage)
+        line = passage.line
         if not line.strip():
             return dspy.Prediction(verdict=None, reason="there is no text to judge", compared=[], reply="", flags={})
-        reply = await said(
-            self.consistent,
-            rules=[rule.line for rule in self.rules],
-            passage=line,
-            question=question,
-            config=self._config(),
-        )
+        rules, config = [rule.line for rule in self.rules], self._config()
+        with setting(JUDGED, (passage.id,)):
+            reply = await said(self.consistent, rules=rules, passage=line, question=question, config=config)
         return self._read(reply)
 
     def _read(self, reply: Reply) -> dspy.Prediction:

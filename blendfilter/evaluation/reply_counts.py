@@ -1,7 +1,6 @@
-"""What a model's replies in a run were like, counted from the rows and the journal.
+"""What a model's replies in a run of BlendFilter were like, counted from the rows and the journal.
 
-In: a run of BlendFilter. Out: a `Seen`: shares by name, empty and cut replies by stage, what a call took. A reply
-counts as often as it was used. Each share has a name of its own, and says of what it is a share.
+A reply counts as often as it was used. Each share has a name of its own, and says of what it is a share.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from typing import Any, NamedTuple
 
 from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.ledger import Entry
-from blendfilter.evaluation.page.checks import Asked, shown_in
-from blendfilter.evaluation.page.passages import Passages
 from blendfilter.evaluation.replies import READINGS, Share, stage_of
+from blendfilter.evaluation.run_passages import Passages
 from blendfilter.filters.filco.filter import unquoted
 from blendfilter.filters.one_call import read_judgement
 from blendfilter.filters.reading import IdsRead, negates, read_ids, restates_range
@@ -58,6 +56,7 @@ SHARES: Mapping[str, str] = {
 }
 """Every share by name, in words."""
 
+_NUMBERED = re.compile(r"^(?:knowledge|sentence|passage) (\d{1,4}): (.*)$", re.MULTILINE)
 _MARKDOWN = re.compile(r"\*\*\S|^[^\S\n]{0,3}#{1,6}\s|^[^\S\n]*+(?:```|[-*•]\s)", re.MULTILINE)
 _ALOUD = re.compile(
     r"</?\|?(?:thought|thinking|reasoning|reflection|scratchpad|analysis|channel)\b[^>\n]{0,40}>"
@@ -74,9 +73,15 @@ _YES_NO = frozenset({"yes", "no"})
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What was seen. `shares` has every name of `SHARES`; `stages` has `empty_reply`, `cut_reply` and the like by
-    stage; `errors` counts questions by the error's kind; `entries` is the ledger.
+class ReplyCounts:
+    """What replies were like.
+
+    Attributes:
+        questions: how many were answered.
+        shares: every name of `SHARES`.
+        stages: `empty_reply`, `cut_reply` and the like by stage.
+        errors: questions by the error's kind.
+        entries: the ledger.
     """
 
     questions: int
@@ -93,16 +98,16 @@ class _Counts:
         self.events: Counter[str] = Counter()
         self.of: Counter[str] = Counter()
 
-    def add(self, name: str, happened: bool | int, of: int = 1) -> None:
-        self.events[name] += int(happened)
-        self.of[name] += of
+    def add(self, name: str, happened: bool) -> None:
+        self.events[name] += happened
+        self.of[name] += 1
 
     def share(self, name: str) -> Share:
         return Share(self.events[name], self.of[name])
 
 
-class Reply(NamedTuple):
-    """One use of one call: its stage, what it was shown, what it said."""
+class _UsedReply(NamedTuple):
+    """One use of one call."""
 
     stage: str
     prompt: str
@@ -110,14 +115,13 @@ class Reply(NamedTuple):
     record: Mapping[str, Any]
 
 
-def seen(known: Known) -> Seen:
+def count_replies(known: Known) -> ReplyCounts:
     """Count what a run's replies were like."""
     counts, stages, errors = _Counts(), dict[str, _Counts](), Counter[str]()
     with Journal(known.run.folder / FILE, "replay") as journal:
-        passages = Passages(journal)
-        rows = 0
+        passages, questions = Passages(journal), 0
         for row in known.whole_rows():
-            rows += 1
+            questions += 1
             if row["error"]:
                 errors[row["error"]["kind"]] += 1
             for reply in _replies(row, journal):
@@ -125,24 +129,35 @@ def seen(known: Known) -> Seen:
                 _by_stage(reply, counts)
             _filtered(row, passages, counts)
             _answered(row, counts)
-    return Seen(
-        questions=rows,
+    return ReplyCounts(
+        questions=questions,
         shares={name: counts.share(name) for name in SHARES},
-        stages={stage: {name: each.share(name) for name in each.of} for stage, each in stages.items()},
+        stages={stage: {name: counted.share(name) for name in counted.of} for stage, counted in stages.items()},
         errors=errors,
         entries=known.entries,
     )
 
 
-def _replies(row: Mapping[str, Any], journal: Journal) -> Iterator[Reply]:
+def _replies(row: Mapping[str, Any], journal: Journal) -> Iterator[_UsedReply]:
     for stage, key in row["calls"]:
         record = journal.read_call(key)
         if record is not None and "reply" in record:
-            asked = Asked.of(stage, record)
-            yield Reply(stage_of(stage), asked.prompt, asked.reply, record)
+            prompt = record.get("prompt") or ""
+            text = prompt if isinstance(prompt, str) else "\n".join(text for _, text in prompt)
+            yield _UsedReply(stage_of(stage), text, record["reply"] or "", record)
 
 
-def _any_reply(reply: Reply, counts: _Counts, stage: _Counts) -> None:
+def numbered_lines(prompt: str) -> list[str]:
+    """The last list of numbered knowledge in a prompt: those above it are demonstrations."""
+    lines: list[str] = []
+    for match in _NUMBERED.finditer(prompt):
+        if int(match[1]) == 0:
+            lines = []
+        lines.append(match[2])
+    return lines
+
+
+def _any_reply(reply: _UsedReply, counts: _Counts, stage: _Counts) -> None:
     event, text = event_of(reply.record), reply.text[:LONGEST_REPLY]
     events = {name: event == name for name in ("empty_reply", "cut_reply", "refused_reply")}
     events["thinking"] = bool(reply.record["reasoning"])
@@ -154,7 +169,7 @@ def _any_reply(reply: Reply, counts: _Counts, stage: _Counts) -> None:
         stage.add(name, happened)
 
 
-def _by_stage(reply: Reply, counts: _Counts) -> None:
+def _by_stage(reply: _UsedReply, counts: _Counts) -> None:
     if reply.stage in READINGS:
         _reading(reply, counts)
     if reply.stage == "ids_again":
@@ -165,7 +180,7 @@ def _by_stage(reply: Reply, counts: _Counts) -> None:
         counts.add("rambling", len(reply.text.split()) > RAMBLES)
 
 
-def _reading(reply: Reply, counts: _Counts) -> None:
+def _reading(reply: _UsedReply, counts: _Counts) -> None:
     read, k = _read(reply)
     unread = "unfinished_ids" if event_of(reply.record) in ("empty_reply", "cut_reply") else "unparseable_ids"
     read_as = {"ids": "read_ids", "none": "explicit_none", "suspect": "suspect_ids"}.get(read.status, unread)
@@ -175,8 +190,8 @@ def _reading(reply: Reply, counts: _Counts) -> None:
     counts.add("restated_range", restates_range(reply.text, k))
 
 
-def _read(reply: Reply) -> tuple[IdsRead, int]:
-    lines, cut = shown_in(reply.prompt), event_of(reply.record) == "cut_reply"
+def _read(reply: _UsedReply) -> tuple[IdsRead, int]:
+    lines, cut = numbered_lines(reply.prompt), event_of(reply.record) == "cut_reply"
     k = len(lines)
     if reply.stage == "judge":
         return (IdsRead((), "unparseable") if cut else read_judgement(reply.text, k)), k
@@ -188,13 +203,13 @@ def _filtered(row: Mapping[str, Any], passages: Passages, counts: _Counts) -> No
     gold = {folded(title) for title in row["gold_titles"]}
     for name, branch in row["branches"].items():
         found, kept = passages.of(row["queries"].get(name)), set(branch["kept"])
-        for each in branch["retrieved"]:
-            counts.add("kept", each in kept)
-            key = passages.key(each, found)
+        for passage in branch["retrieved"]:
+            counts.add("kept", passage in kept)
+            key = passages.key(passage, found)
             record = passages.read(key) if key else None
             if record is not None and folded(record["title"]) in gold:
-                counts.add("gold_kept", each in kept)
-                counts.add("gold_dropped", each not in kept)
+                counts.add("gold_kept", passage in kept)
+                counts.add("gold_dropped", passage not in kept)
 
 
 def _answered(row: Mapping[str, Any], counts: _Counts) -> None:

@@ -1,7 +1,6 @@
-"""The passages a run saw, found again in its journal by the query that retrieved them.
+"""The passages that a run retrieved, found again in its journal.
 
-In: a journal. Out: for a query and a passage's id, the passage's record. Only keys are held in memory (about 150 bytes
-a search and a passage), never texts.
+Only keys are held in memory (about 150 bytes a search and a passage), never texts.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from blendfilter.journal import Journal
 
 
 class Passages:
-    """The passages of `journal`.
+    """The passages of `journal`, by the query that retrieved them.
 
-    One id may stand for several texts (two indexes, or a service that shows other excerpts for other queries), so the
-    search that found it is asked first.
+    One id may stand for several texts (two indexes, or a service that shows other excerpts for other queries): the
+    search that found it decides.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -30,13 +29,13 @@ class Passages:
             if record["kind"] == "passage":
                 self._by_id.setdefault(record["id"], key)
             else:
-                name = _name(record["query"])
+                name = _digest(record["query"])
                 self._by_query[name] = self._by_query.get(name, b"") + key
 
     def of(self, query: str | None) -> dict[str, str]:
         """The journal's key of each passage that was found for `query`, by the passage's id."""
         found: dict[str, str] = {}
-        keys = self._by_query.get(_name(query), b"") if query is not None else b""
+        keys = self._by_query.get(_digest(query), b"") if query is not None else b""
         for start in range(0, len(keys), 16):
             search = self._journal.read(keys[start : start + 16].hex(), "search") or {"ids": [], "passages": []}
             for name, key in zip(search["ids"], search["passages"], strict=True):
@@ -47,8 +46,8 @@ class Passages:
         """The key of the passage with that id: as `found` has it, else the first one anywhere in the journal."""
         if name in found:
             return found[name]
-        known = self._by_id.get(name)
-        return known.hex() if known is not None else None
+        key = self._by_id.get(name)
+        return key.hex() if key is not None else None
 
     def read(self, key: str) -> dict[str, Any] | None:
         """A passage's record; None where it is damaged, which `Passages` has warned of."""
@@ -58,5 +57,5 @@ class Passages:
             return None
 
 
-def _name(query: str) -> bytes:
+def _digest(query: str) -> bytes:
     return blake2b(query.encode("utf-8", "surrogatepass"), digest_size=16).digest()

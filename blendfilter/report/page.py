@@ -1,8 +1,7 @@
 """The report as HTML: one file for a run of up to 1,000 answers, a folder of pages for a longer one.
 
-In: a run, others over the same questions beside it, a path. Out: `report.html` there, which needs nothing but itself:
-no request leaves it. Above 1,000 answers the file leads to a folder of its name, `report/`, with all questions on
-`index.html` and their traces on pages of 500.
+`report.html` needs nothing but itself: no request leaves it. Above 1,000 answers the file leads to a folder of its
+name, `report/`, with all questions on `index.html` and their traces on pages of 500.
 
 Everything a page shows of questions is data in it: the list as JSON, the traces packed (deflate, base64) until one is
 opened. Scripts put texts into the page as text alone, and the page's policy lets nothing else run or load. The same run
@@ -27,27 +26,25 @@ from urllib.parse import quote
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.files import REPORT, write_text
 from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.page.head import Head, head_of
-from blendfilter.evaluation.page.listing import listing
-from blendfilter.evaluation.page.passages import Passages
-from blendfilter.evaluation.page.traces import Traces
+from blendfilter.evaluation.losses import LOSSES
 from blendfilter.evaluation.repeats import key_of
 from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.run_passages import Passages
 from blendfilter.journal import FILE, Journal
+from blendfilter.report.page_head import head_of
+from blendfilter.report.page_traces import Traces
 from blendfilter.text import visible
 
 SINGLE, PAGE = 1000, 500
 """Answers on one self-contained page; answers a page where there are more."""
-_SCRIPTS = ("data.js", "trace.js", "list.js")
 
 
 class Part(NamedTuple):
-    """One page: its file, its title, which rows it lists and whether it holds their traces."""
+    """One page of a long run: its file, its title, and its first row."""
 
     file: str
     title: str
     first: int
-    size: int
 
 
 def write_report(run: Run, others: Sequence[Run] = (), path: Path | None = None) -> Path:
@@ -63,58 +60,59 @@ def write_report(run: Run, others: Sequence[Run] = (), path: Path | None = None)
         raise BadArgument(f"'{path}' is no page's name: end it in .html (a long run gets a folder of the name without)")
     _check_ours(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    head = head_of(known, beside)
-    metrics = list(known.run.settings["metrics"])
-    entries = listing(known.rows, [{key_of(row): row for row in other.rows} for other in beside], metrics)
+    head, metrics = head_of(known, beside), list(known.run.settings["metrics"])
+    by_key = [{key_of(row): row for row in other.rows} for other in beside]
+    entries = [_entry(row, [rows.get(key_of(row)) for rows in by_key], metrics) for row in known.rows]
     shared = {"run": run.name, "metrics": metrics, "beside": [other.run.name for other in beside]}
-    pages = _Pages(head, shared, entries)
     folder = path.with_suffix("")
+
+    def page(data: Mapping[str, Any], traces: str = "", parts: Sequence[Part] = (), part: Part | None = None) -> str:
+        return _render("page.html", head=head, data={**shared, **data}, traces=traces, parts=parts, part=part)
+
     if len(entries) <= SINGLE:
-        write_text(path, pages.whole(_traces(known)))
+        write_text(path, page({"rows": entries, "first": 0}, next(_packed_traces(known), "")))
         _clear(folder)
         return path
     folder.mkdir(exist_ok=True)
     parts = [
-        Part(f"questions-{number + 1}.html", f"questions {first + 1} to {min(first + PAGE, len(entries))}", first, PAGE)
-        for number, first in enumerate(range(0, len(entries), PAGE))
+        Part(f"questions-{number}.html", f"questions {first + 1} to {min(first + PAGE, len(entries))}", first)
+        for number, first in enumerate(range(0, len(entries), PAGE), 1)
     ]
-    _check_ours(*(folder / part.file for part in parts), folder / "index.html")
-    for part, packed in zip(parts, _traces(known), strict=True):
-        write_text(folder / part.file, pages.part(part, parts, packed))
-    write_text(folder / "index.html", pages.index(parts))
-    write_text(path, pages.leading(f"{folder.name}/index.html"))
-    _clear(folder, {part.file for part in parts} | {"index.html"})
+    names = [part.file for part in parts]
+    _check_ours(*(folder / name for name in names), folder / "index.html")
+    for part, traces in zip(parts, _packed_traces(known), strict=True):
+        rows = entries[part.first : part.first + PAGE]
+        write_text(folder / part.file, page({"rows": rows, "first": part.first}, traces, parts, part))
+    index = {"rows": entries, "first": 0, "pages": names, "size": PAGE}
+    write_text(folder / "index.html", page(index, parts=parts))
+    target = quote(os.fsencode(f"{folder.name}/index.html"))
+    write_text(path, _render("leading.html", head=head, target=target))
+    _clear(folder, {*names, "index.html"})
     return path
 
 
-class _Pages:
-    """The kinds of page, all from one template."""
-
-    def __init__(self, head: Head, shared: Mapping[str, Any], entries: Sequence[Any]) -> None:
-        self._head, self._shared, self._entries = head, shared, entries
-
-    def whole(self, packed: Iterator[str]) -> str:
-        """Everything on one page."""
-        data = {**self._shared, "rows": self._entries, "first": 0}
-        return _render("page.html", head=self._head, data=data, traces=next(packed, ""), parts=[], part=None)
-
-    def index(self, parts: Sequence[Part]) -> str:
-        """The head, and all questions; each leads to its page."""
-        data = {**self._shared, "rows": self._entries, "first": 0, "pages": [part.file for part in parts], "size": PAGE}
-        return _render("page.html", head=self._head, data=data, traces="", parts=parts, part=None)
-
-    def part(self, part: Part, parts: Sequence[Part], packed: str) -> str:
-        """One page of questions with their traces."""
-        rows = self._entries[part.first : part.first + part.size]
-        data = {**self._shared, "rows": rows, "first": part.first}
-        return _render("page.html", head=self._head, data=data, traces=packed, parts=parts, part=part)
-
-    def leading(self, target: str) -> str:
-        """The page in the run's folder that leads to the index."""
-        return _render("leading.html", head=self._head, target=quote(os.fsencode(target)))
+def _entry(row: Mapping[str, Any], others: Sequence[Mapping[str, Any] | None], metrics: Sequence[str]) -> Any:
+    """A row in the list of questions that a page shows at once: what to search, to filter by and to open."""
+    flags = row.get("flags") or {}
+    entry = {
+        "id": row["id"],
+        "question": row.get("question", ""),
+        "answer": row.get("answer"),
+        "golden": list(row.get("golden_answers") or []),
+        "scores": [row.get(name, 0.0) for name in metrics],
+        "right": bool(row.get("correct")),
+        "loss": row["loss"] if row.get("loss") in LOSSES else "",
+        "unread": sum(flags.get(name, 0) for name in ("unparseable_ids", "suspect_ids")),
+        "error": row["error"] is not None,
+    }
+    if "repeat" in row:
+        entry["repeat"] = row["repeat"]
+    if others:
+        entry["others"] = [[other.get("answer"), bool(other.get("correct"))] if other else None for other in others]
+    return entry
 
 
-def _traces(known: Known) -> Iterator[str]:
+def _packed_traces(known: Known) -> Iterator[str]:
     """The packed traces, a page at a time; one page where there is room for all."""
     if not known.rows:
         return
@@ -149,32 +147,30 @@ def inlined(value: Any) -> str:
 def _render(template: str, **values: Any) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    folder = files("blendfilter.evaluation.page") / "assets"
-    loader = FileSystemLoader(str(folder))
+    folder = files("blendfilter.report") / "assets"
     environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, finalize=_seen
+        loader=FileSystemLoader(str(folder)),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        finalize=_visible,
     )
     style = (folder / "style.css").read_text("utf-8")
-    script = "\n".join((folder / name).read_text("utf-8") for name in _SCRIPTS)
+    script = "\n".join((folder / name).read_text("utf-8") for name in ("data.js", "trace.js", "list.js"))
     if "data" in values:
         values["data"] = inlined(values["data"])
-    page = environment.get_template(template).render(
-        **values, style=style, script=script, policy=_policy(style, script)
-    )
-    return page.replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
-def _seen(value: Any) -> Any:
-    """A text as a page shows it; HTML of ours as it is."""
-    return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
-
-
-def _policy(style: str, script: str) -> str:
-    """Nothing loads, and only this very style and script apply."""
-    return (
+    # Nothing loads, and only this very style and script apply.
+    policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
+    page = environment.get_template(template).render(**values, style=style, script=script, policy=policy)
+    return page.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _visible(value: Any) -> Any:
+    """A text as a page shows it; HTML of ours as it is."""
+    return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _hash(text: str) -> str:
@@ -186,7 +182,7 @@ def _clear(folder: Path, kept: Collection[str] = ()) -> None:
     for path in [*folder.glob("questions-*.html"), *folder.glob("index.html")]:
         if path.name not in kept and _is_ours(path):
             path.unlink()
-    with suppress(OSError):  # something of somebody else's is in it
+    with suppress(OSError):  # it holds a file that is not ours
         folder.rmdir()
 
 

@@ -12,21 +12,29 @@ from typing import Any
 import pytest
 import unruly
 from dspy import lm15
+from isle import PASSAGES, QUESTION
 from scripted import ScriptedLM, response
+from small_world import CountingEngine, done_by
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.examining.advice import Connection, findings
-from blendfilter.evaluation.examining.examine import Examination, chosen, examine
-from blendfilter.evaluation.examining.printing import WIDTH, text_of
-from blendfilter.evaluation.examining.seen import SHARES, Seen
+from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.ledger import Entry
 from blendfilter.evaluation.replies import Share
+from blendfilter.evaluation.reply_counts import SHARES, ReplyCounts, count_replies
+from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.lm.connect import connect
 from blendfilter.lm.offline import read
 from blendfilter.lm.probing import Probe
+from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.records import Passage, Question
+from blendfilter.report.doctor import WIDTH, Examination, ModelSetup, chosen, examine, findings, text_of
+from blendfilter.tasks import Questions
+from blendfilter.tasks.loading import TASKS
+
+pytestmark = pytest.mark.usefixtures("fresh_dspy")
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 20, 60, 84])
+@pytest.mark.parametrize("n", [2, 20, 84])
 def test_questions_are_spread_over_the_kinds(n: int) -> None:
     picked = chosen(n)
     kinds = Counter(each.type for each in picked)
@@ -35,12 +43,8 @@ def test_questions_are_spread_over_the_kinds(n: int) -> None:
     if n <= 54:  # as long as each kind has enough
         assert max(kinds.values()) - min(kinds.values(), default=0) <= 1
     assert [each.id for each in picked] == [each.id for each in chosen(n)]
-
-
-@pytest.mark.parametrize("n", [0, -1, 85])
-def test_as_many_questions_as_there_are(n: int) -> None:
-    with pytest.raises(BadArgument, match=f"questions is {n}: the sample has 84"):
-        chosen(n)
+    with pytest.raises(BadArgument, match="questions is 85: the sample has 84"):
+        chosen(85)
 
 
 def scripted_by_stage(**said: Any) -> ScriptedLM:
@@ -88,23 +92,6 @@ def test_short_answers_and_yes_or_no(tmp_path: Path) -> None:
     assert told.seen.shares["not_yes_no"] == Share(0, 2)
 
 
-def test_thinking_that_was_set_apart_is_seen(tmp_path: Path) -> None:
-    lm = ScriptedLM(lambda stage, prompt: response(read(prompt), reasoning="Hm."))
-    told = examine(lm, questions=2, run=tmp_path / "run", progress=False)
-    assert told.seen.shares["thinking"].value == 1.0
-    assert [each.name for each in told.findings] == ["thinking"]
-    assert told.healthy
-
-
-def test_a_reply_that_goes_on_to_the_next_example_is_seen(tmp_path: Path) -> None:
-    lm = ScriptedLM(
-        lambda stage, prompt: f"{read(prompt)}\n\nContext:\nAnother one." if stage == "ids" else read(prompt)
-    )
-    told = examine(lm, questions=2, run=tmp_path / "run", progress=False)
-    assert told.seen.stages["ids"]["ran_on"].value == 1.0
-    assert "ran_on" in {each.name for each in told.findings}
-
-
 def test_what_a_server_wrote_past_a_stop_is_seen(tmp_path: Path) -> None:
     """The reply is cut on this end, so only the record can tell."""
     model = unruly.model("tame")
@@ -141,15 +128,7 @@ def test_the_limit_moves_what_is_healthy(tmp_path: Path) -> None:
         examine(lm, max_bad_replies=5)
 
 
-def test_the_same_run_goes_on(tmp_path: Path) -> None:
-    lm = scripted_by_stage()
-    examine(lm, questions=3, run=tmp_path / "run", progress=False)
-    calls = lm.calls
-    examine(lm, questions=3, run=tmp_path / "run", progress=False)
-    assert lm.calls == calls
-
-
-@pytest.mark.parametrize("mood", ["mixed", "cut", "thinks"])
+@pytest.mark.parametrize("mood", ["mixed", "thinks"])
 def test_it_is_told_in_80_columns_without_colour(mood: str, tmp_path: Path) -> None:
     with unruly.serve(mood) as address:
         told = examine(connect("unruly", api_base=address), questions=6, run=tmp_path / "run", progress=False)
@@ -206,9 +185,9 @@ def prices_of(folder: Path, model: str) -> Path:
 # --- advice ---------------------------------------------------------------------------------------------------------
 
 
-def seen(**shares: Share) -> Seen:
+def seen(**shares: Share) -> ReplyCounts:
     every = {name: Share(0, 100) for name in SHARES} | {"concluded": Share(100, 100), "kept": Share(50, 100)} | shares
-    return Seen(questions=20, shares=every, stages={}, errors={}, entries={"total": Entry()})
+    return ReplyCounts(questions=20, shares=every, stages={}, errors={}, entries={"total": Entry()})
 
 
 PLAIN = {"served": True, "endpoint": "chat", "schema": False, "schema_obeyed": None, "thinks": False, "switch": False}
@@ -220,21 +199,15 @@ CUT = {"cut_reply": Share(40, 100)}
     ("shares", "how", "option"),
     [
         (UNREAD, {"schema_obeyed": True}, "--json-schema holds the ids"),
-        (UNREAD, {"schema_obeyed": True, "thinks": True, "switch": True}, "--json-schema holds the ids"),
         (UNREAD, {"schema": True, "schema_obeyed": False}, "--no-json-schema"),
         (UNREAD, {"schema_obeyed": False}, "vLLM"),
         (UNREAD, {"thinks": True, "switch": True}, "--no-thinking"),
         (UNREAD, {"endpoint": "completions"}, "--endpoint chat"),
-        (UNREAD, {"schema": True, "schema_obeyed": True}, "held to a JSON schema already: a larger"),
         (UNREAD, {"schema": True, "served": False}, "held to a JSON schema already: a larger"),
         ({"rambling": Share(40, 100)}, {}, "a few words: a base model wants --endpoint completions"),
-        ({"rambling": Share(40, 100)}, {"served": False}, "a few words: take a larger instruct model"),
-        ({"rambling": Share(40, 100)}, {"thinks": True, "switch": True}, "--no-thinking"),
         (CUT, {"thinks": True, "switch": True}, "--reasoning low"),
         (CUT, {"thinks": True}, "extra_body"),
         (CUT, {}, "--prompts DIR"),
-        ({"empty_reply": Share(40, 100)}, {}, "--endpoint completions"),
-        ({"thinking": Share(100, 100)}, {"thinks": True, "switch": True}, "--no-thinking"),
         ({"explicit_none": Share(40, 100)}, {}, "fallback=True"),
         ({"concluded": Share(10, 100)}, {"endpoint": "completions"}, "--endpoint chat"),
         ({"kept": Share(99, 100)}, {}, "--method cot-retrieval"),
@@ -242,41 +215,33 @@ CUT = {"cut_reply": Share(40, 100)}
     ],
 )
 def test_each_finding_names_its_option(shares: dict[str, Share], how: dict[str, Any], option: str) -> None:
-    (found,) = findings(seen(**shares), Connection(**{**PLAIN, **how}))
+    (found,) = findings(seen(**shares), ModelSetup(**{**PLAIN, **how}))
     assert option in found.advice
-
-
-def test_a_clean_bill_has_no_findings() -> None:
-    assert findings(seen(), Connection(**PLAIN)) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("name", "most", "found"),
     [
         ("thinking", 5, "thinking"),
-        ("markdown", 5, "markdown"),
         ("kept", 95, "keeps_all"),
         ("gold_dropped", 20, "gold_dropped"),
     ],
 )
 def test_from_where_on_a_habit_is_worth_a_line(name: str, most: int, found: str) -> None:
-    how = Connection(**PLAIN)  # type: ignore[arg-type]
+    how = ModelSetup(**PLAIN)  # type: ignore[arg-type]
+    assert findings(seen(**{name: Share(0, 0) for name in SHARES}), how) == []
     assert findings(seen(**{name: Share(most, 100)}), how) == []
     assert [(each.name, each.bad) for each in findings(seen(**{name: Share(most + 1, 100)}), how)] == [(found, False)]
-
-
-def test_a_share_of_nothing_is_no_finding() -> None:
-    assert findings(seen(**{name: Share(0, 0) for name in SHARES}), Connection(**PLAIN)) == []  # type: ignore[arg-type]
 
 
 def test_what_is_known_of_the_connection() -> None:
     lm = connect("Qwen/Qwen3-8B", api_base="http://127.0.0.1:9/v1", json_schema=True)
     thinking = seen(thinking=Share(60, 100))
-    assert Connection.of(lm, [Probe("JSON schema", "no")], thinking) == Connection(
+    assert ModelSetup.of(lm, [Probe("JSON schema", "no")], thinking) == ModelSetup(
         served=True, endpoint="chat", schema=True, schema_obeyed=False, thinks=True, switch=True
     )
     plain = connect("m", api_base="http://127.0.0.1:9/v1", endpoint="completions")
-    assert Connection.of(plain, [], seen()) == Connection(
+    assert ModelSetup.of(plain, [], seen()) == ModelSetup(
         served=False, endpoint="completions", schema=False, schema_obeyed=None, thinks=False, switch=False
     )
 
@@ -289,3 +254,36 @@ def test_the_worst_comes_first_and_what_one_change_mends_stands_together(tmp_pat
     assert lines[start].startswith("! unparseable")
     assert lines[start + 1].startswith("- restate the range")
     assert lines[start + 2].startswith("  -> ")
+
+
+# --- FilCo ------------------------------------------------------------------------------------------------------------
+
+MANY = " ".join(f"Light {n} stood there, 4 and 5 by night." for n in range(9))
+
+
+def replied(helpful: str, again: str, run: Path) -> dict[str, Share]:
+    """The shares of a run whose queries all bring the same passages."""
+
+    def reply(prompt: str) -> str:
+        if not prompt.endswith("Ids:"):
+            return read(prompt)
+        return again if "Write only the number" in prompt else helpful
+
+    passages = [Passage("1", "Lights", MANY), *PASSAGES]
+    questions = Questions((Question("q", QUESTION, ("Ada Brennock",)),), TASKS["qa"])
+    method = BlendFilter(lambda query, k: passages[:k], k=2, filter=FilCoFilter())
+    done, _ = done_by(method, questions, run, engine=CountingEngine(reply=reply))
+    return dict(count_replies(Known(done)).shares)
+
+
+def test_what_a_reply_writes_out_is_no_number(tmp_path: Path) -> None:
+    told = replied("2: Lights | Light 2 stood there, 4 and 5 by night.", "", tmp_path / "run")
+    assert (told["read_ids"].count, told["suspect_ids"].count) == (told["read_ids"].of, 0)
+    assert told["rambling"] == Share(0, told["rambling"].of)
+
+
+def test_a_second_try_is_read_alike_and_long_ones_are_rambling(tmp_path: Path) -> None:
+    long = "I would say that this is hard to tell from what little is given here"
+    told = replied(long, "Light 2 stood there, 4 and 5 by night. (2)", tmp_path / "run")
+    assert told["unparseable_ids"].count == told["read_again"].count == told["read_again"].of > 0
+    assert told["rambling"].count == told["unparseable_ids"].count

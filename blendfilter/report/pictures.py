@@ -1,12 +1,11 @@
-"""The two pictures of a report as SVG: where questions are lost, and scores with their intervals.
+"""The two pictures of a report as SVG without text: where questions are lost, and scores with their intervals.
 
-In: counts, or fractions of 1. Out: SVG without text, colours by class (a page) or by value (a notebook); the figures
-themselves always stand beside it as text. Colours after Okabe and Ito, told apart by the colour-blind too.
+Colours after Okabe and Ito, which the colour-blind tell apart too; the figures always stand beside them as text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from blendfilter.evaluation.losses import LOSSES
 
@@ -33,13 +32,17 @@ def loss_bar(losses: Mapping[str, int], height: int = 28) -> str:
     >>> loss_bar({"right": 1}).count("<rect")
     1
     """
-    rects = "".join(
-        f'<rect x="{x:.1f}" y="0" width="{width:.1f}" height="{height}" fill="{COLOURS[name]}"/>'
-        for name, x, width in _parts(losses)
-    )
+    total, x, rects = sum(losses.values()), 0.0, ""
+    for name in LOSSES:
+        width = _WIDTH * losses.get(name, 0) / total if total else 0.0
+        if width:
+            drawn = max(1.0, width - _GAP)
+            rects += f'<rect x="{x:.1f}" y="0" width="{drawn:.1f}" height="{height}" fill="{COLOURS[name]}"/>'
+        x += width
+    label = ", ".join(f"{LOSS_WORDS[name]} {losses[name]}" for name in LOSSES if losses.get(name))
     return (
         f'<svg class="bar" viewBox="0 0 {_WIDTH:.0f} {height}" preserveAspectRatio="none" width="100%" '
-        f'height="{height}" role="img" aria-label="{_said(losses)}">{rects}</svg>'
+        f'height="{height}" role="img" aria-label="{label}">{rects}</svg>'
     )
 
 
@@ -59,18 +62,3 @@ def interval(value: float, low: float, high: float, height: int = 18) -> str:
         f'<rect class="band" x="{left:.1f}" y="{middle - 4}" width="{width:.1f}" height="8"/>'
         f'<rect class="point" x="{value * _WIDTH - 2:.1f}" y="0" width="4" height="{height}"/></svg>'
     )
-
-
-def _parts(losses: Mapping[str, int]) -> Iterator[tuple[str, float, float]]:
-    """(name, x, width) of every part that is not empty."""
-    total = sum(losses.values())
-    x = 0.0
-    for name in LOSSES:
-        width = _WIDTH * losses.get(name, 0) / total if total else 0.0
-        if width:
-            yield name, x, max(1.0, width - _GAP)
-        x += width
-
-
-def _said(losses: Mapping[str, int]) -> str:
-    return ", ".join(f"{LOSS_WORDS[name]} {losses[name]}" for name in LOSSES if losses.get(name))

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from report_page import FIERCE, Page, read_page
 from small_world import CountingEngine
 
@@ -18,14 +20,26 @@ from blendfilter import BM25, BlendFilter, Direct, Run, evaluate, load
 from blendfilter.errors import BadArgument, BadData, MissingFile, RunMismatch
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, read_json, read_rows, write_json, write_rows
 from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.page import page as pages
-from blendfilter.evaluation.page.head import chance, head_of
 from blendfilter.evaluation.report import OFFLINE
 from blendfilter.evaluation.statistics import holm, mcnemar_exact
+from blendfilter.filters.cdit.filter import CDITFilter
+from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.journal import Journal
+from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.records import Passage
+from blendfilter.report import page as pages
+from blendfilter.report.page import inlined, packed
+from blendfilter.report.page_head import chance, head_of
+from blendfilter.report.page_traces import Pieces, judgements
+from blendfilter.report.pictures import LOSS_WORDS
 from blendfilter.resources import sample
 from blendfilter.text import folded
+
+pytestmark = pytest.mark.usefixtures("fresh_dspy")
+TEXTS = st.lists(
+    st.text() | st.sampled_from(["\n", "knowledge 0: ", " | ", "knowledge 12: A | b | c", "|", "\r\n", "\ud800"])
+).map("".join)
 
 
 @pytest.fixture(scope="module")
@@ -113,36 +127,16 @@ def test_passages_are_marked_kept_and_gold(run: Callable[[str], Run]) -> None:
 
 
 def test_the_checks_words_stand_under_their_passages(run: Callable[[str], Run]) -> None:
-    blend = run("blend")
-    page = page_of(blend)
-    assert page.traces is not None
-    apart = shared = 0
-    for trace, row in zip(page.traces["traces"], blend.rows, strict=True):
-        checks = [call for call in trace["calls"] if call["stage"].endswith("check")]
-        assert [name for call in checks for name in call["of"]] == list(row["queries"]), "each query has one check"
-        for call in trace["calls"]:
-            follows = [each["of"] for each in checks if page.joined(each["reply"]) in page.joined(call["prompt"][0][1])]
-            assert call["of"] == (call["of"] if call in checks else follows[0] if "ids" in call["stage"] else [])
-            apart, shared = apart + (len(call["of"]) == 1), shared + (len(call["of"]) > 1)
-        for branch in trace["branches"]:
-            (reply,) = [page.joined(call["reply"]) for call in checks if branch["name"] in call["of"]]
-            assert len(branch["reasons"]) == len(branch["passages"])
-            for number, (reason, marked) in enumerate(zip(branch["reasons"], branch["passages"], strict=True)):
-                assert reason
-                assert f"{number} {reason}" in reply
-                assert reason.startswith("is relevant" if marked[1] & 1 else "is not relevant")
-    assert apart
-    assert shared
-
-
-def test_texts_are_stored_once(run: Callable[[str], Run]) -> None:
     page = page_of(run("blend"))
     assert page.traces is not None
-    table = page.traces["pieces"]
-    assert len(set(table)) == len(table)
-    with Journal(Run(run("direct").folder).folder, "replay") as journal:
-        text = next(record["text"] for record in journal.records() if record["kind"] == "passage")
-    assert sum(text in piece for piece in table) == 1, "prompts share it with the passage"
+    for trace in page.traces["traces"]:
+        checks = [call for call in trace["calls"] if call["stage"].endswith("check")]
+        assert [name for call in checks for name in call["of"]] == ["q", "q_ex", "q_in"], "each query has one check"
+        for branch in trace["branches"]:
+            (reply,) = [page.joined(call["reply"]) for call in checks if branch["name"] in call["of"]]
+            for number, (reason, marked) in enumerate(zip(branch["reasons"], branch["passages"], strict=True)):
+                assert f"{number} {reason}" in reply
+                assert reason.startswith("is relevant" if marked[1] & 1 else "is not relevant")
 
 
 def test_kept_pieces_are_told(run: Callable[[str], Run]) -> None:
@@ -196,19 +190,13 @@ def test_the_head_has_headline_recipe_losses_and_ledger(run: Callable[[str], Run
     assert OFFLINE in page.text
     assert "method blendfilter" in page.text
     for name, count in blend.losses().items():
-        assert re.search(rf"{LOSS[name]} {count} ", page.text)
+        assert re.search(rf"{LOSS_WORDS[name]} {count} ", page.text)
     for stage in blend.metrics["ledger"]:
         assert stage in page.text
     assert OFFLINE not in page_of(run("model")).text
-
-
-LOSS = {
-    "not_retrieved": "gold not retrieved",
-    "filtered_away": "retrieved and filtered away",
-    "answered_wrong": "kept and answered wrong",
-    "right": "right",
-    "right_without_gold": "right without gold",
-}
+    some = [{**row, "gold_titles": row["gold_titles"] * (i > 2)} for i, row in enumerate(blend.rows)]
+    write_rows(blend.folder / PREDICTIONS, some)
+    assert "Gold titles are known for 5 of 8; the others count as kept." in page_of(Run(blend.folder)).text
 
 
 def test_runs_side_by_side(run: Callable[[str], Run]) -> None:
@@ -220,16 +208,7 @@ def test_runs_side_by_side(run: Callable[[str], Run]) -> None:
     assert page.data["beside"] == ["model"]
     for entry, row in zip(page.data["rows"], model.rows, strict=True):
         assert entry["others"] == [[row["answer"], row["correct"]]]
-
-
-def test_gold_that_is_known_for_some_is_told(run: Callable[[str], Run]) -> None:
-    blend = run("blend")
-    write_rows(
-        blend.folder / PREDICTIONS,
-        [{**row, "gold_titles": row["gold_titles"] * (i > 2)} for i, row in enumerate(blend.rows)],
-    )
-    assert "Gold titles are known for 5 of 8; the others count as kept." in page_of(Run(blend.folder)).text
-    assert "Gold titles are known for" not in page_of(run("model")).text
+    assert "no p-value" in page_of(run("blend"), model).text, "beside the offline reader"
 
 
 def answered_right(run: Run, right: range, n: int = 40) -> Known:
@@ -250,17 +229,24 @@ def test_p_is_mcnemars_as_in_every_table_and_corrected_where_there_are_several(
     first, second = answered_right(run("silly"), range(14)), answered_right(run("model"), range(11, 29))
     third = answered_right(Run(tmp_path / "other"), range(10, 20))
     p = mcnemar_exact([row["correct"] for row in first.rows], [row["correct"] for row in second.rows]).p
-    _, side = head_of(first, [second]).sides
-    assert (side.p, side.p_holm, side.won_lost) == (chance(p), "", "15 / 11")
+    _, side = head_of(first, [second])["sides"]
+    assert (side["p"], side["p_holm"], side["won_lost"]) == (chance(p), "", "15 / 11")
     other = mcnemar_exact([row["correct"] for row in first.rows], [row["correct"] for row in third.rows]).p
-    _, *sides = head_of(first, [second, third]).sides
-    assert [each.p_holm for each in sides] == [chance(each) for each in holm([p, other])]
+    _, *sides = head_of(first, [second, third])["sides"]
+    assert [side["p_holm"] for side in sides] == [chance(each) for each in holm([p, other])]
     assert "Holm" in page_of(first.run, second.run, third.run).text.split("side by side")[1].split("won, lost")[0]
     assert "Holm" not in page_of(first.run, second.run).text
+    _, side = head_of(by_f1_alone(first), [by_f1_alone(second)])["sides"]
+    assert side["p"] == chance(p), "of an F1 that is 0 or 1 as EM is"
 
 
-def test_no_p_value_beside_the_offline_reader(run: Callable[[str], Run]) -> None:
-    assert "no p-value" in page_of(run("blend"), run("model")).text
+def by_f1_alone(known: Known) -> Known:
+    """The same run, measured by F1 and nothing else."""
+    folder = known.run.folder
+    record, metrics = read_json(folder / RUN), read_json(folder / METRICS)
+    write_json(folder / RUN, record | {"settings": record["settings"] | {"metrics": ["f1"]}})
+    write_json(folder / METRICS, metrics | {"metrics": {"f1": metrics["metrics"]["f1"]}})
+    return Known(Run(folder))
 
 
 def test_runs_that_do_not_fit_are_refused_and_nothing_is_written(run: Callable[[str], Run]) -> None:
@@ -301,16 +287,10 @@ def test_an_unfinished_run_says_so(run: Callable[[str], Run]) -> None:
     assert "Scores over 3 questions" in told
     with pytest.raises(MissingFile, match="not finished"):
         half.html(run("model"))
-
-
-def test_a_run_of_which_nothing_is_answered(run: Callable[[str], Run]) -> None:
-    blend = run("blend")
-    for name in (METRICS, PREDICTIONS):
-        (blend.folder / name).unlink()
+    (blend.folder / PREDICTIONS).unlink()
     page = page_of(Run(blend.folder))
     assert "Nothing is answered yet." in page.text
     assert page.data["rows"] == []
-    assert "not finished: 0 of 8" in Run(blend.folder).report()
 
 
 def test_repeats_are_rows_of_their_own(run: Callable[[str], Run]) -> None:
@@ -443,12 +423,6 @@ def test_pages_that_are_no_more_are_taken_away(
     assert not folder.exists()
 
 
-def test_another_place(run: Callable[[str], Run], tmp_path: Path) -> None:
-    assert run("blend").html(path=tmp_path / "mine.html") == tmp_path / "mine.html"
-    assert read_page(tmp_path / "mine.html").data["run"] == "blend"
-    assert not (tmp_path / "blend" / "report.html").exists()
-
-
 def test_a_folder_that_is_not_there_yet_and_a_name_that_is_no_pages(
     run: Callable[[str], Run], tmp_path: Path, small_pages: None
 ) -> None:
@@ -458,3 +432,128 @@ def test_a_folder_that_is_not_there_yet_and_a_name_that_is_no_pages(
     with pytest.raises(BadArgument, match=r"no page's name: end it in \.html"):
         blend.html(path=tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
+    assert not (tmp_path / "blend" / "report.html").exists()
+
+
+# --- which call judged what -------------------------------------------------------------------------------------------
+
+
+def called(stage: str, judged: list[str], reply: str = "", **more: Any) -> tuple[str, dict[str, Any]]:
+    return stage, {"judged": judged, "reply": reply, **more}
+
+
+CHECK = "knowledge 0: yes\nknowledge 1: no"
+
+
+@pytest.mark.parametrize(
+    ("calls", "retrieved", "judged_for", "reasons"),
+    [
+        pytest.param(
+            [("external", None), called("s.check", ["b", "a"], "knowledge 0: one\nknowledge 1: other"),
+             called("s.check", ["a", "b"], CHECK), called("s.ids", ["b", "a"], "0")],
+            {"q": ["a", "b"], "q_ex": ["b", "a"], "q_in": []},
+            [[], ["q_ex"], ["q"], ["q_ex"]],
+            {"q": ["yes", "no"], "q_ex": ["one", "other"], "q_in": []},
+            id="a branch has the calls over its own passages, in their order",
+        ),
+        pytest.param(
+            [called("s.check", ["a", "b"], CHECK)], {"q": ["a", "b"], "q_ex": ["a", "b"]},
+            [["q", "q_ex"]], {"q": ["yes", "no"], "q_ex": ["yes", "no"]}, id="equal branches share a check",
+        ),
+        pytest.param(
+            [called("judge", ["a", "b", "c"], "0 is good.\n1 is bad.\n2 is a town.\nIds: 0")],
+            {"q": ["a"], "q_ex": ["c", "b"]},
+            [["q", "q_ex"]], {"q": ["is good."], "q_ex": ["is a town.", "is bad."]}, id="a union serves all",
+        ),
+        pytest.param(
+            [called("s.check", ["a"], "knowledge 0: first", branch="hop_1"),
+             called("s.check", ["a"], "knowledge 0: second", branch="hop_2")],
+            {"hop_1": ["a"], "hop_2": ["a"]},
+            [["hop_1"], ["hop_2"]], {"hop_1": ["first"], "hop_2": ["second"]}, id="two hops to the same passages",
+        ),
+        pytest.param(
+            [called("s.judge.consistent", ["a"], "True"), called("s.judge.consistent", ["b"], "far\nVerdict: False")],
+            {"q": ["a", "b"], "q_ex": ["b", "c"], "q_in": ["c"]},
+            [["q"], ["q", "q_ex"]],
+            {"q": ["True", "far; Verdict: False"], "q_ex": ["far; Verdict: False", ""], "q_in": []},
+            id="CDIT's judge reads a passage a call",
+        ),
+        pytest.param(
+            [called("helpful", ["a", "b"], "0, 4")], {"q": ["a", "b"]}, [["q"]], {"q": []}, id="numbers give no reason",
+        ),
+        pytest.param(
+            [("check", {"reply": CHECK}), called("check", ["z"], CHECK)], {"q": ["a", "b"]}, [[], []], {"q": []},
+            id="an older record, and other passages",
+        ),
+    ],
+)  # fmt: skip
+def test_calls_are_matched_by_the_passages_that_they_judged(
+    calls: list[Any], retrieved: dict[str, list[str]], judged_for: list[list[str]], reasons: dict[str, list[str]]
+) -> None:
+    assert judgements(calls, retrieved) == (judged_for, reasons)
+
+
+@pytest.mark.parametrize(
+    ("method", "stages"),
+    [
+        (lambda index: SelfAsk(index, k=2, filter=KnowledgeFilter()), {"check", "ids"}),
+        (lambda index: Direct(index, k=2, filter=CDITFilter()), {"consistent"}),
+        (lambda index: BlendFilter(index, k=2, filter=FilCoFilter(), filter_union=True), {"helpful"}),
+    ],
+)
+def test_a_filters_calls_record_what_they_judge(method: Any, stages: set[str], tmp_path: Path) -> None:
+    index = BM25.build(sample("corpus.jsonl"))
+    run = evaluate(method(index), load("hotpotqa", "sample", limit=1), lm="offline", run=tmp_path / "r", progress=False)
+    page = page_of(run)
+    assert page.traces is not None
+    (trace,) = page.traces["traces"]
+    calls = [call for call in trace["calls"] if call["stage"].rpartition(".")[2] in stages]
+    assert calls
+    names = [branch["name"] for branch in trace["branches"]]
+    assert {name for call in calls for name in call["of"]} == set(names)
+    assert not any(call["of"] for call in trace["calls"] if call["stage"].rpartition(".")[2] in ("step", "answer"))
+
+
+# --- texts in a page --------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(TEXTS))
+def test_the_pieces_of_a_text_joined_are_the_text(texts: list[str]) -> None:
+    pieces = Pieces()
+    numbers = [pieces.of(text) for text in texts]
+    table = pieces.table
+    assert ["".join(table[number] for number in text) for text in numbers] == texts
+    assert len(set(table)) == len(table)
+
+
+@example("<!-- <script> & </script>")
+@given(TEXTS)
+def test_data_in_a_page_neither_opens_nor_closes_a_tag(text: str) -> None:
+    assert not set(inlined([text])) & set("<>&")
+    assert inlined([text]).isascii()
+    assert "<" not in packed([text])
+
+
+# --- the card in a notebook -------------------------------------------------------------------------------------------
+
+
+def test_a_card_shows_the_run(run: Callable[[str], Run], tmp_path: Path) -> None:
+    folder = shutil.copytree(run("blend").folder, tmp_path / "<b>blend & co")
+    blend = Run(folder)
+    shown = blend._repr_html_()
+    assert blend.metrics["signature"] in shown
+    assert OFFLINE in shown
+    assert "&lt;b&gt;blend &amp; co" in shown
+    for score in blend.metrics["metrics"].values():
+        assert f"{100 * score['value']:.1f}" in shown
+    assert shown.count("<rect") == 2 * sum(count > 0 for count in blend.losses().values()), "a bar and its legend"
+    assert not re.search("<b>blend|<script|http", shown)
+    assert "run.html() writes" in shown
+    blend.html()
+    assert "the whole report:" in blend._repr_html_()
+    for row in blend.rows:
+        row["gold_titles"] = []
+    assert "<svg" not in blend._repr_html_(), "without gold no losses are drawn"
+    (folder / METRICS).unlink()
+    write_rows(folder / PREDICTIONS, read_rows(folder / PREDICTIONS)[:2])
+    assert "not finished: 2 of 8 questions are answered" in Run(folder)._repr_html_()

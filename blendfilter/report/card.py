@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from blendfilter.evaluation.files import REPORT
-from blendfilter.evaluation.page.pictures import LOSS_WORDS, loss_bar, swatch
+from blendfilter.evaluation.known import Known
+from blendfilter.evaluation.report import OFFLINE
+from blendfilter.report.pictures import LOSS_WORDS, loss_bar, swatch
 from blendfilter.text import html_of
 
 if TYPE_CHECKING:
@@ -21,16 +23,15 @@ def card(run: Run) -> str:
 
 
 def _parts(run: Run) -> Iterator[str]:
-    from blendfilter.evaluation.known import Known
-    from blendfilter.evaluation.report import OFFLINE
-
-    known = Known(run)
-    yield f"<div><b><bdi>{html_of(run.name)}</bdi></b> <small>{html_of(_what(run))}</small></div>"
+    known, settings = Known(run), run.settings
+    metrics = known.metrics
+    names = (settings.get("task"), settings.get("method", {}).get("name"), settings["lm"]["name"])
+    title = " · ".join(str(name) for name in names if name)
+    yield f"<div><b><bdi>{html_of(run.name)}</bdi></b> <small>{html_of(title)}</small></div>"
     if not run.finished:
         yield f"<p>{html_of(known.unfinished)}</p>"
-    metrics = known.metrics
     if metrics:
-        yield f'<div style="display:flex;gap:2em;margin:.3em 0">{"".join(_scores(known.metrics["metrics"]))}</div>'
+        yield f'<div style="display:flex;gap:2em;margin:.3em 0">{"".join(_scores(metrics["metrics"]))}</div>'
         if any(row.get("gold_titles") for row in known.rows):
             yield f'{loss_bar(metrics["losses"], 16)}<div style="margin:.3em 0">{_legend(metrics["losses"])}</div>'
     if run.offline:
@@ -40,12 +41,6 @@ def _parts(run: Run) -> Iterator[str]:
     path = run.folder / REPORT
     words = "the whole report:" if path.is_file() else "run.html() writes"
     yield f"<div><small>{words} {html_of(path)}</small></div>"
-
-
-def _what(run: Run) -> str:
-    settings = run.settings
-    names = [settings.get("task"), settings.get("method", {}).get("name"), settings["lm"]["name"]]
-    return " · ".join(str(name) for name in names if name)
 
 
 def _scores(scores: dict[str, dict[str, float]]) -> Iterator[str]:

@@ -1,0 +1,265 @@
+"""Indexes on the command line: `index` makes one, `search` looks into one, `serve` puts one on a port."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from blendfilter.cli.app import command
+from blendfilter.cli.console import Bars, say, show
+from blendfilter.cli.making import corpus_file
+from blendfilter.cli.options import AllowHost, K, option
+from blendfilter.errors import BadArgument, BadData, EmptyData
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from blendfilter.files import JsonRow
+    from blendfilter.records import Passage
+
+ENGINES = {
+    "bm25": ("k1", "b"),
+    "rank-bm25": ("k1", "b"),
+    "colbert": ("checkpoint", "nbits", "doc_maxlen", "gpus", "partitions"),
+    "dense": ("encoder", "index_type", "query_prefix", "passage_prefix", "nlist", "nprobe"),
+}
+"""The options that each engine takes."""
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """The settings of an index's engine."""
+
+    k1: float | None = option("bm25: term frequency saturation (0.9).", "--k1")
+    b: float | None = option("bm25: length normalisation (0.4).", "--b")
+    checkpoint: str | None = option("colbert: a name on the hub or a folder (colbert-ir/colbertv2.0).")
+    nbits: int | None = option("colbert: bits kept of each dimension, 1, 2, 4 or 8 (4; beyond 100,000 passages 2).")
+    doc_maxlen: int | None = option("colbert: tokens read of a passage (220).")
+    gpus: int | None = option("colbert: how many GPUs; 0 is the CPU (all there are).")
+    partitions: int | None = option("colbert: how many centroids (by the size of the corpus).")
+    encoder: str | None = option("dense: what encodes, a sentence-transformers name or a Hugging Face folder.")
+    index_type: str | None = option("dense: flat (exact), hnsw or ivf (flat).")
+    query_prefix: str | None = option("dense: put before queries, such as 'query: '.")
+    passage_prefix: str | None = option("dense: put before passages, such as 'passage: '.")
+    nlist: int | None = option("dense: cells of an ivf index (50).")
+    nprobe: int | None = option("dense: cells of them that a query looks into (5).")
+
+    def settings(self, engine: str) -> dict[str, Any]:
+        """Those that were given. Raises: BadArgument for one that is not `engine`'s, or one that it wants."""
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        for name in values if engine in ENGINES else ():  # `build` says which engines there are
+            if name not in ENGINES[engine]:
+                owners = [owner for owner, names in ENGINES.items() if name in names]
+                whose = f"the engine{'s'[: len(owners) > 1]} {' and '.join(owners)}"
+                raise BadArgument(f"--{name.replace('_', '-')} is an option of {whose}, not of {engine}")
+        if engine == "dense" and "encoder" not in values:
+            raise BadArgument("the engine dense wants --encoder: a sentence-transformers name or a Hugging Face folder")
+        return {"index" if name == "index_type" else name: value for name, value in values.items()}
+
+
+@command()
+def index(
+    corpus: Annotated[
+        str,
+        typer.Argument(
+            help="Passages: JSON Lines (id, title, text), TSV (id, text, title), BEIR, FlashRAG or DSPy's abstracts; "
+            "with --chunk also a folder of texts (.txt, .md, .rst). 'sample' is the sample corpus."
+        ),
+    ],
+    options: EngineOptions,
+    out: Annotated[Path, typer.Option(help="The index folder to make.")],
+    engine: Annotated[
+        str, typer.Option(help="bm25, rank-bm25 (the reference, for small corpora), colbert (ColBERTv2) or dense.")
+    ] = "bm25",
+    chunk: Annotated[
+        str | None, typer.Option(help="Cut texts into passages of at most so many words, by paragraphs: 100w.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an index that is there.")] = False,
+) -> None:
+    """Make an index of a corpus: a folder with a manifest and a fingerprint.
+
+    Example: blendfilter index wiki.abstracts.2017.jsonl --out indexes/wiki17
+    """
+    from blendfilter.retrieval.indexes import build
+
+    settings = options.settings(engine)
+    passages = _passages(corpus, chunk)
+    with Bars() as progress:
+        made = build(engine, passages, out, **settings, overwrite=overwrite, progress=progress)
+    info = made.info()
+    show(f"{out}: {info['kind']}, {info['passages']:,} passages, fingerprint {info['fingerprint']}")
+
+
+def _passages(corpus: str, chunk: str | None) -> Path | Iterator[Passage]:
+    """What an index is built of: a corpus file as it is, or, with `chunk`, its texts or a folder's cut to that size."""
+    from blendfilter.retrieval.chunking import chunk_size
+    from blendfilter.retrieval.corpus import read_corpus
+    from blendfilter.retrieval.documents import chunked, read_documents, refuse_index
+
+    words = None if chunk is None else chunk_size(chunk)
+    path = corpus_file(corpus)
+    if path.is_dir():
+        refuse_index(path)
+        if words is None:
+            raise BadArgument(f"{path} is a folder: add --chunk 100w to make passages of its text files")
+        return read_documents(path, words)
+    if _is_document(path):
+        raise BadArgument(f"{path} is one text, not a file of passages: name the folder it lies in, with --chunk 100w")
+    return path if words is None else chunked(read_corpus(path), words)
+
+
+def _is_document(path: Path) -> bool:
+    """Whether a file is a text in itself; a .txt may hold passages too."""
+    from blendfilter.files import first_character, lines
+    from blendfilter.retrieval.documents import SUFFIXES
+
+    if path.suffix.lower() not in SUFFIXES or first_character(path) in ("", "[", "{"):
+        return False
+    return "\t" not in next(lines(path)).text
+
+
+@command()
+def search(
+    index: Annotated[
+        str, typer.Argument(help="An index folder or a server's URL (its token in BLENDFILTER_INDEX_TOKEN).")
+    ],
+    query: Annotated[str | None, typer.Argument(help="What to search for, in quotes.")] = None,
+    k: K = 5,
+    queries: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of QUERY, a file of them: JSON Lines with question or query, any question file, or a query "
+            "a line; 'sample' for the sample questions."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With --queries: the file of hits to write, for eval --retrieved.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="With --out: replace a file that is there.")] = False,
+    allow_host: AllowHost = None,
+) -> None:
+    """Search an index: rank, score, id, title and text, a line a passage; or many queries, their hits into a file.
+
+    Of a trimmed index it says besides, on stderr, what was dropped and why.
+
+    Example: blendfilter search indexes/wiki17 "lighthouse designer" -k 10
+    """
+    if (query is None) == (queries is None):
+        raise BadArgument("search for what? Give a QUERY in quotes, or a file of them with --queries, and not both")
+    if (queries is None) != (out is None):
+        raise BadArgument("--queries FILE and --out FILE go together: the hits of many queries are written to a file")
+    if query is not None:
+        _show_hits(index, query, k, allow_host or [])
+    elif queries is not None and out is not None:
+        _write_hits(index, queries, out, k, overwrite, allow_host or [])
+
+
+def _show_hits(index: str, query: str, k: int, allow_hosts: list[str]) -> None:
+    from blendfilter.retrieval.base import check_search
+    from blendfilter.retrieval.hits import cut_of
+    from blendfilter.retrieval.indexes import open_index
+
+    check_search([query], k)  # before an index is opened, which may take a while
+    opened = open_index(index, allow_hosts=allow_hosts)
+    explain = getattr(opened, "explain", None)  # a trimmed index says what it dropped
+    explained = None if explain is None else explain(query, k)
+    found = opened.search([query], k)[0] if explained is None else explained.passages
+    if cut_of(found):
+        say("the query is longer than this index reads: it was cut")
+    if not found:
+        say("no passage shares a word with this query")
+    for rank, passage in enumerate(found, 1):
+        score = "" if passage.score is None else f"{passage.score:.4f}"
+        show(f"{rank}\t{score}\t{passage.id}\t{passage.line}")
+    for line in () if explained is None else explained.lines():
+        say(line)
+
+
+def _write_hits(index: str, queries: str, out: Path, k: int, overwrite: bool, allow_hosts: list[str]) -> None:
+    from blendfilter.retrieval.indexes import open_index
+    from blendfilter.retrieval.precomputed import write_hits
+
+    rows = _queries(queries)
+    searched = open_index(index, allow_hosts=allow_hosts)
+    with Bars() as progress:
+        written = write_hits(searched, rows, out, k, overwrite=overwrite, progress=progress)
+    show(f"{out}: the hits of {written.queries:,} queries, index {searched.fingerprint}")
+    if written.cut:
+        say(f"{written.cut:,} queries are longer than this index reads and were cut (query_cut in {out})")
+
+
+def _queries(file: str) -> list[dict[str, Any]]:
+    """The queries of a file, each with its id where it has one: JSON rows with a question or query, or lines of text.
+
+    Rows without either are read as questions of the task qa. Raises `BadData` and `EmptyData`, as `load` does.
+    """
+    from blendfilter.files import first_character, json_rows, lines
+    from blendfilter.resources import sample
+    from blendfilter.tasks import load
+
+    path = sample("questions.jsonl") if file == "sample" else Path(file)
+    if first_character(path) not in ("[", "{"):
+        found = [{"question": line.text.strip()} for line in lines(path)]
+    else:
+        first = next(json_rows(path), None)
+        if first is None or _text(first.value) is not None:
+            found = [_query(row) for row in json_rows(path)]
+        else:
+            found = [{"id": one.id, "question": one.question} for one in load("qa", path)]
+    if not found:
+        raise EmptyData(f"{file} has no queries: is it the right file?")
+    return found
+
+
+def _query(row: JsonRow) -> dict[str, Any]:
+    text = _text(row.value)
+    if not isinstance(text, str) or not text.strip():
+        raise BadData(f"{row.where}: expected an object with a 'question' or 'query', found {row.value!r:.60}")
+    fields = row.value if isinstance(row.value, dict) else {}
+    ids = [fields[name] for name in ("id", "_id", "qid", "question_id") if fields.get(name) is not None]
+    return {**({"id": ids[0]} if ids else {}), "question": text.strip()}
+
+
+def _text(value: Any) -> Any:
+    return value.get("question", value.get("query")) if isinstance(value, dict) else value
+
+
+@command()
+def serve(
+    index: Annotated[list[str], typer.Argument(help="An index folder; several are searched as one hybrid.")],
+    allow_host: AllowHost = None,
+    host: Annotated[
+        str,
+        typer.Option(help="Where to listen. Others can reach any but 127.0.0.1: set BLENDFILTER_INDEX_TOKEN for them."),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 is any free one.")] = 8893,
+    max_k: Annotated[int, typer.Option(help="Passages a query, at most.")] = 100,
+    max_query_chars: Annotated[int, typer.Option(help="Characters of a query, at most.")] = 20_000,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request's body, at most.")] = 4 * 1024 * 1024,
+    max_batch: Annotated[int, typer.Option(help="Queries that the index is asked at once, at most.")] = 64,
+    max_connections: Annotated[
+        int, typer.Option(help="Open connections, at most; fewer where 'ulimit -n' is low.")
+    ] = 1000,
+) -> None:
+    """Serve an index over HTTP: to dspy.ColBERTv2(url=…) as it is, and to --index URL.
+
+    With BLENDFILTER_INDEX_TOKEN set, clients must know it. Ctrl-C or SIGTERM: what is in flight is finished within
+    30 seconds, exit 0.
+
+    Example: blendfilter serve indexes/wiki17 --port 8893
+    """
+    from blendfilter.retrieval.hybrid import open_indexes
+    from blendfilter.server import index_server
+    from blendfilter.server.limits import Limits
+
+    limits = Limits(
+        max_k=max_k, max_query_chars=max_query_chars, max_body=max_body, max_batch=max_batch,
+        max_connections=max_connections,
+    )  # fmt: skip
+    opened = open_indexes(index, allow_hosts=allow_host or ())
+    server = index_server(opened, host=host, port=port, limits=limits)
+    server.run(ready=lambda: show(server.line(" + ".join(index))))
+    say("stopped")

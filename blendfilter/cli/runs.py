@@ -1,0 +1,343 @@
+"""Runs on the command line: `eval` makes one, `report`, `compare` and `rescore` read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from blendfilter.cli.app import State, command
+from blendfilter.cli.console import Bars, say, show
+from blendfilter.cli.making import connect, maker, prompts_in, retriever, say_what_answers
+from blendfilter.cli.options import (
+    METRICS,
+    Json,
+    JudgeOptions,
+    Limit,
+    MaxBadReplies,
+    MaxRetries,
+    MethodOptions,
+    ModelOptions,
+    PassageOptions,
+    PricesFile,
+    PromptsDir,
+    SpendingOptions,
+    Task,
+    option,
+)
+from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, ServerRefused
+
+if TYPE_CHECKING:
+    from blendfilter.evaluation.run import Run
+    from blendfilter.lm.model import ConnectedLM
+    from blendfilter.retrieval.base import Retriever
+    from blendfilter.tasks import Questions
+
+UNSURE = 0.05
+"""The share of unreadable verdicts above which a figure is the judge's own."""
+
+
+QuestionFile = Annotated[
+    str,
+    typer.Option(
+        help="A question file (qa: JSON Lines with question, answer or answers, and if known id, gold_titles); "
+        "'hub' (Hugging Face), or 'sample', the small made-up world that comes with the package."
+    ),
+]
+LeaveOutCompiled = Annotated[
+    bool, typer.Option("--leave-out-compiled", help="Leave out the questions that --program was compiled on.")
+]
+RunFolder = Annotated[Path | None, typer.Option(help="The run's folder; the same command again goes on there.")]
+Reuse = Annotated[list[Path] | None, typer.Option(help="Runs whose calls may be used; may be repeated.")]
+Replay = Annotated[bool, typer.Option("--replay", help="Answer from the run's journal alone; no call.")]
+Repeats = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Answers to each question, because servers are not deterministic; a finished run may be given more."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """Whether a run is planned and not made, and how."""
+
+    plan: bool = option(
+        "Print calls, tokens, cost and time stage by stage, and stop: nothing is spent.", "--plan", default=False
+    )
+    plan_questions: int | None = option("Questions, evenly spread, that a plan is made from (20).")
+    ask_server: bool = option(
+        "A plan counts tokens by the server's own tokeniser (vLLM, llama.cpp); no model is asked.",
+        "--ask-server",
+        default=False,
+    )
+
+    def check(self, *, replay: bool) -> None:
+        """Raise `BadArgument` for what goes with a plan and has none, and for a plan of a run that calls no model."""
+        alone = "--ask-server" if self.ask_server else "--plan-questions" if self.plan_questions is not None else ""
+        if alone and not self.plan:
+            raise BadArgument(f"{alone} shapes a plan: add --plan, or leave it out")
+        if self.plan and replay:
+            raise BadArgument("a replay asks no model, so there is nothing to plan: leave --plan or --replay out")
+
+
+@command()
+def eval(
+    task: Task,
+    data: QuestionFile,
+    how: MethodOptions,
+    model: ModelOptions,
+    limits: SpendingOptions,
+    planning: PlanOptions,
+    sources: PassageOptions,
+    limit: Limit = None,
+    leave_out_compiled: LeaveOutCompiled = False,
+    concurrency: Annotated[int, typer.Option(help="Model calls in flight in the whole run.")] = 16,
+    run: RunFolder = None,
+    reuse: Reuse = None,
+    replay: Replay = False,
+    repeats: Repeats = 1,
+    max_retries: MaxRetries = None,
+    prices: PricesFile = None,
+    seed: Annotated[int, typer.Option(help="Of the bootstrap intervals.")] = 0,
+    metric: Annotated[list[str] | None, typer.Option(help=f"For the task qa: {', '.join(METRICS)}.")] = None,
+    max_bad_replies: MaxBadReplies = 0.05,
+    html: Annotated[bool, typer.Option(help="Write the run as a page too, report.html in its folder.")] = True,
+) -> None:
+    """Evaluate a method on a question set: resumable, every call journaled once.
+
+    Example: blendfilter eval hotpotqa --data hotpot_dev_distractor_v1.json --corpus pooled --lm openai/gpt-4o-mini
+    """
+    State.goes_on = not planning.plan  # before the imports: these take a second, in which one may stop the command
+    from blendfilter.evaluation.replies import check_share
+    from blendfilter.evaluation.runner import evaluate
+    from blendfilter.tasks import load
+
+    budget = limits.budget()
+    planning.check(replay=replay)
+    if leave_out_compiled and how.program is None:
+        raise BadArgument("--leave-out-compiled goes with a compiled program: add --program FILE, or leave it out")
+    check_share(max_bad_replies, "--max-bad-replies")
+    questions = load(task, data, limit=limit, metrics=metric or None)
+    replayed = run if replay else None
+    lm = _model(model, prices, replayed, keyless=planning.plan)
+    make = maker(how, model, questions.task.wording)
+    module = make(_searched(sources, questions, replayed, sample=data == "sample"))
+    say_what_answers(model)
+    if how.program is not None:
+        _say_what_for(module, how.program, task)
+    if leave_out_compiled:
+        questions = _without_compiled(module, questions)
+    folder = run or _default_folder(module, questions, lm, seed, how.method)
+    shared: dict[str, Any] = {
+        "run": folder, "reuse": reuse or (), "repeats": repeats, "concurrency": concurrency, "budget": budget,
+        "name": how.method,
+    }  # fmt: skip
+    if planning.plan:
+        show(_planned(module, questions, lm, planning, shared).rstrip("\n"))
+        return
+    done = evaluate(module, questions, lm=lm, replay=replay, max_retries=max_retries, seed=seed, **shared)
+    done.max_bad_replies, done.prices = max_bad_replies, lm.terms.prices
+    _conclude(done, html=html)
+
+
+def _planned(module: Any, questions: Questions, lm: ConnectedLM, options: PlanOptions, shared: dict[str, Any]) -> str:
+    from blendfilter.evaluation.plan import SAMPLE, plan
+
+    size = SAMPLE if options.plan_questions is None else options.plan_questions
+    return plan(module, questions, lm, sample=size, ask_server=options.ask_server, **shared).text()
+
+
+def _model(model: ModelOptions, prices: Path | None, replayed: Path | None, *, keyless: bool) -> ConnectedLM:
+    """The model; in a replay, where its file is gone, what the run knows of it will do."""
+    from blendfilter.evaluation.recorded import recorded_model
+
+    try:
+        return connect(model, prices, keyless=keyless)
+    except (MissingFile, MissingExtra) as gone:
+        decoding = {"temperature": model.temperature, "top_p": model.top_p}
+        if replayed is None or (known := recorded_model(replayed, model.lm or "", gone, **decoding)) is None:
+            raise
+        say(f"the model cannot be had ({gone}): replaying from the journal alone")
+        return known
+
+
+def _searched(
+    sources: PassageOptions, questions: Questions, replayed: Path | None, *, sample: bool
+) -> Retriever | None:
+    """The index; in a replay, where it is gone, what the run knows of it will do."""
+    from blendfilter.evaluation.recorded import recorded
+
+    try:
+        return retriever(sources, questions, sample=sample)
+    except (MissingFile, BadData, MissingExtra, ServerRefused) as gone:
+        if replayed is None or (known := recorded(replayed, gone)) is None:
+            raise
+        say(f"the index cannot be had ({gone}): replaying from the journal alone")
+        return known
+
+
+def _say_what_for(module: Any, program: Path, task: str) -> None:
+    """A program of another task may be meant, so it is a notice and no error."""
+    from blendfilter.compiling.programs import recipes_in
+
+    for recipe in recipes_in(module):
+        if recipe.task and recipe.task != task:
+            say(f"{program} was compiled for {recipe.task}, and the questions are of {task}")
+
+
+def _without_compiled(module: Any, questions: Questions) -> Questions:
+    from blendfilter.evaluation.settings import not_compiled_on
+
+    left = not_compiled_on(module, questions)
+    say(f"{len(questions) - len(left)} questions that the program was compiled on are left out, {len(left)} are asked")
+    return left
+
+
+def _default_folder(module: Any, questions: Questions, model: ConnectedLM, seed: int, method: str) -> Path:
+    """`runs/<task>-<method>-<digest>`: the same command finds its run again, another one gets another folder."""
+    from blendfilter.evaluation.settings import settings_of
+    from blendfilter.journal import digest
+
+    settings = settings_of(module, questions, model, seed=seed, name=method)
+    return Path("runs") / f"{questions.task.name}-{method.replace(':', '.')}-{digest(settings)[:8]}"
+
+
+def _conclude(done: Run, *, html: bool) -> None:
+    """Show the run, write its page, and end with exit code 1 where questions failed or replies are bad."""
+    from blendfilter.evaluation.report import report
+
+    show(*report(done))
+    if html:
+        _write_page(done, [])
+    show(f"run: {done.folder}")
+    if done.errors:
+        say(f"{done.errors} of {len(done.rows)} questions ended in an error; the same command asks them again")
+    if warned := done.warnings:
+        say("too many bad replies (the warnings at the top): blendfilter doctor says what to change")
+    if done.errors or warned:
+        raise typer.Exit(1)
+
+
+def _write_page(run: Run, others: list[Run]) -> None:
+    """Write a run's page and say where it is. A folder that cannot be written to is a notice, not a failed command;
+    so is another file in its place."""
+    try:
+        path = run.html(*others)
+    except (OSError, BadArgument) as error:
+        say(f"no page was written: {error}")
+    else:
+        show(f"page: {path}")
+
+
+@command("report")
+def report_command(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="A run's folder; more runs over the same questions stand beside it on the page."),
+    ],
+    html: Annotated[bool, typer.Option(help="Write the page, report.html, into the (first) run's folder.")] = True,
+    prices: PricesFile = None,
+) -> None:
+    """Show a run: scores with intervals, retrieval per query, losses, events, the ledger; every question on a page.
+
+    Example: blendfilter report runs/blendfilter runs/direct-retrieval
+    """
+    from blendfilter.evaluation.report import report
+    from blendfilter.evaluation.run import Run
+    from blendfilter.lm.prices import read_prices
+
+    own = None if prices is None else read_prices(prices)
+    first, *others = opened = [Run(run) for run in runs]
+    for run in opened:
+        run.prices = own
+    show(*report(first))
+    if html:
+        _write_page(first, others)
+
+
+@command()
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Two runs or more over the same questions; the first is the baseline.")
+    ],
+    against: Annotated[str | None, typer.Option(help="Another of them as the baseline.")] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Which metrics, rescored ones too; all of the task's by default.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
+    json: Json = False,
+) -> None:
+    """Compare runs with the first one: paired bootstrap intervals, exact McNemar, Holm's correction.
+
+    Example: blendfilter compare runs/direct-retrieval runs/cot-retrieval runs/blendfilter
+    """
+    from blendfilter.evaluation.run import compare as compare_runs
+
+    compared = compare_runs(*runs, metrics=metric or None, seed=seed, against=against)
+    show(dumps(compared.as_dict(), ensure_ascii=False, indent=2) if json else compared)
+
+
+@command()
+def rescore(
+    run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    metric: Annotated[
+        list[str], typer.Option(help=f"{', '.join(METRICS)}, or llm-judge (a model judges, --lm); may be repeated.")
+    ],
+    judge: JudgeOptions,
+    limits: SpendingOptions,
+    prices: PricesFile = None,
+    concurrency: Annotated[int, typer.Option(help="The judge's calls in flight.")] = 16,
+    prompts: PromptsDir = None,
+) -> None:
+    """Score a finished run by other metrics: no question is answered again, and no judgement is paid for twice.
+
+    Example: blendfilter rescore runs/blendfilter --metric cover-em
+    """
+    State.goes_on = True
+    from blendfilter.evaluation.rescoring import JUDGED, check_name
+    from blendfilter.evaluation.run import Run
+
+    for name in metric:  # all of them before the first is paid for
+        check_name(name)
+    budget = limits.budget()
+    if (judge.lm is not None or budget is not None) and JUDGED not in metric:
+        what = "--lm" if judge.lm is not None else "--max-…"
+        raise BadArgument(f"only --metric {JUDGED} asks a model: leave {what} out, or add that metric")
+    scored, failed = Run(run), 0
+    for name in metric:
+        judged = name == JUDGED
+        with Bars() as bars:
+            done = scored.rescore(
+                name,
+                lm=connect(judge, prices) if judged and (judge.lm or judge.api_base) else None,
+                concurrency=concurrency,
+                prompts=prompts_in(prompts),
+                budget=budget if judged else None,
+                progress=bars,
+            )
+        show(done.signature)
+        if done.ledger is not None:
+            show(f"judged by {judge.lm}: {_account(done.ledger)}; {done.unreadable} unreadable")
+        if done.unreadable > UNSURE * len(done.rows):
+            say(
+                f"{done.unreadable} of {len(done.rows)} verdicts are unreadable and count as 0: this figure and any "
+                "comparison by it tell more of the judge than of the answers; take another judge"
+            )
+        failed += done.errors
+    show(f"kept in {run / 'rescore'}")
+    if failed:
+        say(f"{failed} judgements ended in an error and count as 0; the same command asks for them again")
+        raise typer.Exit(1)
+
+
+def _account(ledger: Mapping[str, Any]) -> str:
+    """What the judge took, in words; tokens that its server does not tell are unknown."""
+    tokens_in, tokens_out, cost = (ledger[name] for name in ("tokens_in", "tokens_out", "cost"))
+    known = tokens_in is not None and tokens_out is not None
+    tokens = f"{tokens_in:,} tokens in, {tokens_out:,} out" if known else "tokens not told"
+    return f"{ledger['calls']} calls, {tokens}" + ("" if cost is None else f", ${cost:.4f}")

@@ -1,1 +1,0 @@
-"""`report.html`: a run as one page that opens anywhere, made from the run's folder alone."""

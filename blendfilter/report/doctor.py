@@ -1,0 +1,422 @@
+"""`examine`: does a model do what the pipeline asks? Sample questions, counted replies, a probed server, advice.
+
+The questions are a run like any other, journaled and resumable; the probes are not journaled, because they are about
+the server as it is now. `findings` names what is wrong, the worst first, with the exact option that mends it;
+`text_of` prints an examination, 80 columns wide at most and without colour.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dspy
+
+from blendfilter.errors import BadArgument
+from blendfilter.evaluation.known import Known
+from blendfilter.evaluation.ledger import Entry
+from blendfilter.evaluation.progress import Progress, progress_for
+from blendfilter.evaluation.replies import BAD, MAX_BAD_REPLIES, Share, check_share
+from blendfilter.evaluation.reply_counts import SHARES, ReplyCounts, count_replies
+from blendfilter.evaluation.report import cost, share
+from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.runner import CONCURRENCY, evaluate
+from blendfilter.evaluation.statistics import wilson_interval
+from blendfilter.lm.budget import Budget
+from blendfilter.lm.connect import connect
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.probing import Probe, probe
+from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.records import Question
+from blendfilter.resources import sample
+from blendfilter.retrieval.bm25 import BM25
+from blendfilter.tasks import load
+from blendfilter.tasks.base import Questions
+
+QUESTIONS = 20
+WIDTH = 80
+NOTED, MOST = 0.05, 0.5
+"""The share above which what is not bad in itself is worth a line, and above which it explains what else is wrong."""
+KEPT_ALL, DROPPED_GOLD = 0.95, 0.2
+"""A filter that keeps more than this filters nothing; one that drops more of the gold than this costs answers."""
+OFFLINE = (
+    "The offline reader is rules, no model: it shows what this command says of one that does all that it is asked."
+)
+
+
+class Finding(NamedTuple):
+    """One thing that is not as the pipeline needs it, and what to change.
+
+    `bad` ones are those for which `eval` ends with exit code 1.
+    """
+
+    name: str
+    bad: bool
+    told: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was found out: the run, how its replies were, what the server supports, what to change."""
+
+    run: Run
+    model: str
+    seen: ReplyCounts
+    probes: Sequence[Probe]
+    findings: Sequence[Finding]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is bad: no errors, and no share that `eval` would warn of."""
+        return not any(finding.bad for finding in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as JSON, in fractions of 1."""
+        total = self.seen.entries["total"]
+        return {
+            "model": self.model,
+            "run": str(self.run.folder),
+            "healthy": self.healthy,
+            "questions": self.seen.questions,
+            "replies": {name: _with_interval(share) for name, share in self.seen.shares.items()},
+            "stages": {
+                stage: {name: dataclasses.asdict(share) for name, share in shares.items()}
+                for stage, shares in self.seen.stages.items()
+            },
+            "errors": dict(self.seen.errors),
+            "ledger": {
+                **total.stored(),
+                "tokens_cached": total.tokens_cached if total.cached_of else None,
+                "seconds": round(total.seconds, 3),
+            },
+            "server": [probe._asdict() for probe in self.probes],
+            "findings": [finding._asdict() for finding in self.findings],
+        }
+
+
+def _with_interval(share: Share) -> dict[str, Any]:
+    if not share.of:
+        return {"count": 0, "of": 0, "value": None}
+    interval = wilson_interval(share.count, share.of)._asdict()
+    return {**dataclasses.asdict(share), **{name: round(value, 4) for name, value in interval.items()}}
+
+
+def examine(
+    lm: dspy.BaseLM | str,
+    *,
+    questions: int = QUESTIONS,
+    run: str | Path | None = None,
+    concurrency: int = CONCURRENCY,
+    budget: Budget | None = None,
+    max_bad_replies: float = MAX_BAD_REPLIES,
+    progress: Progress | bool = True,
+) -> Examination:
+    """Ask `lm` some of the sample's questions through BlendFilter, and say whether it does what the pipeline asks.
+
+    Args:
+        lm: a model, as `evaluate` takes it.
+        questions: how many of the sample's, spread over its kinds.
+        run: the run's folder, where the same call goes on; a temporary one by default.
+        concurrency: model calls in flight.
+        budget: what the questions may take; the probes, some ten tiny calls, come on top.
+        max_bad_replies: the share of unparseable, empty or cut replies above which it is not healthy.
+        progress: as in `evaluate`.
+
+    Raises:
+        BadArgument: more questions than the sample has, or none. ServerRefused: the server is not there, or refuses us.
+        BudgetSpent: the limit is reached; with `run`, the same call with a higher one goes on.
+    """
+    check_share(max_bad_replies, "max_bad_replies")
+    picked = chosen(questions)
+    model = connect(lm)
+    done = evaluate(
+        BlendFilter(BM25.for_corpus(sample("corpus.jsonl"))), picked, lm=model, run=run, concurrency=concurrency,
+        budget=budget, progress=progress_for([]) if progress is True else progress,
+    )  # fmt: skip
+    counts, probes = count_replies(Known(done)), probe(model)
+    found = findings(counts, ModelSetup.of(model, probes, counts), max_bad_replies)
+    return Examination(done, model.name, counts, probes, found)
+
+
+def chosen(n: int) -> Questions:
+    """`n` questions of the sample, an equal number of each kind as far as there are so many, each kind spread evenly.
+
+    >>> [question.type for question in chosen(3)]
+    ['bridge', 'comparison', 'yes_no']
+    """
+    every = load("hotpotqa", sample("questions.jsonl"))
+    if not 1 <= n <= len(every):
+        raise BadArgument(f"questions is {n}: the sample has {len(every)}, give a number from 1 to that")
+    kinds: dict[str, list[Question]] = {}
+    for question in every:
+        kinds.setdefault(str(question.type), []).append(question)
+    sizes = dict.fromkeys(kinds, 0)
+    while sum(sizes.values()) < n:
+        for kind, rows in kinds.items():
+            sizes[kind] += sum(sizes.values()) < n and sizes[kind] < len(rows)
+    spread = [[rows[place * len(rows) // sizes[kind]] for place in range(sizes[kind])] for kind, rows in kinds.items()]
+    picked = [rows[place] for place in range(max(sizes.values())) for rows in spread if place < len(rows)]
+    return Questions(tuple(picked), every.task, "sample")
+
+
+# --- advice ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelSetup:
+    """How the model is connected, as far as advice depends on it.
+
+    Attributes:
+        served: whether a server is behind it; else it runs in this process.
+        endpoint: chat or completions.
+        schema: whether the ids step is held to a JSON schema now.
+        schema_obeyed: whether the server obeyed one; None: it was not asked, or cannot tell.
+        thinks: thinking was seen in most replies.
+        switch: thinking can be turned off in its family.
+    """
+
+    served: bool
+    endpoint: str
+    schema: bool
+    schema_obeyed: bool | None
+    thinks: bool
+    switch: bool
+
+    @classmethod
+    def of(cls, lm: ConnectedLM, probes: Sequence[Probe], counts: ReplyCounts) -> ModelSetup:
+        """As `lm` is connected."""
+        answers = {probe.name: probe.answer for probe in probes}
+        return cls(
+            served=bool(probes),
+            endpoint=str(lm.identity.get("endpoint") or "chat"),
+            schema=lm.profile.json_schema is True,
+            schema_obeyed={"yes": True, "no": False}.get(answers.get("JSON schema", "")),
+            thinks=max(counts.shares["thinking"].value, counts.shares["thinks_aloud"].value) > MOST,
+            switch=lm.profile.switch is not None,
+        )
+
+
+Advice = Callable[[ModelSetup], str]
+
+
+def findings(counts: ReplyCounts, setup: ModelSetup, limit: float = MAX_BAD_REPLIES) -> list[Finding]:
+    """Everything worth a line: errors, then bad replies above `limit`, then habits. None is a clean bill."""
+    return list(_findings(counts, setup, limit))
+
+
+def _findings(counts: ReplyCounts, setup: ModelSetup, limit: float) -> Iterator[Finding]:
+    shares = counts.shares
+    for kind, count in counts.errors.items():
+        words = f"{Share(count, counts.questions).words} of questions ended in an error ({kind})"
+        yield Finding("errors", True, words, _OF_ERRORS.get(kind, "the run's report names each; ask again with --run"))
+    for name in BAD:
+        if shares[name].value > limit:
+            words = f"{SHARES[name]}: {shares[name].words}{_worst_stage(counts, name)}"
+            yield Finding(name, True, words, _ADVICE[name](setup))
+    for name in _HABITS:
+        if shares[name].value > NOTED:
+            yield Finding(name, False, f"{SHARES[name]}: {shares[name].words}", _ADVICE[name](setup))
+    concluded, kept, dropped = shares["concluded"], shares["kept"], shares["gold_dropped"]
+    if concluded.of and 1 - concluded.value > NOTED:
+        open_ended = Share(concluded.of - concluded.count, concluded.of)
+        words = f"reasonings without “So the answer is”: {open_ended.words}"
+        yield Finding("no_conclusion", False, words, _NO_CONCLUSION(setup))
+    if kept.value > KEPT_ALL:
+        advice = "the filter's calls change little: --method cot-retrieval answers from as many passages for fewer"
+        yield Finding("keeps_all", False, f"{SHARES['kept']}: {kept.words}", advice)
+    if dropped.value > DROPPED_GOLD:
+        advice = "it cannot judge what bears on a question: a larger model, or --filter passage, which asks none"
+        yield Finding("gold_dropped", False, f"{SHARES['gold_dropped']}: {dropped.words}", advice)
+
+
+def _worst_stage(counts: ReplyCounts, name: str) -> str:
+    by_stage = {stage: shares[name] for stage, shares in counts.stages.items() if name in shares}
+    worst = max(by_stage, key=lambda stage: by_stage[stage].count, default="")
+    return f", most in {worst} ({by_stage[worst].count} of {by_stage[worst].of})" if worst else ""
+
+
+def _ids(setup: ModelSetup) -> str:
+    if setup.schema_obeyed and not setup.schema:
+        return "--json-schema holds the ids to a list of numbers (in Python: connect(…, json_schema=True))"
+    if setup.schema and setup.schema_obeyed is False:
+        return (
+            "a JSON schema is asked for and not obeyed: --no-json-schema, or a server that obeys one (vLLM, llama.cpp)"
+        )
+    if setup.thinks:
+        return _thinking(setup)
+    if setup.schema and (setup.schema_obeyed or not setup.served):  # and they are cut off, or hold none all the same
+        return "its ids are held to a JSON schema already: a larger instruct model"
+    return f"serve it where a JSON schema is obeyed (vLLM, llama.cpp) and add --json-schema; {_other_endpoint(setup)}"
+
+
+def _thinking(setup: ModelSetup) -> str:
+    if setup.switch:
+        return "--no-thinking turns thinking off, --reasoning low shortens it"
+    return (
+        "the model thinks, and how to turn that off is not known for its name: set it at the server (connect(…, "
+        "extra_body=…), or a reasoning parser), or take a model that does not think"
+    )
+
+
+def _other_endpoint(setup: ModelSetup) -> str:
+    if not setup.served:
+        return "take a larger instruct model"
+    if setup.endpoint == "completions":
+        return "an instruct model wants --endpoint chat; else take a larger model"
+    return "a base model wants --endpoint completions; else take a larger instruct model"
+
+
+def _if_thinking(before: str, otherwise: str, after: Callable[[ModelSetup], str] = lambda _: "") -> Advice:
+    """Where the model thinks, `before` and how to turn that off; else `otherwise`, and what comes `after`."""
+    return lambda setup: before + _thinking(setup) if setup.thinks else otherwise + after(setup)
+
+
+def _always(advice: str) -> Advice:
+    return lambda setup: advice
+
+
+_NO_CONCLUSION = _if_thinking(
+    "thinking stands where the reasoning should: ", "the short answer is then read from all of it; ", _other_endpoint
+)
+_ADVICE: Mapping[str, Advice] = {
+    "unparseable_ids": _ids,
+    "suspect_ids": _ids,
+    "negated_ids": _ids,
+    "restated_range": _ids,
+    "explicit_none": _always("it keeps nothing where it says none; in Python BlendFilter(…, fallback=True) keeps K_q"),
+    "empty_reply": _if_thinking(
+        "thinking uses the cap up: ", "look at the trace (blendfilter report on this run); ", _other_endpoint
+    ),
+    "cut_reply": _if_thinking(
+        "thinking counts against the cap: ",
+        "it writes more than the prompts ask for: ask for less in words of your own (--prompts DIR), or a larger model",
+    ),
+    "refused_reply": _always("it declines harmless questions: another model, or words of your own (--prompts DIR)"),
+    "thinking": lambda setup: f"it is set apart and costs tokens: {_thinking(setup)}",
+    "thinks_aloud": lambda setup: f"no tag that is known sets it apart: {_thinking(setup)}",
+    "ran_on": _always(
+        "the reply is cut at the stop on this end, the tokens after it are paid for: a server that obeys stop"
+    ),
+    "markdown": _always("nothing to change: readers look through the marks"),
+    "rambling": _if_thinking("", "a topic, ids and an answer are a few words: ", _other_endpoint),
+    "long_answer": _always("EM and F1 count every word: a larger model, or a short_answer.j2 of your own (--prompts)"),
+    "not_yes_no": _always("these count as wrong: a larger model, or a short_answer.j2 of your own (--prompts DIR)"),
+}
+_HABITS = (
+    "suspect_ids", "negated_ids", "restated_range", "explicit_none", "refused_reply", "thinking", "thinks_aloud",
+    "ran_on", "rambling", "markdown", "long_answer", "not_yes_no",
+)  # fmt: skip
+_OF_ERRORS: Mapping[str, str] = {
+    "context_too_long": (
+        "serve the model with a longer context (8,192 tokens take every prompt; in this process: --context 8192), "
+        "or -k 3"
+    ),
+    "rate_limited": "the provider lets fewer calls through: its limit as --rpm or --tpm, or --concurrency 2",
+    "timeout": "the server is slow for so many at once: --concurrency 1, or more seconds with --timeout",
+    "server_error": "look at the server's log; --concurrency 1 tells load from fault",
+    "bad_request": "the server refuses a parameter or the prompt: the run's report shows its words",
+}
+
+
+# --- as text --------------------------------------------------------------------------------------------------------
+
+_GROUPS: Mapping[str, Sequence[str]] = {
+    "Reading the ids": (
+        "read_ids", "explicit_none", "suspect_ids", "negated_ids", "unparseable_ids", "unfinished_ids", "read_again",
+        "restated_range",
+    ),
+    "Filtering and answering": ("kept", "gold_kept", "gold_dropped", "concluded", "long_answer", "not_yes_no"),
+    "Replies": (
+        "empty_reply", "cut_reply", "refused_reply", "thinking", "thinks_aloud", "ran_on", "rambling", "markdown",
+    ),
+}  # fmt: skip
+_STAGE_EVENTS = {"empty_reply": "empty", "cut_reply": "cut", "refused_reply": "refused", "ran_on": "ran on"}
+_COLUMNS = {"calls": 7, "out a call": 12, "s a call": 10, "cached": 10}
+
+
+def text_of(examination: Examination) -> str:
+    """The whole examination: shares with counts and 95 % intervals, stages, the server, what to change."""
+    return "\n".join(_lines(examination)) + "\n"
+
+
+def _lines(examination: Examination) -> Iterator[str]:
+    counts, total = examination.seen, examination.seen.entries["total"]
+    price = "" if total.whole_cost is None else f", {cost(total)}"
+    yield from _wrapped(
+        f"{examination.model}: {counts.questions} questions of the sample world through BlendFilter, "
+        f"{total.calls} calls, " + ("tokens not told" if total.tokens is None else f"{total.tokens:,} tokens") + price
+    )
+    if examination.run.offline:
+        yield from _wrapped(OFFLINE)
+    for title, names in _GROUPS.items():
+        yield from ("", title)
+        yield from (_share_line(SHARES[name], counts.shares[name]) for name in names)
+    if counts.errors:
+        yield from ("", "Errors")
+        yield from (_share_line(kind, Share(count, counts.questions)) for kind, count in counts.errors.items())
+    yield ""
+    yield from _stages(counts)
+    yield from ("", "What the server supports")
+    if not examination.probes:
+        yield "  nothing to ask: no OpenAI-compatible server is behind it"
+    for done in examination.probes:
+        yield from _wrapped(f"  {done.name:<20}{done.answer}" + (f": {done.why}" if done.why else ""), " " * 22)
+    yield ""
+    yield from _changes(examination)
+
+
+def _share_line(words: str, share: Share) -> str:
+    if not share.of:
+        return f"  {words:<36}{'-':>16}"
+    low, high = wilson_interval(share.count, share.of)[1:]
+    count = f"{share.count} of {share.of}"
+    return f"  {words:<36}{count:>16}{100 * share.value:>8.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def _stages(counts: ReplyCounts) -> Iterator[str]:
+    """A line a stage: calls as the ledger has them, events a use."""
+    events = [name for name in _STAGE_EVENTS if counts.shares[name].count]
+    yield f"{'Stage':<14}" + _row(_COLUMNS) + "".join(f"{_STAGE_EVENTS[name]:>8}" for name in events)
+    for stage, entry in counts.entries.items():
+        shares = counts.stages.get(stage, {}) if stage != "total" else counts.shares
+        numbers = (shares[name].count if name in shares else 0 for name in events)
+        yield f"  {stage:<12}" + _row(_cells(entry)) + "".join(f"{number:>8}" for number in numbers)
+    n, total = max(counts.questions, 1), counts.entries["total"]
+    tokens = "" if total.untold else f"{total.tokens_in / n:,.0f} tokens in, {total.tokens_out / n:,.0f} out, "
+    yield f"  a question: {total.calls / n:.1f} calls, {tokens}{total.seconds / n:.2f} s of calls"
+
+
+def _cells(entry: Entry) -> Sequence[str]:
+    calls = max(entry.calls, 1)
+    out = "-" if entry.untold else f"{entry.tokens_out / calls:.1f}"
+    return f"{entry.calls:,}", out, f"{entry.seconds / calls:.3f}", share(entry)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, _COLUMNS.values(), strict=True))
+
+
+def _changes(examination: Examination) -> Iterator[str]:
+    if not examination.findings:
+        yield "Nothing to change: every reply was what the pipeline asks for."
+        return
+    yield "What to change"
+    for advice in dict.fromkeys(finding.advice for finding in examination.findings):  # one change, all that it mends
+        for finding in examination.findings:
+            if finding.advice == advice:
+                yield from _wrapped(f"{'! ' if finding.bad else '- '}{finding.told}", "  ")
+        yield from _wrapped(f"  -> {advice}", "     ")
+    if not examination.healthy:
+        yield ""
+        yield from _wrapped("Lines with ! are what blendfilter eval warns of and ends with exit code 1 for.")
+
+
+def _wrapped(line: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        line, WIDTH, subsequent_indent=indent, drop_whitespace=True, break_on_hyphens=False, break_long_words=True
+    )
