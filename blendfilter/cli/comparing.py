@@ -29,7 +29,7 @@ def compare(
     """
     from json import dumps
 
-    from blendfilter.evaluation.run import compare as compare_runs
+    from blendfilter.evaluation.comparison import compare as compare_runs
 
     compared = compare_runs(*runs, metrics=metric or None, seed=seed, against=against)
     if json:

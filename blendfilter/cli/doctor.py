@@ -38,7 +38,7 @@ def doctor(
 
     from blendfilter.evaluation.examining.examine import examine
     from blendfilter.evaluation.examining.printing import text_of
-    from blendfilter.evaluation.replies import check_share
+    from blendfilter.evaluation.run_status import check_share
 
     State.goes_on = run is not None
     budget = limits.budget()

@@ -86,7 +86,7 @@ def eval(
     Example: blendfilter eval hotpotqa --data hotpot_dev_distractor_v1.json --corpus pooled --lm openai/gpt-4o-mini
     """
     State.goes_on = not planning.plan  # before the imports: these take a second, and one may be stopped in it
-    from blendfilter.evaluation.replies import check_share
+    from blendfilter.evaluation.run_status import check_share
     from blendfilter.evaluation.runner import evaluate
     from blendfilter.tasks import load
 
@@ -139,7 +139,7 @@ def _say_what_for(module: Any, program: Path, task: str) -> None:
 
 
 def _without_compiled(module: Any, questions: Questions) -> Questions:
-    from blendfilter.evaluation.settings import not_compiled_on
+    from blendfilter.evaluation.run_settings import not_compiled_on
 
     left = not_compiled_on(module, questions)
     say(f"{len(questions) - len(left)} questions that the program was compiled on are left out, {len(left)} are asked")
@@ -149,7 +149,7 @@ def _without_compiled(module: Any, questions: Questions) -> Questions:
 def _tell(done: Run, *, html: bool) -> None:
     """Show what came of it, write its page, and end with exit code 1 where questions failed or replies are bad."""
     from blendfilter.cli.reporting import write_page
-    from blendfilter.evaluation.report import report
+    from blendfilter.report.run_text import report
 
     show(*report(done))
     if html:
@@ -165,7 +165,7 @@ def _tell(done: Run, *, html: bool) -> None:
 
 def _answering(open_: Callable[[], ConnectedLM], model: WhichModel, replayed: Path | None) -> ConnectedLM:
     """The model; in a replay, where its file is gone, what the run knows of it will do."""
-    from blendfilter.evaluation.recorded import recorded_model
+    from blendfilter.evaluation.run_settings import recorded_model
 
     try:
         return open_()
@@ -179,12 +179,12 @@ def _answering(open_: Callable[[], ConnectedLM], model: WhichModel, replayed: Pa
 
 def _searched(open_: Callable[[], Retriever | None], replayed: Path | None) -> Retriever | None:
     """The index; in a replay, where it is gone, what the run knows of it will do."""
-    from blendfilter.evaluation.recorded import recorded
+    from blendfilter.evaluation.run_settings import recorded_index
 
     try:
         return open_()
     except (MissingFile, BadData, MissingExtra, ServerRefused) as gone:
-        if replayed is None or (known := recorded(replayed, gone)) is None:
+        if replayed is None or (known := recorded_index(replayed, gone)) is None:
             raise
         say(f"the index cannot be had ({gone}): replaying from the journal alone")
         return known
@@ -192,7 +192,7 @@ def _searched(open_: Callable[[], Retriever | None], replayed: Path | None) -> R
 
 def _default_folder(module: Any, questions: Any, model: ConnectedLM, seed: int, method: str) -> Path:
     """`runs/<task>-<method>-<digest>`: the same command finds its run again, another one gets another folder."""
-    from blendfilter.evaluation.settings import settings_of
+    from blendfilter.evaluation.run_settings import settings_of
     from blendfilter.journal import digest
 
     settings = settings_of(module, questions, model, seed=seed, name=method)

@@ -29,9 +29,9 @@ def report_command(
 
     Example: blendfilter report runs/blendfilter runs/direct-retrieval
     """
-    from blendfilter.evaluation.report import report
     from blendfilter.evaluation.run import Run
     from blendfilter.lm.prices import read_prices
+    from blendfilter.report.run_text import report
 
     own = None if prices is None else read_prices(prices)
     first, *others = opened = [Run(run) for run in runs]

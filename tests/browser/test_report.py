@@ -13,8 +13,8 @@ from report_page import FIERCE
 from small_world import CountingEngine
 
 from blendfilter import BM25, BlendFilter, Direct, Run, evaluate, load
-from blendfilter.evaluation.files import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
 from blendfilter.evaluation.page import page as pages
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
 from blendfilter.records import Passage
 from blendfilter.resources import sample
 from blendfilter.text import visible

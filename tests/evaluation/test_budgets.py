@@ -19,7 +19,7 @@ from small_world import Command, CountingEngine, done_by, journaled, small_eval,
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, connect, evaluate, load
 from blendfilter.errors import BadArgument, BudgetSpent, ServerRefused
-from blendfilter.evaluation.files import read_json
+from blendfilter.evaluation.run_folder import read_json
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import Price

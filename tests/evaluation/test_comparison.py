@@ -11,9 +11,8 @@ import pytest
 from rich.console import Console
 
 from blendfilter.errors import AskedWrong, BadArgument, BadData, EmptyData, RunMismatch, UnknownName
-from blendfilter.evaluation.comparison import NO_P_VALUE, Comparison, Row, compare_predictions
-from blendfilter.evaluation.power import detectable_difference
-from blendfilter.evaluation.statistics import holm, paired_bootstrap
+from blendfilter.evaluation.comparison import NO_P_VALUE, Comparison, ComparisonRow, compare_predictions
+from blendfilter.evaluation.statistics import detectable_difference, holm, paired_bootstrap
 
 Rows = list[dict[str, Any]]
 
@@ -37,7 +36,7 @@ PLAIN = run([0, 0, 0, 0, 0, 0, 1, 1])
 BLEND = run([1, 1, 1, 1, 1, 1, 1, 0], partial=0.5)
 
 
-def row(comparison: Comparison, label: str, measure: str) -> Row:
+def row(comparison: Comparison, label: str, measure: str) -> ComparisonRow:
     return next(row for row in comparison.rows if (row.run, row.measure) == (label, measure))
 
 
@@ -95,7 +94,7 @@ def test_intervals_and_p_of_other_measures_are_the_paired_bootstraps() -> None:
 def test_the_baseline_comes_first_and_is_compared_with_nothing() -> None:
     compared = three(against="blend")
     assert list(dict.fromkeys(r.run for r in compared.rows)) == ["blend", "plain", "half"]
-    assert row(compared, "blend", "em") == Row("blend", "em", 7 / 8, errors=0)
+    assert row(compared, "blend", "em") == ComparisonRow("blend", "em", 7 / 8, errors=0)
     assert row(compared, "plain", "em").difference == -5 / 8
 
 

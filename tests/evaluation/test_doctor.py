@@ -19,8 +19,8 @@ from blendfilter.evaluation.examining.advice import Connection, findings
 from blendfilter.evaluation.examining.examine import Examination, chosen, examine
 from blendfilter.evaluation.examining.printing import WIDTH, text_of
 from blendfilter.evaluation.examining.seen import SHARES, Seen
-from blendfilter.evaluation.ledger import Entry
-from blendfilter.evaluation.replies import Share
+from blendfilter.evaluation.ledger import LedgerEntry
+from blendfilter.evaluation.run_status import Share
 from blendfilter.lm.connect import connect
 from blendfilter.lm.offline import read
 from blendfilter.lm.probing import Probe
@@ -208,7 +208,7 @@ def prices_of(folder: Path, model: str) -> Path:
 
 def seen(**shares: Share) -> Seen:
     every = {name: Share(0, 100) for name in SHARES} | {"concluded": Share(100, 100), "kept": Share(50, 100)} | shares
-    return Seen(questions=20, shares=every, stages={}, errors={}, entries={"total": Entry()})
+    return Seen(questions=20, shares=every, stages={}, errors={}, entries={"total": LedgerEntry()})
 
 
 PLAIN = {"served": True, "endpoint": "chat", "schema": False, "schema_obeyed": None, "thinks": False, "switch": False}

@@ -18,7 +18,7 @@ from small_world import Command, Watching, journaled, stable
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Run, connect, evaluate, load
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.progress import Running, progress_for
+from blendfilter.evaluation.run_progress import RunningScores, progress_for
 from blendfilter.lm.gate import Gate
 from blendfilter.lm.retrying import Retry
 from blendfilter.resources import sample
@@ -240,7 +240,7 @@ def test_a_run_goes_on_at_other_addresses(index: BM25, tmp_path: Path) -> None:
 
 def test_the_progress_line_says_where_the_server_wants_fewer_calls() -> None:
     gate = Gate(16)
-    running = Running(["em"], gate)
+    running = RunningScores(["em"], gate)
     assert "in flight" not in running.text()
     gate.after(asyncio.run(gate.before(REQUEST)), None, lm15.RateLimitError("slow down", status=429))
     assert running.text().endswith("8 of 16 in flight")

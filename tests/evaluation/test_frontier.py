@@ -24,12 +24,11 @@ from blendfilter import (
     make_silver,
 )
 from blendfilter.errors import BadArgument, RunMismatch
-from blendfilter.evaluation import contexts
-from blendfilter.evaluation.frontier import COSTS, Frontier
-from blendfilter.evaluation.plots import Dot
 from blendfilter.filters.named import make_filter
 from blendfilter.journal import Journal
 from blendfilter.records import Excerpt
+from blendfilter.report import contexts
+from blendfilter.report.plots import FRONTIER_COSTS, Frontier, RunPoint
 from blendfilter.silver.filter import SilverFilter
 from blendfilter.tasks import Questions
 
@@ -76,7 +75,7 @@ def test_a_context_is_what_the_prompt_shows(runs: dict[str, Run]) -> None:
 
 def test_tokens_are_those_that_the_server_told(runs: dict[str, Run]) -> None:
     for name, run in runs.items():
-        for row, read in zip(run.rows, contexts.read_tokens(run), strict=True):
+        for row, read in zip(run.rows, contexts.input_tokens(run), strict=True):
             told = {record["key"]: record["tokens_in"] for record in records(run, row)}
             stage = {"chain": "answer", "whole": "answer"}.get(name, "direct")
             answering = next(key for called, key in row["calls"] if called == stage)
@@ -101,12 +100,12 @@ def test_points_are_scores_with_what_they_cost(runs: dict[str, Run]) -> None:
 
 
 def test_the_front_is_of_runs_that_none_beats_for_less() -> None:
-    def at(label: str, value: float, tokens: float, bound: bool = False) -> Dot:
-        return Dot(label, value, 0, 1, 1, tokens, 0, tokens, tokens / 2, bound)
+    def at(label: str, value: float, tokens: float, bound: bool = False) -> RunPoint:
+        return RunPoint(label, value, 0, 1, 1, tokens, 0, tokens, tokens / 2, bound)
 
     dots = (at("dear", 0.6, 900), at("cheap", 0.4, 100), at("beaten", 0.4, 200), at("gold", 0.9, 50, True))
     found = Frontier(dots, "em", "T", offline=False)
-    for cost in COSTS:
+    for cost in FRONTIER_COSTS:
         assert [each.label for each in found.front(cost)] == ["cheap", "dear"], "what reads the answer beats nobody"
     stars = {line.split()[0]: line.count(" *") for line in found.text().splitlines()[4:8]}
     assert stars == {"dear": 2, "cheap": 2, "beaten": 0, "gold": 0}

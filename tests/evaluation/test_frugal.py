@@ -11,8 +11,8 @@ from small_world import CountingEngine, done_by, slowly
 
 from blendfilter import BM25, BlendFilter, load
 from blendfilter.errors import BudgetSpent
-from blendfilter.evaluation.files import read_rows
-from blendfilter.evaluation.frugal import AT_FIRST, Frugal
+from blendfilter.evaluation.run_folder import read_rows
+from blendfilter.evaluation.run_loop import AT_FIRST, Admission
 from blendfilter.lm.budget import NOTHING, Amount, Budget, Purse
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -24,12 +24,12 @@ ROW = {"calls": [["x", "a"], ["y", "b"], ["z", "a"], ["w", "copied"], ["v", "gon
 """Four attempts, 200 tokens, a dollar: a call of another run and the second use of one cost nothing."""
 
 
-def frugal(budget: Budget | None, spent: Amount = NOTHING) -> tuple[Frugal, Purse | None]:
+def frugal(budget: Budget | None, spent: Amount = NOTHING) -> tuple[Admission, Purse | None]:
     purse = None if budget is None else Purse(budget, None, spent)
-    return Frugal(purse, CALLS.get), purse
+    return Admission(purse, CALLS.get), purse
 
 
-def begun(one: Frugal, most: int = 99) -> int:
+def begun(one: Admission, most: int = 99) -> int:
     """How many begin now."""
     number = 0
     while number < most and one.may_begin():

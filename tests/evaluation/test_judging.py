@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scripted import ScriptedLM, scripted
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.judging import TEMPLATE, Judge, Verdict, quoted, read_verdict
+from blendfilter.evaluation.answer_judge import TEMPLATE, AnswerJudge, AnswerVerdict, quoted, read_verdict
 from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
 from blendfilter.prompting import Prompts, own_prompts
@@ -25,9 +25,9 @@ def row(answer: str | None, **more: Any) -> dict[str, Any]:
             "answer": answer, **more}  # fmt: skip
 
 
-def judged(lm: ScriptedLM, rows: list[dict[str, Any]], folder: Path) -> list[Verdict]:
+def judged(lm: ScriptedLM, rows: list[dict[str, Any]], folder: Path) -> list[AnswerVerdict]:
     with Journal(folder) as journal:
-        return asyncio.run(Judge(lm).verdicts(rows, journal, concurrency=2))
+        return asyncio.run(AnswerJudge(lm).verdicts(rows, journal, concurrency=2))
 
 
 # what is said
@@ -59,7 +59,7 @@ def test_reading_never_raises_and_a_verdict_has_its_word(reply: str) -> None:
 
 def test_the_prompt_as_a_model_reads_it(tmp_path: Path) -> None:
     with scripted({"verdict": ["no"]}) as lm:
-        assert judged(lm, [row("Ada of the light")], tmp_path) == [Verdict(0.0, "", lm_calls(tmp_path))]
+        assert judged(lm, [row("Ada of the light")], tmp_path) == [AnswerVerdict(0.0, "", lm_calls(tmp_path))]
     ((_, prompt),) = lm.prompts
     assert prompt == own_prompts()[TEMPLATE].instructions + (
         "\n\nQuestion: Who kept the light?"
@@ -84,7 +84,7 @@ def test_a_warm_model_judges_coldly(tmp_path: Path) -> None:
 
 @given(st.text(min_size=1).filter(lambda text: text.strip()))
 def test_an_answer_stays_on_its_line_and_between_its_quotation_marks(answer: str) -> None:
-    judge = Judge(ScriptedLM([]))
+    judge = AnswerJudge(ScriptedLM([]))
     prompt = judge.first.render(question="Who?", golden_answers=[quoted("Ada")], answer=quoted(answer), said="")
     lines = prompt.split("\n")
     assert lines[-4:-2] == ["Question: Who?", 'Golden answers: "Ada"']
@@ -122,7 +122,7 @@ def test_an_unreadable_reply_is_asked_for_once_more_and_is_never_a_yes(tmp_path:
 
 def test_no_answer_needs_no_judge(tmp_path: Path) -> None:
     with scripted([]) as lm:
-        assert judged(lm, [row(None), row("  ")], tmp_path) == [Verdict(0.0)] * 2
+        assert judged(lm, [row(None), row("  ")], tmp_path) == [AnswerVerdict(0.0)] * 2
 
 
 def test_a_call_that_fails_is_counted_and_the_others_go_on(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_at_most_so_many_at_once(tmp_path: Path) -> None:
     done: list[int] = []
     with Journal(tmp_path) as journal:
         rows = [row(f"Ada {number}", id=str(number)) for number in range(12)]
-        asyncio.run(Judge(lm).verdicts(rows, journal, concurrency=3, told=done.append))
+        asyncio.run(AnswerJudge(lm).verdicts(rows, journal, concurrency=3, told=done.append))
     assert most == 3
     assert done == list(range(1, 13))
 
@@ -167,18 +167,18 @@ def test_at_most_so_many_at_once(tmp_path: Path) -> None:
 def test_the_offline_reader_cannot_judge() -> None:
     for lm in (None, "offline"):
         with pytest.raises(BadArgument, match="the offline reader cannot judge an answer: name a model with --lm"):
-            Judge(lm)
+            AnswerJudge(lm)
 
 
 def test_dspys_model_judges_where_none_is_named() -> None:
     with dspy.context(lm=ScriptedLM([])):
-        assert Judge(None).settings == {"lm": "scripted", "prompt": own_prompts()[TEMPLATE].digest[:12]}
+        assert AnswerJudge(None).settings == {"lm": "scripted", "prompt": own_prompts()[TEMPLATE].digest[:12]}
 
 
 def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "judge").mkdir()
     (tmp_path / "judge" / "answer.j2").write_text("{{ instructions }}\n{{ answer }} against {{ golden_answers[0] }}?")
-    judge = Judge(ScriptedLM([]), prompts=Prompts(tmp_path))
+    judge = AnswerJudge(ScriptedLM([]), prompts=Prompts(tmp_path))
     assert judge.settings["prompt"] != own_prompts()[TEMPLATE].digest[:12]
     prompt = judge.first.render(question="Who?", golden_answers=['"Ada"'], answer='"Bo"', said="")
     assert prompt.endswith('"Bo" against "Ada"?')
@@ -186,7 +186,7 @@ def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
 
 def test_nothing_known_to_be_right_is_not_asked_about(tmp_path: Path) -> None:
     with scripted([]) as lm:
-        assert judged(lm, [row("Ada", golden_answers=[])], tmp_path) == [Verdict(0.0)]
+        assert judged(lm, [row("Ada", golden_answers=[])], tmp_path) == [AnswerVerdict(0.0)]
 
 
 def test_half_a_character_can_be_sent(tmp_path: Path) -> None:
@@ -205,5 +205,5 @@ def test_a_model_that_goes_on_is_stopped_at_the_next_question(tmp_path: Path) ->
 
 def test_a_judge_is_told_with_all_that_changes_its_verdicts() -> None:
     lm = connect("judge", api_base="http://127.0.0.1:1/v1", label="two", thinking=True)
-    told = Judge(lm).settings
+    told = AnswerJudge(lm).settings
     assert (told["label"], told["options"]) == ("two", {"thinking": True})

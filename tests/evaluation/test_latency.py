@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from small_world import CountingEngine, done_by, journaled
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct
-from blendfilter.evaluation.latency import busy_seconds, latency
+from blendfilter.evaluation.ledger import busy_seconds, latency
 from blendfilter.journal import Journal
 from blendfilter.tasks import Questions
 

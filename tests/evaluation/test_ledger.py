@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from blendfilter.evaluation.ledger import Entry, ledger, tokens_of
-from blendfilter.evaluation.report import cost, ledger_notes, share, tokens
+from blendfilter.evaluation.ledger import LedgerEntry, ledger, tokens_of
 from blendfilter.lm.prices import read_prices
+from blendfilter.report.run_text import cost, ledger_notes, share, tokens
 
 A, B, C, D, E = (letter * 32 for letter in "abcde")
 JOURNAL: dict[str, dict[str, Any]] = {
@@ -28,10 +28,12 @@ ROWS: list[dict[str, Any]] = [
 def test_a_call_counts_once_under_the_stage_that_asked_first() -> None:
     entries = ledger(ROWS, JOURNAL.get)
     assert list(entries) == ["external", "topic", "total"]
-    assert entries["external"] == Entry(
+    assert entries["external"] == LedgerEntry(
         2, 150, 15, 0.003, tokens_cached=60, seconds=0.75, attempts=4, cached_of=100, hits=1
     )
-    assert entries["topic"] == Entry(1, 7, 1, None, tokens_cached=0, seconds=0.1, attempts=1, unpriced=1, cached_of=7)
+    assert entries["topic"] == LedgerEntry(
+        1, 7, 1, None, tokens_cached=0, seconds=0.1, attempts=1, unpriced=1, cached_of=7
+    )
     assert (entries["total"].calls, entries["total"].tokens_in, entries["total"].attempts) == (3, 157, 5)
 
 
@@ -55,8 +57,8 @@ def test_each_record_is_read_once() -> None:
 
 
 def test_no_calls() -> None:
-    assert ledger([{"calls": []}], JOURNAL.get) == {"total": Entry()}
-    assert Entry().stored() == {"calls": 0, "tokens_in": 0, "tokens_out": 0, "cost": None}
+    assert ledger([{"calls": []}], JOURNAL.get) == {"total": LedgerEntry()}
+    assert LedgerEntry().stored() == {"calls": 0, "tokens_in": 0, "tokens_out": 0, "cost": None}
 
 
 def test_a_call_outside_any_stage_has_a_name_too() -> None:
@@ -64,7 +66,7 @@ def test_a_call_outside_any_stage_has_a_name_too() -> None:
 
 
 def test_costs_are_rounded_to_a_millionth() -> None:
-    entry = Entry()
+    entry = LedgerEntry()
     for _ in range(3):
         entry.add({"tokens_in": 1, "tokens_out": 1}, 0.1)
     assert entry.cost == pytest.approx(0.3)
@@ -109,7 +111,7 @@ def test_the_cached_share_is_over_the_calls_that_told() -> None:
     assert turned["external"].cached_share == pytest.approx(0.6)
     assert entries["topic"].cached_share == 0.0
     assert share(entries["external"]) == "60 %"
-    assert Entry().cached_share is None
+    assert LedgerEntry().cached_share is None
 
 
 def test_prices_fill_in_what_a_record_does_not_hold(tmp_path: Path) -> None:

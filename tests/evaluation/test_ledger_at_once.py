@@ -14,7 +14,7 @@ from small_world import CountingEngine, Watching, done_by, journaled, slowly, st
 
 from blendfilter import BM25, BlendFilter, Direct, Run, connect, evaluate, load
 from blendfilter.errors import CannotWrite
-from blendfilter.evaluation.known import Known
+from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import Price
 from blendfilter.lm.profiles import Profile
@@ -47,7 +47,7 @@ def test_with_32_in_flight_it_is_the_servers_own_count(world: BM25, tmp_path: Pa
         total(run)["calls"] == counted["statuses"]["200"] - counted["faults"]["html"] - counted["faults"]["truncated"]
     )
     assert (total(run)["tokens_in"], total(run)["tokens_out"]) == (counted["tokens_in"], counted["tokens_out"])
-    entry = Known(run).entries["total"]
+    entry = RunStatus(run).entries["total"]
     assert entry.attempts == counted["requests"]
     assert entry.retries == sum(counted["faults"].values()) > 0
     stages = [values for stage, values in run.metrics["ledger"].items() if stage != "total"]
@@ -82,7 +82,7 @@ def test_calls_in_threads_of_dspy_parallel_are_counted_each_once(questions: Ques
     assert total(run)["calls"] == engine.calls == 3 * len(questions)
     assert total(run)["tokens_in"] == sum(len(prompt.split()) for prompt in engine.prompts)
     assert list(run.metrics["ledger"]) == ["guess", "total"]
-    assert Known(run).entries["guess"].hits == len(questions), "the fourth use of each is the first call again"
+    assert RunStatus(run).entries["guess"].hits == len(questions), "the fourth use of each is the first call again"
 
 
 def test_two_runs_at_once_in_one_process_keep_apart(world: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_calls_of_another_run_are_hits_and_metrics_do_not_change(
     second, engine = done_by(BlendFilter(world), questions, tmp_path / "two", engine=Priced(), reuse=[first.folder])
     assert engine.calls == 0
     assert stable(first.folder) == stable(second.folder)
-    assert Known(first).entries["total"].hits < Known(second).entries["total"].hits
+    assert RunStatus(first).entries["total"].hits < RunStatus(second).entries["total"].hits
     calls = total(first)["calls"]
-    assert Known(second).entries["total"].hits == Known(first).entries["total"].hits + calls
+    assert RunStatus(second).entries["total"].hits == RunStatus(first).entries["total"].hits + calls
     cost = (10 * total(first)["tokens_in"] + 30 * total(first)["tokens_out"]) / 1e6
     assert total(second)["cost"] == pytest.approx(cost, abs=1e-6)
 

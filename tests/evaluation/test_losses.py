@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.evaluation.losses import LOSSES, LossCase, loss, tally
+from blendfilter.evaluation.rows import LOSSES, loss
 
 GOLD = [("Ormskerry", "Tavenby")]
 BOTH = ["Ormskerry", "Tavenby"]

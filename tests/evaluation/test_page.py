@@ -16,14 +16,14 @@ from small_world import CountingEngine
 
 from blendfilter import BM25, BlendFilter, Direct, Run, evaluate, load
 from blendfilter.errors import BadArgument, BadData, MissingFile, RunMismatch
-from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, read_json, read_rows, write_json, write_rows
-from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.page import page as pages
 from blendfilter.evaluation.page.head import chance, head_of
-from blendfilter.evaluation.report import OFFLINE
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, read_json, read_rows, write_json, write_rows
+from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.evaluation.statistics import holm, mcnemar_exact
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
+from blendfilter.report.run_text import OFFLINE
 from blendfilter.resources import sample
 from blendfilter.text import folded
 
@@ -232,7 +232,7 @@ def test_gold_that_is_known_for_some_is_told(run: Callable[[str], Run]) -> None:
     assert "Gold titles are known for" not in page_of(run("model")).text
 
 
-def answered_right(run: Run, right: range, n: int = 40) -> Known:
+def answered_right(run: Run, right: range, n: int = 40) -> RunStatus:
     """A run of `n` questions of which these are right."""
     rows, n_rows = run.rows, len(run.rows)
     again = [
@@ -240,7 +240,7 @@ def answered_right(run: Run, right: range, n: int = 40) -> Known:
         for i in range(n)
     ]
     write_rows(run.folder / PREDICTIONS, again)
-    return Known(Run(run.folder))
+    return RunStatus(Run(run.folder))
 
 
 def test_p_is_mcnemars_as_in_every_table_and_corrected_where_there_are_several(

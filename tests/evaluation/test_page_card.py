@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from blendfilter import BM25, BlendFilter, Run, evaluate, load
-from blendfilter.evaluation.files import METRICS, PREDICTIONS, read_rows, write_rows
-from blendfilter.evaluation.report import OFFLINE
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_rows, write_rows
+from blendfilter.report.run_text import OFFLINE
 from blendfilter.resources import sample
 
 

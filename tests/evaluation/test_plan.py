@@ -13,8 +13,7 @@ from small_world import Command, CountingEngine, Watching, done_by, tree
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, SelfAsk, connect, evaluate, load
 from blendfilter.errors import BadArgument, CannotWrite
-from blendfilter.evaluation.plan import Plan, plan, spread
-from blendfilter.evaluation.planned import duration, text_of_plan
+from blendfilter.evaluation.plan import RunPlan, duration, plan, spread
 from blendfilter.lm.budget import Amount, Budget
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import read
@@ -36,11 +35,11 @@ def asked() -> Questions:
     return load("hotpotqa", "sample")
 
 
-def lines(made: Plan) -> list[str]:
+def lines(made: RunPlan) -> list[str]:
     return made.text().splitlines()
 
 
-def told(made: Plan, name: str) -> str:
+def told(made: RunPlan, name: str) -> str:
     """The note that begins so."""
     (line,) = (line for line in lines(made) if line.startswith(f"{name}:"))
     return line
@@ -325,7 +324,7 @@ def test_whether_limits_are_enough(world: BM25, questions: Questions, tmp_path: 
     def verdicts(**limits: Any) -> list[str]:
         return [
             line
-            for line in text_of_plan(replace(made, budget=Budget(**limits))).splitlines()
+                for line in replace(made, budget=Budget(**limits)).text().splitlines()
             if line.startswith("--max")
         ]
 

@@ -12,15 +12,15 @@ from small_world import CountingEngine
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, evaluate, load, plot
 from blendfilter.errors import BadArgument, MissingExtra, RunMismatch, UnknownName
-from blendfilter.evaluation import canvas, plots
-from blendfilter.evaluation.plots import Dot, front, short_label
+from blendfilter.report import canvas, plots
+from blendfilter.report.plots import RunPoint, front, short_label
 from blendfilter.tasks import Questions
 
 pytest.importorskip("matplotlib")
 
 
-def dots(*pairs: tuple[float, float]) -> list[Dot]:
-    return [Dot(f"method {i}", value, value, value, cost, cost, cost) for i, (cost, value) in enumerate(pairs)]
+def dots(*pairs: tuple[float, float]) -> list[RunPoint]:
+    return [RunPoint(f"method {i}", value, value, value, cost, cost, cost) for i, (cost, value) in enumerate(pairs)]
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_the_front_leaves_out_what_costs_more_for_no_more() -> None:
 
 
 def test_a_dot_is_what_the_run_measured(runs: list[Run]) -> None:
-    blend = plots.dot("b", runs[2])
+    blend = plots.point_of("b", runs[2])
     total = runs[2].metrics["ledger"]["total"]
     assert blend.value == runs[2].metrics["metrics"]["em"]["value"]
     assert (blend.calls, blend.tokens) == (total["calls"] / 6, (total["tokens_in"] + total["tokens_out"]) / 6)

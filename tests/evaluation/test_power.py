@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.power import detectable_difference, mcnemar_p, smallest_difference
+from blendfilter.evaluation.statistics import detectable_difference, mcnemar_p, smallest_difference
 
 counts = st.integers(0, 400)
 

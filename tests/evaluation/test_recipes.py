@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blendfilter.evaluation.recipes import differing, told_apart
+from blendfilter.evaluation.comparison import differing_values, recipe_differences
 
 RUN: dict[str, Any] = {
     "settings": {
@@ -49,7 +49,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     ],
 )
 def test_each_is_told(path: str, value: Any, line: str) -> None:
-    assert differing({"a": RUN, "b": changed(path, value)}) == [line]
+    assert recipe_differences({"a": RUN, "b": changed(path, value)}) == [line]
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_each_is_told(path: str, value: Any, line: str) -> None:
     ],
 )
 def test_the_method_and_what_changes_nothing_are_not(path: str, value: Any) -> None:
-    assert differing({"a": RUN, "b": changed(path, value)}) == []
+    assert recipe_differences({"a": RUN, "b": changed(path, value)}) == []
 
 
 def test_another_method_is_another_program_and_says_so_by_its_name() -> None:
     other = changed("settings.method", {"name": "direct", "arguments": {"k": 5}, "program": "f00d"})
-    assert differing({"a": RUN, "b": other}) == []
-    assert differing({"a": RUN, "b": other, "c": changed("settings.method.program", "beef")}) == [
+    assert recipe_differences({"a": RUN, "b": other}) == []
+    assert recipe_differences({"a": RUN, "b": other, "c": changed("settings.method.program", "beef")}) == [
         "program cafe (a) / beef (c)"
     ]
 
@@ -77,10 +77,10 @@ def test_another_method_is_another_program_and_says_so_by_its_name() -> None:
 def test_a_users_own_code_that_was_edited_is_named() -> None:
     own = {"name": "mine:Method", "arguments": {}, "program": "cafe"}
     one, two = (changed("settings.method", own | {"code": code}) for code in ("aaaa", "bbbb"))
-    assert differing({"a": one, "b": two}) == ["code aaaa (a) / bbbb (b)"]
+    assert recipe_differences({"a": one, "b": two}) == ["code aaaa (a) / bbbb (b)"]
 
 
 def test_runs_that_agree_stand_together() -> None:
     other = changed("settings.lm.name", "n")
-    assert differing({"a": RUN, "b": other, "c": RUN}) == ["lm m (a, c) / n (b)"]
-    assert told_apart("lm", {"a": "m", "b": ""}) == []
+    assert recipe_differences({"a": RUN, "b": other, "c": RUN}) == ["lm m (a, c) / n (b)"]
+    assert differing_values("lm", {"a": "m", "b": ""}) == []

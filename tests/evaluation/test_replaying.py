@@ -26,8 +26,8 @@ from blendfilter.errors import (
     RunLocked,
     RunMismatch,
 )
-from blendfilter.evaluation.files import read_rows, write_rows
-from blendfilter.evaluation.recorded import Recorded
+from blendfilter.evaluation.run_folder import read_rows, write_rows
+from blendfilter.evaluation.run_settings import RecordedIndex
 from blendfilter.journal import Journal
 from blendfilter.lm.offline import read
 from blendfilter.resources import sample
@@ -61,7 +61,7 @@ def test_a_replay_does_not_replace_rows_by_what_a_shorter_journal_gives(
     before, path = stable(run.folder), run.folder / "journal.jsonl"
     path.write_bytes(path.read_bytes()[:-37])
     if gone:
-        known = Recorded("bm25", index.fingerprint, MissingFile("no index there"))
+        known = RecordedIndex("bm25", index.fingerprint, MissingFile("no index there"))
         with pytest.raises(RunMismatch, match=r"a replay does not give the rows of .*, so nothing was replaced"):
             done_by(BlendFilter(known), questions, tmp_path / "run", replay=True)
     else:

@@ -13,13 +13,13 @@ from stored import ROW, SETTINGS
 
 from blendfilter import BM25, BlendFilter, Direct, Run
 from blendfilter.errors import BudgetSpent
-from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, write_json, write_rows
-from blendfilter.evaluation.ledger import Entry
-from blendfilter.evaluation.losses import LOSSES
-from blendfilter.evaluation.report import OFFLINE, _ledger, report_text
+from blendfilter.evaluation.ledger import LedgerEntry
+from blendfilter.evaluation.rows import LOSSES
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, write_json, write_rows
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.modules.base import FLAGS
+from blendfilter.report.run_text import OFFLINE, ledger_table, report_text
 from blendfilter.tasks import Questions
 
 A, B, C = (letter * 32 for letter in "abc")
@@ -188,11 +188,11 @@ def test_without_gold_titles_no_losses_are_told(tmp_path: Path) -> None:
 
 def test_a_full_ledger_fits_80_columns() -> None:
     """Every column there is, as a large run at a provider fills them: no figure is cut, none is broken."""
-    entry = Entry(
+    entry = LedgerEntry(
         calls=21_346, tokens_in=113_512_345, tokens_out=2_999_412, cost=323.18, tokens_cached=5, cached_of=10,
         seconds=22_222, attempts=23_692, hits=21_351,
     )  # fmt: skip
-    table = _ledger({"short_answer": entry, "total": entry}, 2000, "a question")
+    table = ledger_table({"short_answer": entry, "total": entry}, 2000, "a question")
     for width in (80, 110):
         console = Console(width=width, color_system=None, file=io.StringIO())
         console.print(table)

@@ -17,7 +17,6 @@ from small_world import CountingEngine
 
 from blendfilter import BM25, Run, connect, load
 from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
-from blendfilter.evaluation.contexts import contexts
 from blendfilter.evaluation.reproducing import doing, drawing, filtered, papers, plan, printing, results, runs, sources
 from blendfilter.evaluation.reproducing.lines import Line
 from blendfilter.evaluation.reproducing.own import OwnParagraphs
@@ -29,6 +28,7 @@ from blendfilter.journal import Journal
 from blendfilter.lm.scoring.base import Done, Pair, Score
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.records import Passage, Question
+from blendfilter.report.contexts import contexts
 from blendfilter.resources import sample
 from blendfilter.silver.making import supported
 from blendfilter.tasks import TASKS, Questions

@@ -15,7 +15,7 @@ from stored import SETTINGS
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, compare, evaluate, load
 from blendfilter.errors import BadArgument, MissingExtra, MissingFile, RunMismatch, UnknownName
 from blendfilter.evaluation.comparison import NO_P_VALUE
-from blendfilter.evaluation.losses import LOSSES
+from blendfilter.evaluation.rows import LOSSES
 from blendfilter.evaluation.run import labelled
 from blendfilter.resources import sample
 

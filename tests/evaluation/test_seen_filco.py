@@ -8,8 +8,7 @@ from isle import PASSAGES, QUESTION
 from small_world import CountingEngine, done_by
 
 from blendfilter.evaluation.examining.seen import seen
-from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.replies import Share
+from blendfilter.evaluation.run_status import RunStatus, Share
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.lm.offline import read
 from blendfilter.modules.blendfilter import BlendFilter
@@ -32,7 +31,7 @@ def replied(helpful: str, again: str, run: Path) -> dict[str, Share]:
     questions = Questions((Question("q", QUESTION, ("Ada Brennock",)),), TASKS["qa"])
     method = BlendFilter(lambda query, k: passages[:k], k=2, filter=FilCoFilter())
     done, _ = done_by(method, questions, run, engine=CountingEngine(reply=reply))
-    return dict(seen(Known(done)).shares)
+    return dict(seen(RunStatus(done)).shares)
 
 
 def test_what_a_reply_writes_out_is_no_number(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ from blendfilter import (
 )
 from blendfilter.asking import Wording
 from blendfilter.errors import BadData, Leak, RunMismatch
-from blendfilter.evaluation.settings import (
+from blendfilter.evaluation.run_folder import check_same
+from blendfilter.evaluation.run_settings import (
     check_leak,
     check_prompts,
-    check_same,
     program_digest,
     retrievers_of,
     settings_of,

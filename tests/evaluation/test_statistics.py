@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation import resampling
+from blendfilter.evaluation import statistics
 from blendfilter.evaluation.statistics import (
     bootstrap_interval,
     holm,
@@ -80,7 +80,7 @@ def test_figures_are_pinned() -> None:
 def test_blocks_bound_the_memory_and_never_change_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     values = _sample(700, 4).tolist()
     whole = bootstrap_interval(values, seed=0, resamples=500)
-    monkeypatch.setattr(resampling, "_WORDS_AT_ONCE", 1_000)
+    monkeypatch.setattr(statistics, "_WORDS_AT_ONCE", 1_000)
     assert bootstrap_interval(values, seed=0, resamples=500) == whole
 
 
@@ -94,7 +94,7 @@ def test_seven_thousand_questions_fit_in_little_memory() -> None:
 
 
 def test_every_place_is_drawn_about_equally_often() -> None:
-    places = np.concatenate([block.ravel() for block in resampling.drawn_places(7, 0, 10_000)])
+    places = np.concatenate([block.ravel() for block in statistics.drawn_places(7, 0, 10_000)])
     assert places.min() == 0
     assert places.max() == 6
     assert stats.chisquare(np.bincount(places)).pvalue > 0.001
@@ -226,7 +226,7 @@ def test_two_levels_take_in_what_another_sitting_would_bring() -> None:
 def test_blocks_never_change_a_result_of_two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = _answers(90, 3, 25).tolist(), _answers(90, 2, 26).tolist()
     whole = paired_bootstrap(a, b, seed=0, resamples=300)
-    monkeypatch.setattr(resampling, "_WORDS_AT_ONCE", 2_000)
+    monkeypatch.setattr(statistics, "_WORDS_AT_ONCE", 2_000)
     assert paired_bootstrap(a, b, seed=0, resamples=300) == whole
 
 
@@ -343,14 +343,14 @@ def test_the_two_sides_answers_are_drawn_apart() -> None:
     Drawn alike, the two sides would differ nowhere; drawn apart, the variances add up.
     """
     scores = np.tile([0.0, 1.0], (50, 1))
-    means = resampling.paired_means(scores, scores, 0, 4_000)
+    means = statistics.paired_means(scores, scores, 0, 4_000)
     assert means.std() == pytest.approx(math.sqrt(2 * 0.25 / 2 / 50), rel=0.05)
 
 
 def test_many_answers_fit_in_little_memory() -> None:
     scores = np.zeros((7_000, 10))
     tracemalloc.start()
-    resampling.resampled_means(scores, 0, 60)
+    statistics.resampled_means(scores, 0, 60)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 60e6

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import blendfilter
-from blendfilter.evaluation.ledger import Entry
-from blendfilter.evaluation.losses import LOSSES
+from blendfilter.evaluation.ledger import LedgerEntry
+from blendfilter.evaluation.rows import LOSSES
 from blendfilter.evaluation.statistics import bootstrap_interval, wilson_interval
 from blendfilter.evaluation.summary import signature, summarise
 from blendfilter.modules.base import FLAGS
@@ -55,7 +55,7 @@ ROWS = [
 
 
 def summary(rows: list[dict[str, Any]] = ROWS, **settings: Any) -> dict[str, Any]:
-    entries = {"ids": Entry(2, 10, 4), "total": Entry(2, 10, 4, 0.5)}
+    entries = {"ids": LedgerEntry(2, 10, 4), "total": LedgerEntry(2, 10, 4, 0.5)}
     return summarise(rows, settings={**SETTINGS, **settings}, entries=entries, seed=3)
 
 

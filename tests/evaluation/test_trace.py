@@ -11,9 +11,9 @@ import pytest
 from scripted import ScriptedLM
 
 from blendfilter import BlendFilter, Direct, Passage, as_retriever
-from blendfilter.evaluation.trace import reasons_of, trace_text
 from blendfilter.modules.base import Branch
 from blendfilter.records import Excerpt
+from blendfilter.report.trace import reasons_of, trace_text
 
 PIER = Passage("p", "Orm Pier", "Orm Pier is a pier in Tavenby.")
 FAIR = Passage("f", "Fair", "The fair is on the pier.")

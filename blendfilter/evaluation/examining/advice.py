@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from blendfilter.evaluation.examining.seen import SHARES, Seen
-from blendfilter.evaluation.replies import BAD, MAX_BAD_REPLIES, Share
+from blendfilter.evaluation.run import MAX_BAD_REPLIES
+from blendfilter.evaluation.run_status import BAD, Share
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.probing import Probe
 

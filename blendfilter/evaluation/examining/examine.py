@@ -17,11 +17,10 @@ import dspy
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.examining.advice import Connection, Finding, findings
 from blendfilter.evaluation.examining.seen import Seen, seen
-from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.progress import Progress, progress_for
-from blendfilter.evaluation.replies import MAX_BAD_REPLIES, Share, check_share
-from blendfilter.evaluation.run import Run
-from blendfilter.evaluation.runner import CONCURRENCY, evaluate
+from blendfilter.evaluation.run import MAX_BAD_REPLIES, Run
+from blendfilter.evaluation.run_progress import RunProgress, progress_for
+from blendfilter.evaluation.run_status import RunStatus, Share, check_share
+from blendfilter.evaluation.runner import evaluate
 from blendfilter.evaluation.statistics import wilson_interval
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.connect import connect
@@ -31,6 +30,7 @@ from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.records import Question
 from blendfilter.resources import sample
 from blendfilter.retrieval.bm25 import BM25
+from blendfilter.run_context import CONCURRENCY
 from blendfilter.tasks import load
 from blendfilter.tasks.base import Questions
 
@@ -84,7 +84,7 @@ def examine(
     concurrency: int = CONCURRENCY,
     budget: Budget | None = None,
     max_bad_replies: float = MAX_BAD_REPLIES,
-    progress: Progress | bool = True,
+    progress: RunProgress | bool = True,
 ) -> Examination:
     """Ask `lm` some of the sample's questions through BlendFilter, and say whether it does what the pipeline asks.
 
@@ -114,7 +114,7 @@ def examine(
 
 def examined(run: Run, lm: ConnectedLM, max_bad_replies: float = MAX_BAD_REPLIES) -> Examination:
     """What a run of BlendFilter by `lm` shows, and what its server supports."""
-    told = seen(Known(run))
+    told = seen(RunStatus(run))
     probes = probe(lm)
     return Examination(
         run=run,

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from blendfilter.evaluation.examining.examine import Examination
 from blendfilter.evaluation.examining.seen import SHARES, Seen
-from blendfilter.evaluation.ledger import Entry
-from blendfilter.evaluation.replies import Share
-from blendfilter.evaluation.report import cost, share
+from blendfilter.evaluation.ledger import LedgerEntry
+from blendfilter.evaluation.run_status import Share
 from blendfilter.evaluation.statistics import wilson_interval
+from blendfilter.report.run_text import cost, share
 
 WIDTH = 80
 OFFLINE = (
@@ -90,7 +90,7 @@ def _stages(seen: Seen) -> Iterator[str]:
     yield f"  a question: {total.calls / n:.1f} calls, {tokens}{total.seconds / n:.2f} s of calls"
 
 
-def _cells(entry: Entry) -> Sequence[str]:
+def _cells(entry: LedgerEntry) -> Sequence[str]:
     calls = max(entry.calls, 1)
     out = "-" if entry.untold else f"{entry.tokens_out / calls:.1f}"
     return f"{entry.calls:,}", out, f"{entry.seconds / calls:.3f}", share(entry)

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.ledger import Entry
+from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.page.checks import Asked, shown_in
 from blendfilter.evaluation.page.passages import Passages
-from blendfilter.evaluation.replies import READINGS, Share, stage_of
+from blendfilter.evaluation.run_status import READINGS, RunStatus, Share, stage_of
 from blendfilter.filters.filco.filter import unquoted
 from blendfilter.filters.one_call import read_judgement
 from blendfilter.filters.reading import IdsRead, negates, read_ids, restates_range
@@ -83,7 +82,7 @@ class Seen:
     shares: Mapping[str, Share]
     stages: Mapping[str, Mapping[str, Share]]
     errors: Mapping[str, int]
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, LedgerEntry]
 
 
 class _Counts:
@@ -110,7 +109,7 @@ class Reply(NamedTuple):
     record: Mapping[str, Any]
 
 
-def seen(known: Known) -> Seen:
+def seen(known: RunStatus) -> Seen:
     """Count what a run's replies were like."""
     counts, stages, errors = _Counts(), dict[str, _Counts](), Counter[str]()
     with Journal(known.run.folder / FILE, "replay") as journal:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from blendfilter.evaluation.files import REPORT
 from blendfilter.evaluation.page.pictures import LOSS_WORDS, loss_bar, swatch
+from blendfilter.evaluation.run_folder import REPORT
 from blendfilter.text import html_of
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ def card(run: Run) -> str:
 
 
 def _parts(run: Run) -> Iterator[str]:
-    from blendfilter.evaluation.known import Known
-    from blendfilter.evaluation.report import OFFLINE
+    from blendfilter.evaluation.run_status import RunStatus
+    from blendfilter.report.run_text import OFFLINE
 
-    known = Known(run)
+    known = RunStatus(run)
     yield f"<div><b><bdi>{html_of(run.name)}</bdi></b> <small>{html_of(_what(run))}</small></div>"
     if not run.finished:
         yield f"<p>{html_of(known.unfinished)}</p>"

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from blendfilter.evaluation.trace import reasons_of
+from blendfilter.report.trace import reasons_of
 
 _NAMES_IDS = "helpful"
 _CHECKS = ("check", "judge", _NAMES_IDS)

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from blendfilter.evaluation.comparison import CORRECT, Comparison
-from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.ledger import Entry, tokens_of
-from blendfilter.evaluation.losses import LOSSES
+from blendfilter.evaluation.comparison import CORRECT, Comparison, compare
+from blendfilter.evaluation.ledger import LedgerEntry, tokens_of
 from blendfilter.evaluation.page.pictures import LOSS_WORDS, interval, loss_bar, swatch
-from blendfilter.evaluation.report import (
+from blendfilter.evaluation.rows import LOSSES
+from blendfilter.evaluation.run import labelled
+from blendfilter.evaluation.run_status import RunStatus
+from blendfilter.report.run_text import (
     OFFLINE,
     PARTIAL,
     UPPER_BOUND,
@@ -25,7 +26,6 @@ from blendfilter.evaluation.report import (
     unsearched,
     variant_words,
 )
-from blendfilter.evaluation.run import compare, labelled
 
 _MEASURES = ("recall", "precision", "s_precision")
 
@@ -91,7 +91,7 @@ class Head:
     events: Sequence[tuple[str, int]] = field(default=())
 
 
-def head_of(known: Known, others: Sequence[Known]) -> Head:
+def head_of(known: RunStatus, others: Sequence[RunStatus]) -> Head:
     """The head of a run's report. Raises as `compare` does where others do not fit beside it."""
     metrics = known.metrics
     named = labelled([each.run for each in (known, *others)])
@@ -117,7 +117,7 @@ def head_of(known: Known, others: Sequence[Known]) -> Head:
     )
 
 
-def _notes(known: Known) -> Iterator[str]:
+def _notes(known: RunStatus) -> Iterator[str]:
     if not known.run.finished:
         yield f"{known.unfinished[0].upper()}{known.unfinished[1:]}."
         yield PARTIAL if known.rows else "Nothing is answered yet."
@@ -132,7 +132,7 @@ def _notes(known: Known) -> Iterator[str]:
     yield from known.outdated
 
 
-def _recipe(known: Known) -> list[tuple[str, str]]:
+def _recipe(known: RunStatus) -> list[tuple[str, str]]:
     """What the figure was made with, as names and values; the signature's own parts where there is one."""
     settings = known.run.settings
     if known.run.finished:
@@ -142,7 +142,7 @@ def _recipe(known: Known) -> list[tuple[str, str]]:
     return [("data", data["source"]), ("method", settings["method"]["name"]), ("lm", lm)]
 
 
-def _scores(known: Known) -> Iterator[Score]:
+def _scores(known: RunStatus) -> Iterator[Score]:
     for name, score in known.metrics["metrics"].items():
         spread = f", {percent(score['between_repeats'])} between them" if "between_repeats" in score else ""
         yield _score(name, score, f"{known.repeats} repeats{spread}" if known.repeats > 1 else "")
@@ -157,7 +157,7 @@ def _score(name: str, score: Mapping[str, Any], note: str = "") -> Score:
     return Score(shown, percent(value), percent(low), percent(high), half, interval(value, low, high), note)
 
 
-def _side(label: str, known: Known, compared: Comparison) -> Side:
+def _side(label: str, known: RunStatus, compared: Comparison) -> Side:
     metrics = known.metrics
     name, score = next(iter(metrics["metrics"].items()))
     rows = {row.measure: row for row in compared.rows if row.run == label}
@@ -184,7 +184,7 @@ def _difference(row: Any) -> str:
     return f"{100 * row.difference:+.1f} [{100 * row.low:+.1f}, {100 * row.high:+.1f}]"
 
 
-def _losses(label: str, known: Known) -> Losses:
+def _losses(label: str, known: RunStatus) -> Losses:
     losses, rows = known.metrics["losses"], len(known.rows)
     gold = sum(bool(row.get("gold_titles")) for row in known.rows)
     notes = [f"Every one of the {rows} answers counts."] if known.repeats > 1 else []
@@ -199,7 +199,7 @@ def _losses(label: str, known: Known) -> Losses:
     return Losses(label, loss_bar(losses), parts, " ".join(notes))
 
 
-def _retrieval(known: Known) -> Iterator[tuple[str, str, Sequence[str], str]]:
+def _retrieval(known: RunStatus) -> Iterator[tuple[str, str, Sequence[str], str]]:
     """(name, words, the three measures in %, over how many questions where not over all whose gold is known)."""
     every = sum(bool(row["gold_titles"] or row["retrieval"]) for row in known.rows)
     for name, scores in known.metrics["retrieval"].items():
@@ -207,7 +207,7 @@ def _retrieval(known: Known) -> Iterator[tuple[str, str, Sequence[str], str]]:
         yield name, variant_words(name), shown, str(scores["n"]) if scores.get("n", every) < every else ""
 
 
-def _ledger(entries: Mapping[str, Entry], n: int) -> Iterator[Sequence[str]]:
+def _ledger(entries: Mapping[str, LedgerEntry], n: int) -> Iterator[Sequence[str]]:
     for stage, entry in entries.items():
         yield (
             stage,

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from blendfilter.evaluation.losses import LOSSES
-from blendfilter.evaluation.repeats import key_of
+from blendfilter.evaluation.rows import LOSSES, key_of
 
 Rows = Sequence[Mapping[str, Any]]
 UNREAD = ("unparseable_ids", "suspect_ids")

@@ -25,14 +25,14 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.files import REPORT, write_text
-from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.page.head import Head, head_of
 from blendfilter.evaluation.page.listing import listing
 from blendfilter.evaluation.page.passages import Passages
 from blendfilter.evaluation.page.traces import Traces
-from blendfilter.evaluation.repeats import key_of
+from blendfilter.evaluation.rows import key_of
 from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.run_folder import REPORT, write_text
+from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.journal import FILE, Journal
 from blendfilter.text import visible
 
@@ -57,7 +57,7 @@ def write_report(run: Run, others: Sequence[Run] = (), path: Path | None = None)
         RunMismatch, MissingFile: runs that cannot stand beside it (`compare` says why). BadArgument: a path that is no
         page's, or where a file is that is no report.
     """
-    known, beside = Known(run), [Known(other) for other in others]
+    known, beside = RunStatus(run), [RunStatus(other) for other in others]
     path = path or run.folder / REPORT
     if path.suffix != ".html":
         raise BadArgument(f"'{path}' is no page's name: end it in .html (a long run gets a folder of the name without)")
@@ -114,7 +114,7 @@ class _Pages:
         return _render("leading.html", head=self._head, target=quote(os.fsencode(target)))
 
 
-def _traces(known: Known) -> Iterator[str]:
+def _traces(known: RunStatus) -> Iterator[str]:
     """The packed traces, a page at a time; one page where there is room for all."""
     if not known.rows:
         return

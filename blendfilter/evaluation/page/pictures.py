@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from blendfilter.evaluation.losses import LOSSES
+from blendfilter.evaluation.rows import LOSSES
 
 LOSS_WORDS = {
     "not_retrieved": "gold not retrieved",

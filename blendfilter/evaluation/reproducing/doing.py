@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from blendfilter.evaluation.files import RUN, read_json
-from blendfilter.evaluation.progress import Progress
 from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.reproducing.trimmed import journals_in
 from blendfilter.evaluation.run import Run
-from blendfilter.evaluation.runner import CONCURRENCY, evaluate
+from blendfilter.evaluation.run_folder import RUN, read_json
+from blendfilter.evaluation.run_progress import RunProgress
+from blendfilter.evaluation.runner import evaluate
 from blendfilter.journal import FILE
+from blendfilter.run_context import CONCURRENCY
 
 Say = Callable[[str], object]
 
@@ -28,7 +29,7 @@ def do(
     repeats: int = 1,
     seed: int = 0,
     say: Say = lambda line: None,
-    progress: Progress | bool = True,
+    progress: RunProgress | bool = True,
 ) -> dict[Path, Run]:
     """Every run of `runs`, finished, by its folder. `say` is told which run of how many is under way.
 

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blendfilter.evaluation import canvas, frontier, plots
 from blendfilter.evaluation.reproducing import filtered
 from blendfilter.evaluation.reproducing.lines import NUMBERS, Line
 from blendfilter.evaluation.reproducing.papers import OF_CONTEXTS
 from blendfilter.evaluation.reproducing.results import RETRIEVAL, Result
 from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.run import Run
+from blendfilter.report import canvas, plots
+from blendfilter.report import plots as frontier
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +64,7 @@ def _frontiers(result: Result, wanted: Sequence[Wanted], done: Mapping[Path, Run
     return [
         path
         for task, each in found.items()
-        if any(map(each.known, frontier.COSTS))
+        if any(map(each.known, frontier.FRONTIER_COSTS))
         for path in each.draw(*(folder / f"{result.table.name}-{task}.{suffix}" for suffix in FORMATS))
     ]
 

@@ -15,9 +15,6 @@ from itertools import groupby
 from statistics import fmean
 from typing import NamedTuple
 
-from blendfilter.evaluation import frontier
-from blendfilter.evaluation.contexts import Context, contexts
-from blendfilter.evaluation.repeats import repeats_in
 from blendfilter.evaluation.reproducing import judging
 from blendfilter.evaluation.reproducing.lines import (
     IN_TOKENS,
@@ -30,10 +27,13 @@ from blendfilter.evaluation.reproducing.lines import (
 )
 from blendfilter.evaluation.reproducing.papers import IN_ALL, Table
 from blendfilter.evaluation.reproducing.runs import Wanted
+from blendfilter.evaluation.rows import repeats_in
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.statistics import interval, mcnemar_exact, paired_bootstrap
 from blendfilter.lm.tokenisers import Tokeniser, tokeniser, tokeniser_for
 from blendfilter.records import Question
+from blendfilter.report import plots
+from blendfilter.report.contexts import AnswerContext, contexts
 from blendfilter.silver.making import supported
 from blendfilter.silver.summary import figures_of
 
@@ -95,7 +95,7 @@ def _measured(table: Table, one: Wanted, run: Run, counting: Tokeniser) -> Itera
         yield from (_tokens if table.kind == "tokens" else _precision)(read, counting)
 
 
-def _precision(rows: Sequence[tuple[Context, Question]], counting: Tokeniser) -> Iterator[Measured]:
+def _precision(rows: Sequence[tuple[AnswerContext, Question]], counting: Tokeniser) -> Iterator[Measured]:
     figures = [
         (each.row["id"], figures_of(each.kept, question.question, question.golden_answers[0], counting))
         for each, question in rows
@@ -107,7 +107,7 @@ def _precision(rows: Sequence[tuple[Context, Question]], counting: Tokeniser) ->
     yield Measured("empty", "", _values((name, told.empty) for name, told in figures))
 
 
-def _tokens(rows: Sequence[tuple[Context, Question]], counting: Tokeniser) -> Iterator[Measured]:
+def _tokens(rows: Sequence[tuple[AnswerContext, Question]], counting: Tokeniser) -> Iterator[Measured]:
     counted = (
         (each.row["id"], figures_of(each.kept, question.question, question.golden_answers[0], counting).tokens)
         for each, question in rows
@@ -118,14 +118,14 @@ def _tokens(rows: Sequence[tuple[Context, Question]], counting: Tokeniser) -> It
         yield Measured(ANSWER_PROMPT, "", _values(told))
 
 
-def _sides(rows: Sequence[tuple[Context, Question]], task: str, metrics: Sequence[str]) -> Iterator[Measured]:
+def _sides(rows: Sequence[tuple[AnswerContext, Question]], task: str, metrics: Sequence[str]) -> Iterator[Measured]:
     for side in (POSITIVE, NEGATIVE):
         here = [each.row for each, question in rows if _supported(task, question, each) is (side == POSITIVE)]
         for metric in metrics if here else ():
             yield Measured(metric, side, _values((row["id"], float(row[metric])) for row in here))
 
 
-def _supported(task: str, question: Question, each: Context) -> bool | None:
+def _supported(task: str, question: Question, each: AnswerContext) -> bool | None:
     """Whether what was retrieved supports the output; None: nobody knows."""
     return None if each.failed and not each.retrieved else supported(task, question, each.retrieved)
 
@@ -229,12 +229,12 @@ def empty_bounds(pairs: Pairs) -> Iterator[str]:
 def on_the_front(found: Sequence[Line], pairs: Pairs) -> list[Line]:
     """The leading metric's lines, each with its input tokens and the fronts it is on."""
     leading = {one.task: next(iter(run.metrics["metrics"])) for one, run in pairs}
-    fronts = {task: frontier.frontier(named) for task, named in by_label(pairs).items()}
+    fronts = {task: plots.frontier(named) for task, named in by_label(pairs).items()}
     changed = []
     for line in (each for each in found if each.measure == leading[each.task]):
         told = fronts[line.task]
         dot = next(each for each in told.dots if each.label == f"{line.group}: {line.label}")
-        on = tuple(cost for cost in frontier.COSTS if dot in told.front(cost))
+        on = tuple(cost for cost in plots.FRONTIER_COSTS if dot in told.front(cost))
         read, paid = (None if math.isnan(tokens) else tokens for tokens in (dot.prompt_tokens, dot.tokens_in))
         changed.append(replace(line, prompt_tokens=read, tokens_in=paid, fronts=on))
     return changed

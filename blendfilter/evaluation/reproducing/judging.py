@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from blendfilter.evaluation.latency import busy_seconds
+from blendfilter.evaluation.ledger import busy_seconds
 from blendfilter.evaluation.reproducing.lines import OF_JUDGING
 from blendfilter.evaluation.reproducing.papers import IN_ALL
 from blendfilter.evaluation.run import Run

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from blendfilter.asking import Wording
-from blendfilter.evaluation.estimates import Estimator, added
+from blendfilter.evaluation.ledger import money
 from blendfilter.evaluation.plan import left_of, spread
-from blendfilter.evaluation.planned import money
-from blendfilter.evaluation.rehearsal import Rehearsal, rehearse
+from blendfilter.evaluation.rehearsal import Estimator, Rehearsal, added, rehearse
 from blendfilter.evaluation.reproducing.doing import finished, reusable
 from blendfilter.evaluation.reproducing.papers import JUDGES
 from blendfilter.evaluation.reproducing.runs import Wanted

@@ -15,10 +15,10 @@ from textwrap import fill, wrap
 from typing import Any
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.compared import NO_P_VALUE, chance, percent, rounded
-from blendfilter.evaluation.files import write_json, write_text
+from blendfilter.evaluation.comparison import NO_P_VALUE, chance, percent, rounded
 from blendfilter.evaluation.reproducing.lines import IN_TOKENS, NUMBERS, Line
 from blendfilter.evaluation.reproducing.results import Result
+from blendfilter.evaluation.run_folder import write_json, write_text
 from blendfilter.silver.filter import UPPER_BOUND
 
 Cells = list[str]

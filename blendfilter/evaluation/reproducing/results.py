@@ -13,14 +13,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from blendfilter.evaluation.comparison import Row as Compared
-from blendfilter.evaluation.repeats import repeats_in
+from blendfilter.evaluation.comparison import ComparisonRow as Compared
+from blendfilter.evaluation.comparison import compare
 from blendfilter.evaluation.reproducing import filtered
 from blendfilter.evaluation.reproducing.dropping import dropped
 from blendfilter.evaluation.reproducing.lines import INCLUSION, RIGHT_OR_WRONG, Line, a_question, line_of, place_of
 from blendfilter.evaluation.reproducing.papers import OF_CONTEXTS, Row, Table
 from blendfilter.evaluation.reproducing.runs import Wanted
-from blendfilter.evaluation.run import Run, compare
+from blendfilter.evaluation.rows import repeats_in
+from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.statistics import holm, interval
 from blendfilter.tasks import TASKS
 

@@ -21,7 +21,7 @@ from blendfilter.evaluation.reproducing.programs import Programs
 from blendfilter.evaluation.reproducing.silver import Silver
 from blendfilter.evaluation.reproducing.sources import Sources
 from blendfilter.evaluation.reproducing.trimmed import Overlays
-from blendfilter.evaluation.settings import check_leak, settings_of
+from blendfilter.evaluation.run_settings import check_leak, settings_of
 from blendfilter.filters.named import make_filter
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM

@@ -22,7 +22,7 @@ from blendfilter.evaluation.plan import spread
 from blendfilter.evaluation.reproducing.papers import Row
 from blendfilter.evaluation.reproducing.programs import Programs
 from blendfilter.evaluation.reproducing.sources import kind_of
-from blendfilter.evaluation.settings import check_leak
+from blendfilter.evaluation.run_settings import check_leak
 from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.cdit.judge import Judge
 from blendfilter.filters.named import make_filter

@@ -21,11 +21,11 @@ from scripted import ScriptedLM
 
 from blendfilter import resources
 from blendfilter.errors import BadArgument, BadData, EmptyData, ModelError
-from blendfilter.evaluation.opposites import BOTH, Confusion, Pair, aconfusion, confusion, judging, load_opposites
 from blendfilter.filters.cdit.rules import COMPONENTS, PHI1, PHI2
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.text import tokens
+from eval.opposites import BOTH, Confusion, Opposites, aconfusion, confusion, judging, load_opposites
 
 PAIRS = load_opposites()
 LIES_IN = {
@@ -34,12 +34,12 @@ LIES_IN = {
 }  # fmt: skip
 ASKED_FOR = {"agent": ("who", "what", "which"), "object": ("whom", "what"), "time": ("when", "in which year"),
              "place": ("where",)}  # fmt: skip
-BY_QUESTION: dict[str, list[Pair]] = {}
+BY_QUESTION: dict[str, list[Opposites]] = {}
 for _pair in PAIRS:
     BY_QUESTION.setdefault(_pair.question, []).append(_pair)
 
 
-def sides(pairs: list[Pair]) -> tuple[Pair, Pair]:
+def sides(pairs: list[Opposites]) -> tuple[Opposites, Opposites]:
     """The consistent and the inconsistent one of a question."""
     first, second = pairs
     return (first, second) if first.differs is None else (second, first)
@@ -78,7 +78,7 @@ class TestPairs:
         assert all(pair.wanted(COMPONENTS) is (pair.differs is None) for pair in PAIRS)
 
     @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.differs in ASKED_FOR], ids=lambda pair: pair.id)
-    def test_what_is_asked_for_is_not_what_differs(self, pair: Pair) -> None:
+    def test_what_is_asked_for_is_not_what_differs(self, pair: Opposites) -> None:
         """What is asked for is open. A 'what' or 'which' that asks for the doer stands right before the verb."""
         asked = pair.question.casefold()
         assert not asked.startswith(ASKED_FOR[str(pair.differs)][0])
@@ -155,7 +155,7 @@ class TestWordsDoNotTell:
         assert 0.5 + lead / len(PAIRS) < 0.6
 
 
-def said_by(judge: Callable[[Pair], str]) -> Callable[[str, str], str]:
+def said_by(judge: Callable[[Opposites], str]) -> Callable[[str, str], str]:
     """A model that knows each pair by its prompt, and says what `judge` says of it."""
 
     def reply(stage: str, prompt: str) -> str:
@@ -168,7 +168,7 @@ def said_by(judge: Callable[[Pair], str]) -> Callable[[str, str], str]:
     return reply
 
 
-def table_of(judge: Callable[[Pair], str], rules: tuple[str, ...] = ("phi1", "phi2")) -> Confusion:
+def table_of(judge: Callable[[Opposites], str], rules: tuple[str, ...] = ("phi1", "phi2")) -> Confusion:
     with dspy.context(lm=ScriptedLM(said_by(judge))):
         (table,) = confusion(judging(), PAIRS, [rules])
     return table
@@ -270,7 +270,7 @@ class TestOwnPairs:
     def test_a_file_of_ones_own(self, tmp_path: Path) -> None:
         (tmp_path / "own.jsonl").write_text(json.dumps(ROW), encoding="utf-8")
         (pair,) = load_opposites(tmp_path / "own.jsonl")
-        assert pair == Pair("1", "Who lit it?", Passage("1", "Lamp", "Ada put it out."), "polarity", "predicate")
+        assert pair == Opposites("1", "Who lit it?", Passage("1", "Lamp", "Ada put it out."), "polarity", "predicate")
 
     @pytest.mark.parametrize(
         ("changed", "said"),
@@ -336,7 +336,3 @@ class TestRecipe:
             self.cook("--run", "run", *words)
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"opposites: {told}")
-
-    def test_it_is_about_twenty_lines(self) -> None:
-        body = self.RECIPE.read_text(encoding="utf-8").split('"""')[2]
-        assert len([line for line in body.splitlines() if line.strip()]) <= 32  # five of them tell what is wrong
