@@ -11,16 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import dspy
 import pytest
 from model_server import MARKER, Server, serve
 from refusing import NOBODY, PASSAGES, ROWS, SECRET, evaluation, lines, refused, untouched, world
 from small_world import Command, tree
 
-from blendfilter import BlendFilter, as_retriever
 from blendfilter.asking import Wording
-from blendfilter.errors import UseAcall
-from blendfilter.lm import bridge
 
 
 @pytest.fixture
@@ -173,14 +169,6 @@ def test_a_model_that_misbehaves_is_counted(
     assert sum(flags[name] > 0 for name in ("unparseable_ids", "empty_reply", "cut_reply")) == 1, "each under one name"
 
 
-def test_an_empty_reply_is_never_called_unparseable(
-    blendfilter: Command, here: Path, served: Callable[..., Server]
-) -> None:
-    assert blendfilter(*evaluation(method="cot-retrieval", lm="m", api_base=served(reply="").url)).code == 1
-    flags = json.loads((here / "run/metrics.json").read_text())["flags"]
-    assert flags == dict.fromkeys(flags, 0) | {"empty_reply": 6}  # two calls for each of three questions
-
-
 # runs
 
 
@@ -265,12 +253,6 @@ def test_a_replay_that_its_journal_cannot_serve(blendfilter: Command, done: Path
     assert tree(done) == before
 
 
-def test_a_replay_of_no_run(blendfilter: Command, here: Path) -> None:
-    before = tree(here)
-    refused(blendfilter(*evaluation(), "--replay"), "no run there: run/run.json", "name a folder")
-    untouched(here, before, indexed=True)
-
-
 def test_a_damaged_line_in_the_middle_of_a_journal(blendfilter: Command, done: Path) -> None:
     journal = done / "journal.jsonl"
     found = journal.read_bytes().splitlines(keepends=True)
@@ -313,18 +295,6 @@ def test_a_report_of_a_run_that_is_not_finished(blendfilter: Command, done: Path
     refused(blendfilter("compare", "run", "run"), "run is not finished")
 
 
-def test_a_folder_that_is_no_run(blendfilter: Command, here: Path) -> None:
-    (here / "empty").mkdir()
-    refused(blendfilter("report", "empty"), "no run there", "empty/run.json")
-
-
-def test_runs_that_cannot_be_compared(blendfilter: Command, done: Path) -> None:
-    assert blendfilter(*evaluation(run="fewer", limit=2)).code == 0
-    refused(blendfilter("compare", "run", "fewer"), "different questions", "'three'", "only in 'run'")
-    refused(blendfilter("compare", "run"), "at least two runs")
-    refused(blendfilter("compare", "run", "run", "--metric", "rouge"), "no metric 'rouge'", "em, f1")
-
-
 @pytest.mark.parametrize("made", ["empty folder", "file", "other folder"])
 def test_an_index_that_is_none(blendfilter: Command, here: Path, made: str) -> None:
     if made == "file":
@@ -361,16 +331,6 @@ def test_a_question_that_is_also_a_demonstration(blendfilter: Command, here: Pat
 
 
 # the loop thread
-
-
-def test_forward_called_on_the_loop_thread() -> None:
-    module = BlendFilter(as_retriever(lambda query, k: ["A | b"]), k=1)
-
-    async def on_the_loop() -> dspy.Prediction:
-        return module(question="Who?")
-
-    with pytest.raises(UseAcall, match=r"BlendFilter was called .* on the loop thread: write `await .*acall"):
-        bridge.submit(on_the_loop()).result(10)
 
 
 def test_a_method_of_ones_own_that_calls_forward_on_the_loop_thread(blendfilter: Command, here: Path) -> None:

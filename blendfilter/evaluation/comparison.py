@@ -153,7 +153,6 @@ class Comparison:
         return asdict(self) | {"rows": rows, "notes": self.notes}
 
     def _cells(self) -> list[list[str]]:
-        """The header, then each run's name with its errors and a line a measure."""
         several = len({row.run for row in self.rows}) > 2  # one comparison needs no correction
         lines = [["", "value", "diff", "95 % interval", "won/lost", "p", *["Holm"] * several, "errors"]]
         blank = [""] * (len(lines[0]) - 3)
@@ -180,7 +179,6 @@ class Comparison:
         yield from self._tests(several) if self.p_values else [NO_P_VALUE]
 
     def _tests(self, several: list[str]) -> Iterator[str]:
-        """What the p-values are, and what the questions could show."""
         if self.baseline in several:
             yield "p: the paired bootstrap (McNemar's test needs one answer a question)"
         else:
@@ -283,7 +281,6 @@ def compare(
 
 
 def _label_of(name: str, named: Mapping[str, Run]) -> str:
-    """The label of a run that is named by it, or by its folder."""
     folders = (label for label, run in named.items() if run.folder.resolve() == Path(name).resolve())
     return name if name in named else next(folders, name)
 
@@ -291,7 +288,6 @@ def _label_of(name: str, named: Mapping[str, Run]) -> str:
 def _with_rescored(
     runs: Mapping[str, Run], metrics: Sequence[str]
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """Every run's rows with the `metrics` that they lack, as they were rescored; where the judges differ, a line."""
     tables = {label: run.rows for label, run in runs.items()}
     lines = []
     for name in metrics:
@@ -357,7 +353,6 @@ def compare_predictions(
 def _compared(
     measure: str, scores: Mapping[str, Answers], errors: Mapping[str, int], *, seed: int, resamples: int, p_values: bool
 ) -> list[ComparisonRow]:
-    """A row for each run on this measure, the baseline's first, Holm's correction over the others."""
     means = {label: fmean(map(fmean, values)) for label, values in scores.items()}
     baseline, *others = (ComparisonRow(label, measure, means[label], errors[label]) for label in scores)
     tested = [_tested(row, scores[baseline.run], scores[row.run], seed, resamples) for row in others]
@@ -378,7 +373,6 @@ def _tested(row: ComparisonRow, before: Answers, after: Answers, seed: int, resa
 
 
 def _right_or_wrong(measure: str, *runs: Answers) -> bool:
-    """Whether the measure is of that kind: every score in these runs 0 or 1."""
     return measure not in FRACTIONS and all(score in (0, 1) for run in runs for answers in run for score in answers)
 
 
@@ -399,7 +393,6 @@ def _by_id(label: str, rows: Sequence[Mapping[str, Any]]) -> Predictions:
 
 
 def _check_tasks(tasks: Mapping[str, str]) -> None:
-    """Raise `RunMismatch` where runs (label -> task) are not of one task."""
     for label, task in tasks.items():
         first = next(iter(tasks))
         if task != tasks[first]:
@@ -408,7 +401,6 @@ def _check_tasks(tasks: Mapping[str, str]) -> None:
 
 
 def _check_questions(baseline: str, first: Predictions, label: str, other: Predictions) -> None:
-    """Refuse unless both have the same questions, in whatever order."""
     where = f"runs '{baseline}' ({len(first)}) and '{label}' ({len(other)}) are over different questions"
     for owner, mine, theirs in ((baseline, first, other), (label, other, first)):
         if alone := [id for id in mine if id not in theirs]:

@@ -139,7 +139,6 @@ class RunPlan:
         yield from self._fits()
 
     def _fits(self) -> Iterator[str]:
-        """A line for each limit: whether the rest of the run fits under it."""
         total = self.total
         most = None if None in (total.tokens_in_most, total.tokens_out_most) else (
             (total.tokens_in_most or 0) + (total.tokens_out_most or 0)
@@ -312,7 +311,6 @@ def _stage(name: str, estimates: Sequence[CallEstimate], sampled: Sequence[Answe
 
 
 def _calls_an_answer(estimates: Sequence[CallEstimate], sampled: Sequence[AnswerKey]) -> tuple[int, int]:
-    """The fewest and the most calls of an answer."""
     counted = Counter(estimate.call.turn for estimate in estimates)
     numbers = [counted[key] for key in sampled] or [0]
     return min(numbers), max(numbers)

@@ -223,7 +223,6 @@ class Estimator:
 
 
 def _successful_calls(journals: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """The calls in journals that ended well, one at a time."""
     for path in journals:
         with Journal(path, "replay") as journal:
             yield from (record for record in journal.records("call") if not record.get("error"))

@@ -198,7 +198,6 @@ def file_of(run: Run, name: str) -> Path:
 
 
 def _answers_digest(rows: Iterable[Mapping[str, Any]]) -> str:
-    """12 hex digits over what is scored."""
     return digest([[key_of(row), row["answer"], row["golden_answers"]] for row in rows])[:12]
 
 

@@ -275,7 +275,6 @@ def check_row(row: Mapping[str, Any]) -> None:
 
 
 def _first(error: ValidationError) -> str:
-    """The first thing that is wrong, with its place."""
     wrong = error.errors(include_url=False)[0]
     place = ".".join(map(str, wrong["loc"]))
     return f"{place}: {wrong['msg']}" if place else f"not a run's ({wrong['msg']})"
@@ -363,7 +362,6 @@ class RunFolder:
             write_whole(path, [content])
 
     def _is_there(self, lines: Sequence[bytes]) -> bool:
-        """Whether a replay's rows are those on file."""
         path, metrics = self.path / PREDICTIONS, self.settings["metrics"]
         replayed = {key_of(row): row for row in map(json.loads, lines)}
         same, count, differing = True, 0, []

@@ -289,7 +289,6 @@ def drawn_places(n: int, seed: int, resamples: int, *, wide: int = 1) -> Iterato
 
 
 def _scaled(words: NDArray[np.uint64], n: int) -> Places:
-    """The high 32 bits of each word, scaled to 0..n-1."""
     return ((words >> np.uint64(32)) * np.uint64(n) >> np.uint64(32)).astype(np.int64)
 
 
@@ -297,7 +296,6 @@ def _scaled(words: NDArray[np.uint64], n: int) -> Places:
 
 
 def _scores(values: Scores) -> Array:
-    """Questions, or questions x answers."""
     try:
         scores = np.asarray(values, dtype=np.float64)
     except ValueError as error:
@@ -314,7 +312,6 @@ def _scores(values: Scores) -> Array:
 
 
 def _each(scores: Array) -> Array:
-    """One number a question: the mean of its answers."""
     return scores if scores.ndim == 1 else scores.mean(axis=1)
 
 

@@ -83,7 +83,6 @@ def _found(passages: Passages, query: str, ids: Sequence[str]) -> Iterator[tuple
 
 
 def _kept(run: Run, passages: Passages, row: Mapping[str, Any], name: str, found: Mapping[str, Passage]) -> Passage:
-    """A passage that was kept, whole or in pieces."""
     whole = found.get(name) or _passage(passages, passages.of(row["question"]), name)
     if whole is None:
         where = f"question '{row['id']}'"
@@ -99,7 +98,6 @@ def _passage(passages: Passages, by_query: Mapping[str, str], name: str) -> Pass
 
 
 def _tokens(row: Mapping[str, Any], journal: Journal) -> InputTokens:
-    """A call that is used twice counts once."""
     by_call: dict[str, int | None] = {key: (journal.read_call(key) or {}).get("tokens_in") for _, key in row["calls"]}
     answering = next((by_call[key] for stage, key in reversed(row["calls"]) if stage != SHORTENS), 0)
     known = [tokens for tokens in by_call.values() if tokens is not None]

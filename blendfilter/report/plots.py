@@ -123,7 +123,6 @@ def draw(
 
 
 def _key(axes: Axes, ranked: Sequence[RunPoint], numbers: Sequence[str]) -> None:
-    """The runs by number, the best first, each with its score."""
     axes.set_axis_off()
     bound = any(point.bound for point in ranked)
     last = max(len(ranked) + 2 + bound, 14)
@@ -140,7 +139,6 @@ def _key(axes: Axes, ranked: Sequence[RunPoint], numbers: Sequence[str]) -> None
 
 
 def _cut(label: str, most: int = 60) -> str:
-    """A label that leaves room for the plot."""
     return label if len(label) <= most else f"{label[: most - 1]}…"
 
 

@@ -15,7 +15,7 @@ from blendfilter.errors import RunMismatch
 from blendfilter.evaluation.run_settings import settings_of
 from blendfilter.filters.named import FILTERS, make_filter
 from blendfilter.filters.one_call import OneCallFilter
-from blendfilter.modules.methods import METHODS, make_method, methods_taking
+from blendfilter.modules.methods import METHODS, make_method
 from blendfilter.records import Excerpt, Passage
 from blendfilter.resources import sample
 
@@ -43,10 +43,6 @@ def questions() -> Any:
 
 def whole(passage: Passage) -> Passage:
     return passage.source if isinstance(passage, Excerpt) else passage
-
-
-def test_every_method_that_retrieves_takes_a_filter() -> None:
-    assert sorted(methods_taking("filter")) == RETRIEVING
 
 
 @pytest.mark.parametrize("name", FILTERS)

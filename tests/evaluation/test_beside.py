@@ -99,16 +99,6 @@ def test_rows_that_name_no_missing_search_are_made_up_too(
     assert stable(again.folder) == stable(fresh.folder)
 
 
-def test_an_index_that_fails_once_leaves_one_figure_out(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    once = Failing(index, RuntimeError("no"), only=questions[2].question)
-    with pytest.warns(UserWarning, match="1 search for a question alone"):
-        run, _ = done_by(BlendFilter(once), questions, tmp_path / "run")
-    assert [row.get("unsearched") for row in run.rows] == [None, None, ["q@15"], None, None, None]
-    assert run.metrics["retrieval"]["q@15"]["n"] == 5
-    again, _ = done_by(BlendFilter(Failing(index, None)), questions, tmp_path / "run")
-    assert again.metrics["retrieval"]["q@15"]["n"] == 6
-
-
 def test_an_index_that_fails_still_is_not_asked_for_every_row(
     failed: Run, index: BM25, questions: Questions, tmp_path: Path
 ) -> None:

@@ -426,11 +426,3 @@ def test_a_limit_that_is_none_is_one_line_and_makes_nothing(
     assert (outcome.code, len(outcome.notices)) == (2, 1), outcome.err
     assert said in outcome.error
     assert not run.exists()
-
-
-@pytest.mark.parametrize("wrong", [10, {"calls": 10}])
-def test_a_budget_that_is_none_is_told_how_to_write_one(wrong: object) -> None:
-    import blendfilter as bf
-
-    with pytest.raises(BadArgument, match=r"say what it limits, bf.Budget\(calls="):
-        bf.evaluate(bf.Direct(), [{"question": "Who?", "answer": "me"}], lm="offline", budget=wrong)

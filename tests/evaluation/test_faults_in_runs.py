@@ -17,7 +17,6 @@ from model_server import FAULTS, Server, serve
 from small_world import Command, Watching, journaled, stable
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Run, connect, evaluate, load
-from blendfilter.errors import BadArgument
 from blendfilter.evaluation.run_progress import RunningScores, progress_for
 from blendfilter.lm.gate import Gate
 from blendfilter.lm.retrying import Retry
@@ -81,74 +80,13 @@ def test_a_server_that_fails_a_fifth_changes_nothing_in_a_run(index: BM25, tmp_p
     check_accounts(flaky, stats)
 
 
-@pytest.mark.slow
-def test_two_hundred_questions_over_a_server_that_fails_a_fifth(index: BM25, tmp_path: Path) -> None:
-    clean, flaky, stats = on_both(many(200), tmp_path, index, retry_after="0.2")
-    assert len(flaky.rows) == 200
-    assert all(row["answer"] is not None for row in flaky.rows)
-    assert stable(flaky.folder) == stable(clean.folder)
-    check_accounts(flaky, stats)
-    assert sum(stats["faults"].values()) > 0.15 * stats["requests"]
-    assert min(stats["faults"][name] for name in FAULTS) > 20
-
-
 # ---- a question that fails
-
-
-@pytest.fixture
-def mixed() -> Questions:
-    """Six questions, of which two get no answer while the server is as it is."""
-    texts = [
-        "Where is Kesterholm?",
-        "[9 x 500] Who was Corvin?",
-        "Who built it?",
-        "[9 x context] Why?",
-        "When?",
-        "How?",
-    ]
-    return load("qa", [{"question": text, "answer": "x", "id": f"q{i}"} for i, text in enumerate(texts)])
 
 
 @pytest.fixture
 def asking() -> Iterator[Server]:
     with serve(behave="asked") as server:
         yield server
-
-
-def test_a_call_that_fails_is_its_questions_error_and_no_answer(
-    mixed: Questions, asking: Server, index: BM25, tmp_path: Path
-) -> None:
-    lm = asked_at(asking, attempts=2)
-    run = evaluate(BlendFilter(index), mixed, lm=lm, run=tmp_path / "run", progress=False)
-    assert run.errors == 2
-    told = {row["id"]: row["error"] for row in run.rows}
-    assert {name for name, error in told.items() if error} == {"q1", "q3"}
-    assert (told["q1"]["kind"], told["q3"]["kind"]) == ("server_error", "context_too_long")
-    assert all(told[name]["stage"] in ("external", "internal", "topic", "check") for name in ("q1", "q3"))
-    for row in run.rows:
-        if row["error"]:
-            assert row["answer"] is None
-            assert (row["branches"], row["knowledge"], row["retrieval"]) == ({}, [], {})
-            assert row["flags"]["unparseable_ids"] == row["flags"]["explicit_none"] == 0
-            assert row["flags"]["empty_reply"] == row["flags"]["empty_knowledge"] == 0
-    assert run.metrics["flags"]["errors"] == 2
-    assert "errors 2" in run.report()
-
-
-def test_the_same_command_asks_it_again_and_nothing_else(
-    mixed: Questions, asking: Server, index: BM25, tmp_path: Path
-) -> None:
-    method = ChainOfThought(index)
-    run = evaluate(method, mixed, lm=asked_at(asking, attempts=2), run=tmp_path / "run", progress=False)
-    kept = [row for row in run.rows if not row["error"]]
-    with serve() as healthy:
-        again = evaluate(method, mixed, lm=asked_at(healthy), run=tmp_path / "run", progress=False)
-        requests = healthy.stats()["requests"]
-        whole = evaluate(method, mixed, lm=asked_at(healthy), run=tmp_path / "whole", progress=False)
-    assert (run.errors, again.errors) == (2, 0)
-    assert [row for row in again.rows if row["id"] in {row["id"] for row in kept}] == kept
-    assert requests == 4, "two questions of two calls each"
-    assert stable(again.folder) == stable(whole.folder), "as if nothing had happened"
 
 
 def test_the_command_line_counts_it_and_ends_with_one(
@@ -187,12 +125,6 @@ def test_a_run_may_try_again_before_anything_succeeded(asking: Server, index: BM
     assert asking.stats()["requests"] == 40 * (3 + 1) + 40 * (3 + 1)
 
 
-def test_a_number_of_retries_that_is_none_leaves_nothing_behind(index: BM25, tmp_path: Path) -> None:
-    with pytest.raises(BadArgument, match="max_retries"):
-        evaluate(ChainOfThought(index), many(2), lm="offline", run=tmp_path / "run", max_retries=-1, progress=False)
-    assert not (tmp_path / "run").exists()
-
-
 # ---- replicas
 
 
@@ -222,19 +154,6 @@ def test_a_server_killed_in_the_middle_costs_a_run_nothing(index: BM25, tmp_path
     assert lost <= 16, "those that were on their way to it, and no others"
 
 
-def test_a_run_goes_on_at_other_addresses(index: BM25, tmp_path: Path) -> None:
-    """Where it is served is noted, and is no setting of a run."""
-    questions, method = many(4), ChainOfThought(index)
-    with serve(reply="offline") as one, serve(reply="offline") as other:
-        evaluate(method, questions, lm=asked_at(one), run=tmp_path / "run", progress=False)
-        lm = connect("m", api_base=[one.url, other.url])
-        evaluate(method, questions, lm=lm, run=tmp_path / "run", progress=False)
-        assert other.stats()["requests"] == 0
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert record["notes"]["address"] == f"{one.url}, {other.url}"
-    assert one.url not in json.dumps(record["settings"])
-
-
 # ---- what is shown, and pace
 
 
@@ -244,7 +163,7 @@ def test_the_progress_line_says_where_the_server_wants_fewer_calls() -> None:
     assert "in flight" not in running.text()
     gate.after(asyncio.run(gate.before(REQUEST)), None, lm15.RateLimitError("slow down", status=429))
     assert running.text().endswith("8 of 16 in flight")
-    assert progress_for(["em"], True, gate).running.gate is gate  # type: ignore[attr-defined]
+    assert progress_for(["em"], True, gate).gate is gate  # type: ignore[attr-defined]
 
 
 def test_runs_side_by_side_share_a_models_pace(index: BM25, tmp_path: Path) -> None:

@@ -28,10 +28,6 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_half_a_character_is_stored_as_an_escape() -> None:
-    assert line_of({"answer": "\ud83d"}) == b'{"answer": "\\ud83d"}\n'
-
-
 def test_json_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.json"
     write_json(path, {"settings": SETTINGS})

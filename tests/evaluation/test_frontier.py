@@ -23,7 +23,6 @@ from blendfilter import (
     frontier,
     make_silver,
 )
-from blendfilter.errors import BadArgument, RunMismatch
 from blendfilter.filters.named import make_filter
 from blendfilter.journal import Journal
 from blendfilter.records import Excerpt
@@ -126,16 +125,6 @@ def test_where_a_server_told_no_tokens_there_is_no_front(runs: dict[str, Run], t
     assert next(line for line in found.text().splitlines() if line.startswith("full")).split()[-2:] == ["-", "-"]
 
 
-def test_where_no_run_knows_its_tokens_nothing_can_be_drawn(runs: dict[str, Run], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    path = runs["full"].folder / "journal.jsonl"
-    path.write_text(re.sub(r'"tokens_in":\d+', '"tokens_in":null', unchecked(path)), "utf-8")
-    with pytest.raises(BadArgument, match="nothing to draw scores by"):
-        frontier(runs).draw(tmp_path / "a.svg")
-    assert not (tmp_path / "a.svg").exists()
-    assert frontier(runs).text()
-
-
 def test_an_answer_that_failed_is_not_cheap(index: BM25, questions: Questions, tmp_path: Path) -> None:
     async def refuse(stage: str, prompt: str) -> None:
         if questions[0].question in prompt.rpartition("Question:")[2]:
@@ -175,14 +164,6 @@ def test_shown_it_is_its_table(runs: dict[str, Run]) -> None:
     for name, run in runs.items():
         line = next(each for each in found.text().splitlines() if each.startswith(name))
         assert f"{100 * run.metrics['metrics']['em']['value']:.1f} ±" in line
-
-
-def test_runs_over_other_questions_share_no_frontier(
-    runs: dict[str, Run], index: BM25, questions: Questions, tmp_path: Path
-) -> None:
-    fewer = evaluate(Direct(index), questions[:2], lm=CountingEngine().lm(), run=tmp_path / "few", progress=False)
-    with pytest.raises(RunMismatch, match="'full' and 'few' are over different questions"):
-        frontier({"full": runs["full"], "few": fewer})
 
 
 def test_a_run_that_reads_the_answer_says_so_wherever_it_is_shown(runs: dict[str, Run]) -> None:

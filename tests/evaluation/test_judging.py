@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import dspy
 import pytest
 from dspy import lm15
 from hypothesis import given
@@ -18,6 +17,7 @@ from blendfilter.evaluation.answer_judge import TEMPLATE, AnswerJudge, AnswerVer
 from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
 from blendfilter.prompting import Prompts, own_prompts
+from blendfilter.run_context import RunContext
 
 
 def row(answer: str | None, **more: Any) -> dict[str, Any]:
@@ -26,26 +26,24 @@ def row(answer: str | None, **more: Any) -> dict[str, Any]:
 
 
 def judged(lm: ScriptedLM, rows: list[dict[str, Any]], folder: Path) -> list[AnswerVerdict]:
-    with Journal(folder) as journal:
-        return asyncio.run(AnswerJudge(lm).verdicts(rows, journal, concurrency=2))
+    context = RunContext(lm, concurrency=2)
+    with Journal(folder) as journal, context.opened(journal):
+        return asyncio.run(AnswerJudge(context.model).verdicts(rows, context.lm, window=4))
 
 
 # what is said
 
 
-@pytest.mark.parametrize("reply", ["yes", "Yes.", " **YES** ", "Verdict: yes", '"yes"', "yes\n"])
-def test_yes(reply: str) -> None:
-    assert read_verdict(reply) is True
-
-
-@pytest.mark.parametrize("reply", ["no", "No!", "`no`", "verdict: No."])
-def test_no(reply: str) -> None:
-    assert read_verdict(reply) is False
-
-
-@pytest.mark.parametrize("reply", ["", "yes, because it is", "yes or no", "nope", "I cannot say", "yesno", "not yes"])
-def test_anything_else_is_no_verdict(reply: str) -> None:
-    assert read_verdict(reply) is None
+@pytest.mark.parametrize(
+    ("replies", "verdict"),
+    [
+        (["yes", "Yes.", " **YES** ", "Verdict: yes", '"yes"', "yes\n"], True),
+        (["no", "No!", "`no`", "verdict: No."], False),
+        (["", "yes, because it is", "yes or no", "nope", "I cannot say", "yesno", "not yes"], None),
+    ],
+)
+def test_only_yes_and_no_are_verdicts(replies: list[str], verdict: bool | None) -> None:
+    assert [read_verdict(reply) for reply in replies] == [verdict] * len(replies)
 
 
 @given(st.text())
@@ -58,7 +56,7 @@ def test_reading_never_raises_and_a_verdict_has_its_word(reply: str) -> None:
 
 
 def test_the_prompt_as_a_model_reads_it(tmp_path: Path) -> None:
-    with scripted({"verdict": ["no"]}) as lm:
+    with scripted({"verdict": ["no"]}, temperature=0.9) as lm:
         assert judged(lm, [row("Ada of the light")], tmp_path) == [AnswerVerdict(0.0, "", lm_calls(tmp_path))]
     ((_, prompt),) = lm.prompts
     assert prompt == own_prompts()[TEMPLATE].instructions + (
@@ -69,17 +67,12 @@ def test_the_prompt_as_a_model_reads_it(tmp_path: Path) -> None:
     )
     (request,) = lm.inner.requests
     assert (request.config.temperature, request.config.max_tokens) == (0.0, 32)
+    assert "\nQuestion:" in request.config.stop, "a base model would write the next example"
 
 
 def lm_calls(folder: Path) -> tuple[tuple[str, str], ...]:
     with Journal(folder, "replay") as journal:
         return tuple((record["stage"], record["key"]) for record in journal.records())
-
-
-def test_a_warm_model_judges_coldly(tmp_path: Path) -> None:
-    with scripted({"verdict": ["yes"]}, temperature=0.9) as lm:
-        judged(lm, [row("Ada")], tmp_path)
-    assert lm.inner.requests[0].config.temperature == 0.0
 
 
 @given(st.text(min_size=1).filter(lambda text: text.strip()))
@@ -154,9 +147,10 @@ def test_at_most_so_many_at_once(tmp_path: Path) -> None:
     lm = ScriptedLM(lambda stage, prompt: "yes")
     quick, lm.inner.complete = lm.inner.complete, slow  # type: ignore[method-assign]
     done: list[int] = []
-    with Journal(tmp_path) as journal:
-        rows = [row(f"Ada {number}", id=str(number)) for number in range(12)]
-        asyncio.run(AnswerJudge(lm).verdicts(rows, journal, concurrency=3, told=done.append))
+    context = RunContext(lm, concurrency=3)
+    rows = [row(f"Ada {number}", id=str(number)) for number in range(12)]
+    with Journal(tmp_path) as journal, context.opened(journal):
+        asyncio.run(AnswerJudge(lm).verdicts(rows, context.lm, window=6, progress=done.append))
     assert most == 3
     assert done == list(range(1, 13))
 
@@ -165,14 +159,8 @@ def test_at_most_so_many_at_once(tmp_path: Path) -> None:
 
 
 def test_the_offline_reader_cannot_judge() -> None:
-    for lm in (None, "offline"):
-        with pytest.raises(BadArgument, match="the offline reader cannot judge an answer: name a model with --lm"):
-            AnswerJudge(lm)
-
-
-def test_dspys_model_judges_where_none_is_named() -> None:
-    with dspy.context(lm=ScriptedLM([])):
-        assert AnswerJudge(None).settings == {"lm": "scripted", "prompt": own_prompts()[TEMPLATE].digest[:12]}
+    with pytest.raises(BadArgument, match="the offline reader cannot judge an answer: name a model with --lm"):
+        AnswerJudge(connect("offline"))
 
 
 def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
@@ -194,13 +182,6 @@ def test_half_a_character_can_be_sent(tmp_path: Path) -> None:
     with scripted({"verdict": ["yes"]}) as lm:
         assert judged(lm, [sly], tmp_path)[0].score == 1.0
     assert lm.prompts[0][1].endswith('Question: Who ??\nGolden answers: "Ada ?"\nAnswer: "Ada ?"\nVerdict:')
-
-
-def test_a_model_that_goes_on_is_stopped_at_the_next_question(tmp_path: Path) -> None:
-    """A base model writes the next example; without a stop each of its verdicts would be unreadable."""
-    with scripted({"verdict": ["no"]}) as lm:
-        judged(lm, [row("Ada")], tmp_path)
-    assert "\nQuestion:" in lm.inner.requests[0].config.stop
 
 
 def test_a_judge_is_told_with_all_that_changes_its_verdicts() -> None:

@@ -68,15 +68,6 @@ def test_a_journal_of_before_counts_its_seconds(index: BM25, questions: Question
     assert latency(run).median == 4.0
 
 
-def test_the_time_is_no_part_of_the_key_and_of_no_stored_figure(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
-    runs = [done_by(Direct(index), questions[:2], tmp_path / name)[0] for name in ("one", "two")]
-    keys = [{call["key"] for call in journaled(run.folder)} for run in runs]
-    assert keys[0] == keys[1]
-    assert "seconds" not in (runs[0].folder / "metrics.json").read_text()
-
-
 def test_no_calls_no_latency(questions: Questions, tmp_path: Path) -> None:
     class Yes(dspy.Module):
         def forward(self, question: str) -> dspy.Prediction:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
-from model_server import serve
-from small_world import CountingEngine, Watching, done_by, journaled, slowly, stable
+from small_world import CountingEngine, done_by, slowly, stable
 
-from blendfilter import BM25, BlendFilter, Direct, Run, connect, evaluate, load
-from blendfilter.errors import CannotWrite
+from blendfilter import BM25, BlendFilter, Run
 from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import Price
@@ -31,28 +27,6 @@ def world() -> BM25:
 def total(run: Run) -> dict[str, Any]:
     stored: dict[str, Any] = run.metrics["ledger"]["total"]
     return stored
-
-
-@pytest.mark.slow
-def test_with_32_in_flight_it_is_the_servers_own_count(world: BM25, tmp_path: Path) -> None:
-    with serve(reply="offline", delay=0.002, behave="flaky", share=0.1) as server:
-        lm = connect("m", api_base=server.url)
-        run = evaluate(
-            BlendFilter(world), load("hotpotqa", "sample", limit=30), lm=lm, run=tmp_path, concurrency=32,
-            progress=False,
-        )  # fmt: skip
-        counted = server.stats()
-    assert counted["max_in_flight"] > 1  # how many really met depends on the machine's load
-    assert (
-        total(run)["calls"] == counted["statuses"]["200"] - counted["faults"]["html"] - counted["faults"]["truncated"]
-    )
-    assert (total(run)["tokens_in"], total(run)["tokens_out"]) == (counted["tokens_in"], counted["tokens_out"])
-    entry = RunStatus(run).entries["total"]
-    assert entry.attempts == counted["requests"]
-    assert entry.retries == sum(counted["faults"].values()) > 0
-    stages = [values for stage, values in run.metrics["ledger"].items() if stage != "total"]
-    for name in ("calls", "tokens_in", "tokens_out"):
-        assert sum(stage[name] for stage in stages) == total(run)[name]
 
 
 class Parallel(dspy.Module):
@@ -85,25 +59,6 @@ def test_calls_in_threads_of_dspy_parallel_are_counted_each_once(questions: Ques
     assert RunStatus(run).entries["guess"].hits == len(questions), "the fourth use of each is the first call again"
 
 
-def test_two_runs_at_once_in_one_process_keep_apart(world: BM25, questions: Questions, tmp_path: Path) -> None:
-    engine = CountingEngine(slowly())
-    lm, runs = engine.lm(), {}
-    methods = {"blend": BlendFilter(world), "direct": Direct(world)}
-
-    def work(name: str) -> None:
-        runs[name] = evaluate(methods[name], questions, lm=lm, run=tmp_path / name, progress=False)
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in methods]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert engine.calls == sum(total(run)["calls"] for run in runs.values())
-    for name, run in runs.items():
-        alone, _ = done_by(methods[name], questions, tmp_path / f"{name}-alone")
-        assert run.metrics["ledger"] == alone.metrics["ledger"]
-
-
 class Priced(CountingEngine):
     """The counting reader at a price."""
 
@@ -124,27 +79,3 @@ def test_calls_of_another_run_are_hits_and_metrics_do_not_change(
     assert RunStatus(second).entries["total"].hits == RunStatus(first).entries["total"].hits + calls
     cost = (10 * total(first)["tokens_in"] + 30 * total(first)["tokens_out"]) / 1e6
     assert total(second)["cost"] == pytest.approx(cost, abs=1e-6)
-
-
-def test_what_is_stored_is_the_same_after_a_stop_and_in_a_replay(
-    world: BM25, questions: Questions, tmp_path: Path
-) -> None:  # fmt: skip
-    whole, _ = done_by(BlendFilter(world), questions, tmp_path / "whole", engine=Priced())
-
-    def stop(count: int) -> None:
-        if count == 2:
-            raise CannotWrite("no room")
-
-    with pytest.raises(CannotWrite):
-        evaluate(
-            BlendFilter(world), questions, lm=Priced().lm(), run=tmp_path / "cut", concurrency=2,
-            progress=Watching(stop),
-        )  # fmt: skip
-    rest, _ = done_by(BlendFilter(world), questions, tmp_path / "cut", engine=Priced())
-    again, engine = done_by(BlendFilter(world), questions, tmp_path / "cut", engine=Priced(), replay=True)
-    assert engine.calls == 0
-    assert stable(whole.folder) == stable(rest.folder) == stable(again.folder)
-    assert set(json.loads((rest.folder / "metrics.json").read_text())["ledger"]["total"]) == {
-        "calls", "tokens_in", "tokens_out", "cost",
-    }  # fmt: skip
-    assert all(record["cost"] is not None for record in journaled(rest.folder))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import dspy
-import numpy as np
 import pytest
 from small_world import CountingEngine, done_by, journaled, slowly, stable
 
@@ -114,27 +113,6 @@ def test_samples_that_arrive_in_any_order_leave_the_same_bytes(seed: int, questi
     again, silent = done_by(Samples(), questions, tmp_path / "run", replay=True)
     assert silent.calls == 0
     assert stable(again.folder) == before
-
-
-class Odd(dspy.Module):
-    """Gives figures of numpy's for every question, and for one what no JSON can hold."""
-
-    def __init__(self, bad: str) -> None:
-        super().__init__()
-        self.bad = bad
-
-    async def aforward(self, question: str) -> dspy.Prediction:
-        queries: Any = {question} if question == self.bad else question
-        return dspy.Prediction(answer="x", queries={"q": queries}, flags={"hops": int(np.int64(2))})
-
-
-def test_what_json_cannot_hold_is_that_questions_error(tmp_path: Path) -> None:
-    questions = numbered(3)
-    run, _ = done_by(Odd(questions[1].question), questions, tmp_path / "run")
-    assert [row["error"] and row["error"]["kind"] for row in run.rows] == [None, "TypeError", None]
-    assert "set" in run.rows[1]["error"]["message"]
-    assert run.errors == 1
-    assert [row["em"] for row in run.rows] == [1.0, 0.0, 1.0]
 
 
 @pytest.mark.timeout(60)

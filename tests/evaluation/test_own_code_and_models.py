@@ -16,7 +16,6 @@ from blendfilter import BM25, BlendFilter, Direct, Run, evaluate
 from blendfilter.errors import BudgetSpent, RunMismatch
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.model import ConnectedLM
 from blendfilter.tasks import Questions
 
 # code of one's own
@@ -79,12 +78,6 @@ def test_an_edited_method_is_refused_in_the_old_folder(
     assert stable(run.folder) == before
 
 
-def test_our_own_methods_have_no_code_in_their_settings(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    """Theirs is the package's version."""
-    run, _ = done_by(BlendFilter(index), questions[:1], tmp_path / "run")
-    assert "code" not in run.settings["method"]
-
-
 # models of one's own
 
 
@@ -140,19 +133,6 @@ def test_a_model_under_any_name_is_journaled_counted_and_held_to_the_limits(
     assert {name: each["name"] for name, each in run.settings["lm"]["of"].items()} == {"big": "own"}
     assert method.big is lm
     assert lm.journal is None
-
-
-def test_the_users_own_module_is_left_as_it_was(questions: Questions, tmp_path: Path) -> None:
-    own = CountingEngine()
-    lm = own.lm("own")
-    method = with_own_model(Direct(), lm)
-    done_by(method, questions, tmp_path / "run")
-    assert isinstance(method.direct.lm, ConnectedLM)
-    assert method.direct.lm is lm
-    assert lm.journal is None
-    before = len(journaled(tmp_path / "run"))
-    method(question="Is this outside the run?")  # would be refused, or kept, under a run's journal
-    assert len(journaled(tmp_path / "run")) == before
 
 
 def test_another_own_model_is_another_run(questions: Questions, tmp_path: Path) -> None:

@@ -118,18 +118,6 @@ def test_a_ruler_has_few_round_ticks() -> None:
         assert low <= ticks[0] < ticks[-1] <= high
 
 
-@pytest.mark.parametrize("costs", [[3.0], [3.0, 3.1], [0.0, 2.0]])
-def test_every_ruler_has_numbers_whatever_was_spent(costs: list[float]) -> None:
-    with canvas.blank(4, 3) as figure:
-        axes = figure.subplots()
-        plots._scatter(axes, dots(*((cost, 0.5) for cost in costs)), "calls")
-        low, high = axes.get_xlim()
-        shown = [tick for tick in axes.get_xticks() if low <= tick <= high]
-        assert len(shown) >= 2
-        assert len(axes.lines) == 1 + len(costs)
-        assert low < min(costs), "what cost nothing has a place too"
-
-
 @pytest.mark.filterwarnings("error", "ignore:Glyph")
 def test_a_label_is_text_whatever_stands_in_it(runs: list[Run], tmp_path: Path) -> None:
     for kind in ("headline", "losses"):
@@ -144,11 +132,11 @@ def test_runs_over_other_questions_share_no_plot(runs: list[Run], questions: Que
 
 
 def test_without_gold_only_right_and_wrong_are_told(runs: list[Run]) -> None:
-    assert list(plots._told(runs)) == list(plots._LOSSES)
+    assert list(plots._bar_parts(runs)) == list(plots._LOSSES)
     for run in runs:
         for row in run.rows:
             row["gold_titles"] = []
-    assert {name: words for name, (words, *_) in plots._told(runs).items()} == {
+    assert {name: words for name, (words, *_) in plots._bar_parts(runs).items()} == {
         "right": "right", "answered_wrong": "wrong (no gold titles known)",
     }  # fmt: skip
 

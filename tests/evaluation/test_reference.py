@@ -20,12 +20,10 @@ import pytest
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.proportion import proportion_confint
 
 from blendfilter.evaluation.statistics import (
     bootstrap_interval,
     holm,
-    interval,
     mcnemar_exact,
     paired_bootstrap,
 )
@@ -60,13 +58,6 @@ def test_the_bootstrap_interval_is_scipys(n: int, kind: str, side: str) -> None:
     assert (ours.low, ours.high) == pytest.approx(
         (theirs.confidence_interval.low, theirs.confidence_interval.high), abs=tolerance
     )
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_the_interval_of_outcomes_is_statsmodels_wilson(n: int) -> None:
-    right = case(n)["right"]["b"]
-    theirs = proportion_confint(sum(right), n, method="wilson")
-    assert interval(right, seed=0)[1:] == pytest.approx(theirs, abs=1e-12)
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -128,10 +128,6 @@ def test_the_offline_reader_is_named_for_what_it_is(tmp_path: Path) -> None:
     assert OFFLINE not in report_text(made(tmp_path / "model"))
 
 
-def test_the_headline_is_never_cut(tmp_path: Path) -> None:
-    assert report_text(made(tmp_path / "run"), width=40).splitlines()[0] == SIGNATURE
-
-
 def test_at_eighty_columns_no_word_of_the_ledger_is_cut(tmp_path: Path) -> None:
     told = report_text(made(tmp_path / "run"), width=80).split("Ledger")[1]
     assert "…" not in told
@@ -144,20 +140,6 @@ def test_what_no_stage_has_is_no_column_and_repeats_are_answers(
     run, _ = done_by(Direct(index), questions, tmp_path / "run", repeats=2)
     head = next(line for line in report_text(run).splitlines() if line.split()[:2] == ["stage", "calls"])
     assert head.split() == ["stage", "calls", "an", "answer", "tokens", "in", "tokens", "out", "s", "a", "call"]
-
-
-@pytest.mark.parametrize("width", [60, 100, 200])
-def test_brackets_in_messages_are_no_markup(tmp_path: Path, width: int) -> None:
-    told = " ".join(report_text(made(tmp_path / "run"), width=width).split())
-    assert "[key]" in told
-    assert "[/red]" in told
-    assert "dev[1].jsonl" in told
-
-
-def test_parts_without_figures_are_left_out(tmp_path: Path) -> None:
-    told = report_text(made(tmp_path / "run", errors=0, retrieval=False))
-    assert "Gold titles" not in told
-    assert "Errors (" not in told
 
 
 def test_many_errors_are_counted(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 import dspy
@@ -75,17 +74,6 @@ def test_a_run_stopped_and_taken_up_again_is_the_same_run(
     assert not before & set(second.prompts), "a journaled call was made again"
     assert len(before) + second.calls == undisturbed.calls
     assert {path.name for path in run.iterdir()} == FILES
-
-
-def test_a_run_taken_up_twice(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    method, run = ChainOfThought(index), tmp_path / "run"
-    stopped_after(4, method, questions, run)
-    stopped_after(3, method, questions, run)
-    again, _ = done_by(method, questions, run)
-    whole, undisturbed = done_by(method, questions, tmp_path / "whole")
-    assert stable(again.folder) == stable(whole.folder)
-    assert Counter(record["key"] for record in journaled(run)).most_common(1)[0][1] == 1
-    assert len(journaled(run)) == undisturbed.calls
 
 
 def test_a_finished_run_asks_nothing_again(index: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -167,28 +155,6 @@ def test_a_replay_fails_as_the_run_did(index: BM25, questions: Questions, tmp_pa
     again, engine = done_by(BlendFilter(index), questions, tmp_path / "run", replay=True)
     assert engine.calls == 0
     assert stable(again.folder) == before
-
-
-class Raising(dspy.Module):
-    """A user's module with a mistake for one question."""
-
-    def __init__(self, question: str) -> None:
-        super().__init__()
-        self.bad = question
-
-    def forward(self, question: str) -> dspy.Prediction:
-        if question == self.bad:
-            return dspy.Prediction(answer={}["nothing"])
-        return dspy.Prediction(answer="yes")
-
-
-def test_whatever_a_module_raises_is_that_questions_error(questions: Questions, tmp_path: Path) -> None:
-    run, _ = done_by(Raising(questions[1].question), questions, tmp_path / "run")
-    assert [row["error"] for row in run.rows if row["error"]] == [
-        {"kind": "KeyError", "stage": "", "message": "'nothing'"}
-    ]
-    assert run.errors == 1
-    assert run.settings["method"]["name"].endswith(":Raising")
 
 
 def test_a_server_that_refuses_everybody_stops_the_run(index: BM25, questions: Questions, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,10 +65,6 @@ def test_a_whole_row() -> None:
     }
 
 
-def test_a_row_is_json() -> None:
-    assert json.loads(json.dumps(row(blended()))) == row(blended())
-
-
 def test_scores_are_kept_to_six_decimals() -> None:
     """One word of two in three: precision 1/2, recall 1/3, F1 = 2 * 1/2 * 1/3 / (5/6) = 0.4."""
     question = Question("q", "?", ("red stone bridge",))
@@ -83,11 +78,6 @@ def test_the_leading_metric_says_what_is_correct() -> None:
     question = Question("q", "Is it?", ("yes",))
     told = answered(STRATEGY, question, dspy.Prediction(answer="Yes, it is."), [])
     assert (told["accuracy"], told["correct"], "em" in told) == (1.0, True, False)
-
-
-@pytest.mark.parametrize(("answer", "lost"), [("Ormskerry", "right_without_gold"), ("Tavenby", "filtered_away")])
-def test_losses_follow_knowledge_and_branches(answer: str, lost: str) -> None:
-    assert row(blended(answer, knowledge=[PIER]))["loss"] == lost
 
 
 def test_flags_of_the_method_win_over_those_counted_here() -> None:
@@ -146,17 +136,6 @@ def test_knowledge_of_any_shape_is_measured_by_its_titles(knowledge: list[Any]) 
 def test_knowledge_that_is_none_is_refused() -> None:
     with pytest.raises(BadArgument, match="cannot read a int as a passage"):
         row(dspy.Prediction(answer="x", knowledge=[7]))
-
-
-def test_unknown_gold_is_not_measured() -> None:
-    told = row(blended("x"), Question("q", "?", ("y",)))
-    assert told["retrieval"] == {}
-    assert told["loss"] == "answered_wrong"
-
-
-def test_an_annotator_is_enough() -> None:
-    question = Question("q", "?", ("x",), ("pier", "tower"), (("tower",), ("pier",)))
-    assert row(blended(), question)["retrieval"]["kept"] == {"recall": 1.0, "precision": 0.5, "s_precision": 0.0}
 
 
 def test_the_row_of_an_error() -> None:

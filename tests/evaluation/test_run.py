@@ -120,12 +120,6 @@ def test_no_p_value_where_the_offline_reader_took_part(runs: dict[str, Run], nam
     assert "p:" not in str(compared).replace(NO_P_VALUE, "")
 
 
-def test_two_names_alike_are_told_apart(runs: dict[str, Run]) -> None:
-    compared = compare(runs["cot"], runs["cot"].folder)
-    assert list(dict.fromkeys(row.run for row in compared.rows)) == ["cot", "cot (2)"]
-    assert all(row.difference in (None, 0.0) for row in compared.rows)
-
-
 def test_what_cannot_be_compared(runs: dict[str, Run]) -> None:
     with pytest.raises(BadArgument, match="at least two runs, got 1"):
         compare(runs["cot"])

@@ -19,13 +19,12 @@ from typing import Any
 import dspy
 import pytest
 from dspy.clients.base_lm import GLOBAL_HISTORY
-from small_world import FILES, ROW, CountingEngine, Watching, done_by, journaled, slowly, stable
+from small_world import ROW, CountingEngine, Watching, done_by, journaled, slowly, stable
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, aevaluate, evaluate, load
 from blendfilter.errors import (
     BadArgument,
 )
-from blendfilter.lm import bridge
 from blendfilter.tasks import TASKS, Questions
 
 STAGES = {"external": 1, "internal": 1, "topic": 1, "check": 3, "ids": 3, "answer": 1, "short_answer": 1}
@@ -40,13 +39,6 @@ def test_a_files_name_is_no_questions(given: Any, index: BM25) -> None:
     told = rf"pass bf\.load\(task, 'hotpot\.json'\), task any of {tasks}"
     with pytest.raises(BadArgument, match=told):
         evaluate(Direct(index), given, lm="offline")
-
-
-def test_a_run_folder_holds_four_files_and_nothing_else(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    run, engine = done_by(BlendFilter(index), questions, tmp_path / "runs" / "one")
-    assert {path.name for path in run.folder.iterdir()} == FILES
-    assert run.finished
-    assert engine.calls == len(journaled(run.folder)) > 6 * 9
 
 
 def test_run_json_says_what_was_asked(index: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -191,25 +183,6 @@ def test_evaluate_inside_a_running_loop(index: BM25, questions: Questions, tmp_p
     assert stable(run.folder) == stable(awaited.folder) == stable(plain.folder)
 
 
-def test_several_runs_at_once(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    async def both() -> list[Run]:
-        asked = [
-            aevaluate(method, questions, lm=CountingEngine(slowly()).lm(), run=tmp_path / name, progress=False)
-            for name, method in (("cot", ChainOfThought(index)), ("blend", BlendFilter(index)))
-        ]
-        return await asyncio.gather(*asked)
-
-    for run, method in zip(asyncio.run(both()), (ChainOfThought(index), BlendFilter(index)), strict=True):
-        alone, _ = done_by(method, questions, tmp_path / f"{run.name}-alone")
-        assert stable(run.folder) == stable(alone.folder)
-
-
-def test_without_a_folder_the_run_lies_in_a_temporary_one(index: BM25, questions: Questions) -> None:
-    run = evaluate(Direct(index), questions, lm="offline", progress=False)
-    assert {path.name for path in run.folder.iterdir()} == FILES
-    assert run.offline
-
-
 # calls in flight
 
 
@@ -297,11 +270,3 @@ class Forgetful(list[Any]):
 
     def append(self, item: Any) -> None:
         """Forget it."""
-
-
-def test_the_loop_is_shared_and_lives_on(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    first = bridge.loop()
-    done_by(Direct(index), questions, tmp_path / "a")
-    done_by(Direct(index), questions, tmp_path / "b")
-    assert bridge.loop() is first
-    assert first.is_running()

@@ -110,10 +110,6 @@ def test_pieces_that_were_kept_are_shown_under_their_passage() -> None:
         """) in trace_text(prediction)
 
 
-def test_the_least_a_prediction_may_hold() -> None:
-    assert trace_text(dspy.Prediction(answer="x")) == "answer     x\ncalls      0\n"
-
-
 def test_real_methods_trace(fresh_dspy: None) -> None:
     index = as_retriever(lambda query, k: [PIER, FAIR], fingerprint="0123456789abcdef")
     replies = {
