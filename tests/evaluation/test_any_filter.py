@@ -145,14 +145,3 @@ def test_a_compiled_copy_has_the_same_filter(index: BM25, tmp_path: Path) -> Non
     method.save(tmp_path / "program.json")
     copied.load(tmp_path / "program.json")
     assert copied.dump_state() == method.dump_state()
-
-
-def test_bootstrapping_through_a_filter(index: BM25) -> None:
-    examples = [dspy.Example(question=QUESTION, answer="Tavenby").with_inputs("question")]
-    method = ChainOfThought(index, filter=OneCallFilter())
-    with dspy.context(lm=connect("offline")):
-        compiled = dspy.BootstrapFewShot(metric=lambda example, said, trace=None: True).compile(
-            method, trainset=examples
-        )
-    (demo,) = compiled.select.judge.demos
-    assert demo.judgement.splitlines()[-1].startswith("Ids: ")

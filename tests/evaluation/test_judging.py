@@ -25,10 +25,10 @@ def row(answer: str | None, **more: Any) -> dict[str, Any]:
             "answer": answer, **more}  # fmt: skip
 
 
-def judged(lm: ScriptedLM, rows: list[dict[str, Any]], folder: Path) -> list[AnswerVerdict]:
+def judged(lm: ScriptedLM, rows: list[dict[str, Any]], folder: Path, **more: Any) -> list[AnswerVerdict]:
     context = RunContext(lm, concurrency=2)
     with Journal(folder) as journal, context.opened(journal):
-        return asyncio.run(AnswerJudge(context.model).verdicts(rows, context.lm, window=4))
+        return asyncio.run(AnswerJudge(context.model).verdicts(rows, context.lm, window=4, **more))
 
 
 # what is said
@@ -128,31 +128,11 @@ def test_a_call_that_fails_is_counted_and_the_others_go_on(tmp_path: Path) -> No
 
 
 def test_the_same_answer_is_judged_once(tmp_path: Path) -> None:
-    with scripted({"verdict": ["yes"]}) as lm:
-        verdicts = judged(lm, [row("Ada"), row("Ada", id="q8", repeat=2)], tmp_path)
-    assert [each.score for each in verdicts] == [1.0, 1.0]
-
-
-def test_at_most_so_many_at_once(tmp_path: Path) -> None:
-    inside = most = 0
-
-    async def slow(request: Any) -> Any:
-        nonlocal inside, most
-        inside += 1
-        most = max(most, inside)
-        await asyncio.sleep(0.002)
-        inside -= 1
-        return await quick(request)
-
-    lm = ScriptedLM(lambda stage, prompt: "yes")
-    quick, lm.inner.complete = lm.inner.complete, slow  # type: ignore[method-assign]
     done: list[int] = []
-    context = RunContext(lm, concurrency=3)
-    rows = [row(f"Ada {number}", id=str(number)) for number in range(12)]
-    with Journal(tmp_path) as journal, context.opened(journal):
-        asyncio.run(AnswerJudge(lm).verdicts(rows, context.lm, window=6, progress=done.append))
-    assert most == 3
-    assert done == list(range(1, 13))
+    with scripted({"verdict": ["yes"]}) as lm:
+        verdicts = judged(lm, [row("Ada"), row("Ada", id="q8", repeat=2)], tmp_path, progress=done.append)
+    assert [each.score for each in verdicts] == [1.0, 1.0]
+    assert done == [1, 2]
 
 
 # who judges

@@ -239,24 +239,6 @@ def test_the_command_judges_through_a_server(run: Run, blendfilter: Command) -> 
     assert "judged by judge: 6 calls," in told.out
 
 
-def test_the_command_says_what_the_judge_took_as_far_as_it_is_told(run: Run, blendfilter: Command) -> None:
-    import unruly
-    from model_server import Model, Reply, options
-
-    class Silent(Model):
-        """A server that tells no usage."""
-
-        def complete(self, *asked: Any, **how: Any) -> Reply:
-            data = json.loads(super().complete(*asked, **how).body)
-            return Reply(body=json.dumps(data | {"usage": None}).encode())
-
-    words = ("rescore", run.folder, "--metric", "llm-judge", "--lm", "judge", "--api-base")
-    with unruly.serving(Silent(options().parse_args([]), lambda prompt: "yes")) as address:
-        told = blendfilter(*words, address, "--timeout", 20, "--attempts", 2)
-    assert told.code == 0, told
-    assert "judged by judge: 6 calls, tokens not told; 0 unreadable" in told.out
-
-
 def test_the_command_warns_of_a_judge_that_cannot_be_read(run: Run, blendfilter: Command) -> None:
     from model_server import serve
 

@@ -19,7 +19,7 @@ from typing import Any
 import dspy
 import pytest
 from dspy.clients.base_lm import GLOBAL_HISTORY
-from small_world import ROW, CountingEngine, Watching, done_by, journaled, slowly, stable
+from small_world import CountingEngine, Watching, done_by, journaled, slowly, stable
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, aevaluate, evaluate, load
 from blendfilter.errors import (
@@ -57,33 +57,6 @@ def test_run_json_says_what_was_asked(index: BM25, questions: Questions, tmp_pat
     assert settings["lm"] == {"name": "counting", "parameters": {"temperature": 0.0}}
     assert settings["retrievers"] == [{"kind": "bm25", "fingerprint": index.fingerprint}]
     assert settings["seed"] == 7
-
-
-def test_a_prediction_is_a_line_with_these_fields(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    run, _ = done_by(BlendFilter(index), questions, tmp_path / "run")
-    lines = (run.folder / "predictions.jsonl").read_text().splitlines()
-    assert len(lines) == 6
-    for question, row in zip(questions, map(json.loads, lines), strict=True):
-        assert list(row) == ROW
-        assert (row["id"], row["question"]) == (question.id, question.question)
-        assert row["golden_answers"] == list(question.golden_answers)
-        assert row["gold_titles"] == list(question.gold_titles)
-        assert isinstance(row["answer"], str)
-        assert row["em"] in (0.0, 1.0)
-        assert 0 <= row["f1"] <= 1
-        assert row["correct"] is (row["em"] == 1.0)
-        assert list(row["queries"]) == list(row["branches"]) == ["q", "q_ex", "q_in"]
-        assert row["queries"]["q"] == question.question
-        assert row["queries"]["q_ex"].endswith(question.question)
-        for branch in row["branches"].values():
-            assert list(branch) == ["retrieved", "kept", "ids_read"]
-            assert len(branch["retrieved"]) <= 5
-            assert set(branch["kept"]) <= set(branch["retrieved"])
-            assert branch["ids_read"] in ("ids", "none", "suspect", "unparseable")
-        kept = [id for branch in row["branches"].values() for id in branch["kept"]]
-        assert row["knowledge"] == list(dict.fromkeys(kept)), "the union of what was kept, in order"
-        assert list(row["retrieval"]) == ["q", "q_ex", "q_in", "union", "q@15", "kept"]
-        assert row["error"] is None
 
 
 def test_calls_stand_in_plan_order_and_in_the_journal(index: BM25, questions: Questions, tmp_path: Path) -> None:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tracemalloc
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
 
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation import statistics
 from blendfilter.evaluation.statistics import (
     bootstrap_interval,
+    detectable_difference,
     holm,
     interval,
     mcnemar_exact,
+    mcnemar_p,
     paired_bootstrap,
+    smallest_difference,
     wilson_interval,
 )
 
@@ -277,3 +286,158 @@ def test_the_two_sides_answers_are_drawn_apart() -> None:
     scores = np.tile([0.0, 1.0], (50, 1))
     means = statistics.paired_means(scores, scores, 0, 4_000)
     assert means.std() == pytest.approx(math.sqrt(2 * 0.25 / 2 / 50), rel=0.05)
+
+
+# --- power -----------------------------------------------------------------------------------------------------------
+
+
+counts = st.integers(0, 400)
+
+
+@given(counts, counts)
+def test_mcnemar_agrees_with_scipys_exact_binomial(only_a: int, only_b: int) -> None:
+    theirs = stats.binomtest(only_a, only_a + only_b).pvalue if only_a + only_b else 1.0
+    assert mcnemar_p(only_a, only_b) == pytest.approx(theirs, rel=1e-9)
+
+
+# the smallest difference, and several tests at once
+
+
+def test_smallest_difference_worked_by_hand() -> None:
+    """At 108 discordant questions 43 against 65 is p = .0429 and 44 against 64 is p = .0674: 22 of 500 it is."""
+    assert mcnemar_p(43, 65) < 0.05 <= mcnemar_p(44, 64)
+    assert smallest_difference(108, 500) == 22 / 500
+    assert smallest_difference(6, 100) == 0.06  # 0 against 6: p = 2/64
+    assert smallest_difference(5, 100) is None  # 0 against 5: p = 2/32
+    assert smallest_difference(0, 100) is None
+
+
+@given(st.integers(6, 300), st.sampled_from([0.05, 0.01]))
+def test_smallest_difference_is_where_significance_begins(discordant: int, alpha: float) -> None:
+    least = smallest_difference(discordant, 300, alpha=alpha)
+    split = [s for s in range(discordant // 2 + 1) if mcnemar_p(s, discordant - s) < alpha]
+    assert least == ((discordant - 2 * max(split)) / 300 if split else None)
+
+
+# before looking
+
+
+def test_detectable_difference_is_connors_sample_size_solved() -> None:
+    """n = (1.96 sqrt(.2) + .8416 sqrt(.2 - d^2))^2 / d^2 gives 500 at d = .0559."""
+    least = detectable_difference(500, 0.2)
+    assert least == pytest.approx(0.0559, abs=1e-4)
+    wanted, sure = stats.norm.ppf(0.975), stats.norm.ppf(0.8)
+    assert (wanted * 0.2**0.5 + sure * (0.2 - least**2) ** 0.5) ** 2 / least**2 == pytest.approx(500)
+
+
+def test_more_questions_show_less_and_too_few_nothing() -> None:
+    assert detectable_difference(500, 0.2) < detectable_difference(200, 0.2) < detectable_difference(50, 0.2)
+    assert detectable_difference(2, 0.2) is None
+    assert detectable_difference(20, 0.05) is None, "it would be more than all discordant questions"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: smallest_difference(11, 10), "11 discordant questions among 10"),
+        (lambda: smallest_difference(0, 0), "among 0"),
+        (lambda: smallest_difference(1, 10, alpha=5), "alpha is 5"),
+        (lambda: detectable_difference(0, 0.2), "n is 0"),
+        (lambda: detectable_difference(10, 2), "discordant is 2"),
+        (lambda: detectable_difference(10, 0.2, power=80), "power is 80"),
+        (lambda: detectable_difference(10, 0.2, alpha=0), "alpha is 0"),
+    ],
+)
+def test_bad_input_gets_one_clear_line_power(call, message: str) -> None:
+    with pytest.raises(BadArgument, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+# --- reference -------------------------------------------------------------------------------------------------------
+
+
+SIZES = (20, 200, 500)
+ENDS = 0.16
+RESAMPLES = 10_000
+
+
+@cache
+def case(n: int) -> dict[str, Any]:
+    stored: dict[str, Any] = json.loads((Path(__file__).parent / "cases" / f"scores-{n}.json").read_text())
+    assert {len(scores) for kind in ("right", "f1") for scores in stored[kind].values()} == {n}
+    return stored
+
+
+def chance(p: float) -> float:
+    """How far two p-values from so many resamples may lie apart."""
+    return 4 * math.sqrt(2 * p * (1 - p) / RESAMPLES) + 2 / RESAMPLES
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("kind", ["right", "f1"])
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_the_bootstrap_interval_is_scipys(n: int, kind: str, side: str) -> None:
+    scores = np.array(case(n)[kind][side], float)
+    theirs = stats.bootstrap((scores,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=11)
+    ours = bootstrap_interval(scores.tolist(), seed=0, resamples=RESAMPLES)
+    # Resampled shares of n outcomes lie on a grid: an end may fall on the next step.
+    step = 1 / n if kind == "right" else 0.0
+    tolerance = ENDS * scores.std(ddof=1) / math.sqrt(n) + step + 1e-9
+    assert (ours.low, ours.high) == pytest.approx(
+        (theirs.confidence_interval.low, theirs.confidence_interval.high), abs=tolerance
+    )
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_mcnemar_is_scipys_and_statsmodels(n: int) -> None:
+    a, b = (np.array(case(n)["right"][side]) for side in "ab")
+    ours = mcnemar_exact(a.tolist(), b.tolist())
+    only_a, only_b = int(((a == 1) & (b == 0)).sum()), int(((a == 0) & (b == 1)).sum())
+    assert (ours.only_a, ours.only_b) == (only_a, only_b)
+    assert ours.p == pytest.approx(stats.binomtest(only_a, only_a + only_b).pvalue, abs=1e-12)
+    table = [[int(((a == 1) & (b == 1)).sum()), only_a], [only_b, int(((a == 0) & (b == 0)).sum())]]
+    assert ours.p == pytest.approx(mcnemar(table, exact=True).pvalue, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("kind", ["right", "f1"])
+def test_the_paired_interval_is_scipys(n: int, kind: str) -> None:
+    a, b = (np.array(case(n)[kind][side], float) for side in "ab")
+    theirs = stats.bootstrap(
+        (a, b), lambda x, y, axis: np.mean(y - x, axis=axis), paired=True,
+        n_resamples=RESAMPLES, method="percentile", vectorized=True, rng=12,
+    ).confidence_interval  # fmt: skip
+    ours = paired_bootstrap(a.tolist(), b.tolist(), seed=0)
+    assert ours.difference == pytest.approx(np.mean(b - a))
+    step = 1 / n if kind == "right" else 0.0
+    tolerance = ENDS * (b - a).std(ddof=1) / math.sqrt(n) + step + 1e-9
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=tolerance)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_the_paired_p_is_near_a_permutation_tests(n: int) -> None:
+    """Two tests of one hypothesis: flipped signs put the spread about 0, the bootstrap about the observed difference.
+
+    The variances differ by the difference squared, d^2 / s^2 of them, and by (n - 1) / n: .03 covers both here on top
+    of chance.
+    """
+    a, b = (np.array(case(n)["f1"][side], float) for side in "ab")
+    theirs = stats.permutation_test(
+        (b, a), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples",
+        n_resamples=RESAMPLES, vectorized=True, rng=13,
+    ).pvalue  # fmt: skip
+    ours = paired_bootstrap(a.tolist(), b.tolist(), seed=0).p
+    assert ours == pytest.approx(theirs, abs=0.03 + chance(theirs))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_holm_is_statsmodels(n: int) -> None:
+    right = case(n)["right"]
+    p_values = [
+        mcnemar_exact(right["a"], right["b"]).p,
+        mcnemar_exact(right["a"], right["other"]).p,
+        mcnemar_exact(right["b"], right["other"]).p,
+        0.01,
+    ]
+    assert holm(p_values) == pytest.approx(multipletests(p_values, method="holm")[1], abs=1e-12)
