@@ -257,7 +257,7 @@ def compare(
         RunMismatch: other questions, golden answers or another task. BadArgument: fewer than two runs. MissingFile: a
         run that is not finished, or was never rescored. UnknownName: no such metric or run.
     """
-    opened = [run if isinstance(run, Run) else Run(run) for run in runs]
+    opened = [*map(Run.of, runs)]
     if len(opened) < 2:
         raise BadArgument(f"compare wants at least two runs, got {len(opened)}")
     named = labelled(opened)

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from blendfilter.evaluation.run import Run
-from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Amount
 from blendfilter.lm.prices import Prices, cost_of, price_in
 
@@ -199,8 +198,8 @@ def latency(run: Run | str | Path) -> Latency:
     Raises:
         MissingFile: the run is not there or not finished.
     """
-    opened = run if isinstance(run, Run) else Run(run)
-    with Journal(opened.folder / FILE, "replay") as journal:
+    opened = Run.of(run)
+    with opened.journal() as journal:
         seconds = [
             busy_seconds(record for key in dict(map(reversed, row["calls"])) if (record := journal.read_call(key)))
             for row in opened.rows

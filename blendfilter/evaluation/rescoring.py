@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
@@ -25,7 +25,7 @@ from blendfilter.errors import (
     ServerRefused,
     UnknownName,
 )
-from blendfilter.evaluation.answer_judge import UNREADABLE, AnswerJudge
+from blendfilter.evaluation.answer_judge import UNREADABLE, AnswerJudge, AnswerVerdict
 from blendfilter.evaluation.ledger import ledger
 from blendfilter.evaluation.rows import DIGITS, key_of
 from blendfilter.evaluation.run import Run
@@ -84,13 +84,6 @@ class Rescored(BaseModel):
         return self.model_dump(exclude={"between_repeats"} if self.between_repeats is None else None)
 
 
-class _Scores(NamedTuple):
-    scores: Sequence[float]
-    problems: dict[str, str]
-    judge: dict[str, Any] | None = None
-    ledger: dict[str, Any] | None = None
-
-
 def rescore(
     run: Run,
     name: str,
@@ -123,30 +116,36 @@ def rescore(
         raise EmptyData(
             f"{run.folder} has no golden answers, so nothing can be called right: evaluate on questions that have some"
         )
+    problems: dict[str, str] = {}
+    judge = spent = None
     if name == JUDGED:
-        found = _judged(run, rows, lm, concurrency, prompts, budget, progress)
+        context = RunContext(lm, concurrency=concurrency, budget=budget)
+        answer_judge = AnswerJudge(context.model, prompts=prompts)
+        verdicts, spent = _verdicts(run, rows, answer_judge, context, concurrency, progress)
+        scores = [verdict.score for verdict in verdicts]
+        problems = {key_of(row): found.problem for row, found in zip(rows, verdicts, strict=True) if found.problem}
+        judge = answer_judge.settings
     elif lm is None:
-        found = _Scores(_word_scores(rows, name), {})
+        scores = _word_scores(rows, name)
     else:
         raise BadArgument(f"{name} compares words and asks no model: leave the model out, or take --metric {JUDGED}")
-    scores = {key_of(row): score for row, score in zip(rows, found.scores, strict=True)}
-    entry = score_of([row | {name: scores[key_of(row)]} for row in rows], name, run.settings["seed"])
+    by_answer = {key_of(row): score for row, score in zip(rows, scores, strict=True)}
+    entry = score_of([row | {name: by_answer[key_of(row)]} for row in rows], name, run.settings["seed"])
     n = len({row["id"] for row in rows})
-    unreadable = sum(problem == UNREADABLE for problem in found.problems.values())
-    judge = found.judge
+    unreadable = sum(problem == UNREADABLE for problem in problems.values())
     done = Rescored(
         metric=name,
         **entry,
         n=n,
         unreadable=unreadable,
-        errors=len(found.problems) - unreadable,
+        errors=len(problems) - unreadable,
         judge=judge,
-        ledger=found.ledger,
+        ledger=spent,
         answers=_answers_digest(rows),
         signature=signature(run.settings, {name: entry}, n)
         + ("" if judge is None else f"|judge:{judge['lm']}/{judge['prompt']}"),
-        problems=found.problems,
-        rows=scores,
+        problems=problems,
+        rows=by_answer,
     )
     path = file_of(run, name)
     path.parent.mkdir(exist_ok=True)
@@ -207,17 +206,15 @@ def _word_scores(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     return [round(0.0 if row["error"] else score(row["answer"] or "", row["golden_answers"]), DIGITS) for row in rows]
 
 
-def _judged(
+def _verdicts(
     run: Run,
     rows: Sequence[Mapping[str, Any]],
-    lm: dspy.BaseLM | str | None,
+    judge: AnswerJudge,
+    context: RunContext,
     concurrency: int,
-    prompts: Prompts | None,
-    budget: Budget | None,
     progress: PhaseProgress,
-) -> _Scores:
-    context = RunContext(lm, concurrency=concurrency, budget=budget)
-    judge = AnswerJudge(context.model, prompts=prompts)
+) -> tuple[list[AnswerVerdict], dict[str, Any]]:
+    """A verdict for each row, and the ledger's entry of all their calls."""
     with Journal(run.folder / FOLDER / FILE) as journal, context.opened(journal):
         work = judge.verdicts(
             rows, context.lm, window=2 * concurrency, progress=lambda done: progress("judged", done, len(rows))
@@ -233,5 +230,4 @@ def _judged(
         except BudgetSpent as error:
             raise BudgetSpent(f"{error}; what was judged is kept, and a higher limit goes on there") from error
         calls = ledger(({"calls": verdict.calls} for verdict in verdicts), journal.read_call)
-    problems = {key_of(row): found.problem for row, found in zip(rows, verdicts, strict=True) if found.problem}
-    return _Scores([found.score for found in verdicts], problems, judge.settings, calls["total"].stored())
+    return verdicts, calls["total"].stored()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from blendfilter.errors import MissingExtra, MissingFile
 from blendfilter.evaluation.rows import LOSSES, how_far, repeats_in
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, read_json, read_rows
+from blendfilter.journal import FILE, Journal
 from blendfilter.text import visible
 
 if TYPE_CHECKING:
@@ -52,6 +53,15 @@ class Run:
         self.settings: dict[str, Any] = self.record["settings"]
         self.max_bad_replies = MAX_BAD_REPLIES
         self.prices: Prices | None = None
+
+    @classmethod
+    def of(cls, run: Run | str | Path) -> Run:
+        """`run` itself, or the run in that folder."""
+        return run if isinstance(run, Run) else cls(run)
+
+    def journal(self) -> Journal:
+        """Its journal, to read from."""
+        return Journal(self.folder / FILE, "replay")
 
     @property
     def name(self) -> str:
@@ -145,8 +155,7 @@ class Run:
         `others` are runs over the same questions, beside this one. The page needs nothing but itself; a run of more
         than 1,000 answers gets a folder of pages beside it.
         """
-        beside = [run if isinstance(run, Run) else Run(run) for run in others]
-        return Path(_view("html")(self, beside, None if path is None else Path(path)))
+        return Path(_view("html")(self, [*map(Run.of, others)], None if path is None else Path(path)))
 
     def __repr__(self) -> str:
         return visible(f"<run {self.name}: {self.metrics['signature'] if self.finished else 'not finished'}>")

@@ -28,21 +28,8 @@ class RunProgress(Protocol):
         """The run is over or was stopped."""
 
 
-class NoProgress:
-    """Prints nothing."""
-
-    def start(self, total: int, done: int) -> None:
-        """Nothing."""
-
-    def advance(self, row: Mapping[str, Any], tokens: int) -> None:
-        """Nothing."""
-
-    def stop(self) -> None:
-        """Nothing."""
-
-
 class RunningScores:
-    """Means over the questions answered in this session; what earlier ones answered is not read again.
+    """Means over the questions answered in this session, printed nowhere; what earlier ones answered is not read again.
 
     Where there are such, `resumed` is set and the text says whose means they are.
     """
@@ -145,9 +132,9 @@ class ProgressBar(RunningScores):
 
 
 def progress_for(metrics: list[str], show: bool = True, gate: Gate | None = None) -> RunProgress:
-    """The bar on a terminal, lines elsewhere, nothing where `show` is off; `gate` is what the run's calls pass."""
+    """The bar on a terminal, lines elsewhere, nothing printed where `show` is off; `gate`: what the calls pass."""
     if not show:
-        return NoProgress()
+        return RunningScores(metrics, gate)
     return ProgressBar(metrics, gate) if sys.stderr.isatty() else ProgressLines(metrics, gate)
 
 

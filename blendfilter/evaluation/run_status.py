@@ -25,7 +25,7 @@ from blendfilter.evaluation.rows import how_far, key_of, misscored, repeats_in
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, iterate_rows
 from blendfilter.evaluation.summary import counted, slim, summarise
-from blendfilter.journal import FILE, Journal
+from blendfilter.journal import FILE
 from blendfilter.lm.budget import NOTHING
 from blendfilter.lm.journaled import event_of
 from blendfilter.lm.spending import marked
@@ -75,7 +75,7 @@ class RunStatus:
         """The ledger, read from the journal."""
         if not self._has_journal:  # stopped before any call
             return ledger([], lambda _: None)
-        with self._journal() as journal:
+        with self.run.journal() as journal:
             return ledger(self.whole_rows(), journal.read_call, self.run.prices)
 
     @cached_property
@@ -85,7 +85,7 @@ class RunStatus:
             return ""
         used = {key for row in self.whole_rows() for _, key in row["calls"]}
         total, unused = NOTHING, False
-        with self._journal() as journal:
+        with self.run.journal() as journal:
             for record in journal.records("call"):
                 if not record.get("reused"):
                     total += taken(record, self.run.prices)
@@ -99,16 +99,13 @@ class RunStatus:
         budget = self.run.record.get("notes", {}).get("budget", {})
         if not budget or not self._has_journal:
             return {}
-        with self._journal() as journal:
+        with self.run.journal() as journal:
             gone = asdict(marked(journal))
         return {name: (gone[name], limit) for name, limit in budget.items() if name in gone}
 
     @property
     def _has_journal(self) -> bool:
         return (self.run.folder / FILE).is_file()
-
-    def _journal(self) -> Journal:
-        return Journal(self.run.folder / FILE, "replay")
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
@@ -201,7 +198,7 @@ class RunStatus:
         """The events by stage: empty and cut replies as the journal has them, ids and verdicts where they are read."""
         used = Counter((stage_of(stage), key) for row in self.whole_rows() for stage, key in row["calls"])
         calls, events = Counter[str](), {name: Counter[str]() for name in _WARNED_OF}
-        with self._journal() as journal:
+        with self.run.journal() as journal:
             for (stage, key), times in used.items():
                 calls[stage] += times
                 record = journal.read_call(key)

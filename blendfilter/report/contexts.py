@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from blendfilter.errors import BadData
 from blendfilter.evaluation.page.passages import Passages
 from blendfilter.evaluation.run import Run
-from blendfilter.journal import FILE, Journal
+from blendfilter.journal import Journal
 from blendfilter.records import Excerpt, Passage
 
 SHORTENS = "short_answer"
@@ -52,7 +52,7 @@ def contexts(run: Run) -> Iterator[AnswerContext]:
     Raises:
         BadData: the journal lacks what a row names.
     """
-    with Journal(run.folder / FILE, "replay") as journal:
+    with run.journal() as journal:
         passages = Passages(journal)
         for row in run.rows:
             found = {name: passage for query in _queries(passages, row) for name, passage in _found(passages, *query)}
@@ -62,7 +62,7 @@ def contexts(run: Run) -> Iterator[AnswerContext]:
 
 def input_tokens(run: Run) -> Iterator[InputTokens]:
     """The input tokens of every answer of `run`, in the order of its rows; of one that failed, as far as it got."""
-    with Journal(run.folder / FILE, "replay") as journal:
+    with run.journal() as journal:
         yield from (_tokens(row, journal) for row in run.rows)
 
 

@@ -242,7 +242,7 @@ def _scaled(points: Sequence[RunPoint], cost: str) -> list[float]:
 def named_runs(runs: Runs) -> dict[str, Run]:
     """Runs by the labels that a plot shows; all over the same questions, or they could not share an axis."""
     given = runs if isinstance(runs, Mapping) else _labelled(runs)
-    named = {label: run if isinstance(run, Run) else Run(run) for label, run in given.items()}
+    named = {label: Run.of(run) for label, run in given.items()}
     if not named:
         raise BadArgument("no runs to plot: give at least one")
     tasks = {run.settings["task"]: label for label, run in named.items()}
@@ -258,7 +258,7 @@ def named_runs(runs: Runs) -> dict[str, Run]:
 
 def _labelled(runs: Iterable[Run | str | Path]) -> dict[str, Run]:
     labels: dict[str, Run] = {}
-    for run in (run if isinstance(run, Run) else Run(run) for run in runs):
+    for run in map(Run.of, runs):
         label = short_label(run)
         labels[label if label not in labels else run.name] = run
     return labels
