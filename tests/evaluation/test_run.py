@@ -47,6 +47,7 @@ def test_a_run_reads_its_folder(runs: dict[str, Run]) -> None:
     assert not runs["cot"].offline
     assert run.errors == 0
     assert len(run.rows) == run.metrics["n"] == 8
+    assert run.scores == {name: run.metrics["metrics"][name]["value"] for name in ("em", "f1")}
     assert run.settings == json.loads((run.folder / "run.json").read_text())["settings"]
     assert repr(run) == f"<run blend: {run.metrics['signature']}>"
     assert run.metrics["signature"] in run._repr_html_().replace("&#x27;", "'")

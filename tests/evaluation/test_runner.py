@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import json
 import re
 import time
@@ -140,6 +141,13 @@ def test_nothing_of_clock_place_address_or_haste_is_stored(index: BM25, question
 
 
 # callers
+
+
+def test_both_ways_to_evaluate_take_the_same_arguments() -> None:
+    waiting, awaited = inspect.signature(evaluate), inspect.signature(aevaluate)
+    assert (evaluate.__module__, evaluate.__qualname__) == ("blendfilter.evaluation.runner", "evaluate")
+    assert waiting == awaited
+    assert {"lm", "run", "budget"} <= waiting.parameters.keys()
 
 
 def test_evaluate_inside_a_running_loop(index: BM25, questions: Questions, tmp_path: Path) -> None:
