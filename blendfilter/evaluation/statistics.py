@@ -106,7 +106,7 @@ def bootstrap_interval(values: Scores, *, seed: int, resamples: int = RESAMPLES,
     """The mean of `values` and its percentile bootstrap interval; of two levels where questions have several scores.
 
     Two levels: questions are drawn, then for each drawn question as many of its scores as it has. Drawing the scores
-    too takes in what another sitting would bring. It counts the spread within questions once more, by 1 - 1/R of it:
+    too takes in what another session would bring. It counts the spread within questions once more, by 1 - 1/R of it:
     on that account the interval is not too narrow, and it is too wide where most of the spread lies there. With few
     questions, and a mean near 0 or 1, it is too narrow as any percentile interval is.
 
