@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from blendfilter.compiling.programs import load_program as load_program
     from blendfilter.errors import BlendFilterError as BlendFilterError
     from blendfilter.evaluation.comparison import Comparison as Comparison
-    from blendfilter.evaluation.frontier import frontier as frontier
+    from blendfilter.evaluation.comparison import compare as compare
     from blendfilter.evaluation.plan import plan as plan
-    from blendfilter.evaluation.plots import plot as plot
     from blendfilter.evaluation.run import Run as Run
-    from blendfilter.evaluation.run import compare as compare
     from blendfilter.evaluation.runner import aevaluate as aevaluate
     from blendfilter.evaluation.runner import evaluate as evaluate
     from blendfilter.filters.base import Filter as Filter
@@ -60,6 +58,8 @@ if TYPE_CHECKING:
     from blendfilter.records import Excerpt as Excerpt
     from blendfilter.records import Passage as Passage
     from blendfilter.records import Question as Question
+    from blendfilter.report.plots import frontier as frontier
+    from blendfilter.report.plots import plot as plot
     from blendfilter.retrieval.base import Retriever as Retriever
     from blendfilter.retrieval.bm25 import BM25 as BM25
     from blendfilter.retrieval.callables import as_retriever as as_retriever
@@ -134,17 +134,17 @@ _HOME = {
     "write_hits": "retrieval.precomputed",
     "aevaluate": "evaluation.runner",
     "as_retriever": "retrieval.callables",
-    "compare": "evaluation.run",
+    "compare": "evaluation.comparison",
     "compile_program": "compiling.compile",
     "connect": "lm.connect",
     "evaluate": "evaluation.runner",
-    "frontier": "evaluation.frontier",
+    "frontier": "report.plots",
     "load": "tasks.loading",
     "load_program": "compiling.programs",
     "make_silver": "silver.making",
     "open_index": "retrieval.indexes",
     "plan": "evaluation.plan",
-    "plot": "evaluation.plots",
+    "plot": "report.plots",
     "pooled": "retrieval.corpus",
     "read_corpus": "retrieval.corpus",
     "read_silver": "silver.rows",

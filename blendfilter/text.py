@@ -339,3 +339,13 @@ _REPEATED_CUE = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _BOLD = re.compile(r"(\*{1,3})(?P<inner>[^*]+)\1(?P<dot>\.?)")
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table's rows as lines of plain text: the first column to the left, all others to the right.
+
+    >>> aligned([["", "calls"], ["check", "12"]])
+    ['       calls', 'check     12']
+    """
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return ["  ".join([name.ljust(first), *map(str.rjust, cells, others)]).rstrip() for name, *cells in rows]

@@ -187,7 +187,7 @@ def test_eval_again_goes_on_there(blendfilter: Command, here: Path) -> None:
     first = blendfilter(*small_eval("cot-retrieval", "run"))
     before = stable(here / "run")
     again = blendfilter(*small_eval("cot-retrieval", "run", "--concurrency", 2))
-    assert (again.code, again.err) == (0, "4/4 questions were answered in an earlier sitting\n")
+    assert (again.code, again.err) == (0, "4/4 questions were answered in an earlier session\n")
     assert again.out == first.out
     assert stable(here / "run") == before
     replayed = blendfilter(*small_eval("cot-retrieval", "run", "--replay"))

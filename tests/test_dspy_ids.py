@@ -14,8 +14,8 @@ from small_world import Command, journaled
 
 from blendfilter import resources
 from blendfilter.errors import BadArgument
+from blendfilter.evaluation.run_settings import settings_of
 from blendfilter.evaluation.runner import evaluate
-from blendfilter.evaluation.settings import settings_of
 from blendfilter.filters.knowledge import KnowledgeFilter, ids_schema, room, schema_of
 from blendfilter.filters.one_call import OneCallFilter
 from blendfilter.journal import Journal

@@ -24,10 +24,10 @@ from blendfilter.compiling.measuring import Score
 from blendfilter.compiling.programs import save_program
 from blendfilter.compiling.recipe import Recipe
 from blendfilter.errors import BadData, MissingFile
-from blendfilter.evaluation import canvas
-from blendfilter.evaluation import files as run_files
-from blendfilter.evaluation.files import Appender
+from blendfilter.evaluation import run_folder as run_files
+from blendfilter.evaluation.run_folder import RowAppender
 from blendfilter.files import json_rows, lines
+from blendfilter.report import canvas
 from blendfilter.silver.keeping import Places, write_recipe
 from blendfilter.trimming import whole
 
@@ -162,7 +162,7 @@ LONG = "a row that is longer than what is left of the disk"
 
 
 def appended(path: Path) -> None:
-    appender = Appender(path, [])
+    appender = RowAppender(path, [])
     try:
         appender.add(LONG.encode())
     finally:

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from isle import PASSAGES, QUESTION, one_list
 from scripted import ScriptedLM, response
 
-from blendfilter.evaluation.judging import read_verdict
+from blendfilter.evaluation.answer_judge import read_verdict
 from blendfilter.evaluation.reply_counts import numbered_lines
-from blendfilter.evaluation.trace import reasons_of
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.filters.one_call import OneCallFilter, read_judgement
 from blendfilter.filters.reading import IdsRead, negates, read_ids, restates_range
@@ -36,6 +35,7 @@ from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.modules.self_consistency import SelfConsistency, majority
 from blendfilter.prompting import TemplateAdapter
 from blendfilter.records import one_line
+from blendfilter.report.trace import reasons_of
 
 pytestmark = pytest.mark.slow
 CASES = 2000

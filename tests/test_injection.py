@@ -33,7 +33,7 @@ from small_world import Command, small_eval
 from blendfilter import BM25, cli, compare, evaluate, load
 from blendfilter.asking import Ask, Wording, demonstrations
 from blendfilter.cli.console import Bars, say, show
-from blendfilter.evaluation.judging import Judge, quoted
+from blendfilter.evaluation.answer_judge import AnswerJudge, quoted
 from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.cdit.rules import PHI1, Rule
 from blendfilter.filters.filco.filter import FilCoFilter, shown
@@ -236,7 +236,7 @@ class TestJudgeOfAnswers:
     """The judge reads what a judged model wrote."""
 
     def prompt(self, **values: Any) -> str:
-        judge = Judge(ScriptedLM([]))
+        judge = AnswerJudge(ScriptedLM([]))
         given = {
             "question": QUESTION,
             "golden_answers": [quoted("Tolm")],

@@ -11,9 +11,8 @@ import pytest
 
 from blendfilter import metrics
 from blendfilter.evaluation import reply_counts
-from blendfilter.evaluation.judging import read_verdict as read_judges_verdict
+from blendfilter.evaluation.answer_judge import read_verdict as read_judges_verdict
 from blendfilter.evaluation.reply_counts import numbered_lines
-from blendfilter.evaluation.trace import reasons_of
 from blendfilter.filters.cdit.reading import read_comparison, read_verdict
 from blendfilter.filters.filco.filter import unquoted
 from blendfilter.filters.filco.oracles import lexical, strinc
@@ -28,6 +27,7 @@ from blendfilter.modules.forms import FollowUps, ThoughtsAndActions, forced_answ
 from blendfilter.modules.hops import conclusion, read_action, read_hop
 from blendfilter.prompting import _options, _own_lines
 from blendfilter.quoting import LONGEST_REPLY, end_of, own_lines, own_words
+from blendfilter.report.trace import reasons_of
 from blendfilter.retrieval.chunking import chunk
 from blendfilter.text import choices, normalize_answer, sentences, short_reply, whole_reply
 

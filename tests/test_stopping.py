@@ -53,7 +53,7 @@ def test_an_evaluation_stopped_while_it_still_loads_goes_on_too(
         def __getattr__(self, _: str) -> object:
             raise KeyboardInterrupt
 
-    monkeypatch.setitem(sys.modules, "blendfilter.evaluation.replies", Loading())
+    monkeypatch.setitem(sys.modules, "blendfilter.evaluation.run_status", Loading())
     command = Command(monkeypatch, capsys)
     told = command(*small_eval("direct", "run"))
     assert (told.code, told.error) == (130, "blendfilter: stopped; the same command goes on where it was")

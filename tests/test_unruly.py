@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import unruly
 
-from blendfilter.evaluation.replies import stage_of
+from blendfilter.evaluation.run_status import stage_of
 from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
 from blendfilter.lm.profiles import split_thinking

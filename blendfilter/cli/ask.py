@@ -49,7 +49,7 @@ def ask(
     import dspy
 
     from blendfilter.context import CARRIED, NOTES, Asker, CallNote, calls_of, setting
-    from blendfilter.evaluation.trace import WIDTH, trace_text
+    from blendfilter.report.trace import WIDTH, trace_text
 
     if whole_characters(question) != question:
         raise BadArgument("the question holds bytes that are no UTF-8: write it in UTF-8")

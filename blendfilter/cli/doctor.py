@@ -32,7 +32,7 @@ def doctor(
 
     Example: blendfilter doctor --lm my-model --api-base http://localhost:8000/v1
     """
-    from blendfilter.evaluation.replies import check_share
+    from blendfilter.evaluation.run_status import check_share
     from blendfilter.report.doctor import examine, text_of
 
     State.goes_on = run is not None

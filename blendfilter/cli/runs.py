@@ -113,7 +113,7 @@ def eval(
     Example: blendfilter eval hotpotqa --data hotpot_dev_distractor_v1.json --corpus pooled --lm openai/gpt-4o-mini
     """
     State.goes_on = not planning.plan  # before the imports: these take a second, in which one may stop the command
-    from blendfilter.evaluation.replies import check_share
+    from blendfilter.evaluation.run_status import check_share
     from blendfilter.evaluation.runner import evaluate
     from blendfilter.tasks import load
 
@@ -154,7 +154,7 @@ def _planned(module: Any, questions: Questions, lm: ConnectedLM, options: PlanOp
 
 def _model(model: ModelOptions, prices: Path | None, replayed: Path | None, *, keyless: bool) -> ConnectedLM:
     """The model; in a replay, where its file is gone, what the run knows of it will do."""
-    from blendfilter.evaluation.recorded import recorded_model
+    from blendfilter.evaluation.run_settings import recorded_model
 
     try:
         return connect(model, prices, keyless=keyless)
@@ -170,12 +170,12 @@ def _searched(
     sources: PassageOptions, questions: Questions, replayed: Path | None, *, sample: bool
 ) -> Retriever | None:
     """The index; in a replay, where it is gone, what the run knows of it will do."""
-    from blendfilter.evaluation.recorded import recorded
+    from blendfilter.evaluation.run_settings import recorded_index
 
     try:
         return retriever(sources, questions, sample=sample)
     except (MissingFile, BadData, MissingExtra, ServerRefused) as gone:
-        if replayed is None or (known := recorded(replayed, gone)) is None:
+        if replayed is None or (known := recorded_index(replayed, gone)) is None:
             raise
         say(f"the index cannot be had ({gone}): replaying from the journal alone")
         return known
@@ -191,7 +191,7 @@ def _say_what_for(module: Any, program: Path, task: str) -> None:
 
 
 def _without_compiled(module: Any, questions: Questions) -> Questions:
-    from blendfilter.evaluation.settings import not_compiled_on
+    from blendfilter.evaluation.run_settings import not_compiled_on
 
     left = not_compiled_on(module, questions)
     say(f"{len(questions) - len(left)} questions that the program was compiled on are left out, {len(left)} are asked")
@@ -200,7 +200,7 @@ def _without_compiled(module: Any, questions: Questions) -> Questions:
 
 def _default_folder(module: Any, questions: Questions, model: ConnectedLM, seed: int, method: str) -> Path:
     """`runs/<task>-<method>-<digest>`: the same command finds its run again, another one gets another folder."""
-    from blendfilter.evaluation.settings import settings_of
+    from blendfilter.evaluation.run_settings import settings_of
     from blendfilter.journal import digest
 
     settings = settings_of(module, questions, model, seed=seed, name=method)
@@ -209,7 +209,7 @@ def _default_folder(module: Any, questions: Questions, model: ConnectedLM, seed:
 
 def _conclude(done: Run, *, html: bool) -> None:
     """Show the run, write its page, and end with exit code 1 where questions failed or replies are bad."""
-    from blendfilter.evaluation.report import report
+    from blendfilter.report.run_text import report
 
     show(*report(done))
     if html:
@@ -247,9 +247,9 @@ def report_command(
 
     Example: blendfilter report runs/blendfilter runs/direct-retrieval
     """
-    from blendfilter.evaluation.report import report
     from blendfilter.evaluation.run import Run
     from blendfilter.lm.prices import read_prices
+    from blendfilter.report.run_text import report
 
     own = None if prices is None else read_prices(prices)
     first, *others = opened = [Run(run) for run in runs]
@@ -276,7 +276,7 @@ def compare(
 
     Example: blendfilter compare runs/direct-retrieval runs/cot-retrieval runs/blendfilter
     """
-    from blendfilter.evaluation.run import compare as compare_runs
+    from blendfilter.evaluation.comparison import compare as compare_runs
 
     compared = compare_runs(*runs, metrics=metric or None, seed=seed, against=against)
     show(dumps(compared.as_dict(), ensure_ascii=False, indent=2) if json else compared)

@@ -1,39 +1,308 @@
 """Runs side by side over the same questions: how far each is from a baseline, and whether that is more than chance.
 
-In: the rows of several `predictions.jsonl`, by label. Out: a `Comparison`, which prints itself as text, as a rich table
-and in a notebook, and gives plain data with `as_dict()`.
-
 Every difference is run - baseline, with a paired bootstrap interval over questions (and over the answers within them,
 where a question has several); the same seed draws the same questions for every measure and run. A measure that is right
 or wrong (EM, accuracy, cover-EM, a judge's yes) is tested by exact McNemar where both runs have one answer a question,
 everything else by the paired bootstrap. With several runs against one baseline, Holm's correction goes over the runs,
-for each measure by itself.
+for each measure by itself. Figures are kept as fractions of 1 and printed in percent, differences in points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, RunMismatch, UnknownName
-from blendfilter.evaluation.compared import CORRECT, NO_P_VALUE, Comparison, Row
-from blendfilter.evaluation.power import smallest_difference
-from blendfilter.evaluation.repeats import repeat_of
-from blendfilter.evaluation.resampling import RESAMPLES
-from blendfilter.evaluation.statistics import holm, mcnemar_exact, paired_bootstrap
+from blendfilter.evaluation.rescoring import Rescored, rescored
+from blendfilter.evaluation.rows import key_of, repeat_of
+from blendfilter.evaluation.run import READS_GOLD, Run, labelled
+from blendfilter.evaluation.statistics import (
+    RESAMPLES,
+    detectable_difference,
+    holm,
+    mcnemar_exact,
+    paired_bootstrap,
+    smallest_difference,
+)
+from blendfilter.text import aligned, html_of, visible
 
-__all__ = ["CORRECT", "NO_P_VALUE", "Comparison", "Row", "check_tasks", "compare_predictions"]
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.table import Table
+    from rich.text import Text
 
-Answers = list[Mapping[str, Any]]
-"""The rows of one question, in the order of their repeats."""
-Predictions = Mapping[str, Answers]
-"""One run's rows by question id."""
-Scores = list[list[float]]
-"""A measure of every question, as many numbers as it has answers."""
+CORRECT = "correct"
+NO_P_VALUE = "no p-value: the offline reader shows the pipeline, not its quality"
 FRACTIONS = ("f1",)
 """Measures that may lie between 0 and 1: which test is theirs must not hang on the scores that came out."""
+ASSUMED = (0.1, 0.3)
+"""Shares of discordant questions for which the notes say what a sample of this size could show."""
+_WIDE, _NAME = 100, 20
+"""Columns from which there is room for long names, and how long a line of one is where there is none."""
+
+Predictions = Mapping[str, list[Mapping[str, Any]]]
+"""One run's rows by question id, those of one question in the order of their repeats."""
+Answers = list[list[float]]
+"""A measure of every question, as many numbers as it has answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One run on one measure, in fractions of 1; what compares is None in the baseline's own rows.
+
+    `won` and `lost` count the questions that only this run, or only the baseline, answers right; `smallest` is the
+    least difference that McNemar could have shown on them (`statistics.smallest_difference`). These three stand only
+    where the measure is right or wrong and both runs have one answer a question. `errors` are the run's answers that
+    ended in an error: each counts as 0.
+    """
+
+    run: str
+    measure: str
+    value: float
+    errors: int
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    won: int | None = None
+    lost: int | None = None
+    smallest: float | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison:
+    """Runs against one baseline over the same `n` questions; the baseline's rows come first.
+
+    `repeats` says how often each run answered every question, by run; `also` what else differs between them, a line
+    each.
+    """
+
+    baseline: str
+    n: int
+    rows: tuple[ComparisonRow, ...]
+    seed: int = 0
+    resamples: int = RESAMPLES
+    p_values: bool = True
+    repeats: Mapping[str, int] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return self.text()  # what a prompt shows is the table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
+        from rich.text import Text
+
+        yield self.table(narrow=options.max_width < _WIDE)
+        yield Text("\n".join(self.notes))  # as a caption they would fold at the table's width
+
+    @property
+    def title(self) -> str:
+        """What is compared with what, in one line."""
+        return f"against {visible(self.baseline)}, the same {self.n} questions, in %"
+
+    @property
+    def notes(self) -> list[str]:
+        """How to read the table, a line each."""
+        return list(map(visible, self._notes()))
+
+    def text(self) -> str:
+        """The table as plain aligned text, its title above and its notes below."""
+        header, *lines = aligned(self._cells())
+        return "\n".join([self.title, "", header, "-" * max(map(len, [header, *lines])), *lines, "", *self.notes])
+
+    def table(self, narrow: bool = False) -> Table:
+        """The figures as a `rich.table.Table`; where room is short, names fold before any number is cut.
+
+        `narrow` folds long names beforehand, at their hyphens, and leaves out a column of errors that all are 0.
+        """
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        header, *body = self._cells()
+        if narrow and not any(row.errors for row in self.rows):
+            header, body = header[:-1], [line[:-1] for line in body]
+        table = Table(title=Text(self.title), title_justify="left", box=box.SIMPLE_HEAD)
+        table.pad_edge, table.collapse_padding = False, True
+        for name in header:
+            table.add_column(name, justify="right" if name else "left", no_wrap=bool(name), overflow="fold")
+        for name, *cells in body:
+            table.add_row(Text(_folded(name) if narrow else name), *map(Text, cells))
+        return table
+
+    def _repr_html_(self) -> str:
+        header, *body = self._cells()
+        head = "".join(f"<th>{html_of(name)}</th>" for name in header)
+        lines = "".join("<tr>" + "".join(f"<td>{html_of(cell)}</td>" for cell in line) + "</tr>" for line in body)
+        notes = "<br>".join(map(html_of, self.notes))
+        caption = f"<caption>{html_of(self.title)}</caption>"
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table><p>{notes}</p>"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: fractions to 6 decimals, p-values to 6 significant digits (so that none becomes 0)."""
+        rows = [{name: rounded(name, value) for name, value in asdict(row).items()} for row in self.rows]
+        return asdict(self) | {"rows": rows, "notes": self.notes}
+
+    def _cells(self) -> list[list[str]]:
+        several = len({row.run for row in self.rows}) > 2  # one comparison needs no correction
+        lines = [["", "value", "diff", "95 % interval", "won/lost", "p", *["Holm"] * several, "errors"]]
+        blank = [""] * (len(lines[0]) - 3)
+        for run, group in groupby(self.rows, key=lambda row: row.run):
+            rows = list(group)
+            lines.append([visible(run), "", *blank, str(rows[0].errors)])
+            for row in rows:
+                compared = _compared_cells(row, several) if run != self.baseline else blank
+                lines.append([f"  {visible(row.measure)}", percent(row.value), *compared, ""])
+        return lines
+
+    def _notes(self) -> Iterator[str]:
+        yield from (f"also differs: {line}" for line in self.also)
+        several = [run for run, repeats in self.repeats.items() if repeats > 1]
+        if any(row.won is not None for row in self.rows):
+            yield f"won, lost: questions that only this run, only {self.baseline} answers right"
+        drawn = f"({self.resamples} resamples, seed {self.seed})"
+        yield f"diff, interval: in points; paired bootstrap over questions {drawn}"
+        if several:
+            counts = ", ".join(f"{run} {self.repeats[run]}" for run in several)
+            yield f"answers a question: {counts}; the bootstrap draws them too, within each question"
+        if any(row.errors for row in self.rows):
+            yield "errors: questions that ended in an error; they count as 0"
+        yield from self._tests(several) if self.p_values else [NO_P_VALUE]
+
+    def _tests(self, several: list[str]) -> Iterator[str]:
+        if self.baseline in several:
+            yield "p: the paired bootstrap (McNemar's test needs one answer a question)"
+        else:
+            where = f" ({', '.join(several)}: the bootstrap)" if several else ""
+            exact = dict.fromkeys(row.measure for row in self.rows if row.won is not None)
+            other = dict.fromkeys(row.measure for row in self.rows if row.measure not in exact)
+            tests = [f"exact McNemar for {', '.join(exact)}{where}"] * bool(exact)
+            yield "p: " + ", ".join([*tests, *[f"the paired bootstrap for {', '.join(other)}"] * bool(other)])
+        if any(row.p_holm != row.p for row in self.rows):
+            yield "Holm: p corrected for being several runs, each measure by itself"
+        tested = [row for row in self.rows if row.won is not None]
+        for row in tested:
+            name = row.run if len({row.measure for row in tested}) == 1 else f"{row.run}, {row.measure}"
+            least = "no difference could reach p < .05"
+            if row.smallest is not None:
+                least = f"{100 * row.smallest:.1f} points is the least that reaches p < .05"
+            yield f"{name}: with {(row.won or 0) + (row.lost or 0)} questions won or lost, {least}"
+        if not several:  # what so many questions find four times out of five, whatever came out here
+            cases = [(share, detectable_difference(self.n, share)) for share in ASSUMED]
+            found = [
+                f"{100 * least:.1f} points if {100 * share:.0f} % are won or lost" for share, least in cases if least
+            ]
+            yield f"before looking: {self.n} questions find {', '.join(found) or 'no difference'} (power .8)"
+
+
+def rounded(name: str, value: Any) -> Any:
+    """A figure as JSON keeps it: 6 decimals, p-values to 6 significant digits (so that none becomes 0)."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.6g}") if name in ("p", "p_holm") else round(value, 6)
+
+
+def _folded(name: str) -> str:
+    """`name` over as many lines as it needs, folded behind its hyphens.
+
+    >>> _folded("hotpotqa-blendfilter-k5-500").split()
+    ['hotpotqa-', 'blendfilter-k5-500']
+    """
+    lines = [""]
+    for piece in re.findall(r"[^-]+-*|-+", name):
+        if lines[-1] and len(lines[-1] + piece) > _NAME:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(lines)
+
+
+def _compared_cells(row: ComparisonRow, several: bool) -> list[str]:
+    interval = f"[{percent(row.low, '+z')}, {percent(row.high, '+z')}]"
+    flips = "" if row.won is None else f"{row.won}/{row.lost}"
+    return [percent(row.difference, "+z"), interval, flips, chance(row.p), *[chance(row.p_holm)] * several]
+
+
+def percent(value: float | None, sign: str = "") -> str:
+    """One decimal, as the report prints it: 50.8, +9.6, 100.0."""
+    return "" if value is None else f"{100 * value:{sign}.1f}"
+
+
+def chance(p: float | None, absent: str = "-") -> str:
+    """A p-value to four decimals, `absent` where none is given."""
+    if p is None:
+        return absent
+    return "<.0001" if p < 0.0001 else f"{p:.4f}".replace("0.", ".", 1)
+
+
+# --- comparing ------------------------------------------------------------------------------------------------------
+
+
+def compare(
+    *runs: Run | str | Path, metrics: list[str] | None = None, seed: int = 0, against: str | Path | None = None
+) -> Comparison:
+    """Runs over the same questions, each against the first or `against` (a name or a folder among them).
+
+    Paired bootstrap, exact McNemar. `metrics` may be rescored ones, where every run was given them.
+
+    Raises:
+        RunMismatch: other questions, golden answers or another task. BadArgument: fewer than two runs. MissingFile: a
+        run that is not finished, or was never rescored. UnknownName: no such metric or run.
+    """
+    opened = [*map(Run.of, runs)]
+    if len(opened) < 2:
+        raise BadArgument(f"compare wants at least two runs, got {len(opened)}")
+    named = labelled(opened)
+    measures = metrics or list(opened[0].settings["metrics"])
+    tasks = {label: run.settings["task"] for label, run in named.items()}
+    _check_tasks(tasks)
+    tables, judges = _with_rescored(named, measures)
+    return compare_predictions(
+        tables,
+        metrics=measures,
+        seed=seed,
+        against=None if against is None else _label_of(str(against), named),
+        p_values=not any(run.offline for run in opened),
+        also=[
+            *recipe_differences({label: run.record for label, run in named.items()}),
+            *judges,
+            *(f"{label}: {line}" for label, run in named.items() for line in run.disagreements),
+            *(f"{label}: its filter {READS_GOLD}" for label, run in named.items() if run.reads_gold),
+        ],
+    )
+
+
+def _label_of(name: str, named: Mapping[str, Run]) -> str:
+    folders = (label for label, run in named.items() if run.folder.resolve() == Path(name).resolve())
+    return name if name in named else next(folders, name)
+
+
+def _with_rescored(
+    runs: Mapping[str, Run], metrics: Sequence[str]
+) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    tables = {label: run.rows for label, run in runs.items()}
+    lines = []
+    for name in metrics:
+        lacking = [label for label, rows in tables.items() if not all(name in row for row in rows)]
+        found = {label: rescored(runs[label], name) for label in lacking}
+        tables |= {label: [row | {name: found[label].rows[key_of(row)]} for row in tables[label]] for label in lacking}
+        lines += differing_values(f"{name} judged by", {label: _judge_of(each) for label, each in found.items()})
+    return tables, lines
+
+
+def _judge_of(found: Rescored) -> str:
+    if found.judge is None:
+        return ""
+    more = "".join(f" {name} {value}" for name, value in found.judge.items() if name not in ("lm", "prompt"))
+    return f"{found.judge['lm']}/{found.judge['prompt']}{more}"
 
 
 def compare_predictions(
@@ -43,38 +312,38 @@ def compare_predictions(
     seed: int = 0,
     against: str | None = None,
     p_values: bool = True,
-    tasks: Mapping[str, str] | None = None,
     resamples: int = RESAMPLES,
     also: Sequence[str] = (),
 ) -> Comparison:
     """Each run of `runs` (label -> rows of its `predictions.jsonl`) against the first, or the one named `against`.
 
     `metrics` are keys of the rows ("em", "f1", "accuracy", …); `correct` is compared too where none of them is right or
-    wrong. `tasks` (label -> task) lets runs of different tasks be refused by name. `p_values=False` (the offline
-    reader) gives no p at all. `also` are lines that say what else differs between the runs.
+    wrong. `p_values=False` (the offline reader) gives no p at all. `also` are lines that say what else differs.
 
-    Raises `BadArgument` for fewer than two runs, `UnknownName` for `against`, `EmptyData` for a run without rows,
-    `BadData` for an answer twice in a run or missing, `RunMismatch` for runs over different questions or golden
-    answers, tasks or measures.
+    Raises:
+        UnknownName: `against` is no run. EmptyData: a run without rows. BadData: an answer twice in a run, or missing.
+        RunMismatch: runs over different questions, golden answers or measures.
     """
-    if len(runs) < 2:
-        raise BadArgument(
-            f"a comparison needs two runs or more, not {len(runs)}: name another run over these questions"
-        )
     baseline = next(iter(runs)) if against is None else against
     if baseline not in runs:
         raise UnknownName.of("run", baseline, runs)
-    check_tasks({label: tasks[label] for label in runs if label in tasks} if tasks else {})
     tables = {label: _by_id(label, runs[label]) for label in [baseline, *(run for run in runs if run != baseline)]}
     first = tables[baseline]
     for label, table in tables.items():
         _check_questions(baseline, first, label, table)
     errors = {label: sum(bool(row.get("error")) for row in runs[label]) for label in tables}
-    shown = {measure: _of_all(tables, measure, list(first)) for measure in dict.fromkeys(metrics)}
-    if not any(_right_or_wrong(measure, *scores.values()) for measure, scores in shown.items()):
-        shown[CORRECT] = _of_all(tables, CORRECT, list(first))
-    rows: list[Row] = []
-    for measure, scores in shown.items():
+
+    def of_all(measure: str) -> dict[str, Answers]:
+        return {
+            label: [[_score(label, row, measure) for row in table[id]] for id in first]
+            for label, table in tables.items()
+        }
+
+    measured = {measure: of_all(measure) for measure in dict.fromkeys(metrics)}
+    if not any(_right_or_wrong(measure, *scores.values()) for measure, scores in measured.items()):
+        measured[CORRECT] = of_all(CORRECT)
+    rows: list[ComparisonRow] = []
+    for measure, scores in measured.items():
         rows += _compared(measure, scores, errors, seed=seed, resamples=resamples, p_values=p_values)
     by_run = tuple(row for label in tables for row in rows if row.run == label)
     repeats = {label: len(next(iter(table.values()))) for label, table in tables.items()}
@@ -82,17 +351,10 @@ def compare_predictions(
 
 
 def _compared(
-    measure: str,
-    scores: Mapping[str, Scores],
-    errors: Mapping[str, int],
-    *,
-    seed: int,
-    resamples: int,
-    p_values: bool,
-) -> list[Row]:
-    """A row for each run on this measure, the baseline's first, Holm's correction over the others."""
+    measure: str, scores: Mapping[str, Answers], errors: Mapping[str, int], *, seed: int, resamples: int, p_values: bool
+) -> list[ComparisonRow]:
     means = {label: fmean(map(fmean, values)) for label, values in scores.items()}
-    baseline, *others = (Row(label, measure, means[label], errors[label]) for label in scores)
+    baseline, *others = (ComparisonRow(label, measure, means[label], errors[label]) for label in scores)
     tested = [_tested(row, scores[baseline.run], scores[row.run], seed, resamples) for row in others]
     if not p_values:
         return [baseline, *(replace(row, p=None, smallest=None) for row in tested)]
@@ -100,7 +362,7 @@ def _compared(
     return [baseline, *(replace(row, p_holm=p) for row, p in zip(tested, corrected, strict=True))]
 
 
-def _tested(row: Row, before: Scores, after: Scores, seed: int, resamples: int) -> Row:
+def _tested(row: ComparisonRow, before: Answers, after: Answers, seed: int, resamples: int) -> ComparisonRow:
     """`row` with what compares its scores (`after`) with the baseline's (`before`)."""
     difference, low, high, p = paired_bootstrap(before, after, seed=seed, resamples=resamples)
     row = replace(row, difference=difference, low=low, high=high, p=p)
@@ -110,9 +372,8 @@ def _tested(row: Row, before: Scores, after: Scores, seed: int, resamples: int) 
     return replace(row, won=won, lost=lost, p=p, smallest=smallest_difference(won + lost, len(after)))
 
 
-def _right_or_wrong(measure: str, *runs: Scores) -> bool:
-    """Whether the measure is of that kind: every score in these runs 0 or 1."""
-    return measure not in FRACTIONS and all(score in (0, 1) for scores in runs for each in scores for score in each)
+def _right_or_wrong(measure: str, *runs: Answers) -> bool:
+    return measure not in FRACTIONS and all(score in (0, 1) for run in runs for answers in run for score in answers)
 
 
 def _by_id(label: str, rows: Sequence[Mapping[str, Any]]) -> Predictions:
@@ -131,8 +392,7 @@ def _by_id(label: str, rows: Sequence[Mapping[str, Any]]) -> Predictions:
     return {id: [answers[repeat] for repeat in sorted(answers)] for id, answers in table.items()}
 
 
-def check_tasks(tasks: Mapping[str, str]) -> None:
-    """Raise `RunMismatch` where runs (label -> task) are not of one task."""
+def _check_tasks(tasks: Mapping[str, str]) -> None:
     for label, task in tasks.items():
         first = next(iter(tasks))
         if task != tasks[first]:
@@ -141,39 +401,123 @@ def check_tasks(tasks: Mapping[str, str]) -> None:
 
 
 def _check_questions(baseline: str, first: Predictions, label: str, other: Predictions) -> None:
-    """Refuse unless both hold the same questions, in whatever order."""
     where = f"runs '{baseline}' ({len(first)}) and '{label}' ({len(other)}) are over different questions"
     for owner, mine, theirs in ((baseline, first, other), (label, other, first)):
-        alone = [id for id in mine if id not in theirs]
-        if alone:
+        if alone := [id for id in mine if id not in theirs]:
             more = f" and {len(alone) - 1} more" if alone[1:] else ""
             raise RunMismatch(f"{where}: '{alone[0]}'{more} only in '{owner}'; evaluate both on the same questions")
     for id, (row, *_) in first.items():
-        told = other[id][0]
-        if row.get("question") != told.get("question"):
+        twin = other[id][0]
+        if row.get("question") != twin.get("question"):
             raise RunMismatch(f"{where}: '{id}' asks something else in each; evaluate both on the same questions")
-        if row.get("golden_answers") != told.get("golden_answers"):
+        if row.get("golden_answers") != twin.get("golden_answers"):
             raise RunMismatch(
                 f"runs '{baseline}' and '{label}' know other golden answers to '{id}'; evaluate both on the same data"
             )
 
 
-def _of_all(tables: Mapping[str, Predictions], measure: str, ids: Sequence[str]) -> dict[str, Scores]:
-    return {label: _scores(label, table, measure, ids) for label, table in tables.items()}
-
-
-def _scores(label: str, table: Predictions, measure: str, ids: Sequence[str]) -> Scores:
-    """The measure of every question in the order of `ids`, an answer a number; 0 where it ended in an error."""
-    return [[_score(label, row, measure) for row in table[id]] for id in ids]
-
-
 def _score(label: str, row: Mapping[str, Any], measure: str) -> float:
+    """The measure of one answer; 0 where it ended in an error."""
     value = 0 if row.get("error") else row.get(measure)
     if not isinstance(value, int | float):
         scored = [name for name, score in row.items() if isinstance(score, int | float) and name != "repeat"]
-        known = ", ".join(scored) or "none"
         raise RunMismatch(
-            f"run '{label}' has no '{measure}' for question '{row['id']}' (it has: {known}); "
+            f"run '{label}' has no '{measure}' for question '{row['id']}' (it has: {', '.join(scored) or 'none'}); "
             "compare runs of one task, by measures that all of them hold"
         )
     return float(value)
+
+
+# --- what else differs ----------------------------------------------------------------------------------------------
+
+Record = Mapping[str, Any]
+
+
+def recipe_differences(records: Mapping[str, Record]) -> list[str]:
+    """What besides the method differs between runs, so that no table is misread: a line each, with every run's value.
+
+    The program (instructions, demonstrations, templates) and a user's own code are named where runs are of one method
+    with the same arguments: nothing else tells those apart. What a run has no use for (an index, where nothing is
+    searched) is left out, and differs from nothing.
+
+    Args:
+        records: `run.json` of each run, by label.
+
+    >>> run = {"settings": {"lm": {"name": "a"}, "seed": 0}}
+    >>> recipe_differences({"plain": run, "blend": {"settings": {"lm": {"name": "b"}, "seed": 0}}})
+    ['lm a (plain) / b (blend)']
+    """
+    lines = []
+    for name, read in _RECIPE.items():
+        lines += differing_values(name, {label: read(record) for label, record in records.items()})
+    for name in ("program", "code"):
+        lines += differing_values(name, _of_one_method(records, name))
+    decoding = {label: record["settings"]["lm"].get("parameters", {}) for label, record in records.items()}
+    for name in dict.fromkeys(name for parameters in decoding.values() for name in parameters):
+        values = {label: str(parameters.get(name, "as served")) for label, parameters in decoding.items()}
+        lines += differing_values(name, values)
+    return lines
+
+
+def differing_values(name: str, values: Mapping[str, str]) -> list[str]:
+    """One line where the values differ, none where they do not; an empty value is none.
+
+    >>> differing_values("k", {"direct": "5", "cot": "", "blend": "15"})
+    ['k 5 (direct) / 15 (blend)']
+    >>> differing_values("k", {"direct": "5", "cot": ""})
+    []
+    """
+    groups: dict[str, list[str]] = {}
+    for label, value in values.items():
+        if value:
+            groups.setdefault(value, []).append(label)
+    line = " / ".join(f"{value} ({', '.join(labels)})" for value, labels in groups.items())
+    return [f"{name} {line}"] if len(groups) > 1 else []
+
+
+def _of_one_method(records: Mapping[str, Record], name: str) -> dict[str, str]:
+    """This digest of every run beside which another is of the same method, called the same way."""
+    digests: dict[str, dict[str, str]] = {}
+    for label, record in records.items():
+        method = record["settings"].get("method") or {}
+        called = f"{method.get('name')} {sorted((method.get('arguments') or {}).items())}"
+        digests.setdefault(called, {})[label] = str(method.get(name) or "")
+    groups = (group for group in digests.values() if len(set(group.values())) > 1)
+    found = {label: value for group in groups for label, value in group.items()}
+    return {label: found[label] for label in records if label in found}
+
+
+def _lm(record: Record) -> str:
+    lm = record["settings"]["lm"]
+    return " ".join(str(lm[key]) for key in ("name", "label") if lm.get(key))
+
+
+def _endpoint(record: Record) -> str:
+    lm = record["settings"]["lm"]
+    options = [f"{key} {value}" for key, value in sorted((lm.get("options") or {}).items())]
+    return " ".join([str(lm.get("endpoint") or ""), *options]).strip()
+
+
+def _index(record: Record) -> str:
+    return "+".join(f"{index['kind']}/{index['fingerprint']}" for index in record["settings"].get("retrievers", []))
+
+
+def _value_at(*path: str) -> Callable[[Record], str]:
+    def read(record: Record) -> str:
+        value: Any = record
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return "" if value is None else str(value)
+
+    return read
+
+
+_RECIPE: Mapping[str, Callable[[Record], str]] = {
+    "lm": _lm,
+    "endpoint": _endpoint,
+    "index": _index,
+    "k": _value_at("settings", "method", "arguments", "k"),
+    "data": _value_at("settings", "data", "fingerprint"),
+    "seed": _value_at("settings", "seed"),
+    "version": _value_at("versions", "blendfilter"),
+}

@@ -1,35 +1,38 @@
-"""The ledger: which stage made how many calls, tokens and dollars, read from the run's calls and its journal.
+"""What a run's calls took, read from its rows and its journal: the ledger stage by stage, and seconds a question.
 
-In: the rows of a run, and its journal's records. Out: an `Entry` a stage, and the total. A call counts once, under the
-stage that asked first, however many questions used it; the other uses are hits. The journal is the one account: it is
-right across threads, tasks and sittings, for a record is appended before its reply is used.
-
-What nobody told is unknown and not 0: tokens of a server that tells no usage, a cost without a price. Attempts, hits,
-cached tokens and seconds are the report's to show and are not stored.
+A call counts once, under the stage that made it first, however many questions used it; the other uses are hits. The
+journal is the one account: it is right across threads, tasks and sessions, for a record is appended before its reply is
+used. What a server does not state is unknown and not 0: tokens without usage, a cost without a price. Attempts, hits,
+cached tokens and seconds appear in reports and are not stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from blendfilter.evaluation.run import Run
 from blendfilter.lm.budget import Amount
 from blendfilter.lm.prices import Prices, cost_of, price_in
 
-Read = Callable[[str], Mapping[str, Any] | None]
+ReadCall = Callable[[str], Mapping[str, Any] | None]
 
 
 @dataclass
-class Entry:
-    """One stage's account. Sums are over the calls that told the figure; `untold` and `unpriced` count the others.
+class LedgerEntry:
+    """One stage's account. Sums are over the calls whose figure is known; `untold` and `unpriced` count the others.
 
     Attributes:
         hits: uses of a call beyond its first, and calls copied from another run, which cost this one nothing.
-        cached_of: prompt tokens of the calls that told how many of them their server had cached.
+        cached_of: prompt tokens of the calls whose server stated how many of them it had cached.
         cost_by: of the calls whose server stated a cost, how many count at whose figure: `server`, or `price` where
             ours is more (`dspy`: what DSPy reckons for a model of the user's own).
-        disbelieved: calls of whose account something cannot be true, and counts as not told.
+        disbelieved: calls of whose account something cannot be true, and counts as unknown.
     """
 
     calls: int = 0
@@ -74,12 +77,12 @@ class Entry:
 
     @property
     def tokens(self) -> int | None:
-        """Tokens in and out; None where a call told none."""
+        """Tokens in and out; None where any call's are unknown."""
         return None if self.untold else self.tokens_in + self.tokens_out
 
     @property
     def cached_share(self) -> float | None:
-        """The share of prompt tokens that servers had cached, over the calls that told; None where none did."""
+        """The share of prompt tokens that servers had cached, of the calls where that is known; None where none is."""
         return self.tokens_cached / self.cached_of if self.cached_of else None
 
     @property
@@ -99,14 +102,17 @@ class Entry:
         }
 
 
-def ledger(rows: Iterable[Mapping[str, Any]], read: Read, prices: Prices | None = None) -> dict[str, Entry]:
+_STAGE_NAMES = {"": "call", "total": "total (stage)"}
+
+
+def ledger(rows: Iterable[Mapping[str, Any]], read: ReadCall, prices: Prices | None = None) -> dict[str, LedgerEntry]:
     """Entries by stage in the order of first use, then `total`.
 
     `prices` are a user's own, for the calls whose record holds no cost: they were made before a price was given.
     """
-    entries: dict[str, Entry] = {}
-    total = Entry()
-    counted: dict[bytes, Entry | None] = {}
+    entries: dict[str, LedgerEntry] = {}
+    total = LedgerEntry()
+    counted: dict[bytes, LedgerEntry | None] = {}
     for row in rows:
         for stage, key in row["calls"]:
             packed = bytes.fromhex(key)
@@ -115,10 +121,10 @@ def ledger(rows: Iterable[Mapping[str, Any]], read: Read, prices: Prices | None 
                 if record is None or record.get("error"):
                     counted[packed] = None
                     continue
-                cost = cost_of(record, price_in(record, prices) if prices is not None else None)
-                entry = counted[packed] = entries.setdefault(_named(stage), Entry())
-                for each in (entry, total):
-                    each.add(record, cost)
+                cost = _cost(record, prices)
+                entry = counted[packed] = entries.setdefault(_STAGE_NAMES.get(stage, stage), LedgerEntry())
+                entry.add(record, cost)
+                total.add(record, cost)
             elif (first := counted[packed]) is not None:
                 first.hits += 1
                 total.hits += 1
@@ -126,10 +132,13 @@ def ledger(rows: Iterable[Mapping[str, Any]], read: Read, prices: Prices | None 
 
 
 def taken(record: Mapping[str, Any], prices: Prices | None = None) -> Amount:
-    """What one journaled call took, with its attempts and what was lost on the way; what nobody told counts as 0."""
+    """What one journaled call took, with its attempts and what was lost on the way; what is unknown counts as 0."""
     tokens = sum(record.get(name) or 0 for name in ("tokens_in", "tokens_out", "tokens_lost"))
-    cost = cost_of(record, price_in(record, prices) if prices is not None else None)
-    return Amount(record.get("attempts") or 1, tokens, cost or 0.0)
+    return Amount(record.get("attempts") or 1, tokens, _cost(record, prices) or 0.0)
+
+
+def _cost(record: Mapping[str, Any], prices: Prices | None) -> float | None:
+    return cost_of(record, price_in(record, prices) if prices is not None else None)
 
 
 def tokens_of(stored: Mapping[str, Any]) -> int | None:
@@ -138,5 +147,65 @@ def tokens_of(stored: Mapping[str, Any]) -> int | None:
     return None if tokens_in is None or tokens_out is None else int(tokens_in + tokens_out)
 
 
-def _named(stage: str) -> str:
-    return {"": "call", "total": "total (stage)"}.get(stage, stage)
+def money(dollars: float | None) -> str:
+    """Dollars; fractions of a cent where there is less than one dollar.
+
+    >>> money(12.345), money(0.01234), money(None)
+    ('$12.35', '$0.0123', '-')
+    """
+    return "-" if dollars is None else f"${dollars:,.2f}" if dollars >= 1 else f"${dollars:.4f}"
+
+
+class Latency(NamedTuple):
+    """Busy seconds a question over `n` answers; all 0 where no model was called."""
+
+    median: float
+    mean: float
+    p95: float
+    n: int
+
+
+def busy_seconds(calls: Iterable[Mapping[str, Any]]) -> float:
+    """The length of the union of the calls' intervals [at, at + seconds].
+
+    A call of an older journal, which does not say when it went out, counts all its seconds.
+
+    >>> busy_seconds([{"at": 10.0, "seconds": 2.0}, {"at": 11.0, "seconds": 2.0}, {"at": 20.0, "seconds": 1.0}])
+    4.0
+    """
+    total, until = 0.0, float("-inf")
+    timed = []
+    for call in calls:
+        seconds = float(call.get("seconds") or 0.0)
+        if call.get("at") is None:
+            total += seconds
+        else:
+            timed.append((float(call["at"]), float(call["at"]) + seconds))
+    for start, end in sorted(timed):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return round(total, 6)
+
+
+def latency(run: Run | str | Path) -> Latency:
+    """Median, mean and 95th percentile of the answers' busy seconds: those with a model call in flight.
+
+    Calls side by side count once; waiting for a place among the run's calls in flight does not count, nor do searches.
+    So it is what one question would take alone, given how fast the server was under this run's load: compare runs made
+    at the same concurrency. A call that several questions share, or that was copied from another run, counts in each.
+    Answers that ended in an error are left out: they stopped early.
+
+    Raises:
+        MissingFile: the run is not there or not finished.
+    """
+    opened = Run.of(run)
+    with opened.journal() as journal:
+        seconds = [
+            busy_seconds(record for key in dict(map(reversed, row["calls"])) if (record := journal.read_call(key)))
+            for row in opened.rows
+            if row["error"] is None
+        ]
+    if not seconds:
+        return Latency(0.0, 0.0, 0.0, 0)
+    median, late = (float(quantile) for quantile in np.quantile(seconds, [0.5, 0.95]))
+    return Latency(median, fmean(seconds), late, len(seconds))

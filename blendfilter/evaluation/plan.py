@@ -1,11 +1,10 @@
 """What a run will take, before anything is spent: calls, tokens, dollars and time, stage by stage.
 
-In: a method, its questions, a model; the run's folder and others, whose calls count as made. Out: a `Plan`. Nothing is
-asked but the offline reader, which answers some of the questions over the real index in the model's place
+No model is called but the offline reader, which answers some of the questions over the real index in the model's place
 (`blendfilter.evaluation.rehearsal`); its prompts are counted by the best tokeniser at hand, and the plan says which.
 
 Replies are taken to be as long as earlier calls of the model in the same stage were, else as the reader's, and never
-longer than their cap. A prompt that holds an earlier reply grows with it. *At most* is the same with every reply as
+longer than their cap. A prompt that contains an earlier reply grows with it. *At most* is the same with every reply as
 long as its cap.
 """
 
@@ -21,12 +20,11 @@ from typing import Any
 import dspy
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.estimates import FIGURES, Estimate, Estimator, added
-from blendfilter.evaluation.files import PREDICTIONS, iterate_rows
-from blendfilter.evaluation.planned import text_of_plan
-from blendfilter.evaluation.rehearsal import Rehearsed, rehearse
-from blendfilter.evaluation.repeats import repeat_of
-from blendfilter.evaluation.runner import CONCURRENCY
+from blendfilter.evaluation.ledger import money
+from blendfilter.evaluation.rehearsal import FIGURES, CallEstimate, Estimator, RehearsedCall, added, rehearse
+from blendfilter.evaluation.rows import repeat_of
+from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
+from blendfilter.evaluation.run_loop import AnswerKey
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Amount, Budget
 from blendfilter.lm.connect import connect
@@ -34,19 +32,22 @@ from blendfilter.lm.local.engine import LocalEngine
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.spending import spent_in
 from blendfilter.records import Question
+from blendfilter.run_context import CONCURRENCY
 from blendfilter.tasks.base import Questions
+from blendfilter.text import aligned
 
 SAMPLE = 20
 """Questions that a rehearsal answers."""
-Turn = tuple[int, str]
+_HEADER = ("stage", "a question", "calls", "tokens in", "at most", "tokens out", "at most", "cost", "at most")
+_LIMITS = (("calls", "--max-calls", ""), ("tokens", "--max-tokens", ""), ("dollars", "--max-cost", "$"))
 
 
 @dataclass(frozen=True)
-class Stage:
+class PlannedStage:
     """One stage's share of what is still to be done; `fewest` to `most` calls an answer.
 
-    `tokens_out` and `cost` are None where nobody knows; the fields ending in `_most` hold for replies as long as their
-    caps, and are None where a reply has none.
+    `tokens_out` and `cost` are None where they are unknown; the fields ending in `_most` are for replies as long as
+    their caps, and are None where a reply has none.
     """
 
     stage: str
@@ -63,22 +64,22 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What a run will still take.
 
     Attributes:
         stages, total: stage by stage in the order of first use, and added up.
-        answers, done, sampled: all that are asked for, those there already, and those the plan was made from.
-        saved: the share of the sampled answers' calls that journals held.
+        answers, done, sampled: all that the run is to give, those there already, and those the plan was made from.
+        saved: the share of the sampled answers' calls that are in journals.
         failed: answers of the rehearsal that ended in an error.
         tokenisers, prices: by the model's name, whose tokens and whose dollars; a price in words.
         seconds: how long it takes at `concurrency`, as earlier calls took; None: no earlier call is known.
         paced: the seconds that the model's limits a minute take in any case; None: it has none.
-        budget, spent: the limits that were asked for, and what earlier sittings have used of them.
+        budget, spent: the limits, and what earlier sessions have used of them.
     """
 
-    stages: tuple[Stage, ...]
-    total: Stage
+    stages: tuple[PlannedStage, ...]
+    total: PlannedStage
     answers: int
     done: int
     sampled: int
@@ -94,10 +95,95 @@ class Plan:
 
     def text(self) -> str:
         """The plan as aligned text, with how to read it below."""
-        return text_of_plan(self)
+        if self.done == self.answers:
+            return f"all {self.answers} answers are there: nothing is left to ask\n"
+        rows = [[*_cells(stage)] for stage in (*self.stages, self.total)]
+        kept = [place for place in range(len(_HEADER)) if any(row[place] != "-" for row in rows)]
+        header, *stages, total = aligned([[row[place] for place in kept] for row in [_HEADER, *rows]])
+        ruler = "-" * max(map(len, [header, *stages, total]))
+        return "\n".join([header, ruler, *stages, ruler, total, "", *self.notes()]) + "\n"
 
     def __str__(self) -> str:
         return self.text()
+
+    def notes(self) -> Iterator[str]:
+        """How the plan was made, a line each."""
+        yield "nothing was spent: the offline reader stood in for the model"
+        left = self.answers - self.done
+        there = f", {self.done:,} are there already" if self.done else ""
+        of = "all of them" if self.sampled == left else f"{self.sampled} of them, evenly spread"
+        yield f"answers: {left:,} to give{there}; planned from {of}"
+        if self.failed:
+            yield f"errors: {self.failed} of these ended in an error, and may have made fewer calls than the model will"
+        if self.saved:
+            yield f"earlier runs: {100 * self.saved:.0f} % of the calls are journaled there, and not counted here"
+        for model, name in self.tokenisers.items():
+            yield f"tokens{f' of {model}' * (len(self.tokenisers) > 1)}: {name}"
+        for how, measured in (("earlier ones", True), ("the offline reader's, a model's may be longer", False)):
+            if stages := [stage.stage for stage in self.stages if stage.measured is measured]:
+                yield f"replies: as long as {how} ({', '.join(stages)})"
+        yield "at most: every reply as long as its cap; second tries and failed attempts come on top"
+        if self.total.fewest != self.total.most:
+            yield "calls vary from question to question, and the model's replies decide how many there are"
+        for model, words in self.prices.items():
+            cached = "; cached prompt tokens may cost less" if words.startswith("$") else ""
+            yield f"cost{f' of {model}' * (len(self.prices) > 1)}: {words}{cached}"
+        if self.seconds is None:
+            yield "time: not known, for no earlier call of the model is journaled"
+        else:
+            flight = f"{self.concurrency} calls in flight"
+            yield f"time: about {duration(self.seconds)} with {flight}, as fast as earlier ones"
+        if self.paced is not None:
+            why = "for so many requests and tokens a minute are allowed"
+            yield f"pace: no sooner than in {duration(self.paced)}, {why}"
+        yield from self._fits()
+
+    def _fits(self) -> Iterator[str]:
+        total = self.total
+        most = None if None in (total.tokens_in_most, total.tokens_out_most) else (
+            (total.tokens_in_most or 0) + (total.tokens_out_most or 0)
+        )  # fmt: skip
+        takes: dict[str, tuple[float | None, float | None]] = {
+            "calls": (total.calls, total.calls),
+            "tokens": (total.tokens_in + total.tokens_out, most),
+            "dollars": (total.cost, total.cost_most),
+        }
+        for name, option, sign in _LIMITS:
+            if self.budget is None or (limit := getattr(self.budget, name)) is None:
+                continue
+            spent = getattr(self.spent, name)
+            gone = f"{spent:,}" if not sign else f"${spent:.4g}" if spent < 1 else f"${spent:,.2f}"
+            already = f", {gone} of it spent" if spent else ""
+            yield f"{option} {sign}{limit:,.10g}{already}: {_verdict(limit - spent, *takes[name])}"
+
+
+def _cells(stage: PlannedStage) -> Iterator[str]:
+    yield stage.stage
+    yield f"{stage.fewest}" if stage.fewest == stage.most else f"{stage.fewest} to {stage.most}"
+    yield f"{stage.calls:,}"
+    for number in (stage.tokens_in, stage.tokens_in_most, stage.tokens_out, stage.tokens_out_most):
+        yield "-" if number is None else f"{number:,}"
+    yield from map(money, (stage.cost, stage.cost_most))
+
+
+def _verdict(left: float, expected: float | None, most: float | None) -> str:
+    if expected is None:
+        return "nobody knows whether that is enough"
+    if expected > left:
+        share = f"{100 * left / expected:.0f} % of what is left"
+        return f"not enough, the run will stop at about {share}" if left > 0 else "spent"
+    return "enough" if most is not None and most <= left else "enough as expected, not at most"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words.
+
+    >>> duration(8), duration(754), duration(9000)
+    ('8 s', '13 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def plan(
@@ -113,7 +199,7 @@ def plan(
     ask_server: bool = False,
     budget: Budget | None = None,
     name: str | None = None,
-) -> Plan:
+) -> RunPlan:
     """What `evaluate` with the same arguments will still take.
 
     Args:
@@ -126,91 +212,85 @@ def plan(
     Raises:
         BadArgument, Leak and the like: as `evaluate`, for the rehearsal is one.
     """
+    from blendfilter.tasks import load
+
     if sample < 1:
         raise BadArgument(f"a plan from {sample} questions: give 1 or more")
-    asked, model = _questions(questions), connect(lm or dspy.settings.lm or "offline")
-    journals = [*_folders(run, reuse)]
-    left = left_of(asked, repeats, None if run is None else Path(run))
-    chosen = spread([each for each in asked if any((n, each.id) in left for n in _numbers(repeats))], sample)
-    sampled = [turn for turn in _turns(chosen, repeats) if turn in left]
-    some = Questions(tuple(chosen), asked.task, asked.source)
-    calls, used, failed = _rehearsed(method, some, model, set(sampled), journals, repeats, name)
+    every = questions if isinstance(questions, Questions) else load("qa", list(questions))
+    model, folder = connect(lm or dspy.settings.lm or "offline"), None if run is None else Path(run)
+    has_journal = folder is not None and (folder / FILE).is_file()
+    journals = [*([folder] if folder is not None and has_journal else []), *map(Path, reuse)]
+    left = left_of(every, repeats, folder)
+    ids = {id for _, id in left}
+    chosen = spread([question for question in every if question.id in ids], sample)
+    sampled = [key for key in _answer_keys(chosen, repeats) if key in left]
+    calls, used, failed = _rehearsed(
+        method, Questions(tuple(chosen), every.task, every.source), model, set(sampled), journals, repeats, name
+    )
     estimator = Estimator(journals, ask_server=ask_server)
-    each, factor = estimator.estimates(calls), len(left) / max(1, len(sampled))
-    stages = tuple(_stage(stage, found, sampled, factor) for stage, found in _by_stage(each).items())
-    total, seconds = _total(stages, each, sampled), estimator.seconds(each)
-    return Plan(
+    estimates, factor = estimator.estimates(calls), len(left) / max(1, len(sampled))
+    by_stage: dict[str, list[CallEstimate]] = {}
+    for estimate in estimates:
+        by_stage.setdefault(estimate.call.stage or "call", []).append(estimate)
+    stages = tuple(_stage(stage, found, sampled, factor) for stage, found in by_stage.items())
+    figures: dict[str, Any] = {figure: added(stages, figure) for figure in FIGURES}
+    total = PlannedStage(
+        "total", sum(stage.calls for stage in stages), *_calls_an_answer(estimates, sampled), **figures,
+        measured=all(stage.measured for stage in stages),
+    )  # fmt: skip
+    seconds = estimator.seconds(estimates)
+    # A model in this process takes its calls one by one.
+    at_once = 1 if isinstance(model.inner, LocalEngine) else concurrency
+    spent = Amount()
+    if budget is not None and folder is not None and has_journal:
+        with Journal(folder, "replay") as journal:
+            spent = spent_in(journal, {model.name: model.terms.price}, budget)
+    return RunPlan(
         stages=stages,
         total=total,
-        answers=len(asked) * repeats,
-        done=len(asked) * repeats - len(left),
+        answers=len(every) * repeats,
+        done=len(every) * repeats - len(left),
         sampled=len(sampled),
         saved=1 - len(calls) / used if used > len(calls) else 0.0,
         failed=failed,
         tokenisers=estimator.tokenisers,
         prices=estimator.prices,
-        seconds=None if seconds is None else seconds * factor / _at_once(model, concurrency),
+        seconds=None if seconds is None else seconds * factor / at_once,
         paced=_paced(model, total),
         concurrency=concurrency,
         budget=budget,
-        spent=_spent(run, model, budget),
+        spent=spent,
     )
-
-
-def _at_once(model: ConnectedLM, concurrency: int) -> int:
-    """How many calls are worked on at a time: a model in this process takes them one by one."""
-    return 1 if isinstance(model.inner, LocalEngine) else concurrency
-
-
-def _folders(run: str | Path | None, reuse: Iterable[str | Path]) -> Iterator[Path]:
-    """The runs whose journals count; one's own need not be there yet."""
-    if run is not None and (Path(run) / FILE).is_file():
-        yield Path(run)
-    yield from map(Path, reuse)
 
 
 def _rehearsed(
     method: dspy.Module,
-    some: Questions,
+    questions: Questions,
     model: ConnectedLM,
-    turns: set[Turn],
+    sampled: set[AnswerKey],
     journals: Sequence[Path],
     repeats: int,
     name: str | None,
-) -> tuple[list[Rehearsed], int, int]:
-    """The calls of `turns` that are still to be made, how many they take in all, and how many turns failed."""
-    if not turns:
+) -> tuple[list[RehearsedCall], int, int]:
+    """The calls still to be made for the sampled answers, how many these take in all, and how many failed."""
+    if not sampled:
         return [], 0, 0
     with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as folder:
-        done = rehearse(method, some, model, Path(folder) / "run", reuse=journals, repeats=repeats, name=name)
-        rows = [row for row in done.run.rows if _turn(row) in turns]
-    calls = [call for call in done.calls if call.turn in turns]
+        done = rehearse(method, questions, model, Path(folder) / "run", reuse=journals, repeats=repeats, name=name)
+        rows = [row for row in done.run.rows if (repeat_of(row), row["id"]) in sampled]
+    calls = [call for call in done.calls if call.turn in sampled]
     used = len({key for row in rows for _, key in row["calls"]})
     return calls, used, sum(row["error"] is not None for row in rows)
 
 
-def _questions(given: Questions | Sequence[Any]) -> Questions:
-    from blendfilter.tasks import load
-
-    return given if isinstance(given, Questions) else load("qa", list(given))
+def _answer_keys(questions: Iterable[Question], repeats: int) -> Iterator[AnswerKey]:
+    return ((repeat, question.id) for repeat in range(1, repeats + 1) for question in questions)
 
 
-def _numbers(repeats: int) -> range:
-    return range(1, repeats + 1)
-
-
-def _turns(questions: Iterable[Question], repeats: int) -> Iterator[Turn]:
-    return ((number, question.id) for number in _numbers(repeats) for question in questions)
-
-
-def _turn(row: Mapping[str, Any]) -> Turn:
-    return repeat_of(row), row["id"]
-
-
-def left_of(questions: Questions, repeats: int, run: Path | None) -> set[Turn]:
-    """The answers that are still to be given; a question that ended in an error is asked again."""
+def left_of(questions: Questions, repeats: int, run: Path | None) -> set[AnswerKey]:
+    """The answers that are still to be given; a question that ended in an error is answered again."""
     rows = iterate_rows(run / PREDICTIONS) if run is not None else ()
-    return {*_turns(questions, repeats)} - {_turn(row) for row in rows if row["error"] is None}
+    return {*_answer_keys(questions, repeats)} - {(repeat_of(row), row["id"]) for row in rows if row["error"] is None}
 
 
 def spread(questions: Sequence[Question], sample: int) -> list[Question]:
@@ -219,47 +299,26 @@ def spread(questions: Sequence[Question], sample: int) -> list[Question]:
     return [questions[int((place + 0.5) * len(questions) / n)] for place in range(n)]
 
 
-def _by_stage(estimates: Iterable[Estimate]) -> dict[str, list[Estimate]]:
-    found: dict[str, list[Estimate]] = {}
-    for each in estimates:
-        found.setdefault(each.call.stage or "call", []).append(each)
-    return found
+def _stage(name: str, estimates: Sequence[CallEstimate], sampled: Sequence[AnswerKey], factor: float) -> PlannedStage:
+    figures: dict[str, Any] = {}
+    for figure in FIGURES:
+        value = added(estimates, figure)
+        scaled = None if value is None else factor * value
+        figures[figure] = scaled if scaled is None or figure.startswith("cost") else round(scaled)
+    measured = all(estimate.measured for estimate in estimates)
+    calls = round(factor * len(estimates))
+    return PlannedStage(name, calls, *_calls_an_answer(estimates, sampled), **figures, measured=measured)
 
 
-def _stage(name: str, each: Sequence[Estimate], sampled: Sequence[Turn], factor: float) -> Stage:
-    tokens = {field: added(each, field) for field in FIGURES}
-    scaled: dict[str, Any] = {
-        field: None if value is None else factor * value if field.startswith("cost") else round(factor * value)
-        for field, value in tokens.items()
-    }
-    fewest, most = _a_turn(each, sampled)
-    return Stage(name, round(factor * len(each)), fewest, most, **scaled, measured=all(one.measured for one in each))
-
-
-def _total(stages: Sequence[Stage], each: Sequence[Estimate], sampled: Sequence[Turn]) -> Stage:
-    figures: dict[str, Any] = {field: added(stages, field) for field in FIGURES}
-    measured = all(stage.measured for stage in stages)
-    return Stage("total", sum(stage.calls for stage in stages), *_a_turn(each, sampled), **figures, measured=measured)
-
-
-def _a_turn(each: Sequence[Estimate], sampled: Sequence[Turn]) -> tuple[int, int]:
-    """The fewest and the most calls of an answer."""
-    counted = Counter(one.call.turn for one in each)
-    numbers = [counted[turn] for turn in sampled] or [0]
+def _calls_an_answer(estimates: Sequence[CallEstimate], sampled: Sequence[AnswerKey]) -> tuple[int, int]:
+    counted = Counter(estimate.call.turn for estimate in estimates)
+    numbers = [counted[key] for key in sampled] or [0]
     return min(numbers), max(numbers)
 
 
-def _paced(model: ConnectedLM, total: Stage) -> float | None:
+def _paced(model: ConnectedLM, total: PlannedStage) -> float | None:
     """Seconds that limits a minute take: what fits into the first minute goes out at once."""
     if (pace := model.terms.pace) is None:
         return None
     takes = ((total.calls, pace.requests_per_minute), (total.tokens_in + total.tokens_out, pace.tokens_per_minute))
     return max((60 * max(0.0, amount / limit - 1) for amount, limit in takes if limit), default=None)
-
-
-def _spent(run: str | Path | None, model: ConnectedLM, budget: Budget | None) -> Amount:
-    """What earlier sittings took of a budget."""
-    if budget is None or run is None or not (Path(run) / FILE).is_file():
-        return Amount()
-    with Journal(run, "replay") as journal:
-        return spent_in(journal, {model.name: model.terms.price}, budget)

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.ledger import Entry
-from blendfilter.evaluation.replies import READINGS, Share, stage_of
+from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.run_passages import Passages
+from blendfilter.evaluation.run_status import READINGS, RunStatus, Share, stage_of
 from blendfilter.filters.filco.filter import unquoted
 from blendfilter.filters.one_call import read_judgement
 from blendfilter.filters.reading import IdsRead, negates, read_ids, restates_range
@@ -88,7 +87,7 @@ class ReplyCounts:
     shares: Mapping[str, Share]
     stages: Mapping[str, Mapping[str, Share]]
     errors: Mapping[str, int]
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, LedgerEntry]
 
 
 class _Counts:
@@ -115,7 +114,7 @@ class _UsedReply(NamedTuple):
     record: Mapping[str, Any]
 
 
-def count_replies(known: Known) -> ReplyCounts:
+def count_replies(known: RunStatus) -> ReplyCounts:
     """Count what a run's replies were like."""
     counts, stages, errors = _Counts(), dict[str, _Counts](), Counter[str]()
     with Journal(known.run.folder / FILE, "replay") as journal:

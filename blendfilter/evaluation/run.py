@@ -1,36 +1,45 @@
-"""A run: a folder with what was asked, every call, every prediction and the metrics, read back as one object."""
+"""A run as plain data: its folder with settings, predictions and metrics, read back as one object.
+
+What shows a run or computes it anew lies above this module, and is loaded by name when it is used (`_VIEWS`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blendfilter.errors import BadArgument, MissingExtra, MissingFile
-from blendfilter.evaluation.comparison import Comparison, check_tasks, compare_predictions
-from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, read_json, read_rows
-from blendfilter.evaluation.losses import LOSSES
-from blendfilter.evaluation.recipes import differing
-from blendfilter.evaluation.repeats import how_far, repeats_in
-from blendfilter.evaluation.replies import MAX_BAD_REPLIES
+from blendfilter.errors import MissingExtra, MissingFile
+from blendfilter.evaluation.rows import LOSSES, how_far, repeats_in
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, read_json, read_rows
+from blendfilter.journal import FILE, Journal
 from blendfilter.text import visible
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from blendfilter.evaluation.rescoring import Rescored
     from blendfilter.lm.prices import Prices
 
 READS_GOLD = "reads the answer: an upper bound"
+MAX_BAD_REPLIES = 0.05
+"""The share above which replies are warned of, and `eval` ends with exit code 1."""
+_VIEWS = {
+    "status": "blendfilter.evaluation.run_status:RunStatus",
+    "rescore": "blendfilter.evaluation.rescoring:rescore",
+    "report": "blendfilter.report.run_text:report_text",
+    "html": "blendfilter.report.page:write_report",
+    "card": "blendfilter.report.card:card",
+}
+"""What a method of `Run` calls, as `module:name`."""
 
 
 class Run:
     """A finished (or unfinished) run.
 
-    `rows` are the lines of `predictions.jsonl`, `metrics` is `metrics.json`, `settings` what was asked. Reports warn
-    where more than `max_bad_replies` of its replies were unparseable, empty or cut, and reckon calls that were recorded
-    without a cost by `prices`, where some are given.
+    `rows` are the lines of `predictions.jsonl`, `metrics` is `metrics.json`, `record` is `run.json`, `settings` a part
+    of it. Reports warn where more than `max_bad_replies` of its replies were unparseable, empty or cut, and price calls
+    that were recorded without a cost by `prices`, where some are given.
 
     Raises:
         MissingFile: the folder holds no run, or one that is not finished.
@@ -44,6 +53,15 @@ class Run:
         self.settings: dict[str, Any] = self.record["settings"]
         self.max_bad_replies = MAX_BAD_REPLIES
         self.prices: Prices | None = None
+
+    @classmethod
+    def of(cls, run: Run | str | Path) -> Run:
+        """`run` itself, or the run in that folder."""
+        return run if isinstance(run, Run) else cls(run)
+
+    def journal(self) -> Journal:
+        """Its journal, to read from."""
+        return Journal(self.folder / FILE, "replay")
 
     @property
     def name(self) -> str:
@@ -60,9 +78,9 @@ class Run:
         """`metrics.json`."""
         if not self.finished:
             rows, repeats = read_rows(self.folder / PREDICTIONS), repeats_in(self.settings)
-            asked = self.settings["data"]["n"] * repeats
+            answers = self.settings["data"]["n"] * repeats
             raise MissingFile(
-                f"{self.folder} is not finished: {how_far(rows, asked, repeats)}, {asked - len(rows)} missing; "
+                f"{self.folder} is not finished: {how_far(rows, answers, repeats)}, {answers - len(rows)} missing; "
                 "run the same command again to go on"
             )
         return read_json(self.folder / METRICS)
@@ -70,8 +88,13 @@ class Run:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """A dictionary an answer, in question order, repeat by repeat."""
-        _ = self.metrics  # says so where the run is not finished
+        _ = self.metrics  # raises where the run is not finished
         return read_rows(self.folder / PREDICTIONS, self.settings["metrics"])
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The value of each metric, as a fraction of 1; `metrics` has the intervals."""
+        return {name: score["value"] for name, score in self.metrics["metrics"].items()}
 
     @property
     def offline(self) -> bool:
@@ -80,7 +103,7 @@ class Run:
 
     @property
     def reads_gold(self) -> bool:
-        """Whether a filter of it has read the answers (SILVER), so that its scores are an upper bound."""
+        """Whether its filter reads the answers (SILVER), so that its scores are an upper bound."""
         arguments = (self.settings.get("method") or {}).get("arguments") or {}
         return bool(arguments.get("filter") == "SilverFilter")
 
@@ -88,20 +111,6 @@ class Run:
     def errors(self) -> int:
         """How many answers ended in an error."""
         return int(self.metrics["flags"]["errors"])
-
-    @property
-    def warnings(self) -> list[str]:
-        """A line for each kind of bad reply (unparseable ids, empty, cut) that is more than `max_bad_replies`."""
-        from blendfilter.evaluation.known import Known
-
-        return Known(self).warnings
-
-    @property
-    def disagreements(self) -> list[str]:
-        """A line for each of its files that another of them contradicts: it was edited, or damaged."""
-        from blendfilter.evaluation.known import Known
-
-        return Known(self).disagreements
 
     def losses(self) -> dict[str, int]:
         """Where questions are lost: not retrieved, filtered away, answered wrong; and how many are right."""
@@ -119,87 +128,49 @@ class Run:
             raise MissingExtra("frame() wants pandas: pip install pandas") from error
         return pd.DataFrame(self.rows).set_index(["id", "repeat"] if repeats_in(self.settings) > 1 else "id")
 
-    def rescore(self, metric: str, **options: Any) -> Rescored:
-        """This run by another metric (`cover-em`, `llm-judge` with `lm=`, …), kept in its folder: see `rescoring`."""
-        from blendfilter.evaluation.rescoring import rescore
+    @property
+    def warnings(self) -> list[str]:
+        """A line for each kind of bad reply (unparseable ids, empty, cut) that is more than `max_bad_replies`."""
+        return list(_view("status")(self).warnings)
 
-        return rescore(self, metric, **options)
+    @property
+    def disagreements(self) -> list[str]:
+        """A line for each of its files that another of them contradicts: it was edited, or damaged."""
+        return list(_view("status")(self).disagreements)
+
+    def rescore(self, metric: str, **options: Any) -> Any:
+        """Score this run by another metric (`cover-em`, `llm-judge` with `lm=`, …), and keep the scores in its folder.
+
+        See `blendfilter.evaluation.rescoring.rescore` for the options; returns its `Rescored`.
+        """
+        return _view("rescore")(self, metric, **options)
 
     def report(self) -> str:
         """The text report, as `blendfilter report` prints it."""
-        from blendfilter.evaluation.report import report_text
-
-        return report_text(self)
+        return str(_view("report")(self))
 
     def html(self, *others: Run | str | Path, path: str | Path | None = None) -> Path:
         """Write the report as a page, `report.html` in the run's folder or at `path`, and return where it is.
 
-        `others` are runs over the same questions, shown beside this one. The page needs nothing but itself; a run of
-        more than 1,000 answers gets a folder of pages beside it.
+        `others` are runs over the same questions, beside this one. The page needs nothing but itself; a run of more
+        than 1,000 answers gets a folder of pages beside it.
         """
-        from blendfilter.report.page import write_report
-
-        beside = [run if isinstance(run, Run) else Run(run) for run in others]
-        return write_report(self, beside, None if path is None else Path(path))
+        return Path(_view("html")(self, [*map(Run.of, others)], None if path is None else Path(path)))
 
     def __repr__(self) -> str:
         return visible(f"<run {self.name}: {self.metrics['signature'] if self.finished else 'not finished'}>")
 
     def _repr_html_(self) -> str:
-        from blendfilter.report.card import card
-
-        return card(self)
+        return str(_view("card")(self))
 
 
-def compare(
-    *runs: Run | str | Path, metrics: list[str] | None = None, seed: int = 0, against: str | Path | None = None
-) -> Comparison:
-    """Runs over the same questions, each against the first or `against` (a name or a folder among them).
-
-    Paired bootstrap, exact McNemar. `metrics` may be rescored ones, where every run was given them.
-
-    Raises:
-        RunMismatch: other questions, golden answers or another task. BadArgument: fewer than two runs. MissingFile: a
-        run that is not finished, or was never rescored. UnknownName: no such metric or run.
-    """
-    opened = [run if isinstance(run, Run) else Run(run) for run in runs]
-    if len(opened) < 2:
-        raise BadArgument(f"compare wants at least two runs, got {len(opened)}")
-    shared = metrics or list(opened[0].settings["metrics"])
-    named = labelled(opened)
-    baseline = None if against is None else _label_of(str(against), named)
-    tasks = {label: run.settings["task"] for label, run in named.items()}
-    check_tasks(tasks)
-    tables = {label: run.rows for label, run in named.items()}
-    judged: list[str] = []
-    if any(metric not in rows[0] for rows in tables.values() for metric in shared if rows):
-        from blendfilter.evaluation.rescoring import with_rescored
-
-        tables, judged = with_rescored(named, shared)
-    return compare_predictions(
-        tables,
-        metrics=shared,
-        seed=seed,
-        against=baseline,
-        p_values=not any(run.offline for run in opened),
-        tasks=tasks,
-        also=[
-            *differing({label: run.record for label, run in named.items()}),
-            *judged,
-            *(f"{label}: {line}" for label, run in named.items() for line in run.disagreements),
-            *(f"{label}: its filter {READS_GOLD}" for label, run in named.items() if run.reads_gold),
-        ],
-    )
+def _view(name: str) -> Any:
+    module, _, function = _VIEWS[name].partition(":")
+    return getattr(import_module(module), function)
 
 
-def _label_of(name: str, named: Mapping[str, Run]) -> str:
-    """The label of a run that is named by it, or by its folder."""
-    folders = (label for label, run in named.items() if run.folder.resolve() == Path(name).resolve())
-    return name if name in named else next(folders, name)
-
-
-def labelled(runs: list[Run]) -> Mapping[str, Run]:
-    """Runs by their names; runs of one name (or the same folder twice) are told apart by number."""
+def labelled(runs: list[Run]) -> dict[str, Run]:
+    """Runs by their names; runs of one name (or the same folder twice) are kept apart by number."""
     labels: dict[str, Run] = {}
     for number, run in enumerate(runs, 1):
         label = run.name

@@ -4,12 +4,14 @@ A question's calls go out oldest question first through one gate, so that `concu
 the whole run. A question that fails is a row with its error; the run goes on. What makes every question fail alike (a
 server that is not there, a refused key, a replay miss) stops the run at once, with everything answered so far kept.
 
-With `repeats` every question is answered so many times, for servers vary even at temperature 0. The first answer's
-calls are those of a run without repeats; searches are made once. A run may be given more repeats later, never fewer.
+With `repeats` every question is answered so many times, because servers are not deterministic even at temperature 0.
+The first answer's calls are those of a run without repeats; searches are made once. A run may be given more repeats
+later, never fewer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,28 +21,23 @@ from typing import Any
 import dspy
 
 from blendfilter.errors import BadArgument, EmptyData
-from blendfilter.evaluation.folder import RunFolder
-from blendfilter.evaluation.progress import Progress, progress_for
+from blendfilter.evaluation.ledger import ledger
 from blendfilter.evaluation.run import Run
-from blendfilter.evaluation.settings import check_leak, check_prompts, settings_of
-from blendfilter.evaluation.sitting import Sitting
+from blendfilter.evaluation.run_folder import PREDICTIONS, RunFolder, iterate_rows
+from blendfilter.evaluation.run_loop import RunLoop
+from blendfilter.evaluation.run_progress import RunProgress, progress_for
+from blendfilter.evaluation.run_settings import check_leak, check_prompts, settings_of, versions
+from blendfilter.evaluation.summary import slim, summarise
 from blendfilter.lm import bridge
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.connect import connect
-from blendfilter.lm.gate import Gate
-from blendfilter.lm.held import connected, journal_held, with_held_connected
-from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.retrying import FREE_RETRIES, Allowance
-from blendfilter.lm.spending import Priced, check_priced
-from blendfilter.lm.terms import Traffic
+from blendfilter.run_context import CONCURRENCY, RunContext
 from blendfilter.tasks.base import Questions
 
 logger = logging.getLogger(__name__)
-CONCURRENCY = 16
 OFFLINE_NOTE = "no model was named: the offline reader answers, which shows the pipeline, not its quality"
 
 
-async def _evaluate(
+def evaluate(
     method: dspy.Module,
     questions: Questions | Sequence[Any],
     *,
@@ -53,10 +50,10 @@ async def _evaluate(
     budget: Budget | None = None,
     max_retries: int | None = None,
     seed: int = 0,
-    progress: Progress | bool = True,
+    progress: RunProgress | bool = True,
     name: str | None = None,
 ) -> Run:
-    """Evaluate `method` on `questions`.
+    """Evaluate `method` on `questions`. Waits for the run to be done; inside a notebook too.
 
     Args:
         method: any `dspy.Module` that takes `question` and returns a prediction with `answer` (and `knowledge`,
@@ -66,50 +63,94 @@ async def _evaluate(
         run: the run's folder; a temporary one by default. The same folder and settings again go on where it stopped.
         concurrency: model calls in flight in the whole run.
         reuse: other run folders whose journaled calls may be used.
-        replay: answer from the run's journal alone; a call it does not hold is an error.
+        replay: answer from the run's journal alone; a call that it lacks is an error.
         repeats: how many times each question is answered; a finished run may be given more.
-        budget: what the run may take in all its sittings (`Budget(tokens=2_000_000)`); it is no setting of the run, so
-            the next sitting may be given more.
-        max_retries: attempts beyond the first that this sitting's calls may make together; by default a hundred, four
+        budget: what the run may take in all its sessions (`Budget(tokens=2_000_000)`); it is no setting of the run, so
+            the next session may be given more.
+        max_retries: attempts beyond the first that this session's calls may make together; by default a hundred, four
             for each call in flight, and one for each call that succeeds (`blendfilter.lm.retrying.Allowance`).
         seed: of the bootstrap intervals.
-        progress: a `Progress`, or False for none.
+        progress: a `RunProgress`, or False for none.
         name: what the run's record calls the method.
 
     Returns:
         The finished `Run`.
 
     Raises:
-        RunMismatch: the folder holds a run with other settings. RunLocked: somebody else writes there. Leak: a question
+        RunMismatch: the folder has a run with other settings. RunLocked: another process writes there. Leak: a question
         is also a demonstration. BudgetSpent: the limit is reached. ServerRefused, ReplayMiss: see `blendfilter.errors`.
     """
-    questions = _questions(questions)
-    if budget is not None and not isinstance(budget, Budget):
-        raise BadArgument(f"budget is {budget!r:.40}: say what it limits, bf.Budget(calls=…, tokens=…, dollars=…)")
-    model = _model(lm)
+    work = _evaluated(
+        method, questions, lm, run, concurrency, reuse, replay, repeats, budget, max_retries, seed, progress, name
+    )
+    return bridge.run(work, "evaluate", "await aevaluate(…)")
+
+
+async def aevaluate(
+    method: dspy.Module,
+    questions: Questions | Sequence[Any],
+    *,
+    lm: dspy.BaseLM | str | None = None,
+    run: str | Path | None = None,
+    concurrency: int = CONCURRENCY,
+    reuse: Iterable[str | Path] = (),
+    replay: bool = False,
+    repeats: int = 1,
+    budget: Budget | None = None,
+    max_retries: int | None = None,
+    seed: int = 0,
+    progress: RunProgress | bool = True,
+    name: str | None = None,
+) -> Run:
+    """Evaluate `method` on `questions`, to be awaited on any loop: arguments, result and errors are `evaluate`'s."""
+    work = _evaluated(
+        method, questions, lm, run, concurrency, reuse, replay, repeats, budget, max_retries, seed, progress, name
+    )
+    return await asyncio.wrap_future(bridge.submit(work))
+
+
+async def _evaluated(
+    method: dspy.Module,
+    questions: Questions | Sequence[Any],
+    lm: dspy.BaseLM | str | None,
+    run: str | Path | None,
+    concurrency: int,
+    reuse: Iterable[str | Path],
+    replay: bool,
+    repeats: int,
+    budget: Budget | None,
+    max_retries: int | None,
+    seed: int,
+    progress: RunProgress | bool,
+    name: str | None,
+) -> Run:
+    questions = as_questions(questions)
     _check_numbers(repeats, seed)
     check_leak(method, questions)
     check_prompts(method)
-    method = with_held_connected(method)
+    if lm is None and dspy.settings.lm is None:
+        logger.warning(OFFLINE_NOTE)
+    context = RunContext(lm, method, concurrency=concurrency, budget=budget, max_retries=max_retries, replay=replay)
+    assert context.module is not None
+    method, model = context.module, context.model
     settings = settings_of(method, questions, model, seed=seed, name=name, repeats=repeats)
     folder = RunFolder(run, settings, replay=replay)
-    gate, prices = Gate(concurrency), {} if replay else _prices(method, model)
-    retries = Allowance(max_retries, free=FREE_RETRIES + 4 * concurrency)
-    check_priced(budget, prices)
     folder.check()
-    with folder.opened(reuse, budget, prices) as opened, _threads(2 * concurrency) as pool:
-        journal, purse, _ = opened
-        traffic = Traffic(gate=gate, purse=purse, retries=retries)
+    with folder.opened(reuse) as journal, context.opened(journal), _threads(2 * concurrency) as pool:
         if not replay:
-            folder.write_record(model, concurrency, [question.id for question in questions], budget)
-        journal_held(method, journal, traffic)
-        sitting = Sitting(method, questions, model.with_journal(journal, traffic), journal, pool, repeats, purse)
-        shown = progress_for([*questions.task.metrics], progress, gate) if isinstance(progress, bool) else progress
-        with folder.stopping(opened, len(sitting.turns)):
-            lines = await sitting.lines(folder.path, replay=replay, window=2 * concurrency, progress=shown)
-        folder.write_lines(lines)
-        del lines  # read back row by row: a long run's rows are not held whole
-        folder.write_metrics(journal, model.terms.prices)
+            notes = {"address": model.address, "concurrency": concurrency, "questions": [each.id for each in questions]}
+            folder.write_record(versions(), notes | ({} if budget is None else {"budget": budget.given()}))
+        loop = RunLoop(method, questions, context, pool, repeats)
+        if isinstance(progress, bool):
+            progress = progress_for([*questions.task.metrics], progress, context.gate)
+        with folder.stopping(journal, context.purse, len(loop.slots)):
+            lines = await loop.lines(folder.path, replay=replay, window=2 * concurrency, progress=progress)
+        folder.write_predictions(lines)
+        del lines  # read back row by row: a long run's rows would fill the memory
+        path = folder.path / PREDICTIONS
+        entries = ledger(iterate_rows(path), journal.read_call, model.terms.prices)
+        rows = [*map(slim, iterate_rows(path))]
+        folder.write_metrics(summarise(rows, settings=settings, entries=entries, seed=seed))
     return Run(folder.path)
 
 
@@ -131,19 +172,8 @@ def _check_numbers(repeats: object, seed: int) -> None:
         raise BadArgument(f"seed is {seed}: give 0 or a positive whole number")
 
 
-evaluate = bridge.waited_for(
-    _evaluate, "evaluate", "await aevaluate(…)", " Waits for the run to be done; inside a notebook too."
-)
-aevaluate = bridge.awaited(_evaluate, "aevaluate", " `evaluate`, to be awaited.")
-
-
-def _prices(method: dspy.Module, model: ConnectedLM) -> dict[str, Priced | None]:
-    """What the models that will be asked cost, by name."""
-    models = [model, *connected(method).values()]
-    return {lm.name: lm.terms.price for lm in models}
-
-
-def _questions(given: Questions | Sequence[Any]) -> Questions:
+def as_questions(given: Questions | Sequence[Any]) -> Questions:
+    """Questions as they are, or of rows as `load("qa", rows)` reads them. Raises: BadArgument, EmptyData."""
     from blendfilter.tasks import TASKS, load
 
     if isinstance(given, str | Path):
@@ -154,11 +184,3 @@ def _questions(given: Questions | Sequence[Any]) -> Questions:
     if not len(questions):
         raise EmptyData("no questions to evaluate on")
     return questions
-
-
-def _model(lm: dspy.BaseLM | str | None) -> ConnectedLM:
-    chosen = lm if lm is not None else dspy.settings.lm
-    if chosen is None:
-        logger.warning(OFFLINE_NOTE)
-        chosen = "offline"
-    return connect(chosen)

@@ -1,24 +1,31 @@
-"""How sure a number is: intervals, paired tests over the same questions, and what a sample could show.
+"""How sure a number is: intervals, paired tests over the same questions, resampling, and what a sample could show.
 
-In: one score per question (0/1, or a fraction such as F1), as a sequence; or, where every question was answered several
-times, a sequence of its scores per question. Out: named tuples of plain floats. In a pair, `a` is the baseline and `b`
-what is held against it; every difference is **b - a**, a gain where positive.
+Scores are one number a question (0/1, or a fraction such as F1), or, where every question was answered several times, a
+sequence of numbers a question. In a pair, `a` is the baseline and `b` the run compared with it; every difference is
+**b - a**, a gain where positive. A question is *discordant* where exactly one of two runs answers it right.
 
 Sources: Efron, "Bootstrap Methods: Another Look at the Jackknife" (1979), percentile interval; Wilson, "Probable
 Inference, the Law of Succession, and Statistical Inference" (1927), the score interval of a share; Davison and Hinkley,
 "Bootstrap Methods and their Application" (1997), section 3.8, two levels; McNemar, "Note on the Sampling Error of the
 Difference between Correlated Proportions" (1947), in its exact binomial form; Holm, "A Simple Sequentially Rejective
-Multiple Test Procedure" (1979). `power.py` has what a sample could show, `resampling.py` the resampling.
+Multiple Test Procedure" (1979); Connor, "Sample Size for Testing Differences in Proportions for the Paired-Sample
+Design" (1987), after Miettinen (1968), solved for the difference.
 
 Differs from the sources: where all scores are alike a bootstrap sees no spread and its interval would have no width;
 the ends then move out as far as Wilson's do at 0 or n of n, ``z^2 / (n + z^2)``, which is about 4 / n, and twice as far
 where all differences are 1 or all -1, for those not seen may lie at the other end.
+
+The same scores and seed give the same figures in every run: positions are read off the raw words of PCG64, whose stream
+NumPy guarantees across versions (that of `Generator.integers` it does not). The same seed draws the same questions for
+every measure and run of that size; answers are drawn from streams of their own. Only the order in which a processor
+adds fractions may move the last bits, so round (6 decimals) wherever a figure is stored.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -26,8 +33,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.power import inside, mcnemar_p
-from blendfilter.evaluation.resampling import RESAMPLES, paired_means, resampled_means
+
+RESAMPLES = 10_000
+_WORDS_AT_ONCE = 1 << 20
+"""Positions drawn in one go: bounds the memory (about 25 MB) and never changes a result."""
+
+Array = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 Scores = Sequence[float] | Sequence[Sequence[float]]
 """One number a question, or one list of numbers a question, as many for each: a number an answer."""
@@ -94,7 +106,7 @@ def bootstrap_interval(values: Scores, *, seed: int, resamples: int = RESAMPLES,
     """The mean of `values` and its percentile bootstrap interval; of two levels where questions have several scores.
 
     Two levels: questions are drawn, then for each drawn question as many of its scores as it has. Drawing the scores
-    too takes in what another sitting would bring. It counts the spread within questions once more, by 1 - 1/R of it:
+    too takes in what another session would bring. It counts the spread within questions once more, by 1 - 1/R of it:
     on that account the interval is not too narrow, and it is too wide where most of the spread lies there. With few
     questions, and a mean near 0 or 1, it is too narrow as any percentile interval is.
 
@@ -159,8 +171,131 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _scores(values: Scores) -> NDArray[np.float64]:
-    """Questions, or questions x answers."""
+def mcnemar_p(only_a: int, only_b: int) -> float:
+    """Two-sided exact p for these counts: ``min(1, 2 P[X <= min(only_a, only_b)])``, X ~ Binomial(their sum, 1/2).
+
+    >>> mcnemar_p(1, 9)  # 2 * (1 + 10) / 2**10
+    0.021484375
+    """
+    pairs, fewer = only_a + only_b, min(only_a, only_b)
+    term = tail = 1  # C(pairs, 0) and the sum of C(pairs, 0..k): whole numbers, so nothing is lost at any size
+    for k in range(fewer):
+        term = term * (pairs - k) // (k + 1)
+        tail += term
+    return min(1.0, 2 * tail / (1 << pairs))
+
+
+def smallest_difference(discordant: int, n: int, *, alpha: float = 0.05) -> float | None:
+    """The smallest difference in accuracy that exact McNemar calls significant (p < `alpha`), as a fraction of 1.
+
+    `discordant` is the number of the `n` questions that exactly one of two runs answers right. They split into s and
+    discordant - s; with s the largest count for which ``mcnemar_p(s, discordant - s) < alpha``, the answer is
+    ``(discordant - 2 s) / n``. None where even s = 0 is not enough (at .05: fewer than 6 discordant questions).
+
+    Raises `BadArgument` unless 0 <= discordant <= n and 0 < alpha < 1.
+
+    >>> smallest_difference(10, 500)  # 1 against 9 is p = .021, 2 against 8 is p = .109
+    0.016
+    """
+    if not 0 <= discordant <= n or n < 1:
+        raise BadArgument(f"{discordant} discordant questions among {n}: give 0 <= discordant <= n, n at least 1")
+    inside("alpha", alpha)
+    significant = bisect_left(range(discordant // 2 + 1), alpha, key=lambda s: mcnemar_p(s, discordant - s))
+    return (discordant - 2 * (significant - 1)) / n if significant else None
+
+
+def detectable_difference(n: int, discordant: float, *, power: float = 0.8, alpha: float = 0.05) -> float | None:
+    """The least difference in accuracy that `n` questions show (two-sided p < `alpha`) with the chance `power`.
+
+    Asked before a comparison. `discordant` is the assumed share of questions that exactly one of the two runs answers
+    right; two methods over one index differ on .1 to .3 of them. Connor's sample size for a difference d is ::
+
+        n = (z_alpha sqrt(discordant) + z_power sqrt(discordant - d^2))^2 / d^2
+
+    and this is its d. None where d would be larger than `discordant`: the questions are too few to show any.
+
+    Raises `BadArgument` unless n is at least 1 and the shares lie between 0 and 1.
+
+    >>> round(detectable_difference(500, 0.2), 3)
+    0.056
+    """
+    if n < 1:
+        raise BadArgument(f"n is {n}: give at least 1 question")
+    for name, share in (("discordant", discordant), ("power", power), ("alpha", alpha)):
+        inside(name, share)
+    wanted, sure = NormalDist().inv_cdf(1 - alpha / 2), NormalDist().inv_cdf(power)
+    root = n + sure**2 - wanted**2
+    if root < 0:
+        return None
+    least = math.sqrt(discordant) * (wanted * math.sqrt(n) + sure * math.sqrt(root)) / (n + sure**2)
+    return least if least <= discordant else None
+
+
+def inside(name: str, share: float) -> None:
+    """Raise `BadArgument` unless `share` lies between 0 and 1."""
+    if not 0 < share < 1:
+        raise BadArgument(f"{name} is {share}: give a share between 0 and 1, such as 0.05 or 0.95")
+
+
+# --- resampling -----------------------------------------------------------------------------------------------------
+
+
+def resampled_means(scores: Array, seed: int, resamples: int) -> Array:
+    """`resamples` means of as many scores, drawn with replacement."""
+    return paired_means(np.zeros(len(scores)), scores, seed, resamples)
+
+
+def paired_means(a: Array, b: Array, seed: int, resamples: int) -> Array:
+    """`resamples` means of b - a over the same drawn questions, each side's answers drawn apart.
+
+    Raises `BadArgument` for `resamples` < 1 and a negative seed.
+    """
+    if resamples < 1:
+        raise BadArgument(f"resamples is {resamples}: give at least 1 ({RESAMPLES} is usual)")
+    if seed < 0:
+        raise BadArgument(f"seed is {seed}: give 0 or a positive whole number")
+    if a.ndim == b.ndim == 1:
+        differences = b - a
+        return np.concatenate([differences[places].mean(axis=1) for places in drawn_places(b.size, seed, resamples)])
+    before, after = _Drawn(a, seed, 1), _Drawn(b, seed, a.ndim)  # one stream each; the same whichever side is drawn
+    wide = max(a[0].size, b[0].size)
+    blocks = drawn_places(len(b), seed, resamples, wide=wide)
+    return np.concatenate([after.means(places) - before.means(places) for places in blocks])
+
+
+class _Drawn:
+    """One side's answers within the questions drawn, from a stream of its own."""
+
+    def __init__(self, scores: Array, seed: int, stream: int) -> None:
+        self.scores = scores
+        self.bits = np.random.PCG64(seed).jumped(stream)
+
+    def means(self, questions: Places) -> Array:
+        """A mean for each row of places."""
+        if self.scores.ndim == 1:
+            return np.asarray(self.scores[questions].mean(axis=1))
+        answers = self.scores.shape[1]
+        drawn = _scaled(self.bits.random_raw(questions.size * answers), answers).reshape(*questions.shape, answers)
+        return np.asarray(self.scores[questions[..., None], drawn].mean(axis=(1, 2)))
+
+
+def drawn_places(n: int, seed: int, resamples: int, *, wide: int = 1) -> Iterator[Places]:
+    """Positions 0..n-1 in blocks of rows, a row a resample; blocks are smaller where a position stands for `wide`."""
+    bits = np.random.PCG64(seed)
+    at_once = max(1, _WORDS_AT_ONCE // (n * wide))
+    for done in range(0, resamples, at_once):
+        rows = min(at_once, resamples - done)
+        yield _scaled(bits.random_raw(rows * n), n).reshape(rows, n)
+
+
+def _scaled(words: NDArray[np.uint64], n: int) -> Places:
+    return ((words >> np.uint64(32)) * np.uint64(n) >> np.uint64(32)).astype(np.int64)
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+def _scores(values: Scores) -> Array:
     try:
         scores = np.asarray(values, dtype=np.float64)
     except ValueError as error:
@@ -176,12 +311,11 @@ def _scores(values: Scores) -> NDArray[np.float64]:
     return scores
 
 
-def _each(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """One number a question: the mean of its answers."""
+def _each(scores: Array) -> Array:
     return scores if scores.ndim == 1 else scores.mean(axis=1)
 
 
-def _outcomes(values: Sequence[float]) -> NDArray[np.float64]:
+def _outcomes(values: Sequence[float]) -> Array:
     outcomes = _scores(values)
     other = outcomes[(outcomes != 0) & (outcomes != 1)]
     if other.size or outcomes.ndim != 1:
@@ -190,15 +324,13 @@ def _outcomes(values: Sequence[float]) -> NDArray[np.float64]:
     return outcomes
 
 
-def _paired(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+def _paired(a: Array, b: Array) -> Array:
     if a.size != b.size:
         raise BadArgument(f"a paired test needs the same questions on both sides, not {a.size} and {b.size}")
     return b - a
 
 
-def _ends(
-    means: NDArray[np.float64], scores: NDArray[np.float64], level: float, bounds: tuple[float, float]
-) -> tuple[float, float]:
+def _ends(means: Array, scores: Array, level: float, bounds: tuple[float, float]) -> tuple[float, float]:
     """The interval's ends, of the resampled means; where `scores` are all alike, as far out as Wilson's would be."""
     inside("level", level)
     low, high = (float(end) for end in np.quantile(means, [(1 - level) / 2, (1 + level) / 2]))

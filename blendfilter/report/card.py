@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from blendfilter.evaluation.files import REPORT
-from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.report import OFFLINE
+from blendfilter.evaluation.run_folder import REPORT
+from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.report.pictures import LOSS_WORDS, loss_bar, swatch
+from blendfilter.report.run_text import OFFLINE
 from blendfilter.text import html_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def card(run: Run) -> str:
 
 
 def _parts(run: Run) -> Iterator[str]:
-    known, settings = Known(run), run.settings
+    known, settings = RunStatus(run), run.settings
     metrics = known.metrics
     names = (settings.get("task"), settings.get("method", {}).get("name"), settings["lm"]["name"])
     title = " · ".join(str(name) for name in names if name)

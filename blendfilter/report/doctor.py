@@ -17,14 +17,12 @@ from typing import Any, NamedTuple
 import dspy
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.ledger import Entry
-from blendfilter.evaluation.progress import Progress, progress_for
-from blendfilter.evaluation.replies import BAD, MAX_BAD_REPLIES, Share, check_share
+from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.reply_counts import SHARES, ReplyCounts, count_replies
-from blendfilter.evaluation.report import cost, share
-from blendfilter.evaluation.run import Run
-from blendfilter.evaluation.runner import CONCURRENCY, evaluate
+from blendfilter.evaluation.run import MAX_BAD_REPLIES, Run
+from blendfilter.evaluation.run_progress import RunProgress, progress_for
+from blendfilter.evaluation.run_status import BAD, RunStatus, Share, check_share
+from blendfilter.evaluation.runner import evaluate
 from blendfilter.evaluation.statistics import wilson_interval
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.connect import connect
@@ -32,8 +30,10 @@ from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.probing import Probe, probe
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.records import Question
+from blendfilter.report.run_text import cost, share
 from blendfilter.resources import sample
 from blendfilter.retrieval.bm25 import BM25
+from blendfilter.run_context import CONCURRENCY
 from blendfilter.tasks import load
 from blendfilter.tasks.base import Questions
 
@@ -114,7 +114,7 @@ def examine(
     concurrency: int = CONCURRENCY,
     budget: Budget | None = None,
     max_bad_replies: float = MAX_BAD_REPLIES,
-    progress: Progress | bool = True,
+    progress: RunProgress | bool = True,
 ) -> Examination:
     """Ask `lm` some of the sample's questions through BlendFilter, and say whether it does what the pipeline asks.
 
@@ -138,7 +138,7 @@ def examine(
         BlendFilter(BM25.for_corpus(sample("corpus.jsonl"))), picked, lm=model, run=run, concurrency=concurrency,
         budget=budget, progress=progress_for([]) if progress is True else progress,
     )  # fmt: skip
-    counts, probes = count_replies(Known(done)), probe(model)
+    counts, probes = count_replies(RunStatus(done)), probe(model)
     found = findings(counts, ModelSetup.of(model, probes, counts), max_bad_replies)
     return Examination(done, model.name, counts, probes, found)
 
@@ -391,7 +391,7 @@ def _stages(counts: ReplyCounts) -> Iterator[str]:
     yield f"  a question: {total.calls / n:.1f} calls, {tokens}{total.seconds / n:.2f} s of calls"
 
 
-def _cells(entry: Entry) -> Sequence[str]:
+def _cells(entry: LedgerEntry) -> Sequence[str]:
     calls = max(entry.calls, 1)
     out = "-" if entry.untold else f"{entry.tokens_out / calls:.1f}"
     return f"{entry.calls:,}", out, f"{entry.seconds / calls:.3f}", share(entry)

@@ -24,12 +24,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.files import REPORT, write_text
-from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.losses import LOSSES
-from blendfilter.evaluation.repeats import key_of
+from blendfilter.evaluation.rows import LOSSES, key_of
 from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.run_folder import REPORT, write_text
 from blendfilter.evaluation.run_passages import Passages
+from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.journal import FILE, Journal
 from blendfilter.report.page_head import head_of
 from blendfilter.report.page_traces import Traces
@@ -54,7 +53,7 @@ def write_report(run: Run, others: Sequence[Run] = (), path: Path | None = None)
         RunMismatch, MissingFile: runs that cannot stand beside it (`compare` says why). BadArgument: a path that is no
         page's, or where a file is that is no report.
     """
-    known, beside = Known(run), [Known(other) for other in others]
+    known, beside = RunStatus(run), [RunStatus(other) for other in others]
     path = path or run.folder / REPORT
     if path.suffix != ".html":
         raise BadArgument(f"'{path}' is no page's name: end it in .html (a long run gets a folder of the name without)")
@@ -112,7 +111,7 @@ def _entry(row: Mapping[str, Any], others: Sequence[Mapping[str, Any] | None], m
     return entry
 
 
-def _packed_traces(known: Known) -> Iterator[str]:
+def _packed_traces(known: RunStatus) -> Iterator[str]:
     """The packed traces, a page at a time; one page where there is room for all."""
     if not known.rows:
         return

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from blendfilter.evaluation.comparison import CORRECT, Comparison
-from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.ledger import Entry, tokens_of
-from blendfilter.evaluation.losses import LOSSES
-from blendfilter.evaluation.report import (
+from blendfilter.evaluation.comparison import CORRECT, Comparison, compare
+from blendfilter.evaluation.ledger import LedgerEntry, tokens_of
+from blendfilter.evaluation.rows import LOSSES
+from blendfilter.evaluation.run import labelled
+from blendfilter.evaluation.run_status import RunStatus
+from blendfilter.report.pictures import LOSS_WORDS, interval, loss_bar, swatch
+from blendfilter.report.run_text import (
     OFFLINE,
     PARTIAL,
     UPPER_BOUND,
@@ -23,11 +25,9 @@ from blendfilter.evaluation.report import (
     unsearched,
     variant_words,
 )
-from blendfilter.evaluation.run import compare, labelled
-from blendfilter.report.pictures import LOSS_WORDS, interval, loss_bar, swatch
 
 
-def head_of(known: Known, others: Sequence[Known]) -> dict[str, Any]:
+def head_of(known: RunStatus, others: Sequence[RunStatus]) -> dict[str, Any]:
     """What stands above the questions, under the names that `page.html` reads; empty lists where there is nothing yet.
 
     Raises as `compare` does where others do not fit beside it.
@@ -57,7 +57,7 @@ def head_of(known: Known, others: Sequence[Known]) -> dict[str, Any]:
     }
 
 
-def _notes(known: Known) -> Iterator[str]:
+def _notes(known: RunStatus) -> Iterator[str]:
     if not known.run.finished:
         yield f"{known.unfinished[0].upper()}{known.unfinished[1:]}."
         yield PARTIAL if known.rows else "Nothing is answered yet."
@@ -72,7 +72,7 @@ def _notes(known: Known) -> Iterator[str]:
     yield from known.outdated
 
 
-def _recipe(known: Known) -> list[tuple[str, str]]:
+def _recipe(known: RunStatus) -> list[tuple[str, str]]:
     """What the figure was made with, as names and values; the signature's own parts where there is one."""
     settings = known.run.settings
     if known.run.finished:
@@ -82,7 +82,7 @@ def _recipe(known: Known) -> list[tuple[str, str]]:
     return [("data", data["source"]), ("method", settings["method"]["name"]), ("lm", lm)]
 
 
-def _scores(known: Known) -> Iterator[dict[str, str]]:
+def _scores(known: RunStatus) -> Iterator[dict[str, str]]:
     for name, score in known.metrics["metrics"].items():
         spread = f", {percent(score['between_repeats'])} between them" if "between_repeats" in score else ""
         yield _score(name, score, f"{known.repeats} repeats{spread}" if known.repeats > 1 else "")
@@ -105,7 +105,7 @@ def _score(name: str, score: Mapping[str, Any], note: str = "") -> dict[str, str
     }
 
 
-def _side(label: str, known: Known, compared: Comparison) -> dict[str, Any]:
+def _side(label: str, known: RunStatus, compared: Comparison) -> dict[str, Any]:
     """One run beside the others: its score, its difference from the first run, what a question costs.
 
     `p` tests the difference: exact McNemar where the metric is right or wrong, as in every other table of this package.
@@ -136,7 +136,7 @@ def _side(label: str, known: Known, compared: Comparison) -> dict[str, Any]:
     }
 
 
-def _losses(label: str, known: Known) -> dict[str, Any]:
+def _losses(label: str, known: RunStatus) -> dict[str, Any]:
     """One run's bar, and its parts as (key, words, swatch, count, %)."""
     losses, rows = known.metrics["losses"], len(known.rows)
     gold = sum(bool(row.get("gold_titles")) for row in known.rows)
@@ -152,7 +152,7 @@ def _losses(label: str, known: Known) -> dict[str, Any]:
     return {"label": label, "picture": loss_bar(losses), "parts": parts, "note": " ".join(notes)}
 
 
-def _retrieval(known: Known) -> Iterator[tuple[str, str, Sequence[str], str]]:
+def _retrieval(known: RunStatus) -> Iterator[tuple[str, str, Sequence[str], str]]:
     """(name, words, the three measures in %, over how many questions where not over all whose gold is known)."""
     every = sum(bool(row["gold_titles"] or row["retrieval"]) for row in known.rows)
     for name, scores in known.metrics["retrieval"].items():
@@ -160,7 +160,7 @@ def _retrieval(known: Known) -> Iterator[tuple[str, str, Sequence[str], str]]:
         yield name, variant_words(name), figures, str(scores["n"]) if scores.get("n", every) < every else ""
 
 
-def _ledger(entries: Mapping[str, Entry], n: int) -> Iterator[Sequence[str]]:
+def _ledger(entries: Mapping[str, LedgerEntry], n: int) -> Iterator[Sequence[str]]:
     for stage, entry in entries.items():
         yield (
             stage,

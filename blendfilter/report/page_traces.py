@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from blendfilter.evaluation.run_passages import Passages
-from blendfilter.evaluation.trace import reasons_of
 from blendfilter.journal import Journal
 from blendfilter.modules.shown import query_words
+from blendfilter.report.trace import reasons_of
 from blendfilter.text import folded
 
 KEPT, GOLD = 1, 2

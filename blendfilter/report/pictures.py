@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blendfilter.evaluation.losses import LOSSES
+from blendfilter.evaluation.rows import LOSSES
 
 LOSS_WORDS = {
     "not_retrieved": "gold not retrieved",

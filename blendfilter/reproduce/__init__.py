@@ -15,7 +15,6 @@ from pathlib import Path
 from shutil import get_terminal_size
 
 from blendfilter.errors import BadArgument, MissingExtra, UnknownName
-from blendfilter.evaluation.runner import CONCURRENCY
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.scoring import scorer
@@ -23,6 +22,7 @@ from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.prompting import Prompts
 from blendfilter.reproduce import drawing, plan, printing, results, runs, sources, tables
 from blendfilter.reproduce.inputs import RowInputs, Say, parse_measures
+from blendfilter.run_context import CONCURRENCY
 
 __all__ = ["Reproduction", "list_tables", "reproduce"]
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blendfilter.evaluation import canvas, frontier, plots
 from blendfilter.evaluation.run import Run
+from blendfilter.report import canvas, plots
+from blendfilter.report import plots as frontier
 from blendfilter.reproduce.results import NUMBERS, ResultLine, TableResult, by_label
 from blendfilter.reproduce.runs import TableRun
 from blendfilter.reproduce.tables import OF_CONTEXTS
@@ -37,7 +38,7 @@ def draw(result: TableResult, wanted: Sequence[TableRun], done: Mapping[Path, Ru
     if table.kind == "frontier":
         of_tasks = by_label([(one, done[one.folder]) for one in wanted])
         for task, found in ((task, frontier.frontier(named)) for task, named in of_tasks.items()):
-            if any(map(found.known, frontier.COSTS)):  # else the server has given too little to draw it
+            if any(map(found.known, frontier.FRONTIER_COSTS)):  # else the server has given too little to draw it
                 paths += found.draw(*files(f"{table.name}-{task}"))
     elif table.kind in OF_CONTEXTS or table.kind == "settings":
         paths += _side_by_side(result, files(table.name))

@@ -19,7 +19,7 @@ from blendfilter.asking import Wording
 from blendfilter.compiling.programs import load_program, read_program, recipes_in
 from blendfilter.errors import BadArgument, ServerRefused, UnknownName
 from blendfilter.evaluation.plan import spread
-from blendfilter.evaluation.settings import check_leak
+from blendfilter.evaluation.run_settings import check_leak
 from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.cdit.judge import Judge
 from blendfilter.filters.filco.filter import FilCoFilter

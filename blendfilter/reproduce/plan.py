@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from blendfilter.asking import Wording
-from blendfilter.evaluation.estimates import Estimator, added
+from blendfilter.evaluation.ledger import money
 from blendfilter.evaluation.plan import left_of, spread
-from blendfilter.evaluation.planned import money
-from blendfilter.evaluation.rehearsal import rehearse
+from blendfilter.evaluation.rehearsal import Estimator, added, rehearse
 from blendfilter.journal import FILE
 from blendfilter.reproduce.inputs import journals_of
 from blendfilter.reproduce.printing import aligned

@@ -11,8 +11,8 @@ from textwrap import fill, wrap
 from typing import Any
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.compared import NO_P_VALUE, chance, percent, rounded
-from blendfilter.evaluation.files import write_json, write_text
+from blendfilter.evaluation.comparison import NO_P_VALUE, chance, percent, rounded
+from blendfilter.evaluation.run_folder import write_json, write_text
 from blendfilter.reproduce.results import IN_TOKENS, NUMBERS, ResultLine, TableResult
 from blendfilter.silver.filter import UPPER_BOUND
 

@@ -19,17 +19,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from blendfilter.evaluation import frontier
-from blendfilter.evaluation.contexts import Context, contexts
-from blendfilter.evaluation.latency import busy_seconds
-from blendfilter.evaluation.ledger import tokens_of
-from blendfilter.evaluation.repeats import repeats_in
+from blendfilter.evaluation.ledger import busy_seconds, tokens_of
+from blendfilter.evaluation.rows import repeats_in
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.statistics import holm, interval, mcnemar_exact, paired_bootstrap
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.prices import cost_of
 from blendfilter.lm.tokenisers import Tokeniser, tokeniser, tokeniser_for
 from blendfilter.records import Question
+from blendfilter.report import plots
+from blendfilter.report.contexts import AnswerContext, contexts
 from blendfilter.reproduce.runs import PlannedPoint, TableRun
 from blendfilter.reproduce.tables import OF_CONTEXTS, SECONDS_IN_ALL, PaperTable
 from blendfilter.silver.making import supported
@@ -264,12 +263,12 @@ def corrected(lines: Sequence[ResultLine]) -> list[ResultLine]:
 def _on_the_front(lines: Sequence[ResultLine], pairs: Pairs) -> list[ResultLine]:
     """The leading metric's lines, each with its input tokens and the fronts it is on."""
     leading = {one.task: next(iter(run.metrics["metrics"])) for one, run in pairs}
-    fronts = {task: frontier.frontier(named) for task, named in by_label(pairs).items()}
+    fronts = {task: plots.frontier(named) for task, named in by_label(pairs).items()}
     changed = []
     for line in (each for each in lines if each.measure == leading[each.task]):
         front = fronts[line.task]
         dot = next(each for each in front.dots if each.label == f"{line.group}: {line.label}")
-        on = tuple(cost for cost in frontier.COSTS if dot in front.front(cost))
+        on = tuple(cost for cost in plots.FRONTIER_COSTS if dot in front.front(cost))
         prompt, paid = (None if math.isnan(tokens) else tokens for tokens in (dot.prompt_tokens, dot.tokens_in))
         changed.append(replace(line, prompt_tokens=prompt, tokens_in=paid, fronts=on))
     return changed
@@ -341,12 +340,12 @@ def _values(pairs: Iterable[tuple[str, float]]) -> Values:
     return found
 
 
-def _contexts(one: TableRun, run: Run) -> Iterator[tuple[Context, Question]]:
+def _contexts(one: TableRun, run: Run) -> Iterator[tuple[AnswerContext, Question]]:
     questions = {question.id: question for question in one.questions}
     return ((each, questions[each.row["id"]]) for each in contexts(run))
 
 
-def _supported(task: str, question: Question, each: Context) -> bool | None:
+def _supported(task: str, question: Question, each: AnswerContext) -> bool | None:
     """Whether what was retrieved supports the output; None: unknown."""
     return None if each.failed and not each.retrieved else supported(task, question, each.retrieved)
 

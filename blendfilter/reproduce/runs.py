@@ -16,11 +16,11 @@ import dspy
 
 from blendfilter.asking import Wording
 from blendfilter.compiling.programs import recipes_in
-from blendfilter.evaluation.files import RUN, read_json
-from blendfilter.evaluation.progress import Progress
 from blendfilter.evaluation.run import Run
-from blendfilter.evaluation.runner import CONCURRENCY, evaluate
-from blendfilter.evaluation.settings import check_leak, settings_of
+from blendfilter.evaluation.run_folder import RUN, read_json
+from blendfilter.evaluation.run_progress import RunProgress
+from blendfilter.evaluation.run_settings import check_leak, settings_of
+from blendfilter.evaluation.runner import evaluate
 from blendfilter.filters.named import make_filter
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
@@ -29,6 +29,7 @@ from blendfilter.reproduce.inputs import RowInputs, Say, journals_of, overlays_o
 from blendfilter.reproduce.sources import Sources
 from blendfilter.reproduce.tables import SILVER, PaperRow, PaperTable, Sampling
 from blendfilter.retrieval.base import Retriever
+from blendfilter.run_context import CONCURRENCY
 from blendfilter.tasks import Questions
 
 
@@ -184,7 +185,7 @@ def do(
     repeats: int = 1,
     seed: int = 0,
     say: Say = lambda line: None,
-    progress: Progress | bool = True,
+    progress: RunProgress | bool = True,
 ) -> dict[Path, Run]:
     """Every run of `runs`, finished, by its folder; each takes over the calls of earlier ones.
 

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import blendfilter as bf
 from blendfilter.context import ORDER, setting
-from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.ledger import Entry
+from blendfilter.evaluation.ledger import LedgerEntry
+from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.journal import Journal
 from blendfilter.lm.local.decoding import Decoding
 from blendfilter.lm.local.loading import open_llama, weights_of
@@ -44,7 +44,7 @@ def run_sample(name: str, limit: int, runs: Path) -> None:
         done = bf.evaluate(bf.BlendFilter(index), questions, lm=lm, run=folder, concurrency=WAITING, reuse=earlier)
         took = time.perf_counter() - started
         earlier.append(folder)
-        stages = Known(done).entries
+        stages = RunStatus(done).entries
         scores, flags = done.metrics["metrics"], done.metrics["flags"]
         print(f"\nids {'held to a grammar' if schema else 'as the model writes them'}: {lm.name}, {limit} questions")
         print(
@@ -58,7 +58,7 @@ def run_sample(name: str, limit: int, runs: Path) -> None:
             print(f"  {stage:14}{_told(entry)}")
 
 
-def _told(entry: Entry) -> str:
+def _told(entry: LedgerEntry) -> str:
     share = entry.tokens_cached / max(entry.tokens_in, 1)
     return f"{entry.calls:5} calls {entry.tokens_in:8,} tokens in, {share:4.0%} cached {entry.tokens_out:7,} out"
 

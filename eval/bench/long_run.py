@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from model_server import serve
 
 import blendfilter as bf
-from blendfilter.evaluation.report import report
 from blendfilter.modules.methods import make_method
+from blendfilter.report.run_text import report
 
 
 class Took(NamedTuple):

@@ -12,7 +12,7 @@ from report_page import FIERCE
 from small_world import CountingEngine
 
 from blendfilter import BM25, BlendFilter, Direct, Run, evaluate, load
-from blendfilter.evaluation.files import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
 from blendfilter.records import Passage
 from blendfilter.report import page as pages
 from blendfilter.resources import sample

@@ -12,10 +12,10 @@ from small_world import done_by, journaled, stable
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, SentenceFilter, connect, evaluate, load
 from blendfilter.errors import RunMismatch
-from blendfilter.evaluation.settings import settings_of
+from blendfilter.evaluation.run_settings import settings_of
 from blendfilter.filters.named import FILTERS, make_filter
 from blendfilter.filters.one_call import OneCallFilter
-from blendfilter.modules.methods import METHODS, make_method, methods_taking
+from blendfilter.modules.methods import METHODS, make_method
 from blendfilter.records import Excerpt, Passage
 from blendfilter.resources import sample
 
@@ -43,10 +43,6 @@ def questions() -> Any:
 
 def whole(passage: Passage) -> Passage:
     return passage.source if isinstance(passage, Excerpt) else passage
-
-
-def test_every_method_that_retrieves_takes_a_filter() -> None:
-    assert sorted(methods_taking("filter")) == RETRIEVING
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -149,14 +145,3 @@ def test_a_compiled_copy_has_the_same_filter(index: BM25, tmp_path: Path) -> Non
     method.save(tmp_path / "program.json")
     copied.load(tmp_path / "program.json")
     assert copied.dump_state() == method.dump_state()
-
-
-def test_bootstrapping_through_a_filter(index: BM25) -> None:
-    examples = [dspy.Example(question=QUESTION, answer="Tavenby").with_inputs("question")]
-    method = ChainOfThought(index, filter=OneCallFilter())
-    with dspy.context(lm=connect("offline")):
-        compiled = dspy.BootstrapFewShot(metric=lambda example, said, trace=None: True).compile(
-            method, trainset=examples
-        )
-    (demo,) = compiled.select.judge.demos
-    assert demo.judgement.splitlines()[-1].startswith("Ids: ")

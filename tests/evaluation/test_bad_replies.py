@@ -14,10 +14,9 @@ from small_world import done_by
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Run, evaluate, load
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.files import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
-from blendfilter.evaluation.replies import Share, bad_shares, check_share
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
+from blendfilter.evaluation.run_status import Share, bad_shares, check_share
 from blendfilter.filters.cdit.filter import CDITFilter
-from blendfilter.filters.one_call import OneCallFilter
 from blendfilter.lm.offline import read
 from blendfilter.modules.direct import Direct
 from blendfilter.tasks import Questions
@@ -49,11 +48,6 @@ def test_how_ids_were_read_is_unknown_where_a_question_failed() -> None:
     assert shares["cut_reply"] == Share(1, 2)
 
 
-def test_nothing_read_is_divided_by_nothing() -> None:
-    assert bad_shares({}, [])["unparseable_ids"].value == 0.0
-    assert bad_shares({}, [row("direct")])["unparseable_ids"] == Share(0, 0)
-
-
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, math.inf])
 def test_a_share_is_from_0_to_1(value: float) -> None:
     with pytest.raises(BadArgument, match=r"^--max-bad-replies is .*: give a share from 0 to 1 \(0\.05 is 5 %\)$"):
@@ -72,13 +66,6 @@ def run_of(mood: str, index: BM25, questions: Questions, folder: Path, **options
     return evaluate(BlendFilter(index, **options), questions, lm=moody(mood), run=folder, progress=False)
 
 
-def test_a_tame_run_warns_of_nothing(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    run = run_of("tame", index, questions, tmp_path / "run")
-    assert run.warnings == []
-    run.max_bad_replies = 0.0
-    assert run.warnings == []
-
-
 def test_unparseable_ids_are_warned_of_with_their_stage(index: BM25, questions: Questions, tmp_path: Path) -> None:
     run = run_of("restates", index, questions, tmp_path / "run")
     read_in = sum(stage == "ids" for each in run.rows for stage, _ in each["calls"])
@@ -89,12 +76,6 @@ def test_unparseable_ids_are_warned_of_with_their_stage(index: BM25, questions: 
     assert f"Warning: {run.warnings[0]}" in run.report().splitlines()[1:3]
     run.max_bad_replies = 1.0
     assert run.warnings == []
-
-
-def test_the_one_call_filters_ids_are_warned_of_too(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    run = run_of("refuses", index, questions, tmp_path / "run", filter=OneCallFilter())
-    assert len(run.warnings) == 1
-    assert "in stage judge;" in run.warnings[0]
 
 
 def test_no_verdicts_are_warned_of_and_doctor_is_not_promised(
@@ -165,13 +146,6 @@ def test_a_replay_and_a_resumed_run_warn_the_same(index: BM25, questions: Questi
     assert "Warning: " in Run(folder).report()  # of the questions so far
     assert run_of("mixed", index, questions, folder).warnings == kept
     assert (folder / METRICS).read_bytes() == metrics
-
-
-def test_a_method_without_a_filter_reads_no_ids(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    run = evaluate(Direct(), questions, lm=ScriptedLM(lambda stage, prompt: ""), run=tmp_path / "run", progress=False)
-    assert [line.split(";")[0] for line in run.warnings] == [
-        "100.0 % (6 of 6) of replies were empty, most of them in stage direct (6 of 6)"
-    ]
 
 
 def test_a_run_of_before_refusals_were_counted_is_read(index: BM25, questions: Questions, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from small_world import done_by, journaled, stable
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Precomputed, Retriever, Run, as_retriever
 from blendfilter.errors import BudgetSpent, CannotWrite
-from blendfilter.evaluation.beside import holds
+from blendfilter.evaluation.question_alone import has_enough
 from blendfilter.metrics import retrieval
 from blendfilter.tasks import Questions
 
@@ -99,16 +99,6 @@ def test_rows_that_name_no_missing_search_are_made_up_too(
     assert stable(again.folder) == stable(fresh.folder)
 
 
-def test_an_index_that_fails_once_leaves_one_figure_out(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    once = Failing(index, RuntimeError("no"), only=questions[2].question)
-    with pytest.warns(UserWarning, match="1 search for a question alone"):
-        run, _ = done_by(BlendFilter(once), questions, tmp_path / "run")
-    assert [row.get("unsearched") for row in run.rows] == [None, None, ["q@15"], None, None, None]
-    assert run.metrics["retrieval"]["q@15"]["n"] == 5
-    again, _ = done_by(BlendFilter(Failing(index, None)), questions, tmp_path / "run")
-    assert again.metrics["retrieval"]["q@15"]["n"] == 6
-
-
 def test_an_index_that_fails_still_is_not_asked_for_every_row(
     failed: Run, index: BM25, questions: Questions, tmp_path: Path
 ) -> None:
@@ -151,9 +141,9 @@ def test_an_index_that_holds_fewer_is_no_fair_comparison(index: BM25, tmp_path: 
     file.write_text(json.dumps({"question": "harbour", "passages": found}))
     hits = Precomputed(file)
     assert (hits.held("harbour"), hits.held(" harbour "), hits.held("pier")) == (7, 7, 0)
-    assert [holds(hits, "harbour", k) for k in (7, 8)] == [True, False]
-    assert [holds(index, "harbour", k) for k in (193, 194, 0)] == [True, False, False]
-    assert holds(as_retriever(lambda query, k: []), "harbour", 15), "nobody knows how many a function has"
+    assert [has_enough(hits, "harbour", k) for k in (7, 8)] == [True, False]
+    assert [has_enough(index, "harbour", k) for k in (193, 194, 0)] == [True, False, False]
+    assert has_enough(as_retriever(lambda query, k: []), "harbour", 15), "nobody knows how many a function has"
 
 
 def test_a_query_cut_there_is_no_event_of_the_method(index: BM25, questions: Questions, tmp_path: Path) -> None:

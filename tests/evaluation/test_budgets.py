@@ -1,8 +1,9 @@
-"""A run's limits against what a server counted itself: never passed by one, whatever happens between the sittings."""
+"""A run's limits against a server's own count: never passed, whatever happens between sessions."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -15,12 +16,13 @@ from typing import Any
 import dspy
 import pytest
 from model_server import Server, serve
-from small_world import Command, CountingEngine, done_by, journaled, small_eval, stable
+from small_world import Command, CountingEngine, done_by, journaled, slowly, small_eval, stable
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, connect, evaluate, load
 from blendfilter.errors import BadArgument, BudgetSpent, ServerRefused
-from blendfilter.evaluation.files import read_json
-from blendfilter.lm.budget import Budget
+from blendfilter.evaluation.run_folder import read_json, read_rows
+from blendfilter.evaluation.run_loop import AT_FIRST, Admission
+from blendfilter.lm.budget import NOTHING, Amount, Budget, Purse
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import Price
 from blendfilter.lm.profiles import Profile
@@ -428,9 +430,75 @@ def test_a_limit_that_is_none_is_one_line_and_makes_nothing(
     assert not run.exists()
 
 
-@pytest.mark.parametrize("wrong", [10, {"calls": 10}])
-def test_a_budget_that_is_none_is_told_how_to_write_one(wrong: object) -> None:
-    import blendfilter as bf
+# --- frugal ----------------------------------------------------------------------------------------------------------
 
-    with pytest.raises(BadArgument, match=r"say what it limits, bf.Budget\(calls="):
-        bf.evaluate(bf.Direct(), [{"question": "Who?", "answer": "me"}], lm="offline", budget=wrong)
+
+CALLS: dict[str, dict[str, Any]] = {
+    "a": {"attempts": 3, "tokens_in": 60, "tokens_out": 30, "tokens_lost": 10, "cost": 0.5},
+    "b": {"attempts": 1, "tokens_in": 90, "tokens_out": 10, "cost": 0.5},
+    "copied": {"attempts": 9, "tokens_in": 900, "tokens_out": 0, "cost": 9.0, "reused": True},
+}
+ROW = {"calls": [["x", "a"], ["y", "b"], ["z", "a"], ["w", "copied"], ["v", "gone"]]}
+"""Four attempts, 200 tokens, a dollar: a call of another run and the second use of one cost nothing."""
+
+
+def frugal(budget: Budget | None, spent: Amount = NOTHING) -> tuple[Admission, Purse | None]:
+    purse = None if budget is None else Purse(budget, None, spent)
+    return Admission(purse, CALLS.get), purse
+
+
+def begun(one: Admission, most: int = 99) -> int:
+    """How many begin now."""
+    number = 0
+    while number < most and one.may_begin():
+        one.begun()
+        number += 1
+    return number
+
+
+@pytest.mark.parametrize("budget", [None, Budget()])
+def test_without_a_limit_everything_begins(budget: Budget | None) -> None:
+    one, _ = frugal(budget)
+    assert begun(one) == 99
+
+
+def test_few_begin_while_nobody_knows_what_one_takes() -> None:
+    one, _ = frugal(Budget(calls=10**9))
+    assert begun(one) == AT_FIRST
+    one.over()  # it ended, and took nothing that tells anything: another run's calls
+    one.answered({"calls": [["w", "copied"]]})
+    assert begun(one) == 1
+
+
+@pytest.mark.parametrize("limit", [{"calls": 40}, {"tokens": 2_000}, {"dollars": 10.0}])
+def test_as_many_as_the_rest_is_likely_to_finish(limit: dict[str, Any]) -> None:
+    """A question takes a tenth of each limit; what is set aside belongs to those under work and counts once."""
+    one, purse = frugal(Budget(**limit), spent=Amount(8, 400, 2.0))
+    assert purse is not None
+    begun(one, 1)
+    one.over()
+    one.answered(ROW)
+    purse.reserved = Amount(8, 400, 2.0)
+    assert begun(one) == 8
+
+
+def test_the_nearest_limit_counts_and_one_at_a_time_always_begins() -> None:
+    one, _ = frugal(Budget(calls=10**6, tokens=100))
+    one.learn([json.dumps(ROW).encode()])
+    assert begun(one) == 1  # the budget itself says that it is spent
+    far, _ = frugal(Budget(calls=10**6, tokens=10**6))
+    far.learn([json.dumps(ROW).encode()])
+    assert begun(far) == 99
+
+
+def test_a_small_budget_answers_as_many_side_by_side_as_one_by_one(index: BM25, tmp_path: Path) -> None:
+    answered = {}
+    for concurrency in (1, 16):
+        run = tmp_path / str(concurrency)
+        with pytest.raises(BudgetSpent, match=r"; paid in all, unfinished questions included: 100 calls, [\d,]+ tok"):
+            done_by(
+                BlendFilter(index), load("qa", "sample", limit=16), run, budget=Budget(calls=100),
+                engine=CountingEngine(before=slowly(0.002)), concurrency=concurrency,
+            )  # fmt: skip
+        answered[concurrency] = len(read_rows(run / "predictions.jsonl"))
+    assert answered[16] >= answered[1] - 1 > 5

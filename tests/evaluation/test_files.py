@@ -10,7 +10,7 @@ from stored import ROW, SETTINGS
 
 from blendfilter import append_only
 from blendfilter.errors import BadData, MissingFile
-from blendfilter.evaluation.files import Appender, line_of, read_json, read_rows, write_json, write_rows
+from blendfilter.evaluation.run_folder import RowAppender, line_of, read_json, read_rows, write_json, write_rows
 
 ROWS = [
     ROW,
@@ -26,10 +26,6 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     assert path.read_bytes().count(b"\n") == 2, "a line break inside a value is no line"
     assert "Ormskérry" in path.read_text(encoding="utf-8"), "text stays readable"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_half_a_character_is_stored_as_an_escape() -> None:
-    assert line_of({"answer": "\ud83d"}) == b'{"answer": "\\ud83d"}\n'
 
 
 def test_json_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +90,7 @@ def test_a_missing_or_damaged_object(tmp_path: Path) -> None:
 def test_an_appender_keeps_what_is_to_be_kept_and_adds(tmp_path: Path) -> None:
     path = tmp_path / "predictions.jsonl"
     path.write_bytes(line_of(ROWS[1]) + b'{"id": "torn')
-    appender = Appender(path, [line_of(ROWS[0])])
+    appender = RowAppender(path, [line_of(ROWS[0])])
     assert read_rows(path) == ROWS[:1]
     appender.add(line_of(ROWS[1]))
     assert read_rows(path) == ROWS, "on file as soon as it is added"
@@ -103,7 +99,7 @@ def test_an_appender_keeps_what_is_to_be_kept_and_adds(tmp_path: Path) -> None:
 
 def test_half_a_row_does_not_stand_in_front_of_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk takes a part of a row; another question's row comes right after it."""
-    appender = Appender(tmp_path / "rows.jsonl", [])
+    appender = RowAppender(tmp_path / "rows.jsonl", [])
 
     def half(fd: int, data: bytes) -> None:
         os.write(fd, data[:10])

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import dspy
 import pytest
 from dspy import lm15
 from hypothesis import given
@@ -14,10 +13,11 @@ from hypothesis import strategies as st
 from scripted import ScriptedLM, scripted
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.judging import TEMPLATE, Judge, Verdict, quoted, read_verdict
+from blendfilter.evaluation.answer_judge import TEMPLATE, AnswerJudge, AnswerVerdict, quoted, read_verdict
 from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
 from blendfilter.prompting import Prompts, own_prompts
+from blendfilter.run_context import RunContext
 
 
 def row(answer: str | None, **more: Any) -> dict[str, Any]:
@@ -25,27 +25,25 @@ def row(answer: str | None, **more: Any) -> dict[str, Any]:
             "answer": answer, **more}  # fmt: skip
 
 
-def judged(lm: ScriptedLM, rows: list[dict[str, Any]], folder: Path) -> list[Verdict]:
-    with Journal(folder) as journal:
-        return asyncio.run(Judge(lm).verdicts(rows, journal, concurrency=2))
+def judged(lm: ScriptedLM, rows: list[dict[str, Any]], folder: Path, **more: Any) -> list[AnswerVerdict]:
+    context = RunContext(lm, concurrency=2)
+    with Journal(folder) as journal, context.opened(journal):
+        return asyncio.run(AnswerJudge(context.model).verdicts(rows, context.lm, window=4, **more))
 
 
 # what is said
 
 
-@pytest.mark.parametrize("reply", ["yes", "Yes.", " **YES** ", "Verdict: yes", '"yes"', "yes\n"])
-def test_yes(reply: str) -> None:
-    assert read_verdict(reply) is True
-
-
-@pytest.mark.parametrize("reply", ["no", "No!", "`no`", "verdict: No."])
-def test_no(reply: str) -> None:
-    assert read_verdict(reply) is False
-
-
-@pytest.mark.parametrize("reply", ["", "yes, because it is", "yes or no", "nope", "I cannot say", "yesno", "not yes"])
-def test_anything_else_is_no_verdict(reply: str) -> None:
-    assert read_verdict(reply) is None
+@pytest.mark.parametrize(
+    ("replies", "verdict"),
+    [
+        (["yes", "Yes.", " **YES** ", "Verdict: yes", '"yes"', "yes\n"], True),
+        (["no", "No!", "`no`", "verdict: No."], False),
+        (["", "yes, because it is", "yes or no", "nope", "I cannot say", "yesno", "not yes"], None),
+    ],
+)
+def test_only_yes_and_no_are_verdicts(replies: list[str], verdict: bool | None) -> None:
+    assert [read_verdict(reply) for reply in replies] == [verdict] * len(replies)
 
 
 @given(st.text())
@@ -58,8 +56,8 @@ def test_reading_never_raises_and_a_verdict_has_its_word(reply: str) -> None:
 
 
 def test_the_prompt_as_a_model_reads_it(tmp_path: Path) -> None:
-    with scripted({"verdict": ["no"]}) as lm:
-        assert judged(lm, [row("Ada of the light")], tmp_path) == [Verdict(0.0, "", lm_calls(tmp_path))]
+    with scripted({"verdict": ["no"]}, temperature=0.9) as lm:
+        assert judged(lm, [row("Ada of the light")], tmp_path) == [AnswerVerdict(0.0, "", lm_calls(tmp_path))]
     ((_, prompt),) = lm.prompts
     assert prompt == own_prompts()[TEMPLATE].instructions + (
         "\n\nQuestion: Who kept the light?"
@@ -69,6 +67,7 @@ def test_the_prompt_as_a_model_reads_it(tmp_path: Path) -> None:
     )
     (request,) = lm.inner.requests
     assert (request.config.temperature, request.config.max_tokens) == (0.0, 32)
+    assert "\nQuestion:" in request.config.stop, "a base model would write the next example"
 
 
 def lm_calls(folder: Path) -> tuple[tuple[str, str], ...]:
@@ -76,15 +75,9 @@ def lm_calls(folder: Path) -> tuple[tuple[str, str], ...]:
         return tuple((record["stage"], record["key"]) for record in journal.records())
 
 
-def test_a_warm_model_judges_coldly(tmp_path: Path) -> None:
-    with scripted({"verdict": ["yes"]}, temperature=0.9) as lm:
-        judged(lm, [row("Ada")], tmp_path)
-    assert lm.inner.requests[0].config.temperature == 0.0
-
-
 @given(st.text(min_size=1).filter(lambda text: text.strip()))
 def test_an_answer_stays_on_its_line_and_between_its_quotation_marks(answer: str) -> None:
-    judge = Judge(ScriptedLM([]))
+    judge = AnswerJudge(ScriptedLM([]))
     prompt = judge.first.render(question="Who?", golden_answers=[quoted("Ada")], answer=quoted(answer), said="")
     lines = prompt.split("\n")
     assert lines[-4:-2] == ["Question: Who?", 'Golden answers: "Ada"']
@@ -122,7 +115,7 @@ def test_an_unreadable_reply_is_asked_for_once_more_and_is_never_a_yes(tmp_path:
 
 def test_no_answer_needs_no_judge(tmp_path: Path) -> None:
     with scripted([]) as lm:
-        assert judged(lm, [row(None), row("  ")], tmp_path) == [Verdict(0.0)] * 2
+        assert judged(lm, [row(None), row("  ")], tmp_path) == [AnswerVerdict(0.0)] * 2
 
 
 def test_a_call_that_fails_is_counted_and_the_others_go_on(tmp_path: Path) -> None:
@@ -135,50 +128,25 @@ def test_a_call_that_fails_is_counted_and_the_others_go_on(tmp_path: Path) -> No
 
 
 def test_the_same_answer_is_judged_once(tmp_path: Path) -> None:
-    with scripted({"verdict": ["yes"]}) as lm:
-        verdicts = judged(lm, [row("Ada"), row("Ada", id="q8", repeat=2)], tmp_path)
-    assert [each.score for each in verdicts] == [1.0, 1.0]
-
-
-def test_at_most_so_many_at_once(tmp_path: Path) -> None:
-    inside = most = 0
-
-    async def slow(request: Any) -> Any:
-        nonlocal inside, most
-        inside += 1
-        most = max(most, inside)
-        await asyncio.sleep(0.002)
-        inside -= 1
-        return await quick(request)
-
-    lm = ScriptedLM(lambda stage, prompt: "yes")
-    quick, lm.inner.complete = lm.inner.complete, slow  # type: ignore[method-assign]
     done: list[int] = []
-    with Journal(tmp_path) as journal:
-        rows = [row(f"Ada {number}", id=str(number)) for number in range(12)]
-        asyncio.run(Judge(lm).verdicts(rows, journal, concurrency=3, told=done.append))
-    assert most == 3
-    assert done == list(range(1, 13))
+    with scripted({"verdict": ["yes"]}) as lm:
+        verdicts = judged(lm, [row("Ada"), row("Ada", id="q8", repeat=2)], tmp_path, progress=done.append)
+    assert [each.score for each in verdicts] == [1.0, 1.0]
+    assert done == [1, 2]
 
 
 # who judges
 
 
 def test_the_offline_reader_cannot_judge() -> None:
-    for lm in (None, "offline"):
-        with pytest.raises(BadArgument, match="the offline reader cannot judge an answer: name a model with --lm"):
-            Judge(lm)
-
-
-def test_dspys_model_judges_where_none_is_named() -> None:
-    with dspy.context(lm=ScriptedLM([])):
-        assert Judge(None).settings == {"lm": "scripted", "prompt": own_prompts()[TEMPLATE].digest[:12]}
+    with pytest.raises(BadArgument, match="the offline reader cannot judge an answer: name a model with --lm"):
+        AnswerJudge(connect("offline"))
 
 
 def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "judge").mkdir()
     (tmp_path / "judge" / "answer.j2").write_text("{{ instructions }}\n{{ answer }} against {{ golden_answers[0] }}?")
-    judge = Judge(ScriptedLM([]), prompts=Prompts(tmp_path))
+    judge = AnswerJudge(ScriptedLM([]), prompts=Prompts(tmp_path))
     assert judge.settings["prompt"] != own_prompts()[TEMPLATE].digest[:12]
     prompt = judge.first.render(question="Who?", golden_answers=['"Ada"'], answer='"Bo"', said="")
     assert prompt.endswith('"Bo" against "Ada"?')
@@ -186,7 +154,7 @@ def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
 
 def test_nothing_known_to_be_right_is_not_asked_about(tmp_path: Path) -> None:
     with scripted([]) as lm:
-        assert judged(lm, [row("Ada", golden_answers=[])], tmp_path) == [Verdict(0.0)]
+        assert judged(lm, [row("Ada", golden_answers=[])], tmp_path) == [AnswerVerdict(0.0)]
 
 
 def test_half_a_character_can_be_sent(tmp_path: Path) -> None:
@@ -196,14 +164,7 @@ def test_half_a_character_can_be_sent(tmp_path: Path) -> None:
     assert lm.prompts[0][1].endswith('Question: Who ??\nGolden answers: "Ada ?"\nAnswer: "Ada ?"\nVerdict:')
 
 
-def test_a_model_that_goes_on_is_stopped_at_the_next_question(tmp_path: Path) -> None:
-    """A base model writes the next example; without a stop each of its verdicts would be unreadable."""
-    with scripted({"verdict": ["no"]}) as lm:
-        judged(lm, [row("Ada")], tmp_path)
-    assert "\nQuestion:" in lm.inner.requests[0].config.stop
-
-
 def test_a_judge_is_told_with_all_that_changes_its_verdicts() -> None:
     lm = connect("judge", api_base="http://127.0.0.1:1/v1", label="two", thinking=True)
-    told = Judge(lm).settings
+    told = AnswerJudge(lm).settings
     assert (told["label"], told["options"]) == ("two", {"thinking": True})

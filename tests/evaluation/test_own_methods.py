@@ -1,21 +1,30 @@
-"""Modules and models of one's own under the runner."""
+"""A user's own modules, models and code under the runner, and much of it at once."""
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import random
+import signal
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
-from small_world import CountingEngine, done_by, journaled, stable
+from small_world import CountingEngine, done_by, journaled, slowly, stable
 
-from blendfilter import BM25, Direct, Passage, evaluate
+from blendfilter import BM25, BlendFilter, Direct, evaluate, load
 from blendfilter.errors import (
+    BudgetSpent,
     EmptyData,
+    RunMismatch,
 )
 from blendfilter.evaluation.runner import OFFLINE_NOTE
-from blendfilter.resources import sample
+from blendfilter.lm.budget import Budget
+from blendfilter.retrieval.callables import as_retriever
 from blendfilter.tasks import Questions
 
 # modules of one's own
@@ -24,40 +33,6 @@ from blendfilter.tasks import Questions
 class Yes(dspy.Module):
     def forward(self, question: str) -> dspy.Prediction:
         return dspy.Prediction(answer="yes")
-
-
-def answering(knowledge: Any, index: BM25) -> dspy.Module:
-    class Own(dspy.Module):
-        def forward(self, question: str) -> dspy.Prediction:
-            found = index.search([question], 2)[0]
-            return dspy.Prediction(answer=found[0].title, knowledge=[knowledge(passage) for passage in found])
-
-    return Own()
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        lambda passage: passage,
-        lambda passage: passage.line,
-        lambda passage: {"title": passage.title, "text": passage.text, "id": passage.id},
-        lambda passage: {"long_text": passage.line, "pid": passage.id},
-    ],
-    ids=["Passage", "line", "mapping", "long_text"],
-)
-def test_knowledge_in_any_shape(
-    shape: Callable[[Passage], Any], index: BM25, questions: Questions, tmp_path: Path
-) -> None:
-    run, engine = done_by(answering(shape, index), questions, tmp_path / "run")
-    same, _ = done_by(answering(lambda passage: passage, index), questions, tmp_path / "same")
-    assert engine.calls == 0
-    for row, other in zip(run.rows, same.rows, strict=True):
-        assert row["answer"] == other["answer"] != ""
-        assert len(row["knowledge"]) == 2
-        assert row["retrieval"] == other["retrieval"]
-        assert list(row["retrieval"]) == ["union", "kept"]
-        assert row["loss"] == other["loss"]
-    assert run.metrics["retrieval"]["kept"]["recall"] > 0
 
 
 class Sync(dspy.Module):
@@ -108,32 +83,6 @@ def test_any_module_of_dspys(
     assert replayed.rows == run.rows
 
 
-def test_a_search_in_a_module_of_ones_own_is_journaled(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    searched: list[str] = []
-
-    class Spying(BM25):
-        def find(self, queries: Any, k: int) -> Any:
-            searched.extend(queries)
-            return super().find(queries, k)
-
-    class Own(dspy.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.index = Spying.build(sample("corpus.jsonl"))
-
-        def forward(self, question: str) -> dspy.Prediction:
-            return dspy.Prediction(answer="x", knowledge=self.index(question, k=3))
-
-    method = Own()
-    run, _ = done_by(method, questions, tmp_path / "run")
-    assert sorted(searched) == sorted(question.question for question in questions)
-    assert run.settings["retrievers"] == [{"kind": "bm25", "fingerprint": index.fingerprint}]
-    searched.clear()
-    again, _ = done_by(method, questions, tmp_path / "run", replay=True)
-    assert searched == []
-    assert again.rows == run.rows
-
-
 def test_rows_in_memory_are_questions_of_the_task_qa(tmp_path: Path) -> None:
     rows = [{"question": "Which town?", "answer": "Tavenby"}, {"question": "Who?", "answers": ["yes", "Yes!"]}]
     run = evaluate(Yes(), rows, lm="offline", run=tmp_path / "run", progress=False)
@@ -180,3 +129,271 @@ def test_the_model_may_be_anything_dspy_knows(
     named = evaluate(Direct(index), questions, lm="offline", run=tmp_path / "named", progress=False)
     assert len(caplog.records) == 1, "nothing to say where the reader was asked for"
     assert stable(named.folder) == stable(run.folder)
+
+
+# --- own code and models ---------------------------------------------------------------------------------------------
+
+
+# code of one's own
+
+BASE = """
+import dspy
+
+class Base(dspy.Module):
+    def __init__(self, hops=1):
+        super().__init__()
+        self.hops = hops
+
+    def said(self):
+        return "old base"
+"""
+MINE = """
+
+class Mine(Base):
+    async def aforward(self, question):
+        return dspy.Prediction(answer=f"one, {self.hops} hops, {self.said()}")
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes the user's file and imports it anew: (code) -> its class."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def made(code: str) -> type[dspy.Module]:
+        (tmp_path / "edited_methods.py").write_text(code, encoding="utf-8")
+        sys.modules.pop("edited_methods", None)
+        importlib.invalidate_caches()
+        kind: type[dspy.Module] = importlib.import_module("edited_methods").Mine
+        return kind
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield made
+    sys.modules.pop("edited_methods", None)
+
+
+@pytest.mark.parametrize(
+    ("code", "hops"),
+    [
+        (BASE + MINE.replace("one,", "two,"), 1),
+        (BASE + MINE, 7),
+        (BASE.replace("old base", "new base") + MINE, 1),
+    ],
+    ids=["its source", "a constructor value", "a class it builds on"],
+)
+def test_an_edited_method_is_refused_in_the_old_folder(
+    code: str, hops: int, mine: Any, questions: Questions, tmp_path: Path
+) -> None:
+    run, _ = done_by(mine(BASE + MINE)(), questions, tmp_path / "run")
+    assert run.rows[0]["answer"] == "one, 1 hops, old base"
+    before = stable(run.folder)
+    again, _ = done_by(mine(BASE + MINE)(), questions, tmp_path / "run")
+    assert stable(again.folder) == before, "the same code imported anew is the same method"
+    with pytest.raises(RunMismatch, match=r"method\.code was '[0-9a-f]{12}', now '[0-9a-f]{12}'"):
+        done_by(mine(code)(hops), questions, tmp_path / "run")
+    assert stable(run.folder) == before
+
+
+# models of one's own
+
+
+def with_own_model(method: dspy.Module, lm: dspy.BaseLM) -> dspy.Module:
+    method.set_lm(lm)
+    return method
+
+
+def test_a_predictors_own_model_is_journaled_counted_and_replayed(questions: Questions, tmp_path: Path) -> None:
+    runs, own = CountingEngine(), CountingEngine()
+    lm = own.lm("own")
+    method = with_own_model(Direct(), lm)
+    run, _ = done_by(method, questions, tmp_path / "run", engine=runs)
+    assert (runs.calls, own.calls) == (0, len(questions))
+    assert run.errors == 0
+    assert run.metrics["ledger"]["total"]["calls"] == run.metrics["ledger"]["direct"]["calls"] == len(questions)
+    assert {record["model"] for record in journaled(run.folder)} == {"own"}
+    assert {key for row in run.rows for _, key in row["calls"]} == {r["key"] for r in journaled(run.folder)}
+    assert run.settings["lm"]["name"] == "counting"
+    assert {name: each["name"] for name, each in run.settings["lm"]["of"].items()} == {"direct": "own"}
+    before = stable(run.folder)
+    again, _ = done_by(method, questions, tmp_path / "run", replay=True, engine=runs)
+    assert (runs.calls, own.calls) == (0, len(questions)), "a replay asks nobody"
+    assert stable(again.folder) == before
+
+
+class AsksAnother(dspy.Module):
+    """Asks a model that it holds under a name of its own, by itself and through a predictor."""
+
+    def __init__(self, big: dspy.BaseLM) -> None:
+        super().__init__()
+        self.direct = Direct()
+        self.big = big
+
+    def forward(self, question: str) -> dspy.Prediction:
+        self.big(f"Think of it: {question}")
+        with dspy.context(lm=self.big):
+            return self.direct(question=question)
+
+
+def test_a_model_under_any_name_is_journaled_counted_and_held_to_the_limits(
+    questions: Questions, tmp_path: Path
+) -> None:
+    runs, own = CountingEngine(), CountingEngine()
+    lm = own.lm("own")
+    method, n = AsksAnother(lm), len(questions)
+    with pytest.raises(BudgetSpent):
+        evaluate(method, questions, lm=runs.lm(), run=tmp_path / "run", budget=Budget(calls=2 * n - 1), progress=False)
+    assert (runs.calls, own.calls) == (0, 2 * n - 1)
+    run = evaluate(method, questions, lm=runs.lm(), run=tmp_path / "run", progress=False)
+    assert (runs.calls, own.calls) == (0, 2 * n)
+    assert run.metrics["ledger"]["total"]["calls"] == 2 * n
+    assert {name: each["name"] for name, each in run.settings["lm"]["of"].items()} == {"big": "own"}
+    assert method.big is lm
+    assert lm.journal is None
+
+
+def test_another_own_model_is_another_run(questions: Questions, tmp_path: Path) -> None:
+    done_by(with_own_model(Direct(), CountingEngine().lm("own")), questions, tmp_path / "run")
+    with pytest.raises(RunMismatch, match=r"lm\.of\.direct\.name was 'own', now 'other'"):
+        done_by(with_own_model(Direct(), CountingEngine().lm("other")), questions, tmp_path / "run")
+    with pytest.raises(RunMismatch, match=r"lm\.of"):
+        done_by(Direct(), questions, tmp_path / "run")
+
+
+def test_the_gate_counts_the_calls_of_every_model(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    async def wait(_stage: str, _prompt: str) -> None:
+        await asyncio.sleep(0.002)
+
+    engine = CountingEngine(wait)
+    method = BlendFilter(index)
+    method.blending.internal.lm = engine.lm("own")
+    run = evaluate(method, questions, lm=engine.lm(), run=tmp_path / "run", concurrency=2, progress=False)
+    assert engine.most_in_flight == 2
+    assert {record["model"] for record in journaled(run.folder)} == {"own", "counting"}
+
+
+# --- methods at once -------------------------------------------------------------------------------------------------
+
+
+def numbered(count: int) -> Questions:
+    return load("qa", [{"id": f"n{i}", "question": f"Where is pier number {i}?", "answer": "x"} for i in range(count)])
+
+
+class Wrapped(dspy.Module):
+    """A synchronous method around one of ours."""
+
+    def __init__(self, retriever: Any) -> None:
+        super().__init__()
+        self.inner = BlendFilter(retriever, k=2)
+
+    def forward(self, question: str) -> dspy.Prediction:
+        return self.inner(question=question)
+
+
+@pytest.mark.timeout(60, method="thread")  # threads that wait for one another would keep the process from ending
+def test_synchronous_methods_leave_threads_for_the_searches_inside_them(tmp_path: Path) -> None:
+    """More of them wait at once than one pool has threads; each waits for a search, which needs a thread too."""
+    method = Wrapped(lambda query, k: ["Orm Pier | A pier.", "Fell | A hill."])
+    run, _ = done_by(method, numbered(70), tmp_path / "run", concurrency=32)
+    assert run.errors == 0
+    assert len(run.rows) == 70
+
+
+class Twice(dspy.Module):
+    """Asks one of our methods twice, side by side, in threads that DSPy starts."""
+
+    # One `dspy.Parallel` at a time: each empties tqdm's list of bars, under the feet of another that is just starting.
+    lock = threading.Lock()
+
+    def __init__(self, retriever: Any) -> None:
+        super().__init__()
+        self.inner = BlendFilter(retriever, k=2)
+
+    def forward(self, question: str) -> dspy.Prediction:
+        pairs = [(self.inner, {"question": question}), (self.inner, {"question": f"{question} And why?"})]
+        with self.lock:
+            first, second = dspy.Parallel(num_threads=2, disable_progress_bar=True)(pairs)
+        return dspy.Prediction(answer=first.answer or second.answer, knowledge=first.knowledge)
+
+
+@pytest.mark.timeout(60)
+def test_what_parallel_threads_ask_is_noted_journaled_and_replayed(
+    index: BM25, questions: Questions, tmp_path: Path
+) -> None:
+    searched: list[str] = []
+
+    def spying(query: str, k: int) -> list[Any]:
+        searched.append(query)
+        return index.search([query], k)[0]
+
+    method = Twice(as_retriever(spying, fingerprint="f"))
+    run, engine = done_by(method, questions, tmp_path / "run", engine=CountingEngine(slowly()))
+    assert run.errors == 0
+    assert len(journaled(run.folder)) == engine.calls == run.metrics["ledger"]["total"]["calls"]
+    noted = {key for row in run.rows for _, key in row["calls"]}
+    assert noted == {record["key"] for record in journaled(run.folder)}
+    assert all(stage for row in run.rows for stage, _ in row["calls"])
+    finds = [record["query"] for record in journaled(run.folder, "search")]
+    assert set(finds) == set(searched)
+    before = stable(run.folder)
+    searched.clear()
+    again, silent = done_by(method, questions, tmp_path / "run", replay=True)
+    assert (silent.calls, searched) == (0, [])
+    assert stable(again.folder) == before
+
+
+class Samples(dspy.Module):
+    """Three samples of one prompt, and two prompts side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ask = Direct().direct
+
+    async def aforward(self, question: str) -> dspy.Prediction:
+        several = {"n": 3, "temperature": 1.0}
+        asked = [self.ask.acall(question=f"{question} {word}", config=several) for word in ("Why?", "How?")]
+        one, other = await asyncio.gather(*asked)
+        return dspy.Prediction(answer=" ".join([*one.completions.answer, *other.completions.answer]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_samples_that_arrive_in_any_order_leave_the_same_bytes(seed: int, questions: Questions, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+
+    async def wait(_stage: str, _prompt: str) -> None:
+        await asyncio.sleep(rng.random() / 50)
+
+    run, engine = done_by(Samples(), questions, tmp_path / "run", engine=CountingEngine(wait))
+    assert engine.calls == 6 * len(questions)
+    assert [len(row["calls"]) for row in run.rows] == [6] * len(questions)
+    before = stable(run.folder)
+    again, silent = done_by(Samples(), questions, tmp_path / "run", replay=True)
+    assert silent.calls == 0
+    assert stable(again.folder) == before
+
+
+@pytest.mark.timeout(60)
+def test_after_ctrl_c_the_same_call_works_at_once(index: BM25, tmp_path: Path) -> None:
+    """It returns when the run has let go of its folder, though calls in flight took a while to end."""
+    reached = threading.Event()
+
+    async def lingering(_stage: str, _prompt: str) -> None:
+        if not reached.is_set():
+            reached.set()
+            asyncio.get_running_loop().call_later(0.1, _press_ctrl_c)
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.3)
+            raise
+
+    method, questions = BlendFilter(index), numbered(12)
+    with pytest.raises(KeyboardInterrupt):
+        done_by(method, questions, tmp_path / "run", engine=CountingEngine(lingering))
+    run, engine = done_by(method, questions, tmp_path / "run")
+    assert run.errors == 0
+    assert engine.calls
+    assert evaluate(method, questions, lm=engine.lm(), run=run.folder, replay=True, progress=False).rows == run.rows
+
+
+def _press_ctrl_c() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

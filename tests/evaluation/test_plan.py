@@ -12,9 +12,8 @@ from model_server import serve
 from small_world import Command, CountingEngine, Watching, done_by, tree
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, SelfAsk, connect, evaluate, load
-from blendfilter.errors import BadArgument, CannotWrite
-from blendfilter.evaluation.plan import Plan, plan, spread
-from blendfilter.evaluation.planned import duration, text_of_plan
+from blendfilter.errors import CannotWrite
+from blendfilter.evaluation.plan import RunPlan, duration, plan, spread
 from blendfilter.lm.budget import Amount, Budget
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import read
@@ -36,24 +35,17 @@ def asked() -> Questions:
     return load("hotpotqa", "sample")
 
 
-def lines(made: Plan) -> list[str]:
+def lines(made: RunPlan) -> list[str]:
     return made.text().splitlines()
 
 
-def told(made: Plan, name: str) -> str:
+def told(made: RunPlan, name: str) -> str:
     """The note that begins so."""
     (line,) = (line for line in lines(made) if line.startswith(f"{name}:"))
     return line
 
 
 # --- against the run ------------------------------------------------------------------------------------------------
-
-
-def test_a_server_that_counts_no_tokens_is_told(world: BM25, asked: Questions) -> None:
-    with serve(reply="offline") as server:
-        made = plan(Direct(world), asked[:2], connect("m", api_base=server.url), ask_server=True)
-        assert told(made, "tokens").endswith("(--ask-server: no server that counts tokens, by /tokenize, was found)")
-        assert "/tokenize" not in told(plan(Direct(world), asked[:2], connect("m", api_base=server.url)), "tokens")
 
 
 def test_a_plan_of_every_question_is_what_the_server_then_counts(world: BM25, asked: Questions, tmp_path: Path) -> None:
@@ -75,13 +67,6 @@ def test_a_plan_of_every_question_is_what_the_server_then_counts(world: BM25, as
     numbers = [len(row["calls"]) for row in run.rows]
     assert (made.total.fewest, made.total.most) == (min(numbers), max(numbers))
     assert told(made, "tokens") == f"tokens: the tokeniser of {server.url}"
-
-
-def test_each_answer_of_several_is_planned(world: BM25, questions: Questions) -> None:
-    once = plan(Direct(world), questions, CountingEngine().lm(temperature=0.7))
-    twice = plan(Direct(world), questions, CountingEngine().lm(temperature=0.7), repeats=2)
-    assert (once.total.calls, twice.total.calls) == (len(questions), 2 * len(questions))
-    assert twice.total.tokens_in == pytest.approx(2 * once.total.tokens_in, abs=1)
 
 
 def test_a_reply_is_never_longer_than_its_cap(world: BM25, asked: Questions, tmp_path: Path) -> None:
@@ -291,13 +276,6 @@ def test_cost_and_at_most(world: BM25, questions: Questions) -> None:
     assert told(made, "cost") == "cost: $10 in and $30 out a million tokens; cached prompt tokens may cost less"
 
 
-def test_an_unknown_price_is_none_and_has_no_column(world: BM25, questions: Questions) -> None:
-    made = plan(Direct(world), questions, priced(None))
-    assert (made.total.cost, made.total.cost_most) == (None, None)
-    assert "cost" not in lines(made)[0]
-    assert told(made, "cost") == "cost: no price is known (--prices FILE)"
-
-
 def test_a_model_that_thinks_may_write_more_at_most(world: BM25, questions: Questions) -> None:
     plain = plan(Direct(world), questions, connect("vllm/Qwen/Qwen2.5-7B-Instruct"))
     thinks = plan(Direct(world), questions, connect("vllm/Qwen/Qwen3-8B"))
@@ -323,11 +301,7 @@ def test_whether_limits_are_enough(world: BM25, questions: Questions, tmp_path: 
     tokens = total.tokens_in + total.tokens_out
 
     def verdicts(**limits: Any) -> list[str]:
-        return [
-            line
-            for line in text_of_plan(replace(made, budget=Budget(**limits))).splitlines()
-            if line.startswith("--max")
-        ]
+        return [line for line in replace(made, budget=Budget(**limits)).text().splitlines() if line.startswith("--max")]
 
     assert verdicts(calls=total.calls) == [f"--max-calls {total.calls}: enough"]
     assert "not enough, the run will stop at about 50 %" in verdicts(calls=total.calls // 2)[0]
@@ -358,11 +332,6 @@ def test_calls_that_vary_are_given_as_a_range(world: BM25, asked: Questions) -> 
     row = next(line for line in lines(made) if line.startswith("total"))
     assert f"{made.total.fewest} to {made.total.most}" in row
     assert any(line.startswith("calls vary from question to question") for line in lines(made))
-
-
-def test_a_plan_from_no_question_is_refused(world: BM25, questions: Questions) -> None:
-    with pytest.raises(BadArgument, match="a plan from 0 questions"):
-        plan(Direct(world), questions, "offline", sample=0)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""The plots: the Pareto front, labels that keep clear of each other, the same bytes each time, offline runs stamped."""
+"""Plots and the frontier: who is on the front, labels that keep clear of each other, the same bytes each time."""
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import combinations
 from pathlib import Path
@@ -9,18 +10,36 @@ from typing import Any
 
 import pytest
 from small_world import CountingEngine
+from stored import unchecked
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, evaluate, load, plot
+from blendfilter import (
+    BM25,
+    BlendFilter,
+    ChainOfThought,
+    Direct,
+    Oracle,
+    Run,
+    compare,
+    evaluate,
+    frontier,
+    load,
+    make_silver,
+    plot,
+)
 from blendfilter.errors import BadArgument, MissingExtra, RunMismatch, UnknownName
-from blendfilter.evaluation import canvas, plots
-from blendfilter.evaluation.plots import Dot, front, short_label
+from blendfilter.filters.named import make_filter
+from blendfilter.journal import Journal
+from blendfilter.records import Excerpt
+from blendfilter.report import canvas, contexts, plots
+from blendfilter.report.plots import FRONTIER_COSTS, Frontier, RunPoint, front, short_label
+from blendfilter.silver.filter import SilverFilter
 from blendfilter.tasks import Questions
 
 pytest.importorskip("matplotlib")
 
 
-def dots(*pairs: tuple[float, float]) -> list[Dot]:
-    return [Dot(f"method {i}", value, value, value, cost, cost, cost) for i, (cost, value) in enumerate(pairs)]
+def dots(*pairs: tuple[float, float]) -> list[RunPoint]:
+    return [RunPoint(f"method {i}", value, value, value, cost, cost, cost) for i, (cost, value) in enumerate(pairs)]
 
 
 @pytest.fixture
@@ -42,7 +61,7 @@ def test_the_front_leaves_out_what_costs_more_for_no_more() -> None:
 
 
 def test_a_dot_is_what_the_run_measured(runs: list[Run]) -> None:
-    blend = plots.dot("b", runs[2])
+    blend = plots.point_of("b", runs[2])
     total = runs[2].metrics["ledger"]["total"]
     assert blend.value == runs[2].metrics["metrics"]["em"]["value"]
     assert (blend.calls, blend.tokens) == (total["calls"] / 6, (total["tokens_in"] + total["tokens_out"]) / 6)
@@ -118,18 +137,6 @@ def test_a_ruler_has_few_round_ticks() -> None:
         assert low <= ticks[0] < ticks[-1] <= high
 
 
-@pytest.mark.parametrize("costs", [[3.0], [3.0, 3.1], [0.0, 2.0]])
-def test_every_ruler_has_numbers_whatever_was_spent(costs: list[float]) -> None:
-    with canvas.blank(4, 3) as figure:
-        axes = figure.subplots()
-        plots._scatter(axes, dots(*((cost, 0.5) for cost in costs)), "calls")
-        low, high = axes.get_xlim()
-        shown = [tick for tick in axes.get_xticks() if low <= tick <= high]
-        assert len(shown) >= 2
-        assert len(axes.lines) == 1 + len(costs)
-        assert low < min(costs), "what cost nothing has a place too"
-
-
 @pytest.mark.filterwarnings("error", "ignore:Glyph")
 def test_a_label_is_text_whatever_stands_in_it(runs: list[Run], tmp_path: Path) -> None:
     for kind in ("headline", "losses"):
@@ -144,11 +151,11 @@ def test_runs_over_other_questions_share_no_plot(runs: list[Run], questions: Que
 
 
 def test_without_gold_only_right_and_wrong_are_told(runs: list[Run]) -> None:
-    assert list(plots._told(runs)) == list(plots._LOSSES)
+    assert list(plots._bar_parts(runs)) == list(plots._LOSSES)
     for run in runs:
         for row in run.rows:
             row["gold_titles"] = []
-    assert {name: words for name, (words, *_) in plots._told(runs).items()} == {
+    assert {name: words for name, (words, *_) in plots._bar_parts(runs).items()} == {
         "right": "right", "answered_wrong": "wrong (no gold titles known)",
     }  # fmt: skip
 
@@ -196,3 +203,156 @@ def test_without_matplotlib_the_extra_is_named(
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"pip install '\.\[plots\]'"):
         plot(runs, tmp_path / "a.svg")
+
+
+# --- frontier --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runs_frontier(index: BM25, questions: Questions, tmp_path: Path) -> dict[str, Run]:
+    make_silver(questions, Oracle("strinc", task="hotpotqa"), tmp_path / "silver.jsonl", retriever=index)
+    methods = {
+        "full": Direct(index),
+        "short": Direct(index, filter=make_filter("sentence", n=2)),
+        "chain": ChainOfThought(index, filter=make_filter("filco")),
+        "whole": BlendFilter(index),
+        "silver": Direct(index, filter=SilverFilter(tmp_path / "silver.jsonl")),
+    }
+    return {
+        name: evaluate(method, questions, lm="offline", run=tmp_path / name, progress=False)
+        for name, method in methods.items()
+    }
+
+
+def records(run: Run, row: dict[str, Any]) -> list[dict[str, Any]]:
+    with Journal(run.folder / "journal.jsonl", "replay") as journal:
+        return [journal.read(key) or {} for _, key in row["calls"]]
+
+
+# --- what was read, from rows and journal ---------------------------------------------------------------------------
+
+
+def test_a_context_is_what_the_prompt_shows(runs_frontier: dict[str, Run]) -> None:
+    """The lines of knowledge in the prompt that answers, to the letter; a filter's pieces in their places."""
+    for name, run in runs_frontier.items():
+        for found in contexts.contexts(run):
+            called = dict(map(reversed, found.row["calls"]))
+            stages = [called[record["key"]] for record in records(run, found.row)]
+            answering = max(at for at, stage in enumerate(stages) if stage != "short_answer")
+            prompt = str(records(run, found.row)[answering]["prompt"])
+            shown = prompt.rpartition("Knowledge:")[2].partition("Question:")[0].strip()
+            assert [line for line in shown.splitlines() if line] == [each.line for each in found.kept], name
+            assert {each.id for each in found.kept} <= {each.id for each in found.retrieved}
+            if name in ("short", "chain"):
+                assert all(isinstance(each, Excerpt) and each.text in each.source.text for each in found.kept if
+                           len(getattr(each, "spans", ())) == 1)  # fmt: skip
+
+
+def test_tokens_are_those_that_the_server_told(runs_frontier: dict[str, Run]) -> None:
+    for name, run in runs_frontier.items():
+        for row, read in zip(run.rows, contexts.input_tokens(run), strict=True):
+            told = {record["key"]: record["tokens_in"] for record in records(run, row)}
+            stage = {"chain": "answer", "whole": "answer"}.get(name, "direct")
+            answering = next(key for called, key in row["calls"] if called == stage)
+            assert read == (told[answering], sum(told.values()))
+
+
+# --- the front ------------------------------------------------------------------------------------------------------
+
+
+def test_points_are_scores_with_what_they_cost(runs_frontier: dict[str, Run]) -> None:
+    found = frontier(runs_frontier)
+    assert [each.value for each in found.dots] == sorted((each.value for each in found.dots), reverse=True)
+    place = {each.label: each for each in found.dots}
+    for name, run in runs_frontier.items():
+        total, n = run.metrics["ledger"]["total"], len(run.rows)
+        assert place[name].tokens_in == pytest.approx(total["tokens_in"] / n, abs=1), "calls two questions share apart"
+        score = run.metrics["metrics"]["em"]
+        assert place[name][1:4] == (score["value"], score["low"], score["high"])
+    assert place["short"].prompt_tokens < place["full"].prompt_tokens
+    assert place["chain"].prompt_tokens < place["chain"].tokens_in
+    assert [name for name in runs_frontier if place[name].bound] == ["silver"]
+
+
+def test_the_front_is_of_runs_that_none_beats_for_less() -> None:
+    def at(label: str, value: float, tokens: float, bound: bool = False) -> RunPoint:
+        return RunPoint(label, value, 0, 1, 1, tokens, 0, tokens, tokens / 2, bound)
+
+    dots = (at("dear", 0.6, 900), at("cheap", 0.4, 100), at("beaten", 0.4, 200), at("gold", 0.9, 50, True))
+    found = Frontier(dots, "em", "T", offline=False)
+    for cost in FRONTIER_COSTS:
+        assert [each.label for each in found.front(cost)] == ["cheap", "dear"], "what reads the answer beats nobody"
+    stars = {line.split()[0]: line.count(" *") for line in found.text().splitlines()[4:8]}
+    assert stars == {"dear": 2, "cheap": 2, "beaten": 0, "gold": 0}
+    assert "gold †" in found.text()
+    assert "† reads the answer: an upper bound" in found.text()
+    assert "offline" not in found.text()
+
+
+@pytest.mark.parametrize("calls", [1, 0], ids=["of one call", "of none"])
+def test_where_a_server_told_no_tokens_there_is_no_front(
+    runs_frontier: dict[str, Run], tmp_path: Path, calls: int
+) -> None:
+    path = runs_frontier["full"].folder / "journal.jsonl"
+    told = unchecked(path)
+    assert '"tokens_in":' in told
+    path.write_text(re.sub(r'"tokens_in":\d+', '"tokens_in":null', told, count=calls), "utf-8")
+    found = frontier(runs_frontier)
+    assert math.isnan(next(each for each in found.dots if each.label == "full").tokens_in)
+    assert found.front() == []
+    assert next(line for line in found.text().splitlines() if line.startswith("full")).split()[-2:] == ["-", "-"]
+
+
+def test_an_answer_that_failed_is_not_cheap(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    async def refuse(stage: str, prompt: str) -> None:
+        if questions[0].question in prompt.rpartition("Question:")[2]:
+            raise RuntimeError("the prompt is too long")
+
+    failed = evaluate(
+        Direct(index), questions, lm=CountingEngine(before=refuse).lm(), run=tmp_path / "a", progress=False
+    )
+    fewer = evaluate(Direct(index), questions[1:], lm=CountingEngine().lm(), run=tmp_path / "b", progress=False)
+    assert failed.errors == 1
+    (one,), (other,) = frontier({"a": failed}).dots, frontier({"b": fewer}).dots
+    assert (one.prompt_tokens, one.tokens_in) == (other.prompt_tokens, other.tokens_in)
+    assert one.value == pytest.approx(other.value * len(fewer.rows) / len(failed.rows), abs=1e-6)
+
+
+# --- shown ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_drawn_with_every_run_and_the_same_bytes(runs_frontier: dict[str, Run], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    paths = frontier(runs_frontier).draw(tmp_path / "a.svg", tmp_path / "a.png")
+    again = frontier(runs_frontier).draw(tmp_path / "b.svg", tmp_path / "b.png")
+    assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in again]
+    said = re.findall(r"<!-- (.*?) -->", paths[0].read_text("utf-8"))
+    text = "\n".join(said)
+    for words in (*runs_frontier, "input tokens a question, all calls", "tokens of the prompt that answers",
+                  "diamond: reads the answer, a bound", "offline reader: shows the pipeline, not quality"):  # fmt: skip
+        assert words in text
+    assert "median" not in text, "no panel for what it does not tell"
+
+
+def test_shown_it_is_its_table(runs_frontier: dict[str, Run]) -> None:
+    found = frontier(runs_frontier)
+    assert repr(found) == str(found) == found.text()
+    assert found.text().startswith("hotpotqa, 6 questions, offline\n")
+    assert "the offline reader answered: this shows the pipeline, not its quality" in found.text()
+    for name, run in runs_frontier.items():
+        line = next(each for each in found.text().splitlines() if each.startswith(name))
+        assert f"{100 * run.metrics['metrics']['em']['value']:.1f} ±" in line
+
+
+def test_a_run_that_reads_the_answer_says_so_wherever_it_is_shown(runs_frontier: dict[str, Run]) -> None:
+    said = "reads the answer: an upper bound"
+    assert [name for name, run in runs_frontier.items() if run.reads_gold] == ["silver"]
+    for name, run in runs_frontier.items():
+        assert (said in run.report()) == (name == "silver")
+        assert (said in page(run)) == (name == "silver")
+    assert f"silver: its filter {said}" in str(compare(runs_frontier["full"], runs_frontier["silver"]))
+    assert said not in str(compare(runs_frontier["full"], runs_frontier["short"]))
+
+
+def page(run: Run) -> str:
+    return run.html().read_text("utf-8")

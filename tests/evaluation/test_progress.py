@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from blendfilter.evaluation import progress
-from blendfilter.evaluation.progress import Bar, Lines, Running, Silent, progress_for
+from blendfilter.evaluation import run_progress
+from blendfilter.evaluation.run_progress import ProgressBar, ProgressLines, RunningScores, progress_for
 
 
 def row(em: float, error: Any = None) -> dict[str, Any]:
@@ -18,28 +18,18 @@ def row(em: float, error: Any = None) -> dict[str, Any]:
 
 
 def test_running_means_are_over_what_was_seen() -> None:
-    running = Running(["em", "f1"])
+    running = RunningScores(["em", "f1"])
     assert running.text() == "EM 0.0  F1 0.0  0 tokens"
-    running.add(row(1.0), 4000)
-    running.add(row(0.0), 5999)
-    running.add(row(0.0, {"kind": "timeout"}), 1)
+    running.advance(row(1.0), 4000)
+    running.advance(row(0.0), 5999)
+    running.advance(row(0.0, {"kind": "timeout"}), 1)
     assert running.text() == "EM 33.3  F1 16.7  10k tokens  1 error"
-    running.add(row(0.0, {"kind": "timeout"}), 9_990_000)
+    running.advance(row(0.0, {"kind": "timeout"}), 9_990_000)
     assert running.text() == "EM 25.0  F1 12.5  10.0M tokens  2 errors"
 
 
-@pytest.mark.parametrize(
-    ("tokens", "text"),
-    [(0, "0"), (9999, "9999"), (10_000, "10k"), (312_400, "312k"), (1_005_000, "1.0M"), (12_000_000, "12.0M")],
-)
-def test_tokens_in_few_characters(tokens: int, text: str) -> None:
-    running = Running([])
-    running.add(row(0), tokens)
-    assert running.text() == f"{text} tokens"
-
-
 def test_lines_come_each_tenth_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(["em"])
+    lines = ProgressLines(["em"])
     lines.start(total=43, done=0)
     for _ in range(43):
         lines.advance(row(1.0), 10)
@@ -50,23 +40,32 @@ def test_lines_come_each_tenth_and_at_the_end(capsys: pytest.CaptureFixture[str]
     assert all(" questions  " in line and "/s  " in line for line in told)
 
 
-def test_lines_count_what_earlier_sittings_did(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(["em"])
+def test_lines_count_what_earlier_sessions_did(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ProgressLines(["em"])
     lines.start(total=10, done=7)
     lines.advance(row(0.0), 1)
     before, now = capsys.readouterr().err.splitlines()
-    assert before == "7/10 questions were answered in an earlier sitting"
+    assert before == "7/10 questions were answered in an earlier session"
     assert now.startswith("8/10 questions  ")
-    assert "this sitting: EM 0.0" in now
+    assert "this session: EM 0.0" in now
 
 
-def test_a_slow_pace_is_told_by_the_minute() -> None:
-    assert (progress._rate(3, 2.0), progress._rate(1, 30.0)) == ("1.5/s", "2.0/min")
+@pytest.mark.parametrize(("answers", "seconds", "rate"), [(3, 2.0, "1.5/s"), (1, 30.0, "2.0/min")])
+def test_a_slow_pace_is_counted_by_the_minute(
+    answers: int, seconds: float, rate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 0.0, seconds])
+    monkeypatch.setattr(run_progress.time, "monotonic", lambda: next(clock))
+    running = RunningScores(["em"])
+    running.start(9, 0)
+    for _ in range(answers):
+        running.advance(row(1.0), 312_400)
+    assert running.rate == rate
 
 
 def test_a_bar_moves_and_leaves_its_last_state(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
-    bar = Bar(["em"])
+    bar = ProgressBar(["em"])
     monkeypatch.setattr(bar.bar.live, "console", Console(file=out, width=120, force_terminal=True, color_system=None))
     bar.start(total=4, done=1)
     for em in (1.0, 0.0, 0.0):
@@ -78,15 +77,7 @@ def test_a_bar_moves_and_leaves_its_last_state(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_which_one_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(progress_for(["em"], show=False), Silent)
-    assert isinstance(progress_for(["em"]), Lines), "a test's output is no terminal"
+    assert type(progress_for(["em"], show=False)) is RunningScores
+    assert isinstance(progress_for(["em"]), ProgressLines), "a test's output is no terminal"
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert isinstance(progress_for(["em"]), Bar)
-
-
-def test_silence(capsys: pytest.CaptureFixture[str]) -> None:
-    silent: progress.Progress = Silent()
-    silent.start(3, 0)
-    silent.advance(row(1.0), 1)
-    silent.stop()
-    assert capsys.readouterr() == ("", "")
+    assert isinstance(progress_for(["em"]), ProgressBar)

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import dspy
 import pytest
 from small_world import CountingEngine, done_by, stable, tree
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Prompts, evaluate, load
-from blendfilter.asking import Wording
+from blendfilter import BM25, BlendFilter, ChainOfThought, Prompts, evaluate
 from blendfilter.errors import (
     BadArgument,
-    Leak,
     MissingFile,
     ReplayMiss,
-    RunLocked,
     RunMismatch,
 )
-from blendfilter.evaluation.files import read_rows, write_rows
-from blendfilter.evaluation.recorded import Recorded
-from blendfilter.journal import Journal
+from blendfilter.evaluation.run_folder import read_rows, write_rows
+from blendfilter.evaluation.run_settings import RecordedIndex
 from blendfilter.lm.offline import read
-from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 
 # reuse and replay
@@ -61,7 +53,7 @@ def test_a_replay_does_not_replace_rows_by_what_a_shorter_journal_gives(
     before, path = stable(run.folder), run.folder / "journal.jsonl"
     path.write_bytes(path.read_bytes()[:-37])
     if gone:
-        known = Recorded("bm25", index.fingerprint, MissingFile("no index there"))
+        known = RecordedIndex("bm25", index.fingerprint, MissingFile("no index there"))
         with pytest.raises(RunMismatch, match=r"a replay does not give the rows of .*, so nothing was replaced"):
             done_by(BlendFilter(known), questions, tmp_path / "run", replay=True)
     else:
@@ -179,28 +171,6 @@ def test_a_replay_miss_names_question_and_stage(index: BM25, questions: Question
 # what is refused
 
 
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        (lambda index: BlendFilter(index, k=3), "method.arguments.k was 5, now 3"),
-        (lambda index: BlendFilter(index, without=["q"]), "method.arguments.without was '', now 'q'"),
-        (lambda index: BlendFilter(index, offer_none=True), "method.arguments.offer_none was False, now True"),
-        (lambda index: BlendFilter(index, task="twowiki"), "method.program was "),
-        (ChainOfThought, "method.name was 'blendfilter', now 'cot-retrieval'"),
-        (lambda index: BlendFilter(BM25.build(sample("corpus.jsonl"), k1=1.2)), "retrievers was "),
-    ],
-    ids=["k", "without", "none offered", "wording", "method", "index"],
-)
-def test_a_folder_of_another_run(
-    other: Callable[[BM25], dspy.Module], said: str, index: BM25, questions: Questions, tmp_path: Path
-) -> None:
-    run, _ = done_by(BlendFilter(index), questions, tmp_path / "run")
-    before = stable(run.folder)
-    with pytest.raises(RunMismatch, match=re.escape(said)):
-        done_by(other(index), questions, tmp_path / "run")
-    assert stable(run.folder) == before
-
-
 def test_a_folder_of_other_demonstrations_model_or_questions(index: BM25, questions: Questions, tmp_path: Path) -> None:
     run, engine = done_by(BlendFilter(index), questions, tmp_path / "run")
     changed = BlendFilter(index)
@@ -218,20 +188,3 @@ def test_a_folder_of_other_demonstrations_model_or_questions(index: BM25, questi
     assert (notes["address"], notes["concurrency"]) == ("http://127.0.0.1:77/v1", 2), (
         "these may change between sittings"
     )
-
-
-def test_a_second_writer(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    run, _ = done_by(Direct(index), questions, tmp_path / "run")
-    with Journal(run.folder), pytest.raises(RunLocked, match="is being written to"):
-        done_by(Direct(index), questions, tmp_path / "run")
-
-
-def test_a_question_that_is_also_a_demonstration(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    method = ChainOfThought(index)
-    method.answering.answer.demos = [dspy.Example(question=f" {questions[4].question.upper()}", reasoning="x")]
-    with pytest.raises(Leak, match=rf"question '{questions[4].id}'.*also a demonstration of 'answering.answer'"):
-        done_by(method, questions, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    shown = {"id": "x", "question": Wording.of("hotpotqa").demos[1].question, "answer": "y"}
-    with pytest.raises(Leak, match="'x'"):
-        done_by(BlendFilter(index), load("qa", [shown]), tmp_path / "run")

@@ -13,13 +13,13 @@ from stored import ROW, SETTINGS
 
 from blendfilter import BM25, BlendFilter, Direct, Run
 from blendfilter.errors import BudgetSpent
-from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, write_json, write_rows
-from blendfilter.evaluation.ledger import Entry
-from blendfilter.evaluation.losses import LOSSES
-from blendfilter.evaluation.report import OFFLINE, _ledger, report_text
+from blendfilter.evaluation.ledger import LedgerEntry
+from blendfilter.evaluation.rows import LOSSES
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, write_json, write_rows
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.modules.base import FLAGS
+from blendfilter.report.run_text import OFFLINE, ledger_table, report_text
 from blendfilter.tasks import Questions
 
 A, B, C = (letter * 32 for letter in "abc")
@@ -128,10 +128,6 @@ def test_the_offline_reader_is_named_for_what_it_is(tmp_path: Path) -> None:
     assert OFFLINE not in report_text(made(tmp_path / "model"))
 
 
-def test_the_headline_is_never_cut(tmp_path: Path) -> None:
-    assert report_text(made(tmp_path / "run"), width=40).splitlines()[0] == SIGNATURE
-
-
 def test_at_eighty_columns_no_word_of_the_ledger_is_cut(tmp_path: Path) -> None:
     told = report_text(made(tmp_path / "run"), width=80).split("Ledger")[1]
     assert "…" not in told
@@ -144,20 +140,6 @@ def test_what_no_stage_has_is_no_column_and_repeats_are_answers(
     run, _ = done_by(Direct(index), questions, tmp_path / "run", repeats=2)
     head = next(line for line in report_text(run).splitlines() if line.split()[:2] == ["stage", "calls"])
     assert head.split() == ["stage", "calls", "an", "answer", "tokens", "in", "tokens", "out", "s", "a", "call"]
-
-
-@pytest.mark.parametrize("width", [60, 100, 200])
-def test_brackets_in_messages_are_no_markup(tmp_path: Path, width: int) -> None:
-    told = " ".join(report_text(made(tmp_path / "run"), width=width).split())
-    assert "[key]" in told
-    assert "[/red]" in told
-    assert "dev[1].jsonl" in told
-
-
-def test_parts_without_figures_are_left_out(tmp_path: Path) -> None:
-    told = report_text(made(tmp_path / "run", errors=0, retrieval=False))
-    assert "Gold titles" not in told
-    assert "Errors (" not in told
 
 
 def test_many_errors_are_counted(tmp_path: Path) -> None:
@@ -188,11 +170,11 @@ def test_without_gold_titles_no_losses_are_told(tmp_path: Path) -> None:
 
 def test_a_full_ledger_fits_80_columns() -> None:
     """Every column there is, as a large run at a provider fills them: no figure is cut, none is broken."""
-    entry = Entry(
+    entry = LedgerEntry(
         calls=21_346, tokens_in=113_512_345, tokens_out=2_999_412, cost=323.18, tokens_cached=5, cached_of=10,
         seconds=22_222, attempts=23_692, hits=21_351,
     )  # fmt: skip
-    table = _ledger({"short_answer": entry, "total": entry}, 2000, "a question")
+    table = ledger_table({"short_answer": entry, "total": entry}, 2000, "a question")
     for width in (80, 110):
         console = Console(width=width, color_system=None, file=io.StringIO())
         console.print(table)

@@ -73,10 +73,6 @@ def test_cover_em_finds_the_answer_in_a_sentence(run: Run) -> None:
     assert {path.name for path in (run.folder / "rescore").iterdir()} == {"cover-em.json"}
 
 
-def test_a_metric_of_the_runs_own_comes_out_the_same(run: Run) -> None:
-    assert run.rescore("f1").value == run.metrics["metrics"]["f1"]["value"]
-
-
 def test_a_model_judges_every_answer_once(run: Run) -> None:
     lm = judge()
     done = run.rescore("llm-judge", lm=lm)
@@ -182,15 +178,6 @@ def test_rescored_runs_are_compared(run: Run, index: BM25, questions: Questions,
     assert not any("judged by" in note for note in notes), "one name, one prompt"
 
 
-def test_other_judges_are_told(run: Run, index: BM25, questions: Questions, tmp_path: Path) -> None:
-    other, _ = done_by(Direct(index), questions, tmp_path / "other")
-    run.rescore("llm-judge", lm=judge())
-    other.rescore("llm-judge", lm=CountingEngine(reply=lambda _: "no").lm("strict"))
-    notes = compare(run, other, metrics=["llm-judge"]).notes
-    assert notes[0].startswith("also differs: llm-judge judged by scripted/")
-    assert "(run) / strict/" in notes[0]
-
-
 def test_answers_that_changed_are_not_compared_by_an_old_figure(run: Run) -> None:
     run.rescore("cover-em")
     path = run.folder / "predictions.jsonl"
@@ -237,15 +224,6 @@ def blendfilter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     return Command(monkeypatch, capsys)
 
 
-def test_the_command_prints_the_figure_with_its_recipe(run: Run, blendfilter: Command) -> None:
-    told = blendfilter("rescore", run.folder, "--metric", "cover-em", "--metric", "f1")
-    assert (told.code, told.notices) == (0, [])
-    first, second, third = told.out.splitlines()
-    assert first.startswith("hotpotqa COVER-EM 66.7 ± ")
-    assert second.startswith("hotpotqa F1 ")
-    assert third == f"kept in {run.folder / 'rescore'}"
-
-
 def test_the_command_judges_through_a_server(run: Run, blendfilter: Command) -> None:
     from model_server import serve
 
@@ -259,24 +237,6 @@ def test_the_command_judges_through_a_server(run: Run, blendfilter: Command) -> 
     assert told.out == again.out
     assert "hotpotqa LLM-JUDGE 100.0 ± " in told.out
     assert "judged by judge: 6 calls," in told.out
-
-
-def test_the_command_says_what_the_judge_took_as_far_as_it_is_told(run: Run, blendfilter: Command) -> None:
-    import unruly
-    from model_server import Model, Reply, options
-
-    class Silent(Model):
-        """A server that tells no usage."""
-
-        def complete(self, *asked: Any, **how: Any) -> Reply:
-            data = json.loads(super().complete(*asked, **how).body)
-            return Reply(body=json.dumps(data | {"usage": None}).encode())
-
-    words = ("rescore", run.folder, "--metric", "llm-judge", "--lm", "judge", "--api-base")
-    with unruly.serving(Silent(options().parse_args([]), lambda prompt: "yes")) as address:
-        told = blendfilter(*words, address, "--timeout", 20, "--attempts", 2)
-    assert told.code == 0, told
-    assert "judged by judge: 6 calls, tokens not told; 0 unreadable" in told.out
 
 
 def test_the_command_warns_of_a_judge_that_cannot_be_read(run: Run, blendfilter: Command) -> None:
@@ -364,12 +324,6 @@ def test_a_judge_keeps_to_a_limit_of_its_own_and_goes_on_with_more(run: Run) -> 
     assert run.rescore("llm-judge", lm=lm, budget=Budget(calls=6)).value == pytest.approx(4 / 6, abs=1e-6)
     assert journaled(run.folder / "rescore", "budget")[-1]["calls"] == 6
     assert not journaled(run.folder, "budget"), "the run's own account is another"
-
-
-def test_a_limit_of_dollars_wants_the_judges_price_and_leaves_nothing(run: Run) -> None:
-    with pytest.raises(BadArgument, match="no price is known"):
-        run.rescore("llm-judge", lm=judge(), budget=Budget(dollars=1.0))
-    assert not (run.folder / "rescore").exists()
 
 
 def test_a_limit_where_no_model_is_asked_is_refused(blendfilter: Command, run: Run) -> None:

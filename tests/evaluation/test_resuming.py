@@ -1,24 +1,36 @@
-"""Runs that stop and go on, and questions that end in an error."""
+"""Runs that stop and go on, servers that fail or refuse, and what one session leaves for the next."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dspy
 import pytest
 from dspy import lm15
-from small_world import FILES, ROW, CountingEngine, Watching, done_by, journaled, stable
+from model_server import FAULTS, Server, serve
+from small_world import FILES, ROW, Command, CountingEngine, Watching, done_by, journaled, stable, tree
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, aevaluate, evaluate
+from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, aevaluate, append_only, connect, evaluate, load
 from blendfilter.errors import (
+    BadArgument,
+    BudgetSpent,
+    CannotWrite,
+    MissingFile,
     RunLocked,
     ServerRefused,
 )
-from blendfilter.journal import Journal
+from blendfilter.evaluation.run_progress import RunningScores, progress_for
+from blendfilter.journal import FILE, Journal
+from blendfilter.lm.gate import Gate
+from blendfilter.lm.retrying import Retry
+from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 
 # stopping and going on
@@ -75,17 +87,6 @@ def test_a_run_stopped_and_taken_up_again_is_the_same_run(
     assert not before & set(second.prompts), "a journaled call was made again"
     assert len(before) + second.calls == undisturbed.calls
     assert {path.name for path in run.iterdir()} == FILES
-
-
-def test_a_run_taken_up_twice(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    method, run = ChainOfThought(index), tmp_path / "run"
-    stopped_after(4, method, questions, run)
-    stopped_after(3, method, questions, run)
-    again, _ = done_by(method, questions, run)
-    whole, undisturbed = done_by(method, questions, tmp_path / "whole")
-    assert stable(again.folder) == stable(whole.folder)
-    assert Counter(record["key"] for record in journaled(run)).most_common(1)[0][1] == 1
-    assert len(journaled(run)) == undisturbed.calls
 
 
 def test_a_finished_run_asks_nothing_again(index: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -169,28 +170,6 @@ def test_a_replay_fails_as_the_run_did(index: BM25, questions: Questions, tmp_pa
     assert stable(again.folder) == before
 
 
-class Raising(dspy.Module):
-    """A user's module with a mistake for one question."""
-
-    def __init__(self, question: str) -> None:
-        super().__init__()
-        self.bad = question
-
-    def forward(self, question: str) -> dspy.Prediction:
-        if question == self.bad:
-            return dspy.Prediction(answer={}["nothing"])
-        return dspy.Prediction(answer="yes")
-
-
-def test_whatever_a_module_raises_is_that_questions_error(questions: Questions, tmp_path: Path) -> None:
-    run, _ = done_by(Raising(questions[1].question), questions, tmp_path / "run")
-    assert [row["error"] for row in run.rows if row["error"]] == [
-        {"kind": "KeyError", "stage": "", "message": "'nothing'"}
-    ]
-    assert run.errors == 1
-    assert run.settings["method"]["name"].endswith(":Raising")
-
-
 def test_a_server_that_refuses_everybody_stops_the_run(index: BM25, questions: Questions, tmp_path: Path) -> None:
     """What would fail for every question is no question's error; what was answered before stays."""
     engine = failing(questions[3].question, "short_answer", lm15.AuthError("no", status=401))
@@ -225,3 +204,303 @@ def test_an_error_is_the_same_row_at_another_address(index: BM25, questions: Que
         rows.append((run.folder / "predictions.jsonl").read_bytes())
         assert b"127.0.0.1" not in rows[-1]
     assert rows[0] == rows[1]
+
+
+# --- sittings --------------------------------------------------------------------------------------------------------
+
+
+class Moody(dspy.Module):
+    """Fails one question by whatever is in `error`; answers the others."""
+
+    def __init__(self, bad: str) -> None:
+        super().__init__()
+        self.bad = bad
+        self.raising: list[Exception] = []  # what it raises, the newest last
+
+    async def aforward(self, question: str) -> dspy.Prediction:
+        if question == self.bad and self.raising:
+            raise self.raising[-1]
+        return dspy.Prediction(answer="yes")
+
+
+def test_metrics_of_an_earlier_sitting_are_gone_until_the_run_is_finished(questions: Questions, tmp_path: Path) -> None:
+    method = Moody(questions[1].question)
+    method.raising = [RuntimeError("no luck")]
+    run, _ = done_by(method, questions, tmp_path / "run")
+    assert (run.finished, run.errors) == (True, 1)
+    method.raising = [ServerRefused("the server is gone")]
+    with pytest.raises(ServerRefused):
+        done_by(method, questions, tmp_path / "run")
+    half = Run(run.folder)
+    assert not half.finished
+    with pytest.raises(MissingFile, match="is not finished: 5 of 6 questions are answered, 1 missing; run the same"):
+        _ = half.metrics
+    method.raising = []
+    again, _ = done_by(method, questions, tmp_path / "run")
+    assert (again.finished, again.errors, again.metrics["n"]) == (True, 0, 6)
+
+
+def test_a_finished_run_keeps_its_metrics_while_it_is_read_again(questions: Questions, tmp_path: Path) -> None:
+    run, _ = done_by(Moody(""), questions, tmp_path / "run")
+    before = stable(run.folder)
+
+    class Looking:
+        def start(self, total: int, done: int) -> None:
+            assert stable(run.folder) == before
+
+        def advance(self, row: Any, tokens: int) -> None:
+            pytest.fail("nothing is left to ask")
+
+        def stop(self) -> None:
+            pass
+
+    evaluate(Moody(""), questions, lm=CountingEngine().lm(), run=run.folder, progress=Looking())
+    assert stable(run.folder) == before
+
+
+@pytest.mark.parametrize("name", [".run.json.123.tmp", ".metrics.json.9.tmp", ".predictions.jsonl.77.tmp"])
+def test_a_temporary_file_of_a_killed_sitting_is_removed(name: str, questions: Questions, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / FILE).touch()
+    (folder / name).write_text('{"settin')
+    run, _ = done_by(Direct(), questions, folder)
+    assert run.errors == 0
+    assert {path.name for path in folder.iterdir()} == FILES
+
+
+def test_a_file_of_somebody_elses_is_not(questions: Questions, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.notes.tmp").write_text("mine")
+    before = tree(tmp_path)
+    with pytest.raises(BadArgument, match="is not empty and holds no run"):
+        done_by(Direct(), questions, tmp_path / "run")
+    assert tree(tmp_path) == before
+
+
+def test_a_replay_beside_a_writer_is_refused(questions: Questions, tmp_path: Path) -> None:
+    """It would put its own files into the place of those that the writer appends to."""
+    run, _ = done_by(Direct(), questions, tmp_path / "run")
+    before = tree(run.folder)
+    with Journal(run.folder), pytest.raises(RunLocked, match="is being written to"):
+        done_by(Direct(), questions, tmp_path / "run", replay=True)
+    assert tree(run.folder) == before
+    again, engine = done_by(Direct(), questions, tmp_path / "run", replay=True)
+    assert (engine.calls, again.rows) == (0, run.rows)
+    with Journal(run.folder, "replay"), Journal(run.folder):
+        pass  # who only reads is in nobody's way
+
+
+def test_a_replay_of_no_run_makes_nothing(questions: Questions, tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match=r"run\.json"):
+        done_by(Direct(), questions, tmp_path / "gone", replay=True)
+    assert list(tmp_path.iterdir()) == []
+    run, _ = done_by(Direct(), questions, tmp_path / "run")
+    for name in FILES - {FILE}:
+        (run.folder / name).unlink()
+    before = tree(tmp_path)
+    with pytest.raises(MissingFile, match=r"run\.json"):
+        done_by(Direct(), questions, tmp_path / "run", replay=True)
+    assert tree(tmp_path) == before
+
+
+def test_a_full_disk_stops_the_run_before_more_is_paid_for(
+    index: BM25, questions: Questions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that cannot be kept is no question's own error: each further one would be paid for in vain."""
+    whole, _ = done_by(Direct(index), questions, tmp_path / "whole")
+    write, wrote = append_only.write_all, []
+
+    def full(fd: int, data: bytes) -> None:
+        if b'"kind":"call"' in data:
+            wrote.append(data)
+            if len(wrote) > 2:
+                raise OSError(28, "No space left on device")
+        write(fd, data)
+
+    engine = CountingEngine()
+    with monkeypatch.context() as patch:
+        patch.setattr(append_only, "write_all", full)
+        with pytest.raises(CannotWrite, match=r"journal\.jsonl takes no more.*No space"):
+            done_by(Direct(index), questions, tmp_path / "run", engine=engine, concurrency=1)
+    assert engine.calls < len(questions)
+    again, _ = done_by(Direct(index), questions, tmp_path / "run")
+    assert stable(again.folder) == stable(whole.folder)
+
+
+class Failing(dspy.Module):
+    """Fails some questions; the one that ends the run comes last."""
+
+    def __init__(self, errors: dict[str, Exception], last: str) -> None:
+        super().__init__()
+        self.errors, self.last = errors, last
+        self.others_over = asyncio.Event()
+
+    async def aforward(self, question: str) -> dspy.Prediction:
+        if question == self.last:
+            await self.others_over.wait()
+        if question in self.errors:
+            raise self.errors[question]
+        return dspy.Prediction(answer="yes")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("end", [ServerRefused("the server is gone"), BudgetSpent("the budget is spent")])
+def test_a_question_that_ended_in_an_error_is_not_counted_as_answered(
+    end: Exception, questions: Questions, tmp_path: Path
+) -> None:
+    texts = [each.question for each in questions[:4]]
+    method = Failing({texts[0]: RuntimeError(), texts[1]: RuntimeError(), texts[3]: end}, last=texts[3])
+    watching = Watching(lambda count: method.others_over.set() if count == 3 else None)
+    with pytest.raises(type(end), match="1 of 4 questions are answered, 2 ended in an error"):
+        evaluate(method, questions[:4], lm="offline", run=tmp_path / "run", progress=watching)
+    half = Run(tmp_path / "run")
+    with pytest.raises(MissingFile, match="1 of 4 questions are answered, 2 ended in an error, 1 missing"):
+        _ = half.metrics
+    assert "1 of 4 questions are answered, 2 ended in an error" in half.report()
+
+
+# --- faults in runs --------------------------------------------------------------------------------------------------
+
+
+FEW = 24
+REQUEST = lm15.Request(model="m", messages=(lm15.Message.user("q"),))
+
+
+def many(count: int) -> Questions:
+    """The sample questions, and more about the passages of the sample corpus."""
+    asked = [
+        {name: row[name] for name in ("id", "question", "golden_answers")}
+        for row in map(json.loads, sample("questions.jsonl").read_text().splitlines())
+    ]
+    for passage in map(json.loads, sample("corpus.jsonl").read_text().splitlines()):
+        question = f"What is {passage['title']} known for?"
+        asked.append({"id": passage["id"], "question": question, "golden_answers": [passage["title"]]})
+    return load("qa", asked[:count], metrics=["em", "f1"])
+
+
+def asked_at(server: Server, **terms: Any) -> Any:
+    """A model there that is tried again soon."""
+    lm = connect("m", api_base=server.url)
+    lm.terms = type(lm.terms)(retry=Retry(wait_first=0.02, **terms))
+    return lm
+
+
+def on_both(questions: Questions, folder: Path, index: BM25, **flags: Any) -> tuple[Run, Run, dict[str, Any]]:
+    """A clean run, the same over a flaky server, and what that server counted."""
+    runs = []
+    for name, more in (("clean", {}), ("flaky", {"behave": "flaky", **flags})):
+        with serve(reply="offline", **more) as server:
+            lm = asked_at(server)
+            runs.append(
+                evaluate(BlendFilter(index), questions, lm=lm, run=folder / name, concurrency=32, progress=False)
+            )
+            stats = server.stats()
+    return runs[0], runs[1], stats
+
+
+def check_accounts(run: Run, stats: dict[str, Any]) -> None:
+    """No call lost, none journaled twice, and every fault of the server is an attempt in the journal."""
+    calls = journaled(run.folder)
+    keys = Counter(record["key"] for record in calls)
+    assert set(keys.values()) == {1}
+    assert len(calls) == stats["answered"]
+    assert sum(record["attempts"] - 1 for record in calls) == sum(stats["faults"].values())
+    assert sum(record["attempts"] for record in calls) == stats["requests"]
+    assert not any(record["error"] for record in calls)
+    assert sum(record["tokens_in"] for record in calls) == stats["tokens_in"]
+    assert sum(record["tokens_out"] for record in calls) == stats["tokens_out"]
+
+
+def test_a_server_that_fails_a_fifth_changes_nothing_in_a_run(index: BM25, tmp_path: Path) -> None:
+    clean, flaky, stats = on_both(many(FEW), tmp_path, index, retry_after="0.05")
+    assert stable(flaky.folder) == stable(clean.folder)
+    assert flaky.errors == 0
+    assert set(stats["faults"]) == set(FAULTS)
+    check_accounts(flaky, stats)
+
+
+# ---- a question that fails
+
+
+@pytest.fixture
+def asking() -> Iterator[Server]:
+    with serve(behave="asked") as server:
+        yield server
+
+
+def test_the_command_line_counts_it_and_ends_with_one(
+    asking: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"question": "Where?", "answer": "42"}, {"question": "[9 x 500] Who?", "answer": "42"}]
+    Path("q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = ("eval", "qa", "--data", "q.jsonl", "--method", "direct", "--lm", "m", "--run", "run")
+    told = Command(monkeypatch, capsys)(*words, "--api-base", asking.url, "--max-retries", 0)
+    assert told.code == 1
+    assert "1 of 2 questions ended in an error; the same command asks them again" in told.err
+    assert asking.stats()["requests"] == 2
+    assert "used up" not in told.err
+    assert Command(monkeypatch, capsys)(*words, "--api-base", asking.url, "--max-retries", -1).code == 2
+
+
+def test_a_run_says_once_that_its_retries_are_used_up(asking: Server, index: BM25, tmp_path: Path) -> None:
+    questions = load("qa", [{"question": f"[9 x 500] Who is {i}?", "answer": "x"} for i in range(8)])
+    with pytest.warns(UserWarning, match="the 3 retries that this run may make are used up") as told:
+        run = evaluate(
+            ChainOfThought(index), questions, lm=asked_at(asking), run=tmp_path / "run", max_retries=3, progress=False
+        )
+    assert len([each for each in told if "used up" in str(each.message)]) == 1
+    assert run.errors == 8
+    assert asking.stats()["requests"] == 8 + 3
+    assert all("are used up" in row["error"]["message"] for row in run.rows)
+
+
+def test_a_run_may_try_again_before_anything_succeeded(asking: Server, index: BM25, tmp_path: Path) -> None:
+    """A server that comes up late: a hundred retries, and four for each call in flight."""
+    questions = load("qa", [{"question": f"[3 x 500] Who is {i}?", "answer": "x"} for i in range(40)])
+    lm = asked_at(asking, attempts=4)
+    run = evaluate(ChainOfThought(index), questions, lm=lm, run=tmp_path / "run", concurrency=40, progress=False)
+    assert run.errors == 0
+    assert asking.stats()["requests"] == 40 * (3 + 1) + 40 * (3 + 1)
+
+
+# ---- replicas
+
+
+def test_a_server_killed_in_the_middle_costs_a_run_nothing(index: BM25, tmp_path: Path) -> None:
+    questions = many(40)
+    with serve(reply="offline", delay=0.005) as one, serve(reply="offline", delay=0.005) as other:
+        lm = connect("m", api_base=[one.url, other.url])
+        lm.terms = type(lm.terms)(retry=Retry(wait_first=0.02))
+        before: list[int] = []
+
+        def kill(answered: int) -> None:
+            if answered == 15:
+                before.extend(server.stats()["requests"] for server in (one, other))
+                threading.Thread(target=one.stop).start()
+
+        run = evaluate(
+            BlendFilter(index), questions, lm=lm, run=tmp_path / "run", concurrency=16, progress=Watching(kill)
+        )
+        alone = evaluate(BlendFilter(index), questions, lm=asked_at(other), run=tmp_path / "alone", progress=False)
+    assert run.errors == 0
+    assert max(before) - min(before) <= 0.1 * max(before), before
+    assert stable(run.folder) == stable(alone.folder)
+    calls = journaled(run.folder)
+    assert {record["address"] for record in calls} == {one.url, other.url}
+    assert set(Counter(record["key"] for record in calls).values()) == {1}
+    lost = sum(record["attempts"] - 1 for record in calls)
+    assert lost <= 16, "those that were on their way to it, and no others"
+
+
+# ---- what is shown, and pace
+
+
+def test_the_progress_line_says_where_the_server_wants_fewer_calls() -> None:
+    gate = Gate(16)
+    running = RunningScores(["em"], gate)
+    assert "in flight" not in running.text()
+    gate.after(asyncio.run(gate.before(REQUEST)), None, lm15.RateLimitError("slow down", status=429))
+    assert running.text().endswith("8 of 16 in flight")
+    assert progress_for(["em"], True, gate).gate is gate  # type: ignore[attr-defined]

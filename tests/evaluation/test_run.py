@@ -15,7 +15,7 @@ from stored import SETTINGS
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, compare, evaluate, load
 from blendfilter.errors import BadArgument, MissingExtra, MissingFile, RunMismatch, UnknownName
 from blendfilter.evaluation.comparison import NO_P_VALUE
-from blendfilter.evaluation.losses import LOSSES
+from blendfilter.evaluation.rows import LOSSES
 from blendfilter.evaluation.run import labelled
 from blendfilter.resources import sample
 
@@ -47,6 +47,7 @@ def test_a_run_reads_its_folder(runs: dict[str, Run]) -> None:
     assert not runs["cot"].offline
     assert run.errors == 0
     assert len(run.rows) == run.metrics["n"] == 8
+    assert run.scores == {name: run.metrics["metrics"][name]["value"] for name in ("em", "f1")}
     assert run.settings == json.loads((run.folder / "run.json").read_text())["settings"]
     assert repr(run) == f"<run blend: {run.metrics['signature']}>"
     assert run.metrics["signature"] in run._repr_html_().replace("&#x27;", "'")
@@ -118,12 +119,6 @@ def test_no_p_value_where_the_offline_reader_took_part(runs: dict[str, Run], nam
     assert all(row.difference is not None for row in compared.rows if row.run != names[0])
     assert NO_P_VALUE in str(compared)
     assert "p:" not in str(compared).replace(NO_P_VALUE, "")
-
-
-def test_two_names_alike_are_told_apart(runs: dict[str, Run]) -> None:
-    compared = compare(runs["cot"], runs["cot"].folder)
-    assert list(dict.fromkeys(row.run for row in compared.rows)) == ["cot", "cot (2)"]
-    assert all(row.difference in (None, 0.0) for row in compared.rows)
 
 
 def test_what_cannot_be_compared(runs: dict[str, Run]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import json
 import re
 import time
@@ -19,13 +20,12 @@ from typing import Any
 import dspy
 import pytest
 from dspy.clients.base_lm import GLOBAL_HISTORY
-from small_world import FILES, ROW, CountingEngine, Watching, done_by, journaled, slowly, stable
+from small_world import CountingEngine, Watching, done_by, journaled, slowly, stable
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, aevaluate, evaluate, load
 from blendfilter.errors import (
     BadArgument,
 )
-from blendfilter.lm import bridge
 from blendfilter.tasks import TASKS, Questions
 
 STAGES = {"external": 1, "internal": 1, "topic": 1, "check": 3, "ids": 3, "answer": 1, "short_answer": 1}
@@ -40,13 +40,6 @@ def test_a_files_name_is_no_questions(given: Any, index: BM25) -> None:
     told = rf"pass bf\.load\(task, 'hotpot\.json'\), task any of {tasks}"
     with pytest.raises(BadArgument, match=told):
         evaluate(Direct(index), given, lm="offline")
-
-
-def test_a_run_folder_holds_four_files_and_nothing_else(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    run, engine = done_by(BlendFilter(index), questions, tmp_path / "runs" / "one")
-    assert {path.name for path in run.folder.iterdir()} == FILES
-    assert run.finished
-    assert engine.calls == len(journaled(run.folder)) > 6 * 9
 
 
 def test_run_json_says_what_was_asked(index: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -65,33 +58,6 @@ def test_run_json_says_what_was_asked(index: BM25, questions: Questions, tmp_pat
     assert settings["lm"] == {"name": "counting", "parameters": {"temperature": 0.0}}
     assert settings["retrievers"] == [{"kind": "bm25", "fingerprint": index.fingerprint}]
     assert settings["seed"] == 7
-
-
-def test_a_prediction_is_a_line_with_these_fields(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    run, _ = done_by(BlendFilter(index), questions, tmp_path / "run")
-    lines = (run.folder / "predictions.jsonl").read_text().splitlines()
-    assert len(lines) == 6
-    for question, row in zip(questions, map(json.loads, lines), strict=True):
-        assert list(row) == ROW
-        assert (row["id"], row["question"]) == (question.id, question.question)
-        assert row["golden_answers"] == list(question.golden_answers)
-        assert row["gold_titles"] == list(question.gold_titles)
-        assert isinstance(row["answer"], str)
-        assert row["em"] in (0.0, 1.0)
-        assert 0 <= row["f1"] <= 1
-        assert row["correct"] is (row["em"] == 1.0)
-        assert list(row["queries"]) == list(row["branches"]) == ["q", "q_ex", "q_in"]
-        assert row["queries"]["q"] == question.question
-        assert row["queries"]["q_ex"].endswith(question.question)
-        for branch in row["branches"].values():
-            assert list(branch) == ["retrieved", "kept", "ids_read"]
-            assert len(branch["retrieved"]) <= 5
-            assert set(branch["kept"]) <= set(branch["retrieved"])
-            assert branch["ids_read"] in ("ids", "none", "suspect", "unparseable")
-        kept = [id for branch in row["branches"].values() for id in branch["kept"]]
-        assert row["knowledge"] == list(dict.fromkeys(kept)), "the union of what was kept, in order"
-        assert list(row["retrieval"]) == ["q", "q_ex", "q_in", "union", "q@15", "kept"]
-        assert row["error"] is None
 
 
 def test_calls_stand_in_plan_order_and_in_the_journal(index: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -177,6 +143,13 @@ def test_nothing_of_clock_place_address_or_haste_is_stored(index: BM25, question
 # callers
 
 
+def test_both_ways_to_evaluate_take_the_same_arguments() -> None:
+    waiting, awaited = inspect.signature(evaluate), inspect.signature(aevaluate)
+    assert (evaluate.__module__, evaluate.__qualname__) == ("blendfilter.evaluation.runner", "evaluate")
+    assert waiting == awaited
+    assert {"lm", "run", "budget"} <= waiting.parameters.keys()
+
+
 def test_evaluate_inside_a_running_loop(index: BM25, questions: Questions, tmp_path: Path) -> None:
     """As in a notebook."""
 
@@ -189,25 +162,6 @@ def test_evaluate_inside_a_running_loop(index: BM25, questions: Questions, tmp_p
     )
     plain, _ = done_by(ChainOfThought(index), questions, tmp_path / "plain")
     assert stable(run.folder) == stable(awaited.folder) == stable(plain.folder)
-
-
-def test_several_runs_at_once(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    async def both() -> list[Run]:
-        asked = [
-            aevaluate(method, questions, lm=CountingEngine(slowly()).lm(), run=tmp_path / name, progress=False)
-            for name, method in (("cot", ChainOfThought(index)), ("blend", BlendFilter(index)))
-        ]
-        return await asyncio.gather(*asked)
-
-    for run, method in zip(asyncio.run(both()), (ChainOfThought(index), BlendFilter(index)), strict=True):
-        alone, _ = done_by(method, questions, tmp_path / f"{run.name}-alone")
-        assert stable(run.folder) == stable(alone.folder)
-
-
-def test_without_a_folder_the_run_lies_in_a_temporary_one(index: BM25, questions: Questions) -> None:
-    run = evaluate(Direct(index), questions, lm="offline", progress=False)
-    assert {path.name for path in run.folder.iterdir()} == FILES
-    assert run.offline
 
 
 # calls in flight
@@ -297,11 +251,3 @@ class Forgetful(list[Any]):
 
     def append(self, item: Any) -> None:
         """Forget it."""
-
-
-def test_the_loop_is_shared_and_lives_on(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    first = bridge.loop()
-    done_by(Direct(index), questions, tmp_path / "a")
-    done_by(Direct(index), questions, tmp_path / "b")
-    assert bridge.loop() is first
-    assert first.is_running()

@@ -25,14 +25,13 @@ from blendfilter import (
 )
 from blendfilter.asking import Wording
 from blendfilter.errors import BadData, Leak, RunMismatch
-from blendfilter.evaluation.settings import (
+from blendfilter.evaluation.run_folder import check_same
+from blendfilter.evaluation.run_settings import (
     check_leak,
     check_prompts,
-    check_same,
     program_digest,
     retrievers_of,
     settings_of,
-    versions,
 )
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.journal import digest
@@ -159,10 +158,6 @@ def test_dspys_own_retrieve_searches_what_is_configured(questions: Questions, tm
     assert run.settings["retrievers"] == [{"kind": "bm25", "fingerprint": INDEX.fingerprint}]
 
 
-def test_versions_name_what_answers_depend_on() -> None:
-    assert set(versions()) == {"blendfilter", "python", "dspy", "openai", "bm25s"}
-
-
 @pytest.mark.parametrize("written", ["Which pier?", "  which PIER ", "The which pier!?"])
 def test_a_demonstration_among_the_questions(written: str, questions: Questions) -> None:
     method = ChainOfThought(INDEX)
@@ -189,11 +184,6 @@ def test_what_differs_is_said_by_its_path() -> None:
         "runs/x holds a run with other settings: a.b was 1, now 2; gone was 2, now None. "
         "Give this run another folder (and --reuse that one, to pay only for what is new)"
     )
-
-
-def test_many_differences_are_counted() -> None:
-    with pytest.raises(RunMismatch, match=r"a was 0, now 1; b was 0, now 1; c was 0, now 1; and 2 more\. Give"):
-        check_same(dict.fromkeys("abcde", 0), dict.fromkeys("abcde", 1), "x")
 
 
 def test_templates_are_tried_before_any_call(tmp_path: Path) -> None:

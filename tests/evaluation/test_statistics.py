@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tracemalloc
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation import resampling
+from blendfilter.evaluation import statistics
 from blendfilter.evaluation.statistics import (
     bootstrap_interval,
+    detectable_difference,
     holm,
     interval,
     mcnemar_exact,
+    mcnemar_p,
     paired_bootstrap,
+    smallest_difference,
     wilson_interval,
 )
 
@@ -33,36 +42,12 @@ def _sample(n: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95])
-def test_interval_of_fractions_agrees_with_scipy(level: float) -> None:
-    """Over 40 seeds either end has a standard deviation of 0.0005: 0.003 is over four of those of a difference."""
-    values = _sample(500, 1)
-    ours = bootstrap_interval(values.tolist(), seed=0, level=level)
-    theirs = stats.bootstrap(
-        (values,), np.mean, n_resamples=10_000, confidence_level=level, method="percentile", rng=7
-    ).confidence_interval
-    assert ours.value == pytest.approx(values.mean())
-    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.003)
-
-
-@pytest.mark.parametrize("level", [0.9, 0.95])
 @pytest.mark.parametrize("right", [21, 242, 489])
 def test_interval_of_outcomes_agrees_with_the_exact_binomial(right: int, level: float) -> None:
     """Resampled 0/1 means of 500 are Binomial(500, share) / 500: the ends are its quantiles, give or take one step."""
     ours = bootstrap_interval([1] * right + [0] * (500 - right), seed=0, level=level)
     low, high = stats.binom.ppf([(1 - level) / 2, (1 + level) / 2], 500, right / 500) / 500
     assert (ours.low, ours.high) == pytest.approx((low, high), abs=1 / 500 + 1e-9)
-
-
-def test_interval_of_two_values_worked_by_hand() -> None:
-    """Two draws of {0, 1} have mean 0, 1/2, 1 with chances 1/4, 1/2, 1/4: the middle 95 % is [0, 1], 40 % only 1/2."""
-    assert bootstrap_interval([0, 1], seed=3) == (0.5, 0.0, 1.0)
-    assert bootstrap_interval([0, 1], seed=3, level=0.4) == (0.5, 0.5, 0.5)
-
-
-def test_the_same_seed_gives_the_same_figures_and_another_seed_others() -> None:
-    values = _sample(300, 3).tolist()
-    assert bootstrap_interval(values, seed=5) == bootstrap_interval(values, seed=5)
-    assert bootstrap_interval(values, seed=5) != bootstrap_interval(values, seed=6)
 
 
 def test_figures_are_pinned() -> None:
@@ -80,7 +65,7 @@ def test_figures_are_pinned() -> None:
 def test_blocks_bound_the_memory_and_never_change_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     values = _sample(700, 4).tolist()
     whole = bootstrap_interval(values, seed=0, resamples=500)
-    monkeypatch.setattr(resampling, "_WORDS_AT_ONCE", 1_000)
+    monkeypatch.setattr(statistics, "_WORDS_AT_ONCE", 1_000)
     assert bootstrap_interval(values, seed=0, resamples=500) == whole
 
 
@@ -94,7 +79,7 @@ def test_seven_thousand_questions_fit_in_little_memory() -> None:
 
 
 def test_every_place_is_drawn_about_equally_often() -> None:
-    places = np.concatenate([block.ravel() for block in resampling.drawn_places(7, 0, 10_000)])
+    places = np.concatenate([block.ravel() for block in statistics.drawn_places(7, 0, 10_000)])
     assert places.min() == 0
     assert places.max() == 6
     assert stats.chisquare(np.bincount(places)).pvalue > 0.001
@@ -116,14 +101,6 @@ def test_outcomes_get_wilsons_interval_and_fractions_the_bootstraps() -> None:
     assert interval(fractions, seed=5) == bootstrap_interval(fractions, seed=5)
     twice = [[1, 0], [1, 1], [0, 0]]
     assert interval(twice, seed=5) == bootstrap_interval(twice, seed=5)
-
-
-@given(st.integers(1, 400), st.data())
-def test_wilsons_interval_holds_its_share(n: int, data: st.DataObject) -> None:
-    right = data.draw(st.integers(0, n))
-    value, low, high = wilson_interval(right, n)
-    assert 0 <= low <= value <= high <= 1
-    assert low < high
 
 
 def test_scores_all_alike_are_no_certainty() -> None:
@@ -153,11 +130,6 @@ def _answers(n: int, repeats: int, seed: int, spread: float = 1.0) -> np.ndarray
     drawn = np.random.default_rng(seed)
     chances = np.clip(0.5 + spread * drawn.normal(0, 0.4, n), 0, 1)
     return (drawn.random((n, repeats)) < chances[:, None]).astype(float)
-
-
-def test_one_answer_a_question_is_one_level() -> None:
-    values = _sample(200, 21).tolist()
-    assert bootstrap_interval([[each] for each in values], seed=4) == bootstrap_interval(values, seed=4)
 
 
 def test_answers_all_alike_within_a_question_are_one_level() -> None:
@@ -198,11 +170,6 @@ def test_two_levels_cover_what_they_promise(shape: float, repeats: int) -> None:
     assert 0.90 <= _coverage(world, repeats, 25) <= 0.98
 
 
-def test_two_levels_are_never_too_narrow() -> None:
-    """Coins: every question is right half the time. The inner draws count their spread once more, by 1 - 1/R of it."""
-    assert _coverage(np.full(10, 0.5), 2, 26) >= 0.95
-
-
 def test_pairs_of_two_levels_take_the_same_questions_for_both() -> None:
     """Questions differ far more than the runs do: apart, the difference would be lost among them."""
     hard = np.repeat([0.0, 1.0], 100)
@@ -226,31 +193,11 @@ def test_two_levels_take_in_what_another_sitting_would_bring() -> None:
 def test_blocks_never_change_a_result_of_two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = _answers(90, 3, 25).tolist(), _answers(90, 2, 26).tolist()
     whole = paired_bootstrap(a, b, seed=0, resamples=300)
-    monkeypatch.setattr(resampling, "_WORDS_AT_ONCE", 2_000)
+    monkeypatch.setattr(statistics, "_WORDS_AT_ONCE", 2_000)
     assert paired_bootstrap(a, b, seed=0, resamples=300) == whole
 
 
 # the paired bootstrap
-
-
-@pytest.mark.parametrize(("shift", "seed"), [(0.0, 1), (0.04, 2), (0.08, 3)])
-def test_paired_bootstrap_agrees_with_scipy(shift: float, seed: int) -> None:
-    """Interval and centred p from SciPy's bootstrap distribution; two p differ by a standard error of at most 0.007."""
-    a = _sample(400, seed)
-    b = np.clip(a + np.random.default_rng(seed + 50).normal(shift, 0.4, 400), 0, 1)
-    ours = paired_bootstrap(a.tolist(), b.tolist(), seed=0)
-    theirs = stats.bootstrap((b - a,), np.mean, n_resamples=10_000, method="percentile", rng=seed)
-    observed = (b - a).mean()
-    p = np.mean(np.abs(theirs.bootstrap_distribution - observed) >= abs(observed))
-    assert ours.difference == pytest.approx(observed)
-    assert ours.low == pytest.approx(theirs.confidence_interval.low, abs=0.003)
-    assert ours.high == pytest.approx(theirs.confidence_interval.high, abs=0.003)
-    assert ours.p == pytest.approx(p, abs=0.02)
-
-
-def test_paired_bootstrap_is_near_the_paired_t_test_at_five_hundred_questions() -> None:
-    a, b = _sample(500, 8), _sample(500, 9)
-    assert paired_bootstrap(a.tolist(), b.tolist(), seed=0).p == pytest.approx(stats.ttest_rel(b, a).pvalue, abs=0.02)
 
 
 def test_sides_swap_the_sign_and_keep_p() -> None:
@@ -258,12 +205,6 @@ def test_sides_swap_the_sign_and_keep_p() -> None:
     there, back = paired_bootstrap(a, b, seed=0), paired_bootstrap(b, a, seed=0)
     assert (back.difference, back.p) == (-there.difference, there.p)
     assert (back.low, back.high) == pytest.approx((-there.high, -there.low), abs=1e-4)
-
-
-def test_sides_swap_with_answers_on_one_of_them_too() -> None:
-    a, b = _sample(90, 27).tolist(), _answers(90, 3, 28).tolist()
-    there, back = paired_bootstrap(a, b, seed=0), paired_bootstrap(b, a, seed=0)
-    assert (back.difference, back.p) == (-there.difference, there.p)
 
 
 def test_p_is_never_zero_and_equal_runs_have_p_one() -> None:
@@ -343,14 +284,160 @@ def test_the_two_sides_answers_are_drawn_apart() -> None:
     Drawn alike, the two sides would differ nowhere; drawn apart, the variances add up.
     """
     scores = np.tile([0.0, 1.0], (50, 1))
-    means = resampling.paired_means(scores, scores, 0, 4_000)
+    means = statistics.paired_means(scores, scores, 0, 4_000)
     assert means.std() == pytest.approx(math.sqrt(2 * 0.25 / 2 / 50), rel=0.05)
 
 
-def test_many_answers_fit_in_little_memory() -> None:
-    scores = np.zeros((7_000, 10))
-    tracemalloc.start()
-    resampling.resampled_means(scores, 0, 60)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 60e6
+# --- power -----------------------------------------------------------------------------------------------------------
+
+
+counts = st.integers(0, 400)
+
+
+@given(counts, counts)
+def test_mcnemar_agrees_with_scipys_exact_binomial(only_a: int, only_b: int) -> None:
+    theirs = stats.binomtest(only_a, only_a + only_b).pvalue if only_a + only_b else 1.0
+    assert mcnemar_p(only_a, only_b) == pytest.approx(theirs, rel=1e-9)
+
+
+# the smallest difference, and several tests at once
+
+
+def test_smallest_difference_worked_by_hand() -> None:
+    """At 108 discordant questions 43 against 65 is p = .0429 and 44 against 64 is p = .0674: 22 of 500 it is."""
+    assert mcnemar_p(43, 65) < 0.05 <= mcnemar_p(44, 64)
+    assert smallest_difference(108, 500) == 22 / 500
+    assert smallest_difference(6, 100) == 0.06  # 0 against 6: p = 2/64
+    assert smallest_difference(5, 100) is None  # 0 against 5: p = 2/32
+    assert smallest_difference(0, 100) is None
+
+
+@given(st.integers(6, 300), st.sampled_from([0.05, 0.01]))
+def test_smallest_difference_is_where_significance_begins(discordant: int, alpha: float) -> None:
+    least = smallest_difference(discordant, 300, alpha=alpha)
+    split = [s for s in range(discordant // 2 + 1) if mcnemar_p(s, discordant - s) < alpha]
+    assert least == ((discordant - 2 * max(split)) / 300 if split else None)
+
+
+# before looking
+
+
+def test_detectable_difference_is_connors_sample_size_solved() -> None:
+    """n = (1.96 sqrt(.2) + .8416 sqrt(.2 - d^2))^2 / d^2 gives 500 at d = .0559."""
+    least = detectable_difference(500, 0.2)
+    assert least == pytest.approx(0.0559, abs=1e-4)
+    wanted, sure = stats.norm.ppf(0.975), stats.norm.ppf(0.8)
+    assert (wanted * 0.2**0.5 + sure * (0.2 - least**2) ** 0.5) ** 2 / least**2 == pytest.approx(500)
+
+
+def test_more_questions_show_less_and_too_few_nothing() -> None:
+    assert detectable_difference(500, 0.2) < detectable_difference(200, 0.2) < detectable_difference(50, 0.2)
+    assert detectable_difference(2, 0.2) is None
+    assert detectable_difference(20, 0.05) is None, "it would be more than all discordant questions"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: smallest_difference(11, 10), "11 discordant questions among 10"),
+        (lambda: smallest_difference(0, 0), "among 0"),
+        (lambda: smallest_difference(1, 10, alpha=5), "alpha is 5"),
+        (lambda: detectable_difference(0, 0.2), "n is 0"),
+        (lambda: detectable_difference(10, 2), "discordant is 2"),
+        (lambda: detectable_difference(10, 0.2, power=80), "power is 80"),
+        (lambda: detectable_difference(10, 0.2, alpha=0), "alpha is 0"),
+    ],
+)
+def test_bad_input_gets_one_clear_line_power(call, message: str) -> None:
+    with pytest.raises(BadArgument, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+# --- reference -------------------------------------------------------------------------------------------------------
+
+
+SIZES = (20, 200, 500)
+ENDS = 0.16
+RESAMPLES = 10_000
+
+
+@cache
+def case(n: int) -> dict[str, Any]:
+    stored: dict[str, Any] = json.loads((Path(__file__).parent / "cases" / f"scores-{n}.json").read_text())
+    assert {len(scores) for kind in ("right", "f1") for scores in stored[kind].values()} == {n}
+    return stored
+
+
+def chance(p: float) -> float:
+    """How far two p-values from so many resamples may lie apart."""
+    return 4 * math.sqrt(2 * p * (1 - p) / RESAMPLES) + 2 / RESAMPLES
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("kind", ["right", "f1"])
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_the_bootstrap_interval_is_scipys(n: int, kind: str, side: str) -> None:
+    scores = np.array(case(n)[kind][side], float)
+    theirs = stats.bootstrap((scores,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=11)
+    ours = bootstrap_interval(scores.tolist(), seed=0, resamples=RESAMPLES)
+    # Resampled shares of n outcomes lie on a grid: an end may fall on the next step.
+    step = 1 / n if kind == "right" else 0.0
+    tolerance = ENDS * scores.std(ddof=1) / math.sqrt(n) + step + 1e-9
+    assert (ours.low, ours.high) == pytest.approx(
+        (theirs.confidence_interval.low, theirs.confidence_interval.high), abs=tolerance
+    )
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_mcnemar_is_scipys_and_statsmodels(n: int) -> None:
+    a, b = (np.array(case(n)["right"][side]) for side in "ab")
+    ours = mcnemar_exact(a.tolist(), b.tolist())
+    only_a, only_b = int(((a == 1) & (b == 0)).sum()), int(((a == 0) & (b == 1)).sum())
+    assert (ours.only_a, ours.only_b) == (only_a, only_b)
+    assert ours.p == pytest.approx(stats.binomtest(only_a, only_a + only_b).pvalue, abs=1e-12)
+    table = [[int(((a == 1) & (b == 1)).sum()), only_a], [only_b, int(((a == 0) & (b == 0)).sum())]]
+    assert ours.p == pytest.approx(mcnemar(table, exact=True).pvalue, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("kind", ["right", "f1"])
+def test_the_paired_interval_is_scipys(n: int, kind: str) -> None:
+    a, b = (np.array(case(n)[kind][side], float) for side in "ab")
+    theirs = stats.bootstrap(
+        (a, b), lambda x, y, axis: np.mean(y - x, axis=axis), paired=True,
+        n_resamples=RESAMPLES, method="percentile", vectorized=True, rng=12,
+    ).confidence_interval  # fmt: skip
+    ours = paired_bootstrap(a.tolist(), b.tolist(), seed=0)
+    assert ours.difference == pytest.approx(np.mean(b - a))
+    step = 1 / n if kind == "right" else 0.0
+    tolerance = ENDS * (b - a).std(ddof=1) / math.sqrt(n) + step + 1e-9
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=tolerance)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_the_paired_p_is_near_a_permutation_tests(n: int) -> None:
+    """Two tests of one hypothesis: flipped signs put the spread about 0, the bootstrap about the observed difference.
+
+    The variances differ by the difference squared, d^2 / s^2 of them, and by (n - 1) / n: .03 covers both here on top
+    of chance.
+    """
+    a, b = (np.array(case(n)["f1"][side], float) for side in "ab")
+    theirs = stats.permutation_test(
+        (b, a), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples",
+        n_resamples=RESAMPLES, vectorized=True, rng=13,
+    ).pvalue  # fmt: skip
+    ours = paired_bootstrap(a.tolist(), b.tolist(), seed=0).p
+    assert ours == pytest.approx(theirs, abs=0.03 + chance(theirs))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_holm_is_statsmodels(n: int) -> None:
+    right = case(n)["right"]
+    p_values = [
+        mcnemar_exact(right["a"], right["b"]).p,
+        mcnemar_exact(right["a"], right["other"]).p,
+        mcnemar_exact(right["b"], right["other"]).p,
+        0.01,
+    ]
+    assert holm(p_values) == pytest.approx(multipletests(p_values, method="holm")[1], abs=1e-12)

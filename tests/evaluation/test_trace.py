@@ -11,9 +11,9 @@ import pytest
 from scripted import ScriptedLM
 
 from blendfilter import BlendFilter, Direct, Passage, as_retriever
-from blendfilter.evaluation.trace import reasons_of, trace_text
 from blendfilter.modules.base import Branch
 from blendfilter.records import Excerpt
+from blendfilter.report.trace import reasons_of, trace_text
 
 PIER = Passage("p", "Orm Pier", "Orm Pier is a pier in Tavenby.")
 FAIR = Passage("f", "Fair", "The fair is on the pier.")
@@ -108,10 +108,6 @@ def test_pieces_that_were_kept_are_shown_under_their_passage() -> None:
 
         knowledge  Orm Pier
         """) in trace_text(prediction)
-
-
-def test_the_least_a_prediction_may_hold() -> None:
-    assert trace_text(dspy.Prediction(answer="x")) == "answer     x\ncalls      0\n"
 
 
 def test_real_methods_trace(fresh_dspy: None) -> None:

@@ -11,7 +11,7 @@ import pytest
 from blendfilter import Direct, load, open_index
 from blendfilter.context import NOTES, setting
 from blendfilter.errors import AskedWrong, BadArgument
-from blendfilter.evaluation.settings import settings_of
+from blendfilter.evaluation.run_settings import settings_of
 from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
 from blendfilter.lm.model import ConnectedLM

@@ -17,10 +17,9 @@ from scripted import ScriptedLM, response
 from small_world import CountingEngine, done_by
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.ledger import Entry
-from blendfilter.evaluation.replies import Share
+from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.reply_counts import SHARES, ReplyCounts, count_replies
+from blendfilter.evaluation.run_status import RunStatus, Share
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.lm.connect import connect
 from blendfilter.lm.offline import read
@@ -187,7 +186,7 @@ def prices_of(folder: Path, model: str) -> Path:
 
 def seen(**shares: Share) -> ReplyCounts:
     every = {name: Share(0, 100) for name in SHARES} | {"concluded": Share(100, 100), "kept": Share(50, 100)} | shares
-    return ReplyCounts(questions=20, shares=every, stages={}, errors={}, entries={"total": Entry()})
+    return ReplyCounts(questions=20, shares=every, stages={}, errors={}, entries={"total": LedgerEntry()})
 
 
 PLAIN = {"served": True, "endpoint": "chat", "schema": False, "schema_obeyed": None, "thinks": False, "switch": False}
@@ -273,7 +272,7 @@ def replied(helpful: str, again: str, run: Path) -> dict[str, Share]:
     questions = Questions((Question("q", QUESTION, ("Ada Brennock",)),), TASKS["qa"])
     method = BlendFilter(lambda query, k: passages[:k], k=2, filter=FilCoFilter())
     done, _ = done_by(method, questions, run, engine=CountingEngine(reply=reply))
-    return dict(count_replies(Known(done)).shares)
+    return dict(count_replies(RunStatus(done)).shares)
 
 
 def test_what_a_reply_writes_out_is_no_number(tmp_path: Path) -> None:

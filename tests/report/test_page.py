@@ -18,9 +18,8 @@ from small_world import CountingEngine
 
 from blendfilter import BM25, BlendFilter, Direct, Run, evaluate, load
 from blendfilter.errors import BadArgument, BadData, MissingFile, RunMismatch
-from blendfilter.evaluation.files import METRICS, PREDICTIONS, RUN, read_json, read_rows, write_json, write_rows
-from blendfilter.evaluation.known import Known
-from blendfilter.evaluation.report import OFFLINE
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, read_json, read_rows, write_json, write_rows
+from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.evaluation.statistics import holm, mcnemar_exact
 from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.filco.filter import FilCoFilter
@@ -33,6 +32,7 @@ from blendfilter.report.page import inlined, packed
 from blendfilter.report.page_head import chance, head_of
 from blendfilter.report.page_traces import Pieces, judgements
 from blendfilter.report.pictures import LOSS_WORDS
+from blendfilter.report.run_text import OFFLINE
 from blendfilter.resources import sample
 from blendfilter.text import folded
 
@@ -211,7 +211,7 @@ def test_runs_side_by_side(run: Callable[[str], Run]) -> None:
     assert "no p-value" in page_of(run("blend"), model).text, "beside the offline reader"
 
 
-def answered_right(run: Run, right: range, n: int = 40) -> Known:
+def answered_right(run: Run, right: range, n: int = 40) -> RunStatus:
     """A run of `n` questions of which these are right."""
     rows, n_rows = run.rows, len(run.rows)
     again = [
@@ -219,7 +219,7 @@ def answered_right(run: Run, right: range, n: int = 40) -> Known:
         for i in range(n)
     ]
     write_rows(run.folder / PREDICTIONS, again)
-    return Known(Run(run.folder))
+    return RunStatus(Run(run.folder))
 
 
 def test_p_is_mcnemars_as_in_every_table_and_corrected_where_there_are_several(
@@ -240,13 +240,13 @@ def test_p_is_mcnemars_as_in_every_table_and_corrected_where_there_are_several(
     assert side["p"] == chance(p), "of an F1 that is 0 or 1 as EM is"
 
 
-def by_f1_alone(known: Known) -> Known:
+def by_f1_alone(known: RunStatus) -> RunStatus:
     """The same run, measured by F1 and nothing else."""
     folder = known.run.folder
     record, metrics = read_json(folder / RUN), read_json(folder / METRICS)
     write_json(folder / RUN, record | {"settings": record["settings"] | {"metrics": ["f1"]}})
     write_json(folder / METRICS, metrics | {"metrics": {"f1": metrics["metrics"]["f1"]}})
-    return Known(Run(folder))
+    return RunStatus(Run(folder))
 
 
 def test_runs_that_do_not_fit_are_refused_and_nothing_is_written(run: Callable[[str], Run]) -> None:

@@ -16,10 +16,10 @@ from small_world import CountingEngine
 
 from blendfilter import Run, compare, load
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.contexts import contexts
 from blendfilter.evaluation.statistics import holm
 from blendfilter.journal import Journal
 from blendfilter.lm.offline import read
+from blendfilter.report.contexts import contexts
 from blendfilter.reproduce import drawing, printing, results, runs, sources, tables
 from blendfilter.reproduce.inputs import RowInputs
 from blendfilter.reproduce.results import ResultLine

@@ -10,8 +10,8 @@ from blendfilter.records import Excerpt, Passage
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.text import shortened
 
-_NAMES = {"q": "the question", "q_ex": "external reasoning + question", "q_in": "internal knowledge + question"}
 WIDTH = 100
+_NAMES = {"q": "the question", "q_ex": "external reasoning + question", "q_in": "internal knowledge + question"}
 _VERDICT = re.compile(r"\W*(?:knowledge\W{0,3}(\d{1,3})\W+(.*)|(\d{1,3})(?!\.?\d)\W+([^\W\d].*))", re.IGNORECASE)
 """A line on one passage, by its number; not one that begins with a score (0.9)."""
 
@@ -35,7 +35,14 @@ def _lines(prediction: Any, width: int | None) -> Iterator[str]:
         if name in branches:
             yield from _branch(branches[name], width)
         yield ""
-    yield from _knowledge(prediction.get("knowledge"), width, listed=not branches, asked=bool(queries))
+    knowledge = prediction.get("knowledge")
+    passages = [as_passage(item) for item in ([knowledge] if isinstance(knowledge, str) else knowledge or [])]
+    if passages or queries:
+        untitled = f"{len(passages)} without a title" if passages else "(empty)"
+        yield f"knowledge  {', '.join(passage.title for passage in passages if passage.title) or untitled}"
+    if not branches:  # else each stands under its query
+        for passage in passages:
+            yield from _passage(passage, passage, "", width)
     if prediction.get("reasoning"):
         yield _cut(str(prediction.reasoning), width and width * 3 + 11, "reasoning  ")
     yield f"answer     {prediction.answer}"
@@ -46,28 +53,14 @@ def _lines(prediction: Any, width: int | None) -> Iterator[str]:
 def _branch(branch: Any, width: int | None) -> Iterator[str]:
     kept = {passage.id: passage for passage in branch.kept}
     reasons = reasons_of(branch.reason, len(branch.retrieved))
-    for position, passage in enumerate(branch.retrieved):
-        yield from _passage(passage, kept.get(passage.id), reasons[position], width)
+    for passage, reason in zip(branch.retrieved, reasons, strict=True):
+        yield from _passage(passage, kept.get(passage.id), reason, width)
     if not branch.retrieved:
         yield "       nothing retrieved"
     elif branch.ids_read in ("suspect", "unparseable"):
         yield f"       the filter's reply was {branch.ids_read}: the whole branch is kept"
     if branch.reason and width is None:
         yield _cut(branch.reason, None, "     the filter said  ")
-
-
-def _knowledge(knowledge: Any, width: int | None, *, listed: bool, asked: bool) -> Iterator[str]:
-    """The titles that were read, and each passage where no query has shown it."""
-    given = [knowledge] if isinstance(knowledge, str) else knowledge or []
-    passages = [as_passage(each) for each in given]
-    if passages or asked:
-        yield f"knowledge  {', '.join(passage.title for passage in passages if passage.title) or _few(passages)}"
-    for passage in passages if listed else ():
-        yield from _passage(passage, passage, "", width)
-
-
-def _few(passages: Sequence[Passage]) -> str:
-    return f"{len(passages)} without a title" if passages else "(empty)"
 
 
 def _passage(passage: Passage, kept: Passage | None, reason: str, width: int | None) -> Iterator[str]:
@@ -91,10 +84,10 @@ def reasons_of(reason: str, k: int) -> Sequence[str]:
     >>> reasons_of("knowledge 1: irrelevant, about a ship\\nknowledge 0: relevant", 2)
     ['relevant', 'irrelevant, about a ship']
     """
-    told = [""] * k
+    reasons = [""] * k
     for line in reason.splitlines():
         match = _VERDICT.match(line)
-        number, said = (match[1] or match[3], match[2] or match[4]) if match else ("", "")
+        number, words = (match[1] or match[3], match[2] or match[4]) if match else ("", "")
         if number and int(number) < k:
-            told[int(number)] = (said or "").strip()
-    return told
+            reasons[int(number)] = (words or "").strip()
+    return reasons

@@ -1,4 +1,4 @@
-"""What is shown while a run is under way: a bar with rate, time left, running scores and tokens.
+"""Progress of a run: rate, time left, running scores and tokens.
 
 On a terminal it is one live line; elsewhere (a log file, CI) a plain line each tenth of the way.
 """
@@ -15,11 +15,11 @@ from blendfilter.terminal import console
 from blendfilter.text import visible
 
 
-class Progress(Protocol):
-    """What the runner tells as it goes."""
+class RunProgress(Protocol):
+    """What the runner reports to as it goes."""
 
     def start(self, total: int, done: int) -> None:
-        """The run begins, `done` of `total` questions answered in earlier sittings."""
+        """The run begins, `done` of `total` questions answered in earlier sessions."""
 
     def advance(self, row: Mapping[str, Any], tokens: int) -> None:
         """One more question is over; `tokens` were read and written for it (journal hits included)."""
@@ -28,21 +28,8 @@ class Progress(Protocol):
         """The run is over or was stopped."""
 
 
-class Silent:
-    """Shows nothing."""
-
-    def start(self, total: int, done: int) -> None:
-        """Nothing."""
-
-    def advance(self, row: Mapping[str, Any], tokens: int) -> None:
-        """Nothing."""
-
-    def stop(self) -> None:
-        """Nothing."""
-
-
-class Running:
-    """Running means over the questions answered in this sitting; what earlier ones answered is not read again.
+class RunningScores:
+    """Means over the questions answered in this session, printed nowhere; what earlier ones answered is not read again.
 
     Where there are such, `resumed` is set and the text says whose means they are.
     """
@@ -52,14 +39,28 @@ class Running:
         self.sums = dict.fromkeys(metrics, 0.0)
         self.seen = self.errors = self.tokens = 0
         self.resumed = False
+        self.began = time.monotonic()
 
-    def add(self, row: Mapping[str, Any], tokens: int) -> None:
+    def start(self, total: int, done: int) -> None:
+        """The clock of the rate starts."""
+        self.total, self.before, self.began, self.resumed = total, done, time.monotonic(), done > 0
+
+    def advance(self, row: Mapping[str, Any], tokens: int) -> None:
         """Count one row."""
         self.seen += 1
         self.tokens += tokens
         self.errors += row["error"] is not None
         for name in self.metrics:
             self.sums[name] += row[name]
+
+    def stop(self) -> None:
+        """Nothing."""
+
+    @property
+    def rate(self) -> str:
+        """Questions a second, or a minute where that says more: a run that waits for its pace is slow, not dead."""
+        rate = self.seen / max(time.monotonic() - self.began, 1e-9)
+        return f"{rate:.1f}/s" if rate >= 0.1 else f"{60 * rate:.1f}/min"
 
     def text(self) -> str:
         """`EM 41.2  F1 52.0  312k tokens  1 error  8 of 16 in flight`; the last where the server wants fewer calls."""
@@ -69,45 +70,41 @@ class Running:
             parts.append(f"{self.errors} error{'s' * (self.errors > 1)}")
         if self.gate is not None and self.gate.allowed < self.gate.limit:
             parts.append(f"{self.gate.allowed} of {self.gate.limit} in flight")
-        return visible(("this sitting: " if self.resumed else "") + "  ".join(parts))
+        return visible(("this session: " if self.resumed else "") + "  ".join(parts))
 
 
-class Lines:
+class ProgressLines(RunningScores):
     """A plain line each tenth of the way, for logs."""
-
-    def __init__(self, metrics: list[str], gate: Gate | None = None) -> None:
-        self.running = Running(metrics, gate)
-        self.total = self.before = 0
-        self.began = 0.0
 
     def start(self, total: int, done: int) -> None:
         """Note where the run begins."""
-        self.total, self.before, self.began = total, done, time.monotonic()
-        self.running.resumed = done > 0
+        super().start(total, done)
         if done:
-            print(f"{done}/{total} questions were answered in an earlier sitting", file=sys.stderr, flush=True)
+            print(f"{done}/{total} questions were answered in an earlier session", file=sys.stderr, flush=True)
 
     def advance(self, row: Mapping[str, Any], tokens: int) -> None:
-        """Count, and say so at each tenth."""
-        self.running.add(row, tokens)
-        done, step = self.before + self.running.seen, max(1, self.total // 10)
+        """Count, and print at each tenth."""
+        super().advance(row, tokens)
+        done, step = self.before + self.seen, max(1, self.total // 10)
         if done % step == 0 or done == self.total:
-            rate = _rate(self.running.seen, time.monotonic() - self.began)
-            print(f"{done}/{self.total} questions  {rate}  {self.running.text()}", file=sys.stderr, flush=True)
-
-    def stop(self) -> None:
-        """Nothing more to say."""
+            print(f"{done}/{self.total} questions  {self.rate}  {self.text()}", file=sys.stderr, flush=True)
 
 
-class Bar:
+class ProgressBar(RunningScores):
     """One live line on a terminal."""
 
     def __init__(self, metrics: list[str], gate: Gate | None = None) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
-        self.running = Running(metrics, gate)
-        self.bar = RichProgress(
+        super().__init__(metrics, gate)
+        self.bar = Progress(
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}", markup=False),
@@ -117,37 +114,28 @@ class Bar:
             TextColumn("{task.fields[scores]}", markup=False),
             console=console(sys.stderr),
         )
-        self.began = 0.0
 
     def start(self, total: int, done: int) -> None:
-        """Show the bar."""
-        self.began = time.monotonic()
-        self.running.resumed = done > 0
+        """Draw the bar."""
+        super().start(total, done)
         self.task = self.bar.add_task("", total=total, completed=done, rate="", scores="")
         self.bar.start()
 
     def advance(self, row: Mapping[str, Any], tokens: int) -> None:
         """Move it on."""
-        self.running.add(row, tokens)
-        rate = _rate(self.running.seen, time.monotonic() - self.began)
-        self.bar.update(self.task, advance=1, rate=rate, scores=self.running.text())
+        super().advance(row, tokens)
+        self.bar.update(self.task, advance=1, rate=self.rate, scores=self.text())
 
     def stop(self) -> None:
         """Leave its last state standing."""
         self.bar.stop()
 
 
-def progress_for(metrics: list[str], show: bool = True, gate: Gate | None = None) -> Progress:
-    """The bar on a terminal, lines elsewhere, nothing where `show` is off; `gate` is what the run's calls pass."""
+def progress_for(metrics: list[str], show: bool = True, gate: Gate | None = None) -> RunProgress:
+    """The bar on a terminal, lines elsewhere, nothing printed where `show` is off; `gate`: what the calls pass."""
     if not show:
-        return Silent()
-    return Bar(metrics, gate) if sys.stderr.isatty() else Lines(metrics, gate)
-
-
-def _rate(seen: int, seconds: float) -> str:
-    """Questions a second, or a minute where that says more: a run that waits for its pace is slow, not dead."""
-    rate = seen / max(seconds, 1e-9)
-    return f"{rate:.1f}/s" if rate >= 0.1 else f"{60 * rate:.1f}/min"
+        return RunningScores(metrics, gate)
+    return ProgressBar(metrics, gate) if sys.stderr.isatty() else ProgressLines(metrics, gate)
 
 
 def _short(count: int) -> str:

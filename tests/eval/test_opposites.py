@@ -12,7 +12,7 @@ import re
 import runpy
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 import dspy
@@ -21,11 +21,10 @@ from scripted import ScriptedLM
 
 from blendfilter import resources
 from blendfilter.errors import BadArgument, BadData, EmptyData, ModelError
-from blendfilter.evaluation.opposites import BOTH, Confusion, Pair, aconfusion, confusion, judging, load_opposites
 from blendfilter.filters.cdit.rules import COMPONENTS, PHI1, PHI2
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
-from blendfilter.text import tokens
+from eval.opposites import BOTH, Confusion, Opposites, aconfusion, confusion, judging, load_opposites
 
 PAIRS = load_opposites()
 LIES_IN = {
@@ -34,12 +33,12 @@ LIES_IN = {
 }  # fmt: skip
 ASKED_FOR = {"agent": ("who", "what", "which"), "object": ("whom", "what"), "time": ("when", "in which year"),
              "place": ("where",)}  # fmt: skip
-BY_QUESTION: dict[str, list[Pair]] = {}
+BY_QUESTION: dict[str, list[Opposites]] = {}
 for _pair in PAIRS:
     BY_QUESTION.setdefault(_pair.question, []).append(_pair)
 
 
-def sides(pairs: list[Pair]) -> tuple[Pair, Pair]:
+def sides(pairs: list[Opposites]) -> tuple[Opposites, Opposites]:
     """The consistent and the inconsistent one of a question."""
     first, second = pairs
     return (first, second) if first.differs is None else (second, first)
@@ -78,7 +77,7 @@ class TestPairs:
         assert all(pair.wanted(COMPONENTS) is (pair.differs is None) for pair in PAIRS)
 
     @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.differs in ASKED_FOR], ids=lambda pair: pair.id)
-    def test_what_is_asked_for_is_not_what_differs(self, pair: Pair) -> None:
+    def test_what_is_asked_for_is_not_what_differs(self, pair: Opposites) -> None:
         """What is asked for is open. A 'what' or 'which' that asks for the doer stands right before the verb."""
         asked = pair.question.casefold()
         assert not asked.startswith(ASKED_FOR[str(pair.differs)][0])
@@ -112,50 +111,7 @@ class TestPairs:
             assert len(same & other) >= len(same | other) / 6, question
 
 
-def best_cut(scores: Collection[float], labels: Collection[bool]) -> float:
-    """The accuracy of the best threshold, chosen with the labels in sight."""
-    told = list(zip(scores, labels, strict=True))
-    cuts = [sum((score >= cut) is label for score, label in told) for cut in set(scores)]
-    return max(*cuts, *(len(told) - right for right in cuts)) / len(told)
-
-
-class TestWordsDoNotTell:
-    @pytest.mark.parametrize("words", [tokens, Analyser()], ids=["words", "stems"])
-    @pytest.mark.parametrize("share", ["of the question", "of the passage", "of both"])
-    def test_the_overlap_of_question_and_passage(self, words: Callable[[str], list[str]], share: str) -> None:
-        scores = []
-        for pair in PAIRS:
-            asked, said = set(words(pair.question)), set(words(pair.passage.text))
-            of = {"of the question": asked, "of the passage": said, "of both": asked | said}[share]
-            scores.append(len(asked & said) / len(of))
-        assert best_cut(scores, [pair.differs is None for pair in PAIRS]) < 0.6
-
-    @pytest.mark.parametrize("words", [tokens, Analyser()], ids=["words", "stems"])
-    @pytest.mark.parametrize("share", ["how many", "of the passage", "of both"])
-    def test_the_overlap_of_one_questions_passages(self, words: Callable[[str], list[str]], share: str) -> None:
-        """Who knows that one of two is consistent cannot tell it by the words that it has more or fewer of."""
-        more, less = 0, 0
-        for question, pairs in BY_QUESTION.items():
-            asked, held = set(words(question)), [set(words(pair.passage.text)) for pair in sides(pairs)]
-            of = [{"how many": asked, "of the passage": said, "of both": asked | said}[share] for said in held]
-            same, other = (len(asked & said) / len(whole) for said, whole in zip(held, of, strict=True))
-            more, less = more + (same > other), less + (same < other)
-        assert abs(more - less) / 2 < 0.15 * len(BY_QUESTION)  # ties are guessed: below 65 %
-
-    def test_the_length(self) -> None:
-        lengths = [float(len(tokens(pair.passage.text))) for pair in PAIRS]
-        assert best_cut(lengths, [pair.differs is None for pair in PAIRS]) < 0.6
-
-    def test_a_single_word(self) -> None:
-        """Not even "by" or "was", though a consistent passage likes the passive."""
-        consistent, inconsistent = Counter[str](), Counter[str]()
-        for pair in PAIRS:
-            (consistent if pair.differs is None else inconsistent).update(set(re.findall(r"\w+", pair.passage.text)))
-        lead = max(abs(consistent[word] - inconsistent[word]) for word in consistent | inconsistent)
-        assert 0.5 + lead / len(PAIRS) < 0.6
-
-
-def said_by(judge: Callable[[Pair], str]) -> Callable[[str, str], str]:
+def said_by(judge: Callable[[Opposites], str]) -> Callable[[str, str], str]:
     """A model that knows each pair by its prompt, and says what `judge` says of it."""
 
     def reply(stage: str, prompt: str) -> str:
@@ -168,7 +124,7 @@ def said_by(judge: Callable[[Pair], str]) -> Callable[[str, str], str]:
     return reply
 
 
-def table_of(judge: Callable[[Pair], str], rules: tuple[str, ...] = ("phi1", "phi2")) -> Confusion:
+def table_of(judge: Callable[[Opposites], str], rules: tuple[str, ...] = ("phi1", "phi2")) -> Confusion:
     with dspy.context(lm=ScriptedLM(said_by(judge))):
         (table,) = confusion(judging(), PAIRS, [rules])
     return table
@@ -270,7 +226,7 @@ class TestOwnPairs:
     def test_a_file_of_ones_own(self, tmp_path: Path) -> None:
         (tmp_path / "own.jsonl").write_text(json.dumps(ROW), encoding="utf-8")
         (pair,) = load_opposites(tmp_path / "own.jsonl")
-        assert pair == Pair("1", "Who lit it?", Passage("1", "Lamp", "Ada put it out."), "polarity", "predicate")
+        assert pair == Opposites("1", "Who lit it?", Passage("1", "Lamp", "Ada put it out."), "polarity", "predicate")
 
     @pytest.mark.parametrize(
         ("changed", "said"),
@@ -336,7 +292,3 @@ class TestRecipe:
             self.cook("--run", "run", *words)
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"opposites: {told}")
-
-    def test_it_is_about_twenty_lines(self) -> None:
-        body = self.RECIPE.read_text(encoding="utf-8").split('"""')[2]
-        assert len([line for line in body.splitlines() if line.strip()]) <= 32  # five of them tell what is wrong

@@ -1,30 +1,40 @@
-"""Two pictures of runs: what accuracy costs (the headline plot), and where questions are lost.
+"""Pictures of finished runs: what accuracy costs (the headline plot, the frontier), and where questions are lost.
 
-In: finished runs. Out: an SVG or PNG file, the same bytes for the same runs.
+A picture is an SVG or PNG file, the same bytes for the same runs.
 
 The headline plot shows the leading metric with its 95 % interval against calls, tokens and latency a question, a point
 a run. Points on the Pareto front (no other run is as good for less) are filled and joined. Latency is the median of the
 seconds in which at least one call of a question was in flight; it is the server's as much as the method's.
+
+The frontier is a table that draws itself: how good answers are for how many input tokens. Tokens are counted twice:
+those of the one prompt that is read for the answer, which is what a filter shortens, and those of all calls of a
+question, a filter's own included, which is what is paid for. A run whose filter reads the answer is an upper bound, and
+never on a front.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blendfilter.errors import BadArgument, RunMismatch, UnknownName
-from blendfilter.evaluation import canvas
-from blendfilter.evaluation.latency import latency
-from blendfilter.evaluation.ledger import tokens_of
-from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.ledger import latency, tokens_of
+from blendfilter.evaluation.run import READS_GOLD, Run
+from blendfilter.report import canvas
+from blendfilter.report.contexts import input_tokens
+from blendfilter.text import aligned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Runs = Mapping[str, Run | str | Path] | Iterable[Run | str | Path]
 PANELS = ("calls", "tokens", "seconds")
+FRONTIER_COSTS = ("prompt_tokens", "tokens_in")
+_FRONTIER_HEADER = ("", "score", "answer's prompt", "front", "all calls", "front")
 _AXES = {
     "calls": "model calls a question", "tokens": "tokens a question", "seconds": "median seconds a question",
     "milliseconds": "median ms a question", "tokens_in": "input tokens a question, all calls",
@@ -39,10 +49,10 @@ _LOSSES = {
 }
 
 
-class Dot(NamedTuple):
-    """One run in a plot of scores: its score with its interval, and what a question costs (nan: nobody told).
+class RunPoint(NamedTuple):
+    """One run in a plot of scores: its score with its interval, and what a question costs (nan: unknown).
 
-    `bound`: it reads the answer, so that no other run can be held against it; it is never on the front.
+    `bound`: its filter reads the answer, so that no other run compares with it; it is never on the front.
     """
 
     label: str
@@ -77,20 +87,22 @@ def headline(runs: Runs, *paths: str | Path) -> list[Path]:
     named = named_runs(runs)
     metric = next(iter(next(iter(named.values())).metrics["metrics"]))
     offline = any(run.offline for run in named.values())
-    dots = [dot(label, run) for label, run in named.items()]
-    return draw(dots, *paths, metric=metric, title=title_of(named), offline=offline)
+    points = [point_of(label, run) for label, run in named.items()]
+    return draw(points, *paths, metric=metric, title=title_of(named), offline=offline)
 
 
 def draw(
-    dots: Sequence[Dot], *paths: str | Path, metric: str, title: str, offline: bool = False,
+    points: Sequence[RunPoint], *paths: str | Path, metric: str, title: str, offline: bool = False,
     panels: Sequence[str] = PANELS,
 ) -> list[Path]:  # fmt: skip
-    """The headline plot of `dots`: panels that share their scores, one for each cost that all runs know."""
-    ranked = sorted(dots, key=lambda each: (-each.value, each.calls))
+    """The headline plot of `points`: panels that share their scores, one for each cost that all runs know."""
+    ranked = sorted(points, key=lambda point: (-point.value, point.calls))
     numbers = [str(place) for place in range(1, len(ranked) + 1)]
-    costs = [cost for cost in panels if not any(math.isnan(getattr(each, cost)) for each in ranked)]
+    costs = [cost for cost in panels if not any(math.isnan(getattr(point, cost)) for point in ranked)]
     if not costs:
-        raise BadArgument("not every run knows its tokens, for a server told none: there is nothing to draw scores by")
+        raise BadArgument(
+            "not every run knows its tokens, for a server stated none: there is nothing to draw scores by"
+        )
     with canvas.blank(7.4, 3.4) as figure:
         grid = figure.add_gridspec(1, len(costs) + 1, width_ratios=(*(1 for _ in costs), 3.3 / len(PANELS)))
         drawn: list[Axes] = []
@@ -105,30 +117,28 @@ def draw(
             canvas.stamp(figure)
         figure.draw_without_rendering()  # the numbers are placed where everything else has come to rest
         for axes, cost in zip(drawn, costs, strict=True):
-            heights = [100 * each.value for each in ranked]
+            heights = [100 * point.value for point in ranked]
             canvas.label_points(axes, list(zip(_scaled(ranked, cost), heights, strict=True)), numbers)
         return canvas.save(figure, *paths)
 
 
-def _key(axes: Axes, ranked: Sequence[Dot], numbers: Sequence[str]) -> None:
-    """The runs by number, the best first, each with its score."""
+def _key(axes: Axes, ranked: Sequence[RunPoint], numbers: Sequence[str]) -> None:
     axes.set_axis_off()
-    bound = any(each.bound for each in ranked)
+    bound = any(point.bound for point in ranked)
     last = max(len(ranked) + 2 + bound, 14)
     axes.set(xlim=(0, 1), ylim=(last, -1))
     if bound:
         axes.text(0.11, last - 1.8, "diamond: reads the answer, a bound", va="center", fontsize=6.5, color=canvas.GREY)
     axes.text(0.11, last - 1, "filled: none is as good for less", va="center", fontsize=6.5, color=canvas.GREY)
     axes.text(0.11, last - 0.2, "lines: 95 % intervals", va="center", fontsize=6.5, color=canvas.GREY)
-    labels = [_cut(each.label) for each in ranked]
+    labels = [_cut(point.label) for point in ranked]
     size = min(7.0, 7 * 38 / max(1, *map(len, labels)))  # a long name has to fit too
-    for place, (number, label, each) in enumerate(zip(numbers, labels, ranked, strict=True)):
+    for place, (number, label, point) in enumerate(zip(numbers, labels, ranked, strict=True)):
         axes.text(0.06, place, number, ha="right", va="center", fontsize=7, fontweight="bold")
-        axes.text(0.11, place, f"{label}  {100 * each.value:.1f}", va="center", fontsize=size)
+        axes.text(0.11, place, f"{label}  {100 * point.value:.1f}", va="center", fontsize=size)
 
 
 def _cut(label: str, most: int = 60) -> str:
-    """A label that leaves room for the plot."""
     return label if len(label) <= most else f"{label[: most - 1]}…"
 
 
@@ -138,7 +148,7 @@ def losses(runs: Runs, *paths: str | Path) -> list[Path]:
     with canvas.blank(7.2, 1.2 + 0.24 * len(named)) as figure:
         axes = figure.subplots()
         places, left = range(len(named)), [0.0] * len(named)
-        for name, (words, colour, hatch) in _told(named.values()).items():
+        for name, (words, colour, hatch) in _bar_parts(named.values()).items():
             shares = [100 * run.losses()[name] / sum(run.losses().values()) for run in named.values()]
             axes.barh(
                 places, shares, left=left, color=colour, hatch=hatch, label=words, height=0.72, edgecolor="white",
@@ -165,8 +175,8 @@ def losses(runs: Runs, *paths: str | Path) -> list[Path]:
         return canvas.save(figure, *paths)
 
 
-def _told(runs: Iterable[Run]) -> Mapping[str, tuple[str, str, str]]:
-    """The parts of a bar; where no run's questions name their gold, there is only right and wrong to tell."""
+def _bar_parts(runs: Iterable[Run]) -> Mapping[str, tuple[str, str, str]]:
+    """The parts of a bar; where no run's questions name their gold, there is only right and wrong."""
     if any(row.get("gold_titles") for run in runs for row in run.rows):
         return _LOSSES
     return {
@@ -175,47 +185,47 @@ def _told(runs: Iterable[Run]) -> Mapping[str, tuple[str, str, str]]:
     }
 
 
-def dot(label: str, run: Run) -> Dot:
+def point_of(label: str, run: Run) -> RunPoint:
     """A run's place in the headline plot."""
     score = next(iter(run.metrics["metrics"].values()))
     total, asked = run.metrics["ledger"]["total"], len(run.rows)
     tokens = tokens_of(total)
     seconds = latency(run).median
     costs = total["calls"] / asked, math.nan if tokens is None else tokens / asked, seconds
-    return Dot(label, score["value"], score["low"], score["high"], *costs, bound=run.reads_gold)
+    return RunPoint(label, score["value"], score["low"], score["high"], *costs, bound=run.reads_gold)
 
 
-def front(dots: Sequence[Dot], cost: str) -> list[Dot]:
+def front(points: Sequence[RunPoint], cost: str) -> list[RunPoint]:
     """The Pareto front, cheapest first: no other run scores as much for less, or more for as much.
 
-    >>> cheap, dear, beaten = (Dot(n, v, 0, 1, c, 0, 0) for n, v, c in [("a", .4, 1), ("b", .5, 11), ("c", .4, 2)])
-    >>> [each.label for each in front([dear, beaten, cheap], "calls")]
+    >>> cheap, dear, beaten = (RunPoint(n, v, 0, 1, c, 0, 0) for n, v, c in [("a", .4, 1), ("b", .5, 11), ("c", .4, 2)])
+    >>> [point.label for point in front([dear, beaten, cheap], "calls")]
     ['a', 'b']
     """
     best = float("-inf")
     kept = []
-    for each in sorted(dots, key=lambda one: (getattr(one, cost), -one.value)):
-        if each.value > best and not each.bound:
-            kept.append(each)
-            best = each.value
+    for point in sorted(points, key=lambda one: (getattr(one, cost), -one.value)):
+        if point.value > best and not point.bound:
+            kept.append(point)
+            best = point.value
     return kept
 
 
-def _scatter(axes: Axes, dots: Sequence[Dot], cost: str) -> None:
-    ahead, xs = front(dots, cost), _scaled(dots, cost)
-    place = dict(zip(dots, xs, strict=True))
-    steps = [place[each] for each in ahead]
-    axes.step(steps, [100 * each.value for each in ahead], where="post", color=canvas.BLUE, linewidth=0.9, zorder=2.5)
-    for each in dots:
-        x, y, on_it = place[each], 100 * each.value, each in ahead
-        axes.vlines(x, 100 * each.low, 100 * each.high, color="#B8B8B8", linewidth=0.6, zorder=2)
+def _scatter(axes: Axes, points: Sequence[RunPoint], cost: str) -> None:
+    ahead, xs = front(points, cost), _scaled(points, cost)
+    place = dict(zip(points, xs, strict=True))
+    steps = [place[point] for point in ahead]
+    axes.step(steps, [100 * point.value for point in ahead], where="post", color=canvas.BLUE, linewidth=0.9, zorder=2.5)
+    for point in points:
+        x, y, on_it = place[point], 100 * point.value, point in ahead
+        axes.vlines(x, 100 * point.low, 100 * point.high, color="#B8B8B8", linewidth=0.6, zorder=2)
         colour = canvas.BLUE if on_it else canvas.GREY
         filled = colour if on_it else "white"
-        mark = "D" if each.bound else "o"
+        mark = "D" if point.bound else "o"
         axes.plot(
             x, y, mark, markersize=4.5, color=colour, markerfacecolor=filled, markeredgewidth=0.9, zorder=3 + on_it
         )
-    quick = cost == "seconds" and xs != [each.seconds for each in dots]
+    quick = cost == "seconds" and xs != [point.seconds for point in points]
     axes.set(xscale="log" if min(xs) > 0 else "linear", xlabel=_AXES["milliseconds" if quick else cost])
     axes.margins(x=0.25, y=0.08)
     ticks = canvas.ticks(*axes.get_xlim())
@@ -223,16 +233,16 @@ def _scatter(axes: Axes, dots: Sequence[Dot], cost: str) -> None:
     axes.set_xticks([], minor=True)
 
 
-def _scaled(dots: Sequence[Dot], cost: str) -> list[float]:
+def _scaled(points: Sequence[RunPoint], cost: str) -> list[float]:
     """The cost of each run as its axis counts it: milliseconds where all is over in less than a tenth of a second."""
-    xs = [getattr(each, cost) for each in dots]
+    xs = [getattr(point, cost) for point in points]
     return [1000 * x for x in xs] if cost == "seconds" and max(xs) < 0.1 else xs
 
 
 def named_runs(runs: Runs) -> dict[str, Run]:
     """Runs by the labels that a plot shows; all over the same questions, or they could not share an axis."""
     given = runs if isinstance(runs, Mapping) else _labelled(runs)
-    named = {label: run if isinstance(run, Run) else Run(run) for label, run in given.items()}
+    named = {label: Run.of(run) for label, run in given.items()}
     if not named:
         raise BadArgument("no runs to plot: give at least one")
     tasks = {run.settings["task"]: label for label, run in named.items()}
@@ -248,7 +258,7 @@ def named_runs(runs: Runs) -> dict[str, Run]:
 
 def _labelled(runs: Iterable[Run | str | Path]) -> dict[str, Run]:
     labels: dict[str, Run] = {}
-    for run in (each if isinstance(each, Run) else Run(each) for each in runs):
+    for run in map(Run.of, runs):
         label = short_label(run)
         labels[label if label not in labels else run.name] = run
     return labels
@@ -274,3 +284,91 @@ def title_of(named: Mapping[str, Run]) -> str:
     """What the runs are over, and who answered."""
     run = next(iter(named.values()))
     return f"{run.settings['task']}, {run.metrics['n']} questions, {run.settings['lm']['name']}"
+
+
+@dataclass(frozen=True, repr=False)
+class Frontier:
+    """Runs by their scores, the best first; it prints as a table."""
+
+    dots: tuple[RunPoint, ...]
+    metric: str
+    title: str
+    offline: bool
+
+    def front(self, cost: str = "tokens_in") -> list[RunPoint]:
+        """The runs that no other beats for less, cheapest first; empty where not all runs know what they cost."""
+        return front(self.dots, cost) if self.known(cost) else []
+
+    def known(self, cost: str) -> bool:
+        """Whether all runs know what they cost."""
+        return not any(math.isnan(getattr(point, cost)) for point in self.dots)
+
+    def draw(self, *paths: str | Path) -> list[Path]:
+        """Draw it into every file of `paths`, .svg or .png.
+
+        Raises: MissingExtra (matplotlib). BadArgument: no panel has a cost that all runs know.
+        """
+        looks: dict[str, Any] = {"metric": self.metric, "title": self.title, "offline": self.offline}
+        return draw(self.dots, *paths, **looks, panels=FRONTIER_COSTS)
+
+    def text(self) -> str:
+        """An aligned table, and below it how to read it."""
+        header, *lines = aligned([_FRONTIER_HEADER, *map(self._cells, self.dots)])
+        notes = [
+            f"score: {self.metric}, percent; ±: half of the 95 % interval; tokens: input tokens a question",
+            "*: on the front, no other run is as good for fewer tokens",
+            *[f"† {READS_GOLD}, never on the front"] * any(point.bound for point in self.dots),
+            *["the offline reader answered: this shows the pipeline, not its quality"] * self.offline,
+        ]
+        return "\n".join([self.title, "", header, "-" * max(map(len, [header, *lines])), *lines, "", *notes]) + "\n"
+
+    def _cells(self, point: RunPoint) -> Sequence[str]:
+        cells = [f"{point.label} †" if point.bound else point.label]
+        cells.append(f"{100 * point.value:.1f} ± {50 * (point.high - point.low):.1f}")
+        for cost in FRONTIER_COSTS:
+            tokens = getattr(point, cost)
+            cells += ["-" if math.isnan(tokens) else f"{tokens:,.0f}", "*" if point in self.front(cost) else ""]
+        return cells
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return self.text()  # what a prompt shows is the table
+
+
+def frontier(runs: Runs) -> Frontier:
+    """How good answers are for how many input tokens, a point a run: a table that draws itself.
+
+    Args:
+        runs: runs or their folders, or a mapping from the names that stand for them.
+
+    Raises:
+        RunMismatch: runs over different questions. BadArgument: none. MissingFile: one that is not finished.
+
+    Use::
+
+        found = bf.frontier({"everything": "runs/full", "FilCo": "runs/filco"})
+        print(found)
+        found.draw("frontier.svg")
+    """
+    named = named_runs(runs)
+    points = [frontier_point(label, run) for label, run in named.items()]
+    points.sort(key=lambda point: (-point.value, point.tokens_in))
+    metric = next(iter(next(iter(named.values())).metrics["metrics"]))
+    return Frontier(tuple(points), metric, title_of(named), any(run.offline for run in named.values()))
+
+
+def frontier_point(label: str, run: Run) -> RunPoint:
+    """A run's place: its leading metric, and its input tokens a question (nan: the server stated none).
+
+    What an answer that failed had cost when it did is no price of an answer: it counts as wrong, and not as cheap.
+    """
+    read = [tokens for row, tokens in zip(run.rows, input_tokens(run), strict=True) if row["error"] is None]
+    prompt, every = ([tokens[at] for tokens in read] for at in (0, 1))
+    return point_of(label, run)._replace(tokens_in=_mean(every), prompt_tokens=_mean(prompt))
+
+
+def _mean(tokens: Sequence[int | None]) -> float:
+    known = [number for number in tokens if number is not None]
+    return fmean(known) if known and len(known) == len(tokens) else math.nan

@@ -1,0 +1,292 @@
+"""What is known of a run, finished or not: its rows and metrics so far, what is missing, and what its files warn of.
+
+A finished run is read as it stands; of an unfinished one the scores are those of the questions answered so far, and
+every report of it says so.
+
+Bad replies, which no method could use (unparseable ids, no verdict, empty, cut off), are warned of where their share is
+too large: figures over them would measure how a model formats, not what it knows. Uses count, not distinct calls: a
+call that two questions share counts for both, so a resumed run and a replay give the same shares. Ids count where a
+filter read its first reply; the second try is the mending, not the event. Each reply is one event: an empty or cut one
+is not unparseable too; only of verdicts it is both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from blendfilter.errors import BadArgument, BadData, RunMismatch
+from blendfilter.evaluation.ledger import LedgerEntry, ledger, taken
+from blendfilter.evaluation.rescoring import NAMES, Rescored, file_of, rescored
+from blendfilter.evaluation.rows import how_far, key_of, misscored, repeats_in
+from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, iterate_rows
+from blendfilter.evaluation.summary import counted, slim, summarise
+from blendfilter.journal import FILE
+from blendfilter.lm.budget import NOTHING
+from blendfilter.lm.journaled import event_of
+from blendfilter.lm.spending import marked
+
+_SHOWN_IDS = 5
+_NEAR = 2e-6
+"""How far figures may lie apart that were rounded to six decimals."""
+_BULK = frozenset({"queries", "branches", "knowledge", "spans", "calls"})
+READINGS = ("ids", "judge", "helpful")
+"""The stages whose replies ids are read from, first tries."""
+_JUDGING = ("consistent",)
+"""The stage that verdicts are read from; there is no second try."""
+BAD = ("unparseable_ids", "empty_reply", "cut_reply")
+_WARNED_OF = {
+    "unparseable_ids": ("id replies", "could not be read"),
+    "empty_reply": ("replies", "were empty"),
+    "cut_reply": ("replies", "were cut off at their cap"),
+    "no_verdict": ("judging replies", "were no verdict (the passages are kept)"),
+}
+_READ_IN = {"unparseable_ids": READINGS, "no_verdict": _JUDGING}
+_DOCTOR = "blendfilter doctor says what to change"
+_NEXT_MOVES = {"no_verdict": "--filter cdit-components with --json-schema holds them to a form, or take a larger model"}
+
+
+@dataclass
+class RunStatus:
+    """A run's rows and figures as far as they go; each is read once."""
+
+    run: Run
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows there are, without queries' passages and calls, which would fill the memory of a long run.
+
+        All in question order, or those answered so far in the order of their answers.
+        """
+        return [slim(row, _BULK) for row in self.whole_rows()]
+
+    def whole_rows(self) -> Iterator[dict[str, Any]]:
+        """The same with all that is in them, one at a time."""
+        if "rows" in vars(self.run):  # read before
+            return iter(self.run.rows)
+        return iterate_rows(self.run.folder / PREDICTIONS, self.run.settings["metrics"])
+
+    @cached_property
+    def entries(self) -> dict[str, LedgerEntry]:
+        """The ledger, read from the journal."""
+        if not self._has_journal:  # stopped before any call
+            return ledger([], lambda _: None)
+        with self.run.journal() as journal:
+            return ledger(self.whole_rows(), journal.read_call, self.run.prices)
+
+    @cached_property
+    def paid(self) -> str:
+        """What the run's own calls took in all, where some belong to no answer yet; else empty."""
+        if not self._has_journal:
+            return ""
+        used = {key for row in self.whole_rows() for _, key in row["calls"]}
+        total, unused = NOTHING, False
+        with self.run.journal() as journal:
+            for record in journal.records("call"):
+                if not record.get("reused"):
+                    total += taken(record, self.run.prices)
+                    unused |= record["key"] not in used
+        words = f"paid in all by this run's journal, unfinished questions and failed attempts included: {total.words()}"
+        return words if unused else ""
+
+    @cached_property
+    def limits(self) -> dict[str, tuple[float, float]]:
+        """Of each limit that the last session had: what is gone, and the limit; empty where it had none."""
+        budget = self.run.record.get("notes", {}).get("budget", {})
+        if not budget or not self._has_journal:
+            return {}
+        with self.run.journal() as journal:
+            gone = asdict(marked(journal))
+        return {name: (gone[name], limit) for name, limit in budget.items() if name in gone}
+
+    @property
+    def _has_journal(self) -> bool:
+        return (self.run.folder / FILE).is_file()
+
+    @cached_property
+    def metrics(self) -> dict[str, Any]:
+        """`metrics.json`, or the same over the rows so far; empty where there is none."""
+        if self.run.finished:
+            return self.run.metrics
+        if not self.rows:
+            return {}
+        settings = self.run.settings
+        return summarise(self.rows, settings=settings, entries=self.entries, seed=settings.get("seed", 0))
+
+    @property
+    def headline(self) -> str:
+        """The signature; of an unfinished run, that it is none."""
+        return str(self.metrics["signature"]) if self.run.finished else f"{self.run.name}: {self.unfinished}"
+
+    @property
+    def repeats(self) -> int:
+        """How many times each question is answered."""
+        return repeats_in(self.run.settings)
+
+    @property
+    def unfinished(self) -> str:
+        """What an unfinished run lacks, in one line; empty for a finished one."""
+        if self.run.finished:
+            return ""
+        missing = self._missing()
+        ids = f"; missing: {', '.join(missing[:_SHOWN_IDS])}" if missing else ""
+        more = f", … ({len(missing) - _SHOWN_IDS} more)" if len(missing) > _SHOWN_IDS else ""
+        answers = int(self.run.settings["data"]["n"]) * self.repeats
+        return f"not finished: {how_far(self.rows, answers, self.repeats)}{ids}{more}; the same command goes on"
+
+    def _missing(self) -> list[str]:
+        """The answers that are not there yet, as far as the run's record names the questions."""
+        questions = self.run.record.get("notes", {}).get("questions", [])
+        answered = {key_of(row) for row in self.rows}
+        repeats = [{"repeat": n} for n in range(1, self.repeats + 1)] if self.repeats > 1 else [{}]
+        return [key for repeat in repeats for id in questions if (key := key_of({"id": id} | repeat)) not in answered]
+
+    @cached_property
+    def rescored(self) -> list[Rescored]:
+        """Scores by other metrics that the finished run was given afterwards, of its answers as they are now."""
+        return [found for found in self._rescored if isinstance(found, Rescored)]
+
+    @property
+    def outdated(self) -> list[str]:
+        """What is wrong with those of other answers, or in a damaged file: they are left out."""
+        return [found for found in self._rescored if isinstance(found, str)]
+
+    @cached_property
+    def _rescored(self) -> list[Rescored | str]:
+        found: list[Rescored | str] = []
+        for name in NAMES if self.run.finished else ():
+            if file_of(self.run, name).is_file():
+                try:
+                    found.append(rescored(self.run, name))
+                except (RunMismatch, BadData) as error:
+                    found.append(str(error))
+        return found
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What its files and its replies warn of, a line each."""
+        return [*self.disagreements, *self._bad_replies()]
+
+    @cached_property
+    def disagreements(self) -> list[str]:
+        """Where the run's files contradict each other: they were edited or damaged. A line each; no call is made."""
+        lines = []
+        wrong = [key_of(row) for row in self.rows if misscored(row, self.run.settings["metrics"])]
+        mend = "the same command again makes it anew, from the journal"
+        if wrong:
+            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            lines.append(f"{PREDICTIONS}: the scores of '{wrong[0]}'{more} are not those of the answers; {mend}")
+        if self.run.finished and (places := [*_contradicted(self.run.metrics, self.rows)]):
+            lines.append(f"{METRICS}: {', '.join(places[:3])} are not what {PREDICTIONS} gives; {mend}")
+        return lines
+
+    def _bad_replies(self) -> list[str]:
+        """A line for each share of bad replies above `max_bad_replies`, naming where most of them come from."""
+        flags = self.metrics["flags"] if self.metrics else {}
+        if not any(flags.get(name) for name in _WARNED_OF):
+            return []
+        limit = self.run.max_bad_replies
+        over = {name: share for name, share in bad_shares(flags, self.whole_rows()).items() if share.value > limit}
+        stages = self._bad_stages() if over else {}
+        return [_bad_reply_line(name, share, stages[name]) for name, share in over.items()]
+
+    def _bad_stages(self) -> dict[str, dict[str, Share]]:
+        """The events by stage: empty and cut replies as the journal has them, ids and verdicts where they are read."""
+        used = Counter((stage_of(stage), key) for row in self.whole_rows() for stage, key in row["calls"])
+        calls, events = Counter[str](), {name: Counter[str]() for name in _WARNED_OF}
+        with self.run.journal() as journal:
+            for (stage, key), times in used.items():
+                calls[stage] += times
+                record = journal.read_call(key)
+                if record and "reply" in record and (event := event_of(record)) in events:
+                    events[event][stage] += times
+        # Which readings failed is in no record: the stages whose replies are read stand for them.
+        for name, stages in _READ_IN.items():
+            events[name] = Counter({stage: calls[stage] for stage in stages if calls[stage]})
+        return {
+            name: {stage: Share(count, calls[stage]) for stage, count in by_stage.items()}
+            for name, by_stage in events.items()
+        }
+
+
+def _contradicted(metrics: Mapping[str, Any], rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Where `metrics.json` does not say what the rows give; intervals and the ledger are not looked at."""
+    if not rows:
+        yield "n"
+        return
+    for part, values in counted(rows, list(metrics["metrics"])).items():
+        yield from _apart(metrics[part], values, part)
+    for name, score in metrics["metrics"].items():
+        if not score["low"] - _NEAR <= score["value"] <= score["high"] + _NEAR:
+            yield f"metrics.{name}"
+
+
+def _apart(stored: Any, given: Any, path: str) -> Iterator[str]:
+    if isinstance(given, Mapping):
+        for name in given.keys() & stored.keys():  # a file of an older version lacks some
+            yield from _apart(stored[name], given[name], f"{path}.{name}")
+    elif isinstance(given, float) and isinstance(stored, int | float):
+        if abs(stored - given) > _NEAR:
+            yield path
+    elif stored != given:
+        yield path
+
+
+# --- bad replies ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """So many of so many; of nothing, the share is 0."""
+
+    count: int
+    of: int
+
+    @property
+    def value(self) -> float:
+        """As a fraction of 1."""
+        return self.count / self.of if self.of else 0.0
+
+    @property
+    def words(self) -> str:
+        """In words.
+
+        >>> Share(12, 220).words
+        '5.5 % (12 of 220)'
+        """
+        return f"{100 * self.value:.1f} % ({self.count} of {self.of})"
+
+
+def check_share(value: float, name: str) -> float:
+    """`value` where it is a share. Raises: BadArgument."""
+    if not 0 <= value <= 1:
+        raise BadArgument(f"{name} is {value:g}: give a share from 0 to 1 (0.05 is 5 %)")
+    return value
+
+
+def stage_of(name: str) -> str:
+    """The stage without the path of its module: a filter inside a user's own method has the same stages."""
+    return name.rpartition(".")[2]
+
+
+def bad_shares(flags: Mapping[str, int], rows: Iterable[Mapping[str, Any]]) -> dict[str, Share]:
+    """The shares by event; `flags` are the counts over all `rows`."""
+    calls, read = 0, dict.fromkeys(_READ_IN, 0)
+    for row in rows:
+        calls += len(row["calls"])
+        if row["error"] is None:  # else how replies were read is lost with the prediction
+            for name, stages in _READ_IN.items():
+                read[name] += sum(stage_of(stage) in stages for stage, _ in row["calls"])
+    return {name: Share(flags.get(name, 0), read.get(name, calls)) for name in _WARNED_OF}
+
+
+def _bad_reply_line(name: str, share: Share, stages: Mapping[str, Share]) -> str:
+    what, how = _WARNED_OF[name]
+    worst = max(stages, key=lambda stage: stages[stage].count, default="")
+    many = f" ({stages[worst].count} of {stages[worst].of})" if worst and name not in _READ_IN else ""
+    where = f", {'most of them ' if many else ''}in stage {worst}{many}" if worst else ""
+    return f"{share.words} of {what} {how}{where}; {_NEXT_MOVES.get(name, _DOCTOR)}."
