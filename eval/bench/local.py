@@ -22,12 +22,12 @@ from blendfilter.context import ORDER, setting
 from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.ledger import Entry
 from blendfilter.journal import Journal
-from blendfilter.lm.local.decoding import Decoding
-from blendfilter.lm.local.loading import open_llama, weights_of
-from blendfilter.lm.local.prefixes import KEPT_BYTES, Prefixes
-from blendfilter.lm.local.replying import Model, Task
-from blendfilter.lm.local.turns import Turns
-from blendfilter.lm.local.wording import Wording
+from blendfilter.lm.local import Decoding
+from blendfilter.lm.local import (open_llama, weights_of)
+from blendfilter.lm.local import (KEPT_BYTES, Prefixes)
+from blendfilter.lm.local import (Model, Task)
+from blendfilter.lm.local import Turns
+from blendfilter.lm.local import Wording
 from blendfilter.resources import sample
 
 WAITING = 8

@@ -32,11 +32,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from blendfilter.lm.scoring import Score, scorer
-from blendfilter.lm.scoring.base import Pair
+from blendfilter.lm.scoring.base import TextPair
 
 PAIRS, ROUNDS = 64, 5
 WORDS = ("the", "king", "of", "north", "island", "town", "river", "sea", "castle", "school", "Paris", "who", "founded")
-Pairs = list[Pair]
+Pairs = list[TextPair]
 
 
 def words(draw: random.Random, count: int) -> str:
@@ -49,11 +49,11 @@ def settings(prompt: int = 142, text: int = 9) -> dict[str, Pairs]:
     draw = random.Random(0)
     whole, begun = words(draw, prompt), words(draw, prompt * 2 // 3)
     return {
-        "one prompt": [Pair(whole, f" {words(draw, text)}") for _ in range(PAIRS)],
+        "one prompt": [TextPair(whole, f" {words(draw, text)}") for _ in range(PAIRS)],
         "two thirds shared": [
-            Pair(f"{begun} {words(draw, prompt // 3)}", f" {words(draw, text)}") for _ in range(PAIRS)
+            TextPair(f"{begun} {words(draw, prompt // 3)}", f" {words(draw, text)}") for _ in range(PAIRS)
         ],
-        "nothing shared": [Pair(words(draw, prompt), f" {words(draw, text)}") for _ in range(PAIRS)],
+        "nothing shared": [TextPair(words(draw, prompt), f" {words(draw, text)}") for _ in range(PAIRS)],
     }
 
 
@@ -101,14 +101,14 @@ def looped(ask: object, pairs: Pairs) -> list[Score]:
 
 def server() -> None:
     """Print how far both ways are apart, and what each costs."""
-    from blendfilter.lm.local.loading import weights_of
+    from blendfilter.lm.local import weights_of
 
     pairs = [pair for each in sampled() for pair in each]
     with serving(str(weights_of(None))) as url:
         ways = {"in process": scorer("local", bos=True), "server": scorer("smollm2", api_base=url, concurrency=1)}
         found, seconds = {}, {}
         for way, ask in ways.items():
-            ask.score([Pair("Warm", " up")])
+            ask.score([TextPair("Warm", " up")])
             started = time.perf_counter()
             found[way] = ask.score(pairs)
             seconds[way] = time.perf_counter() - started
@@ -131,7 +131,7 @@ def sampled(count: int = 6) -> Iterator[Pairs]:
         asked = f"Question: {each.question}\nAnswer:"
         passages = index.search([each.question], 3)[0]
         yield [
-            Pair(f"{start}{asked}", f" {each.golden_answers[0]}") for start in ("", *(f"{p.text}\n" for p in passages))
+            TextPair(f"{start}{asked}", f" {each.golden_answers[0]}") for start in ("", *(f"{p.text}\n" for p in passages))
         ]
 
 
@@ -164,7 +164,7 @@ def serve(arguments: list[str]) -> None:
     """The package's server in this process, its weights laid out as the file has them."""
     import llama_cpp
 
-    from blendfilter.lm.local.loading import _plain_buffers
+    from blendfilter.lm.local import _plain_buffers
 
     sys.argv = ["llama_cpp.server", *arguments]
     with _plain_buffers(llama_cpp):

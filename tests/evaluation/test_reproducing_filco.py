@@ -26,7 +26,7 @@ from blendfilter.evaluation.reproducing.results import Result
 from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.reproducing.silver import Silver, measures_of
 from blendfilter.journal import Journal
-from blendfilter.lm.scoring.base import Done, Pair, Score
+from blendfilter.lm.scoring.base import (Done, TextPair, Score)
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.records import Passage, Question
 from blendfilter.resources import sample
@@ -413,7 +413,7 @@ def test_rows_by_label_bring_what_they_are_tested_against() -> None:
 
 
 def test_cxmi_asks_the_scorer_and_keeps_its_scores(tmp_path: Path) -> None:
-    pairs: list[Pair] = []
+    pairs: list[TextPair] = []
     scored = fake_scorer(pairs)
     said: list[str] = []
     result, wanted, _ = made("filco-figure4", tmp_path, limit=2, tasks=("hotpotqa",), scorer=scored, say=said.append)
@@ -427,14 +427,14 @@ def test_cxmi_asks_the_scorer_and_keeps_its_scores(tmp_path: Path) -> None:
     assert len(pairs) == number, "another table shares them"
 
 
-def fake_scorer(pairs: list[Pair]) -> Callable[[Any], KeptScorer]:
+def fake_scorer(pairs: list[TextPair]) -> Callable[[Any], KeptScorer]:
     """Finds an output the likelier the more is shown before it."""
 
     class Likely:
         name = "likely"
         identity: Mapping[str, Any] = {"name": "likely"}
 
-        async def compute(self, asked: Sequence[Pair], done: Done) -> None:
+        async def compute(self, asked: Sequence[TextPair], done: Done) -> None:
             for at, pair in enumerate(asked):
                 pairs.append(pair)
                 done(at, Score(-100.0 + len(pair.prompt) / 100, 1))

@@ -22,7 +22,7 @@ from blendfilter.errors import BadArgument, BadData, ModelError, ReplayMiss, Ser
 from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
 from blendfilter.lm.scoring import Score, score, scorer
-from blendfilter.lm.scoring.base import Pair, Result
+from blendfilter.lm.scoring.base import Result, TextPair
 from blendfilter.lm.scoring.huggingface import HuggingFace
 from blendfilter.lm.scoring.kept import KeptScorer
 
@@ -34,12 +34,12 @@ class Counting(HuggingFace):
 
     def __init__(self) -> None:
         super().__init__(made.gpt2())
-        self.asked: list[Pair] = []
+        self.asked: list[TextPair] = []
         self.given = 0
         self.wait = threading.Event()
         self.wait.set()
 
-    def results(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Result]]:
+    def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
         self.asked += pairs
         for found in super().results(pairs):
             self.given += 1
@@ -153,7 +153,7 @@ def test_who_waits_for_scores_keeps_no_thread_from_other_work(model: Counting) -
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_scores() -> None:
     class Plain(Counting):  # without torch, whose own threads do not survive
-        def results(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Result]]:
+        def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
             yield from ((at, Score(-1.0, 1)) for at in range(len(pairs)))
 
     ask = KeptScorer(Plain())
@@ -259,7 +259,7 @@ def test_a_closed_journal_takes_no_score(model: Counting, tmp_path: Path) -> Non
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
 def test_numbers_that_are_none_are_no_score(number: str, tmp_path: Path) -> None:
     class Damaged(Counting):
-        def results(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Result]]:
+        def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
             yield from ((at, Score(float(number), 1)) for at in range(len(pairs)))
 
     with Journal(tmp_path) as journal, pytest.raises(ModelError, match=f"no score for 'Paris' .* gives {number} in"):
@@ -280,7 +280,7 @@ def test_a_record_that_lacks_its_number_is_computed_again_and_never_replayed(mod
 
 def test_a_model_that_forgets_a_pair_lets_nobody_wait() -> None:
     class Forgetful(Counting):
-        def results(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Result]]:
+        def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
             yield 0, Score(-1.0, 1)
 
     with pytest.raises(ModelError, match="the model told nothing of it"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, ModelError, WorkFailed
 from blendfilter.lm.scoring import Score, scorer
-from blendfilter.lm.scoring.heads import scores
+from blendfilter.lm.scoring.huggingface import logit_scores
 
 PASSAGE = "Passage: the river rises in the hills, runs past the castle and ends in the sea. "
 PAIRS = [
@@ -199,11 +199,13 @@ def test_continuations_are_a_distribution() -> None:
     ask = scorer(made.gpt2())
     ask.score([("warm", " up")])
     model = ask.backend._loaded.model  # type: ignore[attr-defined]
-    from blendfilter.lm.scoring.heads import Wanted
+    from blendfilter.lm.scoring.huggingface import Continuation
 
     ids = torch.tensor([[5, 6, 7]] * model.config.vocab_size)
     with torch.inference_mode():
-        found = scores(model, [Wanted(2, (token,)) for token in range(model.config.vocab_size)], input_ids=ids)
+        found = logit_scores(
+            model, [Continuation(2, (token,)) for token in range(model.config.vocab_size)], input_ids=ids
+        )
     assert math.fsum(math.exp(each.logprob) for each in found) == pytest.approx(1.0, abs=1e-5)
 
 
