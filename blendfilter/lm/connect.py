@@ -18,7 +18,7 @@ from blendfilter.journal import Journal, Mode
 from blendfilter.lm.adopted import AdoptedEngine, address_of, extra_of, profile_of
 from blendfilter.lm.local import is_local, local_model, refuse_for_a_server
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.offline.engine import OfflineEngine
+from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.prices import Price, Prices, price_of, read_prices
 from blendfilter.lm.profiles import Profile, holds_schema, profile_for

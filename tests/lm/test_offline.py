@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from blendfilter.lm.offline import read
-from blendfilter.lm.offline.prompt import take_apart
+from blendfilter.lm.offline.reader import take_apart
 
 THINK = "Let's think step by step."
 PIER = "Orm Pier | Orm Pier is an iron pier in Ormskerry, designed by Hanna Vell. It opened in 1890."

@@ -7,8 +7,7 @@ import asyncio
 from dspy import lm15
 
 from blendfilter.lm.connect import connect
-from blendfilter.lm.offline import read
-from blendfilter.lm.offline.engine import OfflineEngine
+from blendfilter.lm.offline import OfflineEngine, read
 
 PROMPT = "Knowledge:\nOrm Pier | Orm Pier opened in 1871.\nQuestion: When did Orm Pier open?\nAnswer:"
 
