@@ -161,13 +161,13 @@ _callback: Any = None
 
 
 def _loaded(path: Path, **settings: Any) -> Llama:
-    with loading(path) as llama_cpp:
+    with load_errors(path) as llama_cpp:
         llama: Llama = llama_cpp.Llama(str(path), verbose=False, **settings)
         return llama
 
 
 @contextmanager
-def loading(path: Path) -> Iterator[Any]:
+def load_errors(path: Path) -> Iterator[Any]:
     """llama-cpp-python, for a block that loads `path`: what fails in it is `BadData` with llama.cpp's own words.
 
     Raises:
@@ -418,7 +418,8 @@ class _Weights:
         )
         with self._lock:
             llama = self._open(settings["logprobs"] is not None)
-            llama.reset()  # what was read before would change the last digits of what is read now
+            # what was read before would change the last digits of what is read now
+            llama.reset()  # type: ignore[no-untyped-call]
             completion = llama.create_completion(tokens, stopping_criteria=stops, **settings)
         self.check_open()
         return completion  # type: ignore[return-value]  # a mapping, as nothing is streamed

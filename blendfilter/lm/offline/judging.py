@@ -54,8 +54,12 @@ class SentenceComparison(NamedTuple):
 def asks_for_consistency(prompt: str) -> bool:
     """Whether a prompt ends as the judge's do: a passage, a question, and one of its two cues."""
     lines = prompt.rstrip().rsplit("\n", 3)
-    starts = ("", "Passage:", "Question:", (WORD_CUE, COMPARISON_CUE))
-    return len(lines) == 4 and all(map(str.startswith, lines, starts)) and lines[3].strip() in starts[3]
+    return (
+        len(lines) == 4
+        and lines[1].startswith("Passage:")
+        and lines[2].startswith("Question:")
+        and lines[3].strip() in (WORD_CUE, COMPARISON_CUE)
+    )
 
 
 def consistency_of(prompt: str) -> str:

@@ -20,8 +20,16 @@ from typing import Any
 
 from blendfilter.errors import BadArgument
 from blendfilter.extras import needed
-from blendfilter.lm import local
-from blendfilter.lm.local import EXTRA, WHY, check_threads, context_of, fingerprint, open_vocabulary, weights_of
+from blendfilter.lm.local import (
+    EXTRA,
+    WHY,
+    check_threads,
+    context_of,
+    fingerprint,
+    load_errors,
+    open_vocabulary,
+    weights_of,
+)
 from blendfilter.lm.scoring.base import (
     InProcess,
     PairTokens,
@@ -171,7 +179,7 @@ class LlamaReader:
     def __init__(self, path: Path, *, context: int | None = None, threads: int = 1) -> None:
         check_threads(threads)
         tokens = context_of(open_vocabulary(path), path, context)
-        with local(path) as llama_cpp:
+        with load_errors(path) as llama_cpp:
             internals = needed("llama_cpp._internals", EXTRA, WHY)
             plain = llama_cpp.llama_model_default_params()
             plain.use_extra_bufts = False

@@ -209,7 +209,9 @@ def given_tokens(response: lm15.Response) -> GivenTokens | None:
     positions, scores = choice.get("prompt_logprobs"), choice.get("logprobs")
     if isinstance(positions, list) and positions:
         # each position is an object of one token; the first one is null
-        entries = [next(iter(row.values()), {}) if isinstance(row, Mapping) else {} for row in positions]
+        entries: list[Mapping[str, Any]] = [
+            next(iter(row.values()), {}) if isinstance(row, Mapping) else {} for row in positions
+        ]
         words, logprobs = ([entry.get(name) for entry in entries] for name in ("decoded_token", "logprob"))
     elif isinstance(scores, Mapping):
         words, logprobs = list(scores.get("tokens") or ()), list(scores.get("token_logprobs") or ())
