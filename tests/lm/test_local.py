@@ -271,7 +271,7 @@ class TestEndings:
         began = time.monotonic()
         with pytest.raises(lm15.TimeoutError, match=r"no whole reply within the deadline of 0\.3 s \(--deadline\)"):
             reply(request(prompt, max_tokens=1500, temperature=1.0), short)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 8
         short._deadline = None
         assert text_of(reply(request(CAPITAL, max_tokens=2), short)) == "The capital"  # the next call is none the worse
 
@@ -313,7 +313,7 @@ class TestEndings:
                 await asyncio.sleep(0.01)
             began = time.monotonic()
             await asyncio.to_thread(short.close)
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 9
             for call in calls:
                 with pytest.raises(WorkFailed, match="was closed"):
                     await call

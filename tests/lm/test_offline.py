@@ -239,14 +239,6 @@ class TestDspysOwnAdapters:
         assert "opened in 1890" in fields["reasoning"]
         assert isinstance(fields["found"], bool)
 
-    def test_lists_of_numbers_are_relevant_passages(self) -> None:
-        prompt = (
-            f"[[ ## passages ## ]]\n{json.dumps(PASSAGES)}\n\n[[ ## question ## ]]\n{BORN}\n\n"
-            "Respond with a JSON object in the following order of fields: "
-            "`ids` (must be formatted as a valid Python list[int])."
-        )
-        assert json.loads(read(prompt)) == {"ids": [1, 3]}
-
     def test_an_agent_searches_once_and_finishes(self) -> None:
         import dspy
 
@@ -373,9 +365,6 @@ class TestSentences:
         assert reasoning.splitlines()[-1] == f"So the answer is {told}"
         assert read(concluding(task, asked, reasoning)) == told
 
-    def test_a_dialogue_is_read_from_its_one_line(self) -> None:
-        assert "1890" in read(direct("wow", "I like iron piers. // Me too! // When did Orm Pier open?", LAMP, PIER))
-
 
 FLOATS = "What is Orm Pier made of? (A) slate (B) glass (C) iron (D) pine"
 
@@ -390,12 +379,6 @@ def test_a_background_is_read_and_answered_from(beside: str | None) -> None:
     assert read(responding("popqa", "When did Orm Pier open?", LAMP, PIER, beside=beside)) == "1890"
     assert read(responding("strategyqa", "Did Orm Pier open in 1890?", PIER, LAMP)) == "Yes"
     assert read(responding("popqa", "When did Orm Pier open?")) == "unknown"
-
-
-def test_of_several_blocks_the_last_one_counts() -> None:
-    ask = RALM(nothing, task="popqa").respond
-    ask.demos = [{"knowledge": [LAMP], "question": "How often does Orm Light flash?", "answer": "twice"}]
-    assert read(ask.render(knowledge=[PIER], question="Who designed Orm Pier?")) == "Hanna Vell"
 
 
 def test_an_option_is_chosen_by_its_letter_in_every_kind_of_prompt() -> None:
@@ -473,10 +456,6 @@ class TestSelfAsk:
             f"{ASKING_DEMO}Knowledge:\n{ENGINEER}\n{OPENED}\nQuestion: {BIRTHPLACE}\n{second}Intermediate answer:"
         )
         assert reply.endswith("\nSo the final answer is: Dunmarrow")
-
-    def test_the_forced_answer_is_the_answer_alone(self) -> None:
-        above = f"{ASKING_DEMO}Knowledge:\n{ENGINEER}\n{OPENED}\nQuestion: {BIRTHPLACE}\n"
-        assert read(f"{above}{FIRST}Intermediate answer: Hm.\nSo the final answer is:") == "Dunmarrow"
 
     def test_demonstrations_do_not_leak(self) -> None:
         question = "Who drew the Glass Tower?"

@@ -156,17 +156,6 @@ def test_no_logits_but_the_continuations(kind: Any, monkeypatch: pytest.MonkeyPa
     assert sum(widths) == sum(each.n_tokens for each in found)
 
 
-def test_an_encoder_reads_each_prompt_once() -> None:
-    ask = scorer(made.t5())
-    ask.score([("warm", " up")])
-    rows: list[int] = []
-    encoder = ask.backend._loaded.model.get_encoder()  # type: ignore[attr-defined]
-    hook = encoder.register_forward_hook(lambda _, given, made: rows.append(made[0].shape[0]))
-    ask.score([(prompt, text) for prompt in ("one", "two", "three") for text in (" a", " b", " c")])
-    hook.remove()
-    assert rows == [3]
-
-
 def test_a_long_continuation_does_not_underflow() -> None:
     """Its probability is far below the smallest number that 64 bits hold."""
     folder = made.gpt2(made.Size(positions=2304))
@@ -358,12 +347,6 @@ def test_settings_outside_their_range() -> None:
             scorer(made.gpt2(), **wrong)  # type: ignore[arg-type]
     with pytest.raises(BadArgument, match="no device 'tpu9' here"):
         scorer(made.gpt2(), device="tpu9").score(PAIRS)
-
-
-def test_a_half_precision_model_scores() -> None:
-    near = scorer(made.llama(), dtype="bfloat16").score(PAIRS)
-    for one, other in zip(near, scorer(made.llama()).score(PAIRS), strict=True):
-        assert one.logprob == pytest.approx(other.logprob, rel=0.05, abs=0.2)
 
 
 # --- identity -------------------------------------------------------------------------------------------------------
