@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blendfilter.lm.scoring import Score
-from blendfilter.lm.scoring.base import (Done, TextPair)
+from blendfilter.lm.scoring.base import Done, TextPair
 
 BASE, GAIN = -10.0, 3.0
 

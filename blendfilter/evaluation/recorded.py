@@ -13,8 +13,7 @@ from typing import Any
 
 from blendfilter.errors import AskedWrong, ReplayMiss
 from blendfilter.evaluation.run import Run
-from blendfilter.lm.local import remembered
-from blendfilter.lm.local import LOCAL
+from blendfilter.lm.local import LOCAL, remembered
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever

@@ -26,7 +26,7 @@ from blendfilter.evaluation.reproducing.results import Result
 from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.reproducing.silver import Silver, measures_of
 from blendfilter.journal import Journal
-from blendfilter.lm.scoring.base import (Done, TextPair, Score)
+from blendfilter.lm.scoring.base import Done, Score, TextPair
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.records import Passage, Question
 from blendfilter.resources import sample

@@ -18,7 +18,7 @@ from refusing import PASSAGES, ROWS
 from blendfilter import BM25, Oracle, append_only, load, make_silver, read_silver
 from blendfilter.errors import BadArgument, BadData, CannotWrite, EmptyData, ModelError, RunLocked, RunMismatch
 from blendfilter.journal import Journal
-from blendfilter.lm.scoring.base import (Done, TextPair, too_long)
+from blendfilter.lm.scoring.base import Done, TextPair, too_long
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.records import Excerpt, Passage, Question
 from blendfilter.retrieval.base import Retriever

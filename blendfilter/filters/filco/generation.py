@@ -26,7 +26,7 @@ from blendfilter.errors import BadArgument, ModelError
 from blendfilter.filters.candidates import Candidate
 from blendfilter.filters.filco.oracles import cxmi
 from blendfilter.journal import digest
-from blendfilter.lm.scoring.base import (TOO_LONG, TextPair, Result, Score)
+from blendfilter.lm.scoring.base import TOO_LONG, Result, Score, TextPair
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.lm.scoring.served import CAN
 from blendfilter.prompting import Prompts

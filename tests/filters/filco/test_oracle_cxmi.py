@@ -23,7 +23,7 @@ from blendfilter.errors import AskedWrong, BadArgument, BadData, Leak, ModelErro
 from blendfilter.filters.filco.oracle import Oracle, Scored
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring import Score, scorer
-from blendfilter.lm.scoring.base import (Done, TextPair, too_long)
+from blendfilter.lm.scoring.base import Done, TextPair, too_long
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, Question
