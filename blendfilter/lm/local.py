@@ -449,13 +449,13 @@ class _Weights:
             self._lock.release()
 
 
-def _logprobs(told: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, str]:
-    """Llama's log-probabilities in numbers of Python, and the text of all their tokens."""
-    if told is None:
+def _logprobs(given: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, str]:
+    """Log-probabilities as Python numbers, and the text of all their tokens."""
+    if given is None:
         return None, ""
-    values = [float(value) for value in told["token_logprobs"]]
-    tops = [{token: float(value) for token, value in top.items()} for top in told["top_logprobs"]]
-    return {"tokens": told["tokens"], "token_logprobs": values, "top_logprobs": tops}, "".join(told["tokens"])
+    values = [float(value) for value in given["token_logprobs"]]
+    tops = [{token: float(value) for token, value in top.items()} for top in given["top_logprobs"]]
+    return {"tokens": given["tokens"], "token_logprobs": values, "top_logprobs": tops}, "".join(given["tokens"])
 
 
 def _seed(given: int, tokens: list[int]) -> int:

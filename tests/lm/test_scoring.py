@@ -272,7 +272,7 @@ def test_a_model_that_forgets_a_pair_lets_nobody_wait() -> None:
         def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
             yield 0, Score(-1.0, 1)
 
-    with pytest.raises(ModelError, match="the model told nothing of it"):
+    with pytest.raises(ModelError, match="the model returned nothing for it"):
         KeptScorer(Forgetful()).score(PAIRS)
 
 

@@ -136,7 +136,7 @@ def _named(name: str, settings: dict[str, Any]) -> Backend:
 
 
 def _path(name: str) -> str:
-    """`local/PATH.gguf` is how `connect()` may be told a file, too."""
+    """The path of a file that may be named `local/PATH.gguf`, as for `connect()`."""
     inner = name.removeprefix(f"{LOCAL}/")
     return inner if inner != name and not Path(name).is_file() else name
 

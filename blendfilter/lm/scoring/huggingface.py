@@ -207,7 +207,7 @@ def fingerprint(folder: Path) -> str:
 
     Of configuration, tokeniser and the like all that is in the folder and small; of each file of weights its size and
     64 pieces of 64 KiB spread over it. Another training shows in every piece; two files that differ in a few bytes
-    alone may not be told apart.
+    alone may look the same.
     """
     whole = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
@@ -257,13 +257,13 @@ def load(folder: Path, *, device: str | None = None, dtype: str | None = None) -
     return LanguageModel(model.to(place).eval(), tokenizer, config, place)
 
 
-def _device(torch: Any, asked: str | None) -> Any:
+def _device(torch: Any, name: str | None) -> Any:
     try:
-        place = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+        place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
         why = str(error).partition("\n")[0]
-        raise BadArgument(f"no device '{asked}' here ({why}): leave it out, or say 'cpu'") from None
+        raise BadArgument(f"no device '{name}' here ({why}): leave it out, or say 'cpu'") from None
     return place
 
 
@@ -538,7 +538,7 @@ def logit_scores(model: Any, wanted: Sequence[Continuation], **inputs: Any) -> l
     if tuple(made.shape[:2]) != (1, len(rows)):
         raise BadData(
             f"{type(model).__name__} makes its logits in another way than by an output layer of its own: "
-            "its log-probabilities cannot be told here"
+            "its log-probabilities cannot be computed here"
         )
     logits = made[0]
     targets = torch.tensor([target for each in wanted for target in each.targets], device=logits.device)

@@ -24,7 +24,7 @@ from blendfilter.lm.scoring.base import Backend, Result, Score, TextPair, unusab
 
 _Flight = concurrent.futures.Future[Result]
 NOTHING = Score(0.0, 0)
-"""The score of an empty continuation: it is certain, and no model is asked."""
+"""The score of an empty continuation: it is certain."""
 
 
 class KeptScorer:
@@ -52,10 +52,10 @@ class KeptScorer:
 
     async def aresults(self, pairs: Sequence[tuple[str, str]]) -> list[Result]:
         """The same, with the error itself in the place of a pair that could not be scored."""
-        asked = _checked(pairs)
+        checked = _checked(pairs)
         identity = self.backend.identity
-        keys = [digest("score", identity, *pair) if pair.continuation else "" for pair in asked]
-        results = await self._results({key: pair for key, pair in zip(keys, asked, strict=True) if key})
+        keys = [digest("score", identity, *pair) if pair.continuation else "" for pair in checked]
+        results = await self._results({key: pair for key, pair in zip(keys, checked, strict=True) if key})
         return [results[key] if key else NOTHING for key in keys]
 
     async def _results(self, wanted: Mapping[str, TextPair]) -> dict[str, Result]:
@@ -142,7 +142,7 @@ class KeptScorer:
             await self.backend.compute(pairs, done)
             for at, key in enumerate(keys):
                 if not flights[key].done():
-                    done(at, unusable(pairs[at], "the model told nothing of it"))
+                    done(at, unusable(pairs[at], "the model returned nothing for it"))
         except Exception as error:
             failure = error
             raise
@@ -174,13 +174,13 @@ class KeptScorer:
 
 
 def _checked(pairs: Iterable[Any]) -> list[TextPair]:
-    asked: list[TextPair] = []
+    checked: list[TextPair] = []
     for number, pair in enumerate(pairs, 1):
         if wrong := _wrong_with(pair):
             raise BadArgument(f"pair {number} must be (prompt, continuation), two strings: {wrong}")
         # half a character has no UTF-8, and tokenisers want UTF-8
-        asked.append(TextPair(*(text.encode("utf-8", "replace").decode() for text in pair)))
-    return asked
+        checked.append(TextPair(*(text.encode("utf-8", "replace").decode() for text in pair)))
+    return checked
 
 
 def _wrong_with(pair: Any) -> str:
@@ -199,11 +199,11 @@ def _whole(result: Result) -> Score:
 
 
 def _ended(flight: _Flight, failure: Exception | None) -> None:
-    """Nobody waits for ever: what was not computed fails as the whole did, or is given up for somebody to take over."""
+    """End a flight without a result: it fails as the whole did, or is cancelled so that a waiting call takes over."""
     if flight.done():
         return
     if failure is None:
         flight.cancel()
     else:
         flight.set_exception(failure)
-        flight.exception()  # retrieved: nobody may be following
+        flight.exception()  # retrieved: there may be no follower

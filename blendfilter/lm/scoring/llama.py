@@ -187,6 +187,7 @@ class LlamaReader:
             how = llama_cpp.llama_context_default_params()
             how.n_ctx, how.n_batch, how.n_ubatch = tokens, BATCH, BATCH
             how.n_threads = how.n_threads_batch = threads
+            how.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED  # as `Llama` has it
             self.context = internals.LlamaContext(model=self.model, params=how, verbose=False)
             self.batch = internals.LlamaBatch(n_tokens=BATCH, embd=0, n_seq_max=1, verbose=False)
             model = self.model.model
