@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blendfilter.lm.scoring import Score
-from blendfilter.lm.scoring.base import Done, Pair
+from blendfilter.lm.scoring.base import Done, TextPair
 
 BASE, GAIN = -10.0, 3.0
 
@@ -20,10 +20,10 @@ class Likely:
 
     def __init__(self, fault: Exception | None = None, *, after: int = 0, slow: float = 0.0) -> None:
         self.fault, self.after, self.slow = fault, after, slow
-        self.lists: list[list[Pair]] = []
-        self.scored: list[Pair] = []
+        self.lists: list[list[TextPair]] = []
+        self.scored: list[TextPair] = []
 
-    async def compute(self, pairs: Sequence[Pair], done: Done) -> None:
+    async def compute(self, pairs: Sequence[TextPair], done: Done) -> None:
         self.lists.append(list(pairs))
         for at, pair in enumerate(pairs):
             if self.fault is not None and len(self.scored) >= self.after:

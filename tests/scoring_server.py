@@ -15,12 +15,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from scoring_models import BOS, MARKS
+from scoring_models import MARKS
 
 BEHAVIOURS = (
     "echo",  # as vLLM and OpenAI: cut characters as U+FFFD, one generated token behind the text
-    "shifted",  # as llama-cpp-python: off by one unless the text begins with the mark, cut characters as empty texts
-    "always-shifted",  # off by one, whatever the text begins with
+    "shifted",  # as llama-cpp-python without a mark: off by one, cut characters as empty texts
     "late",  # off by one the other way: each number stands one token too late
     "last-right",  # off by one but for the text's last token
     "prompt-logprobs",  # vLLM's own field, and no echo
@@ -89,8 +88,7 @@ class Served:
 
     def _echoed(self, ids: list[int], new: list[int]) -> dict[str, Any]:
         every = ids + new
-        marked = ids[0] == BOS
-        if self.behave == "always-shifted" or (self.behave == "shifted" and not marked):
+        if self.behave == "shifted":
             after = [self._logprobs([*every[: i + 1], every[i]])[-1] for i in range(len(every))]
             return self._listed(every, 0, [None, *after[1:]])
         if self.behave == "late":
@@ -98,8 +96,6 @@ class Served:
         scores = self._logprobs(every)
         if self.behave == "last-right":
             return self._listed(every, 0, [None, *scores[2 : len(ids)], *scores[len(ids) - 1 :]])
-        if self.behave == "shifted":  # its mark is not told, and the first token behind it has no number
-            return self._listed(every[1:], 0, [None, *scores[2:]])
         return self._listed(every, 0, [None, *scores[1:]])
 
     def _listed(self, ids: list[int], first: int, scores: list[float | None] | None = None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from small_world import Command
 from blendfilter import read_silver
 from blendfilter.errors import ServerRefused
 from blendfilter.journal import Journal
-from blendfilter.lm.scoring.base import Pair
+from blendfilter.lm.scoring.base import TextPair
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.retrieval.bm25 import BM25
 
@@ -237,7 +237,7 @@ def test_cxmi_killed_goes_on_from_its_journal_and_leaves_the_same_bytes(
     assert process.wait() == -signal.SIGKILL
     assert not (here / "out.jsonl").exists()
     with Journal(here / "out.journal", "replay") as kept:
-        before = {Pair(record["prompt"], record["continuation"]) for record in kept.records("score")}
+        before = {TextPair(record["prompt"], record["continuation"]) for record in kept.records("score")}
     scoring(monkeypatch, again)
     assert blendfilter(*silver(**asked)).code == 0
     assert 3 <= len(before) < len(whole.scored)

@@ -18,7 +18,6 @@ from blendfilter.filters.filco.filter import unquoted
 from blendfilter.filters.filco.oracles import lexical, strinc
 from blendfilter.filters.one_call import read_judgement
 from blendfilter.filters.reading import negates, read_ids, restates_range
-from blendfilter.lm.local.wording import _marks, _parted
 from blendfilter.lm.offline import read
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.lm.refusals import is_refusal
@@ -60,11 +59,6 @@ def runs(length: int) -> list[str]:
 
 
 LINES = ["Light of 1884 | It burned for 30 years.", "Orm | " + "It is a town by the sea. " * 40]
-
-
-def marked(text: str) -> Any:
-    start, end = _marks(text)
-    return list(_parted(f"{start}{text}{end}", start, end))
 
 
 def measured(metric: metrics.Metric, text: str) -> float:
@@ -114,7 +108,6 @@ READERS: dict[str, Callable[[str], Any]] = {
     **{name: partial(measured, metric) for name, metric in metrics.METRICS.items()},
     "strinc": lambda text: strinc(text, ["old mill"]),
     "lexical": lambda text: lexical(text, ["Who burned the mill?"]),
-    "marks of a message": marked,
 }  # fmt: skip
 SLOWER: dict[str, Callable[[str], Any]] = {
     "sentences": sentences,

@@ -28,7 +28,7 @@ from blendfilter.evaluation.run_loop import AnswerKey
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Amount, Budget
 from blendfilter.lm.connect import connect
-from blendfilter.lm.local.engine import LocalEngine
+from blendfilter.lm.local import LocalEngine
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.spending import spent_in
 from blendfilter.records import Question

@@ -24,7 +24,7 @@ from blendfilter.lm.connect import connect
 from blendfilter.lm.held import held_by, with_held_connected
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.offline.engine import OfflineEngine
+from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.prices import unknown_price
 from blendfilter.lm.tokenisers import Served, Tokeniser, text_of, tokeniser_for
 from blendfilter.tasks.base import Questions

@@ -23,8 +23,7 @@ from blendfilter.errors import AskedWrong, EmptyData, Leak, ReplayMiss
 from blendfilter.evaluation.run import Run
 from blendfilter.journal import digest
 from blendfilter.lm.held import connected
-from blendfilter.lm.local.connecting import remembered
-from blendfilter.lm.local.loading import LOCAL
+from blendfilter.lm.local import LOCAL, remembered
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.base import Method
 from blendfilter.prompting import TemplateAdapter, questions_of
@@ -253,4 +252,4 @@ def recorded_model(run: Path, file: str, gone: AskedWrong, **decoding: Any) -> C
     known = Run(run).settings.get("lm") or {}
     weights = (known.get("options") or {}).get("weights")
     same = file == LOCAL or Path(file).stem == known.get("name")
-    return remembered(known, gone, **decoding) if weights and same else None
+    return ConnectedLM(**remembered(known, gone), **decoding) if weights and same else None

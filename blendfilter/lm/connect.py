@@ -16,9 +16,9 @@ from dspy.clients.backend_selection import CLIENT_KEYS
 from blendfilter.errors import BadArgument
 from blendfilter.journal import Journal, Mode
 from blendfilter.lm.adopted import AdoptedEngine, address_of, extra_of, profile_of
-from blendfilter.lm.local.connecting import is_local, local_model, refuse_for_a_server
+from blendfilter.lm.local import is_local, local_model, refuse_for_a_server
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.offline.engine import OfflineEngine
+from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.prices import Price, Prices, price_of, read_prices
 from blendfilter.lm.profiles import Profile, holds_schema, profile_for
@@ -196,10 +196,11 @@ def _check(wanted: _Wanted) -> None:
 
 def _local(wanted: _Wanted) -> ConnectedLM:
     wanted.terms.refuse(wanted.name, but="deadline")
-    return local_model(
+    made = local_model(
         wanted.name, wanted.how, wanted.settings, context=wanted.context, threads=wanted.threads,
         deadline=wanted.terms.deadline, json_schema=wanted.json_schema, label=wanted.label,
     )  # fmt: skip
+    return ConnectedLM(**made)
 
 
 def _offline(wanted: _Wanted) -> ConnectedLM:

@@ -26,7 +26,7 @@ from dspy import lm15
 
 from blendfilter.errors import MissingFile, UnknownName
 from blendfilter.lm import bridge
-from blendfilter.lm.offline.engine import OfflineEngine
+from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.tokens import bytes_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, ModelError, WorkFailed
 from blendfilter.lm.scoring import Score, scorer
-from blendfilter.lm.scoring.heads import scores
+from blendfilter.lm.scoring.huggingface import logit_scores
 
 PASSAGE = "Passage: the river rises in the hills, runs past the castle and ends in the sea. "
 PAIRS = [
@@ -156,17 +156,6 @@ def test_no_logits_but_the_continuations(kind: Any, monkeypatch: pytest.MonkeyPa
     assert sum(widths) == sum(each.n_tokens for each in found)
 
 
-def test_an_encoder_reads_each_prompt_once() -> None:
-    ask = scorer(made.t5())
-    ask.score([("warm", " up")])
-    rows: list[int] = []
-    encoder = ask.backend._loaded.model.get_encoder()  # type: ignore[attr-defined]
-    hook = encoder.register_forward_hook(lambda _, given, made: rows.append(made[0].shape[0]))
-    ask.score([(prompt, text) for prompt in ("one", "two", "three") for text in (" a", " b", " c")])
-    hook.remove()
-    assert rows == [3]
-
-
 def test_a_long_continuation_does_not_underflow() -> None:
     """Its probability is far below the smallest number that 64 bits hold."""
     folder = made.gpt2(made.Size(positions=2304))
@@ -199,11 +188,13 @@ def test_continuations_are_a_distribution() -> None:
     ask = scorer(made.gpt2())
     ask.score([("warm", " up")])
     model = ask.backend._loaded.model  # type: ignore[attr-defined]
-    from blendfilter.lm.scoring.heads import Wanted
+    from blendfilter.lm.scoring.huggingface import Continuation
 
     ids = torch.tensor([[5, 6, 7]] * model.config.vocab_size)
     with torch.inference_mode():
-        found = scores(model, [Wanted(2, (token,)) for token in range(model.config.vocab_size)], input_ids=ids)
+        found = logit_scores(
+            model, [Continuation(2, (token,)) for token in range(model.config.vocab_size)], input_ids=ids
+        )
     assert math.fsum(math.exp(each.logprob) for each in found) == pytest.approx(1.0, abs=1e-5)
 
 
@@ -356,12 +347,6 @@ def test_settings_outside_their_range() -> None:
             scorer(made.gpt2(), **wrong)  # type: ignore[arg-type]
     with pytest.raises(BadArgument, match="no device 'tpu9' here"):
         scorer(made.gpt2(), device="tpu9").score(PAIRS)
-
-
-def test_a_half_precision_model_scores() -> None:
-    near = scorer(made.llama(), dtype="bfloat16").score(PAIRS)
-    for one, other in zip(near, scorer(made.llama()).score(PAIRS), strict=True):
-        assert one.logprob == pytest.approx(other.logprob, rel=0.05, abs=0.2)
 
 
 # --- identity -------------------------------------------------------------------------------------------------------

@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import re
 import time
 from pathlib import Path
 
 import pytest
 import scoring_models as made
-from dspy import lm15
-from scoring_server import BEHAVIOURS, serving
+from scoring_server import serving
 
 from blendfilter.errors import BadArgument, BudgetSpent, ModelError, ServerRefused
 from blendfilter.lm.budget import Budget, Purse
 from blendfilter.lm.connect import connect
 from blendfilter.lm.scoring import Score, scorer
-from blendfilter.lm.scoring.echoes import ECHO, GENERATION, Way
-from blendfilter.lm.scoring.probing import _OFF, PROBES, Manner, _chosen, manner_of
 from blendfilter.lm.terms import Traffic
 
 PAIRS = [
@@ -30,7 +26,7 @@ PAIRS = [
     ("Café: the", " king—of the north"),
 ]
 REFUSED = {
-    "always-shifted": "belong to other tokens",
+    "shifted": "belong to other tokens",
     "late": "belong to other tokens",
     "last-right": "belong to other tokens",
     "silent": "it gives none, or not those of the prompt's tokens",
@@ -54,18 +50,9 @@ def same(found: list[Score], expected: list[Score]) -> bool:
 
 
 @pytest.mark.parametrize("behave", ["echo", "prompt-logprobs"])
-def test_a_server_tells_what_its_model_computes(folder: Path, behave: str) -> None:
+def test_a_server_gives_what_its_model_computes(folder: Path, behave: str) -> None:
     with serving(folder, behave) as server:
         assert same(scorer("tiny", api_base=server.url).score(PAIRS), scorer(folder).score(PAIRS))
-
-
-def test_a_server_that_is_off_by_one_is_given_the_mark_that_puts_it_right(folder: Path) -> None:
-    with serving(folder, "shifted") as server:
-        found = scorer("tiny", api_base=server.url).score(PAIRS)
-        sent = [body["prompt"] for body in server.bodies[-len(PAIRS) :]]
-    assert same(found, scorer(folder, bos=True).score(PAIRS))
-    assert not same(found, scorer(folder).score(PAIRS))
-    assert sorted(sent) == sorted(f"<s>{prompt}{text}" for prompt, text in PAIRS)
 
 
 @pytest.mark.parametrize("behave", REFUSED)
@@ -77,13 +64,9 @@ def test_a_server_that_cannot_is_refused_with_what_can(folder: Path, behave: str
         spent = server.requests
     said = str(caught.value)
     assert REFUSED[behave] in said
-    assert "what can: vLLM, llama-cpp-python's server" in said
+    assert "what can: vLLM, or another server whose completions echo" in said
     assert "\n" not in said
-    assert spent <= 80
-
-
-def test_every_behaviour_has_its_test() -> None:
-    assert set(BEHAVIOURS) == {"echo", "prompt-logprobs", "shifted", *REFUSED}
+    assert spent <= 40
 
 
 def test_the_test_is_made_once_and_few_requests_long(folder: Path) -> None:
@@ -94,35 +77,6 @@ def test_the_test_is_made_once_and_few_requests_long(folder: Path) -> None:
         assert before <= 14
         ask.score(PAIRS[1:])
         assert server.requests - before == len(PAIRS) - 1
-
-
-def test_words_that_prove_nothing_are_not_sent() -> None:
-    """Numbers that lie near each other may belong to each other's tokens; halves of characters cannot be sent."""
-    assert _chosen({" a": -1.0, " b": -1.5, " c": -1.9}) == {}
-    assert _chosen({" a": -0.1, "\ufffd": -4.0, " ": -5.0, "": -9.0}) == {}
-    assert _chosen({" a": -0.1, " b": -1.0, " c": -2.0, " d": -4.0}) == {" a": -0.1, " c": -2.0, " d": -4.0}
-
-
-@pytest.mark.parametrize(
-    ("off", "last", "stands"), [(0.05, 0.0, True), (0.05, 0.2, True), (0.12, 0.0, False), (0.0, 0.4, False)]
-)
-def test_how_near_a_number_must_be(off: float, last: float, stands: bool) -> None:
-    """On average to a tenth of a nat, each to three; `last` is by how much the first prompt's last word is off."""
-    words = {" a": -0.5, " b": -2.0, " c": -4.0}
-
-    async def ask(text: str, way: Way, tokens: int) -> lm15.Response:
-        told, numbers = [" a"], [-0.5]
-        if way is not GENERATION:
-            probe = next(each for each in PROBES if each in text)
-            said = re.findall(" [abc]", text.partition(probe)[2])
-            wrong = last if said == [" c"] and probe == PROBES[0] else 0.0
-            told, numbers = [probe, *said, " a"], [-9.0, *(words[word] - off - wrong for word in said), -0.5]
-        choice = {"logprobs": {"tokens": told, "token_logprobs": numbers, "top_logprobs": [words]}}
-        message = lm15.Message("assistant", (lm15.TextPart(""),))
-        return lm15.Response(id=None, model="m", message=message, finish_reason="stop", usage=lm15.Usage(),
-                             provider_data={"choice": choice})  # fmt: skip
-
-    assert asyncio.run(manner_of(ask)) == (Manner(ECHO) if stands else _OFF)
 
 
 def test_what_is_asked_for(folder: Path) -> None:
@@ -183,13 +137,6 @@ def test_a_server_that_refuses_later_is_no_score_and_no_record(
         with pytest.raises(ServerRefused, match="no such key"):
             ask.score(PAIRS)
     assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 1
-
-
-def test_a_seam_that_a_server_hides_is_an_error_and_no_guess(folder: Path) -> None:
-    with serving(folder) as server:
-        ask = scorer("tiny", api_base=server.url)
-        with pytest.raises(ModelError, match="no score for '本' after '日': the tokens that the server tells do not"):
-            ask.score([*PAIRS, ("日", "本")])
 
 
 @pytest.mark.parametrize("number", [-math.inf, math.nan, None])

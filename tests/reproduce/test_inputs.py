@@ -20,7 +20,7 @@ from blendfilter.compiling.silver import silver_examples, silver_metric
 from blendfilter.errors import BadArgument, BadData, Leak, MissingFile, UnknownName
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.journal import Journal
-from blendfilter.lm.scoring.base import Done, Pair, Score
+from blendfilter.lm.scoring.base import Done, Score, TextPair
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.prompting import Prompts
 from blendfilter.reproduce import plan, printing, runs, tables
@@ -208,14 +208,14 @@ def test_what_no_model_here_can_score_is_left_out_and_noted(tmp_path: Path) -> N
         wanted("filco-figure4", tmp_path, limit=1, tasks=["fever"], scorer=refused, scorer_named=True)
 
 
-def fake_scorer(pairs: list[Pair]) -> Callable[[Any], KeptScorer]:
+def fake_scorer(pairs: list[TextPair]) -> Callable[[Any], KeptScorer]:
     """Finds an output the likelier the more stands before it."""
 
     class Likely:
         name = "likely"
         identity: Mapping[str, Any] = {"name": "likely"}
 
-        async def compute(self, batch: Sequence[Pair], done: Done) -> None:
+        async def compute(self, batch: Sequence[TextPair], done: Done) -> None:
             for at, pair in enumerate(batch):
                 pairs.append(pair)
                 done(at, Score(-100.0 + len(pair.prompt) / 100, 1))
@@ -224,7 +224,7 @@ def fake_scorer(pairs: list[Pair]) -> Callable[[Any], KeptScorer]:
 
 
 def test_cxmi_calls_the_scorer_and_keeps_its_scores(tmp_path: Path) -> None:
-    pairs: list[Pair] = []
+    pairs: list[TextPair] = []
     lines: list[str] = []
     options: dict[str, Any] = {"limit": 2, "tasks": ["hotpotqa"], "scorer": fake_scorer(pairs)}
     found = wanted("filco-figure4", tmp_path, say=lines.append, **options)

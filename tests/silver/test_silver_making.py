@@ -18,7 +18,7 @@ from refusing import PASSAGES, ROWS
 from blendfilter import BM25, Oracle, append_only, load, make_silver, read_silver
 from blendfilter.errors import BadArgument, BadData, CannotWrite, EmptyData, ModelError, RunLocked, RunMismatch
 from blendfilter.journal import Journal
-from blendfilter.lm.scoring.base import Done, Pair, too_long
+from blendfilter.lm.scoring.base import Done, TextPair, too_long
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.records import Excerpt, Passage, Question
 from blendfilter.retrieval.base import Retriever
@@ -374,7 +374,7 @@ class Narrow(Likely):
 
     word = "engineer was born"
 
-    async def compute(self, pairs: Sequence[Pair], done: Done) -> None:
+    async def compute(self, pairs: Sequence[TextPair], done: Done) -> None:
         fits = [at for at, pair in enumerate(pairs) if self.word not in pair.prompt]
         await super().compute([pairs[at] for at in fits], lambda at, result: done(fits[at], result))
         for at in set(range(len(pairs))) - set(fits):

@@ -26,7 +26,7 @@ from blendfilter.errors import BadArgument, ModelError
 from blendfilter.filters.candidates import Candidate
 from blendfilter.filters.filco.oracles import cxmi
 from blendfilter.journal import digest
-from blendfilter.lm.scoring.base import TOO_LONG, Pair, Result, Score
+from blendfilter.lm.scoring.base import TOO_LONG, Result, Score, TextPair
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.lm.scoring.served import CAN
 from blendfilter.prompting import Prompts
@@ -71,11 +71,11 @@ class Generation:
         """16 hexadecimal digits that change with any word of the prompt but the question's own."""
         return digest("cxmi", *self.pair(Question("", "question", ("answer",)), "knowledge"))[:16]
 
-    def pair(self, question: Question, line: str | None = None) -> Pair:
+    def pair(self, question: Question, line: str | None = None) -> TextPair:
         """What is scored: the output behind the prompt of one line of knowledge, or of none."""
         prompt = self._answer.render(knowledge=[] if line is None else [line], question=question.question)
         output = question.golden_answers[0].strip()
-        return Pair(prompt, self._between + self._spelled.get(output.casefold(), output))
+        return TextPair(prompt, self._between + self._spelled.get(output.casefold(), output))
 
     def _seam(self) -> str:
         """What stands between the prompt's last words and an answer."""
@@ -110,7 +110,7 @@ class Generation:
             return _based(question, *await self.scorer.aresults([pair]))
 
     def _differences(
-        self, question: Question, results: Mapping[Pair, Result], base: Pair, pairs: Sequence[Pair]
+        self, question: Question, results: Mapping[TextPair, Result], base: TextPair, pairs: Sequence[TextPair]
     ) -> list[float | None]:
         """CXMI of one question's sentences, None for one that is too long for the model."""
         if not pairs:

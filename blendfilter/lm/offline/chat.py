@@ -1,7 +1,7 @@
 """Prompts of DSPy's own adapters (chat markers, JSON, XML): every requested output field is filled.
 
-So a user's own DSPy module runs offline too. Input: chat messages joined by blank lines. Output: a reply in the format
-that the last "Respond with …" line asks for. Which value a field gets follows from its type, then from its name.
+So a user's own DSPy module runs offline too. Chat messages are joined by blank lines; the last "Respond with …" line
+names the fields. Which value a field gets follows from its type, then from its name.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
-from blendfilter.lm.offline.answers import answer_to, reading_of, reasoning_about, relevant_to
-from blendfilter.lm.offline.reading import stems
+from blendfilter.lm.offline.reading import ReadSentence, bare_title, read_passages, stems
+from blendfilter.lm.offline.spans import answer_to
 
 _RESPOND = re.compile(r"^Respond with (?:the corresponding output fields|a JSON object)\b")
 _FIELD = re.compile(
@@ -32,23 +32,52 @@ _REASONING = ("reasoning", "rationale", "thought", "explanation", "justification
 _LISTED = re.compile(r"^\[\d{1,6}\] «(.*)»$")
 
 
+def reasoning_about(question: str, lines: tuple[str, ...]) -> str:
+    """The chosen sentences in one line, each with the name of its subject.
+
+    >>> reasoning_about("When did it open?", ("Orm Pier | It opened in 1871.",))
+    'Orm Pier: It opened in 1871.'
+    """
+    chosen = read_passages(question, lines).chosen
+    if not chosen:
+        return f"Nothing given here tells about this: {question}" if question else "There is no question to answer."
+    return " ".join(map(with_subject, chosen))
+
+
+def with_subject(sentence: ReadSentence) -> str:
+    """A sentence that names what it speaks of."""
+    text = " ".join(sentence.text.split())
+    text = text if text.endswith((".", "!", "?", '."')) else text + "."
+    name = bare_title(sentence.title)
+    return f"{name}: {text}" if name and name not in text else text
+
+
+def relevant_to(question: str, lines: tuple[str, ...]) -> tuple[int, ...]:
+    """The numbers of the passages in the chain of reasoning, and of those whose overlap comes close to the best.
+
+    >>> relevant_to("When did Orm Pier open?", ("Orm Pier | Orm Pier opened in 1871.", "Kerry | A town."))
+    (0,)
+    """
+    reading = read_passages(question, lines)
+    chain = {sentence.passage for sentence in reading.chosen}
+    floor = 0.75 * max(reading.scores, default=0.0)
+    return tuple(i for i, score in enumerate(reading.scores) if i in chain or (score > 0.0 and score >= floor))
+
+
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """A chat prompt taken apart: the inputs by name, the outputs with their types, and all of the prompt."""
+class ChatForm:
+    """A chat prompt taken apart: its inputs by name, and its outputs with their types."""
 
     inputs: dict[str, str]
     outputs: list[tuple[str, str]]
-    style: str
-    prompt: str
+    tool: re.Match[str] | None
+    """The first tool of an agent that has observed nothing yet; the offline reader takes one step only."""
 
     @property
     def question(self) -> str:
         """The input that asks: by its name, else the last one."""
-        for word in _ASKING:
-            for name, value in self.inputs.items():
-                if word in name.lower():
-                    return value
-        return next(reversed(self.inputs.values()), "")
+        named = (value for word in _ASKING for name, value in self.inputs.items() if word in name.lower())
+        return next(named, next(reversed(self.inputs.values()), ""))
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -65,34 +94,26 @@ def asks_for_fields(prompt: str) -> bool:
 def fill_fields(prompt: str) -> str:
     """The reply that fills every requested field.
 
-    >>> asked = "Respond with the corresponding output fields, starting with the field `[[ ## answer ## ]]`."
-    >>> print(fill_fields("[[ ## question ## ]]\\nIs it?\\n\\n" + asked))
+    >>> request = "Respond with the corresponding output fields, starting with the field `[[ ## answer ## ]]`."
+    >>> print(fill_fields("[[ ## question ## ]]\\nIs it?\\n\\n" + request))
     [[ ## answer ## ]]
     no
     <BLANKLINE>
     [[ ## completed ## ]]
     """
-    form = _take_apart(prompt)
-    values = {name: _value(form, name, kind) for name, kind in form.outputs}
-    if form.style == "json":
-        return json.dumps(values, ensure_ascii=False)
-    if form.style == "xml":
-        return "\n".join(f"<{name}>\n{_in_xml(value)}\n</{name}>" for name, value in values.items())
-    parts = [f"[[ ## {name} ## ]]\n{_shown(value)}" for name, value in values.items()]
-    return "\n\n".join([*parts, "[[ ## completed ## ]]"])
-
-
-def _take_apart(prompt: str) -> _Form:
     above, _, request = prompt.rstrip().rpartition("\n")
-    declared, _, _ = above.partition(_OUTPUTS)[2].partition("All interactions will be")
-    types = dict(_DECLARED.findall(declared))
-    outputs = [
-        (name, types.get(name) or match[4] or "str")
-        for match in _FIELD.finditer(request)
-        if (name := match[1] or match[2] or match[3]) != "completed"
-    ]
-    style = "json" if "JSON object" in request[:40] else "xml" if "XML tags" in request else "chat"
-    return _Form(_inputs(above, {name for name, _ in outputs}), outputs, style, prompt)
+    types = dict(_DECLARED.findall(above.partition(_OUTPUTS)[2].partition("All interactions will be")[0]))
+    named = [(match[1] or match[2] or match[3], match[4]) for match in _FIELD.finditer(request)]
+    outputs = [(name, types.get(name) or kind or "str") for name, kind in named if name != "completed"]
+    tool = None if _OBSERVED.search(prompt) else _TOOL.search(prompt)
+    form = ChatForm(_inputs(above, {name for name, _ in outputs}), outputs, tool)
+    values = {name: _value(form, name, kind) for name, kind in outputs}
+    if "JSON object" in request[:40]:
+        return json.dumps(values, ensure_ascii=False)
+    if "XML tags" in request:
+        return "\n".join(f"<{name}>\n{_in_xml(value)}\n</{name}>" for name, value in values.items())
+    parts = [f"[[ ## {name} ## ]]\n{_as_text(value)}" for name, value in values.items()]
+    return "\n\n".join([*parts, "[[ ## completed ## ]]"])
 
 
 def _inputs(text: str, outputs: set[str]) -> dict[str, str]:
@@ -103,11 +124,11 @@ def _inputs(text: str, outputs: set[str]) -> dict[str, str]:
     head = text.partition(_OUTPUTS)[0] if _OUTPUTS in text else ""
     known = {name for name, _ in _DECLARED.findall(head)} | outputs | {"completed"}
     marks = [mark for mark in _MARKED.finditer(text) if not head or (mark[1] or mark[2]) in known]
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
     found: dict[str, str] = {}
-    for i, mark in enumerate(marks):
-        end = marks[i + 1].start() if i + 1 < len(marks) else len(text)
+    for mark, end in zip(marks, ends, strict=True) if marks else ():
         name = mark[1] or mark[2]
-        if name not in outputs and name != "completed":
+        if name not in outputs | {"completed"}:
             found[name] = text[mark.end() : end].partition(f"\n</{name}>")[0].strip()
     return found
 
@@ -125,67 +146,44 @@ def _items(value: str) -> list[str]:
     return [(match[1] if (match := _LISTED.match(line)) else line) for line in lines if line]
 
 
-def _value(form: _Form, name: str, kind: str) -> Any:
+def _value(form: ChatForm, name: str, kind: str) -> Any:
     """A value of the type asked for: read from the passages where the type allows it."""
-    of_type = next((make for opening, make in _OF_TYPE if kind.startswith(opening)), None)
-    return of_type(form, kind) if of_type else _text(form, name.lower())
-
-
-def _number(form: _Form, kind: str) -> int | float:
-    """The first number of the answer, else 0."""
-    number = re.search(r"\d{1,15}(?:\.\d{1,6})?", answer_to(form.question, form.lines))
-    value = float(number[0]) if number else 0.0
-    return int(value) if kind.startswith("int") else value
-
-
-def _text(form: _Form, name: str) -> str:
-    """A text field: an instruction is handed back as it came, a query is the question, anything else the answer."""
+    question, lines = form.question, form.lines
+    answer = answer_to(question, lines, kind.startswith("bool"))
+    digits = re.search(r"\d{1,15}(?:\.\d{1,6})?", answer)
+    number = float(digits[0]) if digits else 0.0
+    by_type: dict[str, Callable[[], Any]] = {
+        "Literal": lambda: _chosen(form, answer, [a or b for a, b in _CHOICE.findall(kind)]),
+        "bool": lambda: answer == "yes",
+        "int": lambda: int(number),
+        "float": lambda: number,
+        "list[int": lambda: list(relevant_to(question, lines)),
+        "list": lambda: [answer],
+        "dict": lambda: {form.tool[2]: question} if form.tool else {},
+    }
+    if make := next((make for opening, make in by_type.items() if kind.startswith(opening)), None):
+        return make()
+    name = name.lower()
     if any(word in name for word in _REASONING):
-        return reasoning_about(form.question, form.lines)
-    if "instruction" in name:
-        return next((value for key, value in form.inputs.items() if "instruction" in key), form.question)
-    if "query" in name or "search" in name:
-        return form.question
-    return answer_to(form.question, form.lines)
+        return reasoning_about(question, lines)
+    if "instruction" in name:  # handed back as it came
+        return next((value for key, value in form.inputs.items() if "instruction" in key), question)
+    return question if "query" in name or "search" in name else answer
 
 
-def _finished(form: _Form) -> bool:
-    """An agent that has observed something is done; the offline reader takes one step only."""
-    return bool(_OBSERVED.search(form.prompt)) or not _TOOL.search(form.prompt)
-
-
-def _chosen(form: _Form, kind: str) -> str:
+def _chosen(form: ChatForm, answer: str, options: list[str]) -> str:
     """One of the allowed values: a tool while nothing is observed, else the one nearest to the answer."""
-    options = [a or b for a, b in _CHOICE.findall(kind)]
     if "finish" in options and len(options) > 1:
-        return "finish" if _finished(form) else next(option for option in options if option != "finish")
-    answer = answer_to(form.question, form.lines)
-    shown = reading_of(form.question, form.lines).wanted | stems(answer)
-    return max(options, key=lambda option: (option.lower() == answer.lower(), len(stems(option) & shown)), default="")
-
-
-def _arguments(form: _Form) -> dict[str, str]:
-    """Arguments of the first tool: its first parameter gets the question."""
-    tool = None if _finished(form) else _TOOL.search(form.prompt)
-    return {tool[2]: form.question} if tool else {}
-
-
-_OF_TYPE: tuple[tuple[str, Callable[[_Form, str], Any]], ...] = (
-    ("Literal", _chosen),
-    ("bool", lambda form, _: answer_to(form.question, form.lines, True) == "yes"),
-    ("int", _number),
-    ("float", _number),
-    ("list[int", lambda form, _: list(relevant_to(form.question, form.lines))),
-    ("list", lambda form, _: [answer_to(form.question, form.lines)]),
-    ("dict", lambda form, _: _arguments(form)),
-)
+        return next(option for option in options if option != "finish") if form.tool else "finish"
+    near = read_passages(form.question, form.lines).wanted | stems(answer)
+    return max(options, key=lambda option: (option.lower() == answer.lower(), len(stems(option) & near)), default="")
 
 
 def _in_xml(value: Any) -> str:
     if isinstance(value, list):
         return "".join(f"<item>{escape(str(item))}</item>" for item in value)
-    return escape(_shown(value))
+    return escape(_as_text(value))
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,15 +1,161 @@
 """Log-probabilities of given text: what a model thinks of words that it did not choose.
 
-In: pairs of a prompt and a continuation. Out: for each, log p(continuation | prompt) in nats and in how many tokens.
 CXMI, BIDER's nuggets and constrained filters are made of these; no DSPy model offers them. Models in this process
-(Hugging Face, llama.cpp) and servers that tell them are asked alike::
+(Hugging Face, llama.cpp) and servers that give them have one interface::
 
     ask = scorer("local", journal="runs/mine")
     with_passage, without = ask.score([(f"{passage}\\n{question}", answer), (question, answer)])
     cxmi = with_passage.logprob - without.logprob
 """
 
-from blendfilter.lm.scoring.base import Score, Scorer
-from blendfilter.lm.scoring.making import score, scorer
+from __future__ import annotations
 
-__all__ = ["Score", "Scorer", "score", "scorer"]
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from blendfilter.errors import BadArgument
+from blendfilter.journal import Journal, Mode
+from blendfilter.lm.local import LOCAL, LocalEngine
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.openai import OpenAIEngine
+from blendfilter.lm.providers import PROVIDERS, addresses_of, place_of
+from blendfilter.lm.replicas import ReplicatedEngine
+from blendfilter.lm.scoring.base import Backend, Score, TextScorer
+from blendfilter.lm.scoring.huggingface import CONFIG, HuggingFace
+from blendfilter.lm.scoring.kept import KeptScorer
+from blendfilter.lm.scoring.llama import Gguf
+from blendfilter.lm.scoring.served import CAN, EchoEngine, ScoringServer
+
+__all__ = ["Score", "TextScorer", "score", "scorer"]
+
+HUGGING_FACE = "hf/"
+_SETTINGS: Mapping[str, frozenset[str]] = {
+    "a GGUF file": frozenset({"context", "threads", "bos", "control"}),
+    "a Hugging Face model": frozenset({"device", "dtype", "batch_tokens", "batch_size", "bos", "control"}),
+    "a server": frozenset({"api_base", "api_key", "label", "concurrency"}),
+    "a connected model": frozenset({"concurrency"}),
+}
+_OPENAI, _WRITES_ON = "openai/", re.compile(r"instruct|davinci|babbage|:")
+"""Of OpenAI's models, those that the completions endpoint may serve; a fine-tuned one (ft:…) may be of either kind."""
+
+
+def scorer(
+    model: str | Path | dspy.BaseLM = LOCAL,
+    *,
+    journal: Journal | str | Path | None = None,
+    mode: Mode = "auto",
+    api_base: str | Sequence[str] | None = None,
+    api_key: str | None = None,
+    label: str | None = None,
+    concurrency: int | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    batch_tokens: int | None = None,
+    batch_size: int | None = None,
+    context: int | None = None,
+    threads: int | None = None,
+    bos: bool | None = None,
+    control: bool | None = None,
+) -> KeptScorer:
+    """What gives the log-probabilities of continuations under `model`.
+
+    Args:
+        model: `local` (SmolLM2-135M) or `PATH.gguf`, by llama.cpp in this process; a Hugging Face folder, or `hf/NAME`
+            on its hub; a served model, as `provider/model`, as any name with `api_base`, or as `connect()` made it.
+        journal: a folder or file, or an open `Journal`; without one (or that of a connected model) nothing is kept.
+        mode: `auto`, `record` or `replay`, of a journal that is given as a folder or file.
+        api_base, api_key, label: as for `connect()`. concurrency: requests in flight, 8 by default.
+        device, dtype, batch_tokens, batch_size: of a Hugging Face model, see `HuggingFace`.
+        context, threads: of a GGUF file, see `Gguf`.
+        bos: whether the mark that begins a text stands before every text; by default where the model's own tokeniser
+            puts it, and wherever nothing else stands before a continuation.
+        control: read the name of a control token (`<|im_end|>`) in a text as that token. By default texts are data.
+
+    Raises:
+        BadArgument: a model that gives no log-probabilities; a setting that this kind of model does not have.
+        MissingFile, BadData: no such model file or folder. UnknownName: no such provider. MissingExtra: its package.
+    """
+    given: dict[str, Any] = {
+        "api_base": api_base, "api_key": api_key, "label": label, "concurrency": concurrency, "device": device,
+        "dtype": dtype, "batch_tokens": batch_tokens, "batch_size": batch_size, "context": context, "threads": threads,
+        "bos": bos, "control": control,
+    }  # fmt: skip
+    settings = {name: value for name, value in given.items() if value is not None}
+    backend = _connected(model, settings) if isinstance(model, dspy.BaseLM) else _named(str(model), settings)
+    if journal is None and isinstance(model, ConnectedLM):
+        journal = model.journal
+    if isinstance(journal, str | Path):
+        return KeptScorer(backend, Journal(journal, mode))
+    if mode != "auto":
+        raise BadArgument(f"mode '{mode}' is for a journal that is opened here: name its folder or file (journal=…)")
+    return KeptScorer(backend, journal)
+
+
+def score(pairs: Sequence[tuple[str, str]], model: str | Path | dspy.BaseLM = LOCAL, **settings: Any) -> list[Score]:
+    """A score for each (prompt, continuation): `scorer(model, **settings).score(pairs)`, for pairs asked about once."""
+    ask = scorer(model, **settings)
+    try:
+        return ask.score(pairs)
+    finally:
+        if ask.journal is not None and isinstance(settings.get("journal"), str | Path):
+            ask.journal.close()
+
+
+def _connected(lm: dspy.BaseLM, settings: dict[str, Any]) -> Backend:
+    inner = lm.inner if isinstance(lm, ConnectedLM) else None
+    if isinstance(inner, LocalEngine):
+        _only("a GGUF file", settings)
+        return Gguf(str(inner.path), **{"context": inner.context, "threads": inner.threads, **settings})
+    engines = inner.engines if isinstance(inner, ReplicatedEngine) else (inner,)
+    if not isinstance(lm, ConnectedLM) or not all(isinstance(engine, OpenAIEngine) for engine in engines):
+        raise BadArgument(f"{getattr(lm, 'name', lm.model)} gives no log-probabilities of given text; {CAN}")
+    _only("a connected model", settings)
+    label = str(lm.identity.get("label") or "")
+    echoing = _one([engine.at_completions(EchoEngine) for engine in engines])
+    return ScoringServer(echoing, label=label, terms=lm.terms, traffic=lm.traffic, **settings)
+
+
+def _named(name: str, settings: dict[str, Any]) -> Backend:
+    if "api_base" in settings:
+        return _served(name, settings)
+    if name == LOCAL or name.lower().endswith(".gguf"):
+        _only("a GGUF file", settings)
+        return Gguf(None if name == LOCAL else _path(name), **settings)
+    if name.startswith(HUGGING_FACE) or (Path(name).expanduser() / CONFIG).is_file():
+        _only("a Hugging Face model", settings)
+        return HuggingFace(name.removeprefix(HUGGING_FACE), **settings)
+    if name.partition("/")[0] in PROVIDERS:
+        return _served(name, settings)
+    if name == "offline":
+        raise BadArgument(f"the offline reader is no model and gives no log-probabilities; {CAN}")
+    raise BadArgument(f"'{name}' is nothing that gives log-probabilities of given text; {CAN}, hf/owner/name")
+
+
+def _path(name: str) -> str:
+    """The path of a file that may be named `local/PATH.gguf`, as for `connect()`."""
+    inner = name.removeprefix(f"{LOCAL}/")
+    return inner if inner != name and not Path(name).is_file() else name
+
+
+def _served(name: str, settings: dict[str, Any]) -> Backend:
+    _only("a server", settings)
+    if "api_base" not in settings and name.startswith(_OPENAI) and not _WRITES_ON.search(name):
+        raise BadArgument(f"{name} answers in chats only and gives no log-probabilities of given text; {CAN}")
+    addresses, key = addresses_of(settings.pop("api_base", None)), settings.pop("api_key", None)
+    places = [place_of(name, address, key) for address in addresses]
+    engines = [EchoEngine(url, own, model=model, endpoint="completions") for url, model, own in places]
+    return ScoringServer(_one(engines), **settings)
+
+
+def _one(engines: Sequence[EchoEngine]) -> EchoEngine | ReplicatedEngine:
+    """Several servers of one model are one to whoever asks; the first that is asked is put to the test for all."""
+    return engines[0] if len(engines) == 1 else ReplicatedEngine(engines)
+
+
+def _only(kind: str, settings: Mapping[str, Any]) -> None:
+    if strange := sorted(settings.keys() - _SETTINGS[kind]):
+        raise BadArgument(f"{kind} has no setting '{strange[0]}' (it has: {', '.join(sorted(_SETTINGS[kind]))})")

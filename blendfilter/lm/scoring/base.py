@@ -1,7 +1,12 @@
-"""What a score is, what is asked for one, and what gives it.
+"""Scores, the pairs that they are of, and what is common to all models that give them.
 
-In: pairs of a prompt and a continuation. Out: for each, the natural logarithm of the probability that the model gives
-the continuation after the prompt, summed over the continuation's tokens, and how many tokens those are.
+A score is the natural logarithm of the probability that a model gives a continuation after a prompt, summed over the
+continuation's tokens.
+
+One rule says where a continuation begins, for every decoder-only model, in this process and behind servers: prompt and
+continuation are tokenised as one text, and **a token belongs to the continuation if it ends behind the prompt's end**.
+A tokeniser may merge across that seam (`Answer: ` and `Paris` become `Answer`, `:`, ` Paris`); this way the model reads
+the text as it was trained to, and where a token has the prompt's end in it as well, it is scored whole, once.
 """
 
 from __future__ import annotations
@@ -9,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Protocol
 
 from blendfilter.errors import BadArgument, ModelError
@@ -24,14 +30,14 @@ class Score(NamedTuple):
     n_tokens: int
 
 
-class Pair(NamedTuple):
-    """What is scored: the continuation, given the prompt."""
+class TextPair(NamedTuple):
+    """A prompt, and the continuation whose probability after it is wanted."""
 
     prompt: str
     continuation: str
 
 
-class Tokens(NamedTuple):
+class PairTokens(NamedTuple):
     """A pair as a decoder-only model reads it: all its tokens, and the index of the continuation's first one."""
 
     ids: tuple[int, ...]
@@ -43,10 +49,10 @@ TOO_LONG = "context_too_long"
 
 Result = Score | ModelError
 Done = Callable[[int, Result], None]
-"""Is told the index of a pair and what became of it, as soon as that is known."""
+"""Called with the index of a pair and its result, as soon as that is known."""
 
 
-class Scorer(Protocol):
+class TextScorer(Protocol):
     """What scores pairs."""
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
@@ -57,7 +63,7 @@ class Scorer(Protocol):
 
 
 class Backend(Protocol):
-    """A model that can be asked; `kept.KeptScorer` makes a `Scorer` of it."""
+    """A model that gives scores; `kept.KeptScorer` makes a `TextScorer` of it."""
 
     name: str
     """For people; no part of a score's key."""
@@ -66,27 +72,27 @@ class Backend(Protocol):
     def identity(self) -> Mapping[str, Any]:
         """What tells this model's scores from another's; no address and no path."""
 
-    async def compute(self, pairs: Sequence[Pair], done: Done) -> None:
-        """Score distinct pairs, none with an empty continuation, and tell `done` of each."""
+    async def compute(self, pairs: Sequence[TextPair], done: Done) -> None:
+        """Score distinct pairs, none with an empty continuation, calling `done` for each."""
 
 
 class InProcess:
     """A backend that computes in this process: one caller at a time, in a thread of its own.
 
-    Those who wait hold no thread: in a pool that is shared, they would keep searches and other models waiting.
-    Subclasses write `results`, a generator: between two of its results, a cancelled call stops.
+    Callers that wait hold no thread: in a shared pool they would keep searches and other models waiting. Subclasses
+    write `results`, a generator; between two of its results, a cancelled call stops.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._worker: ThreadPoolExecutor | None = None
+        self._worker: bridge.Threads | None = None
         self._process = 0
 
-    def results(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Result]]:
+    def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
         """Index and result of each pair, in any order."""
         raise NotImplementedError
 
-    async def compute(self, pairs: Sequence[Pair], done: Done) -> None:
+    async def compute(self, pairs: Sequence[TextPair], done: Done) -> None:
         """See `Backend`."""
         stop = threading.Event()
 
@@ -102,38 +108,141 @@ class InProcess:
             stop.set()
             raise
 
-    def _thread(self) -> ThreadPoolExecutor:
+    def _thread(self) -> bridge.Threads:
         with self._lock:
-            if self._worker is None or self._process != os.getpid():  # a forked process has no thread to wait for
-                self._worker, self._process = (
-                    ThreadPoolExecutor(1, thread_name_prefix="blendfilter-scores"),
-                    os.getpid(),
-                )
+            if self._worker is None or self._process != os.getpid():  # a forked process has no such thread
+                self._worker, self._process = bridge.Threads(1, "blendfilter-scores"), os.getpid()
             return self._worker
 
 
-def too_long(pair: Pair, tokens: int, limit: int) -> ModelError:
+# ---- errors of a pair
+
+
+def too_long(pair: TextPair, tokens: int, limit: int) -> ModelError:
     """The error of a pair that the model cannot read whole; nothing is ever cut off it."""
     return ModelError(
-        f"the prompt {_shown(pair.prompt)} has {tokens:,} tokens with its continuation {_shown(pair.continuation)}, "
-        f"more than the model's context of {limit:,}: shorten it",
+        f"the prompt {_excerpt(pair.prompt)} has {tokens:,} tokens with its continuation "
+        f"{_excerpt(pair.continuation)}, more than the model's context of {limit:,}: shorten it",
         kind=TOO_LONG,
     )
 
 
-def nothing_before(pair: Pair, name: str) -> BadArgument:
+def nothing_before(pair: TextPair, name: str) -> BadArgument:
     """The error of a continuation whose first token follows nothing at all."""
     return BadArgument(
-        f"nothing stands before the continuation {_shown(pair.continuation)}, and {name} has no mark that begins "
+        f"nothing stands before the continuation {_excerpt(pair.continuation)}, and {name} has no mark that begins "
         "a text: give it a prompt, if only a line break"
     )
 
 
-def unusable(pair: Pair, why: str) -> ModelError:
-    """The error of a pair that the model, or its server, gives no number for."""
-    return ModelError(f"no score for {_shown(pair.continuation)} after {_shown(pair.prompt)}: {why}")
+def unusable(pair: TextPair, why: str) -> ModelError:
+    """The error of a pair for which the model, or its server, gives no number."""
+    return ModelError(f"no score for {_excerpt(pair.continuation)} after {_excerpt(pair.prompt)}: {why}")
 
 
-def _shown(text: str) -> str:
+def _excerpt(text: str) -> str:
     line = " ".join(text.split())
     return f"'{line}'" if len(line) <= 40 else f"'{line[:20]}…{line[-19:]}'"
+
+
+# ---- seam
+
+
+def first_token(ends: Sequence[int], seam: int) -> int:
+    """The index of the first token that ends behind `seam`; the number of tokens where none does.
+
+    Ends and seam are in one unit (characters, bytes), and ends do not fall. A character that is cut into several tokens
+    ends, in characters, with each of them.
+
+    >>> first_token([6, 7, 13], len("Answer:")), first_token([6, 7, 13], len("Answer: "))
+    (2, 2)
+    """
+    return bisect_right(ends, seam)
+
+
+def ends_of(pieces: Sequence[bytes], text: str) -> list[int] | None:
+    """Where each piece ends in `text`, in bytes of its UTF-8; None where the pieces do not spell it.
+
+    A space that a tokeniser puts in front of the text does not count.
+
+    >>> ends_of([b" Ca", b"f", bytes([0xC3]), bytes([0xA9])], "Café")
+    [2, 3, 4, 5]
+    """
+    spelled, written = b"".join(pieces), text.encode("utf-8")
+    before = len(spelled) - len(written)
+    if before not in (0, 1) or spelled[before:] != written or spelled[:before].strip():
+        return None
+    return [max(0, end - before) for end in accumulate(map(len, pieces))]
+
+
+# ---- shared beginnings and batches
+
+SETUP = 32
+"""Tokens that reading a prefix apart must save before it is worth another pass through the model."""
+LARGEST = 64
+
+
+class PrefixGroup(NamedTuple):
+    """Indices of the sequences that share their first `shared` tokens; 0 for one that stays alone."""
+
+    shared: int
+    members: tuple[int, ...]
+
+
+def groups(sequences: Sequence[Sequence[int]], *, largest: int = LARGEST, setup: int = SETUP) -> list[PrefixGroup]:
+    """A grouping that saves tokens: each group of n reads its shared prefix once in place of n times.
+
+    Sorted, sequences that share most stand side by side. Of all ways to cut that order into groups, this is the one
+    that saves the most, found piece by piece from the left.
+
+    >>> groups([[1, 2, 3, 4], [9], [1, 2, 3, 5]], setup=0)
+    [PrefixGroup(shared=3, members=(0, 2)), PrefixGroup(shared=0, members=(1,))]
+    """
+    order = sorted(range(len(sequences)), key=lambda i: tuple(sequences[i]))
+    common = [0, *(common_prefix(sequences[a], sequences[b]) for a, b in pairwise(order))]
+    saved, cuts = [0], [0]
+    for end in range(1, len(order) + 1):
+        best, cut = saved[end - 1], end - 1
+        shared = len(sequences[order[end - 1]])
+        for start in range(end - 2, max(0, end - largest) - 1, -1):
+            shared = min(shared, common[start + 1])
+            if shared == 0:
+                break
+            gain = saved[start] + (end - start - 1) * shared - setup
+            if gain > best:
+                best, cut = gain, start
+        saved.append(best)
+        cuts.append(cut)
+    found: list[PrefixGroup] = []
+    end = len(order)
+    while end:
+        members = order[cuts[end] : end]
+        found.append(PrefixGroup(min(common[cuts[end] + 1 : end], default=0), tuple(sorted(members))))
+        end = cuts[end]
+    return found[::-1]
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with.
+
+    >>> common_prefix([1, 2, 3], [1, 2, 4, 5]), common_prefix([], [1])
+    (2, 0)
+    """
+    shortest = min(len(one), len(other))
+    return next((at for at in range(shortest) if one[at] != other[at]), shortest)
+
+
+def batches(lengths: Sequence[int], *, tokens: int, rows: int) -> Iterator[list[int]]:
+    """Indices in batches of at most `rows`, padded to at most `tokens` (but for one text alone), longest first.
+
+    >>> list(batches([3, 9, 4, 4], tokens=9, rows=64))
+    [[1], [2, 3], [0]]
+    """
+    batch: list[int] = []
+    for at in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and (len(batch) == rows or (len(batch) + 1) * lengths[batch[0]] > tokens):
+            yield batch
+            batch = []
+        batch.append(at)
+    if batch:
+        yield batch

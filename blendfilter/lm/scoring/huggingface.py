@@ -1,29 +1,58 @@
 """Scores by a Hugging Face model in this process: decoder-only or encoder-decoder, as its configuration says.
 
-In: a folder, or a name on the hub. Out: a `Backend`. The weights are loaded when the first pair is computed: a journal
-that has all scores needs none of them.
+What pairs share at the beginning of their prompts is read once, and the rest in batches; each distinct prompt of an
+encoder-decoder is encoded once. Only the continuations' logits are made. Nothing masks the padding of a decoder-only
+model: it stands on the right, and a token sees what is left of it, so that a score does not depend on what else is in
+the batch, up to rounding. Code that comes with a model is never run.
 """
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from blendfilter.errors import BadArgument, WorkFailed
-from blendfilter.lm.scoring.base import InProcess, Pair, Result, Score, Tokens, too_long, unusable
-from blendfilter.lm.scoring.causal import Causal
-from blendfilter.lm.scoring.checkpoint import Checkpoint, checked_dtype, fingerprint, folder_of, load
-from blendfilter.lm.scoring.seq2seq import Seq2Seq, Sides
-from blendfilter.lm.scoring.tokenised import Tokeniser
+from blendfilter.errors import BadArgument, BadData, MissingFile, WorkFailed
+from blendfilter.extras import needed, quiet_transformers
+from blendfilter.lm.scoring.base import (
+    LARGEST,
+    InProcess,
+    PairTokens,
+    Result,
+    Score,
+    TextPair,
+    batches,
+    first_token,
+    groups,
+    nothing_before,
+    too_long,
+    unusable,
+)
 
+EXTRA = "scoring"
+WHY = "scoring with a model of Hugging Face"
+CONFIG = "config.json"
+DTYPES = ("float32", "bfloat16", "float16", "float64")
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 32_768}
 """Tokens of a batch by default: what a processor's caches like, what keeps a GPU busy."""
-
-
+_ROWS = 256
+"""Rows of logits in float32 at a time."""
+_CACHES = ("DynamicLayer", "DynamicSlidingWindowLayer")
+"""Layers whose cache can be repeated for several texts. Recurrent ones read every text from its beginning."""
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 """What torch says of a GPU, and of a processor."""
+_TRIMS = b'"trim_offsets":true'
+_ON_THE_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.tflite"]
+_READ_WHOLE = 2**20
+_CHUNK, _CHUNKS = 2**16, 64
 
 
 class HuggingFace(InProcess):
@@ -31,11 +60,11 @@ class HuggingFace(InProcess):
 
     Args:
         name: a folder, or `owner/name` on the hub.
-        device, dtype: see `checkpoint.load`.
+        device, dtype: see `load`.
         batch_tokens: how many tokens a batch may hold, padding included (by default 4,096 on a CPU, 32,768 on a GPU);
             it bounds memory and changes no score.
         batch_size: how many pairs, at most.
-        bos, control: see `tokenised.Tokeniser`.
+        bos, control: see `PairTokeniser`.
     """
 
     def __init__(
@@ -50,23 +79,25 @@ class HuggingFace(InProcess):
         control: bool = False,
     ) -> None:
         super().__init__()
+        if dtype is not None and dtype not in DTYPES:
+            raise BadArgument(f"no dtype '{dtype}' (known: {', '.join(DTYPES)})")
         for what, value in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
             if value is not None and value < 1:
                 raise BadArgument(f"{what} must be at least 1, got {value}")
         self.folder = folder_of(name)
         self.name = str(name) if not Path(name).expanduser().is_dir() else self.folder.resolve().name
-        self._wanted = (device, checked_dtype(dtype))
+        self._loading = (device, dtype)
         self._batches = (batch_tokens, batch_size)
         self._reading: dict[str, Any] = {"bos": bos, "control": control}
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
         """The weights' fingerprint, and what else changes a score; not where they compute."""
-        settings = {"dtype": self._wanted[1], **self._reading, "control": self._reading["control"] or None}
+        settings = {"dtype": self._loading[1], **self._reading, "control": self._reading["control"] or None}
         changed = {name: value for name, value in settings.items() if value is not None}
         return {"kind": "huggingface", "weights": fingerprint(self.folder), **changed}
 
-    def results(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Result]]:
+    def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
         """See `InProcess`. Raises: WorkFailed where a batch does not fit into memory."""
         try:
             yield from (self._by_sides if self._loaded.config.is_encoder_decoder else self._by_tokens)(pairs)
@@ -80,13 +111,13 @@ class HuggingFace(InProcess):
             ) from None
 
     @cached_property
-    def _loaded(self) -> Checkpoint:
-        device, dtype = self._wanted
+    def _loaded(self) -> LanguageModel:
+        device, dtype = self._loading
         return load(self.folder, device=device, dtype=dtype)
 
     @cached_property
-    def _tokeniser(self) -> Tokeniser:
-        return Tokeniser(self._loaded.tokenizer, self.name, **self._reading)
+    def _tokeniser(self) -> PairTokeniser:
+        return PairTokeniser(self._loaded.tokenizer, self.name, **self._reading)
 
     @property
     def _bounds(self) -> tuple[int, int | None]:
@@ -108,9 +139,9 @@ class HuggingFace(InProcess):
         stated = getattr(self._loaded.config.get_text_config(), "max_position_embeddings", None)
         return stated if isinstance(stated, int) and stated > 0 else None
 
-    def _by_tokens(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Result]]:
+    def _by_tokens(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
         readable: list[int] = []
-        items: list[Tokens] = []
+        items: list[PairTokens] = []
         for at, (pair, item) in enumerate(zip(pairs, self._tokeniser.pairs(pairs), strict=True)):
             if item.first == len(item.ids):
                 yield at, Score(0.0, 0)
@@ -122,11 +153,11 @@ class HuggingFace(InProcess):
         for at, score in self._causal.scores(items):
             yield readable[at], score
 
-    def _by_sides(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Result]]:
+    def _by_sides(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
         prompts = self._tokeniser.prompts([pair.prompt for pair in pairs])
         continuations = self._tokeniser.continuations([pair.continuation for pair in pairs])
         readable: list[int] = []
-        items: list[Sides] = []
+        items: list[BothSides] = []
         for at, (pair, prompt, text) in enumerate(zip(pairs, prompts, continuations, strict=True)):
             longest = max(len(prompt), len(text) + 1 + len(self._tokeniser.lead))
             if not text:
@@ -137,9 +168,400 @@ class HuggingFace(InProcess):
                 yield at, too_long(pair, longest, self._limit)
             else:
                 readable.append(at)
-                items.append(Sides(tuple(prompt), self._tokeniser.lead, tuple(text)))
+                items.append(BothSides(tuple(prompt), self._tokeniser.lead, tuple(text)))
         for at, score in self._seq2seq.scores(items):
             yield readable[at], score
 
     def __repr__(self) -> str:
         return f"HuggingFace({self.name!r})"
+
+
+# ---- files
+
+
+class LanguageModel(NamedTuple):
+    """A model that is loaded."""
+
+    model: Any
+    tokenizer: Any
+    config: Any
+    device: Any
+
+
+def folder_of(name: str | Path) -> Path:
+    """The folder of a model. A name on the hub is downloaded once, and found in the hub's cache after that.
+
+    Raises:
+        MissingFile: there is no such folder, and no such name to be had. BadData: the folder holds no model.
+    """
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        folder = _from_hub(str(name))
+    if not (folder / CONFIG).is_file():
+        raise BadData(f"no model in {folder}: a Hugging Face folder has a {CONFIG}")
+    return folder
+
+
+def fingerprint(folder: Path) -> str:
+    """16 hex digits that tell models apart, wherever the folder lies.
+
+    Of configuration, tokeniser and the like all that is in the folder and small; of each file of weights its size and
+    64 pieces of 64 KiB spread over it. Another training shows in every piece; two files that differ in a few bytes
+    alone may look the same.
+    """
+    whole = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix in (".json", ".safetensors", ".bin", ".model", ".txt", ".jinja"):
+            whole.update(f"{path.relative_to(folder).as_posix()}\0{path.stat().st_size}\n".encode())
+            for piece in _pieces(path):
+                whole.update(piece)
+    return whole.hexdigest()[:16]
+
+
+def load(folder: Path, *, device: str | None = None, dtype: str | None = None) -> LanguageModel:
+    """The model in `folder`, ready to read.
+
+    Args:
+        device: `cpu`, `cuda`, `cuda:1`; by default a GPU where there is one.
+        dtype: what it computes in; by default float32 on a CPU, and on a GPU what the weights are stored in.
+
+    Raises:
+        BadData: it cannot be loaded, or not whole, or is no model that gives the next token.
+        BadArgument: no such device or dtype here.
+    """
+    torch, transformers = needed("torch", EXTRA, WHY), needed("transformers", EXTRA, WHY)
+    place = _device(torch, device)
+    auto: Any = "float32" if place.type == "cpu" else "auto"
+    with quiet_transformers(EXTRA, WHY):
+        try:
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+            kind = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
+            model, report = getattr(transformers, kind).from_pretrained(
+                folder, dtype=dtype or auto, local_files_only=True, output_loading_info=True
+            )
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except (ImportError, MemoryError):
+            raise
+        except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
+            why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+            raise BadData(
+                f"the model in {folder} cannot be loaded ({why}): is it a language model, and whole?"
+            ) from error
+    if missing := sorted(report["missing_keys"]):
+        raise BadData(
+            f"the model in {folder} is not whole: {len(missing)} of its weights are missing, {missing[0]} first; "
+            "is it a language model? Fetch or save it again"
+        )
+    if not tokenizer.is_fast:
+        raise BadData(f"the tokeniser in {folder} does not tell where tokens end: save it as a tokenizer.json")
+    return LanguageModel(model.to(place).eval(), tokenizer, config, place)
+
+
+def _device(torch: Any, name: str | None) -> Any:
+    try:
+        place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).partition("\n")[0]
+        raise BadArgument(f"no device '{name}' here ({why}): leave it out, or say 'cpu'") from None
+    return place
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if size <= _READ_WHOLE or path.suffix not in (".safetensors", ".bin"):
+            yield file.read()
+            return
+        for i in range(_CHUNKS):
+            file.seek((size - _CHUNK) * i // (_CHUNKS - 1))
+            yield file.read(_CHUNK)
+
+
+def _from_hub(name: str) -> Path:
+    if not _ON_THE_HUB.fullmatch(name):
+        raise MissingFile(f"no model '{name}': it is no folder, and names on the hub read owner/name")
+    hub: Any = needed("huggingface_hub", EXTRA, WHY)
+    try:
+        cached = Path(hub.snapshot_download(name, local_files_only=True))
+        if _has_weights(cached):
+            return cached
+    except OSError:  # not in the cache
+        pass
+    try:
+        return Path(hub.snapshot_download(name, ignore_patterns=_UNWANTED))
+    except (OSError, ValueError) as error:
+        why = str(error).partition("\n")[0]
+        raise MissingFile(
+            f"no model '{name}': no folder here, not in the hub's cache, and the hub did not give it ({why}): "
+            "check the name, or name a folder"
+        ) from None
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether all of them are there: the cache may hold a tokeniser alone, or a download that broke off."""
+    if indexes := list(folder.glob("*.index.json")):
+        shards = [set(json.loads(index.read_text())["weight_map"].values()) for index in indexes]
+        return any(all((folder / name).is_file() for name in each) for each in shards)
+    return any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin"))
+
+
+# ---- texts as tokens
+
+
+class PairTokeniser:
+    """A fast Hugging Face tokeniser, as scoring uses it.
+
+    Args:
+        tokenizer: the library's own.
+        name: the model's, for messages.
+        bos: whether the mark that begins a text stands before every text (None: where the tokeniser itself puts it).
+        control: whether a control token's name in a text is read as that token.
+
+    Raises:
+        BadArgument: `bos` of a model that has none.
+    """
+
+    def __init__(self, tokenizer: Any, name: str, *, bos: bool | None = None, control: bool = False) -> None:
+        self._tokenizer, self._name, self._control = tokenizer, name, control
+        self._bos: int | None = tokenizer.bos_token_id
+        _keep_white_space(tokenizer)
+        own = _in_front(tokenizer)
+        if bos and self._bos is None:
+            raise BadArgument(f"{name} has no mark that begins a text (BOS): leave bos out")
+        put = (self._bos,) if bos and self._bos is not None and self._bos not in own else ()
+        self.lead: tuple[int, ...] = () if bos is False else put + own
+
+    def pairs(self, pairs: Sequence[TextPair]) -> list[PairTokens]:
+        """Prompt and continuation as one text each.
+
+        Raises:
+            BadArgument: nothing stands before a continuation.
+        """
+        read = self._read([prompt + continuation for prompt, continuation in pairs], return_offsets_mapping=True)
+        rows = zip(pairs, read["input_ids"], read["offset_mapping"], strict=True)
+        return [self._tokens(pair, ids, [end for _, end in offsets]) for pair, ids, offsets in rows]
+
+    def prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Texts alone, with all marks that the tokeniser puts around one: what an encoder reads."""
+        return list(self._read(texts, add_special_tokens=True)["input_ids"])
+
+    def continuations(self, texts: Sequence[str]) -> list[list[int]]:
+        """Texts alone, without marks: what a decoder writes."""
+        return list(self._read(texts)["input_ids"])
+
+    def _tokens(self, pair: TextPair, ids: list[int], ends: list[int]) -> PairTokens:
+        lead = self.lead
+        first = first_token(list(accumulate(ends, max)), len(pair.prompt))
+        if first == 0 and not lead:
+            if self._bos is None:
+                raise nothing_before(pair, self._name)
+            lead = (self._bos,)
+        return PairTokens((*lead, *ids), len(lead) + first)
+
+    def _read(self, texts: Sequence[str], *, add_special_tokens: bool = False, **more: Any) -> Any:
+        return self._tokenizer(
+            list(texts), add_special_tokens=add_special_tokens, split_special_tokens=not self._control,
+            padding=False, truncation=False, return_attention_mask=False, verbose=False, **more,
+        )  # fmt: skip
+
+
+def _keep_white_space(tokenizer: Any) -> None:
+    """Let offsets span whole tokens: some tokenisers leave white space out, and a token would seem to end before it."""
+    backend = tokenizer.backend_tokenizer
+    processor = backend.post_processor
+    state = b"" if processor is None else processor.__getstate__()
+    if _TRIMS in state:
+        processor.__setstate__(state.replace(_TRIMS, _TRIMS.replace(b"true", b"false")))
+        backend.post_processor = processor
+
+
+def _in_front(tokenizer: Any) -> tuple[int, ...]:
+    """The marks that the tokeniser puts in front of a text by itself."""
+    marked, plain = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
+    starts = (at for at in range(len(marked) - len(plain) + 1) if marked[at : at + len(plain)] == plain)
+    return tuple(marked[: next(starts, 0)])
+
+
+# ---- models
+
+
+class Causal:
+    """A decoder-only model at work.
+
+    Args:
+        model, device: as loaded.
+        tokens, rows: what a batch may hold, padding and shared prefix included.
+
+    Raises:
+        BadData: a token's logits depend on what comes after it (an encoder such as BERT).
+    """
+
+    def __init__(self, model: Any, device: Any, tokens: int, rows: int | None = None) -> None:
+        self._model, self._device = model, device
+        self._tokens, self._rows = tokens, rows or LARGEST
+        self._torch = needed("torch", EXTRA, WHY)
+        with self._torch.inference_mode():
+            self._check_causal()
+            cache = getattr(self._model(padded([[0]], device), use_cache=True), "past_key_values", None)
+        self._shares = all(type(layer).__name__ in _CACHES for layer in getattr(cache, "layers", [None]))
+
+    def scores(self, items: Sequence[PairTokens]) -> Iterator[tuple[int, Score]]:
+        """Index and score of each item, batch by batch."""
+        # the position before the continuation gives its first token: it is read with the rest
+        shareable = [item.ids[: item.first - 1] if self._shares and self._rows > 1 else () for item in items]
+        planned = groups(shareable, largest=self._rows)
+        alone = [group.members[0] for group in planned if not group.shared]
+        yield from self._read(items, alone)
+        for shared, members in planned:
+            if shared:
+                yield from self._read(items, members, self._prefix(items[members[0]].ids[:shared]), shared)
+
+    def _read(
+        self, items: Sequence[PairTokens], members: Sequence[int], cache: Any = None, shared: int = 0
+    ) -> Iterator[tuple[int, Score]]:
+        lengths = [len(items[at].ids) - 1 for at in members]
+        for batch in batches(lengths, tokens=self._tokens, rows=self._rows):
+            chosen = [members[i] for i in batch]
+            yield from zip(chosen, self._batch([items[at] for at in chosen], cache, shared), strict=True)
+
+    def _batch(self, items: Sequence[PairTokens], cache: Any, shared: int) -> list[Score]:
+        # the last token is predicted and never read
+        inputs = padded([item.ids[shared:-1] for item in items], self._device)
+        wanted = [Continuation(item.first - 1 - shared, item.ids[item.first :]) for item in items]
+        with self._torch.inference_mode():
+            own = copy.deepcopy(cache)  # reading on writes into it
+            if own is not None and len(items) > 1:
+                own.batch_repeat_interleave(len(items))
+            return logit_scores(self._model, wanted, input_ids=inputs, past_key_values=own, use_cache=own is not None)
+
+    def _prefix(self, ids: Sequence[int]) -> Any:
+        """What the model keeps of a prefix."""
+        with self._torch.inference_mode():
+            return self._model.base_model(padded([ids], self._device), use_cache=True).past_key_values
+
+    def _check_causal(self) -> None:
+        one, other = (self._model(padded([ids], self._device)).logits[0, :2].float() for ids in ([0, 1, 0], [0, 1, 1]))
+        if not self._torch.allclose(one, other, rtol=1e-2, atol=1e-2):
+            raise BadData(
+                f"{type(self._model).__name__} reads a text from both its ends (an encoder): it gives no "
+                "log-probability of a continuation; name a model that writes"
+            )
+
+
+class BothSides(NamedTuple):
+    """A pair as an encoder-decoder reads it."""
+
+    prompt: tuple[int, ...]
+    lead: tuple[int, ...]
+    continuation: tuple[int, ...]
+
+
+class Seq2Seq:
+    """An encoder-decoder at work; the arguments are those of `Causal`."""
+
+    def __init__(self, model: Any, device: Any, tokens: int, rows: int | None = None) -> None:
+        self._model, self._device = model, device
+        self._tokens, self._rows = tokens, rows or LARGEST
+        self._torch = needed("torch", EXTRA, WHY)
+        start = model.generation_config.decoder_start_token_id
+        self._start = model.config.decoder_start_token_id if start is None else start
+        if self._start is None:
+            raise BadData(
+                f"{type(model).__name__} does not say which token its decoder starts with: set it in its config"
+            )
+
+    def scores(self, items: Sequence[BothSides]) -> Iterator[tuple[int, Score]]:
+        """Index and score of each item, batch by batch."""
+        asking: dict[tuple[int, ...], list[int]] = {}
+        for at, item in enumerate(items):
+            asking.setdefault(item.prompt, []).append(at)
+        prompts = list(asking)
+        for batch in batches([len(prompt) for prompt in prompts], tokens=self._tokens, rows=self._rows):
+            chosen = [prompts[i] for i in batch]
+            yield from self._decoded(items, [asking[prompt] for prompt in chosen], chosen)
+
+    def _decoded(
+        self, items: Sequence[BothSides], members: Sequence[Sequence[int]], prompts: Sequence[tuple[int, ...]]
+    ) -> Iterator[tuple[int, Score]]:
+        seen = mask(prompts, self._device)
+        with self._torch.inference_mode():
+            encoded = self._model.get_encoder()(padded(prompts, self._device), attention_mask=seen)[0]
+        pairs = [(at, row) for row, several in enumerate(members) for at in several]
+        lengths = [len(items[at].continuation) + encoded.shape[1] for at, _ in pairs]
+        for batch in batches(lengths, tokens=self._tokens, rows=self._rows):
+            chosen = [pairs[i] for i in batch]
+            rows = [row for _, row in chosen]
+            found = self._batch([items[at] for at, _ in chosen], encoded[rows], seen[rows])
+            yield from zip([at for at, _ in chosen], found, strict=True)
+
+    def _batch(self, items: Sequence[BothSides], encoded: Any, seen: Any) -> list[Score]:
+        outputs = needed("transformers.modeling_outputs", EXTRA, WHY)
+        before = [(self._start, *item.lead) for item in items]
+        rows = [(*head, *item.continuation[:-1]) for head, item in zip(before, items, strict=True)]
+        wanted = [Continuation(len(head) - 1, item.continuation) for head, item in zip(before, items, strict=True)]
+        with self._torch.inference_mode():
+            return logit_scores(
+                self._model, wanted, encoder_outputs=outputs.BaseModelOutput(last_hidden_state=encoded),
+                attention_mask=seen, decoder_input_ids=padded(rows, self._device), use_cache=False,
+            )  # fmt: skip
+
+
+class Continuation(NamedTuple):
+    """One row of a batch: logits are wanted from position `start` on, and `targets` are what they predict."""
+
+    start: int
+    targets: tuple[int, ...]
+
+
+def padded(rows: Sequence[Sequence[int]], device: Any) -> Any:
+    """Token ids as one tensor, filled up on the right: what stands there is behind everything that is read."""
+    torch = needed("torch", EXTRA, WHY)
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[row[-1]] * (width - len(row))] for row in rows], device=device)
+
+
+def mask(rows: Sequence[Sequence[int]], device: Any) -> Any:
+    """1 where `padded` has a row's own tokens."""
+    torch = needed("torch", EXTRA, WHY)
+    width = max(map(len, rows))
+    return torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
+
+
+def logit_scores(model: Any, wanted: Sequence[Continuation], **inputs: Any) -> list[Score]:
+    """One score for each row of the batch in `inputs`."""
+    torch = needed("torch", EXTRA, WHY)
+    rows = [row for row, each in enumerate(wanted) for _ in each.targets]
+    columns = [each.start + at for each in wanted for at in range(len(each.targets))]
+    with _only(model, rows, columns):
+        made = model(**inputs).logits
+    if tuple(made.shape[:2]) != (1, len(rows)):
+        raise BadData(
+            f"{type(model).__name__} makes its logits in another way than by an output layer of its own: "
+            "its log-probabilities cannot be computed here"
+        )
+    logits = made[0]
+    targets = torch.tensor([target for each in wanted for target in each.targets], device=logits.device)
+    parts = zip(logits.split(_ROWS), targets.split(_ROWS), strict=True)
+    # each in 32 bits at least, then summed in 64: neither underflows, however long the text
+    logprobs = torch.cat([_logprobs(torch, part, target) for part, target in parts]).double().cpu()
+    sums = [float(each.sum()) for each in logprobs.split([len(each.targets) for each in wanted])]
+    return [Score(total, len(each.targets)) for total, each in zip(sums, wanted, strict=True)]
+
+
+def _logprobs(torch: Any, logits: Any, targets: Any) -> Any:
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return torch.log_softmax(wide, dim=-1).gather(1, targets[:, None])[:, 0]
+
+
+@contextmanager
+def _only(model: Any, rows: list[int], columns: list[int]) -> Iterator[None]:
+    """Inside the block, the model's output layer is given these positions alone, as one text of a batch."""
+    head = model.get_output_embeddings()
+    if head is None:
+        raise BadData(f"{type(model).__name__} has no output layer over its vocabulary: it gives no log-probabilities")
+    hook = head.register_forward_pre_hook(lambda _, given: (given[0][rows, columns][None],))
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -20,15 +20,15 @@ from blendfilter.context import STAGE, who
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss, copied
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import bridge, faults
-from blendfilter.lm.scoring.base import Backend, Pair, Result, Score, unusable
+from blendfilter.lm.scoring.base import Backend, Result, Score, TextPair, unusable
 
 _Flight = concurrent.futures.Future[Result]
 NOTHING = Score(0.0, 0)
-"""The score of an empty continuation: it is certain, and no model is asked."""
+"""The score of an empty continuation: it is certain."""
 
 
 class KeptScorer:
-    """A `Scorer` over one model, its scores kept in `journal` (without one, nothing is kept).
+    """A `TextScorer` over one model, its scores kept in `journal` (without one, nothing is kept).
 
     Raises, from both methods:
         BadArgument: pairs that are none; an empty prompt where the model has no mark that begins a text.
@@ -52,13 +52,13 @@ class KeptScorer:
 
     async def aresults(self, pairs: Sequence[tuple[str, str]]) -> list[Result]:
         """The same, with the error itself in the place of a pair that could not be scored."""
-        asked = _checked(pairs)
+        checked = _checked(pairs)
         identity = self.backend.identity
-        keys = [digest("score", identity, *pair) if pair.continuation else "" for pair in asked]
-        results = await self._results({key: pair for key, pair in zip(keys, asked, strict=True) if key})
+        keys = [digest("score", identity, *pair) if pair.continuation else "" for pair in checked]
+        results = await self._results({key: pair for key, pair in zip(keys, checked, strict=True) if key})
         return [results[key] if key else NOTHING for key in keys]
 
-    async def _results(self, wanted: Mapping[str, Pair]) -> dict[str, Result]:
+    async def _results(self, wanted: Mapping[str, TextPair]) -> dict[str, Result]:
         results: dict[str, Result] = {}
         while missing := {key: pair for key, pair in wanted.items() if key not in results}:
             found, mine, theirs = self._boarded(missing)
@@ -80,7 +80,9 @@ class KeptScorer:
                     raise failure
         return results
 
-    def _boarded(self, missing: Mapping[str, Pair]) -> tuple[dict[str, Result], dict[str, _Flight], dict[str, _Flight]]:
+    def _boarded(
+        self, missing: Mapping[str, TextPair]
+    ) -> tuple[dict[str, Result], dict[str, _Flight], dict[str, _Flight]]:
         """What the journal has; what is ours to compute; what somebody computes already."""
         found: dict[str, Result] = {}
         mine: dict[str, _Flight] = {}
@@ -119,7 +121,7 @@ class KeptScorer:
                 "the pairs, the model or its settings changed: score them without replay"
             )
 
-    async def _lead(self, wanted: Mapping[str, Pair], flights: Mapping[str, _Flight]) -> None:
+    async def _lead(self, wanted: Mapping[str, TextPair], flights: Mapping[str, _Flight]) -> None:
         """Compute what is ours; each result is journaled, then handed on."""
         keys, pairs = list(wanted), list(wanted.values())
         last = time.perf_counter()
@@ -140,7 +142,7 @@ class KeptScorer:
             await self.backend.compute(pairs, done)
             for at, key in enumerate(keys):
                 if not flights[key].done():
-                    done(at, unusable(pairs[at], "the model told nothing of it"))
+                    done(at, unusable(pairs[at], "the model returned nothing for it"))
         except Exception as error:
             failure = error
             raise
@@ -150,7 +152,7 @@ class KeptScorer:
                     self._flights.pop(key, None)
                     _ended(flight, failure)
 
-    def _record(self, key: str, pair: Pair, result: Result, seconds: float) -> dict[str, Any]:
+    def _record(self, key: str, pair: TextPair, result: Result, seconds: float) -> dict[str, Any]:
         score, error = (None, result) if isinstance(result, ModelError) else (result, None)
         return {
             "key": key,
@@ -171,14 +173,14 @@ class KeptScorer:
         return f"KeptScorer({self.backend!r})"
 
 
-def _checked(pairs: Iterable[Any]) -> list[Pair]:
-    asked: list[Pair] = []
+def _checked(pairs: Iterable[Any]) -> list[TextPair]:
+    checked: list[TextPair] = []
     for number, pair in enumerate(pairs, 1):
         if wrong := _wrong_with(pair):
             raise BadArgument(f"pair {number} must be (prompt, continuation), two strings: {wrong}")
         # half a character has no UTF-8, and tokenisers want UTF-8
-        asked.append(Pair(*(text.encode("utf-8", "replace").decode() for text in pair)))
-    return asked
+        checked.append(TextPair(*(text.encode("utf-8", "replace").decode() for text in pair)))
+    return checked
 
 
 def _wrong_with(pair: Any) -> str:
@@ -197,11 +199,11 @@ def _whole(result: Result) -> Score:
 
 
 def _ended(flight: _Flight, failure: Exception | None) -> None:
-    """Nobody waits for ever: what was not computed fails as the whole did, or is given up for somebody to take over."""
+    """End a flight without a result: it fails as the whole did, or is cancelled so that a waiting call takes over."""
     if flight.done():
         return
     if failure is None:
         flight.cancel()
     else:
         flight.set_exception(failure)
-        flight.exception()  # retrieved: nobody may be following
+        flight.exception()  # retrieved: there may be no follower

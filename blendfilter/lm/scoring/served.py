@@ -1,7 +1,13 @@
-"""Scores by a model behind an OpenAI-compatible server that tells the log-probabilities of given text.
+"""Scores by a model behind an OpenAI-compatible server that gives the log-probabilities of its prompt's tokens.
 
-In: pairs, one request each. Out: their scores. How the server tells them, and whether they can be trusted, is found out
-once (`probing`); a server that cannot is refused, with what can.
+Two documented ways, both of `/completions`: `echo` with `logprobs` (OpenAI's old completions, vLLM, SGLang), and vLLM's
+own `prompt_logprobs`. One request a pair, with one generated token, which is dropped.
+
+Some servers are off by one: llama-cpp-python's gives each token the log-probability of coming *again*, behind itself,
+for models without a mark that begins a text. The numbers look plausible and are all wrong. So a server is tested before
+its first score: the likeliest next words after a prompt are generated with their log-probabilities, which are right
+everywhere; each is then sent as given text and must come back with the same number, with a word behind it too. A server
+that passes in neither way is refused.
 """
 
 from __future__ import annotations
@@ -9,33 +15,62 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from dspy import lm15
 
 from blendfilter.errors import BadArgument, ServerRefused
 from blendfilter.lm import faults
+from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.replicas import ReplicatedEngine
 from blendfilter.lm.retrying import Retry
-from blendfilter.lm.scoring.base import Done, Pair, Result, Score, nothing_before, unusable
-from blendfilter.lm.scoring.echoes import EchoEngine, Way, request, told
-from blendfilter.lm.scoring.probing import Manner, Refusal, manner_of, span
-from blendfilter.lm.scoring.spelling import Told
+from blendfilter.lm.scoring.base import Done, Result, Score, TextPair, nothing_before, unusable
 from blendfilter.lm.terms import FREE, Terms, Traffic, on_terms
 
 CAN = (
-    "what can: vLLM, llama-cpp-python's server (--logits_all true), a GGUF file in this process ('local', PATH.gguf), "
-    "a Hugging Face folder"
+    "what can: vLLM, or another server whose completions echo the prompt with log-probabilities, a GGUF file in this "
+    "process ('local', PATH.gguf), a Hugging Face folder"
 )
-_PROBING = Retry(attempts=2)
+ECHO: Mapping[str, Any] = {"echo": True, "logprobs": 1}
+PROMPT_LOGPROBS: Mapping[str, Any] = {"prompt_logprobs": 0}
+GENERATION: Mapping[str, Any] = {"logprobs": 5}
+PROBES = ("The old man walked down to the", "Last year we moved to a small", "One, two, three, four,", "My brother is")
+LEAST = 4
+"""Numbers that must agree, of all probes together."""
+APART = 1.0
+"""Nats between the likeliest and the least likely word of a probe, at the least: else they prove nothing."""
+NEAR = 0.3
+"""Nats by which a word may differ: servers round, and batches differ in their last digits."""
 
 
-class Served:
+class EchoEngine(OpenAIEngine):
+    """An `OpenAIEngine` for `/completions` whose responses carry the raw choice in `provider_data`."""
+
+    def _response(self, request: lm15.Request, body: dict[str, Any], data: dict[str, Any]) -> lm15.Response:
+        choice = data["choices"][0]
+        plain = {**data, "choices": [{**choice, "logprobs": None}]}
+        response = super()._response(request, body, plain)
+        return dataclasses.replace(
+            response, provider_data={**(response.provider_data or {}), "choice": _finite(choice)}
+        )
+
+
+def _finite(value: Any) -> Any:
+    """`value` with None for each NaN and infinity in it: JSON has none, but servers write them."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return {name: _finite(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+class ScoringServer:
     """A served model that scores pairs.
 
     Args:
-        engine: the server, or several of one model.
+        engine: the server, or several of one model; the first that answers is tested for all.
         label: tells two servers apart that serve different weights under one name.
         concurrency: requests in flight.
         terms, traffic: how faults are tried again and how fast requests go out, and what a run allows.
@@ -56,68 +91,186 @@ class Served:
         self._concurrency = concurrency
         terms = terms or Terms(retry=Retry())
         self._called = on_terms(engine, terms, traffic)
-        self._probed = on_terms(engine, dataclasses.replace(terms, retry=_PROBING), traffic)
-        self._manner: Manner | None = None
+        self._tested = on_terms(engine, dataclasses.replace(terms, retry=Retry(attempts=2)), traffic)
+        self._way: Mapping[str, Any] | None = None
 
     @property
     def identity(self) -> Mapping[str, Any]:
         """The model's name and label, as for its calls; not where it is."""
         return {"kind": "server", "model": self.name, "label": self._label}
 
-    async def compute(self, pairs: Sequence[Pair], done: Done) -> None:
+    async def compute(self, pairs: Sequence[TextPair], done: Done) -> None:
         """See `Backend`."""
-        manner = self._manner = self._manner or await self._tested()
+        way = self._way = self._way or await self._passed_way()
         rows = iter(enumerate(pairs))
-        workers = [asyncio.ensure_future(self._work(manner, rows, done)) for _ in pairs[: self._concurrency]]
+
+        async def work() -> None:
+            for at, pair in rows:
+                done(at, await self._scored(way, pair))
+
+        workers = [asyncio.ensure_future(work()) for _ in pairs[: self._concurrency]]
         try:
             await asyncio.gather(*workers)
         finally:
             for worker in workers:
                 worker.cancel()
 
-    async def _work(self, manner: Manner, rows: Iterator[tuple[int, Pair]], done: Done) -> None:
-        for at, pair in rows:
-            done(at, await self._scored(manner, pair))
-
-    async def _scored(self, manner: Manner, pair: Pair) -> Result:
-        text = manner.mark + pair.prompt + pair.continuation
+    async def _scored(self, way: Mapping[str, Any], pair: TextPair) -> Result:
         try:
-            response = await self._called.complete(request(self.name, text, manner.way))
+            response = await self._called.complete(self._request(pair.prompt + pair.continuation, way))
         except lm15.LM15Error as fault:
             final = faults.final(fault, address=self._address)
             if isinstance(final, ServerRefused):
                 raise final from None
             return final
-        reply = told(response, manner.way)
-        where = span(reply, manner.mark, *pair) if reply else None
-        if reply is None or where is None:
+        given = given_tokens(response)
+        where = continuation(pair, given) if given else None
+        if given is None or where is None:
             return unusable(
-                pair, "the tokens that the server tells do not spell the text, or not where the continuation begins"
+                pair, "the tokens that the server gives do not spell the text, or not where the continuation begins"
             )
-        return self._sum(pair, reply, where)
-
-    def _sum(self, pair: Pair, reply: Told, where: range) -> Result:
-        logprobs = [reply.logprobs[at] for at in where]
-        if logprobs[0] is None:
+        logprobs = given.logprobs[where.start : where.stop]
+        if where.start == 0 and logprobs[0] is None:
             raise nothing_before(pair, self.name)
-        known = [each for each in logprobs if each is not None]
+        known = [value for value in logprobs if value is not None]
         if len(known) < len(logprobs):
-            return unusable(pair, "the server tells no log-probability of one of its tokens")
+            return unusable(pair, "the server gives no log-probability of one of its tokens")
         return Score(math.fsum(known), len(known))
 
-    async def _tested(self) -> Manner:
-        async def ask(text: str, way: Way, tokens: int) -> lm15.Response:
-            return await self._probed.complete(request(self.name, text, way, tokens))
+    def _request(self, text: str, way: Mapping[str, Any]) -> lm15.Request:
+        return lm15.Request(
+            model=self.name,
+            messages=(lm15.Message(role="user", parts=(lm15.TextPart(text=text),)),),
+            config=lm15.Config(max_tokens=1, temperature=0.0, extensions=dict(way)),
+        )
 
-        try:
-            found = await manner_of(ask)
-        except lm15.LM15Error as fault:
-            raise faults.final(fault, address=self._address) from None
-        if isinstance(found, Refusal):
-            raise ServerRefused(
-                f"{self._address} gives no log-probabilities of given text for {self.name} ({found.why}); {CAN}"
-            )
-        return found
+    # ---- test
+
+    async def _passed_way(self) -> Mapping[str, Any]:
+        """The first way that passes the test.
+
+        Raises:
+            ServerRefused: none does, or no way would change what is wrong (no connection, no such model).
+        """
+        why = ""
+        for way in (ECHO, PROMPT_LOGPROBS):
+            try:
+                failure = await self._failure(way)
+            except (lm15.InvalidRequestError, lm15.UnsupportedFeatureError, lm15.ServerError) as error:
+                if isinstance(error, lm15.UnsupportedModelError):
+                    raise faults.final(error, address=self._address) from None
+                failure = f"it answers: {_first_line(error)}"
+            except lm15.LM15Error as fault:
+                raise faults.final(fault, address=self._address) from None
+            if not failure:
+                return way
+            why = why or failure
+        raise ServerRefused(f"{self._address} gives no log-probabilities of given text for {self.name} ({why}); {CAN}")
+
+    async def _failure(self, way: Mapping[str, Any]) -> str:
+        """Why the numbers of this way cannot be trusted, "" where they can."""
+        agreed = agreed_inside = 0
+        for probe in PROBES:
+            words = next_words(await self._tested.complete(self._request(probe, GENERATION)))
+            for word, logprob in words.items():
+                for after in ("", " and"):
+                    text = TextPair(probe, word + after)
+                    given = given_tokens(await self._tested.complete(self._request("".join(text), way)))
+                    where = continuation(text, given) if given else None
+                    if given is None or where is None:
+                        return "it gives none, or not those of the prompt's tokens"
+                    if given.words[where.start] != word:  # it was merged, or cut up
+                        continue
+                    value = given.logprobs[where.start]
+                    if value is None or not abs(value - logprob) < NEAR:
+                        return "the log-probabilities that it gives belong to other tokens (off by one)"
+                    agreed, agreed_inside = agreed + 1, agreed_inside + bool(after)
+            if agreed >= LEAST and agreed_inside:
+                return ""
+        return "the log-probabilities that it gives could not be checked against what it generates"
 
     def __repr__(self) -> str:
-        return f"Served({self._address!r}, model={self.name!r})"
+        return f"ScoringServer({self._address!r}, model={self.name!r})"
+
+
+# ---- what a server gives
+
+
+class GivenTokens(NamedTuple):
+    """The tokens of a prompt as a server gives them: texts and log-probabilities, None where there is none."""
+
+    words: list[str | None]
+    logprobs: list[float | None]
+
+
+def given_tokens(response: lm15.Response) -> GivenTokens | None:
+    """The prompt's tokens in a reply to `ECHO` or `PROMPT_LOGPROBS`; None where there are none."""
+    choice = (response.provider_data or {})["choice"]
+    positions, scores = choice.get("prompt_logprobs"), choice.get("logprobs")
+    if isinstance(positions, list) and positions:
+        # each position is an object of one token; the first one is null
+        entries: list[Mapping[str, Any]] = [
+            next(iter(row.values()), {}) if isinstance(row, Mapping) else {} for row in positions
+        ]
+        words, logprobs = ([entry.get(name) for entry in entries] for name in ("decoded_token", "logprob"))
+    elif isinstance(scores, Mapping):
+        words, logprobs = list(scores.get("tokens") or ()), list(scores.get("token_logprobs") or ())
+        generated = response.usage.output_tokens or 0
+        words, logprobs = words[: len(words) - generated], logprobs[: len(logprobs) - generated]
+    else:
+        return None
+    whole = len(words) == len(logprobs) and all(isinstance(word, str | None) for word in words)
+    numbers = all(isinstance(value, int | float | None) for value in logprobs)
+    return GivenTokens(words, logprobs) if words and whole and numbers else None
+
+
+def next_words(response: lm15.Response) -> dict[str, float]:
+    """The likeliest next word in a reply to `GENERATION` and the least likely that it gives, if they are far apart."""
+    tops = ((response.provider_data or {})["choice"].get("logprobs") or {}).get("top_logprobs")
+    first = tops[0] if isinstance(tops, list) and tops and isinstance(tops[0], Mapping) else {}
+    words = {word: value for word, value in first.items() if word.strip() and "\ufffd" not in word}
+    ranked = sorted(words, key=lambda word: -words[word])
+    if not ranked or words[ranked[0]] - words[ranked[-1]] < APART:
+        return {}
+    return {word: words[word] for word in (ranked[0], ranked[-1])}
+
+
+def continuation(pair: TextPair, given: GivenTokens) -> range | None:
+    """The indices of the tokens that end behind the prompt's end, where their texts say so; never a guess.
+
+    A character that is cut into several tokens comes back as empty texts or as U+FFFD: such a run stands for as many
+    characters as fit between its neighbours.
+
+    >>> continuation(TextPair("Answer: ", "Paris"), GivenTokens(["Answer", ":", " Paris"], []))
+    range(2, 3)
+    """
+    text, seam = "".join(pair), len(pair.prompt)
+    for skipped in (0, 1):  # a mark that begins the text may be given too
+        runs: list[tuple[int, bool]] = []  # where each run begins, and whether it is cut
+        pattern = ""
+        for at, word in enumerate(given.words[skipped:], skipped):
+            cut = word is None or not word or "\ufffd" in word or word.startswith("bytes:")
+            if not cut:
+                pattern += f"({re.escape(word or '')})"
+            elif not (runs and runs[-1][1]):
+                pattern += "(.+?)"
+            if not cut or not (runs and runs[-1][1]):
+                runs.append((at, cut))
+        found = re.fullmatch(pattern, text, re.DOTALL) if runs else None
+        if found is None:
+            continue
+        first = next((i for i in range(len(runs)) if found.end(i + 1) > seam), len(runs))
+        if first == len(runs):
+            return None
+        begin, cut = runs[first]
+        start, end = found.span(first + 1)
+        size = (runs[first + 1][0] if first + 1 < len(runs) else len(given.words)) - begin
+        # the token before may have the cut character's first byte, unless each byte has a token here
+        if cut and (start != seam or size != len(text[start:end].encode())):
+            return None
+        return range(begin, len(given.words))
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(getattr(error, "message", "") or error).partition("\n")[0].strip().rstrip(".")[:200]

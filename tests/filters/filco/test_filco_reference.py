@@ -170,9 +170,8 @@ def log_probability(model: Any, prompt: str, output: str) -> float:
 def smollm2() -> Any:
     import llama_cpp
 
-    from blendfilter.lm.local import loading
+    from blendfilter.lm import local
 
-    with loading._plain_buffers(llama_cpp):
-        return llama_cpp.Llama(
-            str(loading.weights_of(None)), n_ctx=512, logits_all=True, verbose=False, n_threads=1, n_threads_batch=1
-        )
+    return llama_cpp.Llama(
+        str(local.weights_of(None)), n_ctx=512, logits_all=True, verbose=False, n_threads=1, n_threads_batch=1
+    )

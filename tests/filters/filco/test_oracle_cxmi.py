@@ -23,7 +23,7 @@ from blendfilter.errors import AskedWrong, BadArgument, BadData, Leak, ModelErro
 from blendfilter.filters.filco.oracle import Oracle, Scored
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring import Score, scorer
-from blendfilter.lm.scoring.base import Done, Pair, too_long
+from blendfilter.lm.scoring.base import Done, TextPair, too_long
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, Question
@@ -49,13 +49,13 @@ class Told:
 
     def __init__(self, logprob: Callable[[str], float] = lambda prompt: -1.0) -> None:
         self.logprob = logprob
-        self.lists: list[list[Pair]] = []
+        self.lists: list[list[TextPair]] = []
 
     @property
     def identity(self) -> dict[str, Any]:
         return {"kind": "told"}
 
-    async def compute(self, pairs: Sequence[Pair], done: Done) -> None:
+    async def compute(self, pairs: Sequence[TextPair], done: Done) -> None:
         self.lists.append(list(pairs))
         for at, pair in enumerate(pairs):
             done(at, Score(self.logprob(pair.prompt), 2))
@@ -225,7 +225,7 @@ class TestTooLong:
         """Prompts with one of `words` do not fit."""
 
         class Narrow(Told):
-            async def compute(self, pairs: Sequence[Pair], done: Done) -> None:
+            async def compute(self, pairs: Sequence[TextPair], done: Done) -> None:
                 self.lists.append(list(pairs))
                 for at, pair in enumerate(pairs):
                     long = any(word in pair.prompt for word in words)
@@ -262,7 +262,7 @@ class TestTooLong:
         """A server that is busy says nothing about the sentence."""
 
         class Busy(Told):
-            async def compute(self, pairs: Sequence[Pair], done: Done) -> None:
+            async def compute(self, pairs: Sequence[TextPair], done: Done) -> None:
                 for at, _ in enumerate(pairs):
                     done(at, ModelError("busy", kind="rate_limited") if at == 2 else Score(-1.0, 1))
 
@@ -360,7 +360,7 @@ class TestChecking:
 
     def test_a_server_that_cannot_score(self) -> None:
         class Refusing(Told):
-            async def compute(self, pairs: Sequence[Pair], done: Done) -> None:
+            async def compute(self, pairs: Sequence[TextPair], done: Done) -> None:
                 self.lists.append(list(pairs))
                 raise bf.errors.ServerRefused("here gives no log-probabilities")
 

