@@ -1,0 +1,121 @@
+"""What a long piece of work needs, opened in one place: models, journal, rate limit, retry budget, budget account.
+
+`evaluate`, `trim`, `compile_program` and `rescore` open one; nothing else opens these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import dspy
+
+from blendfilter.errors import BadArgument
+from blendfilter.journal import Journal
+from blendfilter.lm.budget import Budget, Purse
+from blendfilter.lm.connect import connect
+from blendfilter.lm.gate import Gate
+from blendfilter.lm.held import connected, journal_held, with_held_connected
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.retrying import FREE_RETRIES, Allowance
+from blendfilter.lm.spending import Priced, check_priced, purse_for
+from blendfilter.lm.terms import Traffic
+
+CONCURRENCY = 16
+"""Model calls in flight, by default."""
+RETRIES_PER_PLACE = 4
+"""Further attempts at the start for each call in flight, beside `FREE_RETRIES`."""
+
+
+class RunContext:
+    """The models of a run, and while it is open the journal and the limits that all their calls share.
+
+    Making one connects the models and checks the limits; it touches no file and calls nobody.
+
+    Args:
+        lm: a model, or its name; DSPy's configured one by default, else the offline reader.
+        module: a method, filter or judge whose own language models belong to the run, too.
+        others: further models of the run (a teacher).
+        concurrency: model calls in flight, of all models together.
+        budget: what the run may take in all its sessions.
+        max_retries: further attempts that this session's calls may make together; by default a hundred, four for each
+            call in flight, and one for each call that succeeds.
+        replay: answer from the journal alone, where no price and no limit counts.
+
+    Attributes:
+        model: the connected `lm`, outside the run.
+        module: `module`, or a copy whose own models are connected; once the run is open they are journaled.
+        others: the connected `others`.
+        gate: the rate limit of the run.
+
+    Raises:
+        BadArgument: a budget that is none, a limit of dollars over a model without a price, a bad number.
+    """
+
+    def __init__(
+        self,
+        lm: dspy.BaseLM | str | None = None,
+        module: dspy.Module | None = None,
+        *,
+        others: Sequence[dspy.BaseLM | str] = (),
+        concurrency: int = CONCURRENCY,
+        budget: Budget | None = None,
+        max_retries: int | None = None,
+        replay: bool = False,
+    ) -> None:
+        if budget is not None and not isinstance(budget, Budget):
+            raise BadArgument(f"budget is {budget!r:.40}: say what it limits, bf.Budget(calls=…, tokens=…, dollars=…)")
+        self.model = connect(lm if lm is not None else dspy.settings.lm or "offline")
+        self.others = [connect(other) for other in others]
+        self.module = None if module is None else with_held_connected(module)
+        self.budget, self.replay = budget, replay
+        own = connected(self.module).values() if self.module is not None else ()
+        models = () if replay else (self.model, *self.others, *own)
+        self.prices: dict[str, Priced | None] = {model.name: model.terms.price for model in models}
+        self.gate = Gate(concurrency)
+        self._retries = Allowance(max_retries, free=FREE_RETRIES + RETRIES_PER_PLACE * concurrency)
+        self._open: tuple[Journal, Traffic] | None = None
+        if not replay:
+            check_priced(budget, self.prices)
+
+    @contextmanager
+    def opened(self, journal: Journal) -> Iterator[RunContext]:
+        """Everything that is called until the block ends is kept in `journal` and held to the limits.
+
+        Raises:
+            BadArgument, BadData: what the journal says was spent cannot be counted.
+        """
+        purse = None if self.replay else purse_for(journal, self.budget, self.prices)
+        try:
+            self._open = journal, Traffic(gate=self.gate, purse=purse, retries=self._retries)
+            if self.module is not None:
+                journal_held(self.module, *self._open)
+            yield self
+        finally:
+            self._open = None
+            if purse is not None:
+                purse.close()
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of the open run."""
+        return self._opened()[0]
+
+    @property
+    def purse(self) -> Purse | None:
+        """The budget account of the open run; None where no limit was ever set."""
+        return self._opened()[1].purse
+
+    @property
+    def lm(self) -> ConnectedLM:
+        """`model`, journaled and limited."""
+        return self.journaled(self.model)
+
+    def journaled(self, lm: dspy.BaseLM | str) -> ConnectedLM:
+        """`lm`, with its calls in the open run's journal and under its limits."""
+        return connect(lm).with_journal(*self._opened())
+
+    def _opened(self) -> tuple[Journal, Traffic]:
+        if self._open is None:
+            raise RuntimeError("this run is not open: `with context.opened(journal):`")
+        return self._open
