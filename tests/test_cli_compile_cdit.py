@@ -10,7 +10,7 @@ import pytest
 from refusing import refused, untouched
 from small_world import Command, tree
 
-from blendfilter.compiling.recipe import question_digest
+from blendfilter.compiling.programs import question_digest
 
 CDIT: dict[str, object] = {
     "--task": "hotpotqa", "--data": "sample", "--lm": "offline", "--limit": 20, "--train": 6, "--valid": 4,

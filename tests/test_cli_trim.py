@@ -14,7 +14,7 @@ from small_world import Command, tree
 
 from blendfilter import open_index
 from blendfilter.journal import Journal
-from blendfilter.trimming.witnesses import Witnesses, Writer, question_id
+from blendfilter.trimming.witnesses import Witnesses, WitnessWriter, question_id
 
 # --- trimming, and what it is good for --------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ def test_a_passage_is_shown_with_whoever_separated_it(trimmed: Command) -> None:
 
 
 def test_of_many_separations_those_below_the_threshold_are_cut_short(trimmed: Command, here: Path) -> None:
-    with Writer(here / "radio.trimmed" / "witnesses.jsonl") as writer:
+    with WitnessWriter(here / "radio.trimmed" / "witnesses.jsonl") as writer:
         by = next(iter(writer.witnesses.judged.values())).by
         others = [f"other {at}" for at in range(8)]
         for name in ["on", *others]:
@@ -192,7 +192,7 @@ def test_a_passage_nobody_judged_is_named_with_the_nearest(trimmed: Command) -> 
 
 
 def test_a_passage_that_is_gone_from_the_index_is_shown_with_a_note(trimmed: Command, here: Path) -> None:
-    with Writer(here / "radio.trimmed" / "witnesses.jsonl") as writer:  # a passage that an index once had
+    with WitnessWriter(here / "radio.trimmed" / "witnesses.jsonl") as writer:  # a passage that an index once had
         by = next(iter(writer.witnesses.judged.values())).by
         writer.verdict("Who hid the radio?", "gone", False, by)
         writer.verdict("Who hid the radio?", "on", True, by)

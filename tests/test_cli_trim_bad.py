@@ -17,7 +17,7 @@ from refusing import NOBODY
 from small_world import Command, tree
 
 from blendfilter.journal import Journal
-from blendfilter.trimming.witnesses import Writer
+from blendfilter.trimming.witnesses import WitnessWriter
 
 # --- one line, exit code 2 ------------------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ def test_a_server_wants_a_folder(radio: Command) -> None:
 
 
 def test_two_at_once(trimmed: Command, here: Path) -> None:
-    with Writer(here / "radio.trimmed" / "witnesses.jsonl"):
+    with WitnessWriter(here / "radio.trimmed" / "witnesses.jsonl"):
         for words in (TRIM, ("trim", "radio", "--undo", "ALL")):
             told = trimmed(*words)
             assert told.code == 2

@@ -14,7 +14,7 @@ from blendfilter.evaluation.examining import seen
 from blendfilter.evaluation.judging import read_verdict as read_judges_verdict
 from blendfilter.evaluation.page.checks import shown_in
 from blendfilter.evaluation.trace import reasons_of
-from blendfilter.filters.cdit.reading import read_comparison, read_verdict
+from blendfilter.filters.cdit import read_comparison, read_verdict
 from blendfilter.filters.filco.filter import unquoted
 from blendfilter.filters.filco.oracles import lexical, strinc
 from blendfilter.filters.one_call import read_judgement

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import dspy
 
     from blendfilter.compiling.compile import Compiled
-    from blendfilter.compiling.splitting import Split
-    from blendfilter.filters.cdit.judge import Mode
+    from blendfilter.compiling.examples import Split
+    from blendfilter.filters.cdit import Mode
     from blendfilter.filters.filco.filter import Unit
     from blendfilter.filters.filco.oracles import Measure
 
@@ -236,8 +236,8 @@ def _filter(
 
 def _judge(what: str, task: str, how: HowToAnswer, source: Source, judging: Judging) -> Made:
     from blendfilter.asking import Wording
-    from blendfilter.compiling.consistency import consistency
-    from blendfilter.filters.cdit.filter import CDITFilter
+    from blendfilter.compiling.examples import consistency
+    from blendfilter.filters.cdit import CDITFilter
     from blendfilter.prompting import Prompts
     from blendfilter.tasks import TASKS
 
@@ -251,7 +251,7 @@ def _judge(what: str, task: str, how: HowToAnswer, source: Source, judging: Judg
 
 
 def _method(task: str, how: HowToAnswer, source: Source, model: WhichModel, threshold: float | None) -> Made:
-    from blendfilter.compiling.measuring import Accepting
+    from blendfilter.compiling.measuring import AcceptingMetric
     from blendfilter.tasks import load
 
     questions = load(task, source.data, limit=source.limit)
@@ -259,7 +259,7 @@ def _method(task: str, how: HowToAnswer, source: Source, model: WhichModel, thre
     chosen = split_of(source, questions.examples(), lambda path: load(task, path).examples())
     searched = retriever(corpus_of(source), source.index, questions, source.retrieved, allow_host=source.allow_host)
     module = make(searched)
-    metric = questions.metric if threshold is None else Accepting(questions.metric, threshold)
+    metric = questions.metric if threshold is None else AcceptingMetric(questions.metric, threshold)
     return module, chosen, metric, questions.task.metrics[0]
 
 

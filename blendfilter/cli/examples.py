@@ -18,9 +18,8 @@ from blendfilter.errors import BadArgument
 if TYPE_CHECKING:
     import dspy
 
-    from blendfilter.compiling.splitting import Split
-    from blendfilter.filters.cdit.judge import Mode
-    from blendfilter.filters.cdit.rules import Rule
+    from blendfilter.compiling.examples import Split
+    from blendfilter.filters.cdit import Mode, Rule
     from blendfilter.filters.filco.oracles import Measure
 
 
@@ -52,7 +51,7 @@ class Judging:
 
     def chosen(self) -> tuple[Rule, ...]:
         """The rules. Raises: UnknownName, BadArgument, BadData."""
-        from blendfilter.filters.cdit.rules import choose_rules
+        from blendfilter.filters.cdit import choose_rules
 
         return choose_rules(self.rule or (), self.rules)
 
@@ -158,7 +157,7 @@ def silver_file(task: str, source: Source, measure: Measure, out: Path, bars: Ba
 
 def consistent_pairs(task: str, source: Source, judging: Judging) -> Split:
     """Questions with passages that are gold and others, split by question."""
-    from blendfilter.compiling.consistency import consistency_examples, pairs_of
+    from blendfilter.compiling.examples import consistency_examples, pairs_of
     from blendfilter.tasks import load
 
     def examples(data: str | Path | None, limit: int | None = None) -> list[dspy.Example]:
@@ -186,7 +185,7 @@ def corpus_of(source: Source) -> str | None:
 
 def split_of(source: Source, examples: list[dspy.Example], read: Callable[[Path], list[dspy.Example]]) -> Split:
     """What is compiled on and what is held back; `read` makes examples of a file."""
-    from blendfilter.compiling.splitting import Split, drawn, split
+    from blendfilter.compiling.examples import Split, drawn, split
 
     if source.valid_data is None:
         return split(examples, source.train, source.valid, source.seed)

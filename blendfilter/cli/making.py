@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from blendfilter.cli.options import HowToAnswer, WhichModel
     from blendfilter.files import Row
-    from blendfilter.filters.cdit.rules import Rule
+    from blendfilter.filters.cdit import Rule
     from blendfilter.lm.model import ConnectedLM
     from blendfilter.prompting import Prompts
     from blendfilter.records import Passage
@@ -126,7 +126,7 @@ def _filter(how: HowToAnswer, wording: str, prompts: Prompts | None) -> dspy.Mod
 
 def _rules(how: HowToAnswer) -> tuple[Rule, ...] | None:
     """The rules that the filter shall go by; None: those it has."""
-    from blendfilter.filters.cdit.rules import choose_rules
+    from blendfilter.filters.cdit import choose_rules
     from blendfilter.filters.named import FILTERS, filters_taking
 
     option = "rule" if how.rule else "rules" if how.rules is not None else ""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from blendfilter.records import Passage
     from blendfilter.retrieval.base import Retriever
     from blendfilter.trimming.folder import TrimFolder
-    from blendfilter.trimming.witnesses import Witnesses, Writer
+    from blendfilter.trimming.witnesses import Witnesses, WitnessWriter
 
 ALL = "ALL"
 """What `--undo` takes for everything."""
@@ -26,11 +26,11 @@ def is_overlay(index: str, folder: TrimFolder) -> bool:
 
 def show_passage(folder: TrimFolder, index: str, passage: str, allow_hosts: Sequence[str] = ()) -> None:
     """What a passage is separated from, by whom and when."""
-    from blendfilter.trimming.showing import passage_text, seen_from
+    from blendfilter.trimming.summary import passage_text, separations_of
     from blendfilter.trimming.witnesses import Witnesses
 
     witnesses = Witnesses.read(folder.witnesses)
-    seen_from(witnesses, passage)  # an unknown id is told before an index is opened, which may take a while
+    separations_of(witnesses, passage)  # an unknown id is told before an index is opened, which may take a while
     texts, note = _found(folder, index, witnesses, passage, allow_hosts)
     show(passage_text(folder, witnesses, passage, texts, [note] if note else []).rstrip("\n"))
 
@@ -38,7 +38,7 @@ def show_passage(folder: TrimFolder, index: str, passage: str, allow_hosts: Sequ
 def named_index(folder: TrimFolder, index: str, allow_hosts: Sequence[str]) -> Retriever:
     """The index that was named, or, where its overlay was, the one that this names."""
     from blendfilter.retrieval.indexes import open_index
-    from blendfilter.trimming.opening import open_base
+    from blendfilter.trimming.folder import open_base
 
     if is_overlay(index, folder):
         return open_base(folder.base, folder.place, allow_hosts=allow_hosts)
@@ -50,7 +50,7 @@ def _found(
 ) -> tuple[dict[str, Passage], str]:
     """The passages as the index finds them now, and what is to be said where it does not find this one."""
     from blendfilter.trimming.folder import location_of
-    from blendfilter.trimming.showing import found_again
+    from blendfilter.trimming.summary import found_again
 
     try:
         searched = named_index(folder, index, allow_hosts)
@@ -67,9 +67,9 @@ def _found(
 
 def take_back(folder: TrimFolder, undo: list[str]) -> None:
     """Undo questions, pairs, or ALL."""
-    from blendfilter.trimming.witnesses import Witnesses, Writer
+    from blendfilter.trimming.witnesses import Witnesses, WitnessWriter
 
-    with Writer(folder.witnesses) as writer:
+    with WitnessWriter(folder.witnesses) as writer:
         wanted = {_named(writer.witnesses, name): name for name in undo}  # a wrong name among them: none is undone
         for meant, name in wanted.items():
             show(f"undone: {_taken_back(writer, name, meant)}")
@@ -93,7 +93,7 @@ def _named(witnesses: Witnesses, name: str) -> str | tuple[str, str] | None:
     return pair_named(witnesses, name)
 
 
-def _taken_back(writer: Writer, name: str, meant: str | tuple[str, str] | None) -> str:
+def _taken_back(writer: WitnessWriter, name: str, meant: str | tuple[str, str] | None) -> str:
     """Take one thing back, unless another one took it along; what it was, in words."""
     from blendfilter.trimming.summary import counted
 
@@ -125,8 +125,7 @@ def _state_after(folder: TrimFolder, witnesses: Witnesses) -> None:
 
 def export_to(folder: TrimFolder, out: str, *, overwrite: bool = False) -> None:
     """Write the separations to a file, or to the screen."""
-    from blendfilter.trimming.exporting import STDOUT, export
-    from blendfilter.trimming.summary import counted
+    from blendfilter.trimming.summary import STDOUT, counted, export
     from blendfilter.trimming.witnesses import Witnesses
 
     if out != STDOUT and Path(out).suffix.lower() not in (".jsonl", ".csv"):
@@ -140,7 +139,7 @@ def export_to(folder: TrimFolder, out: str, *, overwrite: bool = False) -> None:
 
 def show_state(folder: TrimFolder) -> None:
     """An overlay in short."""
-    from blendfilter.trimming.showing import state_text
+    from blendfilter.trimming.summary import state_text
     from blendfilter.trimming.witnesses import Witnesses
 
     show(state_text(folder, Witnesses.read(folder.witnesses)).rstrip("\n"))

@@ -18,7 +18,7 @@ from blendfilter.cli.overlays import export_to, named_index, show_passage, show_
 from blendfilter.errors import BadArgument, BlendFilterError
 
 if TYPE_CHECKING:
-    from blendfilter.filters.cdit.judge import Judge
+    from blendfilter.filters.cdit import Judge
     from blendfilter.records import Question
     from blendfilter.retrieval.base import Retriever
     from blendfilter.trimming.folder import TrimFolder
@@ -233,7 +233,7 @@ def _judge(
     from blendfilter.lm.retrying import Allowance
     from blendfilter.lm.spending import check_priced
     from blendfilter.trimming.gathering import trim
-    from blendfilter.trimming.lines import check_threshold
+    from blendfilter.trimming.witnesses import check_threshold
 
     place = _place(index, out)
     if looking.threshold is not None:
@@ -278,14 +278,16 @@ def _gone_on(
     """The index, and the overlay of it that is there, with the settings that were given."""
     from blendfilter.trimming.folder import TrimFolder
     from blendfilter.trimming.gathering import check_base, check_k
-    from blendfilter.trimming.witnesses import Writer
+    from blendfilter.trimming.witnesses import WitnessWriter
 
     folder = TrimFolder.read(place)
     searched = named_index(folder, index, allow_hosts)
     check_base(searched, folder)
     check_k(folder, judging.k)
     if any(told is not None for told in looking.settings().values()):
-        with Writer(folder.witnesses):  # where another one writes, or the file is damaged, the settings stay, too
+        with WitnessWriter(
+            folder.witnesses
+        ):  # where another one writes, or the file is damaged, the settings stay, too
             folder = _set(folder, looking)
     return searched, folder
 
@@ -306,8 +308,7 @@ def _judge_of(judging: Judging, wording: str) -> Judge:
     """The judge, speaking as a compiled program says where one is named."""
     from blendfilter.asking import Wording
     from blendfilter.compiling.programs import load_program
-    from blendfilter.filters.cdit.filter import CDITFilter
-    from blendfilter.filters.cdit.rules import choose_rules
+    from blendfilter.filters.cdit import CDITFilter, choose_rules
     from blendfilter.prompting import Prompts
 
     templates = Prompts(judging.prompts) if judging.prompts else None

@@ -13,14 +13,11 @@ import pytest
 from scripted import ScriptedLM
 
 from blendfilter.compiling.compile import Compiled, compile_program
-from blendfilter.compiling.consistency import consistency, consistency_examples, pairs_of
+from blendfilter.compiling.examples import consistency, consistency_examples, pairs_of, split
 from blendfilter.compiling.optimisers import OPTIMIZERS
-from blendfilter.compiling.programs import load_program, save_program, state_of
-from blendfilter.compiling.recipe import question_digest, ruled_of
-from blendfilter.compiling.splitting import split
+from blendfilter.compiling.programs import load_program, question_digest, ruled_of, save_program, state_of
 from blendfilter.errors import BadArgument, BadData, EmptyData
-from blendfilter.filters.cdit.filter import CDITFilter
-from blendfilter.filters.cdit.rules import PHI1, PHI2, Rule
+from blendfilter.filters.cdit import PHI1, PHI2, CDITFilter, Rule
 from blendfilter.lm.offline import read
 from blendfilter.modules.direct import Direct
 from blendfilter.records import Passage, Question

@@ -27,7 +27,7 @@ from compiled import (
 from scripted import ScriptedLM
 
 from blendfilter.compiling.compile import AFTER, BEFORE, compile_program
-from blendfilter.compiling.recipe import question_digest
+from blendfilter.compiling.programs import question_digest
 from blendfilter.compiling.silver import silver_examples, silver_metric
 from blendfilter.errors import Leak
 from blendfilter.modules.direct import Direct

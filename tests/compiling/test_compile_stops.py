@@ -16,8 +16,8 @@ from scripted import ScriptedLM
 from small_world import CountingEngine, comes_of_itself, journaled
 
 from blendfilter.compiling.compile import compile_program
+from blendfilter.compiling.measuring import CompilationStopped, CompilationWatch
 from blendfilter.compiling.silver import silver_examples
-from blendfilter.compiling.stopping import Stopped, Watch
 from blendfilter.errors import BadArgument, BudgetSpent, CodeFailed, IndexChanged, ModelError, WorkFailed
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.lm.budget import Budget
@@ -161,10 +161,10 @@ def test_what_a_part_fails_in_the_whole_may_have_an_answer_to(tmp_path: Path) ->
 
 
 def test_the_first_error_is_what_is_told() -> None:
-    watch = Watch(dspy.Module)
+    watch = CompilationWatch(dspy.Module)
     watch.stop(ModelError("first"))
     assert str(watch.stop(ModelError("second"))) == "first"
-    with pytest.raises(Stopped, match="first"):
+    with pytest.raises(CompilationStopped, match="first"):
         watch.check()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dspy
 import pytest
 
-from blendfilter.compiling.demos import Dropped, hold_to, keep_own_fields, reduced
+from blendfilter.compiling.demos import DemoCount, hold_to, keep_own_fields, reduced
 
 
 class Words:
@@ -37,7 +37,7 @@ def asking(*questions: str) -> dspy.Predict:
 )
 def test_the_longest_goes_first_and_of_equals_the_last(limit: int | None, kept: list[str]) -> None:
     predictor = asking("a b", "c", "d e", "f g")
-    assert hold_to(predictor, limit, Words()) == Dropped(4 - len(kept), len(kept))
+    assert hold_to(predictor, limit, Words()) == DemoCount(4 - len(kept), len(kept))
     assert [demo.question for demo in predictor.demos] == kept
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import dspy
 import pytest
 
-from blendfilter.compiling.measuring import Accepting, Measured
-from blendfilter.compiling.stopping import Stopped, Watch
+from blendfilter.compiling.measuring import AcceptingMetric, CompilationStopped, CompilationWatch, CountedMetric
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.tasks.loading import load
 
@@ -16,8 +15,8 @@ EXAMPLE = dspy.Example(question="Who?", golden_answers=["Ada", "A. B."]).with_in
 SAID = dspy.Prediction(answer="Ada Brennock")
 
 
-def measured(metric: Any) -> Measured:
-    made = Measured(metric, Watch(dspy.Module), lambda *_: None)
+def measured(metric: Any) -> CountedMetric:
+    made = CountedMetric(metric, CompilationWatch(dspy.Module), lambda *_: None)
     made.begin("here", None)
     return made
 
@@ -46,17 +45,17 @@ def test_what_a_metric_raises_ends_the_work() -> None:
         raise ZeroDivisionError("no")
 
     metric = measured(broken)
-    with pytest.raises(Stopped) as told:
+    with pytest.raises(CompilationStopped) as told:
         metric(EXAMPLE, SAID)
     assert isinstance(told.value.error, BadArgument)
-    with pytest.raises(Stopped):  # nobody goes on paying in another thread
+    with pytest.raises(CompilationStopped):  # nobody goes on paying in another thread
         metric(EXAMPLE, SAID)
 
 
 @pytest.mark.parametrize("value", [None, "0.5", float("nan"), [1], {"score": 1.0}])
 def test_what_is_no_number_is_told(value: Any) -> None:
     metric = measured(lambda example, prediction, trace=None: value)
-    with pytest.raises(Stopped) as told:
+    with pytest.raises(CompilationStopped) as told:
         metric(EXAMPLE, SAID)
     assert "for a score: have it return a number" in str(told.value.error)
 
@@ -68,10 +67,10 @@ def test_yes_or_no_has_any_shape() -> None:
 
 
 def test_a_threshold_says_what_is_accepted() -> None:
-    metric = measured(Accepting(load("wow", "sample", limit=1).metric, 0.6))
+    metric = measured(AcceptingMetric(load("wow", "sample", limit=1).metric, 0.6))
     assert metric(EXAMPLE, SAID) == pytest.approx(2 / 3)
     assert metric(EXAMPLE, SAID, []) is True
-    assert measured(Accepting(metric.metric.metric, 0.7))(EXAMPLE, SAID, []) is False
+    assert measured(AcceptingMetric(metric.metric.metric, 0.7))(EXAMPLE, SAID, []) is False
 
 
 def test_an_answerer_whose_prompt_is_too_long_scores_nothing() -> None:

@@ -25,7 +25,7 @@ from scripted import ScriptedLM
 from small_world import CountingEngine, journaled
 
 from blendfilter.compiling.compile import compile_program
-from blendfilter.compiling.optimisers import Effort
+from blendfilter.compiling.optimisers import OptimiserEffort
 from blendfilter.compiling.silver import silver_examples, silver_metric
 from blendfilter.errors import BadArgument, BadData, EmptyData, Leak, MissingExtra, UnknownName
 from blendfilter.filters.filco.filter import FilCoFilter
@@ -271,7 +271,7 @@ class TestRefused:
 
 
 def test_efforts_default_is_small_enough_to_be_run_by_mistake() -> None:
-    assert Effort() == Effort(demos=4, candidates=4, trials=8, metric_calls=None, threads=4)
+    assert OptimiserEffort() == OptimiserEffort(demos=4, candidates=4, trials=8, metric_calls=None, threads=4)
 
 
 def test_the_recipe_says_how_it_was_reached(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from scripted import ScriptedLM
 
 from blendfilter import resources
 from blendfilter.compiling.compile import Compiled, compile_program
-from blendfilter.compiling.programs import load_program, read_program, save_program
-from blendfilter.compiling.recipe import question_digest
+from blendfilter.compiling.programs import load_program, question_digest, read_program, save_program
 from blendfilter.errors import BadArgument, BadData, Leak, MissingFile, RunMismatch
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.filters.filco.filter import FilCoFilter

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dspy
 import pytest
 
-from blendfilter.compiling.recipe import asked_in, fingerprint, question_digest
-from blendfilter.compiling.splitting import drawn, split
+from blendfilter.compiling.examples import drawn, split
+from blendfilter.compiling.programs import asked_in, fingerprint, question_digest
 from blendfilter.errors import BadArgument, EmptyData
 from blendfilter.records import Passage
 

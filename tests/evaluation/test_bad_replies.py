@@ -16,7 +16,7 @@ from blendfilter import BM25, BlendFilter, ChainOfThought, Run, evaluate, load
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
 from blendfilter.evaluation.replies import Share, bad_shares, check_share
-from blendfilter.filters.cdit.filter import CDITFilter
+from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.one_call import OneCallFilter
 from blendfilter.lm.offline import read
 from blendfilter.modules.direct import Direct

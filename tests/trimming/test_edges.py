@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from blendfilter.records import Passage
 from blendfilter.retrieval import dense_faiss
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.dense import Dense
-from blendfilter.trimming import edges
+
+sys.path.append(str(Path(__file__).parents[2] / "eval" / "bench"))
+import edges
 
 faiss = pytest.importorskip("faiss")
 

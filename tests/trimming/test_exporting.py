@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 
 from blendfilter.errors import BadArgument
-from blendfilter.trimming.exporting import Row, as_csv, as_jsonl, export, rows
-from blendfilter.trimming.whole import write_whole
-from blendfilter.trimming.witnesses import By, Witnesses, Writer, question_id
+from blendfilter.files import write_whole
+from blendfilter.trimming.summary import WitnessRow, as_csv, as_jsonl, export, rows
+from blendfilter.trimming.witnesses import JudgedBy, Witnesses, WitnessWriter, question_id
 
-BY = By("9f3a", "word", ("phi1", "phi2"), "some-model", "")
-OTHER = By("1c77", "components", ("phi1",), "another-model", "shipped")
+BY = JudgedBy("9f3a", "word", ("phi1", "phi2"), "some-model", "")
+OTHER = JudgedBy("1c77", "components", ("phi1",), "another-model", "shipped")
 STRANGE = 'a,"b"\r\nß'
 
 
 @pytest.fixture
 def witnesses(tmp_path: Path) -> Witnesses:
-    with Writer(tmp_path / "witnesses.jsonl") as writer:
+    with WitnessWriter(tmp_path / "witnesses.jsonl") as writer:
         for question, won, lost, by in (
             ("Who runs the mill?", STRANGE, "p2", BY),
             ("Who closed the mill?", "p2", STRANGE, OTHER),
@@ -62,13 +62,13 @@ def test_jsonl_and_csv_say_the_same(witnesses: Witnesses, tmp_path: Path) -> Non
     export(witnesses, str(tmp_path / "out.CSV"), threshold=2)
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     read = [json.loads(line) for line in lines]
-    assert [Row(**{**row, "rules": tuple(row["rules"])}) for row in read] == told
+    assert [WitnessRow(**{**row, "rules": tuple(row["rules"])}) for row in read] == told
     with (tmp_path / "out.CSV").open(encoding="utf-8", newline="") as file:
         cells = list(csv.DictReader(file))
     assert [cell["accepted"] for cell in cells] == [row.accepted for row in told]
     assert [cell["question"] for cell in cells] == [row.question for row in told]
     assert {cell["rules"] for cell in cells} == {"phi1 phi2", "phi1"}
-    assert list(cells[0]) == list(Row._fields)
+    assert list(cells[0]) == list(WitnessRow._fields)
 
 
 def test_a_dash_is_standard_output(witnesses: Witnesses, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,8 +119,8 @@ def test_a_file_that_is_there_is_replaced_only_where_that_is_said(witnesses: Wit
 def test_a_file_that_came_while_the_rows_were_written_stays(tmp_path: Path) -> None:
     target = tmp_path / "out.csv"
 
-    def pieces() -> Iterator[str]:
-        yield "ours"
+    def pieces() -> Iterator[bytes]:
+        yield b"ours"
         target.write_text("mine")
 
     with pytest.raises(BadArgument, match="there is a file at"):
@@ -139,7 +139,7 @@ def test_a_place_that_cannot_be_is_named(witnesses: Witnesses, tmp_path: Path) -
 def test_no_cell_is_a_formula(tmp_path: Path) -> None:
     """Ids and questions are others' data, and a spreadsheet runs what begins so; JSON Lines has them as they are."""
     question = '=HYPERLINK("http://x.example","open")'
-    with Writer(tmp_path / "witnesses.jsonl") as writer:
+    with WitnessWriter(tmp_path / "witnesses.jsonl") as writer:
         for name, verdict in (("+1", True), ("-1", False), ("@a", False), ("\t=1", False), ("a=b", False)):
             writer.verdict(question, name, verdict, BY)
         writer.close(question, ["+1", "-1", "@a", "\t=1", "a=b"])
@@ -153,7 +153,7 @@ def test_no_cell_is_a_formula(tmp_path: Path) -> None:
 
 
 def test_half_a_character_is_no_trouble_on_standard_output(tmp_path: Path) -> None:
-    with Writer(tmp_path / "witnesses.jsonl") as writer:
+    with WitnessWriter(tmp_path / "witnesses.jsonl") as writer:
         writer.verdict("Who?", "a\ud800", True, BY)
         writer.verdict("Who?", "é", False, BY)
         writer.close("Who?", ["a\ud800", "é"])

@@ -25,19 +25,17 @@ from blendfilter.errors import (
     RunMismatch,
     ServerRefused,
 )
-from blendfilter.filters.cdit.judge import Judge
+from blendfilter.filters.cdit import Judge
 from blendfilter.lm.budget import Budget
 from blendfilter.modules.ralm import RALM
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.trimming.by_words import ByWords
 from blendfilter.trimming.folder import TrimFolder
-from blendfilter.trimming.gathering import atrim, trim
+from blendfilter.trimming.gathering import atrim, plan_questions, trim
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.planning import turns_of
-from blendfilter.trimming.showing import state_text
-from blendfilter.trimming.summary import Trimming
-from blendfilter.trimming.witnesses import NOBODY, Judged, Witnesses, Writer, question_id
+from blendfilter.trimming.similar import ByWords
+from blendfilter.trimming.summary import Trimming, state_text
+from blendfilter.trimming.witnesses import NO_JUDGE, JudgedQuestion, Witnesses, WitnessWriter, question_id
 
 QUESTIONS = [WHO_ON, AGAIN, WHO_OFF, PIER]
 
@@ -58,7 +56,7 @@ def trimmed_by(
     return trim(index, list(questions), how.pop("by", None) or Judge(), folder, lm=judge.lm(), **how)
 
 
-def state(folder: TrimFolder) -> tuple[list[Judged], list[Any], str]:
+def state(folder: TrimFolder) -> tuple[list[JudgedQuestion], list[Any], str]:
     """All that a witnesses file says, but for the clock."""
     witnesses = Witnesses.read(folder.witnesses)
     judged = [replace(each, at="") for each in witnesses.judged.values()]
@@ -201,11 +199,11 @@ ASKED = st.lists(WORDS, min_size=2, max_size=4).map(lambda words: f"Who saw the 
 @given(st.lists(ASKED, min_size=1, max_size=10), st.randoms(use_true_random=False))
 def test_a_plan_is_the_same_however_far_the_last_sitting_came(questions: list[str], chance: Any) -> None:
     """Of the questions that are to be judged any part may be judged by now: nobody's source changes."""
-    whole = turns_of(questions, {}, ByWords(), 0.8)
+    whole = plan_questions(questions, {}, ByWords(), 0.8)
     by_id = {turn.id: turn.question for turn in whole if turn.kind == "judge"}
     closed = {name: text for name, text in by_id.items() if chance.random() < 0.5}
-    judged = {name: Judged(name, text, (), (), (), NOBODY, "") for name, text in closed.items()}
-    again = turns_of(questions, judged, ByWords(), 0.8)
+    judged = {name: JudgedQuestion(name, text, (), (), (), NO_JUDGE, "") for name, text in closed.items()}
+    again = plan_questions(questions, judged, ByWords(), 0.8)
     assert [(turn.id, turn.source) for turn in again] == [(turn.id, turn.source) for turn in whole]
     assert [turn.kind for turn in again] == [
         "known" if turn.kind == "judge" and turn.id in closed else turn.kind for turn in whole
@@ -292,7 +290,7 @@ def test_undone_and_trimmed_again_nothing_is_asked(index: BM25, folder: TrimFold
     judge = Village()
     trimmed_by(judge, index, folder)
     before, calls = state(folder), judge.calls
-    with Writer(folder.witnesses) as writer:
+    with WitnessWriter(folder.witnesses) as writer:
         writer.undo_all()
     assert state(folder) == ([], [], "")
     done = trimmed_by(judge, index, folder)
@@ -332,7 +330,7 @@ def test_a_judge_that_says_neither_true_nor_false(index: BM25, folder: TrimFolde
 
 def test_two_trims_at_once(index: BM25, folder: TrimFolder) -> None:
     judge = Village()
-    with Writer(folder.witnesses), pytest.raises(RunLocked, match="another trim"):
+    with WitnessWriter(folder.witnesses), pytest.raises(RunLocked, match="another trim"):
         trimmed_by(judge, index, folder)
     assert judge.calls == 0
 

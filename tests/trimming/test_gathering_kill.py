@@ -16,7 +16,7 @@ import pytest
 from model_server import serve
 
 from blendfilter import BM25, load, open_index
-from blendfilter.filters.cdit.judge import Judge
+from blendfilter.filters.cdit import Judge
 from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
 from blendfilter.resources import sample

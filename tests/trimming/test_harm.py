@@ -16,9 +16,9 @@ import pytest
 
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.trimming.by_words import ByWords
+from blendfilter.trimming.gathering import plan_questions
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.planning import turns_of
+from blendfilter.trimming.similar import ByWords
 
 BENCH = Path(__file__).parents[2] / "eval" / "bench"
 
@@ -70,6 +70,6 @@ def test_a_stream_is_a_third_paraphrases_that_stand_behind_their_sources(monkeyp
     assert (len(asked), len(again)) == (120, 40)
     texts = [each.text for each in asked]
     assert all(texts.index(each.source) < texts.index(each.text) for each in again)
-    turns = turns_of(texts, {}, ByWords(), 0.95)
+    turns = plan_questions(texts, {}, ByWords(), 0.95)
     reused = {turn.question for turn in turns if turn.kind == "reuse"}
     assert reused <= {each.text for each in again}

@@ -24,7 +24,7 @@ from blendfilter.retrieval.hybrid import open_indexes
 from blendfilter.retrieval.indexes import build
 from blendfilter.trimming.folder import TrimFolder
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.witnesses import Writer
+from blendfilter.trimming.witnesses import WitnessWriter
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def place(tmp_path: Path) -> Path:
 
 def trimmed(base: Path, similarity: str) -> Path:
     folder = TrimFolder.create(base, threshold=1, similarity=similarity)
-    with Writer(folder.witnesses) as writer:
+    with WitnessWriter(folder.witnesses) as writer:
         writer.verdict(WHO_ON, "on", True, BY)
         writer.verdict(WHO_ON, "off", False, BY)
         writer.close(WHO_ON, ["on", "off"])

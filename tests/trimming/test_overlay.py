@@ -20,10 +20,9 @@ from blendfilter.journal import Journal
 from blendfilter.records import Passage
 from blendfilter.retrieval.hits import cut_of
 from blendfilter.retrieval.hybrid import Hybrid
-from blendfilter.trimming import lines
-from blendfilter.trimming.by_words import ByWords
-from blendfilter.trimming.cutting import trim_ranking
-from blendfilter.trimming.overlay import Trimmed
+from blendfilter.trimming import witnesses as lines
+from blendfilter.trimming.overlay import Trimmed, trim_ranking
+from blendfilter.trimming.similar import ByWords
 from blendfilter.trimming.witnesses import Witnesses
 
 ON, OFF = "Who turned on the radio?", "Who turned off the radio?"
@@ -167,7 +166,7 @@ def test_one_way_a_pair_that_cannot_count_is_no_part_of_the_fingerprint() -> Non
     judge(witnesses, "Who sold the boat?", {"c": True, "d": False})
     judge(witnesses, "Is the boat sold?", {"d": True, "c": False})
     before = [Trimmed(index, witnesses, threshold=2, one_way=one_way).fingerprint for one_way in (False, True)]
-    witnesses.apply(lines.undone_pair("c", "d"))
+    witnesses.apply(lines.undone_line(pair=("c", "d")))
     after = [Trimmed(index, witnesses, threshold=2, one_way=one_way).fingerprint for one_way in (False, True)]
     assert [a == b for a, b in zip(before, after, strict=True)] == [False, True]
 
@@ -273,7 +272,7 @@ def test_fingerprints_tell_states_apart_and_undoing_gives_the_old_one_back() -> 
     assert len({*names, index.fingerprint}) == len(names) + 1
     assert all(re.fullmatch("[0-9a-f]{16}", name) for name in names)
     assert Trimmed(index, witnesses, threshold=1).fingerprint == names[0]
-    witnesses.apply(lines.undone_all())
+    witnesses.apply(lines.undone_line())
     assert Trimmed(index, witnesses, threshold=1).fingerprint == index.fingerprint
 
 
@@ -283,7 +282,7 @@ def test_an_open_index_does_not_change_under_a_search() -> None:
     trimmed, name = Trimmed(index, witnesses, threshold=1), Trimmed(index, witnesses, threshold=1).fingerprint
     judge(witnesses, "Who turned the radio on?", {"ann": True, "jack": False})
     assert ids(trimmed.find([ON], 2)[0]) == ["jack", "ann"]
-    witnesses.apply(lines.undone_all())
+    witnesses.apply(lines.undone_line())
     assert ids(trimmed.find([ON], 2)[0]) == ["jack", "ann"]
     assert trimmed.fingerprint == name
 
@@ -295,7 +294,7 @@ def test_two_states_share_no_search_record(tmp_path: Path) -> None:
         trimmed = Trimmed(index, witnesses, threshold=1).search([ON], 2)
         asked = len(index.asked)
         again = Trimmed(index, witnesses, threshold=1).search([ON], 2)
-        witnesses.apply(lines.undone_all())
+        witnesses.apply(lines.undone_line())
         undone = Trimmed(index, witnesses, threshold=1).search([ON], 2)
         assert len(index.asked) == asked  # both came out of the journal: the undone state has the index's records
         searches = [record for record in journal.records() if record["kind"] == "search"]

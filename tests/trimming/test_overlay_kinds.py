@@ -16,7 +16,7 @@ from judged import AGAIN, PIER, RADIO, WHO_OFF, WHO_ON, Village, village
 from witnessed import ids, witnesses_of
 
 from blendfilter.context import JOURNAL, setting
-from blendfilter.filters.cdit.judge import Judge
+from blendfilter.filters.cdit import Judge
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
@@ -25,10 +25,10 @@ from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.hits import cut_of
 from blendfilter.retrieval.hybrid import Hybrid
 from blendfilter.retrieval.indexes import build, open_index
-from blendfilter.trimming.by_vector import ByVector
 from blendfilter.trimming.folder import TrimFolder
 from blendfilter.trimming.gathering import trim
 from blendfilter.trimming.overlay import Trimmed
+from blendfilter.trimming.similar import ByVector
 from blendfilter.trimming.witnesses import Witnesses
 
 MORE = [Passage(f"m{number}", f"Mill {number}", f"The mill {number} stands by the radio.") for number in range(25)]

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from blendfilter.retrieval.encoders import Encoded, Encoder
-from blendfilter.trimming import planning
-from blendfilter.trimming.by_vector import ByVector
-from blendfilter.trimming.by_words import ByWords
-from blendfilter.trimming.planning import ENCODING, PHASE, turns_of
-from blendfilter.trimming.witnesses import NOBODY, Judged, question_id
+from blendfilter.trimming import gathering
+from blendfilter.trimming.gathering import COMPARING, ENCODING, plan_questions
+from blendfilter.trimming.similar import ByVector, ByWords
+from blendfilter.trimming.witnesses import NO_JUDGE, JudgedQuestion, question_id
 
 
 class Letters(Encoder):
@@ -32,23 +31,23 @@ QUESTIONS = ["Who ran the mill?", "The mill, who ran?", "Who saw a fox?", "Who r
 
 
 def test_each_question_is_encoded_once_and_many_at_once(monkeypatch: Any) -> None:
-    monkeypatch.setattr(planning, "_AT_ONCE", 3)
+    monkeypatch.setattr(gathering, "_ENCODED_TOGETHER", 3)
     encoder, told = Letters(), []
     known = "Mill: who ran the?"
-    judged = {question_id(known): Judged(question_id(known), known, (), (), (), NOBODY, "")}
-    turns = turns_of(QUESTIONS, judged, ByVector(encoder), 0.99, progress=lambda *step: told.append(step))
+    judged = {question_id(known): JudgedQuestion(question_id(known), known, (), (), (), NO_JUDGE, "")}
+    turns = plan_questions(QUESTIONS, judged, ByVector(encoder), 0.99, progress=lambda *step: told.append(step))
     assert encoder.asked == [[QUESTIONS[0], QUESTIONS[1], QUESTIONS[2]], [QUESTIONS[4]], [known]]
     assert [turn.kind for turn in turns] == ["reuse", "reuse", "judge", "reuse", "judge"]
     assert {turn.source for turn in turns if turn.kind == "reuse"} == {question_id(known)}
     assert told[:2] == [(ENCODING, 3, 4), (ENCODING, 4, 4)]
-    assert told[-1] == (PHASE, 5, 5)
+    assert told[-1] == (COMPARING, 5, 5)
 
 
 def test_the_plan_is_that_of_one_question_at_a_time(monkeypatch: Any) -> None:
     plans = []
     for at_once in (1, 256):
-        monkeypatch.setattr(planning, "_AT_ONCE", at_once)
-        plans.append(turns_of(QUESTIONS, {}, ByVector(Letters()), 0.99))
+        monkeypatch.setattr(gathering, "_ENCODED_TOGETHER", at_once)
+        plans.append(plan_questions(QUESTIONS, {}, ByVector(Letters()), 0.99))
     assert plans[0] == plans[1]
     assert [turn.kind for turn in plans[0]] == ["judge", "reuse", "judge", "reuse", "judge"]
     assert plans[0][1].source == plans[0][3].source == question_id(QUESTIONS[0])
@@ -56,5 +55,5 @@ def test_the_plan_is_that_of_one_question_at_a_time(monkeypatch: Any) -> None:
 
 def test_the_least_similarity_is_near_enough_itself() -> None:
     """1 takes a question of the same words in another order."""
-    turns = turns_of(["Who turned on the radio?", "Who turned the radio on?"], {}, ByWords(), 1.0)
+    turns = plan_questions(["Who turned on the radio?", "Who turned the radio on?"], {}, ByWords(), 1.0)
     assert [turn.kind for turn in turns] == ["judge", "reuse"]

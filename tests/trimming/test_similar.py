@@ -23,9 +23,7 @@ from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.encoders import Encoded, Encoder, load_encoder
-from blendfilter.trimming.by_vector import ByVector
-from blendfilter.trimming.by_words import K1, B, ByWords
-from blendfilter.trimming.similar import Near, similar_for, similar_named
+from blendfilter.trimming.similar import K1, B, ByVector, ByWords, Neighbour, similar_for, similar_named
 
 WORDS = ["who", "turned", "on", "off", "the", "radio", "pier", "built", "mill", "not", "harbours", "was"]
 questions = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".join)
@@ -71,32 +69,35 @@ def test_words_of_no_judged_question() -> None:
     near = ByWords()
     assert near.nearest(["Who?"]) == [None]
     near.add(["Who turned on the radio?"])
-    assert near.nearest(["Zebra"]) == [Near(0, 0.0)]
+    assert near.nearest(["Zebra"]) == [Neighbour(0, 0.0)]
     assert near.nearest(["Zebra"], floor=0.1) == near.nearest(["?!"], floor=0.1) == near.nearest(["?!"]) == [None]
 
 
 def test_stop_words_are_words_and_order_is_none() -> None:
     near = ByWords()
     near.add(["Who turned off the radio?", "Who turned on the radio?", "What's not the radio?"])
-    assert near.nearest(["Who turned the radio on?"]) == [Near(1, 1.0)]
-    assert near.nearest(["Who turned the radio off?"]) == [Near(0, 1.0)]
-    assert near.nearest(["What isn't the radio?"]) == [Near(2, 1.0)]
+    assert near.nearest(["Who turned the radio on?"]) == [Neighbour(1, 1.0)]
+    assert near.nearest(["Who turned the radio off?"]) == [Neighbour(0, 1.0)]
+    assert near.nearest(["What isn't the radio?"]) == [Neighbour(2, 1.0)]
 
 
 def test_a_question_is_nearest_to_itself() -> None:
     """Words in another order are the same words, and `unlike` would refuse the wrong one of the two."""
     near = ByWords()
     near.add(["Did Mary push Jack?", "Did Jack push Mary?"])
-    assert near.nearest(["Did Jack push Mary?", "Did Mary push Jack?"], floor=0.9) == [Near(1, 1.0), Near(0, 1.0)]
+    assert near.nearest(["Did Jack push Mary?", "Did Mary push Jack?"], floor=0.9) == [
+        Neighbour(1, 1.0),
+        Neighbour(0, 1.0),
+    ]
     vectors = ByVector(encoder_of({"a": [1, 2], "b": [2, 4]}, 2))
     vectors.add(["a", "b"])
-    assert vectors.nearest(["b"]) == [Near(1, 1.0)]
+    assert vectors.nearest(["b"]) == [Neighbour(1, 1.0)]
 
 
 def test_the_earliest_of_equals() -> None:
     near = ByWords()
     near.add(["on the radio", "the radio on", "radio on the"])
-    assert near.nearest(["the on radio"]) == [Near(0, 1.0)]
+    assert near.nearest(["the on radio"]) == [Neighbour(0, 1.0)]
 
 
 def encoder_of(vectors: dict[str, Any], dimension: int) -> Encoder:
@@ -151,7 +152,7 @@ def test_vectors_of_nothing() -> None:
     near = ByVector(encoder_of({"a": [1, 0], "b": [2, 0], "zero": [0, 0], "none": [0, 0]}, 2))
     assert near.nearest(["a"]) == [None]
     near.add(["zero", "a"])
-    assert near.nearest(["b", "none"]) == [Near(1, 1.0), Near(0, 0.0)]
+    assert near.nearest(["b", "none"]) == [Neighbour(1, 1.0), Neighbour(0, 0.0)]
     assert near.nearest(["none"], floor=0.5) == [None]
 
 
@@ -197,7 +198,7 @@ def test_kept_vectors_are_encoded_once(tmp_path: Path) -> None:
     near = ByVector(second, file)
     near.add(["where?", *asked])
     assert second.encoded == ["where?"]
-    assert near.nearest(["when?"]) == [Near(2, 1.0)]
+    assert near.nearest(["when?"]) == [Neighbour(2, 1.0)]
     assert [path.name for path in tmp_path.iterdir()] == ["vectors.npz"]
 
 
@@ -230,4 +231,4 @@ def test_kept_vectors_that_cannot_be_used_are_done_without(tmp_path: Path, damag
     near = ByVector(again, file)
     near.add(["who?", "when?"])
     assert again.encoded == ["who?", "when?"]
-    assert near.nearest(["when?"]) == [Near(1, 1.0)]
+    assert near.nearest(["when?"]) == [Neighbour(1, 1.0)]

@@ -18,7 +18,7 @@ from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.indexes import build, open_index
 from blendfilter.retrieval.manifest import read_manifest
 from blendfilter.trimming.folder import TrimFolder, default_place, is_trimmed, location_of
-from blendfilter.trimming.witnesses import Witnesses, Writer
+from blendfilter.trimming.witnesses import Witnesses, WitnessWriter
 
 PASSAGES = [Passage("1", "Mill", "It grinds rye."), Passage("2", "Fell", "A hill.")]
 
@@ -250,7 +250,7 @@ def test_a_folder_that_holds_nothing_yet_may_go(wiki: Path) -> None:
             journal.append({"key": "0" * 32, "kind": "call", "error": None})
 
     def judged() -> None:
-        with Writer(made.witnesses) as writer:
+        with WitnessWriter(made.witnesses) as writer:
             writer.close("Who?", [])
 
     for fill in (answered, judged, lambda: (made.place / "mine.txt").write_text("mine")):
@@ -261,5 +261,5 @@ def test_a_folder_that_holds_nothing_yet_may_go(wiki: Path) -> None:
         assert bytes_of(made.place) == before
         shutil.rmtree(made.place)
     TrimFolder.create(wiki)
-    with Writer(made.witnesses), pytest.raises(RunLocked):
+    with WitnessWriter(made.witnesses), pytest.raises(RunLocked):
         made.remove_empty()

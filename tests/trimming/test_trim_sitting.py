@@ -11,7 +11,7 @@ import pytest
 from judged import PIER, WHO_OFF, WHO_ON, Village, village
 
 from blendfilter.errors import BadData, BudgetSpent, CannotWrite, ModelError, ServerRefused
-from blendfilter.filters.cdit.judge import Judge
+from blendfilter.filters.cdit import Judge
 from blendfilter.lm import bridge
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.connect import connect
@@ -19,9 +19,8 @@ from blendfilter.lm.held import with_held_connected
 from blendfilter.records import Passage
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.trimming.folder import TrimFolder
-from blendfilter.trimming.gathering import trim
-from blendfilter.trimming.judging import by_of
-from blendfilter.trimming.witnesses import Writer
+from blendfilter.trimming.gathering import judged_by, trim
+from blendfilter.trimming.witnesses import WitnessWriter
 
 QUESTIONS = [WHO_OFF, WHO_ON, PIER]
 
@@ -40,14 +39,14 @@ def test_a_full_disk_ends_it_and_the_same_call_goes_on(
     index: BM25, folder: TrimFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What every question would meet alike is no error of one question: no more calls are paid for."""
-    judge, write = Village(), Writer.verdict
+    judge, write = Village(), WitnessWriter.verdict
 
-    def full(writer: Writer, question: str, passage_id: str, *said: Any) -> None:
+    def full(writer: WitnessWriter, question: str, passage_id: str, *said: Any) -> None:
         if question == WHO_OFF:
             raise CannotWrite("no room")
         write(writer, question, passage_id, *said)
 
-    monkeypatch.setattr(Writer, "verdict", full)
+    monkeypatch.setattr(WitnessWriter, "verdict", full)
     with pytest.raises(CannotWrite, match="no room"):
         trim(index, QUESTIONS, Judge(), folder, lm=judge.lm())
     monkeypatch.undo()
@@ -87,11 +86,11 @@ def test_of_several_errors_of_a_question_the_one_that_ends_it_all_is_told(index:
 
 def test_who_judges_is_the_model_by_name_and_label_the_judges_own_before_the_callers() -> None:
     callers, own = connect("offline", label="theirs"), connect("offline", label="own")
-    assert by_of(Judge(), callers).model == "offline (theirs)"
-    assert by_of(Judge(), connect("offline")).model == "offline"
+    assert judged_by(Judge(), callers).model == "offline (theirs)"
+    assert judged_by(Judge(), connect("offline")).model == "offline"
     judge = Judge()
     judge.set_lm(own)
-    assert by_of(with_held_connected(judge), callers).model == "offline (own)"
+    assert judged_by(with_held_connected(judge), callers).model == "offline (own)"
 
 
 def test_the_measure_is_the_folders_own(index: BM25, tmp_path: Path) -> None:

@@ -9,15 +9,14 @@ import pytest
 from judged import PIER, WHO_OFF, WHO_ON, Village, village
 
 from blendfilter.errors import BadArgument, BudgetSpent
-from blendfilter.filters.cdit.judge import Judge
+from blendfilter.filters.cdit import Judge
 from blendfilter.lm.budget import Budget
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.trimming.folder import DEPTH, TrimFolder
 from blendfilter.trimming.gathering import trim
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.showing import state_text
-from blendfilter.trimming.summary import Trimming
-from blendfilter.trimming.witnesses import Witnesses, Writer, question_id
+from blendfilter.trimming.summary import Trimming, state_text
+from blendfilter.trimming.witnesses import Witnesses, WitnessWriter, question_id
 
 OTHER = Judge(rules=("phi1", "phi2"))
 IDS = frozenset({"on", "off", "sold", "pier", "fair"})
@@ -150,7 +149,7 @@ def test_the_state_lists_its_questions_and_settings(index: BM25, folder: TrimFol
     told = state_text(folder, Witnesses.read(folder.witnesses))
     assert told.endswith(f"  {question_id(PIER)} {PIER!r}: 1 accepted, 1 rejected, 0 no verdict\n")
     assert "min_similarity" not in told
-    with Writer(folder.witnesses) as writer:
+    with WitnessWriter(folder.witnesses) as writer:
         for at in range(22):
             writer.close(f"Question {at}?", [])
     told = state_text(folder.set(min_similarity=0.8), Witnesses.read(folder.witnesses))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter.retrieval.analyser import snowball
-from blendfilter.trimming.unlike import OPPOSITES, unlike
+from blendfilter.trimming.opposites import OPPOSITES, unlike
 
 APART = [
     ("Who turned on the radio?", "Who turned off the radio?", "one says 'on', the other 'off'"),

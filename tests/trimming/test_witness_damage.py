@@ -18,16 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, CannotWrite, MissingFile
-from blendfilter.trimming.witnesses import By, Witnesses, Writer, question_id
+from blendfilter.trimming.witnesses import JudgedBy, Witnesses, WitnessWriter, question_id
 
-BY = By("9f3a", "word", ("phi1",), "some-model", "")
+BY = JudgedBy("9f3a", "word", ("phi1",), "some-model", "")
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """One closed question, one that was begun: eight lines."""
     path = tmp_path / "witnesses.jsonl"
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         for question in ("Who?", "When?"):
             for passage in ("a", "b"):
                 writer.verdict(question, passage, passage == "a", BY)
@@ -47,7 +47,7 @@ def test_a_torn_last_line_is_dropped_and_then_cut_off(path: Path) -> None:
         assert state.separations() == (1 if kept >= 5 else 0)
         assert path.read_bytes() == whole[:end]  # a reader changes nothing
         if end % 23 == 0:
-            with Writer(path) as writer:
+            with WitnessWriter(path) as writer:
                 assert path.read_bytes() == b"".join(lines[:kept])
                 writer.verdict("Where?", "c", None, BY)
             assert Witnesses.read(path).separations() == state.separations()
@@ -84,12 +84,12 @@ def test_a_damaged_line_is_named_with_the_way_on(path: Path, number: int, damage
     lines[number - 1] = damage(lines[number - 1])
     path.write_bytes(b"".join(lines))
     told = rf"witnesses\.jsonl, line {number}: not a line of a witnesses file; cut the file before it and trim again"
-    for use in (Witnesses.read, Writer):
+    for use in (Witnesses.read, WitnessWriter):
         with pytest.raises(BadData, match=told) as refusal:
             use(path)
     assert path.read_bytes() == b"".join(lines)  # a writer that refuses leaves it as it was
     path.write_bytes(b"".join(lines[: number - 1]))
-    Writer(path).close_file()  # and locks nobody out, though its traceback is still held
+    WitnessWriter(path).close_file()  # and locks nobody out, though its traceback is still held
     assert refusal.value.exit_code == 2
 
 
@@ -141,7 +141,7 @@ def test_a_newer_format_and_an_unknown_kind_are_named(path: Path) -> None:
         Witnesses.read(path)
     path.write_bytes(b"".join(lines) + b'{"kind":"mer\\nged","with":"x"}\n')
     with pytest.raises(BadData, match=r"line 9: a line of the kind 'mer\\nged', which this version does not know"):
-        Writer(path)
+        WitnessWriter(path)
 
 
 @given(st.binary(max_size=60), st.integers(0, 9), st.data())
@@ -181,10 +181,10 @@ def test_a_full_disk_leaves_no_half_line(path: Path) -> None:
     script = f"""
 import resource, signal, sys
 from blendfilter.errors import CannotWrite
-from blendfilter.trimming.witnesses import By, Writer
-by = By("9f3a", "word", ("phi1",), "some-model", "")
+from blendfilter.trimming.witnesses import JudgedBy, WitnessWriter
+by = JudgedBy("9f3a", "word", ("phi1",), "some-model", "")
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-with Writer({str(path)!r}) as writer:
+with WitnessWriter({str(path)!r}) as writer:
     resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before)} + 40, resource.RLIM_INFINITY))
     try:
         writer.verdict("When?", "c", True, by)
@@ -208,7 +208,7 @@ def test_a_sync_that_fails_takes_the_line_back(path: Path, monkeypatch: pytest.M
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(CannotWrite, match="No space left on device"):
             writer.undo_all()
@@ -217,21 +217,21 @@ def test_a_sync_that_fails_takes_the_line_back(path: Path, monkeypatch: pytest.M
         writer.verdict("When?", "c", True, BY)
         with pytest.raises(CannotWrite, match="may not be whole on the disk"):
             writer.close_file()
-    Writer(path)  # it holds no lock
+    WitnessWriter(path)  # it holds no lock
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match=r"cannot be written \(Is a directory\): trim into a folder of your own"):
-        Writer(tmp_path)
+        WitnessWriter(tmp_path)
 
 
 # --- kills ----------------------------------------------------------------------------------------------------------
 
 ENDLESS = """
 import sys
-from blendfilter.trimming.witnesses import By, Writer
-by = By("9f3a", "word", ("phi1",), "some-model", "")
-with Writer(sys.argv[1]) as writer:
+from blendfilter.trimming.witnesses import JudgedBy, WitnessWriter
+by = JudgedBy("9f3a", "word", ("phi1",), "some-model", "")
+with WitnessWriter(sys.argv[1]) as writer:
     print("ready", flush=True)
     for number in range(1_000_000):
         question = f"Question {number}, which is about the mill and nothing else?"
@@ -255,7 +255,7 @@ def test_a_killed_writer_leaves_a_prefix_of_what_it_wrote(tmp_path: Path) -> Non
         written = prefix_of(path.read_bytes())
         state = Witnesses.read(path)
         assert len(state.judged) == written // 6
-        with Writer(path) as writer:  # the lock went with the process
+        with WitnessWriter(path) as writer:  # the lock went with the process
             assert writer.witnesses.judged == state.judged
         reached.add(written)
     assert len(reached) > 3

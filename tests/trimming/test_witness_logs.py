@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.records import one_line
-from blendfilter.trimming.witnesses import By, Witnesses, Writer, question_id
+from blendfilter.trimming.witnesses import JudgedBy, Witnesses, WitnessWriter, question_id
 
-BY = By("9f3a", "word", ("phi1",), "some-model", "shipped")
-OTHER = By("1c77", "components", ("phi1", "phi2"), "another-model", "")
+BY = JudgedBy("9f3a", "word", ("phi1",), "some-model", "shipped")
+OTHER = JudgedBy("1c77", "components", ("phi1", "phi2"), "another-model", "")
 PASSAGES = ("a,b", "a", "b", "Größe\n2")
 QUESTIONS = ("Who runs the mill?", "Who closed the mill?", "mill", "Wer führt\ndie Mühle?")
 VERDICTS = st.dictionaries(st.sampled_from(PASSAGES), st.sampled_from([True, True, False, False, None]), max_size=4)
@@ -67,7 +67,7 @@ class Plain:
         return (pairs, read) if pairs else None
 
 
-def step(writer: Writer, plain: Plain, kind: str, one: Any, two: Any) -> None:
+def step(writer: WitnessWriter, plain: Plain, kind: str, one: Any, two: Any) -> None:
     """One step in both, as far as it is allowed; what is not is refused."""
     if kind in ("judge", "begin"):
         if one in plain.judged:
@@ -118,7 +118,7 @@ def agree(state: Witnesses, plain: Plain) -> None:
         assert state.half(question_id(question)) == verdicts
 
 
-def judged(writer: Writer, question: str, verdicts: dict[str, bool | None], by: By) -> None:
+def judged(writer: WitnessWriter, question: str, verdicts: dict[str, bool | None], by: JudgedBy) -> None:
     for passage, verdict in verdicts.items():
         writer.verdict(question, passage, verdict, by)
     writer.close(question, list(verdicts))
@@ -135,12 +135,12 @@ def file() -> Iterator[Path]:
 def test_any_log_means_what_dictionaries_say(steps: list[tuple[str, Any, Any]]) -> None:
     plain = Plain()
     with file() as path:
-        with Writer(path) as writer:
+        with WitnessWriter(path) as writer:
             for kind, one, two in steps:
                 step(writer, plain, kind, one, two)
             agree(writer.witnesses, plain)
         agree(Witnesses.read(path), plain)
-        with Writer(path) as again:
+        with WitnessWriter(path) as again:
             agree(again.witnesses, plain)
 
 
@@ -149,7 +149,7 @@ def test_any_log_means_what_dictionaries_say(steps: list[tuple[str, Any, Any]]) 
 def test_digests_are_equal_exactly_where_a_search_sees_the_same(one: list[Any], two: list[Any], threshold: int) -> None:
     found = []
     for steps in (one, two):
-        with file() as path, Writer(path) as writer:
+        with file() as path, WitnessWriter(path) as writer:
             plain = Plain()
             for kind, first, second in steps:
                 step(writer, plain, kind, first, second)
@@ -165,7 +165,7 @@ def test_a_digest_knows_no_history(verdicts: dict[str, dict[str, bool | None]], 
     """The same questions in another order, some judged otherwise first and undone, one begun: the same digest."""
     digests = []
     for straight in (True, False):
-        with file() as path, Writer(path) as writer:
+        with file() as path, WitnessWriter(path) as writer:
             order = list(verdicts) if straight else data.draw(st.permutations(list(verdicts)))
             for question in order:
                 if not straight and data.draw(st.booleans()):
@@ -185,7 +185,7 @@ def test_ids_and_questions_are_data(question: str, ids: list[str]) -> None:
     if not question.strip():
         return
     with file() as path:
-        with Writer(path) as writer:
+        with WitnessWriter(path) as writer:
             for at, passage in enumerate(ids):
                 writer.verdict(question, passage, at == 0, BY)
             writer.close(question, ids)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from blendfilter.errors import BadArgument, RunLocked, UnknownName
-from blendfilter.trimming.witnesses import By, Separation, Witnesses, Writer, pair_named, question_id
+from blendfilter.trimming.witnesses import JudgedBy, Separation, Witnesses, WitnessWriter, pair_named, question_id
 
-BY = By("9f3a", "word", ("phi1",), "some-model", "shipped")
-OTHER = By("1c77", "components", ("phi1", "phi2"), "another-model", "")
+BY = JudgedBy("9f3a", "word", ("phi1",), "some-model", "shipped")
+OTHER = JudgedBy("1c77", "components", ("phi1", "phi2"), "another-model", "")
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "witnesses.jsonl"
 
 
-def judged(writer: Writer, question: str, by: By = BY, **verdicts: bool | None) -> str:
+def judged(writer: WitnessWriter, question: str, by: JudgedBy = BY, **verdicts: bool | None) -> str:
     """Judge and close a question; its id."""
     for passage, verdict in verdicts.items():
         writer.verdict(question, passage, verdict, by)
@@ -35,7 +35,7 @@ def test_theorem_1(path: Path) -> None:
     of the three is a witness to their separation, whichever side it took. q4 agrees with both and is none; C, which
     nobody rejected along with an accepted one, is separated from nothing but what q3 rejected beside it.
     """
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         q1 = judged(writer, "Who turned on the radio?", A=True, B=False)
         q2 = judged(writer, "Please tell me who turned on the radio.", A=True, B=False)
         q3 = judged(writer, "Who turned off the radio?", B=True, A=False, C=True)
@@ -53,7 +53,7 @@ def test_theorem_1(path: Path) -> None:
 
 
 def test_no_verdict_witnesses_nothing_and_rank_order_is_kept(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         for passage, verdict in (("d", None), ("b", True), ("c", None), ("a", True)):
             writer.verdict("Who?", passage, verdict, BY)
         writer.close(" Who?\n", ["a", "b", "c", "d"])
@@ -64,13 +64,13 @@ def test_no_verdict_witnesses_nothing_and_rank_order_is_kept(path: Path) -> None
 
 
 def test_a_question_counts_once_it_is_closed(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         writer.verdict("Who?", "a", True, BY)
         writer.verdict("Who?", "b", False, BY)
     half = Witnesses.read(path)
     assert (half.half(question_id("Who?")), half.half("0" * 12)) == ({"a": True, "b": False}, {})
     assert (half.separations(), dict(half.judged), dict(half.halves)) == (0, {}, {question_id("Who?"): "Who?"})
-    with Writer(path) as writer:  # the next sitting
+    with WitnessWriter(path) as writer:  # the next sitting
         with pytest.raises(BadArgument, match=r"passage 'c' has no verdict for 'Who\?': judge"):
             writer.close("Who?", ["a", "b", "c"])
         with pytest.raises(BadArgument, match="passage 'b' was retrieved twice"):
@@ -88,7 +88,7 @@ def test_a_question_counts_once_it_is_closed(path: Path) -> None:
 def test_one_question_has_one_judge(path: Path) -> None:
     """Where another judge goes on with what one had begun, it begins anew: no entry names the wrong one."""
     name = question_id("Who?")
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         writer.verdict("Who?", "a", True, BY)
         writer.verdict("Who?", "b", False, OTHER)
         assert writer.witnesses.half(name) == writer.witnesses.half(name, OTHER) == {"b": False}
@@ -100,13 +100,13 @@ def test_one_question_has_one_judge(path: Path) -> None:
 
 
 def test_a_question_that_retrieved_nothing_is_judged_all_the_same(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         writer.close("Who?", [], BY)
     assert Witnesses.read(path).judged[question_id("Who?")].by == BY
 
 
 def test_every_verdict_is_a_line_with_its_time(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         judged(writer, "Who?", a=True, b=None)
         writer.undo_question("Who?")
     first, *rest = map(json.loads, path.read_text(encoding="utf-8").splitlines())
@@ -118,9 +118,9 @@ def test_every_verdict_is_a_line_with_its_time(path: Path) -> None:
 
 @pytest.mark.parametrize(("passage", "verdict"), [("a", "True"), ("a", 1), (7, True)])
 def test_what_is_no_verdict_is_never_written(path: Path, passage: Any, verdict: Any) -> None:
-    with Writer(path) as writer, pytest.raises(BadArgument, match="True, False or None"):
+    with WitnessWriter(path) as writer, pytest.raises(BadArgument, match="True, False or None"):
         writer.verdict("Who?", passage, verdict, BY)
-    with Writer(path) as writer, pytest.raises(BadArgument, match="the question is empty"):
+    with WitnessWriter(path) as writer, pytest.raises(BadArgument, match="the question is empty"):
         writer.verdict(" \n", "a", True, BY)
     assert path.read_bytes() == b""
 
@@ -138,13 +138,15 @@ DIFFERENT: dict[str, dict[str, dict[str, bool | None]]] = {
 def test_what_a_search_can_tell_apart_has_another_digest(tmp_path: Path) -> None:
     digests = {}
     for name, questions in DIFFERENT.items():
-        with Writer(tmp_path / f"{name}.jsonl") as writer:
+        with WitnessWriter(tmp_path / f"{name}.jsonl") as writer:
             for question, verdicts in questions.items():
                 judged(writer, question, **verdicts)
             writer.verdict("begun only", "a", True, BY)
             digests[name] = writer.witnesses.digest(1)
     assert len(set(digests.values())) == len(DIFFERENT)
-    with Writer(tmp_path / "as it is.jsonl") as writer:  # neither who judged nor what was rejected or silent besides
+    with WitnessWriter(
+        tmp_path / "as it is.jsonl"
+    ) as writer:  # neither who judged nor what was rejected or silent besides
         writer.undo_question("Who?")
         judged(writer, "Who?", OTHER, a=True, b=False, c=None)
         assert writer.witnesses.digest(1) == digests["as it is"]
@@ -154,7 +156,7 @@ def test_what_a_search_can_tell_apart_has_another_digest(tmp_path: Path) -> None
 
 
 def test_an_undone_question_may_be_judged_again(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         before = judged(writer, "Who?", a=True, b=False) and writer.witnesses.digest(1)
         writer.undo_question(question_id("Who?"))
         assert (writer.witnesses.separations(), writer.witnesses.digest(1)) == (0, "")
@@ -164,7 +166,7 @@ def test_an_undone_question_may_be_judged_again(path: Path) -> None:
 
 
 def test_an_undone_pair_is_witnessed_anew_by_later_questions_only(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         first = judged(writer, "Who?", a=True, b=False, c=False)
         judged(writer, "When?", a=True, b=False)
         writer.undo_pair("b", "a")
@@ -178,7 +180,7 @@ def test_an_undone_pair_is_witnessed_anew_by_later_questions_only(path: Path) ->
 
 
 def test_a_question_that_was_begun_can_be_undone(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         writer.verdict("Who?", "a", True, BY)
         writer.undo_question(" Who?\n")
         writer.verdict("Who?", "b", True, BY)
@@ -186,7 +188,7 @@ def test_a_question_that_was_begun_can_be_undone(path: Path) -> None:
 
 
 def test_undoing_everything_leaves_nothing(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         judged(writer, "Who?", a=True, b=False)
         judged(writer, "When?", a=True, b=False)
         writer.verdict("Where?", "a", True, BY)
@@ -200,7 +202,7 @@ def test_undoing_everything_leaves_nothing(path: Path) -> None:
 
 
 def test_what_cannot_be_undone_is_named_with_what_is_near(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         name = judged(writer, "Who runs the mill?", p41=True, p42=False)
         written = path.read_bytes()
         with pytest.raises(UnknownName, match=r"no judged question 'Who run the mill'. Did you mean 'Who runs"):
@@ -219,7 +221,7 @@ def test_what_cannot_be_undone_is_named_with_what_is_near(path: Path) -> None:
 
 
 def test_a_pair_is_named_by_two_ids_that_may_hold_commas(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         judged(writer, "Who?", **{"a,b": True, "c": False, "d": False})
         assert pair_named(writer.witnesses, "c,a,b") == pair_named(writer.witnesses, "a,b, c") == ("a,b", "c")
         with pytest.raises(BadArgument, match="'c' is no pair: write two passage ids"):
@@ -245,18 +247,18 @@ def test_a_threshold_is_a_whole_number_from_one_up(threshold: Any) -> None:
 
 
 def test_a_second_writer_is_refused_and_readers_are_not(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         judged(writer, "Who?", a=True, b=False)
         with pytest.raises(RunLocked, match=r"by another trim or by a writer still open .*wait for it"):
-            Writer(path)
+            WitnessWriter(path)
         assert Witnesses.read(path).separations() == 1
     with pytest.raises(BadArgument, match="is closed and takes no verdicts"):
         writer.undo_all()
-    Writer(path).close_file()
+    WitnessWriter(path).close_file()
 
 
 def test_half_a_character_does_no_harm(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         judged(writer, "Who \ud800?", **{"a\udcff": True, "b": False})
         live = writer.witnesses
     assert Witnesses.read(path).judged == live.judged

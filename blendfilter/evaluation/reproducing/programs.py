@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import dspy
 
-from blendfilter.compiling.programs import load_program, read_program
-from blendfilter.compiling.recipe import Recipe
+from blendfilter.compiling.programs import ProgramRecipe, load_program, read_program
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.evaluation.reproducing.papers import JUDGES, Row, Table
-from blendfilter.filters.cdit.filter import CDITFilter
+from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.tasks import TASKS
 
@@ -38,7 +37,7 @@ class Program(NamedTuple):
     task: str
     filter: str
     path: Path
-    recipe: Recipe
+    recipe: ProgramRecipe
 
     @classmethod
     def of(cls, words: str) -> Program:
@@ -105,7 +104,7 @@ class Programs:
             self.notes.append(line)
 
 
-def _said(recipe: Recipe) -> str:
+def _said(recipe: ProgramRecipe) -> str:
     """A program in a few words: by what, for what, with whom, over how much, and what was gained."""
     what = ", ".join(filter(None, (recipe.task, recipe.measure, recipe.lm)))
     gained = f"{recipe.before.value:.3f} before, {recipe.after.value:.3f} after, over {recipe.after.n} held back"

@@ -23,16 +23,16 @@ from blendfilter.evaluation.reproducing.papers import Row
 from blendfilter.evaluation.reproducing.programs import Programs
 from blendfilter.evaluation.reproducing.sources import kind_of
 from blendfilter.evaluation.settings import check_leak
-from blendfilter.filters.cdit.filter import CDITFilter
-from blendfilter.filters.cdit.judge import Judge
+from blendfilter.filters.cdit import CDITFilter, Judge
 from blendfilter.filters.named import make_filter
 from blendfilter.journal import FILE, Journal, digest
 from blendfilter.lm.connect import connect
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.retrieval.base import Retriever
+from blendfilter.run_context import CONCURRENCY
 from blendfilter.tasks import Questions
 from blendfilter.trimming.folder import TrimFolder
-from blendfilter.trimming.gathering import CONCURRENCY, trim
+from blendfilter.trimming.gathering import trim
 from blendfilter.trimming.overlay import Trimmed
 from blendfilter.trimming.witnesses import Witnesses
 

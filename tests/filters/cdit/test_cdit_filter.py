@@ -13,8 +13,7 @@ from scripted import ScriptedLM, response, scripted
 from blendfilter import BM25, BlendFilter, ChainOfThought, IterRetGen, SelfAsk
 from blendfilter.errors import ModelError
 from blendfilter.evaluation.trace import trace_text
-from blendfilter.filters.cdit.filter import CDITFilter
-from blendfilter.filters.cdit.rules import PHI2
+from blendfilter.filters.cdit import PHI2, CDITFilter
 from blendfilter.filters.named import make_filter
 from blendfilter.journal import Journal
 from blendfilter.records import Excerpt, Passage

@@ -18,9 +18,7 @@ from scripted import ScriptedLM, response, scripted
 
 from blendfilter.asking import Wording
 from blendfilter.errors import BadArgument, ModelError, UnknownName
-from blendfilter.filters.cdit.judge import Judge
-from blendfilter.filters.cdit.reading import Compared
-from blendfilter.filters.cdit.rules import PHI1, PHI2, Rule
+from blendfilter.filters.cdit import PHI1, PHI2, ComparedComponent, Judge, Rule
 from blendfilter.lm.connect import connect
 from blendfilter.lm.profiles import Profile
 from blendfilter.prompting import Prompts
@@ -118,7 +116,7 @@ class TestVerdict:
     def test_what_was_compared(self) -> None:
         said, _ = judged(COMPARISON, "components")
         assert (said.verdict, said.reason, said.flags) == (False, "Off is not on.", {})
-        assert said.compared[1] == Compared("predicate", "turned on", "turned off", False)
+        assert said.compared[1] == ComparedComponent("predicate", "turned on", "turned off", False)
         assert [each.component for each in said.compared] == list(PHI1.components)
 
     def test_a_verdict_against_its_own_comparison_is_none_and_counted_apart(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.filters.cdit.reading import Compared, contradicts, read_comparison, read_verdict, stated
+from blendfilter.filters.cdit import ComparedComponent, read_comparison, read_verdict
 
 PHI1 = ("subject", "predicate", "object")
 TRUE = [
@@ -71,9 +71,9 @@ class TestOneWord:
 
 ROWS = "subject | open | Mary | alike\npredicate | turned on | turned off | unlike\nobject | radio | it | unsaid"
 COMPARED = [
-    Compared("subject", "open", "Mary", True),
-    Compared("predicate", "turned on", "turned off", False),
-    Compared("object", "radio", "it", None),
+    ComparedComponent("subject", "open", "Mary", True),
+    ComparedComponent("predicate", "turned on", "turned off", False),
+    ComparedComponent("object", "radio", "it", None),
 ]
 FALSE = f"{ROWS}\nReason: Off is not on.\nVerdict: False"
 
@@ -122,7 +122,7 @@ class TestComparison:
 
     def test_a_bar_in_what_the_passage_says_is_kept(self) -> None:
         (row,) = read_comparison("object | a | Title | text | alike\nVerdict: True", PHI1).compared
-        assert row == Compared("object", "a", "Title | text", True)
+        assert row == ComparedComponent("object", "a", "Title | text", True)
 
     @pytest.mark.parametrize(
         "reply",
@@ -151,10 +151,9 @@ class TestComparison:
         ],
     )
     def test_a_verdict_against_its_own_rows_is_none(self, reply: str) -> None:
-        said = stated(reply, PHI1)
+        said = read_comparison(reply, PHI1)
         assert said.verdict is not None
-        assert contradicts(said)
-        assert read_comparison(reply, PHI1) == said._replace(verdict=None)
+        assert said.contradicts_itself
 
     @pytest.mark.parametrize(
         ("rows", "verdict"),
@@ -189,7 +188,6 @@ class TestComparison:
     )
     def test_no_reply_crashes_it_and_what_it_reads_agrees(self, reply: str) -> None:
         said = read_comparison(reply, PHI1)
-        assert not contradicts(said)
         assert {each.component for each in said.compared} <= set(PHI1)
         assert all(isinstance(text, str) for each in said.compared for text in each[1:3])
         labelled = {word.casefold() for word in re.findall(r"^verdict: (true|false)\.?$", reply, re.I | re.M)}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
-from blendfilter.filters.cdit.rules import (
+from blendfilter.filters.cdit import (
     COMPONENTS,
     PHI1,
     PHI2,
