@@ -13,7 +13,7 @@ import os
 import random
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
@@ -140,8 +140,7 @@ def compile_program(
     """
     train, valid = list(trainset), list(valset)
     effort = OptimiserEffort(max_demos, candidates, trials, metric_calls, concurrency)
-    earlier = [digest for recipe in recipes_in(student) for digest in recipe.trained_on]
-    _check(student, train, valid, earlier, max_demo_tokens, seed)
+    earlier = _check(student, train, valid, max_demo_tokens, seed)
     optimiser = optimiser_called(optimizer, student, train)
     context = RunContext(
         lm, student, others=[] if teacher is None else [teacher], concurrency=concurrency, budget=budget
@@ -318,11 +317,10 @@ def _check(
     student: Any,
     train: Sequence[Any],
     valid: Sequence[Any],
-    earlier: Collection[str],
     max_demo_tokens: int | None,
     seed: Any,
-) -> None:
-    """Raise for what cannot be compiled; `earlier` are digests of questions that the student was compiled on before."""
+) -> list[str]:
+    """The digests of questions that the student was compiled on before. Raises for what cannot be compiled."""
     if max_demo_tokens is not None and max_demo_tokens < 0:
         raise BadArgument(f"max_demo_tokens is {max_demo_tokens}: give 0 (no demonstration) or more")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -337,6 +335,7 @@ def _check(
                     f"example {at} of the {called} is no dspy.Example with its inputs named: "
                     "dspy.Example(…).with_inputs('question')"
                 )
+    earlier = [digest for recipe in recipes_in(student) for digest in recipe.trained_on]
     trained = {question_digest(asked_in(each)) for each in train}
     for question in map(asked_in, valid):
         if question_digest(question) in trained:
@@ -349,6 +348,7 @@ def _check(
                 f"the question {question[:100]!r} is held back, and the program that the module speaks as was compiled "
                 "on it: hold others back"
             )
+    return earlier
 
 
 def _check_module(student: Any) -> None:

@@ -7,13 +7,11 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from blendfilter.errors import BadArgument
-from blendfilter.files import write_whole
 from blendfilter.trimming.summary import WitnessRow, as_csv, as_jsonl, export, rows
 from blendfilter.trimming.witnesses import JudgedBy, Witnesses, WitnessWriter, question_id
 
@@ -79,13 +77,6 @@ def test_a_dash_is_standard_output(witnesses: Witnesses, capsys: pytest.CaptureF
     assert len(out.getvalue().splitlines()) == 3
 
 
-def test_nothing_to_export_is_an_empty_table(tmp_path: Path) -> None:
-    assert export(Witnesses(), tmp_path / "none.csv", threshold=2) == 0
-    assert (tmp_path / "none.csv").read_bytes().decode() == "".join(as_csv([]))
-    assert export(Witnesses(), tmp_path / "none.jsonl", threshold=2) == 0
-    assert (tmp_path / "none.jsonl").read_bytes() == b""
-
-
 def test_a_full_disk_leaves_the_file_that_was_there(
     witnesses: Witnesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,19 +105,6 @@ def test_a_file_that_is_there_is_replaced_only_where_that_is_said(witnesses: Wit
     (tmp_path / "link.csv").symlink_to("nowhere.csv")
     with pytest.raises(BadArgument, match="there is a file at"):
         export(witnesses, tmp_path / "link.csv", threshold=2)
-
-
-def test_a_file_that_came_while_the_rows_were_written_stays(tmp_path: Path) -> None:
-    target = tmp_path / "out.csv"
-
-    def pieces() -> Iterator[bytes]:
-        yield b"ours"
-        target.write_text("mine")
-
-    with pytest.raises(BadArgument, match="there is a file at"):
-        write_whole(target, pieces(), overwrite=False)
-    assert target.read_text() == "mine"
-    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_a_place_that_cannot_be_is_named(witnesses: Witnesses, tmp_path: Path) -> None:

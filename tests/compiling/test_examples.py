@@ -1,4 +1,4 @@
-"""CDIT's judge, compiled on gold passages and others: the pairs, the metric, and what comes of them."""
+"""Training sets: splits by a seed; CDIT's pairs, their metric, and a judge compiled on them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,63 @@ import pytest
 from scripted import ScriptedLM
 
 from blendfilter.compiling.compile import Compiled, compile_program
-from blendfilter.compiling.examples import consistency, consistency_examples, pairs_of, split
-from blendfilter.compiling.optimisers import OPTIMIZERS
-from blendfilter.compiling.programs import load_program, question_digest, ruled_of, save_program, state_of
+from blendfilter.compiling.examples import consistency, consistency_examples, drawn, pairs_of, split
+from blendfilter.compiling.programs import (
+    asked_in,
+    fingerprint,
+    load_program,
+    question_digest,
+    ruled_of,
+    save_program,
+    state_of,
+)
 from blendfilter.errors import BadArgument, BadData, EmptyData
-from blendfilter.filters.cdit import PHI1, PHI2, CDITFilter, Rule
+from blendfilter.filters.cdit import PHI1, CDITFilter, Rule
 from blendfilter.lm.offline import read
 from blendfilter.modules.direct import Direct
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.tasks.base import Questions
 from blendfilter.tasks.loading import TASKS
+
+
+def rows_of(*questions: str) -> list[dspy.Example]:
+    return [dspy.Example(question=each, answer=str(at)).with_inputs("question") for at, each in enumerate(questions)]
+
+
+def test_a_question_that_comes_twice_is_taken_once() -> None:
+    rows = rows_of("Who kept it?", "who kept  IT", "Where?", "When?")
+    train, valid = split(rows, 2, 1, seed=5)
+    assert len({question_digest(asked_in(each)) for each in [*train, *valid]}) == 3
+    assert "1" not in {each.answer for each in [*train, *valid]}  # the first spelling stays
+    with pytest.raises(EmptyData, match="there are 3 different questions, too few to train on 2 and hold 2 back"):
+        split(rows, 2, 2, seed=5)
+
+
+def test_the_seed_decides() -> None:
+    rows = rows_of(*(f"Question {at}?" for at in range(20)))
+    assert split(rows, 5, 5, seed=1) == split(rows, 5, 5, seed=1)
+    assert split(rows, 5, 5, seed=1) != split(rows, 5, 5, seed=2)
+    assert drawn(rows, 4, 1, "valid") == drawn(rows, 4, 1, "valid")
+
+
+@pytest.mark.parametrize(("train", "valid", "said"), [(0, 1, "--train is 0"), (1, 0, "--valid is 0")])
+def test_sizes_that_are_none(train: int, valid: int, said: str) -> None:
+    with pytest.raises(BadArgument, match=said):
+        split(rows_of("a?", "b?"), train, valid, seed=0)
+
+
+def test_too_few_in_a_file_of_their_own() -> None:
+    with pytest.raises(EmptyData, match="there are 2 questions, fewer than --valid 3"):
+        drawn(rows_of("a?", "b?"), 3, 0, "valid")
+
+
+def test_a_fingerprint_is_of_what_the_rows_hold() -> None:
+    def row(text: str) -> list[dspy.Example]:
+        return [dspy.Example(question="a?", passages=[Passage("1", "T", text)]).with_inputs("question")]
+
+    assert fingerprint(row("x")) == fingerprint(row("x"))
+    assert fingerprint(row("x")) != fingerprint(row("y"))
 
 
 def passage(name: str, at: int = 0) -> Passage:
@@ -58,10 +104,6 @@ class TestPairs:
             assert pair.rules == [PHI1.line]
             assert set(pair.inputs().keys()) == {"question", "passages"}
             assert pair.passages[0].score is None  # which index found it says nothing
-
-    def test_rules_are_those_of_the_judge(self) -> None:
-        (made,) = consistency_examples(TEN[:1], rules=["phi1", "phi2"])
-        assert made.pairs[0].rules == [PHI1.line, PHI2.line]
 
     @pytest.mark.parametrize(("negatives", "each"), [(1, 1), (2, 2), (4, 2)])
     def test_as_many_of_either(self, negatives: int, each: int) -> None:
@@ -175,14 +217,6 @@ class TestCompiled:
         assert all([*demo.keys()] == ["rules", "passage", "question", "verdict"] for demo in demos)
         assert Counter(demo.verdict for demo in demos) == {"True": 6, "False": 6}
 
-    @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-    def test_every_optimiser_and_again_the_same(self, optimizer: str, tmp_path: Path) -> None:
-        made = []
-        for _ in range(2):
-            done = compiled(tmp_path / "run", "offline", optimizer, metric_calls=16)
-            made.append(save_program(done.program, tmp_path / "cdit.json", done.recipe).read_bytes())
-        assert made[0] == made[1]
-
     def test_bootstrap_takes_right_verdicts_alone(self, tmp_path: Path) -> None:
         done = compiled(tmp_path / "run", ScriptedLM(lambda stage, prompt: "True"), "bootstrap")
         demos = dict(done.program.named_predictors())["judge.consistent"].demos
@@ -223,14 +257,6 @@ class TestLoaded:
         method = Direct(as_retriever(lambda query, k: list(OWN)), filter=CDITFilter())
         load_program(method, path)
         assert method.select.judge.identity() == select.judge.identity()
-
-    def test_its_questions_are_remembered(self, path: Path) -> None:
-        recipe = load_program(CDITFilter(), path)
-        assert set(recipe.trained_on) == {question_digest(each.question) for each in TEN}
-
-    def test_not_into_a_judge_of_the_other_mode(self, path: Path) -> None:
-        with pytest.raises(BadData, match=r"'judge\.consistent' was compiled for the fields"):
-            load_program(CDITFilter("components"), path)
 
     @pytest.mark.parametrize(
         ("rules", "have"), [(["phi1", "phi2"], "phi1+phi2"), (["phi2"], "phi2"), ([REWORDED], "own")]
