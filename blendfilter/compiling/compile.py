@@ -167,9 +167,9 @@ def compile_program(
     dropped = {} if max_demo_tokens is None else {"demos_dropped": made.demos.dropped}
     recipe["settings"] |= {"demos": made.demos.left, **dropped}
     program = _open_again(made.program)
-    theirs = {held.name: held.lm for held in held_by(student)}
-    for held in held_by(program):  # its own models were journaled, and the journal is closed
-        held.put(theirs.get(held.name))
+    theirs = {own.name: own.lm for own in held_by(student)}
+    for own in held_by(program):  # its own models were journaled, and the journal is closed
+        own.put(theirs.get(own.name))
     program.compiled_by = ProgramRecipe(
         **recipe,
         before=made.before,
@@ -209,8 +209,8 @@ class _Compilation(NamedTuple):
     ) -> _Made:
         """Score, optimise, score again. Raises: what ended it."""
         lm, teacher = self._guarded(self.context.model), self._guarded(self.teacher)
-        for held in held_by(student):
-            held.put(self._guarded(held.lm))
+        for own in held_by(student):
+            own.put(self._guarded(own.lm))
         metric = self.metric.asking(lm) if isinstance(self.metric, SilverMetric) else self.metric
         counted = CountedMetric(metric, self.watch, self.progress)
         shuffled = random.Random(seed).sample(train, len(train))

@@ -160,9 +160,9 @@ def test_searches_are_seeded_and_choose_by_what_they_do_not_learn_from(
     assert made[0]["seed"] == 7
     if optimizer == "gepa":  # greedy, the same failures would bring the same instructions
         assert made[0]["reflection_lm"].kwargs["temperature"] == 1.0
-    asked = [[each.question for each in given[0][name]] for name in ("trainset", "valset")]
-    assert [len(each) for each in asked] == [2, 2]
-    assert not set(asked[0]) & set(asked[1])
+    sent = [[each.question for each in given[0][name]] for name in ("trainset", "valset")]
+    assert [len(each) for each in sent] == [2, 2]
+    assert not set(sent[0]) & set(sent[1])
 
 
 class TestTeacher:
@@ -199,8 +199,8 @@ class TestLabeled:
 
     def test_the_seed_draws_them(self, tmp_path: Path) -> None:
         done = [compile_small("filco", "labeled", "offline", tmp_path / str(seed), seed=seed) for seed in range(4)]
-        shown = {tuple(demo["question"] for demo in each.program.helpful.demos) for each in done}
-        assert len(shown) > 1
+        listed = {tuple(demo["question"] for demo in each.program.helpful.demos) for each in done}
+        assert len(listed) > 1
 
 
 class TestDemoTokens:
@@ -208,11 +208,11 @@ class TestDemoTokens:
         free = compile_small("filco", "labeled", "offline", tmp_path, max_demos=3)
         sizes = [words(demo) for demo in free.program.helpful.demos]
         limit = sum(sizes) - 1
-        held = compile_small("filco", "labeled", "offline", tmp_path / "held", max_demos=3, max_demo_tokens=limit)
-        kept = [words(demo) for demo in held.program.helpful.demos]
+        valid = compile_small("filco", "labeled", "offline", tmp_path / "held", max_demos=3, max_demo_tokens=limit)
+        kept = [words(demo) for demo in valid.program.helpful.demos]
         assert sorted(kept) == sorted(sizes)[:2]
-        assert held.recipe.settings["demos_dropped"] == 2  # one of either predictor
-        assert held.recipe.settings["tokeniser"].startswith("words")
+        assert valid.recipe.settings["demos_dropped"] == 2  # one of either predictor
+        assert valid.recipe.settings["tokeniser"].startswith("words")
 
 
 def words(demo: Any) -> int:
@@ -248,7 +248,7 @@ class TestRefused:
             compile_program(Direct(), rows[:3], valset=[twin], metric=exact, lm=self.engine.lm(), run=tmp_path / "run")
 
     @pytest.mark.parametrize(
-        ("how", "said"),
+        ("how", "message"),
         [
             ({"max_demos": -1}, "max_demos is -1"),
             ({"trials": 0}, "trials is 0"),
@@ -259,8 +259,8 @@ class TestRefused:
             ({"seed": -1}, "seed is -1"),
         ],
     )
-    def test_numbers_out_of_range(self, how: dict[str, Any], said: str, tmp_path: Path) -> None:
-        with pytest.raises(BadArgument, match=said):
+    def test_numbers_out_of_range(self, how: dict[str, Any], message: str, tmp_path: Path) -> None:
+        with pytest.raises(BadArgument, match=message):
             self.refused(tmp_path, **how)
 
     def test_no_examples_or_no_inputs(self, tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ class TestRefused:
         with pytest.raises(BadArgument, match=r"example 0 of the set held back is no dspy.Example with its inputs"):
             compile_program(Direct(), rows, valset=[dspy.Example(question="x")], **how)
 
-    def test_what_is_no_module_or_asks_nobody(self, tmp_path: Path) -> None:
+    def test_what_is_no_module_or_has_no_predictor(self, tmp_path: Path) -> None:
         rows, how = sample_questions(), {"metric": exact, "lm": self.engine.lm(), "run": tmp_path / "run"}
         with pytest.raises(BadArgument, match=r"is no dspy.Module"):
             compile_program("direct", rows[:3], valset=rows[3:], **how)  # type: ignore[arg-type]
@@ -280,17 +280,17 @@ class TestRefused:
 
 def test_the_recipe_says_how_it_was_reached(tmp_path: Path) -> None:
     done = compile_small("filco", "mipro", "offline", tmp_path, task="nq", measure="strinc", note="made up")
-    told = json.loads(saved(done, tmp_path / "p.json"))["metadata"]["recipe"]
-    assert told["module"] == "FilCoFilter"
+    found = json.loads(saved(done, tmp_path / "p.json"))["metadata"]["recipe"]
+    assert found["module"] == "FilCoFilter"
     names = ("task", "measure", "optimizer", "lm", "seed")
-    assert [told[name] for name in names] == ["nq", "strinc", "mipro", "offline", 1]
-    assert told["settings"]["metric"] == {"agreement": 1.0, "answer": 0.5, "tokens": 0.1, "threshold": 0.55}
-    assert told["settings"] | {"candidates": 2, "trials": 2, "max_demos": 1} == told["settings"]
-    assert (told["data"]["n_train"], told["data"]["n_valid"], len(told["trained_on"])) == (4, 2, 6)
-    assert told["fields"]["helpful"] == ["offer_none", "knowledge", "question", "ids"]
-    assert told["templates"]["helpful"].startswith("filco/sentences ")
-    assert set(told["versions"]) == {"blendfilter", "dspy"}
-    assert told["note"] == "made up"
+    assert [found[name] for name in names] == ["nq", "strinc", "mipro", "offline", 1]
+    assert found["settings"]["metric"] == {"agreement": 1.0, "answer": 0.5, "tokens": 0.1, "threshold": 0.55}
+    assert found["settings"] | {"candidates": 2, "trials": 2, "max_demos": 1} == found["settings"]
+    assert (found["data"]["n_train"], found["data"]["n_valid"], len(found["trained_on"])) == (4, 2, 6)
+    assert found["fields"]["helpful"] == ["offer_none", "knowledge", "question", "ids"]
+    assert found["templates"]["helpful"].startswith("filco/sentences ")
+    assert set(found["versions"]) == {"blendfilter", "dspy"}
+    assert found["note"] == "made up"
 
 
 def test_the_student_is_left_as_it_was(tmp_path: Path) -> None:
@@ -310,45 +310,45 @@ class TestAgain:
         first = compile_small("filco", "bootstrap", "offline", tmp_path / "first")
         how: dict[str, Any] = {"metric": silver_metric(answer=0), "lm": "offline", "optimizer": optimizer, **SMALL}
         done = compile_program(first.program, rows[6:8], valset=rows[8:], run=tmp_path / "again", **how)
-        asked = [question_digest(each.question) for each in rows]
-        assert done.recipe.trained_on == (*asked[6:], *first.recipe.trained_on)
+        sent = [question_digest(each.question) for each in rows]
+        assert done.recipe.trained_on == (*sent[6:], *first.recipe.trained_on)
         with pytest.raises(Leak, match="is held back, and the program that the module speaks as was compiled on it"):
             compile_program(first.program, rows[6:8], valset=rows[:1], run=tmp_path / "leak", **how)
         assert not (tmp_path / "leak").exists()
 
-    def test_its_parts_are_seen_by_whoever_holds_it(self, optimizer: str, tmp_path: Path) -> None:
+    def test_its_parts_are_seen_by_its_owner(self, optimizer: str, tmp_path: Path) -> None:
         done = compile_small("filco", optimizer, "offline", tmp_path)
         method = Direct(sample_index(), filter=done.program)
         assert {name for name, _ in method.named_predictors()} == {"direct", "select.helpful", "select.ids_again"}
 
 
 @pytest.mark.parametrize(("kind", "optimizer"), CAN)
-def test_what_is_held_back_teaches_nobody(kind: str, optimizer: str, tmp_path: Path) -> None:
+def test_what_is_kept_for_scores_teaches_nothing(kind: str, optimizer: str, tmp_path: Path) -> None:
     """Its gold is in no prompt, and its questions are in those that score alone."""
     rows = silver_examples(silver_rows()) if kind == "filco" else sample_questions()
-    held = [
+    valid = [
         each.copy(golden_answers=["GOLD"], answer="GOLD", ids="GOLD", chosen=[0], id="GOLD").with_inputs(*each.inputs())
         for each in rows[4:6]
     ]
     phase = [""]
-    told: list[tuple[str, str]] = []
+    found: list[tuple[str, str]] = []
 
     def reply(stage: str, prompt: str) -> str:
-        told.append((phase[0], prompt))
+        found.append((phase[0], prompt))
         return written(stage, prompt)
 
     metric = silver_metric() if kind == "filco" else exact if optimizer == "gepa" else anything
     done = compile_program(
-        student(kind), rows[:4], valset=held, metric=metric, lm=ScriptedLM(reply), run=tmp_path, optimizer=optimizer,
+        student(kind), rows[:4], valset=valid, metric=metric, lm=ScriptedLM(reply), run=tmp_path, optimizer=optimizer,
         progress=lambda name, *_: phase.__setitem__(0, name), **SMALL,
     )  # fmt: skip
-    assert not [prompt for _, prompt in told if "GOLD" in prompt]
-    asked = [each.question for each in held]
+    assert not [prompt for _, prompt in found if "GOLD" in prompt]
+    sent = [each.question for each in valid]
     # After, only a program that says something else asks again.
-    assert {name for name, prompt in told if any(each in prompt for each in asked)} - {AFTER} == {BEFORE}
+    assert {name for name, prompt in found if any(each in prompt for each in sent)} - {AFTER} == {BEFORE}
     text = saved(done, tmp_path / "p.json").decode()
     assert "GOLD" not in text
-    assert not [each for each in asked if each in text]
+    assert not [each for each in sent if each in text]
 
 
 def test_the_adapter_that_is_configured_is_the_one_compiled_for(tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ def test_a_fault_that_may_pass_ends_it_and_the_same_again_goes_on(optimizer: str
     engine.before = fail
     with pytest.raises(ModelError, match="gone"):
         compile_small("filco", optimizer, engine.lm(), tmp_path / "run", concurrency=1)
-    assert engine.calls == whole.calls - 1  # nobody was asked after it
+    assert engine.calls == whole.calls - 1  # no call after it
     rest = CountingEngine()
     again = saved(compile_small("filco", optimizer, rest.lm(), tmp_path / "run"), tmp_path / "b.json")
     assert rest.calls == 2
@@ -443,16 +443,16 @@ class Broken(dspy.Module):
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "said"),
+    ("error", "kind", "message"),
     [
         (IndexChanged("the index is another one"), IndexChanged, "the index is another one"),
         (ConnectionResetError("gone"), ConnectionResetError, "gone"),
         (KeyError("title"), BadArgument, r"Broken fails on every question \(KeyError: 'title'\): mend it first"),
     ],
 )
-def test_a_module_that_fails(error: Exception, kind: type[Exception], said: str, tmp_path: Path) -> None:
+def test_a_module_that_fails(error: Exception, kind: type[Exception], message: str, tmp_path: Path) -> None:
     rows, engine = sample_questions(), CountingEngine()
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         compile_program(Broken(error), rows[:3], valset=rows[3:], metric=anything, lm=engine.lm(), run=tmp_path)
     assert engine.calls == 0
 
@@ -514,7 +514,7 @@ def test_what_a_part_fails_in_the_whole_may_have_an_answer_to(tmp_path: Path) ->
     assert (done.recipe.before.n, done.recipe.before.failed) == (3, 0)
 
 
-def test_the_first_error_is_what_is_told() -> None:
+def test_the_first_error_is_what_is_reported() -> None:
     watch = CompilationWatch(dspy.Module)
     watch.stop(ModelError("first"))
     assert str(watch.stop(ModelError("second"))) == "first"
@@ -533,18 +533,18 @@ def test_a_proposer_that_does_not_write_the_form(tmp_path: Path) -> None:
 def test_nothing_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for optimizer in OPTIMIZERS:
         compile_small("filco", optimizer, "offline", tmp_path / optimizer)
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("", "")
+    found = capsys.readouterr()
+    assert (found.out, found.err) == ("", "")
     assert all(journaled(tmp_path / optimizer) for optimizer in OPTIMIZERS)
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int | None]] = []
-    compile_small("filco", "bootstrap", "offline", tmp_path, progress=lambda *each: told.append(each))
-    assert told[0] == ("score before", 0, 2)
-    assert ("score before", 2, 2) in told
-    assert told[-1] == ("score after", 2, 2)
-    assert any(phase == "optimising" and done for phase, done, _ in told)
+def test_progress_is_reported(tmp_path: Path) -> None:
+    found: list[tuple[str, int, int | None]] = []
+    compile_small("filco", "bootstrap", "offline", tmp_path, progress=lambda *each: found.append(each))
+    assert found[0] == ("score before", 0, 2)
+    assert ("score before", 2, 2) in found
+    assert found[-1] == ("score after", 2, 2)
+    assert any(phase == "optimising" and done for phase, done, _ in found)
 
 
 @pytest.mark.parametrize("optimizer", ["mipro", "gepa"])
@@ -629,14 +629,14 @@ class Mine(dspy.Module):
     async def aforward(self, question: str) -> dspy.Prediction:
         query = (await self.search.acall(question=question)).query
         found = self.index(query or question, k=3)
-        said = await self.reply.acall(passages=[passage.line for passage in found], question=question)
-        return dspy.Prediction(answer=said.answer, knowledge=found)
+        result = await self.reply.acall(passages=[passage.line for passage in found], question=question)
+        return dspy.Prediction(answer=result.answer, knowledge=found)
 
     def forward(self, question: str) -> dspy.Prediction:
         query = self.search(question=question).query
         found = self.index(query or question, k=3)
-        said = self.reply(passages=[passage.line for passage in found], question=question)
-        return dspy.Prediction(answer=said.answer, knowledge=found)
+        result = self.reply(passages=[passage.line for passage in found], question=question)
+        return dspy.Prediction(answer=result.answer, knowledge=found)
 
 
 def delayed(lm: ConnectedLM, seed: int) -> ConnectedLM:
@@ -704,7 +704,7 @@ class TestUsage:
     def test_bootstrapping_counts_what_the_server_counts_and_hits_too(
         self, index: BM25, trainset: list[dspy.Example], tmp_path: Path
     ) -> None:
-        told, asked = [], []
+        found, sent = [], []
         with serve(reply="offline") as server:
             for _ in range(2):  # the second time from the journal, where DSPy's own cache would count nothing
                 lm = connect("test-model", api_base=server.url, journal=tmp_path / "run")
@@ -712,8 +712,8 @@ class TestUsage:
                     dspy.BootstrapFewShot(metric=exact, max_bootstrapped_demos=2).compile(
                         BlendFilter(index, k=3), trainset=trainset[:3]
                     )
-                told.append(spent(tracker))
-                asked.append(sum(entry["usage"]["prompt_tokens"] for entry in lm.history))
+                found.append(spent(tracker))
+                sent.append(sum(entry["usage"]["prompt_tokens"] for entry in lm.history))
                 assert lm.journal is not None
                 records = calls(lm.journal)
                 lm.journal.close()
@@ -721,9 +721,9 @@ class TestUsage:
         assert sum(record["tokens_in"] for record in records) == stats["tokens_in"]
         assert sum(record["tokens_out"] for record in records) == stats["tokens_out"]
         # DSPy is told of a call that the journal answers as of any other: what the program takes, paid for or not.
-        assert told[0] == told[1]
-        assert [tokens_in for tokens_in, _ in told] == asked
-        assert told[0] >= (stats["tokens_in"], stats["tokens_out"])
+        assert found[0] == found[1]
+        assert [tokens_in for tokens_in, _ in found] == sent
+        assert found[0] >= (stats["tokens_in"], stats["tokens_out"])
 
     @pytest.mark.parametrize("threads", [1, 3])
     def test_each_prediction_of_an_evaluation_knows_what_it_cost(

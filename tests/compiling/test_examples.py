@@ -53,9 +53,9 @@ def test_the_seed_decides() -> None:
     assert drawn(rows, 4, 1, "valid") == drawn(rows, 4, 1, "valid")
 
 
-@pytest.mark.parametrize(("train", "valid", "said"), [(0, 1, "--train is 0"), (1, 0, "--valid is 0")])
-def test_sizes_that_are_none(train: int, valid: int, said: str) -> None:
-    with pytest.raises(BadArgument, match=said):
+@pytest.mark.parametrize(("train", "valid", "message"), [(0, 1, "--train is 0"), (1, 0, "--valid is 0")])
+def test_sizes_that_are_none(train: int, valid: int, message: str) -> None:
+    with pytest.raises(BadArgument, match=message):
         split(rows_of("a?", "b?"), train, valid, seed=0)
 
 
@@ -76,7 +76,7 @@ def passage(name: str, at: int = 0) -> Passage:
     return Passage(f"{name}{at}", name, f"{name} is told of here, {at}.", 0.5)
 
 
-def asked(number: int, *gold: str, context: tuple[Passage, ...] = ()) -> Question:
+def question(number: int, *gold: str, context: tuple[Passage, ...] = ()) -> Question:
     return Question(str(number), f"Who kept the light of rock {number}?", ("Ada",), gold, (gold,), context=context)
 
 
@@ -86,18 +86,18 @@ def questions(*items: Question) -> Questions:
 
 OWN = tuple(passage(name, at) for at in range(2) for name in ("Gold", "Lead", "Tin"))
 """Two passages each of one gold title and two others."""
-TEN = questions(*(asked(number, "Gold", context=OWN) for number in range(10)))
+TEN = questions(*(question(number, "Gold", context=OWN) for number in range(10)))
 
 
-def told(examples: list[dspy.Example]) -> list[tuple[str, bool]]:
+def pairs_in(examples: list[dspy.Example]) -> list[tuple[str, bool]]:
     return [(pair.passages[0].id, pair.consistent) for each in examples for pair in each.pairs]
 
 
 class TestPairs:
     def test_gold_is_consistent_and_what_else_is_found_is_not(self) -> None:
         (made,) = consistency_examples(TEN[:1])
-        assert {title for title, consistent in told([made]) if consistent} <= {"Gold0", "Gold1"}
-        assert Counter(consistent for _, consistent in told([made])) == {True: 1, False: 1}
+        assert {title for title, consistent in pairs_in([made]) if consistent} <= {"Gold0", "Gold1"}
+        assert Counter(consistent for _, consistent in pairs_in([made])) == {True: 1, False: 1}
         for pair in made.pairs:
             assert pair.consistent is pair.passages[0].title.startswith("Gold")
             assert (pair.verdict, pair.passage) == (str(pair.consistent), pair.passages[0].line)
@@ -110,38 +110,40 @@ class TestPairs:
         """Four others are there, and two of gold: more than two of either would not be balanced."""
         made = consistency_examples(TEN, negatives=negatives)
         for example in made:
-            assert Counter(consistent for _, consistent in told([example])) == {True: each, False: each}
+            assert Counter(consistent for _, consistent in pairs_in([example])) == {True: each, False: each}
             assert len({pair.passage for pair in example.pairs}) == 2 * each
 
     def test_the_seed_chooses_whatever_else_is_asked(self) -> None:
         whole = consistency_examples(TEN)
-        assert told(consistency_examples(TEN)) == told(whole)
-        assert told(consistency_examples(TEN[3:])) == told(whole[3:])
-        assert told(consistency_examples(TEN, seed=1)) != told(whole)
+        assert pairs_in(consistency_examples(TEN)) == pairs_in(whole)
+        assert pairs_in(consistency_examples(TEN[3:])) == pairs_in(whole[3:])
+        assert pairs_in(consistency_examples(TEN, seed=1)) != pairs_in(whole)
         first = [each.pairs[0].consistent for each in whole]
         assert {True, False} == set(first)  # neither kind always comes first
-        assert len({pair for pair, _ in told(whole)}) > 3
+        assert len({pair for pair, _ in pairs_in(whole)}) > 3
 
     def test_what_is_found_comes_before_their_own_and_once(self) -> None:
         found = as_retriever(lambda query, k: [OWN[1], OWN[0]][:k])
-        one = questions(asked(1, "Gold", context=(OWN[0],)))
-        assert sorted(told(consistency_examples(one, retriever=found, k=2))) == [("Gold0", True), ("Lead0", False)]
+        one = questions(question(1, "Gold", context=(OWN[0],)))
+        assert sorted(pairs_in(consistency_examples(one, retriever=found, k=2))) == [("Gold0", True), ("Lead0", False)]
         with pytest.raises(EmptyData, match="both a gold passage and another one"):
             consistency_examples(one)
 
     def test_gold_titles_in_another_spelling(self) -> None:
-        one = questions(asked(1, "Café  Noir", context=(passage("Cafe\u0301 Noir"), OWN[1])))
-        assert sorted(told(consistency_examples(one))) == [("Cafe\u0301 Noir0", True), ("Lead0", False)]
+        one = questions(question(1, "Café  Noir", context=(passage("Cafe\u0301 Noir"), OWN[1])))
+        assert sorted(pairs_in(consistency_examples(one))) == [("Cafe\u0301 Noir0", True), ("Lead0", False)]
 
     def test_questions_that_give_no_pair_are_left_out(self) -> None:
-        some = questions(asked(1, "Gold", context=OWN), asked(2, "Gold", context=(OWN[0],)), asked(3, context=OWN))
+        some = questions(
+            question(1, "Gold", context=OWN), question(2, "Gold", context=(OWN[0],)), question(3, context=OWN)
+        )
         assert [each.id for each in consistency_examples(some)] == ["1"]
 
     def test_what_cannot_be_told_apart(self) -> None:
         with pytest.raises(EmptyData, match="name no gold passages"):
-            consistency_examples(questions(asked(1, context=OWN)))
+            consistency_examples(questions(question(1, context=OWN)))
         with pytest.raises(EmptyData, match=r"--corpus, --index\), or look deeper"):
-            consistency_examples(questions(asked(1, "Elsewhere", context=OWN)))
+            consistency_examples(questions(question(1, "Elsewhere", context=OWN)))
         for negatives in (0, True, 1.5):
             with pytest.raises(BadArgument, match="negatives is"):
                 consistency_examples(TEN, negatives=negatives)  # type: ignore[arg-type]
@@ -160,16 +162,20 @@ class TestMetric:
     PAIR = dspy.Example(consistent=False, passage="Lead | Lead is told of here.")
 
     def test_right_and_wrong(self) -> None:
-        assert [consistency(self.PAIR, judged(said)) for said in (False, True, None)] == [1.0, 0.0, 0.0]
+        assert [consistency(self.PAIR, judged(result)) for result in (False, True, None)] == [1.0, 0.0, 0.0]
         gold = dspy.Example(consistent=True, passage="")
-        assert [consistency(gold, judged(said)) for said in (False, True, None)] == [0.0, 1.0, 0.0]
+        assert [consistency(gold, judged(result)) for result in (False, True, None)] == [0.0, 1.0, 0.0]
 
     def test_a_demonstration_is_right(self) -> None:
-        assert [consistency(self.PAIR, judged(said), trace=[]) for said in (False, True, None)] == [True, False, False]
+        assert [consistency(self.PAIR, judged(result), trace=[]) for result in (False, True, None)] == [
+            True,
+            False,
+            False,
+        ]
 
     def test_words_for_who_reflects(self) -> None:
-        def words(said: bool | None, reason: str = "") -> Any:
-            return consistency(self.PAIR, judged(said, reason), None, "judge.consistent", None)
+        def words(result: bool | None, reason: str = "") -> Any:
+            return consistency(self.PAIR, judged(result, reason), None, "judge.consistent", None)
 
         assert words(False) == dspy.Prediction(score=1.0, feedback="The verdict was False. That is right.")
         wrong = words(True, "knowledge 0: consistent (both name Lead)")
@@ -201,7 +207,7 @@ def compiled(folder: Path, lm: Any, optimizer: str = "labeled", **options: Any) 
 
 class TestCompiled:
     def test_a_model_that_learns_is_better_afterwards(self, tmp_path: Path) -> None:
-        """Twelve labelled rows: what they reject is rejected of questions that nobody showed."""
+        """Twelve labelled rows: what they reject is rejected in questions that no prompt showed."""
         lm = ScriptedLM(by_title)
         done = compiled(tmp_path / "run", lm)
         assert done.recipe.before.value == 0.5
@@ -245,15 +251,15 @@ class TestLoaded:
         done = compiled(tmp_path / "run", ScriptedLM(by_title))
         return save_program(done.program, tmp_path / "cdit.json", done.recipe)
 
-    def test_into_a_filter_and_a_method_that_holds_one(self, path: Path) -> None:
+    def test_into_a_filter_and_a_method_that_has_one(self, path: Path) -> None:
         select = CDITFilter()
         plain = select.judge.identity()["program"]
         recipe = load_program(select, path)
         assert recipe.measure == "consistency phi1"
         assert select.judge.identity()["program"] != plain
         with dspy.context(lm=ScriptedLM(by_title)):
-            said = select(question="Who kept the light of rock 99?", passages=OWN[:2])
-        assert said.verdicts == [True, False]
+            result = select(question="Who kept the light of rock 99?", passages=OWN[:2])
+        assert result.verdicts == [True, False]
         method = Direct(as_retriever(lambda query, k: list(OWN)), filter=CDITFilter())
         load_program(method, path)
         assert method.select.judge.identity() == select.judge.identity()
@@ -268,15 +274,15 @@ class TestLoaded:
             before = state_of(module)
             with pytest.raises(BadData) as refusal:
                 load_program(module, path)
-            told = str(refusal.value)
+            message = str(refusal.value)
             assert re.search(
-                rf"'judge' was compiled under the rules phi1 \(\w+\), and here .* {re.escape(have)} \(", told
+                rf"'judge' was compiled under the rules phi1 \(\w+\), and here .* {re.escape(have)} \(", message
             )
-            assert "--rule, --rules; rules= in Python" in told
-            assert "\n" not in told
+            assert "--rule, --rules; rules= in Python" in message
+            assert "\n" not in message
             assert state_of(module) == before
 
-    def test_rules_of_one_name_are_told_apart_by_what_they_say(self) -> None:
+    def test_rules_of_one_name_are_reported_apart_by_what_they_say(self) -> None:
         one, other = (ruled_of(CDITFilter(rules=[rule]))["judge"] for rule in (REWORDED, OTHER))
         assert one.startswith("the rules own (")
         assert one != other
@@ -287,7 +293,7 @@ class TestLoaded:
         load_program(CDITFilter(rules=["phi2", "phi1"]), saved)
 
     def test_a_program_of_no_rules_is_refused(self, path: Path) -> None:
-        """Whatever it was compiled under, nobody wrote it down."""
+        """Whatever it was compiled under, the file does not say."""
         saved = json.loads(path.read_text(encoding="utf-8"))
         saved["metadata"]["recipe"]["worded"] = {}
         path.write_text(json.dumps(saved), encoding="utf-8")

@@ -35,9 +35,9 @@ def test_a_tasks_metric_is_read_in_three_ways() -> None:
     metric = measured(load("wow", "sample", limit=1).metric)
     assert metric(QUESTION, SAID) == pytest.approx(2 / 3)
     assert metric(QUESTION, SAID, []) is False
-    said = metric(QUESTION, SAID, [], "answer", [])
-    assert said.score == pytest.approx(2 / 3)
-    assert said.feedback == (
+    result = metric(QUESTION, SAID, [], "answer", [])
+    assert result.score == pytest.approx(2 / 3)
+    assert result.feedback == (
         "The score is 0.67 of 1. The answer given was 'Ada Brennock', the right one is: Ada; A. B."
     )
     assert metric.done == 3
@@ -55,19 +55,19 @@ def test_what_a_metric_raises_ends_the_work() -> None:
         raise ZeroDivisionError("no")
 
     metric = measured(broken)
-    with pytest.raises(CompilationStopped) as told:
+    with pytest.raises(CompilationStopped) as error:
         metric(QUESTION, SAID)
-    assert isinstance(told.value.error, BadArgument)
-    with pytest.raises(CompilationStopped):  # nobody goes on paying in another thread
+    assert isinstance(error.value.error, BadArgument)
+    with pytest.raises(CompilationStopped):  # no other thread goes on paying
         metric(QUESTION, SAID)
 
 
 @pytest.mark.parametrize("value", [None, "0.5", float("nan"), [1], {"score": 1.0}])
-def test_what_is_no_number_is_told(value: Any) -> None:
+def test_what_is_no_number_is_reported(value: Any) -> None:
     metric = measured(lambda example, prediction, trace=None: value)
-    with pytest.raises(CompilationStopped) as told:
+    with pytest.raises(CompilationStopped) as error:
         metric(QUESTION, SAID)
-    assert "for a score: have it return a number" in str(told.value.error)
+    assert "for a score: have it return a number" in str(error.value.error)
 
 
 def test_yes_or_no_has_any_shape() -> None:
@@ -130,7 +130,7 @@ class TestExamples:
         assert (made.ids, made.chosen, len(made.knowledge)) == ("0", [0], 2)
 
     @pytest.mark.parametrize("unit", ["sentence", "passage"])
-    def test_a_choice_that_is_no_candidate_is_told(self, unit: Unit) -> None:
+    def test_a_choice_that_is_no_candidate_is_reported(self, unit: Unit) -> None:
         """A file cut by other rules: silently, its right reply would be none."""
         old = dataclasses.replace(row(1), sentences=(SilverSentence(0, 0, 3, 0.0), SilverSentence(9, 1, 4, 0.0)))
         with pytest.raises(
@@ -173,7 +173,7 @@ class TestReward:
         assert "Knowledge:\nTolm | Ada kept the light.\nQuestion: Who kept it?\nAnswer:" in prompt
         assert "Honey" not in prompt.rpartition("Knowledge:")[2]
 
-    def test_without_a_weight_nobody_is_asked(self) -> None:
+    def test_without_a_weight_no_model_is_called(self) -> None:
         with dspy.context(lm=ScriptedLM([])):
             assert silver_metric(answer=0)(example(1), kept(1)) > 0.9
 
@@ -211,38 +211,38 @@ class TestThreeReadings:
         all_right = dspy.Prediction(kept=[], chosen=[1], status="unparseable")
         assert self.metric(example(1), all_right) == 1.0
         assert self.metric(example(1), all_right, []) is False
-        asked = FilCoFilter()
-        for steps, accepted in (([asked.helpful], True), ([asked.helpful, asked.ids_again], False)):
+        sent = FilCoFilter()
+        for steps, accepted in (([sent.helpful], True), ([sent.helpful, sent.ids_again], False)):
             trace = [(each, {}, dspy.Prediction(ids="1")) for each in steps]
             assert self.metric(example(1), kept(1), trace) is accepted
 
     def test_words_for_gepa(self) -> None:
-        said = self.metric(example(1), kept(0, 2), [], "helpful", [])
-        assert said.score == 0.0
-        assert "Missed: 1 ('Tolm | Ada kept the light.')" in said.feedback
-        assert "Superfluous: 0 ('Tolm | Tolm is a port.'); 2 ('Honey" in said.feedback
-        assert "71% of the words" in said.feedback
+        result = self.metric(example(1), kept(0, 2), [], "helpful", [])
+        assert result.score == 0.0
+        assert "Missed: 1 ('Tolm | Ada kept the light.')" in result.feedback
+        assert "Superfluous: 0 ('Tolm | Tolm is a port.'); 2 ('Honey" in result.feedback
+        assert "71% of the words" in result.feedback
 
     def test_words_where_nothing_helps(self) -> None:
         assert "the right reply is none" in self.metric(example(), kept(0), None, "helpful", None).feedback
         assert "none was named" in self.metric(example(), kept(), None, "helpful", None).feedback
 
-    def test_the_answer_is_told(self) -> None:
+    def test_the_answer_is_reported(self) -> None:
         with dspy.context(lm=ScriptedLM(["Tolm"])):
-            said = silver_metric()(example(1), kept(1), None, "helpful", None)
-        assert "the answer given was 'Tolm', the right one is: Ada; A. B." in said.feedback
+            result = silver_metric()(example(1), kept(1), None, "helpful", None)
+        assert "the answer given was 'Tolm', the right one is: Ada; A. B." in result.feedback
 
 
 @pytest.mark.parametrize(
-    ("weights", "said"),
+    ("weights", "message"),
     [
         ({"agreement": -1.0}, "the weight agreement is -1.0"),
         ({"tokens": float("inf")}, "the weight tokens is inf"),
         ({"agreement": 0.0, "answer": 0.0}, "nothing would be rewarded"),
     ],
 )
-def test_weights_that_are_none(weights: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadArgument, match=said):
+def test_weights_that_are_none(weights: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadArgument, match=message):
         silver_metric(**weights)
 
 

@@ -52,9 +52,9 @@ class TestSaved:
 
     def test_the_same_bytes_and_no_model(self, done: Compiled, path: Path, tmp_path: Path) -> None:
         assert saved(done, tmp_path / "again.json") == path.read_bytes()
-        told = json.loads(path.read_text(encoding="utf-8"))
-        assert told["helpful"]["lm"] is None
-        assert list(told) == ["helpful", "ids_again", "metadata"]
+        found = json.loads(path.read_text(encoding="utf-8"))
+        assert found["helpful"]["lm"] is None
+        assert list(found) == ["helpful", "ids_again", "metadata"]
 
     def test_a_model_of_a_predictors_own_stays_behind(self, done: Compiled, tmp_path: Path) -> None:
         program = done.program.deepcopy()
@@ -82,8 +82,8 @@ class TestSaved:
                 super().__init__()
                 self.reply = dspy.Predict("passages: list, question -> answer")
 
-            def forward(self, **asked: Any) -> dspy.Prediction:
-                return self.reply(**asked)
+            def forward(self, **sent: Any) -> dspy.Prediction:
+                return self.reply(**sent)
 
         def made(value: Any, run: str) -> Compiled:
             rows = [
@@ -114,12 +114,12 @@ class TestSaved:
 
 
 class TestRefused:
-    def refused(self, path: Path, said: str, module: dspy.Module | None = None) -> None:
+    def refused(self, path: Path, message: str, module: dspy.Module | None = None) -> None:
         module = module or FilCoFilter()
         before = module.dump_state()
-        with pytest.raises(BadData, match=said) as told:
+        with pytest.raises(BadData, match=message) as error:
             load_program(module, path)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
         assert module.dump_state() == before
 
     def test_no_file(self, tmp_path: Path) -> None:
@@ -203,11 +203,11 @@ class TestRefused:
         method = BlendFilter(sample_index(), task="strategyqa")
         done = compile_program(method, rows[:2], valset=rows[2:4], run=path.parent / "run", **how)
         save_program(done.program, path, done.recipe)
-        said = (
+        result = (
             "'select' has may keep nothing, asks no topic, and here it has keeps something, asks the topic: "
             "take the wording of strategyqa"
         )
-        self.refused(path, said, BlendFilter(sample_index()))
+        self.refused(path, result, BlendFilter(sample_index()))
         load_program(BlendFilter(sample_index(), task="strategyqa"), path)
 
 
@@ -229,6 +229,6 @@ class TestCommitted:
         assert recipe.task == path.parent.name
         assert recipe.note == "compiled on the sample world: shows the form, not a gain"
         assert recipe.before.n == recipe.after.n > 0
-        said = {"filco": "0", "cdit": "True"}[path.stem]
-        with dspy.context(lm=ScriptedLM(lambda stage, prompt: said)):
-            assert len(module(question=QUESTION, passages=PASSAGES).kept) == {"0": 1, "True": len(PASSAGES)}[said]
+        result = {"filco": "0", "cdit": "True"}[path.stem]
+        with dspy.context(lm=ScriptedLM(lambda stage, prompt: result)):
+            assert len(module(question=QUESTION, passages=PASSAGES).kept) == {"0": 1, "True": len(PASSAGES)}[result]

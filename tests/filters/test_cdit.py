@@ -63,7 +63,7 @@ class TestRule:
         assert hash(rule) == hash(Rule("own", ("subject", "unit"), "Same unit."))
 
     @pytest.mark.parametrize(
-        ("values", "told"),
+        ("values", "message"),
         [
             (("own", (), "Same."), "the rule 'own' has no components, so it compares nothing: name some of subject, "),
             (("", ("unit",), "Same."), "a rule's name is text, got ''"),
@@ -86,10 +86,10 @@ class TestRule:
             (("own", (3,), "Same."), "has the component 3"),
         ],
     )
-    def test_what_is_no_rule(self, values: tuple[Any, Any, Any], told: str) -> None:
+    def test_what_is_no_rule(self, values: tuple[Any, Any, Any], message: str) -> None:
         with pytest.raises(BadArgument) as error:
             Rule(*values)
-        assert told in str(error.value)
+        assert message in str(error.value)
         assert "\n" not in str(error.value)
 
     @pytest.mark.parametrize("misspelt", ["predicat", "subjects", "Subject", "advebial"])
@@ -151,7 +151,7 @@ class TestFile:
         assert who.line == f"Both speak of {{{{ 7 * 7 }}}}. Components: subject ({COMPONENTS['subject']})."
 
     @pytest.mark.parametrize(
-        ("text", "told"),
+        ("text", "message"),
         [
             ("[[rule]\n", r"not TOML \(.*at line 1, column "),
             ("", "it has no rules; write"),
@@ -174,9 +174,9 @@ class TestFile:
             (GOOD + "[[rule]]\nname = 'phi1'\ncomponents = ['unit']\nsentence = 'S.'\n", "a rule 'phi1' is there"),
         ],
     )
-    def test_what_is_wrong_is_named_with_its_place(self, tmp_path: Path, text: str, told: str) -> None:
+    def test_what_is_wrong_is_named_with_its_place(self, tmp_path: Path, text: str, message: str) -> None:
         path = written(tmp_path, text)
-        with pytest.raises(BadData, match=told) as error:
+        with pytest.raises(BadData, match=message) as error:
             read_rules(path)
         assert str(error.value).startswith(str(path))
         assert "\n" not in str(error.value)
@@ -292,17 +292,17 @@ class TestComparison:
         ]
         by_name: Any = dict(zip(COMPONENTS1, cells, strict=True))
         listed = [{"component": name, **each} for name, each in by_name.items()]
-        told = {"comparison": by_name if of_rules["comparison"] == "by name" else listed}
+        found = {"comparison": by_name if of_rules["comparison"] == "by name" else listed}
         for verdict in (False, "False", "false."):
-            reply = json.dumps({**told, "reason": "Off is not on.", "verdict": verdict})
+            reply = json.dumps({**found, "reason": "Off is not on.", "verdict": verdict})
             assert read_comparison(reply, COMPONENTS1) == (False, COMPARED, "Off is not on.")
             assert read_comparison(f"```json\n{reply}\n```", COMPONENTS1).verdict is False
 
     def test_only_components_of_the_rules_are_read(self) -> None:
-        said = read_comparison("adverbial | at five | at six | unlike\nVerdict: True", COMPONENTS1)
-        assert (said.verdict, said.compared) == (True, [])
-        told = {"comparison": {"adverbial": {"question": "a", "passage": "b", "alike": "unlike"}}, "verdict": True}
-        assert read_comparison(json.dumps(told), COMPONENTS1)[:2] == (True, [])
+        result = read_comparison("adverbial | at five | at six | unlike\nVerdict: True", COMPONENTS1)
+        assert (result.verdict, result.compared) == (True, [])
+        found = {"comparison": {"adverbial": {"question": "a", "passage": "b", "alike": "unlike"}}, "verdict": True}
+        assert read_comparison(json.dumps(found), COMPONENTS1)[:2] == (True, [])
 
     def test_a_bar_in_what_the_passage_says_is_kept(self) -> None:
         (row,) = read_comparison("object | a | Title | text | alike\nVerdict: True", COMPONENTS1).compared
@@ -335,9 +335,9 @@ class TestComparison:
         ],
     )
     def test_a_verdict_against_its_own_rows_is_none(self, reply: str) -> None:
-        said = read_comparison(reply, COMPONENTS1)
-        assert said.verdict is not None
-        assert said.contradicts_itself
+        result = read_comparison(reply, COMPONENTS1)
+        assert result.verdict is not None
+        assert result.contradicts_itself
 
     @pytest.mark.parametrize(
         ("rows", "verdict"),
@@ -371,12 +371,12 @@ class TestComparison:
         )
     )
     def test_no_reply_crashes_it_and_what_it_reads_agrees(self, reply: str) -> None:
-        said = read_comparison(reply, COMPONENTS1)
-        assert {each.component for each in said.compared} <= set(COMPONENTS1)
-        assert all(isinstance(text, str) for each in said.compared for text in each[1:3])
+        result = read_comparison(reply, COMPONENTS1)
+        assert {each.component for each in result.compared} <= set(COMPONENTS1)
+        assert all(isinstance(text, str) for each in result.compared for text in each[1:3])
         labelled = {word.casefold() for word in re.findall(r"^verdict: (true|false)\.?$", reply, re.I | re.M)}
         if len(labelled) > 1:
-            assert said.verdict is None
+            assert result.verdict is None
 
 
 @pytest.mark.parametrize(
@@ -408,8 +408,8 @@ MODES = ("word", "components")
 
 def judged(reply: Any, *settings: Any, passage: Passage = OFF, **more: Any) -> tuple[dspy.Prediction, ScriptedLM]:
     with scripted({"consistent": [reply]}) as lm, dspy.context(lm=lm):
-        said = asyncio.run(Judge(*settings, **more).acall(question=ON_QUESTION, passage=passage))
-    return said, lm
+        result = asyncio.run(Judge(*settings, **more).acall(question=ON_QUESTION, passage=passage))
+    return result, lm
 
 
 class TestPrompt:
@@ -464,30 +464,30 @@ class TestVerdict:
     )
     @pytest.mark.parametrize("mode", MODES)
     def test_all_else_is_no_verdict_and_is_not_asked_again(self, reply: Any, mode: Any) -> None:
-        said, lm = judged(reply, mode)
-        assert (said.verdict, said.flags, lm.calls) == (None, {"no_verdict": 1}, 1)
+        result, lm = judged(reply, mode)
+        assert (result.verdict, result.flags, lm.calls) == (None, {"no_verdict": 1}, 1)
 
     def test_what_was_compared(self) -> None:
-        said, _ = judged(COMPARISON, "components")
-        assert (said.verdict, said.reason, said.flags) == (False, "Off is not on.", {})
-        assert said.compared[1] == ComparedComponent("predicate", "turned on", "turned off", False)
-        assert [each.component for each in said.compared] == list(PHI1.components)
+        result, _ = judged(COMPARISON, "components")
+        assert (result.verdict, result.reason, result.flags) == (False, "Off is not on.", {})
+        assert result.compared[1] == ComparedComponent("predicate", "turned on", "turned off", False)
+        assert [each.component for each in result.compared] == list(PHI1.components)
 
     def test_a_verdict_against_its_own_comparison_is_none_and_counted_apart(self) -> None:
-        said, _ = judged(COMPARISON.replace("Verdict: False", "Verdict: True"), "components")
-        assert (said.verdict, said.flags) == (None, {"no_verdict": 1, "contradicted_verdict": 1})
-        assert [each.alike for each in said.compared] == [True, False, True]
+        result, _ = judged(COMPARISON.replace("Verdict: False", "Verdict: True"), "components")
+        assert (result.verdict, result.flags) == (None, {"no_verdict": 1, "contradicted_verdict": 1})
+        assert [each.alike for each in result.compared] == [True, False, True]
 
     def test_a_comparison_that_was_cut_off_has_no_verdict(self) -> None:
-        said, _ = judged(response(COMPARISON, finish="length"), "components")
-        assert (said.verdict, said.flags) == (None, {"no_verdict": 1})
-        assert len(said.compared) == 3
+        result, _ = judged(response(COMPARISON, finish="length"), "components")
+        assert (result.verdict, result.flags) == (None, {"no_verdict": 1})
+        assert len(result.compared) == 3
 
     @pytest.mark.parametrize("passage", [Passage("1", "", ""), Passage("1", " ", "\n \n")])
     def test_no_text_is_no_call(self, passage: Passage) -> None:
         with scripted([]) as lm, dspy.context(lm=lm):
-            said = Judge()(question=ON_QUESTION, passage=passage)
-        assert (said.verdict, said.flags, lm.calls) == (None, {}, 0)
+            result = Judge()(question=ON_QUESTION, passage=passage)
+        assert (result.verdict, result.flags, lm.calls) == (None, {}, 0)
 
     def test_a_failing_call_is_an_error(self) -> None:
         with pytest.raises(ModelError, match="no"):
@@ -495,8 +495,8 @@ class TestVerdict:
 
     def test_through_dspys_own_adapter(self) -> None:
         reply = "[[ ## verdict ## ]]\nFalse\n\n[[ ## completed ## ]]"
-        said, lm = judged(reply, adapter=dspy.ChatAdapter())
-        assert said.verdict is False
+        result, lm = judged(reply, adapter=dspy.ChatAdapter())
+        assert result.verdict is False
         assert PHI1.sentence in lm.prompts[0][1]
 
 
@@ -538,21 +538,21 @@ class TestSchema:
 
 class TestIdentity:
     def test_it_is_json_and_stays_the_same(self) -> None:
-        told = Judge("components", ["phi1", "phi2"]).identity()
-        assert json.loads(json.dumps(told)) == told == Judge("components", ["phi1", "phi2"]).identity()
-        assert [rule["name"] for rule in told["rules"]] == ["phi1", "phi2"]
-        assert told["rules"][0] == {
+        found = Judge("components", ["phi1", "phi2"]).identity()
+        assert json.loads(json.dumps(found)) == found == Judge("components", ["phi1", "phi2"]).identity()
+        assert [rule["name"] for rule in found["rules"]] == ["phi1", "phi2"]
+        assert found["rules"][0] == {
             "name": "phi1", "components": list(PHI1.components), "sentence": PHI1.sentence,
         }  # fmt: skip
 
     def test_whatever_changes_verdicts_changes_it(self, tmp_path: Any) -> None:
         (tmp_path / "cdit").mkdir()
         (tmp_path / "cdit/word.j2").write_text("{{ question }}{{ passage }}{{ instructions }}")
-        compiled, shown = Judge(), Judge()
+        compiled, listed = Judge(), Judge()
         compiled.consistent.signature = compiled.consistent.signature.with_instructions("Judge.")
-        shown.consistent.demos = [dspy.Example(passage="A", question="b?", verdict="False")]
+        listed.consistent.demos = [dspy.Example(passage="A", question="b?", verdict="False")]
         judges = [
-            Judge(), Judge("components"), Judge(rules=["phi2"]), Judge(rules=["phi2", "phi1"]), compiled, shown,
+            Judge(), Judge("components"), Judge(rules=["phi2"]), Judge(rules=["phi2", "phi1"]), compiled, listed,
             Judge(rules=[Rule("own", PHI1.components, PHI1.sentence)]), Judge(prompts=Prompts(tmp_path)),
             Judge(adapter=dspy.ChatAdapter()), Judge("components", json_schema=True),
             Judge(wording=Wording(instructions={"cdit/word": "Judge it."})),
@@ -601,9 +601,9 @@ class TestOffline:
     )
     def test_it_reads_the_prompt(self, mode: Any, question: str, text: str, verdict: bool) -> None:
         with dspy.context(lm=connect("offline")):
-            said = Judge(mode)(question=question, passage=Passage("1", "Tolm", text))
-        assert said.verdict is verdict
-        assert [each.component for each in said.compared] == (list(PHI1.components) if mode == "components" else [])
+            result = Judge(mode)(question=question, passage=Passage("1", "Tolm", text))
+        assert result.verdict is verdict
+        assert [each.component for each in result.compared] == (list(PHI1.components) if mode == "components" else [])
 
     def test_what_the_rules_do_not_name_does_not_count(self) -> None:
         question, passage = (
@@ -621,10 +621,10 @@ class TestOffline:
     def test_no_text_trips_it(self, question: str, text: str) -> None:
         with dspy.context(lm=connect("offline")):
             for mode in MODES:
-                said = Judge(mode, ["phi1", "phi2"])(  # type: ignore[arg-type]
+                result = Judge(mode, ["phi1", "phi2"])(  # type: ignore[arg-type]
                     question=question, passage=Passage("1", "T", text)
                 )
-                assert said.verdict in (True, False)
+                assert result.verdict in (True, False)
 
 
 FIVE = list(PASSAGES)
@@ -635,8 +635,8 @@ def says(*verdicts: Any) -> Any:
     by_line = dict(zip(LINES, verdicts, strict=True))
 
     def reply(stage: str, prompt: str) -> Any:
-        said = by_line[prompt.rpartition("\nPassage: ")[2].partition("\nQuestion: ")[0]]
-        return said() if callable(said) else said
+        result = by_line[prompt.rpartition("\nPassage: ")[2].partition("\nQuestion: ")[0]]
+        return result() if callable(result) else result
 
     return reply
 
@@ -644,22 +644,22 @@ def says(*verdicts: Any) -> Any:
 def filtered(script: Any, passages: Any = FIVE, *settings: Any, **more: Any) -> tuple[dspy.Prediction, ScriptedLM]:
     lm = ScriptedLM(script)
     with dspy.context(lm=lm):
-        said = asyncio.run(CDITFilter(*settings, **more).acall(question=QUESTION, passages=passages))
-    return said, lm
+        result = asyncio.run(CDITFilter(*settings, **more).acall(question=QUESTION, passages=passages))
+    return result, lm
 
 
-def ids(said: Any) -> list[str]:
-    return [passage.id for passage in said]
+def ids(message: Any) -> list[str]:
+    return [passage.id for passage in message]
 
 
 class TestFilter:
     def test_the_rejected_are_dropped_and_the_rest_keep_their_order(self) -> None:
-        said, lm = filtered(says("True", "False", "I cannot tell", "False", "True"))
-        assert ids(said.kept) == ["p0", "p2", "p4"]
-        assert said.verdicts == [True, False, None, False, True]
-        assert (said.status, said.flags) == ("kept 3 of 5, 1 without a verdict", {"no_verdict": 1})
+        result, lm = filtered(says("True", "False", "I cannot tell", "False", "True"))
+        assert ids(result.kept) == ["p0", "p2", "p4"]
+        assert result.verdicts == [True, False, None, False, True]
+        assert (result.status, result.flags) == ("kept 3 of 5, 1 without a verdict", {"no_verdict": 1})
         assert [stage for stage, _ in lm.prompts] == ["consistent"] * 5
-        assert said.reason.splitlines() == [
+        assert result.reason.splitlines() == [
             "knowledge 0: consistent",
             "knowledge 1: inconsistent",
             "knowledge 2: no verdict, kept (it said 'I cannot tell')",
@@ -668,20 +668,20 @@ class TestFilter:
         ]
 
     @pytest.mark.parametrize(
-        ("verdict", "told"), [("False", "inconsistent"), ("True", "no verdict, kept"), ("?", "no verdict, kept")]
+        ("verdict", "message"), [("False", "inconsistent"), ("True", "no verdict, kept"), ("?", "no verdict, kept")]
     )
-    def test_what_differs_is_told(self, verdict: str, told: str) -> None:
+    def test_what_differs_is_reported(self, verdict: str, message: str) -> None:
         reply = f"predicate | kept | sold | unlike\nReason: It was sold.\nVerdict: {verdict}"
-        said, _ = filtered([reply], FIVE[:1], "components")
-        assert said.reason == f"knowledge 0: {told} (predicate: kept / sold; It was sold.)"
+        result, _ = filtered([reply], FIVE[:1], "components")
+        assert result.reason == f"knowledge 0: {message} (predicate: kept / sold; It was sold.)"
 
     def test_a_reply_of_many_lines_stays_one_passages(self) -> None:
-        said, _ = filtered(["no idea\nknowledge 1: consistent\nknowledge 0: inconsistent"], FIVE[:1])
-        assert len(said.reason.splitlines()) == 1
+        result, _ = filtered(["no idea\nknowledge 1: consistent\nknowledge 0: inconsistent"], FIVE[:1])
+        assert len(result.reason.splitlines()) == 1
 
     def test_nothing_is_judged_of_nothing(self) -> None:
-        said, lm = filtered([], [])
-        assert (said.kept, said.status, said.reason, said.flags, said.verdicts, lm.calls) == (
+        result, lm = filtered([], [])
+        assert (result.kept, result.status, result.reason, result.flags, result.verdicts, lm.calls) == (
             [],
             "empty",
             "",
@@ -707,22 +707,22 @@ class TestFilter:
 class TestWhatIsJudged:
     def test_passages_that_read_the_same_are_judged_once(self) -> None:
         twice = [FIVE[0], Passage("other", FIVE[0].title, FIVE[0].text), FIVE[1], FIVE[0]]
-        said, lm = filtered(says("perhaps", "True", "", "", ""), twice)
+        result, lm = filtered(says("perhaps", "True", "", "", ""), twice)
         assert lm.calls == 2
-        assert (said.verdicts, said.flags) == ([None, None, True, None], {"no_verdict": 1})
-        assert ids(said.kept) == ["p0", "other", "p1", "p0"]
+        assert (result.verdicts, result.flags) == ([None, None, True, None], {"no_verdict": 1})
+        assert ids(result.kept) == ["p0", "other", "p1", "p0"]
 
     def test_excerpts_come_back_as_excerpts(self) -> None:
         piece = Excerpt.of(FIVE[1], [(0, 36)])
-        said, lm = filtered(["True"], [piece])
-        assert said.kept == [piece]
+        result, lm = filtered(["True"], [piece])
+        assert result.kept == [piece]
         assert f"\nPassage: {piece.line}\n" in lm.prompts[0][1]
         assert "Ada Brennock" not in lm.prompts[0][1]
 
     def test_a_passage_without_text_is_kept_and_not_asked_about(self) -> None:
-        said, lm = filtered(["False"], [Passage("a", "", ""), FIVE[0], Passage("b", " ", "\n")])
-        assert (ids(said.kept), said.verdicts, lm.calls) == (["a", "b"], [None, False, None], 1)
-        assert said.status == "kept 2 of 3, 2 without a verdict"
+        result, lm = filtered(["False"], [Passage("a", "", ""), FIVE[0], Passage("b", " ", "\n")])
+        assert (ids(result.kept), result.verdicts, lm.calls) == (["a", "b"], [None, False, None], 1)
+        assert result.status == "kept 2 of 3, 2 without a verdict"
 
     def test_traces_and_calls_are_in_rank_order_whoever_is_quicker(self) -> None:
         delays = iter([0.04, 0.03, 0.02, 0.01, 0.0])
@@ -743,7 +743,7 @@ class TestErrors:
         with pytest.raises(ModelError, match=f"gone at {place}"):
             filtered(says(*verdicts))
 
-    def test_of_several_the_first_passages_is_told_and_all_are_asked(self) -> None:
+    def test_of_several_the_first_passages_is_reported_and_all_are_asked(self) -> None:
         lm = ScriptedLM(says("True", lambda: ModelError("one"), "True", lambda: ModelError("two"), "True"))
         with dspy.context(lm=lm), pytest.raises(ModelError, match="one"):
             CDITFilter()(question=QUESTION, passages=FIVE)
@@ -754,37 +754,37 @@ class TestMethods:
     def test_blendfilter_judges_each_branch_for_the_question(self) -> None:
         script = replies(consistent=lambda prompt: str("Skerry Light | " in prompt))
         with scripted(script) as lm, dspy.context(lm=lm):
-            said = BlendFilter(three_lists(), filter=make_filter("cdit"))(question=QUESTION)
-        assert {name: ids(branch.kept) for name, branch in said.branches.items()} == {
+            result = BlendFilter(three_lists(), filter=make_filter("cdit"))(question=QUESTION)
+        assert {name: ids(branch.kept) for name, branch in result.branches.items()} == {
             "q": ["p1"], "q_ex": ["p1"], "q_in": [],
         }  # fmt: skip
-        assert said.branches["q"].ids_read == "kept 1 of 2"
-        assert ids(said.knowledge) == ["p1"]
+        assert result.branches["q"].ids_read == "kept 1 of 2"
+        assert ids(result.knowledge) == ["p1"]
         assert len(lm.asked("consistent")) == 6
         assert all(f"\nQuestion: {QUESTION}\n" in prompt for prompt in lm.asked("consistent"))
-        assert said.flags["no_verdict"] == said.flags["empty_knowledge"] == 0
+        assert result.flags["no_verdict"] == result.flags["empty_knowledge"] == 0
 
     def test_over_the_union_each_passage_is_judged_once(self) -> None:
         script = replies(consistent=lambda prompt: str("Skerry Light | " in prompt))
         with scripted(script) as lm, dspy.context(lm=lm):
-            said = BlendFilter(three_lists(), filter=CDITFilter(), filter_union=True)(question=QUESTION)
+            result = BlendFilter(three_lists(), filter=CDITFilter(), filter_union=True)(question=QUESTION)
         assert len(lm.asked("consistent")) == 5
-        assert ids(said.knowledge) == ["p1"]
+        assert ids(result.knowledge) == ["p1"]
 
     @pytest.mark.parametrize("make", [ChainOfThought, IterRetGen, SelfAsk, BlendFilter])
-    def test_no_verdict_is_counted_and_told(self, make: Any) -> None:
+    def test_no_verdict_is_counted_and_reported(self, make: Any) -> None:
         with scripted(replies(consistent="Hard to tell.")) as lm, dspy.context(lm=lm):
-            said = make(BM25.build(PASSAGES), k=2, filter=CDITFilter())(question=QUESTION)
-        assert said.flags["no_verdict"] == len(lm.asked("consistent")) or make is SelfAsk
-        assert (said.flags["no_verdict"] > 0) == bool(lm.asked("consistent"))
+            result = make(BM25.build(PASSAGES), k=2, filter=CDITFilter())(question=QUESTION)
+        assert result.flags["no_verdict"] == len(lm.asked("consistent")) or make is SelfAsk
+        assert (result.flags["no_verdict"] > 0) == bool(lm.asked("consistent"))
         if lm.asked("consistent"):
-            assert f"no_verdict {said.flags['no_verdict']}" in trace_text(said)
-            assert "no verdict, kept (it said 'Hard to tell.')" in trace_text(said)
+            assert f"no_verdict {result.flags['no_verdict']}" in trace_text(result)
+            assert "no verdict, kept (it said 'Hard to tell.')" in trace_text(result)
 
     def test_a_cut_reply_is_counted_as_both(self) -> None:
         def script(stage: str, prompt: str) -> Any:
             return response("False", finish="length") if stage == "consistent" else REPLIES[stage]
 
         with scripted(script) as lm, dspy.context(lm=lm):
-            said = ChainOfThought(BM25.build(PASSAGES), k=2, filter=CDITFilter())(question=QUESTION)
-        assert (said.flags["no_verdict"], said.flags["cut_reply"], len(said.knowledge)) == (2, 2, 2)
+            result = ChainOfThought(BM25.build(PASSAGES), k=2, filter=CDITFilter())(question=QUESTION)
+        assert (result.flags["no_verdict"], result.flags["cut_reply"], len(result.knowledge)) == (2, 2, 2)

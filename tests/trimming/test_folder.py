@@ -103,18 +103,18 @@ def test_a_folder_from_before_there_was_a_choice_counts_both_ways(wiki: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [({"threshold": 0}, "from 1 up"), ({"threshold": True}, "from 1 up"), ({"threshold": 1.5}, "from 1 up"),
      ({"one_way": 1}, "one_way is True or False, got 1"), ({"min_similarity": 1.1}, "between 0 and 1"),
      ({"min_similarity": float("nan")}, "between 0 and 1")],
 )  # fmt: skip
-def test_a_setting_out_of_range_is_refused_and_the_folder_stays(wiki: Path, setting: Any, said: str) -> None:
+def test_a_setting_out_of_range_is_refused_and_the_folder_stays(wiki: Path, setting: Any, message: str) -> None:
     made = TrimFolder.create(wiki)
     before = bytes_of(made.place)
-    with pytest.raises(BadArgument, match=said):
+    with pytest.raises(BadArgument, match=message):
         made.set(**setting)
     assert bytes_of(made.place) == before
-    with pytest.raises(BadArgument, match=said):
+    with pytest.raises(BadArgument, match=message):
         TrimFolder.create(wiki, wiki.with_name("other"), **setting)
     with pytest.raises(BadArgument, match="k is a whole number from 1 up"):
         TrimFolder.create(wiki, wiki.with_name("other"), k=0)
@@ -356,13 +356,15 @@ def test_one_that_may_not_be_read_leaves_the_index(place: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_overlay_leaves_the_index(place: Path, how: str) -> None:
-    damage, said = DAMAGE[how]
+    damage, result = DAMAGE[how]
     damage(place)
     bare = open_index(place.with_suffix(""))
-    with pytest.warns(UserWarning, match=f"nothing is trimmed, and .*village is searched as it is: .*{said}") as told:
+    with pytest.warns(
+        UserWarning, match=f"nothing is trimmed, and .*village is searched as it is: .*{result}"
+    ) as caught:
         index = open_index(place)
-    assert len(told) == 1
-    assert "\n" not in str(told[0].message)
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
     assert index.fingerprint == bare.fingerprint
     assert index.search([WHO_ON], 3) == bare.search([WHO_ON], 3)
 
@@ -437,11 +439,11 @@ def received(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Received]
 
 
 def test_an_address_out_of_a_file_is_not_called(received: Received) -> None:
-    said = re.escape(f"village.trimmed lies over an index at {received.host}")
+    result = re.escape(f"village.trimmed lies over an index at {received.host}")
     for allowed in ([], ["127.0.0.2"], ["127.0.0.1:1"], "index.example", ["127.0.0.1.example"]):
-        with pytest.raises(BadArgument, match=rf"{said}, .* add --allow-host {received.host} \(in Python") as told:
+        with pytest.raises(BadArgument, match=rf"{result}, .* add --allow-host {received.host} \(in Python") as error:
             open_index(received.place, allow_hosts=allowed)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
     assert received.brought == []
 
 
@@ -470,7 +472,7 @@ def test_an_address_in_other_letters_is_no_way_around(received: Received) -> Non
         open_index(received.place, allow_hosts=["127.0.0.1"])
 
 
-def test_no_way_of_opening_calls_an_address_that_nobody_named(received: Received, tmp_path: Path) -> None:
+def test_no_way_of_opening_calls_an_address_without_being_named(received: Received, tmp_path: Path) -> None:
     """As one of several, under another overlay, or where its own witnesses are damaged."""
     with pytest.raises(BadArgument, match="--allow-host"):
         open_indexes([received.place.with_suffix(""), received.place])
@@ -532,9 +534,9 @@ def test_an_overlay_over_itself_is_refused(place: Path) -> None:
     for base in (".", "../village.trimmed", str(place), "../link"):
         if base == "../link" and not place.with_name("link").exists():
             place.with_name("link").symlink_to("village.trimmed")
-        with pytest.raises(BadData, match="is a trimmed index that lies over itself: move it away, and trim") as told:
+        with pytest.raises(BadData, match="is a trimmed index that lies over itself: move it away, and trim") as error:
             open_index(over(place, base))
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
 
 
 def test_two_overlays_over_each_other_are_refused(place: Path) -> None:

@@ -100,29 +100,29 @@ def test_every_passage_is_judged_and_what_differs_is_separated(index: BM25, fold
     assert witnesses.witnesses_of("off", "sold") == (question_id(WHO_OFF),)
     assert witnesses.witnesses_of("on", "sold") == (question_id(WHO_ON),)
     assert witnesses.witnesses_of("pier", "fair") == (question_id(PIER),)
-    asked = {(question, passage.id) for question in (WHO_ON, WHO_OFF, PIER) for passage in index(question, 5)}
-    assert set(judge.asked) == asked
-    assert len(judge.asked) == len(asked) == done.calls
-    assert (done.judged, done.accepted, done.rejected, done.silent) == (3, 3, len(asked) - 3, 0)
+    sent = {(question, passage.id) for question in (WHO_ON, WHO_OFF, PIER) for passage in index(question, 5)}
+    assert set(judge.asked) == sent
+    assert len(judge.asked) == len(sent) == done.calls
+    assert (done.judged, done.accepted, done.rejected, done.silent) == (3, 3, len(sent) - 3, 0)
     assert (done.separations, done.reached) == (witnesses.separations(), witnesses.separations())
 
 
 def test_a_question_of_choice_is_searched_for_as_a_method_searches_for_it(index: BM25, folder: TrimFolder) -> None:
     """Its options have lines of their own; `RALM` asks the index for it on one line, and so must who judges it."""
-    asked, find = list[str](), index.find
+    sent, find = list[str](), index.find
 
-    def told(queries: Sequence[str], k: int) -> list[list[Passage]]:
-        asked.extend(queries)
+    def searched(queries: Sequence[str], k: int) -> list[list[Passage]]:
+        sent.extend(queries)
         return find(queries, k)
 
-    index.find = told  # type: ignore[method-assign]
+    index.find = searched  # type: ignore[method-assign]
     choice = f"{WHO_ON}\n(A) Mary\n(B) Jack"
     trimmed_by(Village(), index, folder, [choice])
     with dspy.context(lm=ScriptedLM(["A"])):
-        said = RALM(index, k=5, task="arc")(question=choice)
-    assert asked == [said.queries["q"]] * 2
+        result = RALM(index, k=5, task="arc")(question=choice)
+    assert sent == [result.queries["q"]] * 2
     (judged,) = Witnesses.read(folder.witnesses).judged.values()
-    assert judged.question == said.queries["q"]
+    assert judged.question == result.queries["q"]
     assert judged.id == question_id(choice)
 
 
@@ -153,7 +153,7 @@ def test_questions_as_records_and_awaited(index: BM25, folder: TrimFolder) -> No
     assert (done.judged, done.reused, list(Witnesses.read(folder.witnesses).judged)) == (1, 1, [question_id(WHO_ON)])
 
 
-def test_a_question_like_one_before_asks_no_model_and_records_nothing(index: BM25, folder: TrimFolder) -> None:
+def test_a_question_like_one_before_costs_no_call_and_records_nothing(index: BM25, folder: TrimFolder) -> None:
     judge = Village()
     done = trimmed_by(judge, index, folder, QUESTIONS)
     assert AGAIN not in {question for question, _ in judge.asked}
@@ -165,7 +165,7 @@ def test_a_question_like_one_before_asks_no_model_and_records_nothing(index: BM2
 
 
 def test_the_opposite_question_reuses_nothing_unless_it_is_left_unguarded(index: BM25, tmp_path: Path) -> None:
-    """The two share every word but one: near enough at 0.5, and still told apart by on and off."""
+    """The two share every word but one: near enough at 0.5, and still kept apart by on and off."""
     for guard, judged in ((True, 2), (False, 1)):
         folder = TrimFolder.create(index, tmp_path / f"{guard}.trimmed", k=5, min_similarity=0.5)
         judge = Village()
@@ -200,8 +200,8 @@ ASKED = st.lists(WORDS, min_size=2, max_size=4).map(lambda words: f"Who saw the 
 
 @settings(max_examples=60)
 @given(st.lists(ASKED, min_size=1, max_size=10), st.randoms(use_true_random=False))
-def test_a_plan_is_the_same_however_far_the_last_sitting_came(questions: list[str], chance: Any) -> None:
-    """Of the questions that are to be judged any part may be judged by now: nobody's source changes."""
+def test_a_plan_is_the_same_however_far_the_last_session_came(questions: list[str], chance: Any) -> None:
+    """Of the questions that are to be judged any part may be judged by now: no source changes."""
     whole = plan_questions(questions, {}, ByWords(), 0.8)
     by_id = {turn.id: turn.question for turn in whole if turn.kind == "judge"}
     closed = {name: text for name, text in by_id.items() if chance.random() < 0.5}
@@ -230,8 +230,8 @@ def test_a_failed_call_leaves_its_question_open_and_those_that_wait_for_it(index
 def test_of_a_half_judged_question_only_what_is_missing_is_asked(index: BM25, folder: TrimFolder) -> None:
     class Half(Village):
         def reply(self, stage: str, prompt: str) -> Any:
-            said = super().reply(stage, prompt)
-            return ModelError("no", kind="bad_request") if self.asked[-1] == (WHO_ON, "sold") else said
+            result = super().reply(stage, prompt)
+            return ModelError("no", kind="bad_request") if self.asked[-1] == (WHO_ON, "sold") else result
 
     first, second = Half(), Village()
     trimmed_by(first, index, folder, [WHO_ON])
@@ -245,8 +245,8 @@ def test_of_a_half_judged_question_only_what_is_missing_is_asked(index: BM25, fo
 def test_another_judge_judges_what_is_open_anew_and_leaves_what_is_closed(index: BM25, folder: TrimFolder) -> None:
     class Half(Village):
         def reply(self, stage: str, prompt: str) -> Any:
-            said = super().reply(stage, prompt)
-            return ModelError("no", kind="bad_request") if self.asked[-1] == (WHO_OFF, "sold") else said
+            result = super().reply(stage, prompt)
+            return ModelError("no", kind="bad_request") if self.asked[-1] == (WHO_OFF, "sold") else result
 
     trimmed_by(Half(), index, folder, [WHO_ON, WHO_OFF])
     judge = Village()
@@ -256,9 +256,9 @@ def test_another_judge_judges_what_is_open_anew_and_leaves_what_is_closed(index:
     )
     judged = Witnesses.read(folder.witnesses).judged
     assert [judged[question_id(each)].by.rules for each in (WHO_ON, WHO_OFF)] == [("phi1",), ("phi1", "phi2")]
-    told = state_text(folder, Witnesses.read(folder.witnesses))
-    assert "scripted, word, phi1+phi2" in told
-    assert "verdicts of 2 judges are mixed" in told
+    found = state_text(folder, Witnesses.read(folder.witnesses))
+    assert "scripted, word, phi1+phi2" in found
+    assert "verdicts of 2 judges are mixed" in found
 
 
 def test_a_budget_ends_it_and_more_of_it_goes_on(index: BM25, folder: TrimFolder) -> None:
@@ -352,15 +352,15 @@ LIKE = ["Who ran the mill?", "The mill, who ran?", "Who saw a fox?", "Who ran th
 
 def test_each_question_is_encoded_once_and_many_at_once(monkeypatch: Any) -> None:
     monkeypatch.setattr(gathering, "_ENCODED_TOGETHER", 3)
-    encoder, told = Letters(), []
+    encoder, found = Letters(), []
     known = "Mill: who ran the?"
     judged = {question_id(known): JudgedQuestion(question_id(known), known, (), (), (), NO_JUDGE, "")}
-    turns = plan_questions(LIKE, judged, ByVector(encoder), 0.99, progress=lambda *step: told.append(step))
+    turns = plan_questions(LIKE, judged, ByVector(encoder), 0.99, progress=lambda *step: found.append(step))
     assert encoder.asked == [[LIKE[0], LIKE[1], LIKE[2]], [LIKE[4]], [known]]
     assert [turn.kind for turn in turns] == ["reuse", "reuse", "judge", "reuse", "judge"]
     assert {turn.source for turn in turns if turn.kind == "reuse"} == {question_id(known)}
-    assert told[:2] == [(ENCODING, 3, 4), (ENCODING, 4, 4)]
-    assert told[-1] == (COMPARING, 5, 5)
+    assert found[:2] == [(ENCODING, 3, 4), (ENCODING, 4, 4)]
+    assert found[-1] == (COMPARING, 5, 5)
 
 
 def test_the_least_similarity_is_near_enough_itself() -> None:
@@ -378,10 +378,10 @@ def test_a_full_disk_ends_it_and_the_same_call_goes_on(
     """What every question would meet alike is no error of one question: no more calls are paid for."""
     judge, write = Village(), WitnessWriter.verdict
 
-    def full(writer: WitnessWriter, question: str, passage_id: str, *said: Any) -> None:
+    def full(writer: WitnessWriter, question: str, passage_id: str, *result: Any) -> None:
         if question == WHO_OFF:
             raise CannotWrite("no room")
-        write(writer, question, passage_id, *said)
+        write(writer, question, passage_id, *result)
 
     monkeypatch.setattr(WitnessWriter, "verdict", full)
     with pytest.raises(CannotWrite, match="no room"):
@@ -409,7 +409,7 @@ def test_a_spent_budget_ends_it_though_the_judge_hides_it(index: BM25, folder: T
     assert judge.calls == 4
 
 
-def test_of_several_errors_of_a_question_the_one_that_ends_it_all_is_told(index: BM25, folder: TrimFolder) -> None:
+def test_of_several_errors_of_a_question_the_one_that_ends_it_all_is_reported(index: BM25, folder: TrimFolder) -> None:
     class Failing(Village):
         def reply(self, stage: str, prompt: str) -> Any:
             super().reply(stage, prompt)
@@ -508,8 +508,8 @@ def test_another_judge_judges_anew_what_has_no_verdict_at_all(index: BM25, folde
 def test_a_question_with_any_verdict_is_left_to_whoever_gave_it(index: BM25, folder: TrimFolder) -> None:
     class Shy(Village):
         def reply(self, stage: str, prompt: str) -> Any:
-            said = super().reply(stage, prompt)
-            return said if self.asked[-1][1] == "on" else "It depends."
+            result = super().reply(stage, prompt)
+            return result if self.asked[-1][1] == "on" else "It depends."
 
     done_by(index, folder, Shy(), WHO_ON)
     other = Village()
@@ -541,7 +541,7 @@ def test_who_judged_before_is_named(index: BM25, folder: TrimFolder) -> None:
         f"\njudged before by scripted, word, phi1, program {program}: 2; to judge them anew by this judge, undo them "
         "(--undo) or name another folder (--out)\n"
     ) in text
-    assert text.count("judged before by") == 1, "nobody judged what finds nothing"
+    assert text.count("judged before by") == 1, "a question that finds nothing has no judge"
 
 
 @pytest.mark.filterwarnings("ignore:k=10 is more")
@@ -633,8 +633,8 @@ def test_killed_at_twenty_moments(tmp_path: Path) -> None:
         TrimFolder.create(tmp_path / "isles", tmp_path / name, k=10, threshold=1).place for name in ("calm", "rough")
     )
     bare = open_index(tmp_path / "isles")
-    asked = [each.question for each in SAMPLE]
-    before = bare.search(asked, 5)
+    sent = [each.question for each in SAMPLE]
+    before = bare.search(sent, 5)
     with serve(reply="offline", delay=0.004, keep=True) as server:
         gather(calm, server.url)
         needed, right = journaled(calm), verdicts(calm)
@@ -644,15 +644,15 @@ def test_killed_at_twenty_moments(tmp_path: Path) -> None:
         for at in sorted(chance.sample(range(1, total - IN_FLIGHT), KILLS)):
             killed(rough, server.url, max(at, kept + 1))
             time.sleep(0.03)  # what the server had in flight
-            held, said = journaled(rough), verdicts(rough)
-            assert held.total() >= kept, "nothing that was on file is gone"
-            assert said.items() <= right.items(), "and nothing is on file that was not said"
-            assert len(said) >= held.total() - IN_FLIGHT, "a verdict is lost only while it is in flight"
-            assert bare.search(asked, 5) == before
-            assert open_index(tmp_path / "isles").search(asked, 5) == before
-            trimmed = open_index(rough).search(asked, 5)
+            valid, result = journaled(rough), verdicts(rough)
+            assert valid.total() >= kept, "nothing that was on file is gone"
+            assert result.items() <= right.items(), "and nothing is on file that was no verdict"
+            assert len(result) >= valid.total() - IN_FLIGHT, "a verdict is lost only while it is in flight"
+            assert bare.search(sent, 5) == before
+            assert open_index(tmp_path / "isles").search(sent, 5) == before
+            trimmed = open_index(rough).search(sent, 5)
             assert all(len(some) <= 5 and some for some in trimmed)
-            kept, lost = held.total(), lost + IN_FLIGHT
+            kept, lost = valid.total(), lost + IN_FLIGHT
             if kept == total:
                 break
         gather(rough, server.url)

@@ -92,11 +92,11 @@ def test_a_search_is_its_definition(
     assert {frozenset(each.pair) for each in witnesses.separated(threshold, one_way=one_way)} == reached
     assert trimmed.info()["witnesses"]["reached"] == len(reached)
     assert (trimmed.fingerprint == index.fingerprint) == (not reached)
-    asked = [*QUESTIONS, "Was it raining yesterday?"]
-    found = trimmed.find(asked, k)
-    alone = [trimmed.find([query], k)[0] for query in asked]
+    sent = [*QUESTIONS, "Was it raining yesterday?"]
+    found = trimmed.find(sent, k)
+    alone = [trimmed.find([query], k)[0] for query in sent]
     assert found == alone
-    for query, passages in zip(asked, found, strict=True):
+    for query, passages in zip(sent, found, strict=True):
         bare = index.rankings.get(query, index.rankings[""])
         accepted = {name for name, verdict in judged.get(query, {}).items() if verdict}
         assert ids(passages) == by_definition(bare, k, accepted, pairs, threshold)
@@ -107,8 +107,8 @@ def test_a_search_is_its_definition(
         explained = trimmed.explain(query, k)
         dropped = {each.passage.id for each in explained.dropped}
         assert all(len(each.witnesses) == pairs[each.kept, each.passage.id] for each in explained.dropped)
-        shown = {frozenset(pair) for pair in combinations(ids(passages), 2)}
-        assert {frozenset(each.pair) for each in explained.undecided} >= shown & reached
+        listed = {frozenset(pair) for pair in combinations(ids(passages), 2)}
+        assert {frozenset(each.pair) for each in explained.undecided} >= listed & reached
         assert len(passages) == min(k, len(bare) - len(dropped))
         if query not in judged or not dropped:
             assert passages == index.find([query], k)[0]
@@ -266,11 +266,11 @@ def test_two_states_share_no_search_record(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal, setting(JOURNAL, journal):
         bare = index.search([ON], 2)
         trimmed = Trimmed(index, witnesses, threshold=1).search([ON], 2)
-        asked = len(index.asked)
+        sent = len(index.asked)
         again = Trimmed(index, witnesses, threshold=1).search([ON], 2)
         witnesses.apply(undone_line())
         undone = Trimmed(index, witnesses, threshold=1).search([ON], 2)
-        assert len(index.asked) == asked  # both came out of the journal: the undone state has the index's records
+        assert len(index.asked) == sent  # both came out of the journal: the undone state has the index's records
         searches = [record for record in journal.records() if record["kind"] == "search"]
     assert ids(bare[0]) == ids(undone[0]) == ["mary", "jack"]
     assert ids(trimmed[0]) == ids(again[0]) == ["jack", "ann"]
@@ -336,10 +336,10 @@ def test_explaining_what_stayed(query: str, threshold: int, why: str) -> None:
     )  # fmt: skip
     explained = trimmed.explain(query, 3)
     assert ids(explained.passages) == ["mary", "ann", "jack"]
-    ((pair, said),) = explained.undecided
+    ((pair, result),) = explained.undecided
     assert pair == ("mary", "jack")
-    assert re.fullmatch(why, said), said
-    assert explained.lines() == ["both stay: mary and jack", f"  {said}"]
+    assert re.fullmatch(why, result), result
+    assert explained.lines() == ["both stay: mary and jack", f"  {result}"]
 
 
 def test_explaining_too_few_witnesses() -> None:
@@ -491,8 +491,8 @@ def test_the_radio_end_to_end(tmp_path: Path, fresh_dspy: None) -> None:
         assert {"on", "off"} <= set(ids(index(question, k=3)))
     judge = Village()
     trim(index, [WHO_ON], Judge(), folder, lm=judge.lm())
-    asked = len(judge.asked)
-    assert asked > 0
+    sent = len(judge.asked)
+    assert sent > 0
     trimmed = Trimmed(index, Witnesses.read(folder.witnesses), threshold=1)
     with dspy.context(lm=judge.lm()):
         found = ids(trimmed(AGAIN, k=3))
@@ -500,9 +500,9 @@ def test_the_radio_end_to_end(tmp_path: Path, fresh_dspy: None) -> None:
         assert "off" not in found
         assert {"on", "off"} <= set(ids(trimmed(lamp, k=3)))
         assert {"on", "off"} <= set(ids(trimmed(WHO_OFF, k=3)))
-    assert len(judge.asked) == asked
+    assert len(judge.asked) == sent
     again = trim(index, [AGAIN], Judge(), folder, lm=judge.lm())
-    assert (again.reused, again.calls, len(judge.asked)) == (1, 0, asked)
+    assert (again.reused, again.calls, len(judge.asked)) == (1, 0, sent)
 
 
 def test_vectors_call_opposites_neighbours_and_the_guard_does_not() -> None:

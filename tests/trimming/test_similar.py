@@ -34,28 +34,28 @@ FLOORS = (0.0, 0.3, 0.6, 0.9, 1.0)
 def by_formula(judged: Sequence[str], question: str) -> list[float]:
     """Each judged question's BM25 for `question` over what it gives itself: one more in the collection."""
     analyse = Analyser(stop_words=())
-    asked, others = analyse(question), [analyse(each) for each in judged]
-    collection = [*others, asked]
+    sent, others = analyse(question), [analyse(each) for each in judged]
+    collection = [*others, sent]
     average = sum(map(len, collection)) / len(collection)
 
     def score(document: list[str]) -> float:
         counts, total = Counter(document), 0.0
-        for term in asked:
-            held = sum(term in each for each in collection)
-            idf = math.log(1 + (len(collection) - held + 0.5) / (held + 0.5))
+        for term in sent:
+            valid = sum(term in each for each in collection)
+            idf = math.log(1 + (len(collection) - valid + 0.5) / (valid + 0.5))
             total += idf * counts[term] / (counts[term] + K1 * (1 - B + B * len(document) / average))
         return total
 
-    return [min(1.0, score(each) / score(asked)) for each in others]
+    return [min(1.0, score(each) / score(sent)) for each in others]
 
 
 @settings(max_examples=200)
 @given(st.lists(questions, min_size=1, max_size=12), st.lists(questions, min_size=1, max_size=3))
-def test_words_are_bm25s_ratio(judged: list[str], asked: list[str]) -> None:
+def test_words_are_bm25s_ratio(judged: list[str], message: list[str]) -> None:
     near = ByWords()
     near.add(judged[:1])
     near.add(judged[1:])
-    for question in asked:
+    for question in message:
         expected = by_formula(judged, question)
         (found,) = near.nearest([question])
         assert found is not None
@@ -115,14 +115,14 @@ numbers = st.floats(-1, 1, width=32).map(lambda value: round(value, 2))
 
 @settings(max_examples=60)
 @given(arrays(np.float32, (9, 3), elements=numbers), arrays(np.float32, (4, 3), elements=numbers))
-def test_vectors_are_cosines(kept: Any, asked: Any) -> None:
+def test_vectors_are_cosines(kept: Any, message: Any) -> None:
     near = ByVector(encoder_of({}, 3))
     near.add([f"k{at}" for at in range(9)], vectors=kept)
-    lengths = np.linalg.norm(kept, axis=1), np.linalg.norm(asked, axis=1)
-    products = asked.astype(np.float64) @ kept.T.astype(np.float64)
+    lengths = np.linalg.norm(kept, axis=1), np.linalg.norm(message, axis=1)
+    products = message.astype(np.float64) @ kept.T.astype(np.float64)
     cosines = products / np.maximum(np.outer(lengths[1], lengths[0]), 1e-30)
     for at, row in enumerate(cosines):
-        (found,) = near.nearest(["…"], vectors=asked[at : at + 1])
+        (found,) = near.nearest(["…"], vectors=message[at : at + 1])
         assert found is not None
         assert found.similarity == pytest.approx(max(0.0, min(1.0, row.max())), abs=1e-5)
         assert row[found.at] == pytest.approx(row.max(), abs=1e-5)
@@ -132,13 +132,13 @@ def test_a_floor_rules_out_and_changes_nothing_else() -> None:
     random = np.random.default_rng(3)
     centres = random.standard_normal((60, 96))
     kept = centres[random.integers(0, 60, 1500)] + 0.3 * random.standard_normal((1500, 96))
-    asked = kept[:200] + 0.3 * random.standard_normal((200, 96))
+    sent = kept[:200] + 0.3 * random.standard_normal((200, 96))
     at_once, grown = ByVector(encoder_of({}, 96)), ByVector(encoder_of({}, 96))
     at_once.add([f"k{at}" for at in range(1500)], vectors=kept.astype(np.float32))
     for start in range(0, 1500, 37):  # the bound is made at 256 questions, and grows until it is made anew
         part = kept[start : start + 37].astype(np.float32)
         grown.add([f"k{start + at}" for at in range(len(part))], vectors=part)
-    vectors = asked.astype(np.float32)
+    vectors = sent.astype(np.float32)
     whole = at_once.nearest(["…"] * 200, vectors=vectors)
     for near in (at_once, grown):
         for floor in (0.5, 0.9, 0.97):
@@ -191,13 +191,13 @@ class Counting:
 
 
 def test_kept_vectors_are_encoded_once(tmp_path: Path) -> None:
-    file, asked = tmp_path / "vectors.npz", ["who?", "when?", "who?"]
+    file, sent = tmp_path / "vectors.npz", ["who?", "when?", "who?"]
     first: Any = Counting()
-    ByVector(first, file).add(asked)
+    ByVector(first, file).add(sent)
     assert first.encoded == ["who?", "when?"]
     second: Any = Counting()
     near = ByVector(second, file)
-    near.add(["where?", *asked])
+    near.add(["where?", *sent])
     assert second.encoded == ["where?"]
     assert near.nearest(["when?"]) == [Neighbour(2, 1.0)]
     assert [path.name for path in tmp_path.iterdir()] == ["vectors.npz"]
@@ -219,10 +219,10 @@ def test_kept_vectors_that_cannot_be_used_are_done_without(tmp_path: Path, damag
     elif damage == "torn":
         file.write_bytes(file.read_bytes()[:-40])
     elif damage in FLIPPED:  # in every entry of the archive's directory
-        told = file.read_bytes()
-        for at in [each.start() for each in re.finditer(b"PK\x01\x02", told)]:
-            told = told[: at + FLIPPED[damage]] + b"\x63" + told[at + FLIPPED[damage] + 1 :]
-        file.write_bytes(told)
+        found = file.read_bytes()
+        for at in [each.start() for each in re.finditer(b"PK\x01\x02", found)]:
+            found = found[: at + FLIPPED[damage]] + b"\x63" + found[at + FLIPPED[damage] + 1 :]
+        file.write_bytes(found)
     elif damage == "nonsense":
         file.write_bytes(b"nothing of the kind")
     elif damage == "unwritable":

@@ -1,4 +1,4 @@
-"""Separations as rows: who told which passages apart, by which model and when; files whole or not at all."""
+"""Separations as rows: which question separates which passages, by which model and when; files whole or not at all."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def witnesses(tmp_path: Path) -> Witnesses:
 
 
 def test_a_row_for_each_witness_of_each_separation(witnesses: Witnesses) -> None:
-    told = list(rows(witnesses, 2))
-    assert {(row.question, row.accepted, row.rejected, row.witnesses, row.reached) for row in told} == {
+    found = list(rows(witnesses, 2))
+    assert {(row.question, row.accepted, row.rejected, row.witnesses, row.reached) for row in found} == {
         ("Who runs the mill?", STRANGE, "p2", 2, True),
         ("Who closed the mill?", "p2", STRANGE, 2, True),
         ("When?", "p2", "p3", 1, False),
     }
-    assert len(told) == 3
-    by_question = {row.question: row for row in told}
+    assert len(found) == 3
+    by_question = {row.question: row for row in found}
     closed = by_question["Who closed the mill?"]
     assert (closed.judge, closed.mode, closed.rules) == ("1c77", "components", ("phi1",))
     assert (closed.model, closed.program) == ("another-model", "shipped")
@@ -55,16 +55,16 @@ def test_a_row_for_each_witness_of_each_separation(witnesses: Witnesses) -> None
 
 
 def test_jsonl_and_csv_say_the_same(witnesses: Witnesses, tmp_path: Path) -> None:
-    told = list(rows(witnesses, 2))
-    assert export(witnesses, tmp_path / "out.jsonl", threshold=2) == len(told)
+    found = list(rows(witnesses, 2))
+    assert export(witnesses, tmp_path / "out.jsonl", threshold=2) == len(found)
     export(witnesses, str(tmp_path / "out.CSV"), threshold=2)
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     read = [json.loads(line) for line in lines]
-    assert [WitnessRow(**{**row, "rules": tuple(row["rules"])}) for row in read] == told
+    assert [WitnessRow(**{**row, "rules": tuple(row["rules"])}) for row in read] == found
     with (tmp_path / "out.CSV").open(encoding="utf-8", newline="") as file:
         cells = list(csv.DictReader(file))
-    assert [cell["accepted"] for cell in cells] == [row.accepted for row in told]
-    assert [cell["question"] for cell in cells] == [row.question for row in told]
+    assert [cell["accepted"] for cell in cells] == [row.accepted for row in found]
+    assert [cell["question"] for cell in cells] == [row.question for row in found]
     assert {cell["rules"] for cell in cells} == {"phi1 phi2", "phi1"}
     assert list(cells[0]) == list(WitnessRow._fields)
 

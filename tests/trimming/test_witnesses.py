@@ -45,7 +45,7 @@ def test_theorem_1(path: Path) -> None:
 
     q1 and q2 agree with A and not with B, q3 with B and not with A: the verdicts on A and B differ each time, so each
     of the three is a witness to their separation, whichever side it took. q4 agrees with both and is none; C, which
-    nobody rejected along with an accepted one, is separated from nothing but what q3 rejected beside it.
+    no question rejected along with an accepted one, is separated from nothing but what q3 rejected beside it.
     """
     with WitnessWriter(path) as writer:
         q1 = judged(writer, "Who turned on the radio?", A=True, B=False)
@@ -450,13 +450,13 @@ def test_a_damaged_line_is_named_with_the_way_on(log: Path, number: int, damage:
     lines = log.read_bytes().splitlines(keepends=True)
     lines[number - 1] = damage(lines[number - 1])
     log.write_bytes(b"".join(lines))
-    told = rf"witnesses\.jsonl, line {number}: not a line of a witnesses file; cut the file before it and trim again"
+    found = rf"witnesses\.jsonl, line {number}: not a line of a witnesses file; cut the file before it and trim again"
     for use in (Witnesses.read, WitnessWriter):
-        with pytest.raises(BadData, match=told) as refusal:
+        with pytest.raises(BadData, match=found) as refusal:
             use(log)
     assert log.read_bytes() == b"".join(lines)  # a writer that refuses leaves it as it was
     log.write_bytes(b"".join(lines[: number - 1]))
-    WitnessWriter(log).close_file()  # and locks nobody out, though its traceback is still held
+    WitnessWriter(log).close_file()  # and leaves no lock, though its traceback is alive
     assert refusal.value.exit_code == 2
 
 
@@ -519,15 +519,15 @@ def test_no_damage_passes_for_something_else(piece: bytes, number: int, data: st
     at = data.draw(st.integers(0, len(lines[number % len(lines)])))
     line = lines[number % len(lines)]
     lines[number % len(lines)] = line[:at] + piece + line[at:]
-    said = ""
+    result = ""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "witnesses.jsonl"
         place.write_bytes(b"".join(lines))
         try:
             Witnesses.read(place)
         except BlendFilterError as error:
-            said = str(error)
-    assert "\n" not in said
+            result = str(error)
+    assert "\n" not in result
 
 
 RECORDS: list[dict[str, object]] = [
