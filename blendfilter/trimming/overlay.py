@@ -368,7 +368,7 @@ class Trimmed(Retriever):
 def check_similarity(value: float) -> float:
     """`value` itself. Raises `BadArgument` unless it lies between 0 and 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise BadArgument(f"min_similarity must lie between 0 and 1, got {value!r} (1: the same question only)")
+        raise BadArgument(f"min_similarity lies between 0 and 1, got {value!r} (1: the same question only)")
     return float(value)
 
 
