@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from blendfilter.evaluation.runner import aevaluate as aevaluate
     from blendfilter.evaluation.runner import evaluate as evaluate
     from blendfilter.filters.base import Filter as Filter
-    from blendfilter.filters.cdit.filter import CDITFilter as CDITFilter
-    from blendfilter.filters.cdit.judge import Judge as Judge
-    from blendfilter.filters.cdit.rules import Rule as Rule
+    from blendfilter.filters.cdit import CDITFilter as CDITFilter
+    from blendfilter.filters.cdit import Judge as Judge
+    from blendfilter.filters.cdit import Rule as Rule
     from blendfilter.filters.extractive import FullFilter as FullFilter
     from blendfilter.filters.extractive import PassageFilter as PassageFilter
     from blendfilter.filters.extractive import SentenceFilter as SentenceFilter
@@ -92,7 +92,7 @@ _HOME = {
     "BlendFilterError": "errors",
     "Blending": "modules.blending",
     "Budget": "lm.budget",
-    "CDITFilter": "filters.cdit.filter",
+    "CDITFilter": "filters.cdit",
     "ChainOfThought": "modules.direct",
     "Comparison": "evaluation.comparison",
     "Direct": "modules.direct",
@@ -102,7 +102,7 @@ _HOME = {
     "FullFilter": "filters.extractive",
     "IterRetGen": "modules.iter_retgen",
     "Journal": "journal",
-    "Judge": "filters.cdit.judge",
+    "Judge": "filters.cdit",
     "KnowledgeFilter": "filters.knowledge",
     "OneCallFilter": "filters.one_call",
     "Oracle": "filters.filco.oracle",
@@ -116,7 +116,7 @@ _HOME = {
     "RankBM25": "retrieval.rank_bm25",
     "ReAct": "modules.react",
     "Retriever": "retrieval.base",
-    "Rule": "filters.cdit.rules",
+    "Rule": "filters.cdit",
     "Run": "evaluation.run",
     "Score": "lm.scoring",
     "SelfAsk": "modules.self_ask",

@@ -257,7 +257,7 @@ class TemplateAdapter(dspy.Adapter):
     ) -> list[Mapping[str, Any]]:
         # An optimiser may hand over bare training rows beside its bootstrapped ones; a half-filled demonstration would
         # teach the model to leave slots empty.
-        wanted = [*(name for name in inputs if name not in _OPTIONAL), *signature.output_fields]
+        wanted = [*(name for name in inputs if name not in OPTIONAL), *signature.output_fields]
         complete = [demo for demo in demos if all(demo.get(name) is not None for name in wanted)]
         if len(complete) < len(demos) and template.name not in self._warned:
             self._warned.add(template.name)
@@ -302,7 +302,8 @@ class TemplateAdapter(dspy.Adapter):
         return self
 
 
-_OPTIONAL = frozenset({"offer_none", "topic", "rules"})
+OPTIONAL = frozenset({"offer_none", "topic", "rules"})
+"""Inputs that a demonstration may leave open."""
 
 
 Readers = Mapping[str, Callable[[str], str]]

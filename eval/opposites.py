@@ -36,9 +36,7 @@ from blendfilter.compiling.programs import load_program
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData
 from blendfilter.evaluation.statistics import Interval, wilson_interval
 from blendfilter.files import json_rows
-from blendfilter.filters.cdit.filter import CDITFilter
-from blendfilter.filters.cdit.judge import Judge, Mode
-from blendfilter.filters.cdit.rules import Rule, components_of, rules_of
+from blendfilter.filters.cdit import CDITFilter, Judge, Mode, Rule, components_of, rules_of
 from blendfilter.journal import Journal
 from blendfilter.lm import bridge
 from blendfilter.lm.steps import Steps

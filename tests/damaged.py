@@ -25,7 +25,7 @@ from blendfilter.retrieval.hybrid import open_indexes
 from blendfilter.retrieval.indexes import build
 from blendfilter.retrieval.manifest import MANIFEST, file_hash
 from blendfilter.trimming.folder import TrimFolder
-from blendfilter.trimming.witnesses import By, Writer
+from blendfilter.trimming.witnesses import JudgedBy, WitnessWriter
 
 KINDS = ("bm25", "rank-bm25", "trimmed", "flat", "hnsw", "ivf", "trimmed-flat", "hybrid")
 LEXICAL = KINDS[:3]
@@ -65,8 +65,8 @@ def world(root: Path, kinds: tuple[str, ...]) -> None:
     for kind, base, similarity in (("trimmed", "bm25", "words"), ("trimmed-flat", "flat", "vectors")):
         if kind in kinds:
             folder = TrimFolder.create(root / base, root / kind, threshold=1, similarity=similarity)
-            with Writer(folder.witnesses) as writer:
-                by = By("9f3a", "word", ("phi1",), "some-model", "")
+            with WitnessWriter(folder.witnesses) as writer:
+                by = JudgedBy("9f3a", "word", ("phi1",), "some-model", "")
                 writer.verdict(QUERIES[0], "12", True, by)
                 writer.verdict(QUERIES[0], "13", False, by)
                 writer.close(QUERIES[0], ["12", "13"])

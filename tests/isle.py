@@ -16,8 +16,7 @@ from openai.types.chat import ChatCompletion
 from scripted import ScriptedLM
 
 from blendfilter.asking import Ask, Wording
-from blendfilter.filters.cdit.judge import Judge
-from blendfilter.filters.cdit.rules import PHI1, PHI2
+from blendfilter.filters.cdit import PHI1, PHI2, Judge
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.filters.one_call import OneCallFilter
 from blendfilter.modules.blendfilter import BlendFilter

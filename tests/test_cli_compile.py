@@ -12,7 +12,7 @@ from refusing import refused, untouched
 from small_world import Command, tree
 
 from blendfilter.compiling.optimisers import OPTIMIZERS
-from blendfilter.compiling.recipe import question_digest
+from blendfilter.compiling.programs import question_digest
 
 OPTIONS: dict[str, object] = {
     "--data": "sample", "--lm": "offline", "--limit": 20, "--max-demos": 2, "--run": "run", "--valid": 4,

@@ -20,7 +20,7 @@ from small_world import Command, tree
 
 from blendfilter import open_index
 from blendfilter.journal import Journal
-from blendfilter.trimming.witnesses import Witnesses, Writer, question_id
+from blendfilter.trimming.witnesses import Witnesses, WitnessWriter, question_id
 
 WITNESSES = Path("radio.trimmed/witnesses.jsonl")
 
@@ -177,7 +177,7 @@ def test_a_passage_is_shown_with_its_separations(trimmed: Command) -> None:
 
 
 def test_of_many_separations_those_below_the_threshold_are_cut_short(trimmed: Command) -> None:
-    with Writer(WITNESSES) as writer:
+    with WitnessWriter(WITNESSES) as writer:
         by = next(iter(writer.witnesses.judged.values())).by
         others = [f"other {at}" for at in range(8)]
         for name in ["on", *others]:
@@ -191,7 +191,7 @@ def test_of_many_separations_those_below_the_threshold_are_cut_short(trimmed: Co
 
 
 def test_a_passage_that_is_gone_from_the_index_is_shown_with_a_note(trimmed: Command) -> None:
-    with Writer(WITNESSES) as writer:  # a passage that an index once had
+    with WitnessWriter(WITNESSES) as writer:  # a passage that an index once had
         by = next(iter(writer.witnesses.judged.values())).by
         writer.verdict("Who hid the radio?", "gone", False, by)
         writer.verdict("Who hid the radio?", "on", True, by)
@@ -354,7 +354,7 @@ def test_a_server_wants_a_folder_which_may_be_empty(radio: Command, here: Path) 
 
 
 def test_two_at_once(trimmed: Command, here: Path) -> None:
-    with Writer(WITNESSES):
+    with WitnessWriter(WITNESSES):
         for words in (TRIM, ("trim", "radio", "--undo", "ALL")):
             outcome = trimmed(*words)
             assert (outcome.code, "another trim" in outcome.error) == (2, True)

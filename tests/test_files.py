@@ -19,17 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter import jsonlist
-from blendfilter.compiling.bound import bind
-from blendfilter.compiling.measuring import Score
-from blendfilter.compiling.programs import save_program
-from blendfilter.compiling.recipe import Recipe
+from blendfilter.compiling.compile import bind
+from blendfilter.compiling.programs import HeldOutScore, ProgramRecipe, save_program
 from blendfilter.errors import BadData, MissingFile
 from blendfilter.evaluation import run_folder as run_files
 from blendfilter.evaluation.run_folder import RowAppender
 from blendfilter.files import json_rows, lines
 from blendfilter.report import canvas
 from blendfilter.silver.keeping import Places, write_recipe
-from blendfilter.trimming import whole
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3)
@@ -169,10 +166,10 @@ def appended(path: Path) -> None:
         appender.close()
 
 
-def recipe() -> Recipe:
-    score, names = Score(0.5, 2), {"module": "Predict", "task": "qa", "measure": "em", "optimizer": "bootstrap"}
+def recipe() -> ProgramRecipe:
+    score, names = HeldOutScore(0.5, 2), {"module": "Predict", "task": "qa", "measure": "em", "optimizer": "bootstrap"}
     more: dict[str, Any] = {name: {} for name in ("settings", "data", "fields", "templates", "worded", "versions")}
-    return Recipe(**names, **more, lm="m", teacher="m", seed=0, before=score, after=score, trained_on=())
+    return ProgramRecipe(**names, **more, lm="m", teacher="m", seed=0, before=score, after=score, trained_on=())
 
 
 def plotted(path: Path) -> None:
@@ -187,7 +184,6 @@ WRITES: dict[str, Callable[[Path], object]] = {
     "compile.json": lambda path: bind(path.parent, {"module": LONG}),
     "program.json": lambda path: save_program(dspy.Predict("question -> answer"), path, recipe()),
     "silver.recipe.json": lambda path: write_recipe(Places.of(path.with_name("silver.jsonl")), {"task": LONG}),
-    "table.csv": lambda path: whole.write_whole(path, [LONG]),
     "plot.svg": plotted,
 }
 

@@ -16,7 +16,7 @@ import pytest
 from isle import CHECK, LINES, NAMES, QUESTION, REASONING, TASKS, inputs, predictors
 
 from blendfilter.asking import Ask, Wording, demonstrations
-from blendfilter.filters.cdit.rules import PHI1, PHI2
+from blendfilter.filters.cdit import PHI1, PHI2
 
 GOLDEN = Path(__file__).parent / "golden" / "prompts"
 UPDATE = bool(os.environ.get("BLENDFILTER_UPDATE_GOLDEN"))

@@ -34,8 +34,7 @@ from blendfilter import BM25, cli, compare, evaluate, load
 from blendfilter.asking import Ask, Wording, demonstrations
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.evaluation.answer_judge import AnswerJudge, quoted
-from blendfilter.filters.cdit.filter import CDITFilter
-from blendfilter.filters.cdit.rules import PHI1, Rule
+from blendfilter.filters.cdit import PHI1, CDITFilter, Rule
 from blendfilter.filters.filco.filter import FilCoFilter, shown
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.filters.one_call import OneCallFilter

@@ -13,7 +13,7 @@ from blendfilter import metrics
 from blendfilter.evaluation import reply_counts
 from blendfilter.evaluation.answer_judge import read_verdict as read_judges_verdict
 from blendfilter.evaluation.reply_counts import numbered_lines
-from blendfilter.filters.cdit.reading import read_comparison, read_verdict
+from blendfilter.filters.cdit import read_comparison, read_verdict
 from blendfilter.filters.filco.filter import unquoted
 from blendfilter.filters.filco.oracles import lexical, strinc
 from blendfilter.filters.one_call import read_judgement

@@ -16,7 +16,7 @@ from isle import TASKS, nothing, predictors
 
 from blendfilter import resources
 from blendfilter.asking import Demonstration, Wording
-from blendfilter.filters.cdit.filter import CDITFilter
+from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.metrics import LABELS, accuracy, metric
 from blendfilter.modules.blendfilter import BlendFilter

@@ -40,8 +40,8 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(here: Path) -> None:
         with Journal(here / "run", "replay") as journal:
             before = {record["prompt"] for record in journal.records() if record["kind"] == "call"}
         server.reset()
-        told = shell(*words)
-        assert told.code == 0
+        found = shell(*words)
+        assert found.code == 0
         assert before
         assert not before & set(server.stats()["prompts"])
 
@@ -55,8 +55,8 @@ def test_an_evaluation_stopped_while_it_still_loads_goes_on_too(
 
     monkeypatch.setitem(sys.modules, "blendfilter.evaluation.run_status", Loading())
     command = Command(monkeypatch, capsys)
-    told = command(*small_eval("direct", "run"))
-    assert (told.code, told.error) == (130, "blendfilter: stopped; the same command goes on where it was")
+    found = command(*small_eval("direct", "run"))
+    assert (found.code, found.error) == (130, "blendfilter: stopped; the same command goes on where it was")
     assert command(*small_eval("direct", "run"), "--plan").error == "blendfilter: stopped; nothing of it was kept"
 
 
@@ -67,8 +67,8 @@ def test_what_begins_again_does_not_say_that_it_goes_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("blendfilter.retrieval.indexes.build", stop)
-    told = Command(monkeypatch, capsys)("index", "sample", "--out", "made")
-    assert (told.code, told.error) == (130, "blendfilter: stopped; nothing of it was kept")
+    found = Command(monkeypatch, capsys)("index", "sample", "--out", "made")
+    assert (found.code, found.error) == (130, "blendfilter: stopped; nothing of it was kept")
     assert not (here / "made").exists()
 
 
@@ -110,12 +110,12 @@ def test_a_killed_run_goes_on_at_another_port(here: Path) -> None:
         with Journal(here / "run", "replay") as journal:
             before = [record["prompt"] for record in journal.records() if record["kind"] == "call"]
         assert shell(*words, elsewhere.url).code == 0
-        asked = elsewhere.stats()["prompts"]
+        sent = elsewhere.stats()["prompts"]
     assert stable(here / "run") == stable(here / "whole")
     assert 0 < len(before) < 44
-    assert not set(before) & set(asked)
+    assert not set(before) & set(sent)
     with Journal(here / "whole", "replay") as journal:
-        assert len(before) + len(asked) == sum(record["kind"] == "call" for record in journal.records())
+        assert len(before) + len(sent) == sum(record["kind"] == "call" for record in journal.records())
 
 
 def wait_for(what: object) -> None:

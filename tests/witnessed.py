@@ -8,10 +8,10 @@ from typing import Any
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, fingerprint_of
 from blendfilter.retrieval.hits import Hits
-from blendfilter.trimming import lines
-from blendfilter.trimming.witnesses import By, Witnesses, question_id
+from blendfilter.trimming import witnesses
+from blendfilter.trimming.witnesses import JudgedBy, Witnesses, question_id
 
-BY = By("9f3a", "word", ("phi1",), "some-model", "shipped")
+BY = JudgedBy("9f3a", "word", ("phi1",), "some-model", "shipped")
 Verdicts = Mapping[str, Mapping[str, bool | None]]
 """Question to the verdicts on its passages, in rank order."""
 
@@ -27,10 +27,10 @@ def witnesses_of(verdicts: Verdicts) -> Witnesses:
 def judge(state: Witnesses, question: str, found: Mapping[str, bool | None]) -> None:
     """One question more."""
     name = question_id(question)
-    state.apply(lines.taken_up(question, BY))
+    state.apply(witnesses.question_line(question, BY))
     for passage, verdict in found.items():
-        state.apply(lines.verdict_on(name, passage, verdict))
-    state.apply(lines.closed(name, list(found)))
+        state.apply(witnesses.verdict_line(name, passage, verdict))
+    state.apply(witnesses.closed_line(name, list(found)))
 
 
 class Written(Retriever):

@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     import dspy
 
     from blendfilter.compiling.compile import Compiled
-    from blendfilter.compiling.splitting import Split
-    from blendfilter.filters.cdit.judge import Mode
-    from blendfilter.filters.cdit.rules import Rule
+    from blendfilter.compiling.examples import Split
+    from blendfilter.filters.cdit import Mode, Rule
     from blendfilter.filters.filco.filter import Unit
     from blendfilter.filters.filco.oracles import Measure
 
@@ -160,7 +159,7 @@ class CompileOptions(PassageOptions):
 
     def chosen_rules(self) -> tuple[Rule, ...]:
         """The rules of CDIT's judge. Raises: UnknownName, BadArgument, BadData."""
-        from blendfilter.filters.cdit.rules import choose_rules
+        from blendfilter.filters.cdit import choose_rules
 
         return choose_rules(self.rule or (), self.rules)
 
@@ -170,7 +169,7 @@ class CompileOptions(PassageOptions):
 
     def split(self, examples: list[dspy.Example], read: Examples) -> Split:
         """What is compiled on and what is held back; `read` makes examples of a file."""
-        from blendfilter.compiling.splitting import Split, drawn, split
+        from blendfilter.compiling.examples import Split, drawn, split
 
         if self.valid_data is None:
             return split(examples, self.train, self.valid, self.seed)
@@ -283,8 +282,8 @@ def _filter(what: str, task: str, options: CompileOptions, prompts: Path | None,
 
 def _judge(what: str, task: str, options: CompileOptions, prompts: Path | None) -> Material:
     from blendfilter.asking import Wording
-    from blendfilter.compiling.consistency import consistency, consistency_examples, pairs_of
-    from blendfilter.filters.cdit.filter import CDITFilter
+    from blendfilter.compiling.examples import consistency, consistency_examples, pairs_of
+    from blendfilter.filters.cdit import CDITFilter
     from blendfilter.tasks import load
 
     wording, rules = Wording.of(_wording_of(task)), options.chosen_rules()
@@ -313,14 +312,14 @@ def _judge(what: str, task: str, options: CompileOptions, prompts: Path | None) 
 
 
 def _method(task: str, options: CompileOptions, how: MethodOptions, model: ModelOptions) -> Material:
-    from blendfilter.compiling.measuring import Accepting
+    from blendfilter.compiling.measuring import AcceptingMetric
     from blendfilter.tasks import load
 
     questions = load(task, options.data, limit=options.limit)
     make = maker(how, model, questions.task.wording)
     examples = options.split(questions.examples(), lambda path: load(task, path).examples())
     module = make(options.retriever(questions))
-    metric = questions.metric if options.threshold is None else Accepting(questions.metric, options.threshold)
+    metric = questions.metric if options.threshold is None else AcceptingMetric(questions.metric, options.threshold)
     return module, examples, metric, questions.task.metrics[0]
 
 

@@ -94,7 +94,7 @@ def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Re
 
 def _filter(how: MethodOptions, wording: str, prompts: Prompts | None) -> dspy.Module | None:
     """The filter that the options name; None: the method's own."""
-    from blendfilter.filters.cdit.rules import choose_rules
+    from blendfilter.filters.cdit import choose_rules
     from blendfilter.filters.named import FILTERS, filters_taking, make_filter
 
     options = {f"filter-{name}": name for name in ("n", "by", "model") if how.given(f"filter_{name}")}

@@ -29,11 +29,11 @@ from blendfilter.cli.options import (
 from blendfilter.errors import BadArgument, BlendFilterError, UnknownName
 
 if TYPE_CHECKING:
-    from blendfilter.filters.cdit.judge import Judge
+    from blendfilter.filters.cdit import Judge
     from blendfilter.records import Passage, Question
     from blendfilter.retrieval.base import Retriever
     from blendfilter.trimming.folder import TrimFolder
-    from blendfilter.trimming.witnesses import Witnesses, Writer
+    from blendfilter.trimming.witnesses import Witnesses, WitnessWriter
 
 ALL = "ALL"
 """What `--undo` takes for everything."""
@@ -139,7 +139,7 @@ def trim_command(
     if overwrite and looking.export is None:
         raise BadArgument("--overwrite goes with --export FILE: add that, or leave it out")
     from blendfilter.trimming.folder import TrimFolder
-    from blendfilter.trimming.showing import state_text
+    from blendfilter.trimming.summary import state_text
     from blendfilter.trimming.witnesses import Witnesses
 
     hosts = allow_host or ()
@@ -199,7 +199,7 @@ def _set(folder: TrimFolder, looking: OverlayOptions) -> TrimFolder:
 def _named_index(folder: TrimFolder, index: str, allow_hosts: Sequence[str]) -> Retriever:
     """The index that was named, or, where its overlay was, the one that this names."""
     from blendfilter.retrieval.indexes import open_index
-    from blendfilter.trimming.opening import open_base
+    from blendfilter.trimming.folder import open_base
 
     if folder.place == Path(index):
         return open_base(folder.base, folder.place, allow_hosts=allow_hosts)
@@ -215,7 +215,7 @@ def _judge(
 ) -> None:  # fmt: skip
     from blendfilter.run_context import RunContext
     from blendfilter.trimming.gathering import trim
-    from blendfilter.trimming.lines import check_threshold
+    from blendfilter.trimming.witnesses import check_threshold
 
     place = _place(index, out)
     if looking.threshold is not None:
@@ -257,8 +257,7 @@ def _judge_of(judging: JudgingOptions, wording: str) -> Judge:
     """The judge, speaking as a compiled program says where one is named."""
     from blendfilter.asking import Wording
     from blendfilter.compiling.programs import load_program
-    from blendfilter.filters.cdit.filter import CDITFilter
-    from blendfilter.filters.cdit.rules import choose_rules
+    from blendfilter.filters.cdit import CDITFilter, choose_rules
 
     templates, rules = prompts_in(judging.prompts), choose_rules(judging.rule or (), judging.rules)
     filter_ = CDITFilter(judging.mode, rules, wording=Wording.of(wording), prompts=templates)  # type: ignore[arg-type]
@@ -286,14 +285,16 @@ def _go_on(
     """The index, and the overlay of it that is there, with the settings that were given."""
     from blendfilter.trimming.folder import TrimFolder
     from blendfilter.trimming.gathering import check_base, check_k
-    from blendfilter.trimming.witnesses import Writer
+    from blendfilter.trimming.witnesses import WitnessWriter
 
     folder = TrimFolder.read(place)
     searched = _named_index(folder, index, allow_hosts)
     check_base(searched, folder)
     check_k(folder, judging.k)
     if looking.settings():
-        with Writer(folder.witnesses):  # where another one writes, or the file is damaged, the settings stay, too
+        with WitnessWriter(
+            folder.witnesses
+        ):  # where another one writes, or the file is damaged, the settings stay, too
             folder = _set(folder, looking)
     return searched, folder
 
@@ -315,11 +316,11 @@ def _none_empty(folder: TrimFolder, *, new: bool) -> Iterator[None]:
 
 def _show_passage(folder: TrimFolder, index: str, passage: str, allow_hosts: Sequence[str]) -> None:
     """What a passage is separated from, by whom and when."""
-    from blendfilter.trimming.showing import passage_text, seen_from
+    from blendfilter.trimming.summary import passage_text, separations_of
     from blendfilter.trimming.witnesses import Witnesses
 
     witnesses = Witnesses.read(folder.witnesses)
-    seen_from(witnesses, passage)  # an unknown id is an error before an index is opened, which may take a while
+    separations_of(witnesses, passage)  # an unknown id is an error before an index is opened, which may take a while
     texts, note = _found(folder, index, witnesses, passage, allow_hosts)
     show(passage_text(folder, witnesses, passage, texts, [note] if note else []).rstrip("\n"))
 
@@ -329,7 +330,7 @@ def _found(
 ) -> tuple[dict[str, Passage], str]:
     """The passages as the index finds them now, and a note where it does not find this one."""
     from blendfilter.trimming.folder import location_of
-    from blendfilter.trimming.showing import found_again
+    from blendfilter.trimming.summary import found_again
 
     try:
         searched = _named_index(folder, index, allow_hosts)
@@ -347,9 +348,9 @@ def _found(
 def _take_back(folder: TrimFolder, undo: list[str]) -> None:
     """Undo questions, pairs, or ALL; where one name is wrong, nothing is undone."""
     from blendfilter.trimming.summary import counted
-    from blendfilter.trimming.witnesses import Witnesses, Writer
+    from blendfilter.trimming.witnesses import Witnesses, WitnessWriter
 
-    with Writer(folder.witnesses) as writer:
+    with WitnessWriter(folder.witnesses) as writer:
         wanted = {_meant(writer.witnesses, name): name for name in undo}
         for meant, name in wanted.items():
             show(f"undone: {_taken_back(writer, name, meant)}")
@@ -377,7 +378,7 @@ def _meant(witnesses: Witnesses, name: str) -> str | tuple[str, str] | None:
     return pair_named(witnesses, name)
 
 
-def _taken_back(writer: Writer, name: str, meant: str | tuple[str, str] | None) -> str:
+def _taken_back(writer: WitnessWriter, name: str, meant: str | tuple[str, str] | None) -> str:
     """Take one thing back, unless another one took it along; what it was, in words."""
     from blendfilter.trimming.summary import counted
 
@@ -397,8 +398,7 @@ def _taken_back(writer: Writer, name: str, meant: str | tuple[str, str] | None) 
 
 def _export(folder: TrimFolder, out: str, *, overwrite: bool) -> None:
     """Write the separations to a file, or to the screen."""
-    from blendfilter.trimming.exporting import STDOUT, export
-    from blendfilter.trimming.summary import counted
+    from blendfilter.trimming.summary import STDOUT, counted, export
     from blendfilter.trimming.witnesses import Witnesses
 
     if out != STDOUT and Path(out).suffix.lower() not in (".jsonl", ".csv"):

@@ -1,65 +1,78 @@
 """`compile_program`: a DSPy optimiser over any module, every call through one journal, scored on what it never saw.
 
-In: a module, examples, a metric. Out: the compiled program and its recipe, with the scores before and after on a set
-that is held back. Killed and run again in the same folder, it repeats no call that was journaled and gives the same
-program, byte for byte: see `blendfilter.compiling.optimisers` for what that takes.
+Killed and run again in the same folder, it repeats no call that was journaled and gives the same program, byte for
+byte: see `blendfilter.compiling.optimisers` for what that takes.
 """
 
 from __future__ import annotations
 
+import functools
+import json
+import logging
+import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import dspy
+import tqdm  # type: ignore[import-untyped]
 from dspy.utils.exceptions import AdapterParseError
 
-from blendfilter.compiling.bound import bind, check_replaced
-from blendfilter.compiling.checks import check_examples, check_module, check_overlap, check_unused
-from blendfilter.compiling.demos import Dropped, hold_to, keep_own_fields
-from blendfilter.compiling.measuring import Accepting, Measured, Score, score
-from blendfilter.compiling.optimisers import Effort, Optimiser, Work, optimiser_called
-from blendfilter.compiling.programs import recipes_in, state_of
-from blendfilter.compiling.quiet import quiet
-from blendfilter.compiling.recipe import (
-    Recipe,
+from blendfilter.asking import Ask
+from blendfilter.compiling.demos import DemoCount, hold_to, keep_own_fields
+from blendfilter.compiling.measuring import (
+    AcceptingMetric,
+    CompilationStopped,
+    CompilationWatch,
+    CountedMetric,
+    guarded,
+    score,
+)
+from blendfilter.compiling.optimisers import Optimiser, OptimiserEffort, OptimiserWork, optimiser_called
+from blendfilter.compiling.programs import (
+    HeldOutScore,
+    ProgramRecipe,
     asked_in,
     fields_of,
     fingerprint,
     kind_of,
     question_digest,
+    read_program,
+    recipes_in,
+    state_of,
     templates_of,
     worded_of,
 )
 from blendfilter.compiling.silver import SilverMetric
-from blendfilter.compiling.stopping import Stopped, Watch, guarded
-from blendfilter.errors import BadArgument, CodeFailed, WorkFailed
+from blendfilter.errors import BadArgument, BadData, CodeFailed, EmptyData, Leak, RunMismatch, WorkFailed
+from blendfilter.files import write_whole
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.connect import connect
 from blendfilter.lm.gate import Gate
-from blendfilter.lm.held import connected, held_by, with_held_connected
+from blendfilter.lm.held import held_by
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.retrying import Allowance
-from blendfilter.lm.spending import check_priced, purse_for
-from blendfilter.lm.terms import Traffic
 from blendfilter.lm.tokenisers import tokeniser_for
+from blendfilter.prompting import TemplateAdapter
 from blendfilter.retrieval.progress import Progress, silent
+from blendfilter.run_context import RunContext
 
+SETTINGS_FILE = "compile.json"
 BEFORE, OPTIMISING, AFTER = "score before", "optimising", "score after"
-"""The phases that progress is told."""
-
-
+"""The phases of progress."""
 LONGEST_WAIT = 60.0
 """Seconds that calls in flight have to come back once the work is over."""
+_OF_RESULT = ("demos", "demos_dropped")
+"""Settings of a recipe that are results."""
+_TALKERS = ("dspy", "gepa", "optuna")
 
 
-class Spent(NamedTuple):
-    """What a journal holds: calls of models, and their tokens. Those of earlier work in the same folder count too."""
+class JournaledCalls(NamedTuple):
+    """Model calls in a journal and their tokens, those of earlier sessions in the same folder included."""
 
     calls: int
     tokens_in: int
@@ -67,11 +80,11 @@ class Spent(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """A compiled program, how it came about, and what its journal holds."""
+    """A compiled program, its recipe, and the calls in its journal."""
 
     program: dspy.Module
-    recipe: Recipe
-    spent: Spent
+    recipe: ProgramRecipe
+    spent: JournaledCalls
 
 
 def compile_program(
@@ -101,7 +114,7 @@ def compile_program(
     """Compile `student`; the module itself is left as it is.
 
     Args:
-        student: any `dspy.Module`: a filter, a method, one of your own.
+        student: any `dspy.Module`: a filter, a method, a user's own.
         trainset, valset: `dspy.Example`s with their inputs named; the second is held back for the scores alone.
         metric: (example, prediction, trace=None), or GEPA's five arguments: `silver_metric()`, `Questions.metric`.
         run: the folder of the journal. The same arguments again go on there.
@@ -112,128 +125,109 @@ def compile_program(
         seed: of the order of the examples and of every random choice.
         max_demos: demonstrations a predictor gets. max_demo_tokens: tokens that those of one predictor may have
             together, as `lm` counts them: the longest are dropped first.
-        candidates, trials, metric_calls: how far mipro and gepa go (`blendfilter.compiling.optimisers.Effort`).
+        candidates, trials, metric_calls: how far mipro and gepa go (see `OptimiserEffort`).
         concurrency: model calls in flight.
-        budget: what all sittings together may take.
+        budget: what all sessions together may take.
         task, measure, note: what the recipe says of the data.
         out: where the program will be saved: one that other settings made is not replaced.
-        progress: told the phase, and how many answers of it were measured.
+        progress: called with the phase, and how many answers of it were measured.
 
     Raises:
         UnknownName: no such optimiser. MissingExtra: it needs a package. Leak: a question is in both sets. BadArgument,
-        BadData: what cannot be compiled, said before any call. RunMismatch: `run` or `out` is of other settings.
+        BadData: what cannot be compiled, found before any call. RunMismatch: `run` or `out` is of other settings.
         BudgetSpent, ServerRefused, ModelError: the same arguments again go on. WorkFailed: the model that proposes does
         not write what it is asked for.
     """
-    work = _Asked(list(trainset), list(valset), Effort(max_demos, candidates, trials, metric_calls, concurrency))
-    _check_numbers(max_demo_tokens, seed)
-    check_module(student)
-    check_examples(work.train, work.valid)
-    check_overlap(work.train, work.valid)
-    earlier = [digest for recipe in recipes_in(student) for digest in recipe.trained_on]
-    check_unused(work.valid, earlier)
-    optimiser = optimiser_called(optimizer, student, work.train)
-    model = connect(lm if lm is not None else dspy.settings.lm or "offline")
-    guide = connect(teacher) if teacher is not None else model
-    own = with_held_connected(student)
-    prices = {each.name: each.terms.price for each in [model, guide, *connected(own).values()]}
-    check_priced(budget, prices)
-    asked: dict[str, Any] = {
-        **_what_of(student), "task": task, "measure": measure, "optimizer": optimizer,
-        "settings": {
-            **_settings(optimizer, work.effort, max_demo_tokens, tokeniser_for(model).name),
-            "metric": metric.weights() if isinstance(metric, SilverMetric | Accepting) else _name_of(metric),
+    train, valid = list(trainset), list(valset)
+    effort = OptimiserEffort(max_demos, candidates, trials, metric_calls, concurrency)
+    earlier = _check(student, train, valid, max_demo_tokens, seed)
+    optimiser = optimiser_called(optimizer, student, train)
+    context = RunContext(
+        lm, student, others=[] if teacher is None else [teacher], concurrency=concurrency, budget=budget
+    )
+    guide = context.others[0] if context.others else context.model
+    assert context.module is not None
+    copied = _open_again(context.module.deepcopy())
+    recipe: dict[str, Any] = {
+        "module": kind_of(student), "fields": fields_of(student), "templates": templates_of(student),
+        "worded": worded_of(student), "task": task, "measure": measure, "optimizer": optimizer,
+        "settings": _settings(optimizer, effort, metric, max_demo_tokens, tokeniser_for(context.model).name),
+        "lm": context.model.name, "teacher": guide.name, "seed": seed,
+        "data": {
+            "train": fingerprint(train), "n_train": len(train), "valid": fingerprint(valid), "n_valid": len(valid)
         },
-        "lm": model.name, "teacher": guide.name, "seed": seed, "data": work.data(),
     }  # fmt: skip
-    check_replaced(out, asked)
-    with ExitStack() as stack:
-        journal = stack.enter_context(Journal(Path(run) / FILE, exclusive=True))
-        bind(run, {**asked, "student": fingerprint([dspy.Example(state_of(student))])})
-        purse = purse_for(journal, budget, prices)
-        if purse is not None:
-            stack.callback(purse.close)
-        traffic = Traffic(gate=Gate(concurrency), purse=purse, retries=Allowance())
-        at_work = _AtWork(Watch(type(student)), journal, traffic)
-        made = at_work.made(
-            optimiser, _open_again(own.deepcopy()), work, metric, model, guide, seed, max_demo_tokens, progress
-        )
-        spent = _spent(journal)
-    asked["settings"] |= made.dropped(max_demo_tokens)
-    recipe = Recipe(
-        **asked,
+    check_replaced(out, recipe)
+    with Journal(Path(run) / FILE, exclusive=True) as journal:
+        bind(run, {**recipe, "student": fingerprint([dspy.Example(state_of(student))])})
+        with context.opened(journal):
+            compilation = _Compilation(context, CompilationWatch(type(student)), effort, guide, metric, progress)
+            made = compilation.run(optimiser, copied, train, valid, seed, max_demo_tokens)
+        spent = _calls_in(journal)
+    dropped = {} if max_demo_tokens is None else {"demos_dropped": made.demos.dropped}
+    recipe["settings"] |= {"demos": made.demos.left, **dropped}
+    program = _open_again(made.program)
+    theirs = {own.name: own.lm for own in held_by(student)}
+    for own in held_by(program):  # its own models were journaled, and the journal is closed
+        own.put(theirs.get(own.name))
+    program.compiled_by = ProgramRecipe(
+        **recipe,
         before=made.before,
         after=made.after,
-        trained_on=tuple(dict.fromkeys([*work.digests(), *earlier])),
+        trained_on=tuple(dict.fromkeys([*(question_digest(asked_in(each)) for each in [*train, *valid]), *earlier])),
         versions={package: version(package) for package in ("blendfilter", "dspy")},
         note=note,
     )
-    program = _open_again(_unbound(made.program, student))
-    program.compiled_by = recipe  # an evaluation asks for it
-    return Compiled(program, recipe, spent)
-
-
-class _Asked(NamedTuple):
-    """What is compiled on, and how far it goes."""
-
-    train: list[dspy.Example]
-    valid: list[dspy.Example]
-    effort: Effort
-
-    def data(self) -> dict[str, Any]:
-        """Which examples these are."""
-        return {
-            "train": fingerprint(self.train), "n_train": len(self.train),
-            "valid": fingerprint(self.valid), "n_valid": len(self.valid),
-        }  # fmt: skip
-
-    def digests(self) -> list[str]:
-        """Their questions, as a program remembers them."""
-        return [question_digest(asked_in(each)) for each in [*self.train, *self.valid]]
+    return Compiled(program, program.compiled_by, spent)
 
 
 class _Made(NamedTuple):
     program: dspy.Module
-    before: Score
-    after: Score
-    demos: Dropped
-
-    def dropped(self, max_demo_tokens: int | None) -> dict[str, Any]:
-        """How many demonstrations are left, and how many a limit took."""
-        taken = {} if max_demo_tokens is None else {"demos_dropped": self.demos.dropped}
-        return {"demos": self.demos.left, **taken}
+    before: HeldOutScore
+    after: HeldOutScore
+    demos: DemoCount
 
 
-class _AtWork(NamedTuple):
-    """One sitting: what ends it, and where its calls go."""
+class _Compilation(NamedTuple):
+    """One session of a compilation, while its context is open."""
 
-    watch: Watch
-    journal: Journal
-    traffic: Traffic
+    context: RunContext
+    watch: CompilationWatch
+    effort: OptimiserEffort
+    teacher: ConnectedLM
+    metric: Callable[..., Any]
+    progress: Progress
 
-    def made(
-        self, optimiser: Optimiser, student: dspy.Module, work: _Asked, metric: Callable[..., Any],
-        model: ConnectedLM, guide: ConnectedLM, seed: int, max_demo_tokens: int | None, progress: Progress,
-    ) -> _Made:  # fmt: skip
+    def run(
+        self,
+        optimiser: Optimiser,
+        student: dspy.Module,
+        train: Sequence[dspy.Example],
+        valid: Sequence[dspy.Example],
+        seed: int,
+        max_demo_tokens: int | None,
+    ) -> _Made:
         """Score, optimise, score again. Raises: what ended it."""
-        asked, teacher = self._through(model), self._through(guide)
-        for held in held_by(student):
-            held.put(self._through(connect(held.lm)))
-        measured = Measured(metric.asking(asked) if isinstance(metric, SilverMetric) else metric, self.watch, progress)
-        train = random.Random(seed).sample(work.train, len(work.train))
+        lm, teacher = self._guarded(self.context.model), self._guarded(self.teacher)
+        for own in held_by(student):
+            own.put(self._guarded(own.lm))
+        metric = self.metric.asking(lm) if isinstance(self.metric, SilverMetric) else self.metric
+        counted = CountedMetric(metric, self.watch, self.progress)
+        shuffled = random.Random(seed).sample(train, len(train))
         callbacks = [*(dspy.settings.callbacks or []), self.watch]
         try:
-            with quiet(), dspy.context(lm=asked, callbacks=callbacks, trace=[]):
-                measured.begin(BEFORE, len(work.valid))
-                before = score(student, work.valid, measured, work.effort.threads)
-                measured.begin(OPTIMISING, None)
-                program = self._optimised(optimiser, Work(student, train, measured, teacher, seed, work.effort))
+            with quiet(), dspy.context(lm=lm, callbacks=callbacks, trace=[]):
+                counted.begin(BEFORE, len(valid))
+                before = score(student, valid, counted, self.effort.threads)
+                counted.begin(OPTIMISING, None)
+                work = OptimiserWork(student, shuffled, counted, teacher, seed, self.effort)
+                program = self._optimised(optimiser, work)
                 keep_own_fields(program)
-                demos = hold_to(program, max_demo_tokens, tokeniser_for(model))
-                measured.begin(AFTER, len(work.valid))
-                after = score(program, work.valid, measured, work.effort.threads)
-        except Stopped as stopped:
-            _let_finish(self.traffic.gate)
+                demos = hold_to(program, max_demo_tokens, tokeniser_for(self.context.model))
+                counted.begin(AFTER, len(valid))
+                after = score(program, valid, counted, self.effort.threads)
+        except CompilationStopped as stopped:
+            _let_finish(self.context.gate)
             ended: Exception = stopped.error
         except KeyboardInterrupt:
             self.watch.interrupt()
@@ -241,15 +235,15 @@ class _AtWork(NamedTuple):
         except Exception:
             raise
         except BaseException as error:  # a program that calls sys.exit() ends the work, not the process that compiles
-            _let_finish(self.traffic.gate)
+            _let_finish(self.context.gate)
             raise CodeFailed.by(error) from error
         else:
             return _Made(program, before, after, demos)
         raise ended  # outside of the block: an error must not have for its context what came of it
 
-    def _optimised(self, optimiser: Optimiser, work: Work) -> dspy.Module:
+    def _optimised(self, optimiser: Optimiser, work: OptimiserWork) -> dspy.Module:
         try:
-            program = optimiser.run(work)
+            return optimiser.run(work)
         except AdapterParseError as error:
             wanted = ", ".join(error.signature.output_fields)
             raise WorkFailed(
@@ -258,53 +252,37 @@ class _AtWork(NamedTuple):
             ) from error
         finally:
             self.watch.check()  # what ended the work comes before what came of it
-        return program
 
-    def _through(self, lm: ConnectedLM) -> ConnectedLM:
-        return guarded(lm.with_journal(self.journal, self.traffic), self.watch)
+    def _guarded(self, lm: dspy.BaseLM) -> ConnectedLM:
+        return guarded(self.context.journaled(lm), self.watch)
 
 
-def _let_finish(gate: Gate | None) -> None:
+def _let_finish(gate: Gate) -> None:
     """Wait for the calls of other threads that are out: they are paid for, and the journal is about to close."""
     over = time.monotonic() + LONGEST_WAIT
-    while gate is not None and gate.in_flight and time.monotonic() < over:
+    while gate.in_flight and time.monotonic() < over:
         time.sleep(0.02)
     time.sleep(0.02)  # what has come back is being appended
 
 
-def _what_of(student: dspy.Module) -> dict[str, Any]:
-    """What is compiled: its kind, and the names and words that a program is bound to."""
-    return {
-        "module": kind_of(student), "fields": fields_of(student), "templates": templates_of(student),
-        "worded": worded_of(student),
-    }  # fmt: skip
-
-
-def _settings(optimizer: str, effort: Effort, max_demo_tokens: int | None, tokeniser: str) -> dict[str, Any]:
-    """What shaped the optimiser's work."""
+def _settings(
+    optimizer: str, effort: OptimiserEffort, metric: Callable[..., Any], max_demo_tokens: int | None, tokeniser: str
+) -> dict[str, Any]:
+    """What shapes the optimiser's work."""
     of_one: dict[str, dict[str, Any]] = {
         "mipro": {"candidates": effort.candidates, "trials": effort.trials},
         "gepa": {"metric_calls": effort.metric_calls},
     }
     limit = {} if max_demo_tokens is None else {"max_demo_tokens": max_demo_tokens, "tokeniser": tokeniser}
-    return {"max_demos": effort.demos, **of_one.get(optimizer, {}), **limit}
+    name = str(getattr(metric, "__name__", type(metric).__name__))
+    weights = metric.weights() if isinstance(metric, SilverMetric | AcceptingMetric) else name
+    return {"max_demos": effort.demos, **of_one.get(optimizer, {}), **limit, "metric": weights}
 
 
-def _check_numbers(max_demo_tokens: int | None, seed: int) -> None:
-    if max_demo_tokens is not None and max_demo_tokens < 0:
-        raise BadArgument(f"max_demo_tokens is {max_demo_tokens}: give 0 (no demonstration) or more")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise BadArgument(f"seed is {seed!r}: give 0 or a positive whole number")
-
-
-def _spent(journal: Journal) -> Spent:
+def _calls_in(journal: Journal) -> JournaledCalls:
     calls = [record for record in journal.records("call") if not record.get("error")]
     tokens = {name: sum(int(record.get(name) or 0) for record in calls) for name in ("tokens_in", "tokens_out")}
-    return Spent(len(calls), **tokens)
-
-
-def _name_of(metric: Callable[..., Any]) -> str:
-    return str(getattr(metric, "__name__", type(metric).__name__))
+    return JournaledCalls(len(calls), **tokens)
 
 
 def _open_again(program: dspy.Module) -> dspy.Module:
@@ -313,9 +291,128 @@ def _open_again(program: dspy.Module) -> dspy.Module:
     return program
 
 
-def _unbound(program: dspy.Module, student: dspy.Module) -> dspy.Module:
-    """`program` with the models that `student` holds: the journal that its own went through is closed."""
-    theirs: Mapping[str, Any] = {held.name: held.lm for held in held_by(student)}
-    for held in held_by(program):
-        held.put(theirs.get(held.name))
-    return program
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inside the block DSPy, GEPA and optuna, which print to standard output and draw bars, are silent."""
+    loggers = [logging.getLogger(name) for name in _TALKERS]
+    levels = [logger.level for logger in loggers]
+    drawn = tqdm.tqdm.__init__
+    tqdm.tqdm.__init__ = functools.partialmethod(drawn, disable=True)
+    try:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"(optuna|gepa|dspy)(\.|$)")
+            for logger in loggers:
+                logger.setLevel(logging.CRITICAL)
+            yield
+    finally:
+        tqdm.tqdm.__init__ = drawn
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+# --- before any call --------------------------------------------------------------------------------------------------
+
+
+def _check(
+    student: Any,
+    train: Sequence[Any],
+    valid: Sequence[Any],
+    max_demo_tokens: int | None,
+    seed: Any,
+) -> list[str]:
+    """The digests of questions that the student was compiled on before. Raises for what cannot be compiled."""
+    if max_demo_tokens is not None and max_demo_tokens < 0:
+        raise BadArgument(f"max_demo_tokens is {max_demo_tokens}: give 0 (no demonstration) or more")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise BadArgument(f"seed is {seed!r}: give 0 or a positive whole number")
+    _check_module(student)
+    for called, examples in (("training set", train), ("set held back", valid)):
+        if not examples:
+            raise EmptyData(f"the {called} is empty: give it examples")
+        for at, each in enumerate(examples):
+            if not isinstance(each, dspy.Example) or each._input_keys is None:
+                raise BadArgument(
+                    f"example {at} of the {called} is no dspy.Example with its inputs named: "
+                    "dspy.Example(…).with_inputs('question')"
+                )
+    earlier = [digest for recipe in recipes_in(student) for digest in recipe.trained_on]
+    trained = {question_digest(asked_in(each)) for each in train}
+    for question in map(asked_in, valid):
+        if question_digest(question) in trained:
+            raise Leak(
+                f"the question {question[:100]!r} is in the training set and in the set held back: take it out of one "
+                "of them"
+            )
+        if question_digest(question) in earlier:
+            raise Leak(
+                f"the question {question[:100]!r} is held back, and the program that the module speaks as was compiled "
+                "on it: hold others back"
+            )
+    return earlier
+
+
+def _check_module(student: Any) -> None:
+    if not isinstance(student, dspy.Module):
+        raise BadArgument(f"{student!r:.60} is no dspy.Module: give a method, a filter, or a module of your own")
+    predictors = list(student.named_predictors())
+    if not predictors:
+        raise BadArgument(f"{type(student).__name__} has no predictor: it asks no model, so nothing can be compiled")
+    for name, predictor in predictors:
+        speaks = isinstance(predictor, Ask) and isinstance(predictor.adapter, TemplateAdapter)
+        if speaks and not predictor.template.takes_instructions:
+            raise BadData(
+                f"{predictor.template.path} does not render {{{{ instructions }}}}: what is compiled for '{name}' "
+                "would be lost; add it to the template, or compile without this override"
+            )
+
+
+# --- the settings of a folder and of a saved program ------------------------------------------------------------------
+# Calls in flight and limits shape no program and may change.
+
+
+def bind(run: str | Path, settings: Mapping[str, Any]) -> None:
+    """Note in the folder what is compiled there. Raises: RunMismatch where something else was begun in it."""
+    path, settings = Path(run) / SETTINGS_FILE, _as_json(settings)
+    try:
+        known = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        write_whole(path, [json.dumps(settings, ensure_ascii=True, indent=2).encode(), b"\n"])
+        return
+    except ValueError as error:
+        raise BadData(f"{path}: cannot be read ({error}): name another folder (--run)") from None
+    if differing := _difference(known, settings):
+        raise RunMismatch(f"{run} was begun with other settings: {differing}. Name another folder (--run)")
+
+
+def check_replaced(out: str | Path | None, settings: Mapping[str, Any]) -> None:
+    """Raise `RunMismatch` where a file is there that the same settings did not make."""
+    if out is None or not Path(out).exists():
+        return
+    try:
+        recipe = read_program(out)[1].to_json()
+    except BadData:
+        raise RunMismatch(f"{out} is there, and is no program of this version: name another file (--out)") from None
+    known = {name: value for name, value in recipe.items() if name in settings}
+    known["settings"] = {name: value for name, value in recipe["settings"].items() if name not in _OF_RESULT}
+    if differing := _difference(_as_json(known), _as_json(settings)):
+        raise RunMismatch(
+            f"{out} holds a program that was compiled otherwise: {differing}. Name another file (--out), or delete it"
+        )
+
+
+def _as_json(settings: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(settings))
+
+
+def _difference(known: Any, given: Any) -> str:
+    """The first few settings that differ, with both values."""
+    found = list(_differing(known, given))
+    return "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
+
+
+def _differing(known: Any, given: Any, path: str = "") -> Iterator[str]:
+    if isinstance(known, Mapping) and isinstance(given, Mapping):
+        for key in dict.fromkeys([*known, *given]):
+            yield from _differing(known.get(key), given.get(key), f"{path}.{key}" if path else key)
+    elif known != given:
+        yield f"{path} was {json.dumps(known):.60}, now {json.dumps(given):.60}"

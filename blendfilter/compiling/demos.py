@@ -1,8 +1,7 @@
 """Demonstrations of a compiled program: each predictor's own fields and no others, and no more tokens than allowed.
 
-In: predictors with whatever an optimiser gave them. Out: the same with demonstrations that their prompts can show.
 DSPy hands predictors whole training rows, gold answers and passages included; what a predictor has no field for would
-only be carried along, and what lacks one of its fields would never be shown.
+only be carried along, and what lacks one of its fields would be left out of every prompt.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ import dspy
 import pydantic
 
 from blendfilter.lm.tokenisers import Tokeniser
-
-OPTIONAL = frozenset({"offer_none", "topic"})
-"""Inputs that a demonstration may leave open."""
+from blendfilter.prompting import OPTIONAL
 
 
-class Dropped(NamedTuple):
+class DemoCount(NamedTuple):
     """How many demonstrations were too many for `max_demo_tokens`, and how many are left."""
 
     dropped: int
@@ -28,17 +25,15 @@ class Dropped(NamedTuple):
 
 
 def complete(row: Mapping[str, Any], predictor: dspy.Predict) -> bool:
-    """Whether a row fills a predictor's fields; a list of nothing fills none."""
+    """Whether a row fills a predictor's fields; an empty list fills none."""
     inputs = [name for name in predictor.signature.input_fields if name not in OPTIONAL]
     return all(row.get(name) not in (None, []) for name in [*inputs, *predictor.signature.output_fields])
 
 
-def reduced(row: Mapping[str, Any], predictor: dspy.Predict) -> dspy.Example:
-    """A row's fields that `predictor` has, in its order; `augmented` says that a model filled them."""
-    inputs = list(predictor.signature.input_fields)
-    names = [*inputs, *predictor.signature.output_fields]
-    marked = {"augmented": True} if row.get("augmented") else {}
-    return dspy.Example(**marked, **{name: row[name] for name in names if name in row}).with_inputs(*inputs)
+def fits_any(rows: Iterable[Mapping[str, Any]], module: dspy.Module) -> bool:
+    """Whether some row fills some predictor's fields."""
+    predictors = [each for _, each in module.named_predictors()]
+    return any(complete(row, each) for row in rows for each in predictors)
 
 
 def wrong_demo(demo: Mapping[str, Any], predictor: dspy.Predict) -> str:
@@ -47,17 +42,18 @@ def wrong_demo(demo: Mapping[str, Any], predictor: dspy.Predict) -> str:
     if unknown := [name for name in demo if name not in {*fields, "augmented"}]:
         return f"holds '{unknown[0]}', which is no field of it ({', '.join(fields)})"
     for name, field in fields.items():
-        optional = name in OPTIONAL and demo.get(name) is None
-        if not optional and name not in demo:
+        if name in OPTIONAL and demo.get(name) is None:
+            continue
+        if name not in demo:
             return f"has no '{name}'"
-        if not optional and not _is_of(field.annotation, demo[name]):
+        if not _is_of(field.annotation, demo[name]):
             kind = getattr(field.annotation, "__name__", "") if not hasattr(field.annotation, "__args__") else ""
             return f"has {json.dumps(demo[name])[:60]} as '{name}', where {kind or field.annotation} belongs"
     return ""
 
 
 def _is_of(kind: Any, value: Any) -> bool:
-    """Whether a value of a JSON file is of a field's type; of types that nobody can check, it is."""
+    """Whether a value of a JSON file is of a field's type; of types that pydantic cannot check, it is."""
     try:
         pydantic.TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
     except pydantic.ValidationError:
@@ -67,16 +63,18 @@ def _is_of(kind: Any, value: Any) -> bool:
     return True
 
 
+def reduced(row: Mapping[str, Any], predictor: dspy.Predict) -> dspy.Example:
+    """A row's fields that `predictor` has, in its order; `augmented` (a model filled them) is kept."""
+    inputs = list(predictor.signature.input_fields)
+    names = [*inputs, *predictor.signature.output_fields]
+    marked = {"augmented": True} if row.get("augmented") else {}
+    return dspy.Example(**marked, **{name: row[name] for name in names if name in row}).with_inputs(*inputs)
+
+
 def keep_own_fields(module: dspy.Module) -> None:
-    """Every predictor's demonstrations, reduced; those that do not fill its fields are left out."""
+    """Reduce every predictor's demonstrations, and leave out those that do not fill its fields."""
     for _, predictor in module.named_predictors():
         predictor.demos = [reduced(demo, predictor) for demo in predictor.demos if complete(demo, predictor)]
-
-
-def fits_any(rows: Iterable[Mapping[str, Any]], module: dspy.Module) -> bool:
-    """Whether some row fills some predictor's fields."""
-    predictors = [each for _, each in module.named_predictors()]
-    return any(complete(row, each) for row in rows for each in predictors)
 
 
 def tokens_of(demo: Mapping[str, Any], tokeniser: Tokeniser) -> float:
@@ -86,7 +84,7 @@ def tokens_of(demo: Mapping[str, Any], tokeniser: Tokeniser) -> float:
     return tokeniser.count("\n".join(map(str, lines)))
 
 
-def hold_to(module: dspy.Module, limit: int | None, tokeniser: Tokeniser) -> Dropped:
+def hold_to(module: dspy.Module, limit: int | None, tokeniser: Tokeniser) -> DemoCount:
     """Drop demonstrations until each predictor's fit in `limit` tokens: the longest first, of equals the last added."""
     dropped = left = 0
     for _, predictor in module.named_predictors():
@@ -96,4 +94,4 @@ def hold_to(module: dspy.Module, limit: int | None, tokeniser: Tokeniser) -> Dro
             dropped += 1
         predictor.demos = [demo for *_, demo in sized]
         left += len(sized)
-    return Dropped(dropped, left)
+    return DemoCount(dropped, left)

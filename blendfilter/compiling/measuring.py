@@ -1,38 +1,161 @@
-"""A metric as every optimiser of DSPy wants to call it, and the score of a program on questions held back.
+"""A metric as every optimiser of DSPy calls it, the score of a program on held-back questions, and what ends the work.
 
-In: anybody's metric, of (example, prediction, trace=None) or of GEPA's five arguments. Out: one that takes all five,
-tells GEPA what was wrong in words, and counts. DSPy reads a metric in three ways: a number where it evaluates, yes or
-no where it collects demonstrations (a trace is given), a score with feedback where GEPA reflects (a predictor is
-named).
+DSPy reads a metric in three ways: a number where it evaluates, yes or no where it collects demonstrations (a trace is
+given), a score with feedback where GEPA reflects (a predictor is named). `CountedMetric` makes one of any metric.
+
+Optimisers swallow every exception and call it a score of 0. A server that is gone, a spent budget, a full disk and a
+fault that may pass next time must not become a part of the program, because the next session would make another one:
+they are raised as `CompilationStopped`, which is no `Exception`. What a model refuses for good (a prompt too long for
+it) scores 0: it will be refused again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import dspy
+from dspy.utils.callback import BaseCallback
 
-from blendfilter.compiling.stopping import Stopped, Watch, for_good
-from blendfilter.errors import BadArgument, BlendFilterError, words_of
+from blendfilter.compiling.programs import HeldOutScore
+from blendfilter.errors import BadArgument, BlendFilterError, ModelError, WorkFailed, words_of
+from blendfilter.lm.model import ConnectedLM
 from blendfilter.retrieval.progress import Progress
 
+FOR_GOOD = frozenset({"context_too_long", "bad_request"})
+"""Kinds of model errors that the same call meets again."""
+
+
+# --- what ends the work -----------------------------------------------------------------------------------------------
+
+
+class CompilationStopped(BaseException):
+    """The work is over; `error` says why."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(words_of(error))
+        self.error = error
+
+
+class CompilationWatch(BaseCallback):
+    """Remembers the first error that ends the work, and the errors of `kind` of module that count as failed answers.
+
+    A DSPy callback: an index that is gone is an error inside a module, which no model of ours sees.
+    """
+
+    def __init__(self, kind: type[dspy.Module]) -> None:
+        self.kind = kind
+        self.error: Exception | None = None
+        self.failed: list[Exception] = []
+        self._open: set[str] = set()
+        self._calls: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
+        self._lock = threading.Lock()
+
+    def check(self) -> None:
+        """Raise `CompilationStopped` once something ended the work: no thread goes on paying."""
+        if self.error is not None:
+            raise CompilationStopped(self.error)
+
+    def stop(self, error: Exception) -> CompilationStopped:
+        """`error` ends the work, unless an earlier one did."""
+        with self._lock:
+            self.error = self.error or error
+            return CompilationStopped(self.error)
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Inside the block this task waits for a model: it is cancelled where the user stops the work."""
+        call = asyncio.get_running_loop(), asyncio.current_task()
+        with self._lock:
+            self._calls.append(call)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls.remove(call)
+
+    def interrupt(self) -> None:
+        """The user stops the work: threads that wait for a model, which nothing else can stop, wait no longer."""
+        self.stop(WorkFailed("stopped by the user"))
+        with self._lock:
+            for loop, task in self._calls:
+                if task is not None:
+                    loop.call_soon_threadsafe(task.cancel)
+
+    def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """Note which calls are the whole module's."""
+        if type(instance) is self.kind:
+            with self._lock:
+                self._open.add(call_id)
+
+    def on_module_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
+        """Sort what a module raised: the end of the work, or a failed answer."""
+        with self._lock:
+            whole = call_id in self._open
+            self._open.discard(call_id)
+        if not whole or not isinstance(exception, Exception):
+            return  # what a part raises, the whole may have an answer to
+        if isinstance(exception, BlendFilterError | OSError) and not for_good(exception):
+            self.stop(exception)  # of the system: a connection of the module's own, a file that is gone
+        with self._lock:
+            self.failed.append(exception)
+
+
+def for_good(error: BaseException) -> bool:
+    """Whether the same call would meet this error again."""
+    return isinstance(error, ModelError) and error.kind in FOR_GOOD
+
+
+class GuardedLM(ConnectedLM):
+    """A model whose faults end the work, unless they are for good."""
+
+    watch: CompilationWatch
+
+    async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
+        """As `ConnectedLM.acall`. Raises: CompilationStopped, ModelError."""
+        self.watch.check()
+        try:
+            with self.watch.calling():
+                return await super().acall(prompt, messages=messages, **kwargs)
+        except asyncio.CancelledError:
+            self.watch.check()  # which DSPy passes on, where it would log a cancellation as a failed question
+            raise
+        except BlendFilterError as error:
+            if for_good(error):
+                raise
+            raise self.watch.stop(error) from error
+
+
+def guarded(lm: ConnectedLM, watch: CompilationWatch) -> GuardedLM:
+    """The same model under `watch`, its journal and its limits kept."""
+    kept = GuardedLM(
+        lm.name,
+        lm.inner,
+        profile=lm.profile,
+        identity=lm.identity,
+        address=lm.address,
+        state=lm.state,
+        journal=lm.journal,
+        terms=lm.terms,
+        traffic=lm.traffic,
+        callbacks=lm.callbacks,
+        **{name: value for name, value in lm.kwargs.items() if value is not None},
+    )
+    kept.watch = watch
+    return kept
+
+
+# --- metrics and scores -----------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
-class Score:
-    """A mean of `n` questions' scores; `failed` of them got no answer and count as 0."""
-
-    value: float
-    n: int
-    failed: int = 0
-
-
-@dataclass(frozen=True)
-class Accepting:
+class AcceptingMetric:
     """`metric`, with the score from which an answer may become a demonstration.
 
     A task's own metric takes right answers alone; where answers are sentences, scored by F1, none ever is.
@@ -50,23 +173,17 @@ class Accepting:
         return {"threshold": self.threshold}
 
 
-class Measured:
-    """`metric`, counted, its own errors told as what they are.
+class CountedMetric:
+    """`metric` with all five arguments of DSPy's, counted for `progress`; its own errors end the work."""
 
-    Args:
-        metric: the metric.
-        watch: what ends the work.
-        progress: told how often it was asked.
-    """
-
-    def __init__(self, metric: Callable[..., Any], watch: Watch, progress: Progress) -> None:
+    def __init__(self, metric: Callable[..., Any], watch: CompilationWatch, progress: Progress) -> None:
         self.metric, self.watch, self.progress = metric, watch, progress
         self.phase, self.total, self.done = "", 0, 0
-        self._five = _takes_five(metric)
+        self._takes_five = _takes_five(metric)
         self._lock = threading.Lock()
 
     def begin(self, phase: str, total: int | None) -> None:
-        """What is counted from now on."""
+        """Count for another phase from now on."""
         self.phase, self.total, self.done = phase, total or 0, 0
         self.progress(phase, 0, total)
 
@@ -75,35 +192,39 @@ class Measured:
     ) -> Any:
         self.watch.check()
         try:
-            said = self._said(example, prediction, trace, pred_name, pred_trace)
-        except (Stopped, KeyboardInterrupt):
+            value = self._value(example, prediction, trace, pred_name, pred_trace)
+        except (CompilationStopped, KeyboardInterrupt):
             raise
         except BaseException as error:  # whatever a user's own code raises
             if not for_good(error):
-                raise self.watch.stop(_told(error)) from error
-            said = 0.0
+                if not isinstance(error, BlendFilterError):
+                    what = f"{type(error).__name__}: {words_of(error)}"
+                    failed = BadArgument(f"the metric failed ({what}): mend it, what was asked so far is kept")
+                    raise self.watch.stop(failed) from error
+                raise self.watch.stop(error) from error
+            value = 0.0
         with self._lock:
             self.done += 1
             self.progress(self.phase, self.done, self.total or None)
-        return said
+        return value
 
-    def _said(self, example: Any, prediction: Any, trace: Any, pred_name: Any, pred_trace: Any) -> Any:
-        if self._five or pred_name is None:
-            more = (pred_name, pred_trace) if self._five else ()
-            said = self.metric(example, prediction, trace, *more)
+    def _value(self, example: Any, prediction: Any, trace: Any, pred_name: Any, pred_trace: Any) -> Any:
+        if self._takes_five or pred_name is None:
+            more = (pred_name, pred_trace) if self._takes_five else ()
+            value = self.metric(example, prediction, trace, *more)
             if pred_name is None and trace is not None:
-                return said  # yes or no, in whatever shape
-            return _scored(said, dspy.Prediction if pred_name is None else dspy.Prediction | Mapping)
-        score = float(_scored(self.metric(example, prediction), dspy.Prediction))
+                return value  # yes or no, in whatever shape
+            return _checked(value, dspy.Prediction if pred_name is None else dspy.Prediction | Mapping)
+        score = float(_checked(self.metric(example, prediction), dspy.Prediction))
         return dspy.Prediction(score=score, feedback=_feedback(score, example, prediction))
 
 
-def _scored(said: Any, holding: Any) -> Any:
-    """What a metric said, a number or what holds one (`holding` of these kinds may). Raises: BadArgument."""
-    value: Any = said.get("score") if isinstance(said, holding) else said
-    if isinstance(value, str) or not hasattr(value, "__float__") or not math.isfinite(float(value)):
-        raise BadArgument(f"the metric gave {said!r:.60} for a score: have it return a number, best of 0 to 1")
-    return said
+def _checked(value: Any, containers: Any) -> Any:
+    """`value`, if it is a number or one of the `containers` with a `score`. Raises: BadArgument."""
+    number: Any = value.get("score") if isinstance(value, containers) else value
+    if isinstance(number, str) or not hasattr(number, "__float__") or not math.isfinite(float(number)):
+        raise BadArgument(f"the metric gave {value!r:.60} for a score: have it return a number, best of 0 to 1")
+    return value
 
 
 def _takes_five(metric: Callable[..., Any]) -> bool:
@@ -114,27 +235,17 @@ def _takes_five(metric: Callable[..., Any]) -> bool:
     return True
 
 
-def _told(error: BaseException) -> Exception:
-    if isinstance(error, BlendFilterError):
-        return error
-    what = f"{type(error).__name__}: {words_of(error)}"
-    return BadArgument(f"the metric failed ({what}): mend it, what was asked so far is kept")
-
-
 def _feedback(score: float, example: Any, prediction: Any) -> str:
-    """What GEPA is told of an answer, where the metric gives no words of its own."""
+    """Feedback for GEPA, where the metric gives no words of its own."""
     golden = example.get("golden_answers") or example.get("answer")
     listed = "; ".join(map(str, golden)) if isinstance(golden, list | tuple) else golden
     wanted = f", the right one is: {listed}" if listed else ""
-    said = prediction.get("answer") if isinstance(prediction, dspy.Prediction) else prediction
-    return f"The score is {score:.2f} of 1. The answer given was '{said}'{wanted}"
+    answer = prediction.get("answer") if isinstance(prediction, dspy.Prediction) else prediction
+    return f"The score is {score:.2f} of 1. The answer given was '{answer}'{wanted}"
 
 
-def score(program: dspy.Module, examples: Sequence[dspy.Example], metric: Measured, threads: int) -> Score:
-    """The mean score of `program` on `examples`, each question's once.
-
-    Raises: BadArgument: it fails on every one of them.
-    """
+def score(program: dspy.Module, examples: Sequence[dspy.Example], metric: CountedMetric, threads: int) -> HeldOutScore:
+    """The mean score of `program` on `examples`. Raises `BadArgument` where it fails on every one of them."""
     metric.watch.failed.clear()
     result = dspy.Evaluate(
         devset=list(examples), metric=metric, num_threads=threads, max_errors=len(examples) + 1, failure_score=0.0
@@ -145,5 +256,5 @@ def score(program: dspy.Module, examples: Sequence[dspy.Example], metric: Measur
         first = metric.watch.failed[0]
         why = f"{type(first).__name__}: {words_of(first)}"
         raise BadArgument(f"{type(program).__name__} fails on every question ({why}): mend it first")
-    values = [float(said.score if isinstance(said, dspy.Prediction) else said) for *_, said in result.results]
-    return Score(round(sum(values) / len(values), 6), len(values), failed)
+    values = [float(value.score if isinstance(value, dspy.Prediction) else value) for *_, value in result.results]
+    return HeldOutScore(round(sum(values) / len(values), 6), len(values), failed)

@@ -2,12 +2,12 @@
 
 LabeledFewShot, BootstrapFewShot (Khattab et al. 2023, "DSPy", https://arxiv.org/abs/2310.03714), MIPROv2 (Opsahl-Ong
 et al. 2024, https://arxiv.org/abs/2406.11695) and GEPA (Agrawal et al. 2025, https://arxiv.org/abs/2507.19457), as
-DSPy has them. In: a module, examples, a metric, models. Out: the compiled module.
+DSPy has them.
 
 What the result could depend on beside the journal, and what is done about it: the order of the examples (shuffled by
 the seed), random choices (every optimiser is given the seed), the order in which threads end (DSPy sums in the order of
-the examples), checkpoints of a killed sitting (GEPA is given no folder: the journal is its memory). MIPROv2 and GEPA
-choose among candidates by a part of the training set, so the set that is held back stays unseen.
+the examples), checkpoints of a killed session (GEPA is given no folder: the journal is its memory). MIPROv2 and GEPA
+choose among candidates by a part of the training set, so the held-back set stays unseen.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ from blendfilter.extras import needed
 from blendfilter.lm.model import ConnectedLM
 
 TRAIN_SHARE = 0.5
-"""Of the training set, what candidates are made from where the rest chooses among them."""
-
-
+"""The part of the training set that candidates are made from, where the rest chooses among them."""
 _ARGUMENTS = {"demos": "max_demos", "threads": "concurrency"}
-"""What `compile_program` calls a part of the effort, where that differs."""
+"""The arguments of `compile_program` that are called otherwise there."""
 
 
 @dataclass(frozen=True)
-class Effort:
+class OptimiserEffort:
     """How far an optimiser goes; None: its own measure.
 
     Attributes:
@@ -58,7 +56,7 @@ class Effort:
 
 
 @dataclass(frozen=True)
-class Work:
+class OptimiserWork:
     """What an optimiser is given; `train` in the order of the seed."""
 
     student: dspy.Module
@@ -66,7 +64,7 @@ class Work:
     metric: Callable[..., Any]
     teacher: ConnectedLM
     seed: int
-    effort: Effort
+    effort: OptimiserEffort
 
     def halves(self) -> tuple[list[dspy.Example], list[dspy.Example]]:
         """What candidates are made from, and what chooses among them."""
@@ -79,15 +77,14 @@ class Work:
         return self.effort.demos if fits_any(self.train, self.student) else 0
 
 
-def labeled(work: Work) -> dspy.Module:
+def labeled(work: OptimiserWork) -> dspy.Module:
     """Rows of the training set as demonstrations, as they are."""
-    # One predictor's rows may lack another's fields; those that fill none would take a place and show nothing.
-    predictors = [each for _, each in work.student.named_predictors()]
-    rows = [row for row in work.train if any(complete(row, each) for each in predictors)]
+    # One predictor's rows may lack another's fields; those that fill none would take a place for nothing.
+    rows = [row for row in work.train if fits_any([row], work.student)]
     return _labelled_kept(work, dspy.LabeledFewShot(k=work.effort.demos).compile(work.student, trainset=rows))
 
 
-def bootstrap(work: Work) -> dspy.Module:
+def bootstrap(work: OptimiserWork) -> dspy.Module:
     """Answers of the teacher that the metric accepts, as demonstrations of all the predictors on the way."""
     optimiser = dspy.BootstrapFewShot(
         metric=work.metric,
@@ -99,7 +96,7 @@ def bootstrap(work: Work) -> dspy.Module:
     return _labelled_kept(work, optimiser.compile(work.student, trainset=list(work.train)))
 
 
-def mipro(work: Work) -> dspy.Module:
+def mipro(work: OptimiserWork) -> dspy.Module:
     """Instructions that a model proposes and bootstrapped demonstrations, searched together."""
     train, chooses = work.halves()
     optimiser = dspy.MIPROv2(
@@ -120,7 +117,7 @@ def mipro(work: Work) -> dspy.Module:
     )
 
 
-def gepa(work: Work) -> dspy.Module:
+def gepa(work: OptimiserWork) -> dspy.Module:
     """Instructions that a model rewrites by reflecting on what went wrong."""
     train, chooses = work.halves()
     optimiser = dspy.GEPA(
@@ -135,8 +132,8 @@ def gepa(work: Work) -> dspy.Module:
     return optimiser.compile(work.student, trainset=train, valset=chooses)
 
 
-def _labelled_kept(work: Work, compiled: dspy.Module) -> dspy.Module:
-    """A predictor that got nothing it could show keeps the demonstrations that it had."""
+def _labelled_kept(work: OptimiserWork, compiled: dspy.Module) -> dspy.Module:
+    """A predictor that got no complete demonstration keeps those that it had."""
     had = dict(work.student.named_predictors())
     for name, predictor in compiled.named_predictors():
         if not any(complete(demo, predictor) for demo in predictor.demos):
@@ -147,7 +144,7 @@ def _labelled_kept(work: Work, compiled: dspy.Module) -> dspy.Module:
 class Optimiser(NamedTuple):
     """How it runs; how many training examples it wants; the module that it needs, if any."""
 
-    run: Callable[[Work], dspy.Module]
+    run: Callable[[OptimiserWork], dspy.Module]
     least: int
     needs: str = ""
 
@@ -164,7 +161,7 @@ def optimiser_called(name: str, student: dspy.Module, train: Sequence[dspy.Examp
     """The optimiser of that name, if it can do something for `student`.
 
     Raises:
-        UnknownName: nobody by that name. MissingExtra: it needs a package. BadArgument: it could change nothing, or
+        UnknownName: none by that name. MissingExtra: it needs a package. BadArgument: it could change nothing, or
             has too few examples.
     """
     if name not in OPTIMIZERS:
@@ -175,11 +172,10 @@ def optimiser_called(name: str, student: dspy.Module, train: Sequence[dspy.Examp
     if len(train) < chosen.least:
         raise BadArgument(f"{name} wants {chosen.least} training examples or more, there is {len(train)}: give it more")
     if name == "labeled" and not fits_any(train, student):
-        fields = {name: [*each.signature.input_fields, *each.signature.output_fields]
-                  for name, each in student.named_predictors()}  # fmt: skip
-        first, names = next(iter(fields.items()))
+        first, predictor = next(iter(student.named_predictors()))
+        names = ", ".join([*predictor.signature.input_fields, *predictor.signature.output_fields])
         raise BadArgument(
             f"labeled can do nothing for {type(student).__name__}: no training row fills the fields of a predictor of "
-            f"its ('{first}' wants {', '.join(names)}): use bootstrap, which lets a model fill them"
+            f"its ('{first}' wants {names}): use bootstrap, which lets a model fill them"
         )
     return chosen

@@ -1,15 +1,14 @@
-"""Silver contexts as a training set for filters, and the metric that holds a filter against them.
+"""Silver contexts as a training set for filters, and the metric that compares a filter with them.
 
 Wang et al. 2023, "Learning to Filter Context for Retrieval-Augmented Generation" (https://arxiv.org/abs/2311.08377):
-the silver context is what an oracle would have kept. In: rows of a silver file. Out: examples, and a metric of
-(example, prediction).
+the silver context is what an oracle would have kept.
 
 Differs from the paper: M_ctx is fine-tuned to write the silver text. Here a prompt is compiled, and what it is rewarded
 for is agreement with silver (F1 over the candidates chosen; both empty is 1), the F1 of an answer given over what was
 kept, and few tokens: reward = (agreement·A + answer·F) / (agreement + answer) - tokens·share, not below 0, where share
 is the part of the candidates' words that was kept. The defaults: agreement 1; answer 0.5, because a filter may keep
 another sentence that answers as well; tokens 0.1, so that of two filters that answer alike the smaller one wins and no
-answer is worth losing for it. Where `answer` is 0, no answerer is asked.
+answer is worth losing for it. Where `answer` is 0, no answerer is called.
 """
 
 from __future__ import annotations
@@ -51,13 +50,9 @@ def silver_examples(rows: Iterable[SilverRow], unit: Unit = "sentence") -> list[
 def _example(row: SilverRow, unit: Unit) -> dspy.Example:
     candidates = shown(row.passages, unit)
     sentences = [row.sentences[at] for at in row.chosen]
-    if unit == "passage":
-        wanted = {(each.passage, 0) for each in sentences}
-        chosen = [at for at, each in enumerate(candidates) if (each.position, 0) in wanted]
-    else:
-        places = {(each.passage, each.start) for each in sentences}
-        chosen = [at for at, each in enumerate(candidates) if (each.position, each.start) in places]
-        wanted = places
+    starts = unit != "passage"
+    wanted = {(each.passage, each.start * starts) for each in sentences}
+    chosen = [at for at, each in enumerate(candidates) if (each.position, each.start * starts) in wanted]
     if len(chosen) != len(wanted):
         raise BadData(
             f"the silver row of question '{row.id}' chooses what is no {unit} of its passages as they are cut now: "
@@ -74,8 +69,8 @@ def _example(row: SilverRow, unit: Unit) -> dspy.Example:
     ).with_inputs("question", "passages")
 
 
-class Judged(NamedTuple):
-    """One prediction held against silver."""
+class SilverReward(NamedTuple):
+    """The reward of one prediction, its parts, and feedback in words."""
 
     agreement: float
     answer: float | None
@@ -106,32 +101,30 @@ class SilverMetric:
     def __call__(
         self, example: Any, prediction: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
     ) -> float | bool | dspy.Prediction:
-        """The reward; with a trace, whether it is good enough for a demonstration; for a predictor, in words too."""
-        judged = self.judge(example, prediction)
+        """The reward; with a trace, whether it is good enough for a demonstration; for a predictor, with feedback."""
+        reward = self.judge(example, prediction)
         if pred_name is not None:
-            return dspy.Prediction(score=judged.score, feedback=judged.feedback)
-        return judged.score if trace is None else judged.score >= self.threshold and _read_at_once(prediction, trace)
+            return dspy.Prediction(score=reward.score, feedback=reward.feedback)
+        return reward.score if trace is None else reward.score >= self.threshold and _read_at_once(prediction, trace)
 
-    def judge(self, example: Any, prediction: Any) -> Judged:
-        """A prediction of a filter held against silver."""
+    def judge(self, example: Any, prediction: Any) -> SilverReward:
+        """A filter's prediction compared with silver."""
         wanted, kept = set(example.chosen), set(prediction.chosen)
-        agreement = overlap(kept, wanted)
-        share = _share(example.knowledge, kept)
-        said, right = None, None
-        if self.answer > 0:
-            said = self._answered(example.question, [passage.line for passage in prediction.kept])
-            right = f1(said, example.golden_answers)
-        gained = (self.agreement * agreement + self.answer * (right or 0.0)) / (self.agreement + self.answer)
-        total = max(0.0, gained - self.tokens * share)
+        agreement, right = overlap(kept, wanted), None
+        sizes = [len(line.split()) for line in example.knowledge]
+        share = sum(sizes[at] for at in kept if at < len(sizes)) / max(1, sum(sizes))
         words = _feedback(example, kept, wanted, agreement, share)
-        if said is not None:
+        if self.answer > 0:
+            answer = self._answer(example.question, [passage.line for passage in prediction.kept])
+            right = f1(answer, example.golden_answers)
             golden = "; ".join(example.golden_answers)
-            words += f" Over what was kept the answer given was '{said}', the right one is: {golden}"
-        return Judged(agreement, right, share, total, words)
+            words += f" Over what was kept the answer given was '{answer}', the right one is: {golden}"
+        gained = (self.agreement * agreement + self.answer * (right or 0.0)) / (self.agreement + self.answer)
+        return SilverReward(agreement, right, share, max(0.0, gained - self.tokens * share), words)
 
-    def _answered(self, question: str, knowledge: list[str]) -> str:
+    def _answer(self, question: str, knowledge: list[str]) -> str:
         assert self.answerer is not None  # silver_metric gives one where the answer has a weight
-        # Of a trace of its own: the program's must not hold what the metric asks.
+        # With a trace of its own: the program's must not have the metric's calls in it.
         with dspy.context(trace=[], **({"lm": self.lm} if self.lm is not None else {})):
             return str(self.answerer(knowledge=knowledge, question=question).answer)
 
@@ -160,12 +153,14 @@ def silver_metric(
             raise BadArgument(f"the weight {name} is {value}: give 0 or a positive number")
     if agreement + answer <= 0:
         raise BadArgument("agreement and answer both weigh 0: nothing would be rewarded, give one of them a weight")
-    answerer = Direct(as_retriever(_nothing), task=wording, prompts=prompts).direct if answer > 0 else None
+    answerer = None
+    if answer > 0:
+        answerer = Direct(as_retriever(lambda query, k: []), task=wording, prompts=prompts).direct
     return SilverMetric(agreement, answer, tokens, threshold, answerer)
 
 
 def _read_at_once(prediction: Any, trace: Any) -> bool:
-    """Whether the first reply was read: one that was asked for again teaches nobody, whatever came of it."""
+    """Whether the first reply was read: one that had to be repeated teaches nothing, whatever came of it."""
     again = any(getattr(predictor, "name", "") == "ids_again" for predictor, *_ in trace)
     return prediction.get("status", "ids") in ("ids", "none") and not again
 
@@ -181,30 +176,19 @@ def overlap(kept: set[int], wanted: set[int]) -> float:
     return 2 * len(kept & wanted) / (len(kept) + len(wanted))
 
 
-def _share(lines: Sequence[str], kept: set[int]) -> float:
-    """The part of the candidates' words that was kept."""
-    sizes = [len(line.split()) for line in lines]
-    return sum(sizes[at] for at in kept if at < len(sizes)) / max(1, sum(sizes))
-
-
 def _feedback(example: Any, kept: set[int], wanted: set[int], agreement: float, share: float) -> str:
     """What was missed and what was too much, in words."""
-    told = [f"Agreement with the right choice: {agreement:.2f} of 1."]
+    lines = [f"Agreement with the right choice: {agreement:.2f} of 1."]
     if kept == wanted:
-        told.append("Exactly the right ones were named." if wanted else "None helps, and none was named.")
+        lines.append("Exactly the right ones were named." if wanted else "None helps, and none was named.")
     if missed := sorted(wanted - kept):
-        told.append(f"Missed: {_listed(example.knowledge, missed)}.")
+        lines.append(f"Missed: {_listed(example.knowledge, missed)}.")
     if needless := sorted(kept - wanted):
         none = "" if wanted else " (none helps here, the right reply is none)"
-        told.append(f"Superfluous{none}: {_listed(example.knowledge, needless)}.")
-    told.append(f"{share:.0%} of the words were kept.")
-    return " ".join(told)
+        lines.append(f"Superfluous{none}: {_listed(example.knowledge, needless)}.")
+    return " ".join([*lines, f"{share:.0%} of the words were kept."])
 
 
 def _listed(lines: Sequence[str], numbers: Sequence[int], most: int = 5) -> str:
     named = [f"{at} ('{lines[at]}')" for at in numbers[:most] if at < len(lines)]
     return "; ".join(named) + (f"; and {len(numbers) - most} more" if len(numbers) > most else "")
-
-
-def _nothing(query: str, k: int) -> list[Any]:
-    return []

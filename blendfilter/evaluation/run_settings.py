@@ -17,8 +17,7 @@ import dspy
 
 import blendfilter
 from blendfilter.asking import SHORT_ROOM, Ask
-from blendfilter.compiling.programs import recipes_in
-from blendfilter.compiling.recipe import question_digest
+from blendfilter.compiling.programs import question_digest, recipes_in
 from blendfilter.errors import AskedWrong, EmptyData, Leak, ReplayMiss
 from blendfilter.evaluation.run import Run
 from blendfilter.journal import digest

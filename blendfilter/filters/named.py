@@ -9,8 +9,7 @@ import dspy
 
 from blendfilter.asking import Wording
 from blendfilter.errors import BadArgument, UnknownName
-from blendfilter.filters.cdit.filter import CDITFilter
-from blendfilter.filters.cdit.rules import Rule
+from blendfilter.filters.cdit import CDITFilter, Rule
 from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter

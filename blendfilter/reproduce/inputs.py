@@ -20,8 +20,7 @@ from blendfilter.compiling.programs import load_program, read_program, recipes_i
 from blendfilter.errors import BadArgument, ServerRefused, UnknownName
 from blendfilter.evaluation.plan import spread
 from blendfilter.evaluation.run_settings import check_leak
-from blendfilter.filters.cdit.filter import CDITFilter
-from blendfilter.filters.cdit.judge import Judge
+from blendfilter.filters.cdit import CDITFilter, Judge
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.filters.filco.oracle import Oracle
 from blendfilter.filters.filco.oracles import MEASURES, Measure, measure_for
@@ -34,11 +33,12 @@ from blendfilter.prompting import Prompts
 from blendfilter.reproduce.sources import kind_of
 from blendfilter.reproduce.tables import JUDGES, QUESTION_ONLY, PaperRow, PaperTable
 from blendfilter.retrieval.base import Retriever
+from blendfilter.run_context import CONCURRENCY
 from blendfilter.silver.filter import SilverFilter
 from blendfilter.silver.making import WITHOUT_MODEL, make_silver, settings_of
 from blendfilter.tasks import TASKS, Questions
 from blendfilter.trimming.folder import TrimFolder
-from blendfilter.trimming.gathering import CONCURRENCY, trim
+from blendfilter.trimming.gathering import trim
 from blendfilter.trimming.overlay import Trimmed
 from blendfilter.trimming.witnesses import Witnesses
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
 from blendfilter.errors import BadData, UnknownName
-from blendfilter.filters.cdit.rules import RULES
+from blendfilter.filters.cdit import RULES
 from blendfilter.filters.filco.oracles import Measure
 from blendfilter.filters.named import FILTERS
 from blendfilter.filters.own import parameters_of

@@ -54,7 +54,7 @@ KINDS: dict[str, str | Opener] = {
     "rank-bm25": f"{HERE}.rank_bm25:RankBM25.open",
     "colbert": f"{HERE}.colbert:ColBERT.open",
     "dense": f"{HERE}.dense:Dense.open",
-    "trimmed": "blendfilter.trimming.opening:open_trimmed",
+    "trimmed": "blendfilter.trimming.folder:open_trimmed",
     "http": f"{HERE}.remote:Remote",
     "https": f"{HERE}.remote:Remote",
 }

@@ -1,14 +1,16 @@
-"""A trimmed index's folder: which index it lies over, and how it trims it.
+"""A trimmed index's folder: `INDEX.trimmed/` beside the index, with a manifest, the witnesses and the journal of calls.
 
-In: an index and settings. Out: `INDEX.trimmed/` beside it, with a manifest of its own kind, the witnesses and the
-journal of the judge's calls. The index is never written to; its folder and this one may be moved together, since one
-knows the other by a relative path.
+The index is never written to. Both folders may be moved together, because the manifest names the index by a relative
+path. `open_trimmed` is what `open_index("INDEX.trimmed")` calls; where the overlay is damaged it gives the index alone,
+with a warning: what was trimmed can be gathered again, and an untrimmed search is better than none.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -17,24 +19,26 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter.files import write_whole
 from blendfilter.journal import FILE as JOURNAL
 from blendfilter.journal import Journal
 from blendfilter.retrieval.base import Retriever
-from blendfilter.retrieval.indexes import open_index
+from blendfilter.retrieval.indexes import ADDRESSES, open_index
 from blendfilter.retrieval.manifest import MANIFEST, CorpusInfo, Manifest, building, read_manifest, write_manifest
-from blendfilter.trimming.lines import check_threshold
-from blendfilter.trimming.whole import write_whole
-from blendfilter.trimming.witnesses import FILE, Writer
+from blendfilter.retrieval.wire import address_of, check_host
+from blendfilter.trimming.overlay import Trimmed, check_similarity
+from blendfilter.trimming.similar import VECTORS_FILE, similar_named
+from blendfilter.trimming.witnesses import FILE, THRESHOLD, Witnesses, WitnessWriter, check_threshold
 
 KIND = "trimmed"
 SUFFIX = ".trimmed"
-THRESHOLD = 2
-"""Witnesses that it takes; the authors' released code takes 1."""
 DEPTH = 10
 """The paper's k."""
+DEEPEST = 8
+"""Trimmed indexes over each other; ours are one deep."""
 
 
-class _Settings(BaseModel):
+class _TrimSettings(BaseModel):
     """The manifest's `settings`. Null for `min_similarity`: the similarity's own default."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
@@ -45,7 +49,7 @@ class _Settings(BaseModel):
     min_similarity: Annotated[float, Field(ge=0, le=1)] | None
     similarity: str
     one_way: bool = False
-    """Missing in a manifest that was written before there was a choice."""
+    """Missing in a manifest of the first version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +88,16 @@ class TrimFolder:
         similarity: str = "",
         one_way: bool = False,
     ) -> TrimFolder:
-        """A new folder over `index` (open, or its folder or address), beside it or at `out`; it has no witnesses yet.
+        """A new folder over `index` (open, or its folder or address), beside it or at `out`, without witnesses.
 
         Raises:
             BadArgument: a folder that is there already, an index that is trimmed itself, an address without `out`, a
             setting out of range.
         """
         _check(k, threshold, min_similarity, one_way)
-        retriever = index if isinstance(index, Retriever) else _bare(index)
+        if not isinstance(index, Retriever) and is_trimmed(index):
+            raise BadArgument(f"{index} is a trimmed index itself: name the index that it was made of, or go on in it")
+        retriever = index if isinstance(index, Retriever) else open_index(index)
         if KIND in (retriever.info().get("kind"), retriever.info().get("of")):
             raise BadArgument(f"{location_of(retriever) or 'the index'} is trimmed itself: trim the one it was made of")
         # an address may hold a login, which the index's own does not: no token goes into the manifest
@@ -99,12 +105,22 @@ class TrimFolder:
         if not base and out is None:
             raise BadArgument("an index in memory has no place beside it: name a folder for the witnesses (out)")
         place = Path(out) if out is not None else Path(default_place(base))
-        _check_place(place, base)
-        settings = _Settings(
-            base=_relative(base, place), base_fingerprint=retriever.fingerprint, k=k, threshold=threshold,
-            min_similarity=None if min_similarity is None else float(min_similarity), similarity=similarity,
+        if is_trimmed(place):
+            raise BadArgument(f"{place} holds a trimmed index already: go on in it, or name another folder (--out DIR)")
+        if _is_folder(base) and place.resolve().is_relative_to(Path(base).resolve()):
+            raise BadArgument(
+                f"{place} lies inside the index at {base}, which is never written to: name a folder outside"
+            )
+        relative = os.path.relpath(os.path.realpath(base), os.path.realpath(place)) if _is_folder(base) else ""
+        settings = _TrimSettings(
+            base=Path(relative).as_posix() if relative else base,
+            base_fingerprint=retriever.fingerprint,
+            k=k,
+            threshold=threshold,
+            min_similarity=None if min_similarity is None else float(min_similarity),
+            similarity=similarity,
             one_way=one_way,
-        )  # fmt: skip
+        )
         with building(place) as folder:
             write_manifest(folder, _manifest(settings, retriever))
             (folder / FILE).touch()
@@ -118,11 +134,10 @@ class TrimFolder:
             MissingFile: nothing is there. BadData: it is no trimmed index, newer than this version, or damaged.
         """
         place = Path(folder)
-        told = _settings(place)
-        return cls(
-            place, _absolute(told.base, place), told.base_fingerprint, told.k, told.threshold, told.min_similarity,
-            told.similarity, told.one_way,
-        )  # fmt: skip
+        settings = _settings(place).model_dump()
+        if _is_folder(settings["base"]):
+            settings["base"] = os.path.normpath(os.path.join(os.path.realpath(place), settings["base"]))
+        return cls(place, **settings)
 
     def set(
         self, *, threshold: int | None = None, min_similarity: float | None = None, one_way: bool | None = None
@@ -138,15 +153,15 @@ class TrimFolder:
         raw = json.loads((self.place / MANIFEST).read_bytes())
         settings = {"threshold": new.threshold, "min_similarity": new.min_similarity, "one_way": new.one_way}
         raw["settings"] |= settings
-        write_whole(self.place / MANIFEST, [json.dumps(raw, indent=1) + "\n"])
+        write_whole(self.place / MANIFEST, [(json.dumps(raw, indent=1) + "\n").encode()])
         return new
 
     def remove_empty(self) -> bool:
         """Remove a folder that holds nothing yet, no verdict and no call that was answered; whether it is gone.
 
-        Raises `RunLocked` where somebody gathers in it.
+        Raises `RunLocked` where a trim gathers in it.
         """
-        with Writer(self.witnesses):
+        with WitnessWriter(self.witnesses):
             # the manifest last: killed on the way there, it is a folder that opens
             files = (self.journal, self.witnesses, self.place / MANIFEST)
             if self.witnesses.stat().st_size or _answered(self.journal) or {*self.place.iterdir()}.difference(files):
@@ -166,15 +181,13 @@ def _answered(journal: Path) -> bool:
 
 
 def default_place(location: str | os.PathLike[str]) -> str:
-    """Where an index's trimming goes by itself: beside it. Raises `BadArgument` for an address.
+    """Where the trimming of an index goes by default: beside it. Raises `BadArgument` for an address.
 
     >>> default_place("indexes/wiki/")
     'indexes/wiki.trimmed'
     """
     if is_address(location):
-        from blendfilter.retrieval.wire import address_of
-
-        plain = address_of(os.fspath(location)).url  # a login in it is shown nowhere
+        plain = address_of(os.fspath(location)).url  # without a login, which no message may name
         raise BadArgument(f"there is no place beside {plain}: name a folder for its witnesses (--out DIR)")
     path = Path(location)
     return str(path if path.name and path.name != ".." else path.resolve()) + SUFFIX
@@ -198,22 +211,19 @@ def is_trimmed(location: str | os.PathLike[str]) -> bool:
 
 def location_of(index: Retriever) -> str:
     """What `open_index` opens again as this index; empty for one in memory or a callable."""
-    told = index.info()
-    return str(told.get("path") or told.get("url") or "")
+    info = index.info()
+    return str(info.get("path") or info.get("url") or "")
 
 
-def _bare(location: str | os.PathLike[str]) -> Retriever:
-    if is_trimmed(location):
-        raise BadArgument(f"{location} is a trimmed index itself: name the index that it was made of, or go on in it")
-    return open_index(location)
+def _is_folder(base: str) -> bool:
+    return bool(base) and not is_address(base)
 
 
-def _manifest(settings: _Settings, index: Retriever) -> Manifest:
-    told = index.info()
-    corpus = told.get("corpus") or {}
+def _manifest(settings: _TrimSettings, index: Retriever) -> Manifest:
+    corpus = index.info().get("corpus") or {}
     try:
         passages = len(index)
-    except TypeError:  # a server or a function that does not say
+    except TypeError:  # a server or a function of unknown size
         passages = 1
     return Manifest(
         kind=KIND,
@@ -225,7 +235,7 @@ def _manifest(settings: _Settings, index: Retriever) -> Manifest:
     )
 
 
-def _settings(place: Path) -> _Settings:
+def _settings(place: Path) -> _TrimSettings:
     if not place.exists():
         raise MissingFile(f"no trimmed index at {place}: blendfilter trim INDEX --questions FILE makes one")
     try:
@@ -237,13 +247,13 @@ def _settings(place: Path) -> _Settings:
     if manifest.kind != KIND:
         raise BadData(f"{place} is an index of kind '{manifest.kind}', not a trimmed one: trim it first")
     try:
-        settings = _Settings.model_validate(manifest.settings)
-        if settings.base_fingerprint != manifest.fingerprint:
-            raise _damaged(place, f"two fingerprints, {manifest.fingerprint} and {settings.base_fingerprint}")
-        return settings
+        settings = _TrimSettings.model_validate(manifest.settings)
     except ValidationError as error:
         first = error.errors()[0]
         raise _damaged(place, f"{'.'.join(map(str, ('settings', *first['loc'])))}: {first['msg']}") from None
+    if settings.base_fingerprint != manifest.fingerprint:
+        raise _damaged(place, f"two fingerprints, {manifest.fingerprint} and {settings.base_fingerprint}")
+    return settings
 
 
 def _damaged(place: Path, what: str) -> BadData:
@@ -257,26 +267,117 @@ def _check(k: Any, threshold: Any, min_similarity: Any, one_way: Any) -> None:
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise BadArgument(f"k is a whole number from 1 up, got {k!r}")
     check_threshold(threshold)
-    if min_similarity is not None and not (isinstance(min_similarity, int | float) and 0 <= min_similarity <= 1):
-        raise BadArgument(f"min_similarity lies between 0 and 1, got {min_similarity!r}")
+    if min_similarity is not None:
+        check_similarity(min_similarity)
     if not isinstance(one_way, bool):
         raise BadArgument(f"one_way is True or False, got {one_way!r}")
 
 
-def _check_place(place: Path, base: str) -> None:
-    if is_trimmed(place):
-        raise BadArgument(f"{place} holds a trimmed index already: go on in it, or name another folder (--out DIR)")
-    if base and not is_address(base) and place.resolve().is_relative_to(Path(base).resolve()):
-        raise BadArgument(f"{place} lies inside the index at {base}, which is never written to: name a folder outside")
+# --- opening ----------------------------------------------------------------------------------------------------------
 
 
-def _relative(base: str, place: Path) -> str:
-    if not base or is_address(base):
-        return base
-    return Path(os.path.relpath(os.path.realpath(base), os.path.realpath(place))).as_posix()
+def open_trimmed(
+    folder: str | os.PathLike[str],
+    *,
+    threshold: int | None = None,
+    min_similarity: float | None = None,
+    guard: bool = True,
+    one_way: bool | None = None,
+    allow_hosts: Sequence[str] = (),
+    **options: Any,
+) -> Retriever:
+    """The trimmed index of `folder`, by its own settings unless others are given; `options` are its index's.
+
+    Raises:
+        BadData: it was made for another index than lies there now, names none, or lies over itself.
+        MissingFile: its index is gone.
+        BadArgument: a threshold below 1, a similarity that is none, an address whose host is not in `allow_hosts`.
+    """
+    place = Path(folder)
+    options["allow_hosts"] = allow_hosts
+    _check_ends(place)
+    try:
+        at = TrimFolder.read(place)
+        witnesses = Witnesses.read(at.witnesses)
+    except (BadData, MissingFile, OSError) as error:
+        base = _base_of(place) if place.is_dir() else ""
+        if not base:
+            raise
+        return _untrimmed(open_base(base, place, **options), base, error)
+    index = _index(at, options)
+    try:
+        similar = similar_named(at.similarity, index, kept=place / VECTORS_FILE)
+    except BadData as error:
+        return _untrimmed(index, at.base, error)
+    return Trimmed(
+        index,
+        witnesses,
+        threshold=at.threshold if threshold is None else threshold,
+        min_similarity=at.min_similarity if min_similarity is None else min_similarity,
+        similar=similar,
+        guard=guard,
+        one_way=at.one_way if one_way is None else one_way,
+    )
 
 
-def _absolute(base: str, place: Path) -> str:
-    if not base or is_address(base):
-        return base
-    return os.path.normpath(os.path.join(os.path.realpath(place), base))
+def _index(at: TrimFolder, options: dict[str, Any]) -> Retriever:
+    """The index that was trimmed, and no other."""
+    if not at.base:
+        raise BadData(
+            f"{at.place} was made for an index in memory, which no folder names: "
+            "open it as Trimmed(index, Witnesses.read(…))"
+        )
+    try:
+        index = open_base(at.base, at.place, **options)
+    except MissingFile as error:
+        raise MissingFile(f"{at.place} trims an index that is not there: {error}") from None
+    if index.fingerprint != at.base_fingerprint:
+        raise BadData(
+            f"{at.place} was made for another index: it trims {at.base_fingerprint}, and {at.base} is "
+            f"{index.fingerprint} by now; open {at.base} itself, or move {at.place} away and trim again"
+        )
+    return index
+
+
+def open_base(
+    base: str, overlay: str | os.PathLike[str], *, allow_hosts: Sequence[str] = (), **options: Any
+) -> Retriever:
+    """The index that the manifest of `overlay` names. An address there may be anybody's: see `check_host`.
+
+    The token of the environment is for addresses that a user names, and is not sent to this one.
+    """
+    if not is_address(base):
+        return open_index(base, allow_hosts=allow_hosts, **options)
+    check_host(base, allow_hosts, str(overlay))
+    ours = base.partition("://")[0].lower() in ADDRESSES
+    withheld: dict[str, Any] = {"ambient": False} if ours else {}
+    return open_index(base, **withheld, **options)
+
+
+def _base_of(folder: Path) -> str:
+    """The index in the manifest; where that cannot be read, the one beside the folder. Empty where there is none."""
+    try:
+        return TrimFolder.read(folder).base
+    except (BadData, MissingFile, OSError):
+        base = str(folder).removesuffix(SUFFIX)
+        return base if base != str(folder) and (Path(base) / MANIFEST).is_file() else ""
+
+
+def _check_ends(folder: Path) -> None:
+    """Raise `BadData` where what lies under a trimmed index is that index again, or comes to no end."""
+    seen, place = set[str](), folder
+    while is_trimmed(place) or (place.name.endswith(SUFFIX) and place.is_dir()):
+        real = os.path.realpath(place)
+        if real in seen or len(seen) == DEEPEST:
+            what = "over itself" if real in seen else f"over more than {DEEPEST} others"
+            raise BadData(f"{folder} is a trimmed index that lies {what}: move it away, and trim the bare index again")
+        seen.add(real)
+        base = _base_of(place)
+        if not _is_folder(base):
+            return
+        place = Path(base)
+
+
+def _untrimmed(index: Retriever, base: str, error: Exception) -> Retriever:
+    warnings.warn(f"nothing is trimmed, and {base} is searched as it is: {error}", stacklevel=4)
+    return index

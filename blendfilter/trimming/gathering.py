@@ -1,12 +1,12 @@
 """`trim`: judge what an index finds for questions, and gather the witnesses that its overlay drops passages by.
 
-Ma et al. 2024 (CDIT), section 4, Algorithm 1. In: an index, questions, a judge, and the folder of an overlay. Out: a
-line in the folder for every verdict, as it comes, one that closes each question, and a `Trimming` that sums it up.
+Ma et al. 2024 (CDIT), section 4, Algorithm 1. A verdict is on file as it comes; a question is closed once all of its
+passages have theirs. One whose call failed stays open, and the same call goes on there: what the journal holds is not
+paid for again. The bare index is searched, because a verdict must not depend on earlier ones.
 
-The bare index is searched, whatever was trimmed before: a verdict must not depend on earlier ones. A question that is
-near enough to one ahead of it takes that one's verdicts over and asks no model; which ones do is decided before the
-first call (`planning`), so the state does not depend on how many calls are in flight. A question one of whose calls
-failed stays open; the same call goes on there, and what the journal holds is not asked again.
+A question that is near enough to an earlier one takes that one's verdicts over, without a call. This depends on the
+questions ahead of it alone, so `plan_questions` decides it before the first call: calls of different questions may
+overlap, and a session that goes on after a kill decides as the first one did.
 
 Differs from the paper: a reply that is neither true nor false is no verdict and no witness; a question answered by
 another's verdicts is no witness of its own; nothing is cut in the index itself (`overlay` drops at search time).
@@ -14,46 +14,76 @@ another's verdicts is no witness of its own; nothing is cut in the index itself 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import dspy
+import numpy as np
 
-from blendfilter.errors import BadArgument, BadData, BudgetSpent, EmptyData, RunMismatch, words_of
-from blendfilter.filters.cdit.judge import Judge
+from blendfilter.context import JOURNAL, NOTES, ORDER, QUESTION, setting
+from blendfilter.errors import (
+    AskedWrong,
+    BadArgument,
+    BadData,
+    BudgetSpent,
+    CannotWrite,
+    EmptyData,
+    RunMismatch,
+    words_of,
+)
+from blendfilter.filters.cdit import Judge
 from blendfilter.journal import Journal
 from blendfilter.lm import bridge
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.connect import connect
-from blendfilter.lm.gate import Gate
-from blendfilter.lm.held import connected, journal_held, with_held_connected
-from blendfilter.lm.retrying import FREE_RETRIES, Allowance
-from blendfilter.lm.spending import check_priced, purse_for
-from blendfilter.lm.terms import Traffic
-from blendfilter.records import Question, one_line
-from blendfilter.retrieval.base import Retriever, check_search
+from blendfilter.lm.held import connected
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.records import Passage, Question, one_line
+from blendfilter.retrieval.base import Retriever, check_search, fingerprint_of
 from blendfilter.retrieval.callables import as_retriever
+from blendfilter.retrieval.encoders import Vectors
 from blendfilter.retrieval.progress import Progress, silent
+from blendfilter.run_context import CONCURRENCY, RunContext
 from blendfilter.trimming.folder import DEPTH, TrimFolder, is_trimmed
-from blendfilter.trimming.judging import Outcome, Sitting, taught_nothing
+from blendfilter.trimming.opposites import unlike
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.planning import Turn, turns_of
-from blendfilter.trimming.showing import by_words, verdicts_in
-from blendfilter.trimming.similar import Similar, similar_for, similar_named
-from blendfilter.trimming.summary import Failed, Spent, Trimming, WouldDrop, counted, spent_in
-from blendfilter.trimming.witnesses import By, Judged, Witnesses, Writer
+from blendfilter.trimming.similar import ByVector, Similar, similar_for, similar_named
+from blendfilter.trimming.summary import FailedQuestion, Trimming, WouldDrop, counted, judge_name, spent_in, verdicts_in
+from blendfilter.trimming.witnesses import JudgedBy, JudgedQuestion, Witnesses, WitnessWriter, question_id
 
-CONCURRENCY = 16
+logger = logging.getLogger(__name__)
+JUDGING, COMPARING, ENCODING = "judging questions", "comparing questions", "encoding questions"
+_ENCODED_TOGETHER = 256
 
 
-async def _trim(
+@dataclass(frozen=True)
+class _TrimJob:
+    index: Retriever
+    questions: Sequence[Question | str]
+    judge: Judge
+    folder: TrimFolder | str | os.PathLike[str]
+    lm: dspy.BaseLM | str | None
+    k: int | None
+    reuse: bool
+    guard: bool
+    similar: Similar | None
+    concurrency: int
+    budget: Budget | None
+    max_retries: int | None
+    dry_run: bool
+    progress: Progress
+
+
+def trim(
     index: Retriever,
     questions: Sequence[Question | str],
     judge: Judge,
@@ -70,72 +100,134 @@ async def _trim(
     dry_run: bool = False,
     progress: Progress = silent,
 ) -> Trimming:
-    """Gather witnesses for the overlay in `folder`.
+    """Gather witnesses for the overlay in `folder`. Waits for it to be done; inside a notebook too.
 
     Args:
         index: the bare index, which the overlay was made for.
         questions: what is searched for and judged; what `load` gives, or strings.
-        judge: whose verdicts count. Another one than last time judges what is still open; each verdict says whose it
-            is, and the summary of the folder names all of them. Only a question that the other one said nothing of is
-            judged anew.
+        judge: whose verdicts count. Another one than last time judges what is still open, and anew what the first one
+            gave no verdict on at all; each verdict names its judge, and so does the summary of the folder.
         folder: `TrimFolder.create(…)`, `.read(…)` of one that is there, or its path: one that is not there is made.
         lm: the model that judges; DSPy's configured one by default, else the offline reader.
         k: passages judged of each question; the folder's by default, and no other (10 for a new one).
-        reuse: a question near enough to a judged one takes its verdicts over, and no model is asked.
+        reuse: a question near enough to a judged one takes its verdicts over, without a call.
         guard: not where the two differ in a number, a name or an opposite.
         similar: what finds the nearest judged question, itself empty; by default what the overlay searches with.
         concurrency: model calls in flight.
-        budget: what all sittings together may take. max_retries: further attempts that this sitting may make.
-        dry_run: judge (the journal keeps the calls), and say what would be dropped; the witnesses stay as they are.
-        progress: told how many questions are done.
+        budget: what all sessions together may take.
+        max_retries: further attempts that this session may make.
+        dry_run: judge (the journal keeps the calls), and list what would be dropped; the witnesses stay as they are.
+        progress: called with how many questions are done.
 
     Raises:
         RunLocked: another trim, or an undo, writes there. BadData: the overlay is another index's, or damaged.
         RunMismatch: the folder was made with another k. BudgetSpent: the limit is reached; the same call with a higher
         one goes on. ServerRefused and the like: see `blendfilter.errors`.
     """
-    index, texts = as_retriever(index), _texts(questions)
-    folder = _folder_of(folder, index, k)
-    asked = _Asked(index, texts, folder, check_k(folder, k), guard)
+    job = _TrimJob(
+        index, questions, judge, folder, lm, k, reuse, guard, similar, concurrency, budget, max_retries, dry_run,
+        progress,
+    )  # fmt: skip
+    return bridge.run(_gather(job), "trim", "await atrim(…)")
+
+
+async def atrim(
+    index: Retriever,
+    questions: Sequence[Question | str],
+    judge: Judge,
+    folder: TrimFolder | str | os.PathLike[str],
+    *,
+    lm: dspy.BaseLM | str | None = None,
+    k: int | None = None,
+    reuse: bool = True,
+    guard: bool = True,
+    similar: Similar | None = None,
+    concurrency: int = CONCURRENCY,
+    budget: Budget | None = None,
+    max_retries: int | None = None,
+    dry_run: bool = False,
+    progress: Progress = silent,
+) -> Trimming:
+    """Gather witnesses as `trim` does, with the same arguments, on any event loop."""
+    job = _TrimJob(
+        index, questions, judge, folder, lm, k, reuse, guard, similar, concurrency, budget, max_retries, dry_run,
+        progress,
+    )  # fmt: skip
+    return await asyncio.wrap_future(bridge.submit(_gather(job)))
+
+
+async def _gather(job: _TrimJob) -> Trimming:
+    index, texts = as_retriever(job.index), _texts(job.questions)
+    folder = _folder_of(job.folder, index, job.k)
+    check_k(folder, job.k)
     check_base(index, folder)
-    check_search(asked.texts, asked.k)
-    model = connect(lm if lm is not None else dspy.settings.lm or "offline")
-    judge = with_held_connected(judge)
-    prices = {each.name: each.terms.price for each in [model, *connected(judge).values()]}
-    check_priced(budget, prices)
-    gate, retries = Gate(concurrency), Allowance(max_retries, free=FREE_RETRIES + 4 * concurrency)
-    near = similar or similar_named(folder.similarity, index) if reuse else None
+    check_search(texts, folder.k)
+    context = RunContext(job.lm, job.judge, concurrency=job.concurrency, budget=job.budget, max_retries=job.max_retries)
+    prices = context.model.terms.prices
+    near = job.similar or similar_named(folder.similarity, index) if job.reuse else None
     with ExitStack() as stack:
-        path = stack.enter_context(_scratch(folder.witnesses)) if dry_run else folder.witnesses
-        writer = stack.enter_context(Writer(path))
+        path = stack.enter_context(_scratch(folder.witnesses)) if job.dry_run else folder.witnesses
+        writer = stack.enter_context(WitnessWriter(path))
         journal = stack.enter_context(Journal(folder.journal))
-        purse = purse_for(journal, budget, prices)
-        if purse is not None:
-            stack.callback(purse.close)
-        traffic = Traffic(gate=gate, purse=purse, retries=retries)
-        journal_held(judge, journal, traffic)
-        before, spent = Witnesses.read(path), spent_in(journal, model.terms.prices)
-        sitting = Sitting(index, asked.k, judge, model.with_journal(journal, traffic), journal, writer, before, purse)
-        judged = {name: each for name, each in before.judged.items() if not taught_nothing(each, sitting.by)}
-        turns = turns_of(asked.texts, judged, near, folder.min_similarity, guard=guard, progress=progress)
-        with _saying_how_far(turns, writer):
-            done = await sitting.outcomes([each for each in turns if each.kind == "judge"], concurrency, progress)
-        after, total = Witnesses.read(path), spent_in(journal, model.terms.prices)
-    dropped = _dropped(asked, before, after) if dry_run else None
-    return _summed(folder, turns, done, after, total.since(spent), total, dropped, judge.mode, sitting.by)
+        stack.enter_context(context.opened(journal))
+        before, spent = Witnesses.read(path), spent_in(journal, prices)
+        session = _JudgingSession(index, folder.k, context, writer, before)
+        judged = {name: each for name, each in before.judged.items() if not _taught_nothing(each, session.by)}
+        plan = plan_questions(texts, judged, near, folder.min_similarity, guard=job.guard, progress=job.progress)
+        try:
+            done = await session.outcomes(
+                [each for each in plan if each.kind == "judge"], job.concurrency, job.progress
+            )
+        except BudgetSpent as error:
+            count = sum(writer.witnesses.is_judged(each.source or each.id) for each in plan)
+            raise BudgetSpent(
+                f"{error}; {count:,} of {counted(len(plan), 'question')} are judged, and the same command with a "
+                "higher limit goes on"
+            ) from error
+        after, total = Witnesses.read(path), spent_in(journal, prices)
+    known = [after.judged[each.id].by for each in plan if each.kind == "known"]
+    others = Counter(judge_name(each) for each in known if each.judge and each != session.by)
+    reusing = [each for each in plan if each.kind == "reuse"]
+    reused = [after.judged[each.source] for each in reusing if each.source in after.judged]
+    failed = [FailedQuestion(each.planned.question, words_of(each.error)) for each in done if each.error is not None]
+    waiting = [
+        FailedQuestion(each.question, "it waits for the verdicts of a question like it, which failed")
+        for each in reusing
+        if each.source not in after.judged
+    ]
+    verdicts = Counter(verdict for each in done for verdict in each.verdicts.values())
+    return Trimming(
+        place=str(folder.place),
+        questions=len(plan),
+        judged=len(done) - len(failed),
+        known=len(known),
+        reused=len(reused),
+        saved=sum(len(each.passages) for each in reused),
+        accepted=verdicts[True],
+        rejected=verdicts[False],
+        silent=verdicts[None],
+        separations=after.separations(),
+        reached=sum(1 for _ in after.separated(folder.threshold, one_way=folder.one_way)),
+        threshold=folder.threshold,
+        one_way=folder.one_way,
+        spent=total.since(spent),
+        total=total,
+        errors=(*failed, *waiting),
+        dropped=_would_drop(index, texts, folder, job.guard, before, after) if job.dry_run else None,
+        mode=job.judge.mode,
+        on_file=verdicts_in(after),
+        others=tuple(others.most_common()),
+    )
 
 
-@contextmanager
-def _saying_how_far(turns: Sequence[Turn], writer: Writer) -> Iterator[None]:
-    """Where the budget ends the sitting, its error says how many of the questions have their verdicts."""
-    try:
-        yield
-    except BudgetSpent as error:
-        done = sum(writer.witnesses.is_judged(turn.source or turn.id) for turn in turns)
-        raise BudgetSpent(
-            f"{error}; {done:,} of {counted(len(turns), 'question')} are judged, and the same command with a higher "
-            "limit goes on"
-        ) from error
+def _texts(questions: Sequence[Question | str]) -> list[str]:
+    if isinstance(questions, str):
+        raise BadArgument("trim wants a list of questions, got one string: put it in a list")
+    # On one line, as a method asks the index for it: a question of choice has its options on lines of their own.
+    texts = [one_line(each if isinstance(each, str) else each.question) for each in questions]
+    if not texts:
+        raise EmptyData("no questions to judge for")
+    return texts
 
 
 def _folder_of(folder: TrimFolder | str | os.PathLike[str], index: Retriever, k: int | None) -> TrimFolder:
@@ -146,8 +238,7 @@ def _folder_of(folder: TrimFolder | str | os.PathLike[str], index: Retriever, k:
         raise BadArgument(f"trim wants the overlay's folder: a path, or TrimFolder.create(index), got {folder!r}")
     if is_trimmed(folder):
         return TrimFolder.read(folder)
-    k = DEPTH if k is None else k
-    return TrimFolder.create(index, folder, k=k, similarity=similar_for(index).name)
+    return TrimFolder.create(index, folder, k=DEPTH if k is None else k, similarity=similar_for(index).name)
 
 
 def check_base(index: Retriever, folder: TrimFolder) -> None:
@@ -161,32 +252,13 @@ def check_base(index: Retriever, folder: TrimFolder) -> None:
         )
 
 
-def check_k(folder: TrimFolder, k: int | None) -> int:
-    """The folder's k. Raises `RunMismatch` where another one is asked for: verdicts of two depths do not mix."""
+def check_k(folder: TrimFolder, k: int | None) -> None:
+    """Raise `RunMismatch` for another k than the folder's: verdicts of two depths do not mix."""
     if k is not None and k != folder.k:
         raise RunMismatch(
             f"{folder.place} was made with k={folder.k}, not {k}: leave k as it was, or gather in another folder "
             "(--out DIR)"
         )
-    return folder.k
-
-
-class _Asked(NamedTuple):
-    bare: Retriever
-    texts: list[str]
-    folder: TrimFolder
-    k: int
-    guard: bool
-
-
-def _texts(questions: Sequence[Question | str]) -> list[str]:
-    if isinstance(questions, str):
-        raise BadArgument("trim wants a list of questions, got one string: put it in a list")
-    # On one line, as a method asks the index for it: a question of choice has its options on lines of their own.
-    texts = [one_line(each if isinstance(each, str) else each.question) for each in questions]
-    if not texts:
-        raise EmptyData("no questions to judge for")
-    return texts
 
 
 @contextmanager
@@ -199,76 +271,234 @@ def _scratch(witnesses: Path) -> Iterator[Path]:
         yield copy
 
 
-def _dropped(asked: _Asked, before: Witnesses, after: Witnesses) -> tuple[WouldDrop, ...]:
+def _would_drop(
+    index: Retriever, texts: Sequence[str], folder: TrimFolder, guard: bool, before: Witnesses, after: Witnesses
+) -> tuple[WouldDrop, ...]:
     """What a search for these questions would drop afterwards and does not drop now."""
-    folder = asked.folder
     now, then = (
         Trimmed(
-            asked.bare, each, threshold=folder.threshold, min_similarity=folder.min_similarity,
-            similar=similar_named(folder.similarity, asked.bare), guard=asked.guard, one_way=folder.one_way,
+            index, witnesses, threshold=folder.threshold, min_similarity=folder.min_similarity,
+            similar=similar_named(folder.similarity, index), guard=guard, one_way=folder.one_way,
         )
-        for each in (before, after)
+        for witnesses in (before, after)
     )  # fmt: skip
     made: list[WouldDrop] = []
-    for question in dict.fromkeys(text.strip() for text in asked.texts):
-        gone = {each.passage.id for each in now.explain(question, asked.k).dropped}
+    for question in dict.fromkeys(text.strip() for text in texts):
+        gone = {each.passage.id for each in now.explain(question, folder.k).dropped}
         made += [
             WouldDrop(question, each.passage.id, each.kept, len(each.witnesses))
-            for each in then.explain(question, asked.k).dropped
+            for each in then.explain(question, folder.k).dropped
             if each.passage.id not in gone
         ]
     return tuple(made)
 
 
-def _summed(
-    folder: TrimFolder,
-    turns: Sequence[Turn],
-    done: Sequence[Outcome],
-    after: Witnesses,
-    spent: Spent,
-    total: Spent,
-    dropped: tuple[WouldDrop, ...] | None,
-    mode: str,
-    by: By,
-) -> Trimming:
-    failed = [Failed(each.turn.question, words_of(each.error)) for each in done if each.error is not None]
-    verdicts = Counter(verdict for each in done for verdict in each.verdicts.values())
-    known = [after.judged[turn.id].by for turn in turns if turn.kind == "known"]
-    others = Counter(by_words(each) for each in known if each.judge and each != by)
-    reusing = [turn for turn in turns if turn.kind == "reuse"]
-    reused = [after.judged[turn.source] for turn in reusing if turn.source in after.judged]
-    left = [
-        Failed(turn.question, "it waits for the verdicts of a question like it, which failed")
-        for turn in reusing
-        if turn.source not in after.judged
-    ]
-    return Trimming(
-        place=str(folder.place),
-        questions=len(turns),
-        judged=len(done) - len(failed),
-        known=len(known),
-        reused=len(reused),
-        saved=sum(map(_passages, reused)),
-        accepted=verdicts[True],
-        rejected=verdicts[False],
-        silent=verdicts[None],
-        separations=after.separations(),
-        reached=sum(1 for _ in after.separated(folder.threshold, one_way=folder.one_way)),
-        threshold=folder.threshold,
-        one_way=folder.one_way,
-        spent=spent,
-        total=total,
-        errors=(*failed, *left),
-        dropped=dropped,
-        mode=mode,
-        on_file=verdicts_in(after),
-        others=tuple(others.most_common()),
+# --- planning ---------------------------------------------------------------------------------------------------------
+
+
+class PlannedQuestion(NamedTuple):
+    """One question, and what is to be done with it.
+
+    `known`: it was judged before. `reuse`: the verdicts of the question `source` (an id) answer it.
+    """
+
+    id: str
+    question: str
+    kind: Literal["judge", "known", "reuse"]
+    source: str = ""
+
+
+def plan_questions(
+    questions: Iterable[str],
+    judged: Mapping[str, JudgedQuestion],
+    similar: Similar | None,
+    min_similarity: float | None = None,
+    *,
+    guard: bool = True,
+    progress: Progress = silent,
+) -> list[PlannedQuestion]:
+    """What is to be done with each question, in order.
+
+    A question of the list counts as judged from its own place on, whether its verdicts are on file already or not.
+
+    Args:
+        judged: the questions that are judged, by id.
+        similar: finds the nearest judged question, itself still empty; None: only the same words are the same question.
+        min_similarity: from where on two questions share verdicts; by default the measure's own.
+        guard: two near questions that `unlike` tells apart share none.
+    """
+    texts = [text.strip() for text in questions]
+    listed = {question_id(text) for text in texts}
+    near = None if similar is None else _Sources(similar, min_similarity, guard)
+    if near is not None:
+        near.encode(texts, progress)
+        near.add([each.question for each in judged.values() if each.id not in listed])
+    first: dict[str, PlannedQuestion] = {}
+    plan: list[PlannedQuestion] = []
+    for done, text in enumerate(texts, 1):
+        own = question_id(text)
+        if (earlier := first.get(own)) is not None:  # the same question again
+            planned = PlannedQuestion(own, text, "reuse", earlier.source or own)
+        elif own in judged:
+            planned = PlannedQuestion(own, text, "known")
+        elif near is not None and (source := near.of(text)) is not None:
+            planned = PlannedQuestion(own, text, "reuse", question_id(source))
+        else:
+            planned = PlannedQuestion(own, text, "judge")
+        if own not in first:
+            first[own] = planned
+            if planned.kind != "reuse" and near is not None:
+                near.add([text])
+        plan.append(planned)
+        progress(COMPARING, done, len(texts))
+    return plan
+
+
+class _Sources:
+    """The judged questions so far; `of` gives the one whose verdicts hold for another, or None."""
+
+    def __init__(self, similar: Similar, min_similarity: float | None, guard: bool) -> None:
+        self.similar, self.guard = similar, guard
+        self.by_vector = similar if isinstance(similar, ByVector) else None
+        self.least = similar.min_similarity if min_similarity is None else min_similarity
+        self.texts: list[str] = []
+        self.vectors: dict[str, Vectors] = {}
+
+    def encode(self, texts: Sequence[str], progress: Progress) -> None:
+        """Where the measure is by vector: many at once, and each once, though it is compared and then added."""
+        if self.by_vector is None:
+            return
+        new = list(dict.fromkeys(texts))
+        for start in range(0, len(new), _ENCODED_TOGETHER):
+            some = new[start : start + _ENCODED_TOGETHER]
+            rows = self.by_vector.encoder.encode_queries(some).vectors
+            self.vectors |= {text: row[None] for text, row in zip(some, rows, strict=True)}
+            progress(ENCODING, len(self.vectors), len(new))
+
+    def add(self, texts: list[str]) -> None:
+        vectors = [self.vectors[text] for text in texts if text in self.vectors]
+        if self.by_vector is not None and vectors and len(vectors) == len(texts):
+            self.by_vector.add(texts, vectors=np.concatenate(vectors))
+        elif texts:
+            self.similar.add(texts)
+        self.texts += texts
+
+    def of(self, text: str) -> str | None:
+        vectors = self.vectors.get(text)
+        (near,) = self.similar.nearest([text], vectors=vectors, floor=self.least) if self.texts else (None,)
+        if near is None or near.similarity < self.least:
+            return None
+        found = self.texts[near.at]
+        return None if self.guard and unlike(text, found) else found
+
+
+# --- judging ----------------------------------------------------------------------------------------------------------
+
+
+class QuestionOutcome(NamedTuple):
+    """The verdicts on one question's passages, in rank order, or the error that it ended in."""
+
+    planned: PlannedQuestion
+    verdicts: Mapping[str, bool | None]
+    error: BaseException | None = None
+
+
+class _JudgingSession:
+    """Searches and judges for many questions at once.
+
+    What every question would meet alike (no server, a spent budget, a full disk) ends the session, with all of it kept.
+    """
+
+    def __init__(self, index: Retriever, k: int, context: RunContext, writer: WitnessWriter, before: Witnesses) -> None:
+        self.index, self.k, self.context, self.writer, self.before = index, k, context, writer, before
+        self.judge, self.lm = cast(Judge, context.module), context.lm
+        self.by = judged_by(self.judge, self.lm)
+
+    async def outcomes(
+        self, plan: Sequence[PlannedQuestion], concurrency: int, progress: Progress
+    ) -> list[QuestionOutcome]:
+        """The outcome of each question, in order."""
+        places = asyncio.Semaphore(2 * concurrency)
+        done = 0
+
+        async def one(order: int, planned: PlannedQuestion) -> QuestionOutcome:
+            nonlocal done
+            try:
+                outcome = await self._outcome(order, planned)
+            finally:
+                places.release()
+            done += 1
+            progress(JUDGING, done, len(plan))
+            return outcome
+
+        tasks = []
+        async with bridge.together() as group:
+            for order, planned in enumerate(plan):
+                await places.acquire()
+                tasks.append(group.create_task(one(order, planned)))
+        return [task.result() for task in tasks]
+
+    async def _outcome(self, order: int, planned: PlannedQuestion) -> QuestionOutcome:
+        with (
+            setting(QUESTION, planned.id),
+            setting(ORDER, order),
+            setting(NOTES, []),
+            setting(JOURNAL, self.context.journal),
+            dspy.context(lm=self.lm, trace=[], disable_history=True),
+        ):
+            try:
+                (found,) = await bridge.in_thread(self.index.search, [planned.question], self.k)
+                if self.writer.witnesses.is_judged(planned.id):  # by another judge, without one verdict
+                    self.writer.undo_question(planned.id)
+                verdicts = await self._verdicts(planned, list({passage.id: passage for passage in found}.values()))
+            except (AskedWrong, BudgetSpent, CannotWrite, *bridge.ENDING):
+                raise
+            except BaseException as error:  # whatever a call or an index raises is this question's error
+                if self.context.purse is not None:
+                    self.context.purse.check()  # it may be what came of a call that was refused
+                logger.debug("question %s failed", planned.id, exc_info=True)
+                return QuestionOutcome(planned, {}, error)
+        self.writer.close(planned.question, list(verdicts))
+        return QuestionOutcome(planned, verdicts)
+
+    async def _verdicts(self, planned: PlannedQuestion, passages: Sequence[Passage]) -> dict[str, bool | None]:
+        """Each passage's verdict, in rank order; all are waited for, even after an error: they are paid for."""
+        half = self.before.half(planned.id, self.by)
+
+        async def one(passage: Passage) -> bool | None:
+            if passage.id in half:
+                return half[passage.id]
+            judged = await bridge.awaiting(self.judge.acall(question=planned.question, passage=passage))
+            verdict: bool | None = judged.verdict
+            self.writer.verdict(planned.question, passage.id, verdict, self.by)
+            return verdict
+
+        results = await asyncio.gather(*(one(passage) for passage in passages), return_exceptions=True)
+        errors = [each for each in results if isinstance(each, BaseException)]
+        if errors:  # what ends the whole session comes before what this question alone met
+            ends = (AskedWrong, BudgetSpent, CannotWrite, *bridge.ENDING)
+            raise next((error for error in errors if isinstance(error, ends)), errors[0])
+        return {
+            passage.id: verdict
+            for passage, verdict in zip(passages, results, strict=True)
+            if not isinstance(verdict, BaseException)
+        }
+
+
+def judged_by(judge: Judge, lm: ConnectedLM) -> JudgedBy:
+    """Who judges: a digest of all that shapes the judge's verdicts, and its parts that people know by name."""
+    identity = judge.identity()
+    own = next(iter(connected(judge).values()), lm)  # a judge may have a model of its own
+    label = own.identity.get("label")
+    return JudgedBy(
+        judge=fingerprint_of(identity)[:12],
+        mode=str(identity["mode"]),
+        rules=tuple(str(rule["name"]) for rule in identity["rules"]),
+        model=f"{own.name} ({label})" if label else own.name,
+        program=str(identity["program"]),
     )
 
 
-def _passages(judged: Judged) -> int:
-    return len(judged.accepted) + len(judged.rejected) + len(judged.silent)
-
-
-trim = bridge.waited_for(_trim, "trim", "await atrim(…)", " Waits for it to be done; inside a notebook too.")
-atrim = bridge.awaited(_trim, "atrim", " `trim`, to be awaited.")
+def _taught_nothing(judged: JudgedQuestion, by: JudgedBy) -> bool:
+    """Whether another judge than `by` closed a question without one verdict: it may be judged anew as it is."""
+    return bool(judged.silent) and not (judged.accepted or judged.rejected) and judged.by != by

@@ -2,76 +2,178 @@
 
 Ma et al. 2024 ("Context-Driven Index Trimming", sections 4.3 and 4.4, Algorithm 1): passages that a judge rejected for
 a question are taken away from those it accepted, and a question like one judged before gets the stored verdicts.
-Differs from the paper: nothing is cut out of the index, for cut links are walked around; the ranking it gives is
-trimmed instead, whatever kind of index it is. A separation counts from a number of witnesses up, applies only where
-both passages stand in the ranking, and only to a question whose nearest judged question accepted one of the two. The
-paper counts a pair's witnesses whichever side they accepted (Theorem 1); `one_way` counts those alone that accepted
-the same one as the nearest question did.
 
-In: an index, witnesses, queries. Out: the index's own ranking less what is dropped, filled up to k from further down.
+Differs from the paper: nothing is cut out of the index, because searches walk around cut links; its ranking is trimmed
+instead, whatever kind of index it is, and filled up to k from further down. A separation counts from a number of
+witnesses up, applies only where both passages stand in the ranking, and only to a question whose nearest judged
+question accepted one of the two. The paper counts a pair's witnesses whichever side they accepted (Theorem 1);
+`one_way` counts only those that accepted the same one as the nearest question did.
+
 An index that finds approximately (hnsw, ColBERT) looks further when it is asked for more, and may find better ones.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import combinations
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument
-from blendfilter.records import Passage
+from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.base import Retriever, check_search, fingerprint_of
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.encoders import Encoded, Vectors
 from blendfilter.retrieval.hits import Hits, cut_of
-from blendfilter.trimming.by_vector import ByVector
-from blendfilter.trimming.cutting import Trim, trim_ranking
-from blendfilter.trimming.explaining import (
-    Dropped,
-    Explained,
-    Nearest,
-    Needed,
-    Undecided,
-    dropped_by,
-    undecided_in,
-)
-from blendfilter.trimming.folder import THRESHOLD
-from blendfilter.trimming.lines import check_threshold
-from blendfilter.trimming.similar import Near, Similar, similar_for
-from blendfilter.trimming.unlike import unlike
-from blendfilter.trimming.witnesses import Judged, Witnesses
+from blendfilter.trimming.opposites import unlike
+from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for
+from blendfilter.trimming.witnesses import THRESHOLD, JudgedQuestion, Witnesses, check_threshold
 
-__all__ = ["Dropped", "Explained", "Nearest", "Trimmed", "Undecided", "check_similarity"]
-
-Dropping = Mapping[str, Sequence[str]]
-Ranked = Callable[[Sequence[int], int], Sequence[list[Passage]]]
-"""The rankings of some of the queries, named by their places, to a depth."""
+_LONGEST_TEXT = 100
+_MOST_NAMED = 3
+_SPARE = 2
+Rankings = Callable[[Sequence[int], int], Sequence[list[Passage]]]
+"""The rankings of some of the queries, by their places, to a depth."""
 
 
-class _Applied(NamedTuple):
+# --- what a search gives ----------------------------------------------------------------------------------------------
+
+
+class NearestQuestion(NamedTuple):
+    """The nearest judged question, how near it is, and why it does not apply to this query (empty: it does)."""
+
+    question: str
+    similarity: float
+    why: str
+
+
+class DroppedPassage(NamedTuple):
+    """A passage that a trimmed search leaves out."""
+
+    passage: Passage
+    rank: int
+    """Its place in the bare index's ranking, from 1."""
+    kept: str
+    """The accepted passage beside which it stood."""
+    witnesses: tuple[str, ...]
+    """The questions that separate the two, by id; counted one way those that accepted the one that is kept."""
+    judged: str
+    """The judged question that it goes by."""
+    similarity: float
+
+
+class UndecidedPair(NamedTuple):
+    """Two separated passages that are both in the results, in their order."""
+
+    pair: tuple[str, str]
+    why: str
+
+
+class Explanation(NamedTuple):
+    """A search's passages, and what the overlay did."""
+
+    passages: Sequence[Passage]
+    dropped: tuple[DroppedPassage, ...]
+    undecided: tuple[UndecidedPair, ...]
+    nearest: NearestQuestion
+    questions: Mapping[str, str] = MappingProxyType({})
+    """The texts of the witnesses named above, by id."""
+    one_way: bool = False
+    """Whether only those witnesses count that accepted the one that is kept."""
+
+    def lines(self) -> list[str]:
+        """For people: three lines for each passage that was dropped, two for each pair that stayed."""
+        lines = []
+        for each in self.dropped:
+            named = [self.questions[name] for name in each.witnesses if name in self.questions]
+            listed = ", ".join(f"{_shortened(text)!r}" for text in named[:_MOST_NAMED])
+            more = f" and {len(each.witnesses) - _MOST_NAMED:,} more" if len(named) > _MOST_NAMED else ""
+            side = f" for {each.kept}" if self.one_way else ""
+            lines += [
+                f"dropped {each.passage.id} (rank {each.rank}): {_shortened(each.passage.line)}",
+                f"  the judged question {_shortened(each.judged)!r} ({each.similarity:.2f} near) accepted {each.kept}",
+                f"  {_witnesses(len(each.witnesses))}{side}: {listed}{more}",
+            ]
+        for (a, b), why in self.undecided:
+            lines += [f"both stay: {a} and {b}", f"  {why}"]
+        return lines
+
+
+class TrimmedRanking(NamedTuple):
+    """What is left of a ranking, and what went: with its place there, from 1, and the one beside which it stood."""
+
+    kept: list[Passage]
+    gone: list[tuple[Passage, int, str]]
+    full: bool
+    """Whether k passages are left; otherwise a longer ranking may have more."""
+
+
+def trim_ranking(ranking: Sequence[Passage], k: int, dropping: Mapping[str, Sequence[str]]) -> TrimmedRanking:
+    """The shortest head of `ranking` that has `k` passages left when all that its accepted ones drop is dropped.
+
+    A passage found lower down may drop one that stands above it. Where the ranking ends first, all that is left.
+
+    Args:
+        dropping: under each accepted passage the ids that go where it stands.
+
+    >>> a, b, c = (Passage(name, "", name) for name in "abc")
+    >>> [p.id for p in trim_ranking([b, a, c], 2, {"a": ["b"]}).kept]
+    ['a', 'c']
+    """
+    standing: dict[str, int] = {}
+    beside: dict[str, str] = {}
+    left = read = 0
+    for passage in ranking:
+        if left == k:
+            break
+        read += 1
+        name = passage.id
+        standing[name] = standing.get(name, 0) + 1
+        left += name not in beside
+        for other in dropping.get(name, ()):
+            if other not in beside:
+                beside[other] = name
+                left -= standing.get(other, 0)
+    head = ranking[:read]
+    gone = [(each, rank, beside[each.id]) for rank, each in enumerate(head, start=1) if each.id in beside]
+    return TrimmedRanking([each for each in head if each.id not in beside], gone, left == k)
+
+
+# --- the index --------------------------------------------------------------------------------------------------------
+
+
+class _Effect(NamedTuple):
     """What one judged question does to a ranking: under each accepted passage what goes where it stands."""
 
-    dropping: Dropping
+    dropping: Mapping[str, Sequence[str]]
     most: int
     """How many passages it may drop."""
     likely: int
     """How many of them were found for the judged question, and so will be for one like it."""
 
 
-_SPARE = 2
-_NOTHING = _Applied({}, 0, 0)
+_NO_EFFECT = _Effect({}, 0, 0)
 
 
 class Trimmed(Retriever):
     """`Trimmed(index, Witnesses.read(file))`, searched as any index; `index` itself is never written to.
 
     The witnesses count as they are now: an index does not change once it is open. Where no pair has `threshold` of them
-    it is the index itself, under the index's own fingerprint. `similar` is an empty measure (`similar_for(index)` by
-    default), `min_similarity` by default that measure's own; `guard` is `unlike`. `one_way`: only what `threshold`
-    witnesses rejected beside the very passage that stays is dropped, and not what they accepted beside it.
-    Raises `BadArgument` for a threshold below 1 or a similarity that is none.
+    it is the index itself, under the index's own fingerprint.
+
+    Args:
+        threshold: witnesses that a separation takes.
+        min_similarity: how near the nearest judged question must be; by default the measure's own.
+        similar: an empty measure, by default `similar_for(index)`.
+        guard: whether `unlike` keeps opposite questions apart.
+        one_way: only what `threshold` witnesses rejected beside the very passage that stays is dropped, not what they
+            accepted beside it.
+
+    Raises:
+        BadArgument: a threshold below 1, or a similarity that is none.
     """
 
     def __init__(
@@ -100,9 +202,9 @@ class Trimmed(Retriever):
         self.guard = guard
         self.one_way = one_way
         self._beside = _beside(witnesses, threshold, one_way)
-        self._judged: Sequence[Judged] = tuple(witnesses.judged.values()) if self._beside else ()
-        self._applied = [_applied(each, self._beside) for each in self._judged]
-        self._short_of = _deepest(self.index)
+        self._judged: Sequence[JudgedQuestion] = tuple(witnesses.judged.values()) if self._beside else ()
+        self._effects = [_effect(each, self._beside) for each in self._judged]
+        self._deepest = _deepest(self.index)
         self.fingerprint = self.index.fingerprint
         if self._beside:
             self.similar.add([each.question for each in self._judged])
@@ -114,48 +216,59 @@ class Trimmed(Retriever):
         """At most `k` passages a query; exactly the index's where nothing applies. Cut where the index cut it."""
         if not self._beside or not queries:
             return self.index.find(queries, k)
-        ranked, vectors = self._ranked(queries)
+        rankings, vectors = self._rankings(queries)
         nearest = self.similar.nearest(queries, vectors=vectors, floor=self.min_similarity)
-        applied = [self._applies(query, near) for query, near in zip(queries, nearest, strict=True)]
-        if not any(each.most for each in applied):
-            return [*ranked(range(len(queries)), k)]
-        return [found if trim is None else _hits(trim, found) for trim, found in self._trims(ranked, applied, k)]
+        effects = [self._effect_on(query, near) for query, near in zip(queries, nearest, strict=True)]
+        if not any(effect.most for effect in effects):
+            return [*rankings(range(len(queries)), k)]
+        return [_hits(trim, found) for trim, found in self._trims(rankings, effects, k)]
 
-    def explain(self, query: str, k: int) -> Explained:
+    def explain(self, query: str, k: int) -> Explanation:
         """One search, with what was dropped, what stayed though some witness separates it, and why."""
         check_search([query], k)
         if not self._beside:
-            return Explained(self.index.find([query], k)[0], (), (), Nearest("", 0.0, "nothing is separated"))
-        ranked, vectors = self._ranked([query])
+            nearest = NearestQuestion("", 0.0, "nothing is separated")
+            return Explanation(self.index.find([query], k)[0], (), (), nearest)
+        rankings, vectors = self._rankings([query])
         near = self.similar.nearest([query], vectors=vectors)[0]
-        nearest = self._told(query, near)
-        applied = self._applies(query, near)
-        ((trim, found),) = self._trims(ranked, [applied], k)
-        passages = found if trim is None else _hits(trim, found)
+        nearest = self._nearest(query, near)
+        ((trim, found),) = self._trims(rankings, [self._effect_on(query, near)], k)
+        passages = _hits(trim, found)
         judged = self._judged[near.at] if near is not None and not nearest.why else None
-        named = self.witnesses.witnesses_for if self.one_way else self.witnesses.witnesses_of
-        dropped = () if trim is None or judged is None else dropped_by(trim, judged, nearest, named)
-        asked = Needed(self.threshold, self.one_way)
-        undecided = undecided_in(passages, self._beside, judged, nearest, self.witnesses, asked)
+        dropped: tuple[DroppedPassage, ...] = ()
+        if trim is not None and judged is not None:
+            named = self.witnesses.witnesses_for if self.one_way else self.witnesses.witnesses_of
+            dropped = tuple(
+                DroppedPassage(passage, rank, kept, named(kept, passage.id), judged.question, nearest.similarity)
+                for passage, rank, kept in trim.gone
+            )
         names = {name for each in dropped for name in each.witnesses}
         texts = {each.id: each.question for each in self._judged if each.id in names} if names else {}
-        return Explained(passages, dropped, undecided, nearest, texts, self.one_way)
+        undecided = tuple(self._undecided(passages, judged, nearest))
+        return Explanation(passages, dropped, undecided, nearest, texts, self.one_way)
 
     def info(self) -> dict[str, Any]:
-        """Kind, fingerprint, the overlay's settings, how much of it counts, and what the index says of itself."""
+        """Kind, fingerprint, the overlay's settings, how much of it counts, and the index's own `info()`."""
         own = self.index.info()
-        shared: dict[str, Any] = {name: own[name] for name in ("passages", "corpus") if name in own}
-        settings = {
-            "threshold": self.threshold,
-            "min_similarity": self.min_similarity,
-            "similarity": self.similar.name,
-            "guard": self.guard,
-            "one_way": self.one_way,
-        }
         pairs = len({frozenset((a, b)) for a, others in self._beside.items() for b in others})
-        counted = {"judged": len(self.witnesses.judged), "separations": self.witnesses.separations(), "reached": pairs}
-        kept: dict[str, Any] = {"kind": "trimmed", "fingerprint": self.fingerprint, **shared, "settings": settings}
-        return {**kept, "witnesses": counted, "index": own}
+        return {
+            "kind": "trimmed",
+            "fingerprint": self.fingerprint,
+            **{name: own[name] for name in ("passages", "corpus") if name in own},
+            "settings": {
+                "threshold": self.threshold,
+                "min_similarity": self.min_similarity,
+                "similarity": self.similar.name,
+                "guard": self.guard,
+                "one_way": self.one_way,
+            },
+            "witnesses": {
+                "judged": len(self.witnesses.judged),
+                "separations": self.witnesses.separations(),
+                "reached": pairs,
+            },
+            "index": own,
+        }
 
     def close(self) -> None:
         """Close the index, where it is one that is closed."""
@@ -169,69 +282,93 @@ class Trimmed(Retriever):
     def __repr__(self) -> str:
         return f"<Trimmed over {self.index!r}, threshold {self.threshold}, fingerprint {self.fingerprint}>"
 
-    def _ranked(self, queries: Sequence[str]) -> tuple[Ranked, Vectors | None]:
-        """How rankings are had, and the queries' vectors where one encoding serves the index and the measure."""
+    def _rankings(self, queries: Sequence[str]) -> tuple[Rankings, Vectors | None]:
+        """What searches the index, and the queries' vectors where one encoding serves the index and the measure."""
         index, similar = self.index, self.similar
         if not (isinstance(index, Dense) and isinstance(similar, ByVector) and similar.encoder is index.encoder):
             return lambda some, depth: index.find([queries[at] for at in some], depth), None
         dense, encoded = index, index.encoded_queries(queries)
 
         def near(some: Sequence[int], depth: int) -> Sequence[list[Passage]]:
-            those = Encoded(encoded.vectors[list(some)], [encoded.cut[at] for at in some])
-            return dense.near(those, depth)
+            return dense.near(Encoded(encoded.vectors[list(some)], [encoded.cut[at] for at in some]), depth)
 
         return near, encoded.vectors
 
-    def _applies(self, query: str, near: Near | None) -> _Applied:
+    def _effect_on(self, query: str, near: Neighbour | None) -> _Effect:
         """What the nearest judged question drops, if it is near enough and not another question."""
         if near is None or near.similarity < self.min_similarity:
-            return _NOTHING
-        applied = self._applied[near.at]
-        if not applied.most or (self.guard and unlike(query, self._judged[near.at].question)):
-            return _NOTHING
-        return applied
+            return _NO_EFFECT
+        effect = self._effects[near.at]
+        if not effect.most or (self.guard and unlike(query, self._judged[near.at].question)):
+            return _NO_EFFECT
+        return effect
 
-    def _told(self, query: str, near: Near | None) -> Nearest:
-        """The nearest judged question in words, and why it says nothing on this one."""
+    def _nearest(self, query: str, near: Neighbour | None) -> NearestQuestion:
         if near is None:
-            return Nearest("", 0.0, "no judged question shares anything with it")
+            return NearestQuestion("", 0.0, "no judged question shares anything with it")
         question = self._judged[near.at].question
         if near.similarity < self.min_similarity:
             why = f"the nearest judged question is not near enough ({near.similarity:.2f} of {self.min_similarity:g})"
         else:
             apart = unlike(query, question) if self.guard else ""
             why = f"the nearest judged question is another one: {apart}" if apart else ""
-        return Nearest(question, near.similarity, why)
+        return NearestQuestion(question, near.similarity, why)
 
-    def _trims(self, ranked: Ranked, applied: Sequence[_Applied], k: int) -> list[tuple[Trim | None, list[Passage]]]:
-        """Each query's ranking and its trim, none where nothing applies; those of one depth are searched together."""
-        done: dict[int, tuple[Trim | None, list[Passage]]] = {}
-        asked = {at: self._depth(k, k + min(k, each.most, 2 * each.likely + _SPARE)) for at, each in enumerate(applied)}
-        while asked:
+    def _trims(
+        self, rankings: Rankings, effects: Sequence[_Effect], k: int
+    ) -> list[tuple[TrimmedRanking | None, list[Passage]]]:
+        """Each query's trimmed ranking (None where nothing applies) and the ranking that it was made of.
+
+        Queries of one depth are searched together; those that come out short are searched again, deeper.
+        """
+        done: dict[int, tuple[TrimmedRanking | None, list[Passage]]] = {}
+        depths = {
+            at: self._depth(k, k + min(k, each.most, 2 * each.likely + _SPARE)) for at, each in enumerate(effects)
+        }
+        while depths:
             by_depth: dict[int, list[int]] = defaultdict(list)
-            for at, depth in asked.items():
+            for at, depth in depths.items():
                 by_depth[depth].append(at)
-            asked = {}
+            depths = {}
             for depth, some in by_depth.items():
-                for at, found in zip(some, ranked(some, depth), strict=True):
-                    each = applied[at]
-                    trim = trim_ranking(found, k, each.dropping) if each.most else None
-                    deeper = self._depth(k, min(2 * depth, k + each.most))
+                for at, found in zip(some, rankings(some, depth), strict=True):
+                    effect = effects[at]
+                    trim = trim_ranking(found, k, effect.dropping) if effect.most else None
+                    deeper = self._depth(k, min(2 * depth, k + effect.most))
                     if trim is None or trim.full or len(found) < depth or deeper <= depth:
                         done[at] = trim, found
                     else:
-                        asked[at] = deeper
-        return [done[at] for at in range(len(applied))]
+                        depths[at] = deeper
+        return [done[at] for at in range(len(effects))]
 
     def _depth(self, k: int, wanted: int) -> int:
-        """No deeper than the index goes, for it would warn or refuse; but `k` is the caller's own."""
-        return max(k, wanted if self._short_of is None else min(wanted, self._short_of))
+        """No deeper than the index goes, because it would warn or refuse; but `k` is the caller's own."""
+        return max(k, wanted if self._deepest is None else min(wanted, self._deepest))
+
+    def _undecided(
+        self, passages: Sequence[Passage], judged: JudgedQuestion | None, nearest: NearestQuestion
+    ) -> Iterator[UndecidedPair]:
+        """The pairs among `passages` that some question separates; `judged` where its verdicts apply."""
+        for a, b in combinations(dict.fromkeys(passage.id for passage in passages), 2):
+            if judged is not None and (a in judged.accepted) != (b in judged.accepted):
+                kept, other = (a, b) if a in judged.accepted else (b, a)
+                if count := len(self.witnesses.witnesses_of(a, b)):
+                    side = ""
+                    if self.one_way:
+                        side = f", {len(self.witnesses.witnesses_for(kept, other))} of them for {kept}"
+                    yield UndecidedPair((a, b), f"{_witnesses(count)}{side}, and {self.threshold} are asked for")
+            elif b in self._beside.get(a, ()) or a in self._beside.get(b, ()):
+                why = nearest.why
+                if judged is not None:
+                    both = "both" if a in judged.accepted else "neither of them"
+                    why = f"the nearest judged question, {_shortened(judged.question)!r}, accepted {both}"
+                yield UndecidedPair((a, b), why)
 
 
 def check_similarity(value: float) -> float:
     """`value` itself. Raises `BadArgument` unless it lies between 0 and 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise BadArgument(f"min_similarity must lie between 0 and 1, got {value!r} (1: the same question only)")
+        raise BadArgument(f"min_similarity lies between 0 and 1, got {value!r} (1: the same question only)")
     return float(value)
 
 
@@ -248,17 +385,17 @@ def _beside(witnesses: Witnesses, threshold: int, one_way: bool) -> dict[str, li
     return beside
 
 
-def _applied(judged: Judged, beside: Mapping[str, Sequence[str]]) -> _Applied:
+def _effect(judged: JudgedQuestion, beside: Mapping[str, Sequence[str]]) -> _Effect:
     accepted = set(judged.accepted)
     if not any(a in beside for a in accepted):
-        return _NOTHING
+        return _NO_EFFECT
     dropping = {a: gone for a in judged.accepted if (gone := [b for b in beside.get(a, ()) if b not in accepted])}
     every = set().union(*dropping.values())
-    return _Applied(dropping, len(every), len(every.intersection(judged.rejected + judged.silent)))
+    return _Effect(dropping, len(every), len(every.intersection(judged.rejected + judged.silent)))
 
 
 def _deepest(index: Retriever) -> int | None:
-    """How many passages it can be asked for: as many as there are, or as its server gives; None: nobody knows."""
+    """How many passages it can be asked for: as many as there are, or as its server gives; None: unknown."""
     limits = _limits(index)
     with suppress(TypeError):
         limits.append(len(index))
@@ -272,5 +409,14 @@ def _limits(index: Retriever) -> list[int]:
     return own + [most for each in behind if isinstance(each, Retriever) for most in _limits(each)]
 
 
-def _hits(trim: Trim, found: Sequence[Passage]) -> Hits:
-    return Hits(trim.kept, cut=cut_of(found))
+def _hits(trim: TrimmedRanking | None, found: list[Passage]) -> list[Passage]:
+    return found if trim is None else Hits(trim.kept, cut=cut_of(found))
+
+
+def _witnesses(count: int) -> str:
+    return "1 witness" if count == 1 else f"{count:,} witnesses"
+
+
+def _shortened(text: str) -> str:
+    line = one_line(text)
+    return line if len(line) <= _LONGEST_TEXT else f"{line[:_LONGEST_TEXT]}…"

@@ -1,35 +1,77 @@
-"""The judged question nearest to a new one: by an encoder's vectors, or by words where there is no encoder.
+"""The judged question nearest to a new one, by the words of both (`ByWords`) or by an encoder's vectors (`ByVector`).
 
-In: judged questions, then new ones. Out: for each new one which of them is nearest, and how near: 1 is the same.
-By vector it is the cosine (Ma et al. 2024, "Context-Driven Index Trimming", section 4.4: reused from 0.9 up). By words
-it is what BM25 gives q' for the query q over what it gives q itself; the paper has no such measure.
+By vector, the similarity is the cosine (Ma et al. 2024, "Context-Driven Index Trimming", section 4.4: verdicts are
+reused from 0.9 up). By words, which the paper does not have, it is what BM25 gives q' for the query q over what it
+gives q itself::
+
+    similarity(q, q') = score(q, q') / score(q, q),  at most 1
+
+with BM25 as in `blendfilter.retrieval.lexical`. The collection is the judged questions and the new one besides, so a
+word that no judged question has weighs most, and one question alone can be compared. Words are stemmed and none is a
+stop word: `on`, `off`, `who` and `not` are what such questions differ in. Their order plays no part.
+
+Both rule most questions out by a bound where there is a floor. By words: where common words cannot reach the floor
+together, a candidate has a rare one (WAND, Broder et al. 2003, https://doi.org/10.1145/956863.956944, section 2). By
+vector: with P an orthonormal projection onto the directions in which the judged questions differ most, and |r| the
+length of what P leaves of a vector, q · m <= Pq · Pm + |r(q)| |r(m)| (Cauchy and Schwarz, on the rest).
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
+import re
+import uuid
+from array import array
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from blendfilter.errors import BadData
+from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.base import Retriever
-from blendfilter.retrieval.encoders import Encoder, Vectors
+from blendfilter.retrieval.encoders import Encoder, Vectors, load_encoder
+from blendfilter.retrieval.ranking import coarse
+
+VECTORS_FILE = "vectors.npz"
+K1, B = 0.9, 0.4
+_PLAIN = K1 * (1 - B)
+_GRAIN = 2.0**30
+_CONTRACTIONS = (
+    (re.compile(r"\b(who|what|when|where|how|it|that|there)['’]s\b", re.IGNORECASE), r"\1 is"),
+    (re.compile(r"(?<=[a-z])n['’]t\b", re.IGNORECASE), " not"),
+)
+_ONE_BY_ONE = 8
+"""Up to so many candidates are scored one by one: an array costs more to set up."""
+_DIMENSIONS = 48
+"""Dimensions of the projection."""
+_UNBOUNDED = 256
+"""Below so many judged questions the plain product is as quick, and directions mean little."""
+_SLACK = 1e-4
+"""More than the error of 32-bit sums."""
+Numbers = NDArray[np.int32]
 
 
-class Near(NamedTuple):
-    """One judged question: its place among those added, and how near it is."""
+class Neighbour(NamedTuple):
+    """One judged question: its place among those added, and how near it is; 1 is the same."""
 
     at: int
     similarity: float
 
 
 class Similar(Protocol):
-    """What finds the nearest question. Threads may search it at once; nobody adds meanwhile."""
+    """A measure that finds the nearest question. Threads may search it at once, while none adds."""
 
     name: str
     min_similarity: float
-    """From where on verdicts are reused, unless somebody says otherwise."""
+    """From where on verdicts are reused by default."""
     identity: str
     """What else its numbers depend on (an encoder's identity), for a fingerprint."""
 
@@ -38,12 +80,11 @@ class Similar(Protocol):
 
     def nearest(
         self, questions: Sequence[str], *, vectors: Vectors | None = None, floor: float = 0.0
-    ) -> list[Near | None]:
-        """For each the nearest of those added, itself before any other and else the earliest of several.
+    ) -> list[Neighbour | None]:
+        """For each question the nearest of those added, itself before any other and else the earliest of several.
 
-        None where none is as near as `floor`.
-
-        `vectors` are the questions', where somebody has encoded them already; a measure without vectors ignores them.
+        None where none is as near as `floor`. `vectors` are the questions', where they are encoded already; a measure
+        without vectors ignores them.
         """
 
 
@@ -54,29 +95,359 @@ def similar_for(
 
     `kept` is a file for the judged questions' vectors, so that they are encoded once.
     """
-    from blendfilter.trimming.by_vector import ByVector
-    from blendfilter.trimming.by_words import ByWords
-
-    own = getattr(index, "encoder", None)
     if encoder is None:
-        return ByVector(own, kept) if isinstance(own, Encoder) else ByWords()
-    if isinstance(encoder, Encoder):
-        return ByVector(encoder, kept)
-    from blendfilter.retrieval.encoders import load_encoder
-
-    return ByVector(load_encoder(os.fspath(encoder)), kept)
+        encoder = getattr(index, "encoder", None)
+        return ByVector(encoder, kept) if isinstance(encoder, Encoder) else ByWords()
+    return ByVector(encoder if isinstance(encoder, Encoder) else load_encoder(os.fspath(encoder)), kept)
 
 
 def similar_named(name: str, index: Retriever, *, kept: Path | None = None) -> Similar:
     """The measure of that name for an index: `words`, `vectors`, or with no name the one that goes with it.
 
-    Raises `BadData` for vectors where the index has no encoder, and for a name nobody knows.
+    Raises `BadData` for vectors where the index has no encoder, and for an unknown name.
     """
-    from blendfilter.trimming.by_words import ByWords
-
     if name == ByWords.name:
         return ByWords()
     found = similar_for(index, kept=kept)
     if name not in ("", found.name):
         raise BadData(f"the similarity '{name}' does not go with this index, which has '{found.name}': name an encoder")
     return found
+
+
+# --- by words ---------------------------------------------------------------------------------------------------------
+
+
+class _Postings:
+    """The questions that have one word, in the order of adding, and how often."""
+
+    __slots__ = ("counts", "most", "questions", "shortest")
+
+    def __init__(self) -> None:
+        self.questions, self.counts, self.most, self.shortest = array("i"), array("i"), 0, 2**31
+
+    def add(self, question: int, count: int, length: int) -> None:
+        self.questions.append(question)
+        self.counts.append(count)
+        self.most, self.shortest = max(self.most, count), min(self.shortest, length)
+
+
+class _QueryTerm(NamedTuple):
+    """A word of the new question that some judged question has."""
+
+    most: float
+    """What it can give at most."""
+    weight: float
+    postings: _Postings
+
+
+class ByWords:
+    """BM25's ratio over the judged questions.
+
+    >>> near = ByWords()
+    >>> near.add(["Who turned on the radio?", "Who built the harbour of Ormskerry?"])
+    >>> near.nearest(["Who turned the radio on?", "Was it the radio?"], floor=0.8)
+    [Neighbour(at=0, similarity=1.0), None]
+    """
+
+    name = "words"
+    min_similarity = 0.95
+    """Measured: see `eval/bench/similarity.py`."""
+    identity = f"k1={K1} b={B}"
+
+    def __init__(self) -> None:
+        self._analyse = Analyser(stop_words=())
+        self._itself: dict[str, int] = {}
+        self._postings: dict[str, _Postings] = {}
+        self._lengths = array("i")
+        self._total = 0
+
+    def add(self, questions: Sequence[str]) -> None:
+        """Append judged questions."""
+        for question in questions:
+            terms = self._terms(question)
+            number = len(self._lengths)
+            self._itself.setdefault(question, number)
+            for term, count in Counter(terms).items():
+                self._postings.setdefault(term, _Postings()).add(number, count, len(terms))
+            self._lengths.append(len(terms))
+            self._total += len(terms)
+
+    def nearest(self, questions: Sequence[str], *, vectors: Any = None, floor: float = 0.0) -> list[Neighbour | None]:
+        """For each question the nearest judged one; None where there is none, or none as near as `floor`."""
+        return [self._nearest(question, floor) for question in questions]
+
+    def _terms(self, question: str) -> list[str]:
+        if "'" in question or "’" in question:
+            for pattern, written in _CONTRACTIONS:
+                question = pattern.sub(written, question)
+        return self._analyse(question)
+
+    def _nearest(self, question: str, floor: float) -> Neighbour | None:
+        if (itself := self._itself.get(question)) is not None:  # others may have the same words in another order
+            return Neighbour(itself, 1.0)
+        counted = Counter(self._terms(question))
+        number, length = len(self._lengths), counted.total()
+        if not number or not length:
+            return None
+        per_word = K1 * B * (number + 1) / (self._total + length)  # of what a document's length adds
+        terms, whole = list[_QueryTerm](), 0.0
+        for term, count in counted.items():
+            postings = self._postings.get(term)
+            having = len(postings.questions) if postings else 0
+            # the new question is one of the collection, and has the word
+            weight = count * math.log(1 + (number - having + 0.5) / (having + 1.5))
+            whole += weight * count / (count + _PLAIN + per_word * length)
+            if postings:
+                most = weight * postings.most / (postings.most + _PLAIN + per_word * postings.shortest)
+                terms.append(_QueryTerm(most, weight, postings))
+        candidates = self._candidates(terms, floor * whole)
+        if not len(candidates):
+            return None if floor > 0 else Neighbour(0, 0.0)
+        near = self._best(terms, candidates, per_word, whole)
+        return near if near.similarity >= floor else None
+
+    def _candidates(self, terms: Sequence[_QueryTerm], least: float) -> Sequence[int] | Numbers:
+        """All that may reach `least`, in the order of adding."""
+        needed = _needed(terms, least)
+        if len(needed) == 1:
+            return needed[0].questions
+        if sum(len(postings.questions) for postings in needed) <= _ONE_BY_ONE:
+            return sorted({question for postings in needed for question in postings.questions})
+        marked = np.zeros(len(self._lengths), dtype=np.bool_)
+        for postings in needed:
+            marked[_numbers(postings.questions)] = True
+        return np.flatnonzero(marked).astype(np.int32)
+
+    def _best(
+        self, terms: Sequence[_QueryTerm], candidates: Sequence[int] | Numbers, per_word: float, whole: float
+    ) -> Neighbour:
+        """The first of those with the highest similarity, cut to what rounding leaves alone."""
+        if len(candidates) > _ONE_BY_ONE:
+            many = np.asarray(candidates, dtype=np.int32)
+            similarities = np.minimum(1.0, coarse(self._scores(terms, many, per_word) / whole))
+            best = int(np.argmax(similarities))
+            return Neighbour(int(candidates[best]), float(similarities[best]))
+        nearest = Neighbour(0, -1.0)
+        for candidate in candidates:
+            similarity = min(1.0, _coarse(self._score(terms, candidate, per_word) / whole))
+            if similarity > nearest.similarity:
+                nearest = Neighbour(candidate, similarity)
+        return nearest
+
+    def _score(self, terms: Sequence[_QueryTerm], question: int, per_word: float) -> float:
+        """BM25 of one candidate, words added in the order of the new question."""
+        score, plain = 0.0, _PLAIN + per_word * self._lengths[question]
+        for _, weight, postings in terms:
+            questions = postings.questions
+            where = bisect_left(questions, question)
+            if where < len(questions) and questions[where] == question:
+                count = postings.counts[where]
+                score += weight * count / (count + plain)
+        return score
+
+    def _scores(self, terms: Sequence[_QueryTerm], candidates: Numbers, per_word: float) -> NDArray[np.float64]:
+        """The same of many at once."""
+        scores = np.zeros(len(candidates))
+        plain = _PLAIN + per_word * _numbers(self._lengths)[candidates]
+        for _, weight, postings in terms:
+            questions = _numbers(postings.questions)
+            where = np.searchsorted(questions, candidates)
+            where[where == len(questions)] = 0
+            has = questions[where] == candidates
+            counts = _numbers(postings.counts)[where[has]]
+            scores[has] += weight * counts / (counts + plain[has])
+        return scores
+
+
+def _needed(terms: Sequence[_QueryTerm], least: float) -> list[_Postings]:
+    """Words of which every question that reaches `least` has one; empty where none can reach it."""
+    least *= 1 - 1e-9
+    reachable = sum(term.most for term in terms)
+    if reachable < least:
+        return []
+    # a word without which `least` is out of reach is enough, and the one that fewest have is best
+    alone = [term.postings for term in terms if reachable - term.most < least]
+    if alone:
+        return [min(alone, key=lambda postings: len(postings.questions))]
+    reached = 0.0
+    by_most = sorted(terms, key=lambda term: term.most)
+    for at, term in enumerate(by_most):
+        reached += term.most
+        if reached >= least:
+            return [each.postings for each in by_most[at:]]
+    return [each.postings for each in by_most]
+
+
+def _coarse(score: float) -> float:
+    """One number as `ranking.coarse` cuts many."""
+    mantissa, exponent = math.frexp(score)
+    return math.ldexp(round(mantissa * _GRAIN) / _GRAIN, exponent)
+
+
+def _numbers(stored: array[int]) -> Numbers:
+    return np.frombuffer(stored, dtype=np.int32)
+
+
+# --- by vector --------------------------------------------------------------------------------------------------------
+
+
+class _Rows:
+    """Vectors of one length, appended now and then: room for twice as many is made where it runs out."""
+
+    def __init__(self, width: int) -> None:
+        self._room: Vectors = np.empty((16, width), dtype=np.float32)
+        self._count = 0
+
+    def append(self, rows: Vectors) -> None:
+        count = self._count + len(rows)
+        if count > len(self._room):
+            room = np.empty((max(count, 2 * len(self._room)), self._room.shape[1]), dtype=np.float32)
+            room[: self._count] = self.all
+            self._room = room
+        self._room[self._count : count] = rows
+        self._count = count
+
+    @property
+    def all(self) -> Vectors:
+        return self._room[: self._count]
+
+
+class _Bound:
+    """The projection, and of each judged question its projection and what is left of its length."""
+
+    def __init__(self, kept: Vectors) -> None:
+        # the directions in which these vary most: any others would be right, and rule out fewer
+        centred = (kept - kept.mean(axis=0)).astype(np.float64)
+        _, directions = np.linalg.eigh(centred.T @ centred)
+        self.projection: Vectors = np.ascontiguousarray(directions[:, ::-1][:, :_DIMENSIONS], dtype=np.float32)
+        self.made_of = len(kept)
+        self.rows = _Rows(self.projection.shape[1] + 1)
+        self.append(kept)
+
+    def append(self, vectors: Vectors) -> None:
+        self.rows.append(self._projected(vectors))
+
+    def highest(self, vector: Vectors) -> Vectors:
+        """Upper bounds of the cosines with `vector`."""
+        bounds: Vectors = self.rows.all @ self._projected(vector[None])[0]
+        return bounds
+
+    def _projected(self, vectors: Vectors) -> Vectors:
+        inside = vectors @ self.projection
+        rest = np.sqrt(np.maximum(0.0, 1.0 - np.einsum("ij,ij->i", inside, inside)))
+        return np.concatenate([inside, rest[:, None]], axis=1, dtype=np.float32)
+
+
+class ByVector:
+    """Cosines under `encoder`; `kept` is a file for the judged questions' vectors, made where it is missing."""
+
+    name = "vectors"
+    min_similarity = 0.9
+
+    def __init__(self, encoder: Encoder, kept: Path | None = None) -> None:
+        self.encoder = encoder
+        self._kept = kept
+        self.identity = encoder.identity
+        self._rows = _Rows(encoder.dimension)
+        self._itself: dict[str, int] = {}
+        self._bound: _Bound | None = None
+
+    def add(self, questions: Sequence[str], *, vectors: Vectors | None = None) -> None:
+        """Append judged questions; `vectors` where they are encoded already."""
+        if not questions:
+            return
+        if vectors is None:
+            kept, encoder = self._kept, self.encoder
+            vectors = _kept_vectors(questions, encoder, kept) if kept else encoder.encode_queries(questions).vectors
+        given = _unit(vectors)
+        for at, question in enumerate(questions, start=len(self._rows.all)):
+            self._itself.setdefault(question, at)
+        self._rows.append(given)
+        count = len(self._rows.all)
+        if self._bound is not None and count < 2 * self._bound.made_of:
+            self._bound.append(given)
+        elif count >= _UNBOUNDED:
+            self._bound = _Bound(self._rows.all)
+
+    def nearest(
+        self, questions: Sequence[str], *, vectors: Vectors | None = None, floor: float = 0.0
+    ) -> list[Neighbour | None]:
+        """For each question the nearest judged one; None where there is none, or none as near as `floor`.
+
+        The cosine is exact, summed in 64 bits row by row, so it does not depend on the other questions.
+        """
+        if not len(self._rows.all) or not questions:
+            return [None] * len(questions)
+        given = self.encoder.encode_queries(questions).vectors if vectors is None else vectors
+        return [
+            self._nearest(question, vector, floor) for question, vector in zip(questions, _unit(given), strict=True)
+        ]
+
+    def _nearest(self, question: str, vector: Vectors, floor: float) -> Neighbour | None:
+        if (itself := self._itself.get(question)) is not None:
+            return Neighbour(itself, 1.0)
+        candidates = self._candidates(vector, floor)
+        if not len(candidates):
+            return None
+        kept = self._rows.all[candidates]
+        cosines = kept @ vector
+        close = cosines >= cosines.max() - _SLACK
+        candidates, kept = candidates[close], kept[close]
+        # a sum that a matrix product makes depends on how many rows it has
+        exact = coarse(np.einsum("ij,j->i", kept.astype(np.float64), vector.astype(np.float64)))
+        best = int(np.argmax(exact))
+        similarity = max(0.0, min(1.0, float(exact[best])))
+        return Neighbour(int(candidates[best]), similarity) if similarity >= floor else None
+
+    def _candidates(self, vector: Vectors, floor: float) -> Any:
+        """Those that may be as near as `floor`, in the order of adding."""
+        if floor <= 0 or self._bound is None:
+            return np.arange(len(self._rows.all))
+        return np.flatnonzero(self._bound.highest(vector) >= floor - _SLACK)
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    """Each of length 1; one of length 0 stays, and is near to nothing."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(lengths > 0, lengths, 1), dtype=np.float32)
+
+
+def _kept_vectors(questions: Sequence[str], encoder: Encoder, path: Path) -> Vectors:
+    """A row a question, from the file where it has them; what it lacks is encoded and added.
+
+    The file is a cache: where it is gone, damaged, another encoder's or cannot be written, everything is encoded.
+    """
+    known = _read_vectors(path, encoder)
+    names = [hashlib.sha256(question.encode("utf-8", "replace")).hexdigest()[:24] for question in questions]
+    missing = {name: question for name, question in zip(names, questions, strict=True) if name not in known}
+    if missing:
+        encoded = encoder.encode_queries(list(missing.values())).vectors
+        known |= dict(zip(missing, encoded, strict=True))
+        with suppress(OSError):
+            _write_vectors(path, encoder, known)
+    rows: Vectors = np.stack([known[name] for name in names])
+    return rows
+
+
+def _read_vectors(path: Path, encoder: Encoder) -> dict[str, Vectors]:
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            identity, names, vectors = str(kept["identity"]), kept["names"].tolist(), kept["vectors"]
+    except Exception:  # noqa: BLE001  # a flipped bit says another compression, a password, a size beyond memory
+        return {}
+    fits = identity == encoder.identity and vectors.shape == (len(names), encoder.dimension)
+    if not fits or vectors.dtype != np.float32 or not np.isfinite(vectors).all():
+        return {}
+    return dict(zip(names, vectors, strict=True))
+
+
+def _write_vectors(path: Path, encoder: Encoder, known: dict[str, Vectors]) -> None:
+    """Write a temporary file and rename it: another process may be reading."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
+    try:
+        with open(temporary, "xb") as file:
+            names, vectors = np.array(list(known)), np.stack(list(known.values()))
+            np.savez(file, identity=np.array(encoder.identity), names=names, vectors=vectors)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

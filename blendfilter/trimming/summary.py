@@ -1,23 +1,52 @@
-"""What a trim came to: questions, verdicts, calls and what they cost, separations, and what is to be done next.
+"""What a trim and an overlay amount to, in text for people, and separations as rows for spreadsheets.
 
-In: what a sitting counted. Out: a `Trimming`, whose `text()` is what the command line prints.
+`Trimming` sums up one `trim`; `state_text` and `passage_text` describe what is on file; `export` writes it as JSON
+Lines or CSV.
 """
 
 from __future__ import annotations
 
+import csv
+import difflib
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple, TextIO
 
+from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.files import write_whole
 from blendfilter.journal import Journal
 from blendfilter.lm.prices import Prices, cost_of, price_in
+from blendfilter.records import Passage
+from blendfilter.retrieval.base import Retriever
+from blendfilter.trimming.folder import TrimFolder
+from blendfilter.trimming.witnesses import LISTED, JudgedBy, JudgedQuestion, Witnesses, check_threshold
 
 MOST_SILENT = 0.05
-"""The share of no verdicts in a sitting above which it is warned of, and the command ends with exit code 1."""
-SHOWN = 5
-"""Failed questions and dropped passages that are written out; the others are counted."""
+"""The share of no verdicts in a session above which it is warned of, and the command ends with exit code 1."""
+WRITTEN_OUT = 5
+"""Failed questions, dropped passages and separations below the threshold that are written out; the rest is counted."""
+LONGEST = 90
+"""Characters of a passage in a text."""
+STDOUT = "-"
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the beginning of a formula, or reads over to find one."""
 
 
-class Spent(NamedTuple):
+def counted(n: int, one: str, several: str = "") -> str:
+    """`n` of something, in words.
+
+    >>> counted(1, "pair"), counted(1200, "pair"), counted(2, "witness", "witnesses")
+    ('1 pair', '1,200 pairs', '2 witnesses')
+    """
+    return f"{n:,} {one if n == 1 else several or one + 's'}"
+
+
+class CallCosts(NamedTuple):
     """Calls of models in a journal, their tokens, and dollars: None where any call's price is unknown."""
 
     calls: int = 0
@@ -25,51 +54,51 @@ class Spent(NamedTuple):
     tokens_out: int = 0
     cost: float | None = 0.0
 
-    def since(self, earlier: Spent) -> Spent:
+    def since(self, earlier: CallCosts) -> CallCosts:
         """What was added to `earlier`."""
         cost = None if self.cost is None or earlier.cost is None else self.cost - earlier.cost
         if self.calls == earlier.calls:
             cost = 0.0
-        return Spent(
+        return CallCosts(
             self.calls - earlier.calls, self.tokens_in - earlier.tokens_in, self.tokens_out - earlier.tokens_out, cost
         )
 
     def words(self) -> str:
-        """As one reads it.
+        """In words.
 
-        >>> Spent(1200, 345_000, 1200, 0.021).words(), Spent(1, 30, 1, None).words()
+        >>> CallCosts(1200, 345_000, 1200, 0.021).words(), CallCosts(1, 30, 1, None).words()
         ('1,200 calls, 345,000 tokens in, 1,200 out, $0.0210', '1 call, 30 tokens in, 1 out, price unknown')
         """
         cost = ", price unknown" if self.cost is None else f", ${self.cost:.4f}" if self.cost else ""
         return f"{counted(self.calls, 'call')}, {self.tokens_in:,} tokens in, {self.tokens_out:,} out{cost}"
 
 
-def spent_in(journal: Journal, prices: Prices | None = None) -> Spent:
-    """What a journal's answered calls took; one that was asked again counts again."""
-    spent = Spent()
+def spent_in(journal: Journal, prices: Prices | None = None) -> CallCosts:
+    """What a journal's answered calls took; one that was repeated counts again."""
+    calls = tokens_in = tokens_out = 0
+    total: float | None = 0.0
     for record in journal.records("call"):
-        if not record.get("error") and not record.get("reused"):
-            cost = cost_of(record, price_in(record, prices) if prices is not None else None)
-            if cost is None and not record.get("address"):
-                cost = 0.0  # it answered in this process
-            spent = Spent(
-                spent.calls + 1,
-                spent.tokens_in + (record.get("tokens_in") or 0),
-                spent.tokens_out + (record.get("tokens_out") or 0),
-                None if cost is None or spent.cost is None else spent.cost + cost,
-            )
-    return spent
+        if record.get("error") or record.get("reused"):
+            continue
+        cost = cost_of(record, price_in(record, prices) if prices is not None else None)
+        if cost is None and not record.get("address"):
+            cost = 0.0  # it was answered in this process
+        calls += 1
+        tokens_in += record.get("tokens_in") or 0
+        tokens_out += record.get("tokens_out") or 0
+        total = None if cost is None or total is None else total + cost
+    return CallCosts(calls, tokens_in, tokens_out, total)
 
 
-class Failed(NamedTuple):
+class FailedQuestion(NamedTuple):
     """A question that stays open, and why."""
 
     question: str
     why: str
 
 
-class Verdicts(NamedTuple):
-    """How often a judge said what; `silent` is no verdict."""
+class VerdictCounts(NamedTuple):
+    """Verdicts by kind; `silent` is no verdict."""
 
     accepted: int = 0
     rejected: int = 0
@@ -78,7 +107,7 @@ class Verdicts(NamedTuple):
     def why_none(self) -> str:
         """Why they separate no pair.
 
-        >>> Verdicts(6, 0, 0).why_none(), Verdicts(0, 0, 0).why_none()
+        >>> VerdictCounts(6, 0, 0).why_none(), VerdictCounts(0, 0, 0).why_none()
         ('the judge rejected nothing', 'nothing was found to judge')
         """
         if not any(self):
@@ -90,7 +119,7 @@ class Verdicts(NamedTuple):
         return "no question has one passage accepted and another rejected"
 
 
-NO_VERDICTS = Verdicts()
+NO_VERDICTS = VerdictCounts()
 
 
 class WouldDrop(NamedTuple):
@@ -107,13 +136,13 @@ class Trimming:
     """What a trim came to.
 
     Attributes:
-        questions: how many were given. judged: closed by this sitting; known: closed before; reused: answered by
+        questions: how many were given. judged: closed by this session; known: closed before; reused: answered by
             another's verdicts (`saved`: the passages that were not judged for it); the rest are in `errors`.
-        accepted, rejected, silent: verdicts of the questions that this sitting closed; `silent` are no verdicts.
-        separations: pairs with a witness, in all. reached: those of them that the threshold is reached for.
-        spent, total: calls of this sitting, and of all of them.
+        accepted, rejected, silent: verdicts of the questions that this session closed; `silent` are no verdicts.
+        separations: pairs with a witness, in all. reached: those of them that reach the threshold.
+        spent, total: calls of this session, and of all of them.
         dropped: of a dry run, what would be dropped for these questions; else None.
-        on_file: the verdicts of all sittings that were not taken back.
+        on_file: the verdicts of all sessions that were not taken back.
         others: of the `known`, those that another judge closed: who, and how many.
         mode: the judge's. one_way: whether only witnesses that accepted the same passage count together.
     """
@@ -130,13 +159,13 @@ class Trimming:
     separations: int
     reached: int
     threshold: int
-    spent: Spent
-    total: Spent
-    errors: tuple[Failed, ...] = ()
+    spent: CallCosts
+    total: CallCosts
+    errors: tuple[FailedQuestion, ...] = ()
     dropped: tuple[WouldDrop, ...] | None = None
     mode: str = "word"
     one_way: bool = False
-    on_file: Verdicts = NO_VERDICTS
+    on_file: VerdictCounts = NO_VERDICTS
     others: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -146,46 +175,59 @@ class Trimming:
 
     @property
     def calls(self) -> int:
-        """Model calls that this sitting made: those that the journal held are not among them."""
+        """Model calls that this session made: those that the journal had are not among them."""
         return self.spent.calls
 
     @property
     def too_silent(self) -> bool:
-        """Whether too many of this sitting's verdicts were none for the work to count as done."""
+        """Whether too many of this session's verdicts were none for the work to count as done."""
         return self.silent > MOST_SILENT * (self.accepted + self.rejected + self.silent)
 
     @property
     def advice(self) -> str:
-        """What to do where too often the judge said nothing that counts; empty elsewhere."""
+        """What to do where too many replies were no verdict; empty elsewhere."""
         if not self.too_silent:
             return ""
-        said = self.accepted + self.rejected
-        of = f"{self.silent:,} of " if said else "any of "
-        learned = ", which separate nothing" if said else ": nothing was learned"
-        undo = "undo those questions (--undo, ALL for all) and " if said and not self.dry_run else ""
+        verdicts = self.accepted + self.rejected
+        of = f"{self.silent:,} of " if verdicts else "any of "
+        learned = ", which separate nothing" if verdicts else ": nothing was learned"
+        undo = "undo those questions (--undo, ALL for all) and " if verdicts and not self.dry_run else ""
         other = "word" if self.mode == "components" else "components"
         return (
-            f"the judge answered neither True nor False in {of}{counted(said + self.silent, 'reply', 'replies')}"
+            f"the judge answered neither True nor False in {of}{counted(verdicts + self.silent, 'reply', 'replies')}"
             f"{learned}. Read some in the journal, then {undo}judge them with --mode {other} or another model (--lm)"
         )
 
     def text(self) -> str:
-        """The same in lines."""
-        told = [
+        """The summary that the command prints."""
+        earlier = "" if self.total.calls == self.spent.calls else f" (in all sittings: {self.total.words()})"
+        lines = [
             f"questions: {self.questions:,}; judged {self.judged:,}, judged before {self.known:,}, answered by "
             f"another's verdicts {self.reused:,} ({counted(self.saved, 'call')} saved), failed {len(self.errors):,}",
-            *self._others(),
+            *(
+                f"judged before by {who}: {count:,}; to judge them anew by this judge, undo them (--undo) or name "
+                "another folder (--out)"
+                for who, count in self.others
+            ),
             f"verdicts: {self.accepted:,} accepted, {self.rejected:,} rejected, {self.silent:,} no verdict",
             separations_text(self.separations, self.reached, self.threshold, one_way=self.one_way),
-            f"judge: {self.spent.words()}" + self._earlier(),
-            *self._would_drop(),
-            *self._failures(),
+            f"judge: {self.spent.words()}{earlier}",
         ]
+        if self.dropped is not None:
+            dropped = [
+                f"  {each.passage} for {each.question!r}: {each.kept} stays "
+                f"({counted(each.witnesses, 'witness', 'witnesses')})"
+                for each in self.dropped
+            ]
+            lines += [f"would be dropped for these questions: {len(dropped):,}", *_first(dropped)]
+        if self.errors:
+            lines.append(f"still open, and asked again by the same command: {counted(len(self.errors), 'question')}")
+            lines += _first([f"  {each.question!r}: {each.why}" for each in self.errors])
         if self.advice:
-            told.append(self.advice)
+            lines.append(self.advice)
         if self.accepted or self.rejected or not self.advice:
-            told.append(self._next())
-        return "\n".join(told) + "\n"
+            lines.append(self._next())
+        return "\n".join(lines) + "\n"
 
     def _next(self) -> str:
         bare = f"so {self.place} answers as the bare index does"
@@ -200,35 +242,9 @@ class Trimming:
             "another judge (--lm, --mode, --rule)"
         )
 
-    def _others(self) -> list[str]:
-        return [
-            f"judged before by {who}: {count:,}; to judge them anew by this judge, undo them (--undo) or name another "
-            "folder (--out)"
-            for who, count in self.others
-        ]
 
-    def _earlier(self) -> str:
-        return "" if self.total.calls == self.spent.calls else f" (in all sittings: {self.total.words()})"
-
-    def _would_drop(self) -> list[str]:
-        if self.dropped is None:
-            return []
-        lines = [
-            f"  {each.passage} for {each.question!r}: {each.kept} stays "
-            f"({counted(each.witnesses, 'witness', 'witnesses')})"
-            for each in self.dropped[:SHOWN]
-        ]
-        return [f"would be dropped for these questions: {len(self.dropped):,}", *lines, *_more(len(self.dropped))]
-
-    def _failures(self) -> list[str]:
-        lines = [f"  {each.question!r}: {each.why}" for each in self.errors[:SHOWN]]
-        count = counted(len(self.errors), "question")
-        head = [f"still open, and asked again by the same command: {count}"] if lines else []
-        return [*head, *lines, *_more(len(self.errors))]
-
-
-def _more(count: int) -> list[str]:
-    return [f"  and {count - SHOWN:,} more"] if count > SHOWN else []
+def _first(lines: list[str], most: int = WRITTEN_OUT) -> list[str]:
+    return lines[:most] + [f"  and {len(lines) - most:,} more"] * (len(lines) > most)
 
 
 def separations_text(separations: int, reached: int, threshold: int, *, one_way: bool = False) -> str:
@@ -244,10 +260,234 @@ def separations_text(separations: int, reached: int, threshold: int, *, one_way:
     )
 
 
-def counted(n: int, one: str, several: str = "") -> str:
-    """`n` of something, in words.
+def judge_name(by: JudgedBy) -> str:
+    """Who judged, in words.
 
-    >>> counted(1, "pair"), counted(1200, "pair"), counted(2, "witness", "witnesses")
-    ('1 pair', '1,200 pairs', '2 witnesses')
+    >>> judge_name(JudgedBy("9f00", "word", ("phi1", "phi2"), "gpt-4o-mini", "1f3a"))
+    'gpt-4o-mini, word, phi1+phi2, program 1f3a'
     """
-    return f"{n:,} {one if n == 1 else several or one + 's'}"
+    return f"{by.model}, {by.mode}, {'+'.join(by.rules)}, program {by.program}" if by.judge else "nothing was retrieved"
+
+
+def verdicts_in(witnesses: Witnesses) -> VerdictCounts:
+    """The verdicts on file, of closed questions."""
+    judged = witnesses.judged.values()
+    return VerdictCounts(*(sum(len(getattr(each, name)) for each in judged) for name in VerdictCounts._fields))
+
+
+def state_text(folder: TrimFolder, witnesses: Witnesses) -> str:
+    """An overlay in short: of which index, how far it is, who judged, and the first of its questions."""
+    judged = witnesses.judged.values()
+    verdicts = verdicts_in(witnesses)
+    reached = sum(1 for _ in witnesses.separated(folder.threshold, one_way=folder.one_way))
+    judges = Counter(each.by for each in judged if each.by.judge)
+    half = f"; {len(witnesses.halves):,} begun and still open" if witnesses.halves else ""
+    lines = [
+        f"{folder.place}: an overlay of {folder.base} ({folder.base_fingerprint})",
+        f"questions judged: {len(judged):,}, {folder.k} passages each at most{half}",
+        f"verdicts: {verdicts.accepted:,} accepted, {verdicts.rejected:,} rejected, {verdicts.silent:,} no verdict",
+        separations_text(witnesses.separations(), reached, folder.threshold, one_way=folder.one_way),
+        *([] if folder.min_similarity is None else [f"min_similarity: {folder.min_similarity:g}"]),
+        *(
+            f"judged by {judge_name(by)}: {counted(count, 'question')}"
+            for by, count in sorted(judges.items(), key=lambda item: (-item[1], judge_name(item[0])))
+        ),
+    ]
+    if len(judges) > 1:
+        lines.append(f"note: verdicts of {len(judges)} judges are mixed; --undo a question to have it judged anew")
+    listed = [
+        f"  {each.id} {each.question!r}: {len(each.accepted):,} accepted, {len(each.rejected):,} rejected, "
+        f"{len(each.silent):,} no verdict"
+        for each in judged
+    ]
+    listed += [f"  {name} {text!r}: still open" for name, text in witnesses.halves.items()]
+    return "\n".join([*lines, *_first(listed, LISTED)]) + "\n"
+
+
+# --- one passage ------------------------------------------------------------------------------------------------------
+
+
+class PassageSeparation(NamedTuple):
+    """One separation as a passage sees it: the other side, and the questions by who won."""
+
+    other: str
+    won: tuple[JudgedQuestion, ...]
+    """They accepted the passage and rejected the other."""
+    lost: tuple[JudgedQuestion, ...]
+
+    @property
+    def witnesses(self) -> int:
+        """How many questions separate the two."""
+        return len(self.won) + len(self.lost)
+
+    def counting(self, one_way: bool) -> int:
+        """How many of them count together: all, or one way those of the side that has more."""
+        return max(len(self.won), len(self.lost)) if one_way else self.witnesses
+
+
+def separations_of(witnesses: Witnesses, passage: str) -> list[PassageSeparation]:
+    """The separations that a passage stands in, most witnesses first.
+
+    Raises:
+        UnknownName: no judged question ever retrieved it; with the nearest id that there is.
+    """
+    known = {name for each in witnesses.judged.values() for name in each.passages}
+    if passage not in known:
+        near = difflib.get_close_matches(passage, known, n=1)
+        guess = f" Did you mean '{near[0]}'?" if near else ""
+        raise UnknownName(
+            f"no judged question retrieved a passage '{passage}'.{guess} ({counted(len(known), 'passage')} judged; "
+            "--export - lists those that are separated)"
+        )
+    made = []
+    for other in witnesses.partners(passage, 1):
+        judged = [witnesses.judged[name] for name in witnesses.witnesses_of(passage, other)]
+        won = tuple(each for each in judged if passage in each.accepted)
+        made.append(PassageSeparation(other, won, tuple(each for each in judged if passage not in each.accepted)))
+    return sorted(made, key=lambda each: (-each.witnesses, each.other))
+
+
+def found_again(index: Retriever, k: int, witnesses: Witnesses, passage: str) -> dict[str, Passage]:
+    """The passage and those it is separated from, as the index finds them now for the questions that judged them.
+
+    No kind of index looks passages up by their ids. One that is found no more is gone, or has another id.
+    """
+    questions = [each.question for each in witnesses.judged.values() if passage in each.passages]
+    return {each.id: each for hits in index.search(questions, k) for each in hits} if questions else {}
+
+
+def passage_text(
+    folder: TrimFolder, witnesses: Witnesses, passage: str, texts: Mapping[str, Passage], notes: Iterable[str] = ()
+) -> str:
+    """All that is known of one passage. `notes` are about the index; a passage not among `texts` is gone from it."""
+    one_way = folder.one_way
+    separations = sorted(separations_of(witnesses, passage), key=lambda each: -each.counting(one_way))
+    judged = witnesses.judged.values()
+    accepted, rejected, silent = (
+        sum(passage in getattr(each, verdict) for each in judged) for verdict in VerdictCounts._fields
+    )
+    reached = sum(each.counting(one_way) >= folder.threshold for each in separations)
+    lines = [
+        f"passage {_named(passage, texts)}",
+        *(f"note: {each}" for each in notes),
+        f"judged for {counted(accepted + rejected + silent, 'question')}: {accepted:,} accepted it, {rejected:,} "
+        f"rejected it, {silent:,} no verdict",
+        f"separated from {counted(len(separations), 'passage')}, often enough from {reached:,} of them (the threshold "
+        f"is {folder.threshold}{', counted one way' if one_way else ''})",
+    ]
+    for each in separations[: reached + WRITTEN_OUT]:
+        state = "the threshold is reached" if each.counting(one_way) >= folder.threshold else "below the threshold"
+        sides = f" ({len(each.won):,} for {passage}, {len(each.lost):,} for {each.other})" if one_way else ""
+        lines += [
+            "",
+            f"from {_named(each.other, texts)}",
+            f"  {counted(each.witnesses, 'witness', 'witnesses')}{sides}, {state}",
+        ]
+        for side, questions in ((passage, each.won), (each.other, each.lost)):
+            lines += [f"  {side} won for:"] * bool(questions)
+            lines += [f"    {one.id} {one.question!r} ({judge_name(one.by)}, {one.at})" for one in questions]
+    if (more := len(separations) - reached - WRITTEN_OUT) > 0:
+        lines += ["", f"and from {more:,} more, below the threshold (--export lists them)"]
+    return "\n".join(lines) + "\n"
+
+
+def _named(passage: str, texts: Mapping[str, Passage]) -> str:
+    found = texts.get(passage)
+    if found is None:
+        return f"{passage} (not found by the index)" if texts else passage
+    line = found.line
+    return f"{passage}: {line if len(line) <= LONGEST else line[: LONGEST - 1] + '…'}"
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+class WitnessRow(NamedTuple):
+    """One witness of one separation: `question` accepted the one passage and rejected the other.
+
+    `witnesses` counts the pair's, `reached` is whether they are as many as the threshold; counted one way, whether
+    those are that accepted the same passage as this one.
+    """
+
+    accepted: str
+    rejected: str
+    witnesses: int
+    reached: bool
+    question_id: str
+    question: str
+    judge: str
+    mode: str
+    rules: tuple[str, ...]
+    model: str
+    program: str
+    at: str
+
+
+def rows(witnesses: Witnesses, threshold: int, *, one_way: bool = False) -> Iterator[WitnessRow]:
+    """Every separation with any witness, below the threshold too, sorted."""
+    check_threshold(threshold)
+    for separation in witnesses.separated(1):
+        a, b = separation.pair
+        count = len(separation.witnesses)
+        for_a, for_b = witnesses.sides(separation) if one_way else (count, count)
+        for name in separation.witnesses:
+            judged = witnesses.judged[name]
+            won, lost, counting = (a, b, for_a) if a in judged.accepted else (b, a, for_b)
+            by = judged.by
+            yield WitnessRow(
+                won, lost, count, counting >= threshold, name, judged.question, by.judge, by.mode, by.rules, by.model,
+                by.program, judged.at,
+            )  # fmt: skip
+
+
+def export(
+    witnesses: Witnesses,
+    target: str | Path,
+    *,
+    threshold: int,
+    one_way: bool = False,
+    overwrite: bool = False,
+    stdout: TextIO | None = None,
+) -> int:
+    """Write the rows to `target`: CSV where its name ends in .csv, else JSON Lines; `-` is standard output.
+
+    Returns how many rows that were. Raises `BadArgument` where the file cannot be there, or one is there already and
+    `overwrite` is not set, and OSError (a full disk): then what was there before still is.
+    """
+    written = list(rows(witnesses, threshold, one_way=one_way))
+    path = Path(target)
+    lines = as_csv(written) if path.suffix.lower() == ".csv" else as_jsonl(written)
+    # half a character in a passage's id becomes an escape: no terminal takes it, and no file
+    encoded = (line.encode("utf-8", "backslashreplace") for line in lines)
+    if str(target) == STDOUT:
+        (stdout or sys.stdout).writelines(line.decode() for line in encoded)
+        return len(written)
+    if path.is_dir() or not path.parent.is_dir():
+        why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise BadArgument(f"cannot write {path}: {why}; name a file in a folder that is there")
+    write_whole(path, encoded, overwrite=overwrite)
+    return len(written)
+
+
+def as_jsonl(written: Iterable[WitnessRow]) -> Iterator[str]:
+    """A JSON object a line."""
+    for row in written:
+        yield json.dumps(row._asdict(), ensure_ascii=False) + "\n"
+
+
+def as_csv(written: Iterable[WitnessRow]) -> Iterator[str]:
+    """A header and a record each (RFC 4180); rules are joined by spaces.
+
+    A text that a spreadsheet would run as a formula (it begins with =, +, -, @, a tab or a carriage return) has an
+    apostrophe before it, because ids and questions are others' data. JSON Lines has every text as it is.
+    """
+    yield _record(WitnessRow._fields)
+    for row in written:
+        yield _record(" ".join(cell) if isinstance(cell, tuple) else cell for cell in row)
+
+
+def _record(cells: Iterable[object]) -> str:
+    line = StringIO()
+    harmless = (f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in cells)
+    csv.writer(line, lineterminator="\r\n").writerow(harmless)
+    return line.getvalue()

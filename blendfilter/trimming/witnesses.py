@@ -1,9 +1,8 @@
-"""Witnesses: which judged question told which passages apart, in a file that only grows.
+"""Witnesses: which judged questions separate which passages, in a file that only grows.
 
-CDIT (Ma et al. 2024), section 4, Theorem 1: a judged question that accepts a and rejects b is a witness to the
-separation of a and b. In: verdicts as they come (`Writer`). Out: the separations they imply (`Witnesses`).
-
-A file of four verdicts' worth (made up)::
+CDIT (Ma et al. 2024, https://arxiv.org/abs/2408.05524), section 4, Theorem 1: a judged question that accepts passage a
+and rejects passage b is a witness to the separation of a and b. `WitnessWriter` appends verdicts as they come;
+`Witnesses` is the state that the lines describe. A file of two verdicts (made up)::
 
     {"kind":"witnesses","format":1}
     {"kind":"question","id":"5b0c…","text":"Who runs the mill?","by":{"judge":"9f…","mode":"word",…},"at":"2026-…"}
@@ -12,14 +11,11 @@ A file of four verdicts' worth (made up)::
     {"kind":"closed","question":"5b0c…","passages":["p4","p9"],"at":"2026-…"}
     {"kind":"undone","question":"5b0c…","at":"2026-…"}
 
-Only a closed question counts: half of its verdicts would separate the wrong pairs. An undo is a line, too (a question,
-a pair, all), so that the file tells its whole history and what was undone can be judged again.
+Only a closed question counts: half of its verdicts would separate the wrong pairs. An undo (of a question, a pair, all)
+is a line too, so the file tells its whole history, and what was undone can be judged again.
 
-Why JSON Lines and no database: the store is written by one process, a line at a time, and read whole when an index is
-opened. Appending leaves what stands there alone, so a kill tears the last line at most, and a torn line is dropped; a
-person can read the file, count it and cut it with a pager; nothing needs to be repaired, locked for reading or
-migrated. What a database would add, a look-up without reading all, is not wanted: 100,000 separations open within a
-second.
+Why JSON Lines and no database: one process writes, a line at a time, and the file is read whole when an index is opened
+(100,000 separations within a second). A kill tears the last line at most, and people can read, count and cut the file.
 
 Differs from the paper: it counts witnesses while it runs and keeps none; here each separation names its questions, the
 judge, the model and the time, and any of them can be taken back.
@@ -27,14 +23,587 @@ judge, the model and the time, and any of them can be taken back.
 
 from __future__ import annotations
 
-from blendfilter.trimming.lines import NOBODY, By, Judged, Separation, question_id
-from blendfilter.trimming.naming import pair_named, question_known
-from blendfilter.trimming.state import Witnesses
-from blendfilter.trimming.writing import Writer
+import difflib
+import hashlib
+import json
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from blendfilter.append_only import AppendOnly, check_regular, whole_lines
+from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, UnknownName
+from blendfilter.records import one_line, whole_characters
 
 FILE = "witnesses.jsonl"
+FORMAT = 1
+THRESHOLD = 2
+"""Witnesses that a separation takes by default; the authors' released code takes 1."""
+LISTED = 20
+"""Questions that the summary of an overlay lists."""
+_KINDS = ("witnesses", "question", "verdict", "closed", "undone")
+_ID_DIGITS = 12
+_SHIFT = 32
+_MASK = (1 << _SHIFT) - 1
 
-__all__ = [
-    "FILE", "NOBODY", "By", "Judged", "Separation", "Witnesses", "Writer", "pair_named", "question_id",
-    "question_known",
-]  # fmt: skip
+
+@dataclass(frozen=True, slots=True)
+class JudgedBy:
+    """Who judged: the digest of the judge's identity, its mode and rules by name, the model, the program."""
+
+    judge: str
+    mode: str
+    rules: tuple[str, ...]
+    model: str
+    program: str
+
+
+NO_JUDGE = JudgedBy("", "", (), "", "")
+"""The judge of a question that retrieved nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedQuestion:
+    """One closed question and its passages by verdict, each group in rank order.
+
+    `silent` are passages without a verdict: they are kept and witness nothing. `at` is UTC.
+    """
+
+    id: str
+    question: str
+    accepted: tuple[str, ...]
+    rejected: tuple[str, ...]
+    silent: tuple[str, ...]
+    by: JudgedBy
+    at: str
+
+    @property
+    def passages(self) -> tuple[str, ...]:
+        """All passages that were retrieved for it."""
+        return (*self.accepted, *self.rejected, *self.silent)
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """Two passages and the ids of the questions that separate them, both sorted."""
+
+    pair: tuple[str, str]
+    witnesses: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _OpenQuestion:
+    text: str
+    by: JudgedBy
+    verdicts: dict[str, bool | None] = field(default_factory=dict)
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def question_text(question: str) -> str:
+    """A question as it is stored: on one line, of whole characters. Raises `BadArgument` where nothing is left."""
+    text = whole_characters(one_line(question))
+    if not text:
+        raise BadArgument(f"the question is empty ({question!r}): there is nothing to judge for it")
+    return text
+
+
+def question_id(question: str) -> str:
+    """12 hex digits of a question's text.
+
+    >>> question_id("Who turned on the radio?") == question_id(" Who turned on the radio?\\n")
+    True
+    """
+    return hashlib.sha256(question_text(question).encode()).hexdigest()[:_ID_DIGITS]
+
+
+def check_threshold(threshold: int) -> int:
+    """`threshold` itself. Raises `BadArgument` unless it is a whole number from 1 up."""
+    if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 1:
+        raise BadArgument(f"a threshold is a whole number of witnesses from 1 up, got {threshold!r}")
+    return threshold
+
+
+def question_line(question: str, by: JudgedBy) -> dict[str, Any]:
+    """`by` begins to judge a question: verdicts that another judge had begun with no longer count."""
+    text = question_text(question)
+    return {"kind": "question", "id": question_id(text), "text": text, "by": asdict(by), "at": _now()}
+
+
+def verdict_line(question: str, passage: str, verdict: bool | None) -> dict[str, Any]:
+    """One verdict; `question` is an id."""
+    return {"kind": "verdict", "question": question, "passage": passage, "verdict": verdict, "at": _now()}
+
+
+def closed_line(question: str, passages: Sequence[str]) -> dict[str, Any]:
+    """All that was retrieved has its verdict: `passages` in rank order; `question` is an id."""
+    return {"kind": "closed", "question": question, "passages": list(passages), "at": _now()}
+
+
+def undone_line(question: str | None = None, pair: tuple[str, str] | None = None) -> dict[str, Any]:
+    """A question's verdicts, or a pair's witnesses so far, or, with neither, everything above no longer counts."""
+    if question is not None:
+        return {"kind": "undone", "question": question, "at": _now()}
+    if pair is not None:
+        return {"kind": "undone", "pair": sorted(pair), "at": _now()}
+    return {"kind": "undone", "all": True, "at": _now()}
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _encoded(record: Mapping[str, Any]) -> bytes:
+    """JSON escapes line breaks, so an id may hold anything."""
+    text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+_BEGINS = b'{"kind":"'
+_FIRST = {"kind": "witnesses", "format": FORMAT}
+_FIRST_BEGINS = _encoded(_FIRST)[:-1]
+
+
+# --- the state --------------------------------------------------------------------------------------------------------
+
+
+class Witnesses:
+    """The state that a witnesses file describes; a new one is empty.
+
+    A passage's id is stored once and is a number from there on; a pair is one number made of two. A pair whose
+    witnesses were all undone keeps its place, empty: memory is bounded by the pairs ever seen.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._judged: dict[str, JudgedQuestion] = {}
+        self._in_order: Mapping[str, JudgedQuestion] | None = None
+        self._open: dict[str, _OpenQuestion] = {}
+        self._pairs: dict[int, tuple[str, ...]] = {}
+        self._beside: dict[int, list[int]] = {}
+        self._judges: dict[JudgedBy, JudgedBy] = {}
+
+    @classmethod
+    def read(cls, path: str | Path) -> Witnesses:
+        """The state of the file at `path`; a last line that a kill tore is left out.
+
+        Raises:
+            MissingFile: there is none. BadData: a line that no torn write explains, or that a newer version wrote.
+        """
+        state, path = cls(), Path(path)
+        try:
+            check_regular(path)
+            with open(path, "rb") as file:
+                found = whole_lines(file.fileno(), _BEGINS, lambda number: _not_a_line(path, number), _FIRST_BEGINS)
+                state._replay((line for _, line in found), path)
+        except FileNotFoundError:
+            raise MissingFile(
+                f"no witnesses at {path}: gather some (blendfilter trim), or open the bare index"
+            ) from None
+        except OSError as error:
+            raise BadData(f"{path} cannot be read: {error.strerror or error}; the bare index opens as before") from None
+        return state
+
+    @property
+    def judged(self) -> Mapping[str, JudgedQuestion]:
+        """The questions that are closed and not undone, by id.
+
+        In the order of their ids, not of the file: among equally near questions a search must not depend on history.
+        """
+        if self._in_order is None:
+            self._in_order = MappingProxyType(dict(sorted(self._judged.items())))
+        return self._in_order
+
+    def is_judged(self, question_id: str) -> bool:
+        """Whether a question is closed and not undone, at no cost while questions keep closing."""
+        return question_id in self._judged
+
+    def half(self, question_id: str, by: JudgedBy | None = None) -> Mapping[str, bool | None]:
+        """The verdicts so far on a question that is not closed, by passage; with `by`, only that judge's."""
+        half = self._open.get(question_id)
+        if half is None or (by is not None and half.by != by):
+            return MappingProxyType({})
+        return MappingProxyType(half.verdicts)
+
+    def judge_of(self, question_id: str) -> JudgedBy | None:
+        """The judge that began with a question that is not closed; None where none did."""
+        half = self._open.get(question_id)
+        return None if half is None else half.by
+
+    @property
+    def halves(self) -> Mapping[str, str]:
+        """The questions that were begun and not closed, id to text."""
+        return {name: half.text for name, half in self._open.items()}
+
+    def witnesses_of(self, a: str, b: str) -> tuple[str, ...]:
+        """The sorted ids of the questions that separate two passages, in either order; none for unknown passages."""
+        if a not in self._numbers or b not in self._numbers:
+            return ()
+        return tuple(sorted(self._pairs.get(_key(self._numbers[a], self._numbers[b]), ())))
+
+    def witnesses_for(self, a: str, b: str) -> tuple[str, ...]:
+        """Those of `witnesses_of` that accepted `a`, and rejected `b`."""
+        return tuple(name for name in self.witnesses_of(a, b) if a in self._judged[name].accepted)
+
+    def separated(self, threshold: int, *, one_way: bool = False) -> Iterator[Separation]:
+        """The pairs with at least `threshold` witnesses, sorted; `one_way`: so many that accepted the same one."""
+        check_threshold(threshold)
+        reached = [(self._pair(key), names) for key, names in self._pairs.items() if len(names) >= threshold]
+        for pair, names in sorted(reached):
+            separation = Separation(pair, tuple(sorted(names)))
+            if not one_way or max(self.sides(separation)) >= threshold:
+                yield separation
+
+    def sides(self, separation: Separation) -> tuple[int, int]:
+        """How many of its witnesses accepted the first of the pair, and how many the second."""
+        first, names = separation.pair[0], separation.witnesses
+        count = sum(first in self._judged[name].accepted for name in names)
+        return count, len(names) - count
+
+    def separations(self) -> int:
+        """How many pairs have any witness."""
+        return sum(1 for names in self._pairs.values() if names)
+
+    def partners(self, passage: str, threshold: int) -> tuple[str, ...]:
+        """The passages that at least `threshold` witnesses separate from this one, sorted."""
+        check_threshold(threshold)
+        at = self._numbers.get(passage, -1)
+        found = (other for other in self._beside.get(at, ()) if len(self._pairs[_key(at, other)]) >= threshold)
+        return tuple(sorted(self._names[other] for other in found))
+
+    def digest(self, threshold: int, *, one_way: bool = False) -> str:
+        """16 hex digits over what a search can see of this state, however it came about.
+
+        That is: the pairs that reach `threshold` (see `separated`) with their witnesses, and the text and accepted
+        passages of every judged question, since any of them may be the nearest one to a query. Empty where no pair
+        reaches it.
+        """
+        hashed, pairs = hashlib.sha256(), 0
+        for separation in self.separated(threshold, one_way=one_way):
+            _feed(hashed, [separation.pair, separation.witnesses])
+            pairs += 1
+        if not pairs:
+            return ""
+        for judged in self.judged.values():
+            _feed(hashed, [judged.question, sorted(judged.accepted)])
+        return hashed.hexdigest()[:16]
+
+    def apply(self, record: Mapping[str, Any]) -> None:
+        """Take in one more line. Raises ValueError, TypeError, LookupError: it cannot follow those before."""
+        match record["kind"]:
+            case "verdict":
+                verdict = record["verdict"]
+                if verdict is not None and not isinstance(verdict, bool):
+                    raise ValueError("no verdict")
+                self._open[record["question"]].verdicts[_text(record["passage"])] = verdict
+            case "question":
+                name, text = record["id"], _text(record["text"])
+                if name != question_id(text) or name in self._judged:
+                    raise ValueError("another question's id, or one that is closed")
+                self._open[name] = _OpenQuestion(text, self._judge(record["by"]))
+            case "closed":
+                self._close(record)
+            case "undone":
+                self._undo(record)
+            case kind:
+                raise ValueError(f"no kind of line '{kind}'")
+
+    def _close(self, record: Mapping[str, Any]) -> None:
+        name, passages = record["question"], [self._names[self._number(each)] for each in record["passages"]]
+        if len(set(passages)) != len(passages):
+            raise ValueError("a passage twice")
+        half = self._open[name]
+        groups: dict[bool | None, list[str]] = {True: [], False: [], None: []}
+        for passage in passages:
+            groups[half.verdicts[passage]].append(passage)
+        accepted, rejected, silent = (tuple(group) for group in groups.values())
+        del self._open[name]
+        self._judged[name] = JudgedQuestion(name, half.text, accepted, rejected, silent, half.by, _text(record["at"]))
+        self._in_order = None
+        self._witness(name, [self._numbers[each] for each in accepted], [self._numbers[each] for each in rejected])
+
+    def _witness(self, name: str, accepted: Iterable[int], rejected: Sequence[int]) -> None:
+        alone, pairs = (name,), self._pairs  # pairs that one question separates share their tuple
+        for a in accepted:
+            for b in rejected:
+                key = a << _SHIFT | b if a < b else b << _SHIFT | a
+                known = pairs.get(key)
+                pairs[key] = known + alone if known else alone
+                if known is None:
+                    self._beside.setdefault(a, []).append(b)
+                    self._beside.setdefault(b, []).append(a)
+
+    def _undo(self, record: Mapping[str, Any]) -> None:
+        if record.get("all") is True:
+            vars(self).update(vars(Witnesses()))
+        elif "pair" in record:
+            a, b = record["pair"]
+            key = _key(self._numbers[a], self._numbers[b])
+            if not self._pairs[key]:
+                raise ValueError("a pair without witnesses")
+            self._pairs[key] = ()
+        elif record["question"] in self._open:
+            del self._open[record["question"]]
+        else:
+            gone = self._judged.pop(record["question"])
+            self._in_order = None
+            for a, b in product(gone.accepted, gone.rejected):
+                key = _key(self._numbers[a], self._numbers[b])
+                self._pairs[key] = tuple(name for name in self._pairs[key] if name != gone.id)
+
+    def _replay(self, lines: Iterable[bytes], path: Path) -> None:
+        """Apply the lines of a file. Raises `BadData` for one that cannot be."""
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line.decode())
+                _check_kind(record, number, path)
+                if number > 1:
+                    self.apply(record)
+            except (ValueError, TypeError, LookupError, RecursionError) as error:
+                raise _not_a_line(path, number) from error
+
+    def _number(self, passage: str) -> int:
+        number = self._numbers.get(passage)
+        if number is None:
+            number = self._numbers[_text(passage)] = len(self._names)
+            self._names.append(passage)
+        return number
+
+    def _pair(self, key: int) -> tuple[str, str]:
+        a, b = self._names[key >> _SHIFT], self._names[key & _MASK]
+        return (a, b) if a < b else (b, a)
+
+    def _judge(self, fields: Mapping[str, Any]) -> JudgedBy:
+        judge, mode, model, program = (_text(fields[name]) for name in ("judge", "mode", "model", "program"))
+        by = JudgedBy(judge, mode, tuple(map(_text, fields["rules"])), model, program)
+        return self._judges.setdefault(by, by)
+
+
+def _key(a: int, b: int) -> int:
+    return a << _SHIFT | b if a < b else b << _SHIFT | a
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _feed(hashed: Any, value: Any) -> None:
+    hashed.update(json.dumps(value, separators=(",", ":")).encode() + b"\n")
+
+
+def _check_kind(record: Any, number: int, path: Path) -> None:
+    kind, stated = record["kind"], record.get("format")
+    if not isinstance(kind, str):
+        raise TypeError("a kind is a word")
+    if (number == 1) != (kind == "witnesses"):
+        raise ValueError("the first line, and no other, says what the file is")
+    if number == 1 and stated != FORMAT:
+        raise BadData(
+            f"{path} has format {stated!r:.40}, and this version reads format {FORMAT}: upgrade blendfilter, "
+            "or open the bare index"
+        )
+    if kind not in _KINDS:
+        raise BadData(
+            f"{path}, line {number}: a line of the kind {kind!r:.40}, which this version does not know: "
+            "upgrade blendfilter, or open the bare index"
+        )
+
+
+def _not_a_line(path: Path, number: int) -> BadData:
+    return BadData(
+        f"{path}, line {number}: not a line of a witnesses file; cut the file before it and trim again "
+        "(the journal beside it still has the verdicts; what was undone after it is to be undone again)"
+    )
+
+
+# --- the writer -------------------------------------------------------------------------------------------------------
+
+
+class WitnessWriter:
+    """The one writer of a witnesses file; threads may share it. `witnesses` is the state after all that was written.
+
+    A line is appended and flushed before it counts, so no kill loses it. A power cut may: the file is synced where
+    something is undone and where the writer ends, but not where a question closes, because that waits for the disk
+    while calls are in flight, and the journal of calls gives the verdicts again. An undo could be had from nowhere.
+
+    Raises:
+        RunLocked: another writer is at work. BadData: the file is damaged. CannotWrite: the system refuses a line (a
+        full disk); nothing of it stays. BadArgument: the place cannot be written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path = Path(path)
+        self.witnesses = Witnesses()
+        self._lock = threading.Lock()
+        self._unsynced = False
+        try:
+            self._log = AppendOnly(
+                path,
+                begins=_BEGINS,
+                first=_FIRST_BEGINS,
+                refuse=lambda number: _not_a_line(path, number),
+                contents="verdicts",
+                busy="by another trim or by a writer still open in this process: wait for it or close it, or trim into "
+                "a folder of your own (--out)",
+            )
+        except OSError as error:
+            why = error.strerror or error
+            raise BadArgument(
+                f"{path} cannot be written ({why}): trim into a folder of your own (--out DIR)"
+            ) from error
+        try:
+            self.witnesses._replay((line for _, line in self._log.lines()), path)
+        except BaseException:
+            self._log.close()
+            raise
+
+    def verdict(self, question: str, passage_id: str, verdict: bool | None, by: JudgedBy) -> None:
+        """One passage's verdict for `question` (its text). Where another judge had begun, `by` begins anew.
+
+        Raises `BadArgument` where the question is closed: undo it first.
+        """
+        name = question_id(question)
+        if not isinstance(passage_id, str) or not (verdict is None or isinstance(verdict, bool)):
+            raise BadArgument(f"a verdict on passage {passage_id!r} is True, False or None, got {verdict!r}")
+        with self._lock:
+            self._check_open(name, question)
+            begun = self.witnesses.judge_of(name) == by
+            self._append(
+                *([] if begun else [question_line(question, by)]),
+                verdict_line(name, passage_id, verdict),
+            )
+
+    def close(self, question: str, retrieved: Sequence[str], by: JudgedBy = NO_JUDGE) -> None:
+        """The question (its text) is judged: its verdicts count from here on. `retrieved` are ids in rank order.
+
+        `by` is only needed where nothing was retrieved. Raises `BadArgument`: a passage without a verdict, one named
+        twice, a question that is closed.
+        """
+        name = question_id(question)
+        with self._lock:
+            self._check_open(name, question)
+            verdicts = self.witnesses.half(name)
+            for at, passage in enumerate(retrieved):
+                if passage not in verdicts:
+                    raise BadArgument(
+                        f"passage '{passage}' has no verdict for '{question_text(question)}': judge it first"
+                    )
+                if passage in retrieved[:at]:
+                    raise BadArgument(f"passage '{passage}' was retrieved twice for '{question_text(question)}'")
+            begun = self.witnesses.judge_of(name) is not None
+            self._append(*([] if begun else [question_line(question, by)]), closed_line(name, retrieved))
+
+    def undo_question(self, question: str) -> None:
+        """Take back the verdicts of a question (its id or text), closed or not. Raises `UnknownName`."""
+        with self._lock:
+            self._append(undone_line(question=question_known(self.witnesses, question)), sync=True)
+
+    def undo_pair(self, a: str, b: str) -> None:
+        """Take back all witnesses of a pair so far; later questions may witness it anew. Raises `UnknownName`."""
+        with self._lock:
+            self._append(undone_line(pair=_pair_known(self.witnesses, a, b)), sync=True)
+
+    def undo_all(self) -> int:
+        """Take back everything; how many questions that were. Nothing is written where nothing is there."""
+        with self._lock:
+            known = len(self.witnesses.judged) + len(self.witnesses.halves)
+            if known:
+                self._append(undone_line(), sync=True)
+            return known
+
+    def close_file(self) -> None:
+        """Sync the file, and release it and the lock. Raises `CannotWrite` where the disk refuses to take it."""
+        try:
+            if not self._log.closed and self._unsynced:
+                self._log.sync()
+        except OSError as error:
+            why = error.strerror or error
+            raise CannotWrite(f"{self.path} may not be whole on the disk ({why}): look after the disk") from error
+        finally:
+            self._log.close()
+
+    def __enter__(self) -> WitnessWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_file()
+
+    def __del__(self) -> None:
+        # A notebook's cell run again drops its writer: the lock must not outlive it.
+        if hasattr(self, "_log"):
+            self._log.close()
+
+    def _check_open(self, name: str, question: str) -> None:
+        if self.witnesses.is_judged(name):
+            text = question_text(question)
+            raise BadArgument(f"'{text}' is judged already ({name}): undo it first, then judge it again")
+
+    def _append(self, *records: Mapping[str, Any], sync: bool = False) -> None:
+        if self._log.closed:
+            raise BadArgument(f"{self.path} is closed and takes no verdicts: open it again")
+        first = [] if self._log.end else [_FIRST]
+        self._log.append(b"".join(map(_encoded, [*first, *records])), sync=sync)
+        self._unsynced = not sync
+        for record in records:
+            self.witnesses.apply(record)
+
+
+# --- names of questions and pairs -------------------------------------------------------------------------------------
+
+
+def question_known(witnesses: Witnesses, name: str) -> str:
+    """The id of the question, closed or not, with that id or text. Raises `UnknownName` with the nearest one."""
+    texts = {each.id: each.question for each in witnesses.judged.values()} | dict(witnesses.halves)
+    if name.strip() in texts:
+        return name.strip()
+    wanted = question_text(name)
+    for known, text in texts.items():
+        if text == wanted:
+            return known
+    near = difflib.get_close_matches(wanted, [*texts.values(), *texts], n=1)
+    which = "" if len(texts) <= LISTED else f"{LISTED} of "
+    count = f"({len(texts):,} questions are judged: blendfilter trim INDEX lists {which}them)"
+    raise UnknownName(f"no judged question '{wanted}'.{_guess(near)} {count}")
+
+
+def pair_named(witnesses: Witnesses, name: str) -> tuple[str, str]:
+    """The pair that `ID,ID` means; an id may hold commas itself as long as only one reading is a separated pair.
+
+    Raises: UnknownName. BadArgument: no comma, or more than one reading.
+    """
+    parts = name.split(",")
+    if len(parts) < 2:
+        raise BadArgument(f"'{name}' is no pair: write two passage ids with a comma between them")
+    readings = [(",".join(parts[:at]), ",".join(parts[at:])) for at in range(1, len(parts))]
+    readings += [(a.strip(), b.strip()) for a, b in readings if (a, b) != (a.strip(), b.strip())]
+    fits = {tuple(sorted(pair)) for pair in readings if witnesses.witnesses_of(*pair)}
+    if len(fits) > 1:
+        raise BadArgument(f"'{name}' names more than one pair: undo it from Python, WitnessWriter(…).undo_pair(a, b)")
+    return _pair_known(witnesses, *(fits.pop() if fits else readings[0]))
+
+
+def _pair_known(witnesses: Witnesses, a: str, b: str) -> tuple[str, str]:
+    """The two passages, sorted, if any question separates them. Raises `UnknownName`."""
+    if not witnesses.witnesses_of(a, b):
+        near = _nearest_pair(witnesses, b, a) or _nearest_pair(witnesses, a, b)
+        count = f"({witnesses.separations():,} pairs are separated: --export - lists them)"
+        raise UnknownName(f"no question separates '{a}' and '{b}'.{_guess(near)} {count}")
+    return (a, b) if a < b else (b, a)
+
+
+def _nearest_pair(witnesses: Witnesses, name: str, of: str) -> list[str]:
+    """A pair of `of` with the passage whose id is nearest to `name`."""
+    partners = witnesses.partners(of, 1)
+    return [f"{of},{near}" for near in (difflib.get_close_matches(name, partners, n=1) or partners)[:1]]
+
+
+def _guess(near: Sequence[str]) -> str:
+    return f" Did you mean '{near[0]}'?" if near else ""

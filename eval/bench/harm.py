@@ -36,9 +36,9 @@ from blendfilter import BM25, load, pooled
 from blendfilter.filters.filco.oracles import strinc
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.base import Retriever
-from blendfilter.trimming import lines
+from blendfilter.trimming import witnesses
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.witnesses import By, Witnesses
+from blendfilter.trimming.witnesses import JudgedBy, Witnesses
 
 K = 10
 RATES, THRESHOLDS = (0.0, 0.05, 0.1, 0.2), (1, 2, 3)
@@ -47,7 +47,7 @@ GATHERED = {"once": (str,), "thrice": (str, opened, ended)}
 WAYS = {"once": ("once", False), "thrice": ("thrice", False), "thrice, errs alike": ("thrice", True)}
 """How witnesses are gathered, and whether the judge errs alike for a question's paraphrases."""
 SEARCHED: dict[str, Callable[[str], str]] = {"itself": str, "paraphrase": moved}
-BY = By("scripted", "word", ("phi1",), "scripted", "")
+BY = JudgedBy("scripted", "word", ("phi1",), "scripted", "")
 
 
 class World(NamedTuple):
@@ -96,16 +96,16 @@ def gathered(
     state = Witnesses()
     for question in world.questions:
         for text in dict.fromkeys(make(question.question).strip() for make in texts):
-            name = lines.question_id(text)
+            name = witnesses.question_id(text)
             if name in state.judged:
                 continue
             found = world.index(text, K)
-            state.apply(lines.taken_up(text, BY))
+            state.apply(witnesses.question_line(text, BY))
             for passage in found:
                 wording = question.question if alike else text
                 errs = random.Random(f"{seed} {wording} {passage.id}").random() < rate
-                state.apply(lines.verdict_on(name, passage.id, world.right(question, passage) != errs))
-            state.apply(lines.closed(name, [passage.id for passage in found]))
+                state.apply(witnesses.verdict_line(name, passage.id, world.right(question, passage) != errs))
+            state.apply(witnesses.closed_line(name, [passage.id for passage in found]))
     return state
 
 

@@ -34,13 +34,13 @@ from blendfilter.retrieval.corpus import read_corpus
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.encoders import Encoded, Vectors
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest
-from blendfilter.trimming import lines
-from blendfilter.trimming.by_vector import ByVector
+from blendfilter.trimming import witnesses as lines
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.witnesses import By, Witnesses, question_id
+from blendfilter.trimming.similar import ByVector
+from blendfilter.trimming.witnesses import JudgedBy, Witnesses, question_id
 
 PASSAGES, DIMENSION, CLUSTERS, K, BLOCKS = 20_000, 384, 2_000, 10, 10
-BY = By("bench", "word", ("phi1",), "none", "")
+BY = JudgedBy("bench", "word", ("phi1",), "none", "")
 KINDS = {
     "flat": {"index": "flat"},
     "hnsw": {"index": "hnsw", "m": 32, "ef_construction": 200, "ef_search": 64},
@@ -153,10 +153,10 @@ def judged(world: World, separations: int, threshold: int) -> tuple[Witnesses, l
 def judge(witnesses: Witnesses, question: str, found: Sequence[Passage]) -> None:
     """Every other passage is rejected, the first one accepted."""
     name = question_id(question)
-    witnesses.apply(lines.taken_up(question, BY))
+    witnesses.apply(lines.question_line(question, BY))
     for rank, passage in enumerate(found):
-        witnesses.apply(lines.verdict_on(name, passage.id, rank % 2 == 0))
-    witnesses.apply(lines.closed(name, [passage.id for passage in found]))
+        witnesses.apply(lines.verdict_line(name, passage.id, rank % 2 == 0))
+    witnesses.apply(lines.closed_line(name, [passage.id for passage in found]))
 
 
 def timed(bare: Retriever, trimmed: Trimmed, queries: Sequence[str]) -> tuple[list[float], list[float]]:

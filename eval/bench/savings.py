@@ -29,9 +29,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from paraphrases import RULES
 
-from blendfilter.trimming.by_words import ByWords
-from blendfilter.trimming.planning import turns_of
-from blendfilter.trimming.similar import Similar
+from blendfilter.trimming.gathering import plan_questions
+from blendfilter.trimming.similar import ByWords, Similar
 
 K = 10
 THRESHOLDS = (0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
@@ -84,7 +83,7 @@ def stream(questions: Sequence[str], count: int) -> list[Asked]:
 
 def row(asked: Sequence[Asked], similar: Similar | None, least: float | None, guard: bool, name: str) -> None:
     """What the stream costs: calls, and the reuses that were right, missed and wrong."""
-    turns = turns_of([each.text for each in asked], {}, similar, least, guard=guard)
+    turns = plan_questions([each.text for each in asked], {}, similar, least, guard=guard)
     source_of = {turn.id: each.source for turn, each in zip(turns, asked, strict=True)}
     calls = K * sum(turn.kind == "judge" for turn in turns)
     right, wrong, by_rule = 0, 0, Counter[str]()
@@ -118,7 +117,7 @@ def measures(encoder: str | None) -> dict[str, Callable[[], Similar]]:
         from checkpoints import minilm
 
         from blendfilter.retrieval.encoders import load_encoder
-        from blendfilter.trimming.by_vector import ByVector
+        from blendfilter.trimming.similar import ByVector
 
         loaded: Any = _Remembering(load_encoder(str(minilm()) if encoder == "minilm" else encoder))
         made["vectors"] = lambda: ByVector(loaded)

@@ -23,9 +23,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from blendfilter.trimming.by_words import ByWords
-from blendfilter.trimming.similar import Similar
-from blendfilter.trimming.unlike import unlike
+from blendfilter.trimming.opposites import unlike
+from blendfilter.trimming.similar import ByWords, Similar
 
 THRESHOLDS = (0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 SYNONYMS = {
@@ -142,7 +141,7 @@ def measure(encoder: str | None) -> Similar:
     if encoder is None:
         return ByWords()
     from blendfilter.retrieval.encoders import load_encoder
-    from blendfilter.trimming.by_vector import ByVector
+    from blendfilter.trimming.similar import ByVector
 
     return ByVector(load_encoder(encoder))
 

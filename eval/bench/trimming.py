@@ -31,11 +31,12 @@ import numpy as np
 
 from blendfilter.extras import needed
 from blendfilter.retrieval.base import Retriever
-from blendfilter.trimming import edges, lines
+from blendfilter.trimming import witnesses
 from blendfilter.trimming.overlay import Trimmed
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import edges
 from trimming_world import Asked, Deleted, Found, World, bare_index, deleted, judge, unreached, world_of
 
 K, NEAR = 10, 0.9
@@ -115,7 +116,7 @@ class Bench:
                 if nearest is None:
                     changed += before != after
                     continue
-                known = self.witnesses.judged[lines.question_id(self.world.judged.texts[nearest])]
+                known = self.witnesses.judged[witnesses.question_id(self.world.judged.texts[nearest])]
                 here, accepted = {str(passage) for passage in before}, {*known.accepted}
                 apart = {b for a in here & accepted for b in self.witnesses.partners(a, threshold)}
                 gone = apart & here - accepted
@@ -161,7 +162,7 @@ def run(bench: Bench, thresholds: list[int]) -> Iterator[Told]:
         gone = deleted(bench.world, bench.found, threshold)
         bench.measure("deletion", threshold, Deleted(bench.index, gone))
         yield {"state": "deletion", "threshold": threshold, "passages left out": len(gone)}
-    bench.witnesses.apply(lines.undone_all())
+    bench.witnesses.apply(witnesses.undone_line())
     undone = Trimmed(bench.index, bench.witnesses, threshold=thresholds[0])
     bench.measure("overlay, undone", 0, undone)
     yield {"state": "overlay, undone", "threshold": thresholds[0], **bench.as_before(undone)}

@@ -17,8 +17,8 @@ from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.encoders import Encoded, Encoder, Reading, Vectors
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest
-from blendfilter.trimming import lines
-from blendfilter.trimming.witnesses import NOBODY, Witnesses
+from blendfilter.trimming import witnesses
+from blendfilter.trimming.witnesses import NO_JUDGE, Witnesses
 
 DIMENSION, SIZE = 64, 20
 SETTINGS: dict[str, Any] = {"index": "hnsw", "ef_construction": 200, "ef_search": 64}
@@ -132,11 +132,11 @@ def judge(world: World, found: Found) -> Witnesses:
     """What the oracle says of the bare index's results, question by question."""
     state = Witnesses()
     for at, (text, row) in enumerate(zip(world.judged.texts, found, strict=True)):
-        name = lines.question_id(text)
-        state.apply(lines.taken_up(text, NOBODY))
+        name = witnesses.question_id(text)
+        state.apply(witnesses.question_line(text, NO_JUDGE))
         for passage in row:
-            state.apply(lines.verdict_on(name, str(passage), world.accepts(world.judged, at, passage)))
-        state.apply(lines.closed(name, [str(passage) for passage in row]))
+            state.apply(witnesses.verdict_line(name, str(passage), world.accepts(world.judged, at, passage)))
+        state.apply(witnesses.closed_line(name, [str(passage) for passage in row]))
     return state
 
 

@@ -22,15 +22,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from blendfilter.trimming.witnesses import By, Witnesses, Writer
+from blendfilter.trimming.witnesses import JudgedBy, Witnesses, WitnessWriter
 
-BY = By("9f3a1c7702b4", "word", ("phi1",), "openai/gpt-4o-mini", "shipped")
+BY = JudgedBy("9f3a1c7702b4", "word", ("phi1",), "openai/gpt-4o-mini", "shipped")
 
 
 def write(path: Path, asked: argparse.Namespace) -> dict[str, float]:
     """Fill the file; microseconds an append of each kind."""
     draw, verdicts, closings = random.Random(3), list[float](), list[float]()
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         while writer.witnesses.separations() < asked.separations:
             for _ in range(200):
                 question = f"Who runs mill {len(closings)}, and which town is it in, if it stands?"

@@ -1,34 +1,43 @@
-"""A plain metric as DSPy's optimisers call it: a number, yes or no, or a score with words."""
+"""Metrics as DSPy's optimisers call them, the one that compares a filter with silver; demonstrations."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import dspy
 import pytest
+from compiled import silver_rows
+from scripted import ScriptedLM
 
-from blendfilter.compiling.measuring import Accepting, Measured
-from blendfilter.compiling.stopping import Stopped, Watch
-from blendfilter.errors import BadArgument, ModelError
+from blendfilter.compiling.demos import DemoCount, complete, hold_to, keep_own_fields, reduced, wrong_demo
+from blendfilter.compiling.measuring import AcceptingMetric, CompilationStopped, CompilationWatch, CountedMetric
+from blendfilter.compiling.silver import overlap, silver_examples, silver_metric
+from blendfilter.errors import BadArgument, BadData, ModelError
+from blendfilter.filters.candidates import sentences_of
+from blendfilter.filters.cdit import CDITFilter
+from blendfilter.filters.filco.filter import FilCoFilter, Unit
+from blendfilter.records import Excerpt, Passage
+from blendfilter.silver.rows import SilverRow, SilverSentence
 from blendfilter.tasks.loading import load
 
-EXAMPLE = dspy.Example(question="Who?", golden_answers=["Ada", "A. B."]).with_inputs("question")
+QUESTION = dspy.Example(question="Who?", golden_answers=["Ada", "A. B."]).with_inputs("question")
 SAID = dspy.Prediction(answer="Ada Brennock")
 
 
-def measured(metric: Any) -> Measured:
-    made = Measured(metric, Watch(dspy.Module), lambda *_: None)
+def measured(metric: Any) -> CountedMetric:
+    made = CountedMetric(metric, CompilationWatch(dspy.Module), lambda *_: None)
     made.begin("here", None)
     return made
 
 
 def test_a_tasks_metric_is_read_in_three_ways() -> None:
     metric = measured(load("wow", "sample", limit=1).metric)
-    assert metric(EXAMPLE, SAID) == pytest.approx(2 / 3)
-    assert metric(EXAMPLE, SAID, []) is False
-    said = metric(EXAMPLE, SAID, [], "answer", [])
-    assert said.score == pytest.approx(2 / 3)
-    assert said.feedback == (
+    assert metric(QUESTION, SAID) == pytest.approx(2 / 3)
+    assert metric(QUESTION, SAID, []) is False
+    result = metric(QUESTION, SAID, [], "answer", [])
+    assert result.score == pytest.approx(2 / 3)
+    assert result.feedback == (
         "The score is 0.67 of 1. The answer given was 'Ada Brennock', the right one is: Ada; A. B."
     )
     assert metric.done == 3
@@ -38,7 +47,7 @@ def test_a_metric_of_five_arguments_speaks_for_itself() -> None:
     def own(example: Any, prediction: Any, trace: Any = None, name: Any = None, part: Any = None) -> Any:
         return dspy.Prediction(score=0.5, feedback=f"about {name}")
 
-    assert measured(own)(EXAMPLE, SAID, [], "answer", []).feedback == "about answer"
+    assert measured(own)(QUESTION, SAID, [], "answer", []).feedback == "about answer"
 
 
 def test_what_a_metric_raises_ends_the_work() -> None:
@@ -46,36 +55,254 @@ def test_what_a_metric_raises_ends_the_work() -> None:
         raise ZeroDivisionError("no")
 
     metric = measured(broken)
-    with pytest.raises(Stopped) as told:
-        metric(EXAMPLE, SAID)
-    assert isinstance(told.value.error, BadArgument)
-    with pytest.raises(Stopped):  # nobody goes on paying in another thread
-        metric(EXAMPLE, SAID)
+    with pytest.raises(CompilationStopped) as error:
+        metric(QUESTION, SAID)
+    assert isinstance(error.value.error, BadArgument)
+    with pytest.raises(CompilationStopped):  # no other thread goes on paying
+        metric(QUESTION, SAID)
 
 
 @pytest.mark.parametrize("value", [None, "0.5", float("nan"), [1], {"score": 1.0}])
-def test_what_is_no_number_is_told(value: Any) -> None:
+def test_what_is_no_number_is_reported(value: Any) -> None:
     metric = measured(lambda example, prediction, trace=None: value)
-    with pytest.raises(Stopped) as told:
-        metric(EXAMPLE, SAID)
-    assert "for a score: have it return a number" in str(told.value.error)
+    with pytest.raises(CompilationStopped) as error:
+        metric(QUESTION, SAID)
+    assert "for a score: have it return a number" in str(error.value.error)
 
 
 def test_yes_or_no_has_any_shape() -> None:
     assert (
-        measured(lambda example, prediction, trace=None: None if trace is not None else 0.5)(EXAMPLE, SAID, []) is None
+        measured(lambda example, prediction, trace=None: None if trace is not None else 0.5)(QUESTION, SAID, []) is None
     )
 
 
 def test_a_threshold_says_what_is_accepted() -> None:
-    metric = measured(Accepting(load("wow", "sample", limit=1).metric, 0.6))
-    assert metric(EXAMPLE, SAID) == pytest.approx(2 / 3)
-    assert metric(EXAMPLE, SAID, []) is True
-    assert measured(Accepting(metric.metric.metric, 0.7))(EXAMPLE, SAID, []) is False
+    metric = measured(AcceptingMetric(load("wow", "sample", limit=1).metric, 0.6))
+    assert metric(QUESTION, SAID) == pytest.approx(2 / 3)
+    assert metric(QUESTION, SAID, []) is True
+    assert measured(AcceptingMetric(metric.metric.metric, 0.7))(QUESTION, SAID, []) is False
 
 
 def test_an_answerer_whose_prompt_is_too_long_scores_nothing() -> None:
     def asking(example: Any, prediction: Any, trace: Any = None) -> float:
         raise ModelError("too long", kind="context_too_long")
 
-    assert measured(asking)(EXAMPLE, SAID) == 0.0
+    assert measured(asking)(QUESTION, SAID) == 0.0
+
+
+PASSAGES = (
+    Passage("p0", "Tolm", "Tolm is a port. Ada kept the light."),
+    Passage("p1", "Honey", "Honey is sold in two villages here."),
+)
+
+
+def row(*chosen: int) -> SilverRow:
+    """Three sentences of 6, 6 and 9 words with their titles ("Tolm | Tolm is a port.")."""
+    sentences = tuple(SilverSentence(each.position, each.start, each.end, 0.0) for each in sentences_of(PASSAGES))
+    return SilverRow("1", "Who kept it?", ("Ada", "A. B."), "Ada", PASSAGES, sentences, chosen, "", True)
+
+
+def kept(*positions: int) -> dspy.Prediction:
+    candidates = sentences_of(PASSAGES)
+    pieces = [Excerpt.of(PASSAGES[candidates[at].position], [candidates[at][1:3]]) for at in positions]
+    return dspy.Prediction(kept=pieces, chosen=list(positions), status="ids")
+
+
+def example(*chosen: int) -> dspy.Example:
+    (made,) = silver_examples([row(*chosen)])
+    return made
+
+
+class TestExamples:
+    def test_numbers_are_those_of_the_prompt(self) -> None:
+        made = example(1)
+        assert made.knowledge == ["Tolm | Tolm is a port.", "Tolm | Ada kept the light.", "Honey | " + PASSAGES[1].text]
+        assert (made.ids, made.chosen, made.golden_answers) == ("1", [1], ["Ada", "A. B."])
+        assert set(made.inputs().keys()) == {"question", "passages"}
+        assert made.passages == list(PASSAGES)
+
+    def test_none_and_several(self) -> None:
+        assert (example().ids, example().chosen) == ("none", [])
+        assert example(0, 2).ids == "0, 2"
+
+    def test_a_passage_is_chosen_with_any_of_its_sentences(self) -> None:
+        made = silver_examples([row(0, 1)], "passage")[0]
+        assert (made.ids, made.chosen, len(made.knowledge)) == ("0", [0], 2)
+
+    @pytest.mark.parametrize("unit", ["sentence", "passage"])
+    def test_a_choice_that_is_no_candidate_is_reported(self, unit: Unit) -> None:
+        """A file cut by other rules: silently, its right reply would be none."""
+        old = dataclasses.replace(row(1), sentences=(SilverSentence(0, 0, 3, 0.0), SilverSentence(9, 1, 4, 0.0)))
+        with pytest.raises(
+            BadData, match=rf"question '1' chooses what is no {unit} of its passages as they are cut now"
+        ):
+            silver_examples([old], unit)
+
+    def test_the_samples_choices_hold_the_answer(self) -> None:
+        for made in silver_examples(silver_rows()):
+            assert all(any(answer.lower() in made.knowledge[at].lower() for answer in made.golden_answers)
+                       for at in made.chosen)  # fmt: skip
+        assert any(made.chosen for made in silver_examples(silver_rows()))
+
+
+class TestReward:
+    @pytest.mark.parametrize(
+        ("got", "wanted", "value"),
+        [((1,), (1,), 1.0), ((0, 1), (1,), 2 / 3), ((0,), (1,), 0.0), ((), (), 1.0), ((0,), (), 0.0), ((), (1,), 0.0)],
+    )
+    def test_agreement_is_f1_and_two_empty_sets_agree(
+        self, got: tuple[int, ...], wanted: tuple[int, ...], value: float
+    ) -> None:
+        assert overlap(set(got), set(wanted)) == pytest.approx(value)
+        assert silver_metric(answer=0, tokens=0)(example(*wanted), kept(*got)) == pytest.approx(value)
+
+    def test_words_are_charged_by_their_share(self) -> None:
+        """Lines of 6, 6 and 9 words: one of 6 is 2/7 of them."""
+        metric = silver_metric(answer=0, tokens=0.5)
+        assert metric(example(1), kept(1)) == pytest.approx(1 - 0.5 * 6 / 21)
+        assert metric(example(1), kept(0, 1, 2)) == pytest.approx(0.5 - 0.5)
+        assert metric(example(1), kept(0)) == 0.0  # never below
+
+    def test_the_answer_is_asked_over_what_was_kept(self) -> None:
+        lm = ScriptedLM(["Ada Brennock"])
+        with dspy.context(lm=lm):
+            value = silver_metric(tokens=0)(example(1), kept(1))
+        assert value == pytest.approx((1 + 0.5 * 2 / 3) / 1.5)  # F1 of "Ada Brennock" and "Ada": 2/3
+        ((stage, prompt),) = lm.prompts
+        assert stage == "direct"
+        assert "Knowledge:\nTolm | Ada kept the light.\nQuestion: Who kept it?\nAnswer:" in prompt
+        assert "Honey" not in prompt.rpartition("Knowledge:")[2]
+
+    def test_without_a_weight_no_model_is_called(self) -> None:
+        with dspy.context(lm=ScriptedLM([])):
+            assert silver_metric(answer=0)(example(1), kept(1)) > 0.9
+
+    def test_it_leaves_no_trace(self) -> None:
+        with dspy.context(lm=ScriptedLM(["Ada"]), trace=[]):
+            silver_metric()(example(1), kept(1))
+            assert dspy.settings.trace == []
+
+    def test_another_model_than_the_teacher_answers(self) -> None:
+        own = ScriptedLM(["Ada"])
+        with dspy.context(lm=ScriptedLM([])):
+            silver_metric().asking(own)(example(1), kept(1))
+        assert own.calls == 1
+
+
+class TestThreeReadings:
+    """A number, yes or no, a score with words: as DSPy's evaluation, bootstrapping and GEPA want it."""
+
+    metric = staticmethod(silver_metric(answer=0, tokens=0, threshold=0.6))
+
+    def test_a_number(self) -> None:
+        assert self.metric(example(1), kept(0, 1)) == pytest.approx(2 / 3)
+
+    @pytest.mark.parametrize(("got", "accepted"), [((0, 1), True), ((0, 1, 2), False), ((), False)])
+    def test_yes_or_no_where_there_is_a_trace(self, got: tuple[int, ...], accepted: bool) -> None:
+        assert self.metric(example(1), kept(*got), []) is accepted
+
+    def test_silvers_own_choice_is_accepted_whatever_the_answer(self) -> None:
+        with dspy.context(lm=ScriptedLM(["wrong"] * 2)):
+            assert silver_metric()(example(0, 1, 2), kept(0, 1, 2), []) is True
+            assert silver_metric()(example(), kept(), []) is True
+
+    def test_a_reply_that_was_not_read_is_no_demonstration(self) -> None:
+        """Everything was kept, which may be right by chance; a second reply does not mend what the first one shows."""
+        all_right = dspy.Prediction(kept=[], chosen=[1], status="unparseable")
+        assert self.metric(example(1), all_right) == 1.0
+        assert self.metric(example(1), all_right, []) is False
+        sent = FilCoFilter()
+        for steps, accepted in (([sent.helpful], True), ([sent.helpful, sent.ids_again], False)):
+            trace = [(each, {}, dspy.Prediction(ids="1")) for each in steps]
+            assert self.metric(example(1), kept(1), trace) is accepted
+
+    def test_words_for_gepa(self) -> None:
+        result = self.metric(example(1), kept(0, 2), [], "helpful", [])
+        assert result.score == 0.0
+        assert "Missed: 1 ('Tolm | Ada kept the light.')" in result.feedback
+        assert "Superfluous: 0 ('Tolm | Tolm is a port.'); 2 ('Honey" in result.feedback
+        assert "71% of the words" in result.feedback
+
+    def test_words_where_nothing_helps(self) -> None:
+        assert "the right reply is none" in self.metric(example(), kept(0), None, "helpful", None).feedback
+        assert "none was named" in self.metric(example(), kept(), None, "helpful", None).feedback
+
+    def test_the_answer_is_reported(self) -> None:
+        with dspy.context(lm=ScriptedLM(["Tolm"])):
+            result = silver_metric()(example(1), kept(1), None, "helpful", None)
+        assert "the answer given was 'Tolm', the right one is: Ada; A. B." in result.feedback
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"agreement": -1.0}, "the weight agreement is -1.0"),
+        ({"tokens": float("inf")}, "the weight tokens is inf"),
+        ({"agreement": 0.0, "answer": 0.0}, "nothing would be rewarded"),
+    ],
+)
+def test_weights_that_are_none(weights: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadArgument, match=message):
+        silver_metric(**weights)
+
+
+class Words:
+    """A tokeniser whose tokens are words."""
+
+    name = "words"
+
+    def count(self, text: str) -> float:
+        return len(text.split())
+
+
+def asking(*questions: str) -> dspy.Predict:
+    """A predictor with a demonstration of each question, whose answer is one word."""
+    predictor = dspy.Predict("question -> answer")
+    predictor.demos = [dspy.Example(question=each, answer="x") for each in questions]
+    return predictor
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"),
+    [
+        (None, ["a b", "c", "d e", "f g"]),
+        (11, ["a b", "c", "d e", "f g"]),
+        (10, ["a b", "c", "d e"]),  # of equals the last one goes
+        (7, ["a b", "c"]),
+        (4, ["c"]),
+        (1, []),
+    ],
+)
+def test_the_longest_goes_first_and_of_equals_the_last(limit: int | None, kept: list[str]) -> None:
+    predictor = asking("a b", "c", "d e", "f g")
+    assert hold_to(predictor, limit, Words()) == DemoCount(4 - len(kept), len(kept))
+    assert [demo.question for demo in predictor.demos] == kept
+
+
+def test_what_a_model_filled_stays_marked_and_marks_cost_nothing() -> None:
+    (filled,) = asking("a b").demos
+    kept = reduced({**filled, "augmented": True, "gold": "y"}, asking())
+    assert dict(kept) == {"augmented": True, "question": "a b", "answer": "x"}
+    predictor = asking()
+    predictor.demos = [kept]
+    assert hold_to(predictor, 3, Words()).dropped == 0
+
+
+@pytest.mark.parametrize(
+    "lacking", [{"question": "a"}, {"question": "a", "answer": None}, {"question": [], "answer": "x"}]
+)
+def test_what_fills_no_field_is_left_out(lacking: dict[str, object]) -> None:
+    predictor = asking("a b")
+    predictor.demos = [*predictor.demos, dspy.Example(**lacking)]
+    keep_own_fields(predictor)
+    assert [demo.question for demo in predictor.demos] == ["a b"]
+
+
+def test_rules_may_be_left_open_in_a_program_as_in_a_prompt() -> None:
+    """One list of optional inputs serves what prompts show and what programs keep."""
+    judge = CDITFilter().judge.consistent
+    demo = dspy.Example(passage="A | a.", question="b?", verdict="False")
+    assert complete(demo, judge)
+    assert wrong_demo(demo, judge) == ""
+    judge.demos = [demo]
+    assert "A | a." in judge.render(rules=["r"], passage="B | b.", question="c?")

@@ -21,7 +21,7 @@ from scripted import ScriptedLM
 
 from blendfilter import resources
 from blendfilter.errors import BadArgument, BadData, EmptyData, ModelError
-from blendfilter.filters.cdit.rules import COMPONENTS, PHI1, PHI2
+from blendfilter.filters.cdit import COMPONENTS, PHI1, PHI2
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
 from eval.opposites import BOTH, Confusion, Opposites, aconfusion, confusion, judging, load_opposites

@@ -16,7 +16,7 @@ from blendfilter import BM25, BlendFilter, ChainOfThought, Run, evaluate, load
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
 from blendfilter.evaluation.run_status import Share, bad_shares, check_share
-from blendfilter.filters.cdit.filter import CDITFilter
+from blendfilter.filters.cdit import CDITFilter
 from blendfilter.lm.offline import read
 from blendfilter.modules.direct import Direct
 from blendfilter.tasks import Questions

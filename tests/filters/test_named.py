@@ -10,7 +10,7 @@ import pytest
 
 from blendfilter.asking import Wording
 from blendfilter.errors import BadArgument, UnknownName
-from blendfilter.filters.cdit.filter import CDITFilter
+from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter

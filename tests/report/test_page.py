@@ -21,7 +21,7 @@ from blendfilter.errors import BadArgument, BadData, MissingFile, RunMismatch
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, read_json, read_rows, write_json, write_rows
 from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.evaluation.statistics import holm, mcnemar_exact
-from blendfilter.filters.cdit.filter import CDITFilter
+from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco.filter import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.journal import Journal

@@ -1,43 +1,57 @@
-"""`trim`: Algorithm 1 over a scripted judge; who reuses whom, what is kept, and that nothing is asked twice."""
+"""`trim`: Algorithm 1 over a scripted judge; who reuses whom, what is kept, what ends a session; kills."""
 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dspy
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judged import AGAIN, PIER, RADIO, WHO_OFF, WHO_ON, Village, read, village
+from judged import AGAIN, PIER, WHO_OFF, WHO_ON, Village, village
+from model_server import serve
 from scripted import ScriptedLM
 
+from blendfilter import load, open_index
 from blendfilter.errors import (
     BadArgument,
     BadData,
     BudgetSpent,
+    CannotWrite,
     EmptyData,
     ModelError,
-    RunLocked,
     RunMismatch,
     ServerRefused,
 )
-from blendfilter.filters.cdit.judge import Judge
+from blendfilter.filters.cdit import Judge
+from blendfilter.journal import Journal
+from blendfilter.lm import bridge
 from blendfilter.lm.budget import Budget
+from blendfilter.lm.connect import connect
+from blendfilter.lm.held import with_held_connected
 from blendfilter.modules.ralm import RALM
 from blendfilter.records import Passage, Question
+from blendfilter.resources import sample
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.trimming.by_words import ByWords
-from blendfilter.trimming.folder import TrimFolder
-from blendfilter.trimming.gathering import atrim, trim
+from blendfilter.retrieval.encoders import Encoded, Encoder
+from blendfilter.trimming import gathering
+from blendfilter.trimming.folder import DEPTH, TrimFolder
+from blendfilter.trimming.gathering import COMPARING, ENCODING, atrim, judged_by, plan_questions, trim
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.planning import turns_of
-from blendfilter.trimming.showing import state_text
-from blendfilter.trimming.summary import Trimming
-from blendfilter.trimming.witnesses import NOBODY, Judged, Witnesses, Writer, question_id
+from blendfilter.trimming.similar import ByVector, ByWords
+from blendfilter.trimming.summary import Trimming, state_text
+from blendfilter.trimming.witnesses import NO_JUDGE, JudgedQuestion, Witnesses, WitnessWriter, question_id
 
 QUESTIONS = [WHO_ON, AGAIN, WHO_OFF, PIER]
 
@@ -58,7 +72,7 @@ def trimmed_by(
     return trim(index, list(questions), how.pop("by", None) or Judge(), folder, lm=judge.lm(), **how)
 
 
-def state(folder: TrimFolder) -> tuple[list[Judged], list[Any], str]:
+def state(folder: TrimFolder) -> tuple[list[JudgedQuestion], list[Any], str]:
     """All that a witnesses file says, but for the clock."""
     witnesses = Witnesses.read(folder.witnesses)
     judged = [replace(each, at="") for each in witnesses.judged.values()]
@@ -68,9 +82,6 @@ def state(folder: TrimFolder) -> tuple[list[Judged], list[Any], str]:
 def busy(prompt: str) -> float:
     """Up to 20 ms, by the prompt: later questions overtake earlier ones."""
     return (sum(prompt.encode()) % 5) * 0.005
-
-
-# --- Algorithm 1 ----------------------------------------------------------------------------------------------------
 
 
 def test_every_passage_is_judged_and_what_differs_is_separated(index: BM25, folder: TrimFolder) -> None:
@@ -89,36 +100,29 @@ def test_every_passage_is_judged_and_what_differs_is_separated(index: BM25, fold
     assert witnesses.witnesses_of("off", "sold") == (question_id(WHO_OFF),)
     assert witnesses.witnesses_of("on", "sold") == (question_id(WHO_ON),)
     assert witnesses.witnesses_of("pier", "fair") == (question_id(PIER),)
-    asked = {(question, passage.id) for question in (WHO_ON, WHO_OFF, PIER) for passage in index(question, 5)}
-    assert set(judge.asked) == asked
-    assert len(judge.asked) == len(asked) == done.calls
-    assert (done.judged, done.accepted, done.rejected, done.silent) == (3, 3, len(asked) - 3, 0)
+    sent = {(question, passage.id) for question in (WHO_ON, WHO_OFF, PIER) for passage in index(question, 5)}
+    assert set(judge.asked) == sent
+    assert len(judge.asked) == len(sent) == done.calls
+    assert (done.judged, done.accepted, done.rejected, done.silent) == (3, 3, len(sent) - 3, 0)
     assert (done.separations, done.reached) == (witnesses.separations(), witnesses.separations())
-
-
-def test_what_is_sent_holds_rules_passage_and_question(index: BM25, folder: TrimFolder) -> None:
-    lm = Village().lm()
-    trim(index, [WHO_ON], Judge(rules=("phi1", "phi2")), folder, lm=lm)
-    assert {read(prompt) for prompt in lm.asked("consistent")} == {(each.line, WHO_ON) for each in index(WHO_ON, 5)}
-    assert all("subject" in prompt and "adverbial" in prompt for prompt in lm.asked("consistent"))
 
 
 def test_a_question_of_choice_is_searched_for_as_a_method_searches_for_it(index: BM25, folder: TrimFolder) -> None:
     """Its options have lines of their own; `RALM` asks the index for it on one line, and so must who judges it."""
-    asked, find = list[str](), index.find
+    sent, find = list[str](), index.find
 
-    def told(queries: Sequence[str], k: int) -> list[list[Passage]]:
-        asked.extend(queries)
+    def searched(queries: Sequence[str], k: int) -> list[list[Passage]]:
+        sent.extend(queries)
         return find(queries, k)
 
-    index.find = told  # type: ignore[method-assign]
+    index.find = searched  # type: ignore[method-assign]
     choice = f"{WHO_ON}\n(A) Mary\n(B) Jack"
     trimmed_by(Village(), index, folder, [choice])
     with dspy.context(lm=ScriptedLM(["A"])):
-        said = RALM(index, k=5, task="arc")(question=choice)
-    assert asked == [said.queries["q"]] * 2
+        result = RALM(index, k=5, task="arc")(question=choice)
+    assert sent == [result.queries["q"]] * 2
     (judged,) = Witnesses.read(folder.witnesses).judged.values()
-    assert judged.question == said.queries["q"]
+    assert judged.question == result.queries["q"]
     assert judged.id == question_id(choice)
 
 
@@ -149,10 +153,7 @@ def test_questions_as_records_and_awaited(index: BM25, folder: TrimFolder) -> No
     assert (done.judged, done.reused, list(Witnesses.read(folder.witnesses).judged)) == (1, 1, [question_id(WHO_ON)])
 
 
-# --- reuse ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_question_like_one_before_asks_no_model_and_records_nothing(index: BM25, folder: TrimFolder) -> None:
+def test_a_question_like_one_before_costs_no_call_and_records_nothing(index: BM25, folder: TrimFolder) -> None:
     judge = Village()
     done = trimmed_by(judge, index, folder, QUESTIONS)
     assert AGAIN not in {question for question, _ in judge.asked}
@@ -164,7 +165,7 @@ def test_a_question_like_one_before_asks_no_model_and_records_nothing(index: BM2
 
 
 def test_the_opposite_question_reuses_nothing_unless_it_is_left_unguarded(index: BM25, tmp_path: Path) -> None:
-    """The two share every word but one: near enough at 0.5, and still told apart by on and off."""
+    """The two share every word but one: near enough at 0.5, and still kept apart by on and off."""
     for guard, judged in ((True, 2), (False, 1)):
         folder = TrimFolder.create(index, tmp_path / f"{guard}.trimmed", k=5, min_similarity=0.5)
         judge = Village()
@@ -199,21 +200,18 @@ ASKED = st.lists(WORDS, min_size=2, max_size=4).map(lambda words: f"Who saw the 
 
 @settings(max_examples=60)
 @given(st.lists(ASKED, min_size=1, max_size=10), st.randoms(use_true_random=False))
-def test_a_plan_is_the_same_however_far_the_last_sitting_came(questions: list[str], chance: Any) -> None:
-    """Of the questions that are to be judged any part may be judged by now: nobody's source changes."""
-    whole = turns_of(questions, {}, ByWords(), 0.8)
+def test_a_plan_is_the_same_however_far_the_last_session_came(questions: list[str], chance: Any) -> None:
+    """Of the questions that are to be judged any part may be judged by now: no source changes."""
+    whole = plan_questions(questions, {}, ByWords(), 0.8)
     by_id = {turn.id: turn.question for turn in whole if turn.kind == "judge"}
     closed = {name: text for name, text in by_id.items() if chance.random() < 0.5}
-    judged = {name: Judged(name, text, (), (), (), NOBODY, "") for name, text in closed.items()}
-    again = turns_of(questions, judged, ByWords(), 0.8)
+    judged = {name: JudgedQuestion(name, text, (), (), (), NO_JUDGE, "") for name, text in closed.items()}
+    again = plan_questions(questions, judged, ByWords(), 0.8)
     assert [(turn.id, turn.source) for turn in again] == [(turn.id, turn.source) for turn in whole]
     assert [turn.kind for turn in again] == [
         "known" if turn.kind == "judge" and turn.id in closed else turn.kind for turn in whole
     ]
     assert all(turn.source in by_id for turn in whole if turn.kind == "reuse"), "verdicts are reused of judged ones"
-
-
-# --- what fails, stops and goes on ------------------------------------------------------------------------------------
 
 
 def test_a_failed_call_leaves_its_question_open_and_those_that_wait_for_it(index: BM25, folder: TrimFolder) -> None:
@@ -232,8 +230,8 @@ def test_a_failed_call_leaves_its_question_open_and_those_that_wait_for_it(index
 def test_of_a_half_judged_question_only_what_is_missing_is_asked(index: BM25, folder: TrimFolder) -> None:
     class Half(Village):
         def reply(self, stage: str, prompt: str) -> Any:
-            said = super().reply(stage, prompt)
-            return ModelError("no", kind="bad_request") if self.asked[-1] == (WHO_ON, "sold") else said
+            result = super().reply(stage, prompt)
+            return ModelError("no", kind="bad_request") if self.asked[-1] == (WHO_ON, "sold") else result
 
     first, second = Half(), Village()
     trimmed_by(first, index, folder, [WHO_ON])
@@ -247,8 +245,8 @@ def test_of_a_half_judged_question_only_what_is_missing_is_asked(index: BM25, fo
 def test_another_judge_judges_what_is_open_anew_and_leaves_what_is_closed(index: BM25, folder: TrimFolder) -> None:
     class Half(Village):
         def reply(self, stage: str, prompt: str) -> Any:
-            said = super().reply(stage, prompt)
-            return ModelError("no", kind="bad_request") if self.asked[-1] == (WHO_OFF, "sold") else said
+            result = super().reply(stage, prompt)
+            return ModelError("no", kind="bad_request") if self.asked[-1] == (WHO_OFF, "sold") else result
 
     trimmed_by(Half(), index, folder, [WHO_ON, WHO_OFF])
     judge = Village()
@@ -258,16 +256,16 @@ def test_another_judge_judges_what_is_open_anew_and_leaves_what_is_closed(index:
     )
     judged = Witnesses.read(folder.witnesses).judged
     assert [judged[question_id(each)].by.rules for each in (WHO_ON, WHO_OFF)] == [("phi1",), ("phi1", "phi2")]
-    told = state_text(folder, Witnesses.read(folder.witnesses))
-    assert "scripted, word, phi1+phi2" in told
-    assert "verdicts of 2 judges are mixed" in told
+    found = state_text(folder, Witnesses.read(folder.witnesses))
+    assert "scripted, word, phi1+phi2" in found
+    assert "verdicts of 2 judges are mixed" in found
 
 
 def test_a_budget_ends_it_and_more_of_it_goes_on(index: BM25, folder: TrimFolder) -> None:
     whole = Village()
     trimmed_by(whole, index, TrimFolder.create(index, folder.place.with_name("w"), k=5, threshold=1))
     judge = Village()
-    with pytest.raises(BudgetSpent):
+    with pytest.raises(BudgetSpent, match=r"; \d of 4 questions are judged, and the same command with a higher limit"):
         trimmed_by(judge, index, folder, budget=Budget(calls=4))
     assert judge.calls == 4
     done = trimmed_by(judge, index, folder, budget=Budget(calls=100))
@@ -292,7 +290,7 @@ def test_undone_and_trimmed_again_nothing_is_asked(index: BM25, folder: TrimFold
     judge = Village()
     trimmed_by(judge, index, folder)
     before, calls = state(folder), judge.calls
-    with Writer(folder.witnesses) as writer:
+    with WitnessWriter(folder.witnesses) as writer:
         writer.undo_all()
     assert state(folder) == ([], [], "")
     done = trimmed_by(judge, index, folder)
@@ -318,33 +316,6 @@ def test_a_dry_run_keeps_the_calls_and_touches_no_witness(index: BM25, folder: T
     assert [each.passage.id for each in dropped] == [each.passage for each in done.dropped or ()]
 
 
-# --- bad input --------------------------------------------------------------------------------------------------------
-
-
-def test_a_judge_that_says_neither_true_nor_false(index: BM25, folder: TrimFolder) -> None:
-    judge = Village(silent=QUESTIONS)
-    done = trimmed_by(judge, index, folder, [WHO_ON])
-    assert (done.accepted, done.rejected, done.silent, done.separations) == (0, 0, judge.calls, 0)
-    assert "neither True nor False in any of 3 replies" in done.text()
-    assert "--mode components or another model" in done.text()
-    assert Trimmed(index, Witnesses.read(folder.witnesses), threshold=1).fingerprint == index.fingerprint
-
-
-def test_two_trims_at_once(index: BM25, folder: TrimFolder) -> None:
-    judge = Village()
-    with Writer(folder.witnesses), pytest.raises(RunLocked, match="another trim"):
-        trimmed_by(judge, index, folder)
-    assert judge.calls == 0
-
-
-def test_an_overlay_of_another_index(folder: TrimFolder) -> None:
-    other = village([*RADIO, Passage("new", "New", "A new passage of the radio.")])
-    judge = Village()
-    with pytest.raises(BadData, match=f"{folder.base_fingerprint}.*{other.fingerprint}"):
-        trimmed_by(judge, other, folder)
-    assert judge.calls == 0
-
-
 def test_what_is_refused_before_any_call(index: BM25, folder: TrimFolder) -> None:
     judge = Village()
     with pytest.raises(RunMismatch, match="made with k=5, not 7"):
@@ -361,3 +332,333 @@ def test_what_is_refused_before_any_call(index: BM25, folder: TrimFolder) -> Non
         trimmed_by(judge, index, folder, budget=Budget(dollars=1))
     assert judge.calls == 0
     assert not folder.journal.exists()
+
+
+class Letters(Encoder):
+    """A text's vector counts its letters. Remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.dimension, self.identity = 26, "letters"
+
+    def encode_queries(self, queries: Sequence[str]) -> Encoded:
+        self.asked.append(list(queries))
+        rows = [[text.lower().count(chr(97 + at)) for at in range(26)] for text in queries]
+        return Encoded(np.array(rows, dtype=np.float32), [False] * len(rows))
+
+
+LIKE = ["Who ran the mill?", "The mill, who ran?", "Who saw a fox?", "Who ran the mill?", "Which king slept here?"]
+
+
+def test_each_question_is_encoded_once_and_many_at_once(monkeypatch: Any) -> None:
+    monkeypatch.setattr(gathering, "_ENCODED_TOGETHER", 3)
+    encoder, found = Letters(), []
+    known = "Mill: who ran the?"
+    judged = {question_id(known): JudgedQuestion(question_id(known), known, (), (), (), NO_JUDGE, "")}
+    turns = plan_questions(LIKE, judged, ByVector(encoder), 0.99, progress=lambda *step: found.append(step))
+    assert encoder.asked == [[LIKE[0], LIKE[1], LIKE[2]], [LIKE[4]], [known]]
+    assert [turn.kind for turn in turns] == ["reuse", "reuse", "judge", "reuse", "judge"]
+    assert {turn.source for turn in turns if turn.kind == "reuse"} == {question_id(known)}
+    assert found[:2] == [(ENCODING, 3, 4), (ENCODING, 4, 4)]
+    assert found[-1] == (COMPARING, 5, 5)
+
+
+def test_the_least_similarity_is_near_enough_itself() -> None:
+    """1 takes a question of the same words in another order."""
+    turns = plan_questions(["Who turned on the radio?", "Who turned the radio on?"], {}, ByWords(), 1.0)
+    assert [turn.kind for turn in turns] == ["judge", "reuse"]
+
+
+ASKED_FOR = [WHO_OFF, WHO_ON, PIER]
+
+
+def test_a_full_disk_ends_it_and_the_same_call_goes_on(
+    index: BM25, folder: TrimFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What every question would meet alike is no error of one question: no more calls are paid for."""
+    judge, write = Village(), WitnessWriter.verdict
+
+    def full(writer: WitnessWriter, question: str, passage_id: str, *result: Any) -> None:
+        if question == WHO_OFF:
+            raise CannotWrite("no room")
+        write(writer, question, passage_id, *result)
+
+    monkeypatch.setattr(WitnessWriter, "verdict", full)
+    with pytest.raises(CannotWrite, match="no room"):
+        trim(index, ASKED_FOR, Judge(), folder, lm=judge.lm())
+    monkeypatch.undo()
+    again = Village()
+    assert trim(index, ASKED_FOR, Judge(), folder, lm=again.lm()).errors == ()
+    assert not set(again.asked).intersection(judge.asked)
+
+
+class Hiding(Judge):
+    """A judge of somebody's own that says something else where a call was refused."""
+
+    async def aforward(self, question: str, passage: Passage) -> dspy.Prediction:
+        try:
+            return await super().aforward(question, passage)
+        except BudgetSpent:
+            raise ModelError("the model did not answer", kind="bad_request") from None
+
+
+def test_a_spent_budget_ends_it_though_the_judge_hides_it(index: BM25, folder: TrimFolder) -> None:
+    judge = Village()
+    with pytest.raises(BudgetSpent, match="4 of 4 calls"):
+        trim(index, ASKED_FOR, Hiding(), folder, lm=judge.lm(), budget=Budget(calls=4))
+    assert judge.calls == 4
+
+
+def test_of_several_errors_of_a_question_the_one_that_ends_it_all_is_reported(index: BM25, folder: TrimFolder) -> None:
+    class Failing(Village):
+        def reply(self, stage: str, prompt: str) -> Any:
+            super().reply(stage, prompt)
+            found = [passage.id for passage in index(WHO_ON, 5)]
+            last = self.asked[-1][1] == found[-1]
+            return ServerRefused("nobody there") if last else ModelError("no", kind="bad_request")
+
+    with pytest.raises(ServerRefused):
+        trim(index, [WHO_ON], Judge(), folder, lm=Failing().lm())
+
+
+def test_who_judges_is_the_model_by_name_and_label_the_judges_own_before_the_callers() -> None:
+    callers, own = connect("offline", label="theirs"), connect("offline", label="own")
+    assert judged_by(Judge(), callers).model == "offline (theirs)"
+    assert judged_by(Judge(), connect("offline")).model == "offline"
+    judge = Judge()
+    judge.set_lm(own)
+    assert judged_by(with_held_connected(judge), callers).model == "offline (own)"
+
+
+def test_the_measure_is_the_folders_own(index: BM25, tmp_path: Path) -> None:
+    """An overlay gathered by vector is not gone on with by words, which nothing would show later."""
+    folder = TrimFolder.create(index, tmp_path / "vectors.trimmed", k=5, similarity="vectors")
+    judge = Village()
+    with pytest.raises(BadData, match="'vectors' does not go with this index"):
+        trim(index, ASKED_FOR, Judge(), folder, lm=judge.lm())
+    assert judge.calls == 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("raised", [StopIteration, SystemExit, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("place", ["judge", "index"])
+def test_what_code_of_ones_own_raises_is_one_questions_error(
+    place: str, raised: type[BaseException], index: BM25, folder: TrimFolder
+) -> None:
+    class Leaving(Judge):
+        async def aforward(self, question: str, passage: Passage) -> dspy.Prediction:
+            if place == "judge" and question == WHO_OFF:
+                if raised is StopIteration:  # in a coroutine Python makes another error of it
+                    return await bridge.in_thread(next, iter(()))  # type: ignore[arg-type]
+                raise raised
+            return await super().aforward(question, passage)
+
+    class Failing(BM25):
+        def find(self, queries: Any, k: int) -> Any:
+            if place == "index" and WHO_OFF in queries:
+                raise raised
+            return super().find(queries, k)
+
+    index.__class__ = Failing
+    done = trim(index, ASKED_FOR, Leaving(), folder, lm=Village().lm())
+    assert [each.question for each in done.errors] == [WHO_OFF]
+    assert raised.__name__ in done.errors[0].why
+    assert done.judged == 2
+
+
+OTHER = Judge(rules=("phi1", "phi2"))
+IDS = frozenset({"on", "off", "sold", "pier", "fair"})
+
+
+def done_by(index: BM25, folder: TrimFolder, judge: Village, *questions: str, by: Judge | None = None) -> Trimming:
+    return trim(index, list(questions), by or Judge(), folder, lm=judge.lm())
+
+
+def test_some_silence_is_warned_of_with_the_next_move(index: BM25, folder: TrimFolder) -> None:
+    done = done_by(index, folder, Village(silent=[PIER]), WHO_ON, PIER)
+    assert done.too_silent
+    assert f"neither True nor False in {done.silent} of {done.calls} replies, which separate nothing" in done.text()
+    assert "then undo those questions (--undo, ALL for all) and judge them with --mode components" in done.text()
+    assert done.text().splitlines()[-1].startswith("use it: "), "what was learned may be used all the same"
+    assert not done_by(index, folder, Village(), WHO_OFF).too_silent
+
+
+@pytest.mark.parametrize(("silent", "warned"), [(5, False), (6, True)])
+def test_a_twentieth_is_not_too_much(silent: int, warned: bool, index: BM25, folder: TrimFolder) -> None:
+    done = done_by(index, folder, Village(), WHO_ON)
+    text: dict[str, Any] = vars(done) | {"accepted": 50, "rejected": 100 - 50 - silent, "silent": silent}
+    assert Trimming(**text).too_silent is warned
+
+
+def test_another_judge_judges_anew_what_has_no_verdict_at_all(index: BM25, folder: TrimFolder) -> None:
+    """The same one does not, and of a question with any verdict nothing is touched."""
+    done_by(index, folder, Village(silent=[WHO_ON]), WHO_ON, WHO_OFF)
+    again = Village()
+    assert (done_by(index, folder, again, WHO_ON, WHO_OFF).known, again.calls) == (2, 0)
+    other = Village()
+    done = done_by(index, folder, other, WHO_ON, WHO_OFF, by=OTHER)
+    assert (done.judged, done.known) == (1, 1)
+    assert {question for question, _ in other.asked} == {WHO_ON}
+    judged = Witnesses.read(folder.witnesses).judged
+    assert judged[question_id(WHO_ON)].accepted == ("on",)
+    assert [judged[question_id(each)].by.rules for each in (WHO_ON, WHO_OFF)] == [("phi1", "phi2"), ("phi1",)]
+    assert "judged before by scripted, word, phi1, program" in done.text()
+
+
+def test_a_question_with_any_verdict_is_left_to_whoever_gave_it(index: BM25, folder: TrimFolder) -> None:
+    class Shy(Village):
+        def reply(self, stage: str, prompt: str) -> Any:
+            result = super().reply(stage, prompt)
+            return result if self.asked[-1][1] == "on" else "It depends."
+
+    done_by(index, folder, Shy(), WHO_ON)
+    other = Village()
+    assert (done_by(index, folder, other, WHO_ON, by=OTHER).known, other.calls) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("judge", "why"),
+    [
+        (Village({PIER: IDS}), "the judge rejected nothing"),
+        (Village({}), "the judge accepted nothing"),
+        (Village(silent=[PIER]), "the judge gave no verdict"),
+    ],
+)
+def test_why_nothing_is_separated(judge: Village, why: str, index: BM25, folder: TrimFolder) -> None:
+    done_by(index, folder, judge, PIER)
+    again = done_by(index, folder, judge, PIER).text()
+    assert f"no pair is separated, so {folder.place} answers as the bare index does: {why}; judge other" in again
+    assert "threshold: " not in again
+    assert "lower it" not in again
+
+
+def test_who_judged_before_is_named(index: BM25, folder: TrimFolder) -> None:
+    done_by(index, folder, Village(), WHO_ON, PIER, "Xyzzy plugh?")
+    assert "judged before by" not in done_by(index, folder, Village(), WHO_ON, PIER).text(), "it was this one"
+    text = done_by(index, folder, Village(), WHO_ON, PIER, "Xyzzy plugh?", by=OTHER).text()
+    program = next(iter(Witnesses.read(folder.witnesses).judged.values())).by.program
+    assert (
+        f"\njudged before by scripted, word, phi1, program {program}: 2; to judge them anew by this judge, undo them "
+        "(--undo) or name another folder (--out)\n"
+    ) in text
+    assert text.count("judged before by") == 1, "a question that finds nothing has no judge"
+
+
+@pytest.mark.filterwarnings("ignore:k=10 is more")
+def test_the_folder_may_be_a_path(index: BM25, tmp_path: Path) -> None:
+    for place in (tmp_path / "new", str(tmp_path / "other")):
+        done = trim(index, [WHO_ON], Judge(), place, lm=Village().lm())
+        assert (done.judged, TrimFolder.read(place).k) == (1, DEPTH)
+        assert trim(index, [WHO_ON], Judge(), place, lm=Village().lm()).known == 1
+    trim(index, [WHO_ON], Judge(), tmp_path / "small", lm=Village().lm(), k=2)
+    assert TrimFolder.read(tmp_path / "small").k == 2
+
+
+@pytest.mark.parametrize("place", ["", 7, None])
+def test_what_is_no_folder_is_refused(place: Any, index: BM25) -> None:
+    with pytest.raises(BadArgument, match="trim wants the overlay's folder: a path, or TrimFolder"):
+        trim(index, [WHO_ON], Judge(), place, lm=Village().lm())
+
+
+def test_the_state_lists_its_questions_and_settings(index: BM25, folder: TrimFolder) -> None:
+    done_by(index, folder, Village(), PIER)
+    text = state_text(folder, Witnesses.read(folder.witnesses))
+    assert text.endswith(f"  {question_id(PIER)} {PIER!r}: 1 accepted, 1 rejected, 0 no verdict\n")
+    assert "min_similarity" not in text
+    with WitnessWriter(folder.witnesses) as writer:
+        for at in range(22):
+            writer.close(f"Question {at}?", [])
+    text = state_text(folder.set(min_similarity=0.8), Witnesses.read(folder.witnesses))
+    assert text.count("no verdict\n") == 1 + 20
+    assert text.endswith("\n  and 3 more\n")
+    assert "\nmin_similarity: 0.8\n" in text
+
+
+KILLS, IN_FLIGHT = 20, 4
+SAMPLE = [*load("qa", "sample", limit=12)]
+
+
+def gather(place: Path, url: str) -> None:
+    folder = TrimFolder.read(place)
+    index = open_index(folder.base)
+    trim(index, SAMPLE, Judge(), folder, lm=connect("test-model", api_base=url), concurrency=IN_FLIGHT)
+
+
+def journaled(place: Path) -> Counter[str]:
+    """How many calls the journal holds of each prompt."""
+    if not (place / "journal.jsonl").is_file():
+        return Counter()
+    with Journal(place, "replay") as journal:
+        return Counter(str(each["prompt"]) for each in journal.records("call"))
+
+
+def verdicts(place: Path) -> dict[tuple[str, str], bool | None]:
+    """Every verdict on file, of closed questions and of half-judged ones."""
+    witnesses = Witnesses.read(place / "witnesses.jsonl")
+    made: dict[tuple[str, str], bool | None] = {}
+    for each in witnesses.judged.values():
+        for verdict, names in ((True, each.accepted), (False, each.rejected), (None, each.silent)):
+            made |= {(each.id, name): verdict for name in names}
+    for half in witnesses.halves:
+        made |= {(half, name): verdict for name, verdict in witnesses.half(half).items()}
+    return made
+
+
+def killed(place: Path, url: str, wanted: int) -> None:
+    """Trim in a process of its own, and kill it once so many calls are on file; a fork is at work at once."""
+    process = multiprocessing.get_context("fork").Process(target=gather, args=(place, url))
+    process.start()
+    deadline = time.monotonic() + 60
+    path = place / "journal.jsonl"
+    while process.is_alive() and time.monotonic() < deadline:
+        if path.is_file() and path.read_bytes().count(b'"kind":"call"') >= wanted:
+            break
+        time.sleep(0.001)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(20)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def state_in(place: Path) -> Any:
+    witnesses = Witnesses.read(place / "witnesses.jsonl")
+    judged = [replace(each, at="") for each in witnesses.judged.values()]
+    return judged, list(witnesses.separated(1)), witnesses.digest(1)
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_moments(tmp_path: Path) -> None:
+    BM25.build(sample("corpus.jsonl"), tmp_path / "isles")
+    calm, rough = (
+        TrimFolder.create(tmp_path / "isles", tmp_path / name, k=10, threshold=1).place for name in ("calm", "rough")
+    )
+    bare = open_index(tmp_path / "isles")
+    sent = [each.question for each in SAMPLE]
+    before = bare.search(sent, 5)
+    with serve(reply="offline", delay=0.004, keep=True) as server:
+        gather(calm, server.url)
+        needed, right = journaled(calm), verdicts(calm)
+        server.reset()
+        chance = random.Random(7)
+        total, lost, kept = needed.total(), 0, 0
+        for at in sorted(chance.sample(range(1, total - IN_FLIGHT), KILLS)):
+            killed(rough, server.url, max(at, kept + 1))
+            time.sleep(0.03)  # what the server had in flight
+            valid, result = journaled(rough), verdicts(rough)
+            assert valid.total() >= kept, "nothing that was on file is gone"
+            assert result.items() <= right.items(), "and nothing is on file that was no verdict"
+            assert len(result) >= valid.total() - IN_FLIGHT, "a verdict is lost only while it is in flight"
+            assert bare.search(sent, 5) == before
+            assert open_index(tmp_path / "isles").search(sent, 5) == before
+            trimmed = open_index(rough).search(sent, 5)
+            assert all(len(some) <= 5 and some for some in trimmed)
+            kept, lost = valid.total(), lost + IN_FLIGHT
+            if kept == total:
+                break
+        gather(rough, server.url)
+        prompts = Counter(server.stats()["prompts"])
+    assert needed <= prompts
+    assert prompts.total() <= total + lost, "only what was in flight at a kill is asked again"
+    assert journaled(rough) == needed, "no call that was on file is there twice"
+    assert state_in(rough) == state_in(calm)
+    assert open_index(rough).fingerprint == open_index(calm).fingerprint

@@ -16,9 +16,9 @@ import pytest
 
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.trimming.by_words import ByWords
+from blendfilter.trimming.gathering import plan_questions
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.planning import turns_of
+from blendfilter.trimming.similar import ByWords
 
 BENCH = Path(__file__).parents[2] / "eval" / "bench"
 
@@ -43,9 +43,9 @@ def test_what_an_erring_judge_loses(shared_data: Path, monkeypatch: pytest.Monke
         state = harm.gathered(popqa, harm.GATHERED["thrice"], rate, seed=1)
         assert state.digest(1) == harm.gathered(popqa, harm.GATHERED["thrice"], rate, seed=1).digest(1)
         for threshold in (1, 2, 3):
-            told = harm.measured(popqa, Trimmed(popqa.index, state, threshold=threshold), str)
-            assert (told.asked, told.right + told.wrong) == (40, found)
-            lost[rate, threshold], left[rate, threshold], *_ = told.shares()
+            report = harm.measured(popqa, Trimmed(popqa.index, state, threshold=threshold), str)
+            assert (report.asked, report.right + report.wrong) == (40, found)
+            lost[rate, threshold], left[rate, threshold], *_ = report.shares()
     assert [lost[0.0, each] for each in (1, 2, 3)] == [0, 0, 0], "a judge that never errs loses nothing"
     assert lost[0.2, 1] > lost[0.2, 3]
     assert left[0.0, 1] < left[0.0, 2] < left[0.0, 3]
@@ -65,11 +65,11 @@ def test_errors_alike_are_those_of_every_paraphrase(monkeypatch: pytest.MonkeyPa
 
 def test_a_stream_is_a_third_paraphrases_that_stand_behind_their_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     savings: Any = bench("savings", monkeypatch)
-    asked = savings.stream(savings.templates(), 120)
-    again = [each for each in asked if each.rule]
-    assert (len(asked), len(again)) == (120, 40)
-    texts = [each.text for each in asked]
+    sent = savings.stream(savings.templates(), 120)
+    again = [each for each in sent if each.rule]
+    assert (len(sent), len(again)) == (120, 40)
+    texts = [each.text for each in sent]
     assert all(texts.index(each.source) < texts.index(each.text) for each in again)
-    turns = turns_of(texts, {}, ByWords(), 0.95)
+    turns = plan_questions(texts, {}, ByWords(), 0.95)
     reused = {turn.question for turn in turns if turn.kind == "reuse"}
     assert reused <= {each.text for each in again}

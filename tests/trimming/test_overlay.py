@@ -1,30 +1,41 @@
-"""The overlay: what a search drops and what it leaves, against the definition; fingerprints; what it says of itself."""
+"""The overlay: what a search drops, by its definition; fingerprints, explanations; over every kind of index."""
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
+from checkpoints import minilm_package, tiny_bert, tiny_colbert
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from index_server import served
+from judged import AGAIN, PIER, WHO_OFF, WHO_ON, Village, village
+from judged import RADIO as VILLAGE
 from witnessed import Written, ids, judge, witnesses_of
 
 from blendfilter.context import JOURNAL, setting
-from blendfilter.errors import BadArgument
+from blendfilter.filters.cdit import Judge
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
+from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.callables import as_retriever
+from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.hits import cut_of
 from blendfilter.retrieval.hybrid import Hybrid
-from blendfilter.trimming import lines
-from blendfilter.trimming.by_words import ByWords
-from blendfilter.trimming.cutting import trim_ranking
-from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.witnesses import Witnesses
+from blendfilter.retrieval.indexes import build, open_index
+from blendfilter.trimming.folder import TrimFolder
+from blendfilter.trimming.gathering import trim
+from blendfilter.trimming.overlay import Trimmed, trim_ranking
+from blendfilter.trimming.similar import ByVector, ByWords
+from blendfilter.trimming.witnesses import Witnesses, undone_line
 
 ON, OFF = "Who turned on the radio?", "Who turned off the radio?"
 RADIO = {ON: {"jack": True, "mary": False}}
@@ -81,11 +92,11 @@ def test_a_search_is_its_definition(
     assert {frozenset(each.pair) for each in witnesses.separated(threshold, one_way=one_way)} == reached
     assert trimmed.info()["witnesses"]["reached"] == len(reached)
     assert (trimmed.fingerprint == index.fingerprint) == (not reached)
-    asked = [*QUESTIONS, "Was it raining yesterday?"]
-    found = trimmed.find(asked, k)
-    alone = [trimmed.find([query], k)[0] for query in asked]
+    sent = [*QUESTIONS, "Was it raining yesterday?"]
+    found = trimmed.find(sent, k)
+    alone = [trimmed.find([query], k)[0] for query in sent]
     assert found == alone
-    for query, passages in zip(asked, found, strict=True):
+    for query, passages in zip(sent, found, strict=True):
         bare = index.rankings.get(query, index.rankings[""])
         accepted = {name for name, verdict in judged.get(query, {}).items() if verdict}
         assert ids(passages) == by_definition(bare, k, accepted, pairs, threshold)
@@ -93,11 +104,11 @@ def test_a_search_is_its_definition(
         places = [bare.index(name) for name in ids(passages)]
         assert places == sorted(set(places))
         assert {name for name in bare[:k] if name in accepted} <= set(ids(passages))
-        told = trimmed.explain(query, k)
-        dropped = {each.passage.id for each in told.dropped}
-        assert all(len(each.witnesses) == pairs[each.kept, each.passage.id] for each in told.dropped)
-        shown = {frozenset(pair) for pair in combinations(ids(passages), 2)}
-        assert {frozenset(each.pair) for each in told.undecided} >= shown & reached
+        explained = trimmed.explain(query, k)
+        dropped = {each.passage.id for each in explained.dropped}
+        assert all(len(each.witnesses) == pairs[each.kept, each.passage.id] for each in explained.dropped)
+        listed = {frozenset(pair) for pair in combinations(ids(passages), 2)}
+        assert {frozenset(each.pair) for each in explained.undecided} >= listed & reached
         assert len(passages) == min(k, len(bare) - len(dropped))
         if query not in judged or not dropped:
             assert passages == index.find([query], k)[0]
@@ -119,15 +130,6 @@ def test_a_ranking_may_name_a_passage_twice(ranking: list[str], dropping: dict[s
     assert trim.full == (len(trim.kept) == k)
 
 
-def test_the_radio() -> None:
-    index = Written({"": ["mary", "jack", "ann", "bob"]})
-    trimmed = Trimmed(index, witnesses_of(RADIO), threshold=1)
-    assert ids(trimmed.search([ON], 2)[0]) == ["jack", "ann"]
-    assert ids(trimmed.search(["Who turned the radio on?"], 2)[0]) == ["jack", "ann"]
-    assert ids(trimmed.search([OFF], 2)[0]) == ["mary", "jack"]
-    assert ids(trimmed.search(["What is a radio made of?"], 2)[0]) == ["mary", "jack"]
-
-
 def test_the_guard_is_what_keeps_the_opposite_question_apart() -> None:
     index, witnesses = Written({"": ["mary", "jack", "ann"]}), witnesses_of(RADIO)
     loose = Trimmed(index, witnesses, threshold=1, min_similarity=0.3)
@@ -137,29 +139,8 @@ def test_the_guard_is_what_keeps_the_opposite_question_apart() -> None:
     assert loose.fingerprint != unguarded.fingerprint
 
 
-def test_opposite_witnesses_the_nearest_wins() -> None:
-    index = Written({"": ["mary", "jack"]})
-    trimmed = Trimmed(index, witnesses_of({**RADIO, OFF: {"mary": True, "jack": False}}), threshold=2)
-    assert ids(trimmed.find([ON], 2)[0]) == ["jack"]
-    assert ids(trimmed.find([OFF], 2)[0]) == ["mary"]
-
-
 MILL, WEIR, FORD = "Who built the mill of Ormskerry?", "How deep is the weir?", "Which ford floods in March?"
 DISAGREEING = {MILL: {"a": True, "b": False}, WEIR: {"a": True, "b": False}, FORD: {"b": True, "a": False}}
-
-
-def test_one_way_only_those_that_saw_it_alike_count() -> None:
-    """Two questions say that a stays, one that b does: of three witnesses the paper counts all, for either side."""
-    index, witnesses = Written({"": ["a", "b"]}), witnesses_of(DISAGREEING)
-    every = Trimmed(index, witnesses, threshold=2)
-    alike = Trimmed(index, witnesses, threshold=2, one_way=True)
-    assert [ids(found) for found in every.find([MILL, WEIR, FORD], 2)] == [["a"], ["a"], ["b"]]
-    assert [ids(found) for found in alike.find([MILL, WEIR, FORD], 2)] == [["a"], ["a"], ["a", "b"]]
-    assert len({every.fingerprint, alike.fingerprint, index.fingerprint}) == 3
-    assert alike.info()["settings"]["one_way"] is True
-    stricter = Trimmed(index, witnesses, threshold=3, one_way=True)  # three witnesses, never three alike
-    assert stricter.fingerprint == index.fingerprint != Trimmed(index, witnesses, threshold=3).fingerprint
-    assert ids(stricter.find([MILL], 2)[0]) == ["a", "b"]
 
 
 def test_one_way_a_pair_that_cannot_count_is_no_part_of_the_fingerprint() -> None:
@@ -167,7 +148,7 @@ def test_one_way_a_pair_that_cannot_count_is_no_part_of_the_fingerprint() -> Non
     judge(witnesses, "Who sold the boat?", {"c": True, "d": False})
     judge(witnesses, "Is the boat sold?", {"d": True, "c": False})
     before = [Trimmed(index, witnesses, threshold=2, one_way=one_way).fingerprint for one_way in (False, True)]
-    witnesses.apply(lines.undone_pair("c", "d"))
+    witnesses.apply(undone_line(pair=("c", "d")))
     after = [Trimmed(index, witnesses, threshold=2, one_way=one_way).fingerprint for one_way in (False, True)]
     assert [a == b for a, b in zip(before, after, strict=True)] == [False, True]
 
@@ -180,22 +161,14 @@ def test_as_near_as_asked_for_is_near_enough() -> None:
 
 def test_one_way_it_says_which_witnesses_count() -> None:
     trimmed = Trimmed(Written({"": ["b", "a"]}), witnesses_of(DISAGREEING), threshold=2, one_way=True)
-    told = trimmed.explain(MILL, 2)
-    assert told.dropped[0].witnesses == trimmed.witnesses.witnesses_for("a", "b")
-    assert len(told.dropped[0].witnesses) == 2
-    assert told.lines()[2].startswith("  2 witnesses for a: '")
+    explained = trimmed.explain(MILL, 2)
+    assert explained.dropped[0].witnesses == trimmed.witnesses.witnesses_for("a", "b")
+    assert len(explained.dropped[0].witnesses) == 2
+    assert explained.lines()[2].startswith("  2 witnesses for a: '")
     (undecided,) = trimmed.explain(FORD, 2).undecided
     assert undecided == (("b", "a"), "3 witnesses, 1 of them for b, and 2 are asked for")
     (undecided,) = trimmed.explain("Zebra", 2).undecided
     assert "not near enough" in undecided.why
-
-
-def test_what_stands_lower_drops_what_stands_above() -> None:
-    index = Written({"": ["mary", "ann", "jack", "bob"]})
-    trimmed = Trimmed(index, witnesses_of(RADIO), threshold=1)
-    assert ids(trimmed.find([ON], 1)[0]) == ["mary"]  # jack is not among the first, so there is nothing to go by
-    assert ids(trimmed.find([ON], 2)[0]) == ["mary", "ann"]
-    assert ids(trimmed.find([ON], 3)[0]) == ["ann", "jack", "bob"]
 
 
 def test_the_index_is_asked_once_a_depth_and_never_deeper_than_it_goes() -> None:
@@ -273,7 +246,7 @@ def test_fingerprints_tell_states_apart_and_undoing_gives_the_old_one_back() -> 
     assert len({*names, index.fingerprint}) == len(names) + 1
     assert all(re.fullmatch("[0-9a-f]{16}", name) for name in names)
     assert Trimmed(index, witnesses, threshold=1).fingerprint == names[0]
-    witnesses.apply(lines.undone_all())
+    witnesses.apply(undone_line())
     assert Trimmed(index, witnesses, threshold=1).fingerprint == index.fingerprint
 
 
@@ -283,7 +256,7 @@ def test_an_open_index_does_not_change_under_a_search() -> None:
     trimmed, name = Trimmed(index, witnesses, threshold=1), Trimmed(index, witnesses, threshold=1).fingerprint
     judge(witnesses, "Who turned the radio on?", {"ann": True, "jack": False})
     assert ids(trimmed.find([ON], 2)[0]) == ["jack", "ann"]
-    witnesses.apply(lines.undone_all())
+    witnesses.apply(undone_line())
     assert ids(trimmed.find([ON], 2)[0]) == ["jack", "ann"]
     assert trimmed.fingerprint == name
 
@@ -293,11 +266,11 @@ def test_two_states_share_no_search_record(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal, setting(JOURNAL, journal):
         bare = index.search([ON], 2)
         trimmed = Trimmed(index, witnesses, threshold=1).search([ON], 2)
-        asked = len(index.asked)
+        sent = len(index.asked)
         again = Trimmed(index, witnesses, threshold=1).search([ON], 2)
-        witnesses.apply(lines.undone_all())
+        witnesses.apply(undone_line())
         undone = Trimmed(index, witnesses, threshold=1).search([ON], 2)
-        assert len(index.asked) == asked  # both came out of the journal: the undone state has the index's records
+        assert len(index.asked) == sent  # both came out of the journal: the undone state has the index's records
         searches = [record for record in journal.records() if record["kind"] == "search"]
     assert ids(bare[0]) == ids(undone[0]) == ["mary", "jack"]
     assert ids(trimmed[0]) == ids(again[0]) == ["jack", "ann"]
@@ -311,27 +284,6 @@ def test_within_a_hybrid_it_is_an_index_of_its_corpus() -> None:
     assert ids(hybrid.search([ON], 3)[0]) == ["jack", "ann", "mary"]  # one corpus: mary is found once, by the other
     assert hybrid.fingerprint != Hybrid([index, index]).fingerprint
     assert len(hybrid) == 3
-
-
-def test_a_function_can_be_trimmed() -> None:
-    trimmed = Trimmed(lambda query, k: ["mary | She did.", "jack | He did."][:k], Witnesses())  # type: ignore[arg-type]
-    assert [passage.title for passage in trimmed(ON, k=2)] == ["mary", "jack"]
-    with pytest.raises(TypeError):
-        len(trimmed)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"threshold": 0}, "a threshold is a whole number of witnesses from 1 up, got 0"),
-        ({"threshold": True}, "from 1 up, got True"),
-        ({"min_similarity": 1.5}, "min_similarity must lie between 0 and 1, got 1.5"),
-        ({"min_similarity": float("nan")}, "between 0 and 1, got nan"),
-    ],
-)
-def test_settings_out_of_range(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadArgument, match=re.escape(said)):
-        Trimmed(Written({}), Witnesses(), **wrong)
 
 
 def test_it_says_what_it_is() -> None:
@@ -349,14 +301,14 @@ def test_it_says_what_it_is() -> None:
 def test_explaining_what_was_dropped() -> None:
     index, witnesses = Written({"": ["mary", "ann", "jack", "bob"]}), witnesses_of(RADIO)
     trimmed = Trimmed(index, witnesses, threshold=1)
-    told = trimmed.explain("Who turned the radio on?", 3)
-    assert list(told.passages) == trimmed.find(["Who turned the radio on?"], 3)[0]
-    (dropped,) = told.dropped
+    explained = trimmed.explain("Who turned the radio on?", 3)
+    assert list(explained.passages) == trimmed.find(["Who turned the radio on?"], 3)[0]
+    (dropped,) = explained.dropped
     assert (dropped.passage.id, dropped.rank, dropped.kept) == ("mary", 1, "jack")
     assert (dropped.judged, dropped.similarity) == (ON, 1.0)
     assert dropped.witnesses == witnesses.witnesses_of("jack", "mary")
-    assert told.undecided == ()
-    assert told.lines() == [
+    assert explained.undecided == ()
+    assert explained.lines() == [
         "dropped mary (rank 1): Title mary | Text of mary.",
         "  the judged question 'Who turned on the radio?' (1.00 near) accepted jack",
         "  1 witness: 'Who turned on the radio?'",
@@ -382,12 +334,12 @@ def test_explaining_what_stayed(query: str, threshold: int, why: str) -> None:
         Written({"": ["mary", "ann", "jack"]}), witnesses_of(BOTH), threshold=threshold,
         min_similarity=0.4 if "no" in query.split() else None,
     )  # fmt: skip
-    told = trimmed.explain(query, 3)
-    assert ids(told.passages) == ["mary", "ann", "jack"]
-    ((pair, said),) = told.undecided
+    explained = trimmed.explain(query, 3)
+    assert ids(explained.passages) == ["mary", "ann", "jack"]
+    ((pair, result),) = explained.undecided
     assert pair == ("mary", "jack")
-    assert re.fullmatch(why, said), said
-    assert told.lines() == ["both stay: mary and jack", f"  {said}"]
+    assert re.fullmatch(why, result), result
+    assert explained.lines() == ["both stay: mary and jack", f"  {result}"]
 
 
 def test_explaining_too_few_witnesses() -> None:
@@ -395,6 +347,172 @@ def test_explaining_too_few_witnesses() -> None:
         ON: {"jack": True, "mary": False, "ann": False},
         "Did Jack turn on a radio?": {"jack": True, "ann": False},
     }
-    told = Trimmed(Written({"": ["mary", "jack", "ann"]}), witnesses_of(judged), threshold=2).explain(ON, 3)
-    assert [each.passage.id for each in told.dropped] == ["ann"]
-    assert told.undecided == ((("mary", "jack"), "1 witness, and 2 are asked for"),)
+    explained = Trimmed(Written({"": ["mary", "jack", "ann"]}), witnesses_of(judged), threshold=2).explain(ON, 3)
+    assert [each.passage.id for each in explained.dropped] == ["ann"]
+    assert explained.undecided == ((("mary", "jack"), "1 witness, and 2 are asked for"),)
+
+
+MORE = [Passage(f"m{number}", f"Mill {number}", f"The mill {number} stands by the radio.") for number in range(25)]
+PASSAGES = [*VILLAGE, *MORE]
+K = 4
+Maker = Callable[[Path, ExitStack], Retriever]
+
+
+def engine(name: str, **settings: Any) -> Maker:
+    def make(folder: Path, _: ExitStack) -> Retriever:
+        extra = {key: value() if callable(value) else value for key, value in settings.items()}
+        build(name, PASSAGES, folder / "index", **extra)
+        return open_index(folder / "index")
+
+    return make
+
+
+def remote(folder: Path, stack: ExitStack) -> Retriever:
+    return open_index(stack.enter_context(served(build("bm25", PASSAGES))).url)
+
+
+def function(folder: Path, _: ExitStack) -> Retriever:
+    index = build("bm25", PASSAGES)
+    return as_retriever(lambda query, k: index.find([query], k)[0], fingerprint="0123456789abcdef")
+
+
+KINDS: dict[str, Maker] = {
+    "bm25": engine("bm25"),
+    "rank-bm25": engine("rank-bm25"),
+    "colbert": engine("colbert", checkpoint=tiny_colbert),
+    "dense-flat": engine("dense", encoder=tiny_bert),
+    "dense-hnsw": engine("dense", encoder=tiny_bert, index="hnsw"),
+    "dense-ivf": engine("dense", encoder=tiny_bert, index="ivf", nlist=2, nprobe=2),
+    "hybrid": lambda folder, stack: Hybrid([build("bm25", PASSAGES), build("rank-bm25", PASSAGES)]),
+    "remote": remote,
+    "function": function,
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
+    with ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield KINDS[request.param](tmp_path_factory.mktemp(request.param), stack)
+
+
+@pytest.fixture
+def judged(index: Retriever) -> Witnesses:
+    """Of what the index finds for the question, the last is accepted, the first and the third are rejected."""
+    found = ids(index.find([WHO_ON], K)[0])
+    assert len(found) == K
+    return witnesses_of({WHO_ON: {found[0]: False, found[1]: None, found[2]: False, found[3]: True}})
+
+
+def test_rejected_ones_go_and_others_follow(index: Retriever, judged: Witnesses) -> None:
+    trimmed = Trimmed(index, judged, threshold=1)
+    bare = index.search([WHO_ON], K + 2)[0]
+    found = trimmed.search([WHO_ON], K)[0]
+    assert found == [bare[1], *bare[3:6]]  # with their scores
+    assert trimmed.search([WHO_ON, PIER, WHO_OFF], K) == [found, *index.search([PIER, WHO_OFF], K)]
+    explained = trimmed.explain(WHO_ON, K)
+    assert list(explained.passages) == found
+    assert [(each.passage.id, each.rank, each.kept) for each in explained.dropped] == [
+        (bare[0].id, 1, bare[3].id),
+        (bare[2].id, 3, bare[3].id),
+    ]
+    assert trimmed.fingerprint != index.fingerprint
+    assert trimmed.info()["index"]["fingerprint"] == index.fingerprint
+
+
+def test_served_it_gives_what_it_gives_here(index: Retriever, judged: Witnesses) -> None:
+    trimmed = Trimmed(index, judged, threshold=1)
+    with served(trimmed) as server:
+        there = open_index(server.url)
+        assert there.fingerprint == trimmed.fingerprint
+        assert there.info()["of"] == "trimmed"
+        assert there.search([WHO_ON, PIER], K) == trimmed.search([WHO_ON, PIER], K)
+
+
+def test_a_server_behind_a_hybrid_is_not_asked_for_more_either() -> None:
+    from blendfilter.server.limits import Limits
+
+    bare = build("bm25", PASSAGES)
+    found = ids(bare.find([WHO_ON], K)[0])
+    witnesses = witnesses_of({WHO_ON: {found[0]: True, found[1]: False}})
+    with served(bare, limits=Limits(max_k=K)) as server:
+        for index in (Hybrid([open_index(server.url), bare], depth=1), Trimmed(open_index(server.url), Witnesses())):
+            trimmed = Trimmed(index, witnesses, threshold=1)
+            assert ids(trimmed.search([WHO_ON], K)[0]) == [found[0], *found[2:]]
+
+
+def test_a_trimmed_dense_index_says_that_there_are_no_more() -> None:
+    dense = Dense.build(PASSAGES, encoder=tiny_bert())
+    trimmed = Trimmed(dense, witnesses_of({WHO_ON: {PASSAGES[0].id: False, PASSAGES[1].id: True}}), threshold=1)
+    with pytest.warns(UserWarning, match=f"k={len(PASSAGES) + 1} is more than the corpus holds"):
+        trimmed.search([PIER], len(PASSAGES) + 1)
+    again = Trimmed(Dense.build(PASSAGES, encoder=tiny_bert()), trimmed.witnesses, threshold=1)
+    with pytest.warns(UserWarning, match=f"k={len(PASSAGES) + 1} is more than the corpus holds"):
+        assert len(again.search([WHO_ON], len(PASSAGES) + 1)[0]) == len(PASSAGES) - 1
+
+
+def test_a_dense_index_encodes_a_query_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    dense = Dense.build(PASSAGES, encoder=tiny_bert())
+    found = ids(dense.find([WHO_ON], K)[0])
+    trimmed = Trimmed(dense, witnesses_of({WHO_ON: {found[0]: False, found[1]: True}}), threshold=1)
+    assert isinstance(trimmed.similar, ByVector)
+    encoded: list[list[str]] = []
+    encode = dense.encoder.encode_queries
+
+    def counted(queries: Any) -> Any:
+        encoded.append(list(queries))
+        return encode(queries)
+
+    monkeypatch.setattr(dense.encoder, "encode_queries", counted)
+    assert ids(trimmed.search([WHO_ON, PIER], K)[0])[0] == found[1]
+    trimmed.explain(WHO_ON, K)
+    assert encoded == [[WHO_ON, PIER], [WHO_ON]]
+
+
+def test_a_query_that_an_encoder_cuts_is_flagged() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of passages that are cut
+        dense = Dense.build(PASSAGES, encoder=tiny_bert(), max_length=16)
+    long = "Who turned on the radio in the kitchen of the castle by the sea?"
+    with pytest.warns(UserWarning, match="was cut"):
+        (found,) = dense.find([long], K)
+    trimmed = Trimmed(dense, witnesses_of({long: {found[0].id: False, found[1].id: True}}), threshold=1)
+    hits, others = trimmed.find([long, "the sea"], K)
+    assert (hits[0], cut_of(hits), cut_of(others)) == (found[1], True, False)
+
+
+def test_the_radio_end_to_end(tmp_path: Path, fresh_dspy: None) -> None:
+    """A judge's one question, at threshold 1: its paraphrase is trimmed without a call, and no other question is."""
+    index = village()
+    place = tmp_path / "village.trimmed"
+    folder = TrimFolder.create(index, place, k=5, threshold=1)
+    lamp = "Which lamp and radio does the kitchen of the village have?"
+    for question in (WHO_ON, AGAIN, WHO_OFF, lamp):
+        assert {"on", "off"} <= set(ids(index(question, k=3)))
+    judge = Village()
+    trim(index, [WHO_ON], Judge(), folder, lm=judge.lm())
+    sent = len(judge.asked)
+    assert sent > 0
+    trimmed = Trimmed(index, Witnesses.read(folder.witnesses), threshold=1)
+    with dspy.context(lm=judge.lm()):
+        found = ids(trimmed(AGAIN, k=3))
+        assert "on" in found
+        assert "off" not in found
+        assert {"on", "off"} <= set(ids(trimmed(lamp, k=3)))
+        assert {"on", "off"} <= set(ids(trimmed(WHO_OFF, k=3)))
+    assert len(judge.asked) == sent
+    again = trim(index, [AGAIN], Judge(), folder, lm=judge.lm())
+    assert (again.reused, again.calls, len(judge.asked)) == (1, 0, sent)
+
+
+def test_vectors_call_opposites_neighbours_and_the_guard_does_not() -> None:
+    """CDIT's own problem, with a real encoder: the opposite question is as near as a paraphrase."""
+    index = Dense.build(PASSAGES, encoder=minilm_package())
+    witnesses = witnesses_of({WHO_ON: {"on": True, "off": False}})
+    trimmed, unguarded = (Trimmed(index, witnesses, threshold=1, guard=guard) for guard in (True, False))
+    near = trimmed.similar.nearest([WHO_OFF])[0]
+    assert near is not None
+    assert near.similarity > trimmed.min_similarity
+    assert "off" not in ids(trimmed("Who turned the radio on in the kitchen?", k=3))
+    assert "off" in ids(trimmed(WHO_OFF, k=3))
+    assert "off" not in ids(unguarded(WHO_OFF, k=3))

@@ -1,4 +1,4 @@
-"""The nearest judged question, by words and by vectors, against the plain formula; with a floor as without."""
+"""The nearest judged question, by words and by vectors, against the plain formula; and which near ones are unlike."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.encoders import Encoded, Encoder, load_encoder
-from blendfilter.trimming.by_vector import ByVector
-from blendfilter.trimming.by_words import K1, B, ByWords
-from blendfilter.trimming.similar import Near, similar_for, similar_named
+from blendfilter.trimming.opposites import OPPOSITES, unlike
+from blendfilter.trimming.similar import K1, B, ByVector, ByWords, Neighbour, similar_for, similar_named
 
 WORDS = ["who", "turned", "on", "off", "the", "radio", "pier", "built", "mill", "not", "harbours", "was"]
 questions = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".join)
@@ -35,28 +34,28 @@ FLOORS = (0.0, 0.3, 0.6, 0.9, 1.0)
 def by_formula(judged: Sequence[str], question: str) -> list[float]:
     """Each judged question's BM25 for `question` over what it gives itself: one more in the collection."""
     analyse = Analyser(stop_words=())
-    asked, others = analyse(question), [analyse(each) for each in judged]
-    collection = [*others, asked]
+    sent, others = analyse(question), [analyse(each) for each in judged]
+    collection = [*others, sent]
     average = sum(map(len, collection)) / len(collection)
 
     def score(document: list[str]) -> float:
         counts, total = Counter(document), 0.0
-        for term in asked:
-            held = sum(term in each for each in collection)
-            idf = math.log(1 + (len(collection) - held + 0.5) / (held + 0.5))
+        for term in sent:
+            valid = sum(term in each for each in collection)
+            idf = math.log(1 + (len(collection) - valid + 0.5) / (valid + 0.5))
             total += idf * counts[term] / (counts[term] + K1 * (1 - B + B * len(document) / average))
         return total
 
-    return [min(1.0, score(each) / score(asked)) for each in others]
+    return [min(1.0, score(each) / score(sent)) for each in others]
 
 
 @settings(max_examples=200)
 @given(st.lists(questions, min_size=1, max_size=12), st.lists(questions, min_size=1, max_size=3))
-def test_words_are_bm25s_ratio(judged: list[str], asked: list[str]) -> None:
+def test_words_are_bm25s_ratio(judged: list[str], message: list[str]) -> None:
     near = ByWords()
     near.add(judged[:1])
     near.add(judged[1:])
-    for question in asked:
+    for question in message:
         expected = by_formula(judged, question)
         (found,) = near.nearest([question])
         assert found is not None
@@ -71,32 +70,35 @@ def test_words_of_no_judged_question() -> None:
     near = ByWords()
     assert near.nearest(["Who?"]) == [None]
     near.add(["Who turned on the radio?"])
-    assert near.nearest(["Zebra"]) == [Near(0, 0.0)]
+    assert near.nearest(["Zebra"]) == [Neighbour(0, 0.0)]
     assert near.nearest(["Zebra"], floor=0.1) == near.nearest(["?!"], floor=0.1) == near.nearest(["?!"]) == [None]
 
 
 def test_stop_words_are_words_and_order_is_none() -> None:
     near = ByWords()
     near.add(["Who turned off the radio?", "Who turned on the radio?", "What's not the radio?"])
-    assert near.nearest(["Who turned the radio on?"]) == [Near(1, 1.0)]
-    assert near.nearest(["Who turned the radio off?"]) == [Near(0, 1.0)]
-    assert near.nearest(["What isn't the radio?"]) == [Near(2, 1.0)]
+    assert near.nearest(["Who turned the radio on?"]) == [Neighbour(1, 1.0)]
+    assert near.nearest(["Who turned the radio off?"]) == [Neighbour(0, 1.0)]
+    assert near.nearest(["What isn't the radio?"]) == [Neighbour(2, 1.0)]
 
 
 def test_a_question_is_nearest_to_itself() -> None:
     """Words in another order are the same words, and `unlike` would refuse the wrong one of the two."""
     near = ByWords()
     near.add(["Did Mary push Jack?", "Did Jack push Mary?"])
-    assert near.nearest(["Did Jack push Mary?", "Did Mary push Jack?"], floor=0.9) == [Near(1, 1.0), Near(0, 1.0)]
+    assert near.nearest(["Did Jack push Mary?", "Did Mary push Jack?"], floor=0.9) == [
+        Neighbour(1, 1.0),
+        Neighbour(0, 1.0),
+    ]
     vectors = ByVector(encoder_of({"a": [1, 2], "b": [2, 4]}, 2))
     vectors.add(["a", "b"])
-    assert vectors.nearest(["b"]) == [Near(1, 1.0)]
+    assert vectors.nearest(["b"]) == [Neighbour(1, 1.0)]
 
 
 def test_the_earliest_of_equals() -> None:
     near = ByWords()
     near.add(["on the radio", "the radio on", "radio on the"])
-    assert near.nearest(["the on radio"]) == [Near(0, 1.0)]
+    assert near.nearest(["the on radio"]) == [Neighbour(0, 1.0)]
 
 
 def encoder_of(vectors: dict[str, Any], dimension: int) -> Encoder:
@@ -113,14 +115,14 @@ numbers = st.floats(-1, 1, width=32).map(lambda value: round(value, 2))
 
 @settings(max_examples=60)
 @given(arrays(np.float32, (9, 3), elements=numbers), arrays(np.float32, (4, 3), elements=numbers))
-def test_vectors_are_cosines(kept: Any, asked: Any) -> None:
+def test_vectors_are_cosines(kept: Any, message: Any) -> None:
     near = ByVector(encoder_of({}, 3))
     near.add([f"k{at}" for at in range(9)], vectors=kept)
-    lengths = np.linalg.norm(kept, axis=1), np.linalg.norm(asked, axis=1)
-    products = asked.astype(np.float64) @ kept.T.astype(np.float64)
+    lengths = np.linalg.norm(kept, axis=1), np.linalg.norm(message, axis=1)
+    products = message.astype(np.float64) @ kept.T.astype(np.float64)
     cosines = products / np.maximum(np.outer(lengths[1], lengths[0]), 1e-30)
     for at, row in enumerate(cosines):
-        (found,) = near.nearest(["…"], vectors=asked[at : at + 1])
+        (found,) = near.nearest(["…"], vectors=message[at : at + 1])
         assert found is not None
         assert found.similarity == pytest.approx(max(0.0, min(1.0, row.max())), abs=1e-5)
         assert row[found.at] == pytest.approx(row.max(), abs=1e-5)
@@ -130,13 +132,13 @@ def test_a_floor_rules_out_and_changes_nothing_else() -> None:
     random = np.random.default_rng(3)
     centres = random.standard_normal((60, 96))
     kept = centres[random.integers(0, 60, 1500)] + 0.3 * random.standard_normal((1500, 96))
-    asked = kept[:200] + 0.3 * random.standard_normal((200, 96))
+    sent = kept[:200] + 0.3 * random.standard_normal((200, 96))
     at_once, grown = ByVector(encoder_of({}, 96)), ByVector(encoder_of({}, 96))
     at_once.add([f"k{at}" for at in range(1500)], vectors=kept.astype(np.float32))
     for start in range(0, 1500, 37):  # the bound is made at 256 questions, and grows until it is made anew
         part = kept[start : start + 37].astype(np.float32)
         grown.add([f"k{start + at}" for at in range(len(part))], vectors=part)
-    vectors = asked.astype(np.float32)
+    vectors = sent.astype(np.float32)
     whole = at_once.nearest(["…"] * 200, vectors=vectors)
     for near in (at_once, grown):
         for floor in (0.5, 0.9, 0.97):
@@ -151,7 +153,7 @@ def test_vectors_of_nothing() -> None:
     near = ByVector(encoder_of({"a": [1, 0], "b": [2, 0], "zero": [0, 0], "none": [0, 0]}, 2))
     assert near.nearest(["a"]) == [None]
     near.add(["zero", "a"])
-    assert near.nearest(["b", "none"]) == [Near(1, 1.0), Near(0, 0.0)]
+    assert near.nearest(["b", "none"]) == [Neighbour(1, 1.0), Neighbour(0, 0.0)]
     assert near.nearest(["none"], floor=0.5) == [None]
 
 
@@ -189,15 +191,15 @@ class Counting:
 
 
 def test_kept_vectors_are_encoded_once(tmp_path: Path) -> None:
-    file, asked = tmp_path / "vectors.npz", ["who?", "when?", "who?"]
+    file, sent = tmp_path / "vectors.npz", ["who?", "when?", "who?"]
     first: Any = Counting()
-    ByVector(first, file).add(asked)
+    ByVector(first, file).add(sent)
     assert first.encoded == ["who?", "when?"]
     second: Any = Counting()
     near = ByVector(second, file)
-    near.add(["where?", *asked])
+    near.add(["where?", *sent])
     assert second.encoded == ["where?"]
-    assert near.nearest(["when?"]) == [Near(2, 1.0)]
+    assert near.nearest(["when?"]) == [Neighbour(2, 1.0)]
     assert [path.name for path in tmp_path.iterdir()] == ["vectors.npz"]
 
 
@@ -217,10 +219,10 @@ def test_kept_vectors_that_cannot_be_used_are_done_without(tmp_path: Path, damag
     elif damage == "torn":
         file.write_bytes(file.read_bytes()[:-40])
     elif damage in FLIPPED:  # in every entry of the archive's directory
-        told = file.read_bytes()
-        for at in [each.start() for each in re.finditer(b"PK\x01\x02", told)]:
-            told = told[: at + FLIPPED[damage]] + b"\x63" + told[at + FLIPPED[damage] + 1 :]
-        file.write_bytes(told)
+        found = file.read_bytes()
+        for at in [each.start() for each in re.finditer(b"PK\x01\x02", found)]:
+            found = found[: at + FLIPPED[damage]] + b"\x63" + found[at + FLIPPED[damage] + 1 :]
+        file.write_bytes(found)
     elif damage == "nonsense":
         file.write_bytes(b"nothing of the kind")
     elif damage == "unwritable":
@@ -230,4 +232,79 @@ def test_kept_vectors_that_cannot_be_used_are_done_without(tmp_path: Path, damag
     near = ByVector(again, file)
     near.add(["who?", "when?"])
     assert again.encoded == ["who?", "when?"]
-    assert near.nearest(["when?"]) == [Near(1, 1.0)]
+    assert near.nearest(["when?"]) == [Neighbour(1, 1.0)]
+
+
+APART = [
+    ("Who turned on the radio?", "Who turned off the radio?", "one says 'on', the other 'off'"),
+    ("When did Ada Holt die?", "When was Ada Holt born?", "one says 'died', the other 'born'"),
+    ("Did the mayor not sign it?", "Did the mayor sign it?", "one of them is negated"),
+    ("Why didn't the mayor sign it?", "Why did the mayor sign it?", "one of them is negated"),
+    ("Who never saw the sea?", "Who saw the sea?", "one of them is negated"),
+    ("What is Ada Holt's occupation?", "What is Ben Marsh's occupation?", "only one of them names 'ada'"),
+    ("What is Ada Holt's occupation?", "What is Ada Marsh's occupation?", "only one of them names 'holt'"),
+    ("In what city was Ada born?", "In what city was Ada Holt born?", "only one of them names 'holt'"),
+    ("what is the capital of Tolm?", "what is the capital of Orm?", "only one of them names 'tolm'"),
+    ("Did Jack push Mary?", "Did Mary push Jack?", "they name the same in another order"),
+    ("What was built in 1871?", "What was built in 1872?", "only one of them has the number '1871'"),
+    ("Who was the first mayor?", "Who was the third mayor?", "only one of them has the number '1'"),
+    ("Who had three boats?", "Who had four boats?", "only one of them has the number '3'"),
+    ("Who wrote 'the quiet hill'?", "Who wrote 'the quiet mill'?", "only one of them quotes 'the quiet hill'"),
+    ('Who wrote "ash"?', 'Who wrote "oak"?', "only one of them quotes 'ash'"),
+    ("When was the pier built?", "Where was the pier built?", "one asks when, the other where"),
+    ("Who is his father?", "Who is his mother?", "one says 'father', the other 'mother'"),
+    ("Which is the largest lake?", "Which is the smallest lake?", "one says 'largest', the other 'smallest'"),
+    ("Is it legal to moor here?", "Is it illegal to moor here?", "one says 'legal', the other 'illegal'"),
+    ("Is the pier unsafe?", "Is the pier safe?", "one says 'safe', the other 'unsafe'"),
+    ("Who was born in the mill?", "Who was not born in the mill?", "one of them is negated"),
+    ("What happened before the fair?", "What happened after the fair?", "one says 'before', the other 'after'"),
+]
+ALIKE = [
+    ("Who turned on the radio?", "Who turned the radio on?"),
+    ("Who turned on the radio?", "who was it that turned on the radio"),
+    ("What is Ada Holt's occupation?", "What is the profession of Ada Holt?"),
+    ("What is Ada Holt's occupation?", "what's ada holt’s job"),
+    ("Where does the U.S. mint coins?", "Where does the US mint its coins?"),
+    ("Who won in 1,200 tries?", "Who won in 1200 tries?"),
+    ("Who was the first mayor?", "Who was the 1st mayor?".replace("1st", "first")),
+    ("Which one is older?", "Which is older?"),
+    ("Who wrote 'the quiet hill'?", "Who wrote the quiet hill?"),
+    ("Is it the café of Zoë Lund?", "Is it the cafe of Zoe Lund?"),
+    ("What year was the pier built?", "When was the pier built?"),
+    ("Please tell me, who built the pier?", "Who built the pier?"),
+    ("Didn't Jack win?", "Did Jack not win?"),
+    ("What does it put to the side?", "What does it put to the side, and into the box, in a unit?"),
+    ("Is it legal, or illegal?", "Is it illegal, or legal?"),
+    ("Name the mayor.", "Who is the mayor?"),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "why"), APART)
+def test_what_is_kept_apart(a: str, b: str, why: str) -> None:
+    assert unlike(a, b) == why
+    assert unlike(b, a)
+
+
+@pytest.mark.parametrize(("a", "b"), ALIKE)
+def test_what_may_share(a: str, b: str) -> None:
+    assert unlike(a, b) == unlike(b, a) == ""
+
+
+@pytest.mark.parametrize(("first", "second"), OPPOSITES)
+def test_each_opposite(first: str, second: str) -> None:
+    assert unlike(f"is it what they {first}?", f"is it what they {second}?")
+    assert unlike(f"is it what they {second}?", f"is it what they {first}?")
+
+
+def test_two_of_one_template_are_never_alike() -> None:
+    names = ["Ada Holt", "Ben Marsh", "Cal Ader", "Þora Lund", "O'Dell", "Jean-Luc Roy", "W. H. Dunn", "HMS Grebe"]
+    for template in ("What is {}'s occupation?", "In what city was {} born?", "Who was the director of {}?"):
+        for a in names:
+            assert [b for b in names if b != a and not unlike(template.format(a), template.format(b))] == []
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_any_text_will_do(a: str, b: str) -> None:
+    assert unlike(a, a) == ""
+    assert bool(unlike(a, b)) == bool(unlike(b, a))
+    assert "\n" not in unlike(a, b)

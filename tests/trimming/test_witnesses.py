@@ -1,18 +1,30 @@
-"""Witnesses: verdicts, closed questions, what is undone; one writer; Theorem 1."""
+"""Witnesses: verdicts, closed questions, undoing, one writer, Theorem 1; logs at random; damage, disks and kills."""
 
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from blendfilter.errors import BadArgument, RunLocked, UnknownName
-from blendfilter.trimming.witnesses import By, Separation, Witnesses, Writer, pair_named, question_id
+from blendfilter.errors import BadArgument, BadData, BlendFilterError, CannotWrite, MissingFile, RunLocked, UnknownName
+from blendfilter.records import one_line
+from blendfilter.trimming.witnesses import JudgedBy, Separation, Witnesses, WitnessWriter, pair_named, question_id
 
-BY = By("9f3a", "word", ("phi1",), "some-model", "shipped")
-OTHER = By("1c77", "components", ("phi1", "phi2"), "another-model", "")
+BY = JudgedBy("9f3a", "word", ("phi1",), "some-model", "shipped")
+OTHER = JudgedBy("1c77", "components", ("phi1", "phi2"), "another-model", "")
 
 
 @pytest.fixture
@@ -20,7 +32,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "witnesses.jsonl"
 
 
-def judged(writer: Writer, question: str, by: By = BY, **verdicts: bool | None) -> str:
+def judged(writer: WitnessWriter, question: str, by: JudgedBy = BY, **verdicts: bool | None) -> str:
     """Judge and close a question; its id."""
     for passage, verdict in verdicts.items():
         writer.verdict(question, passage, verdict, by)
@@ -33,9 +45,9 @@ def test_theorem_1(path: Path) -> None:
 
     q1 and q2 agree with A and not with B, q3 with B and not with A: the verdicts on A and B differ each time, so each
     of the three is a witness to their separation, whichever side it took. q4 agrees with both and is none; C, which
-    nobody rejected along with an accepted one, is separated from nothing but what q3 rejected beside it.
+    no question rejected along with an accepted one, is separated from nothing but what q3 rejected beside it.
     """
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         q1 = judged(writer, "Who turned on the radio?", A=True, B=False)
         q2 = judged(writer, "Please tell me who turned on the radio.", A=True, B=False)
         q3 = judged(writer, "Who turned off the radio?", B=True, A=False, C=True)
@@ -53,7 +65,7 @@ def test_theorem_1(path: Path) -> None:
 
 
 def test_no_verdict_witnesses_nothing_and_rank_order_is_kept(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         for passage, verdict in (("d", None), ("b", True), ("c", None), ("a", True)):
             writer.verdict("Who?", passage, verdict, BY)
         writer.close(" Who?\n", ["a", "b", "c", "d"])
@@ -64,13 +76,13 @@ def test_no_verdict_witnesses_nothing_and_rank_order_is_kept(path: Path) -> None
 
 
 def test_a_question_counts_once_it_is_closed(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         writer.verdict("Who?", "a", True, BY)
         writer.verdict("Who?", "b", False, BY)
     half = Witnesses.read(path)
     assert (half.half(question_id("Who?")), half.half("0" * 12)) == ({"a": True, "b": False}, {})
     assert (half.separations(), dict(half.judged), dict(half.halves)) == (0, {}, {question_id("Who?"): "Who?"})
-    with Writer(path) as writer:  # the next sitting
+    with WitnessWriter(path) as writer:  # the next sitting
         with pytest.raises(BadArgument, match=r"passage 'c' has no verdict for 'Who\?': judge"):
             writer.close("Who?", ["a", "b", "c"])
         with pytest.raises(BadArgument, match="passage 'b' was retrieved twice"):
@@ -88,7 +100,7 @@ def test_a_question_counts_once_it_is_closed(path: Path) -> None:
 def test_one_question_has_one_judge(path: Path) -> None:
     """Where another judge goes on with what one had begun, it begins anew: no entry names the wrong one."""
     name = question_id("Who?")
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         writer.verdict("Who?", "a", True, BY)
         writer.verdict("Who?", "b", False, OTHER)
         assert writer.witnesses.half(name) == writer.witnesses.half(name, OTHER) == {"b": False}
@@ -100,13 +112,13 @@ def test_one_question_has_one_judge(path: Path) -> None:
 
 
 def test_a_question_that_retrieved_nothing_is_judged_all_the_same(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         writer.close("Who?", [], BY)
     assert Witnesses.read(path).judged[question_id("Who?")].by == BY
 
 
 def test_every_verdict_is_a_line_with_its_time(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         judged(writer, "Who?", a=True, b=None)
         writer.undo_question("Who?")
     first, *rest = map(json.loads, path.read_text(encoding="utf-8").splitlines())
@@ -118,53 +130,15 @@ def test_every_verdict_is_a_line_with_its_time(path: Path) -> None:
 
 @pytest.mark.parametrize(("passage", "verdict"), [("a", "True"), ("a", 1), (7, True)])
 def test_what_is_no_verdict_is_never_written(path: Path, passage: Any, verdict: Any) -> None:
-    with Writer(path) as writer, pytest.raises(BadArgument, match="True, False or None"):
+    with WitnessWriter(path) as writer, pytest.raises(BadArgument, match="True, False or None"):
         writer.verdict("Who?", passage, verdict, BY)
-    with Writer(path) as writer, pytest.raises(BadArgument, match="the question is empty"):
+    with WitnessWriter(path) as writer, pytest.raises(BadArgument, match="the question is empty"):
         writer.verdict(" \n", "a", True, BY)
     assert path.read_bytes() == b""
 
 
-DIFFERENT: dict[str, dict[str, dict[str, bool | None]]] = {
-    "as it is": {"Who?": {"a": True, "b": False}},
-    "the other side won": {"Who?": {"a": False, "b": True}},
-    "the nearest question may be one that witnesses nothing": {"Who?": {"a": True, "b": False}, "When?": {}},
-    "and may accept": {"Who?": {"a": True, "b": False}, "When?": {"a": True}},
-    "another witness": {"When?": {"a": True, "b": False}, "Who?": {"a": True}},
-    "another passage": {"Who?": {"a": True, "c": False}},
-}
-
-
-def test_what_a_search_can_tell_apart_has_another_digest(tmp_path: Path) -> None:
-    digests = {}
-    for name, questions in DIFFERENT.items():
-        with Writer(tmp_path / f"{name}.jsonl") as writer:
-            for question, verdicts in questions.items():
-                judged(writer, question, **verdicts)
-            writer.verdict("begun only", "a", True, BY)
-            digests[name] = writer.witnesses.digest(1)
-    assert len(set(digests.values())) == len(DIFFERENT)
-    with Writer(tmp_path / "as it is.jsonl") as writer:  # neither who judged nor what was rejected or silent besides
-        writer.undo_question("Who?")
-        judged(writer, "Who?", OTHER, a=True, b=False, c=None)
-        assert writer.witnesses.digest(1) == digests["as it is"]
-
-
-# --- undoing --------------------------------------------------------------------------------------------------------
-
-
-def test_an_undone_question_may_be_judged_again(path: Path) -> None:
-    with Writer(path) as writer:
-        before = judged(writer, "Who?", a=True, b=False) and writer.witnesses.digest(1)
-        writer.undo_question(question_id("Who?"))
-        assert (writer.witnesses.separations(), writer.witnesses.digest(1)) == (0, "")
-        assert dict(writer.witnesses.judged) == {}
-        judged(writer, "Who?", a=True, b=False)
-    assert Witnesses.read(path).digest(1) == before != ""
-
-
 def test_an_undone_pair_is_witnessed_anew_by_later_questions_only(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         first = judged(writer, "Who?", a=True, b=False, c=False)
         judged(writer, "When?", a=True, b=False)
         writer.undo_pair("b", "a")
@@ -177,16 +151,8 @@ def test_an_undone_pair_is_witnessed_anew_by_later_questions_only(path: Path) ->
     assert list(Witnesses.read(path).separated(1)) == [Separation(("a", "b"), (third,))]
 
 
-def test_a_question_that_was_begun_can_be_undone(path: Path) -> None:
-    with Writer(path) as writer:
-        writer.verdict("Who?", "a", True, BY)
-        writer.undo_question(" Who?\n")
-        writer.verdict("Who?", "b", True, BY)
-    assert Witnesses.read(path).half(question_id("Who?")) == {"b": True}
-
-
 def test_undoing_everything_leaves_nothing(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         judged(writer, "Who?", a=True, b=False)
         judged(writer, "When?", a=True, b=False)
         writer.verdict("Where?", "a", True, BY)
@@ -200,7 +166,7 @@ def test_undoing_everything_leaves_nothing(path: Path) -> None:
 
 
 def test_what_cannot_be_undone_is_named_with_what_is_near(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         name = judged(writer, "Who runs the mill?", p41=True, p42=False)
         written = path.read_bytes()
         with pytest.raises(UnknownName, match=r"no judged question 'Who run the mill'. Did you mean 'Who runs"):
@@ -219,7 +185,7 @@ def test_what_cannot_be_undone_is_named_with_what_is_near(path: Path) -> None:
 
 
 def test_a_pair_is_named_by_two_ids_that_may_hold_commas(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         judged(writer, "Who?", **{"a,b": True, "c": False, "d": False})
         assert pair_named(writer.witnesses, "c,a,b") == pair_named(writer.witnesses, "a,b, c") == ("a,b", "c")
         with pytest.raises(BadArgument, match="'c' is no pair: write two passage ids"):
@@ -241,23 +207,428 @@ def test_a_threshold_is_a_whole_number_from_one_up(threshold: Any) -> None:
         state.digest(threshold)
 
 
-# --- one writer -----------------------------------------------------------------------------------------------------
-
-
 def test_a_second_writer_is_refused_and_readers_are_not(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         judged(writer, "Who?", a=True, b=False)
         with pytest.raises(RunLocked, match=r"by another trim or by a writer still open .*wait for it"):
-            Writer(path)
+            WitnessWriter(path)
         assert Witnesses.read(path).separations() == 1
     with pytest.raises(BadArgument, match="is closed and takes no verdicts"):
         writer.undo_all()
-    Writer(path).close_file()
+    WitnessWriter(path).close_file()
 
 
 def test_half_a_character_does_no_harm(path: Path) -> None:
-    with Writer(path) as writer:
+    with WitnessWriter(path) as writer:
         judged(writer, "Who \ud800?", **{"a\udcff": True, "b": False})
         live = writer.witnesses
     assert Witnesses.read(path).judged == live.judged
     assert Witnesses.read(path).partners("b", 1) == ("a\udcff",)
+
+
+PASSAGES = ("a,b", "a", "b", "Größe\n2")
+QUESTIONS = ("Who runs the mill?", "Who closed the mill?", "mill", "Wer führt\ndie Mühle?")
+VERDICTS = st.dictionaries(st.sampled_from(PASSAGES), st.sampled_from([True, True, False, False, None]), max_size=4)
+STEPS = st.one_of(
+    st.tuples(st.just("judge"), st.sampled_from(QUESTIONS), VERDICTS),
+    st.tuples(st.just("begin"), st.sampled_from(QUESTIONS), VERDICTS),
+    st.tuples(st.just("undo"), st.sampled_from(QUESTIONS), st.none()),
+    st.tuples(st.just("undo pair"), st.sampled_from(PASSAGES), st.sampled_from(PASSAGES)),
+    st.tuples(st.just("undo all"), st.none(), st.none()),
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_sync() -> Iterator[None]:
+    """A thousand files: what the disk does with each is not tested here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)
+        yield
+
+
+class Plain:
+    """The same state as dictionaries and sets, the slow way."""
+
+    def __init__(self) -> None:
+        self.judged: dict[str, dict[str, bool | None]] = {}
+        self.begun: dict[str, dict[str, bool | None]] = {}
+        self.witnesses: dict[frozenset[str], set[str]] = {}
+
+    def close(self, question: str) -> None:
+        verdicts = self.judged[question] = self.begun.pop(question, {})
+        for a in verdicts:
+            for b in verdicts:
+                if verdicts[a] is True and verdicts[b] is False:
+                    self.witnesses.setdefault(frozenset((a, b)), set()).add(question_id(question))
+
+    def undo(self, question: str) -> None:
+        self.begun.pop(question, None)
+        self.judged.pop(question, None)
+        for names in self.witnesses.values():
+            names.discard(question_id(question))
+
+    def seen(self, threshold: int) -> object:
+        """What a search reads of it."""
+        pairs = {pair: names for pair, names in self.witnesses.items() if len(names) >= threshold}
+        read = {one_line(question): {p for p in verdicts if verdicts[p]} for question, verdicts in self.judged.items()}
+        return (pairs, read) if pairs else None
+
+
+def step(writer: WitnessWriter, plain: Plain, kind: str, one: Any, two: Any) -> None:
+    """One step in both, as far as it is allowed; what is not is refused."""
+    if kind in ("judge", "begin"):
+        if one in plain.judged:
+            with pytest.raises(BadArgument):
+                writer.close(one, [])
+            return
+        for passage, verdict in two.items():
+            writer.verdict(one, passage, verdict, BY)
+            plain.begun.setdefault(one, {})[passage] = verdict
+        if kind == "judge":
+            writer.close(one, list(plain.begun.get(one, {})))
+            plain.close(one)
+    elif kind == "undo all":
+        writer.undo_all()
+        plain.__init__()  # type: ignore[misc]
+    elif kind == "undo":
+        known = one in plain.judged or one in plain.begun
+        refused(not known, lambda: writer.undo_question(one))
+        plain.undo(one)
+    else:
+        known = bool(plain.witnesses.pop(frozenset((one, two)), None))
+        refused(not known, lambda: writer.undo_pair(one, two))
+
+
+def refused(unknown: bool, act: Any) -> None:
+    if unknown:
+        with pytest.raises(UnknownName):
+            act()
+    else:
+        act()
+
+
+def agree(state: Witnesses, plain: Plain) -> None:
+    for a in PASSAGES:
+        for b in PASSAGES:
+            assert state.witnesses_of(a, b) == tuple(sorted(plain.witnesses.get(frozenset((a, b)), ())))
+    for threshold in (1, 2):
+        pairs = {pair: names for pair, names in plain.witnesses.items() if len(names) >= threshold}
+        assert [(set(each.pair), set(each.witnesses)) for each in state.separated(threshold)] == [
+            (set(pair), pairs[frozenset(pair)]) for pair in sorted(tuple(sorted(pair)) for pair in pairs)
+        ]
+        for a in PASSAGES:
+            assert state.partners(a, threshold) == tuple(sorted(b for b in PASSAGES if frozenset((a, b)) in pairs))
+    assert state.separations() == sum(map(bool, plain.witnesses.values()))
+    assert {each.question for each in state.judged.values()} == set(map(one_line, plain.judged))
+    assert list(state.judged) == sorted(state.judged)
+    for question, verdicts in plain.begun.items():
+        assert state.half(question_id(question)) == verdicts
+
+
+@contextmanager
+def file() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "witnesses.jsonl"
+
+
+@given(st.lists(STEPS, max_size=14))
+@settings(max_examples=60)
+def test_any_log_means_what_dictionaries_say(steps: list[tuple[str, Any, Any]]) -> None:
+    plain = Plain()
+    with file() as path:
+        with WitnessWriter(path) as writer:
+            for kind, one, two in steps:
+                step(writer, plain, kind, one, two)
+            agree(writer.witnesses, plain)
+        agree(Witnesses.read(path), plain)
+        with WitnessWriter(path) as again:
+            agree(again.witnesses, plain)
+
+
+@given(st.lists(STEPS, max_size=6), st.lists(STEPS, max_size=6), st.sampled_from([1, 2]))
+@settings(max_examples=60)
+def test_digests_are_equal_exactly_where_a_search_sees_the_same(one: list[Any], two: list[Any], threshold: int) -> None:
+    found = []
+    for steps in (one, two):
+        with file() as path, WitnessWriter(path) as writer:
+            plain = Plain()
+            for kind, first, second in steps:
+                step(writer, plain, kind, first, second)
+            found.append((writer.witnesses.digest(threshold), plain.seen(threshold)))
+    (a, seen_a), (b, seen_b) = found
+    assert (a == b) == (seen_a == seen_b)
+    assert (a == "") == (seen_a is None)
+
+
+@given(st.dictionaries(st.sampled_from(QUESTIONS), VERDICTS, min_size=1), st.data())
+@settings(max_examples=40)
+def test_a_digest_knows_no_history(verdicts: dict[str, dict[str, bool | None]], data: st.DataObject) -> None:
+    """The same questions in another order, some judged otherwise first and undone, one begun: the same digest."""
+    digests = []
+    for straight in (True, False):
+        with file() as path, WitnessWriter(path) as writer:
+            order = list(verdicts) if straight else data.draw(st.permutations(list(verdicts)))
+            for question in order:
+                if not straight and data.draw(st.booleans()):
+                    judged(writer, question, OTHER, **dict.fromkeys(verdicts[question], True), other=False)
+                    writer.undo_question(question)
+                items = list(verdicts[question].items())
+                judged(writer, question, **dict(items if straight else data.draw(st.permutations(items))))
+            if not straight:
+                writer.verdict("begun only", "p1", True, BY)
+            digests.append((writer.witnesses.digest(1), Witnesses.read(path).digest(1)))
+    assert len({each for pair in digests for each in pair}) == 1
+
+
+@given(st.text(min_size=1), st.lists(st.text(), min_size=2, max_size=4, unique=True))
+@settings(max_examples=40)
+def test_ids_and_questions_are_data(question: str, ids: list[str]) -> None:
+    if not question.strip():
+        return
+    with file() as path:
+        with WitnessWriter(path) as writer:
+            for at, passage in enumerate(ids):
+                writer.verdict(question, passage, at == 0, BY)
+            writer.close(question, ids)
+        (only,) = Witnesses.read(path).judged.values()
+        assert (only.question, only.accepted, only.rejected) == (one_line(question), (ids[0],), tuple(ids[1:]))
+        assert path.read_bytes().count(b"\n") == 3 + len(ids)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """One closed question, one that was begun: eight lines."""
+    log = tmp_path / "witnesses.jsonl"
+    with WitnessWriter(log) as writer:
+        for question in ("Who?", "When?"):
+            for passage in ("a", "b"):
+                writer.verdict(question, passage, passage == "a", BY)
+            if question == "Who?":
+                writer.close(question, ["a", "b"])
+    return log
+
+
+def test_a_torn_last_line_is_dropped_and_then_cut_off(log: Path) -> None:
+    """At whichever byte: what a reader sees are the whole lines, and a writer goes on behind them."""
+    whole = log.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for end in range(len(whole)):
+        log.write_bytes(whole[:end])
+        kept = whole[: end + 1].count(b"\n")  # a line that lacks only its line feed is whole
+        state = Witnesses.read(log)
+        assert state.separations() == (1 if kept >= 5 else 0)
+        assert log.read_bytes() == whole[:end]  # a reader changes nothing
+        if end % 23 == 0:
+            with WitnessWriter(log) as writer:
+                assert log.read_bytes() == b"".join(lines[:kept])
+                writer.verdict("Where?", "c", None, BY)
+            assert Witnesses.read(log).separations() == state.separations()
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match=r"no witnesses at .*gone\.jsonl: gather some"):
+        Witnesses.read(tmp_path / "gone.jsonl")
+    with pytest.raises(BadData, match=r"cannot be read: Is a directory; the bare index opens as before"):
+        Witnesses.read(tmp_path)
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "zeros": lambda line: b"\0" * (len(line) - 1) + b"\n",
+    "cut short": lambda line: line[: len(line) // 2] + b"\n",
+    "empty": lambda line: b"\n",
+    "a list": lambda line: b"[1]\n",
+    "no object's kind": lambda line: b'{"question":"a"}\n',
+    "a strange kind": lambda line: b'{"kind":[]}\n',
+    "not UTF-8": lambda line: b'{"kind":"\xff"}\n',
+    "nested": lambda line: b"[" * 100_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_a_damaged_line_is_named_with_the_way_on(log: Path, number: int, damage: Callable[[bytes], bytes]) -> None:
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[number - 1] = damage(lines[number - 1])
+    log.write_bytes(b"".join(lines))
+    found = rf"witnesses\.jsonl, line {number}: not a line of a witnesses file; cut the file before it and trim again"
+    for use in (Witnesses.read, WitnessWriter):
+        with pytest.raises(BadData, match=found) as refusal:
+            use(log)
+    assert log.read_bytes() == b"".join(lines)  # a writer that refuses leaves it as it was
+    log.write_bytes(b"".join(lines[: number - 1]))
+    WitnessWriter(log).close_file()  # and leaves no lock, though its traceback is alive
+    assert refusal.value.exit_code == 2
+
+
+ID = "a" * 12
+BY_FIELDS = {"judge": "j", "mode": "word", "rules": ["phi1"], "model": "m", "program": ""}
+WRONG: dict[str, dict[str, object]] = {
+    "a verdict on an unknown question": {"kind": "verdict", "question": ID, "passage": "a", "verdict": True},
+    "an unknown question closed": {"kind": "closed", "question": ID, "passages": [], "at": "now"},
+    "an id that is not the text's": {"kind": "question", "id": ID, "text": "Who?", "by": {}},
+    "a closed question taken up again": {
+        "kind": "question",
+        "id": question_id("Who?"),
+        "text": "Who?",
+        "by": BY_FIELDS,
+    },
+    "an unknown question undone": {"kind": "undone", "question": ID},
+    "an undone pair without witnesses": {"kind": "undone", "pair": ["a", "z"]},
+    "an undone pair of one passage": {"kind": "undone", "pair": ["a", "a"]},
+    "nothing undone": {"kind": "undone"},
+    "another first line": {"kind": "witnesses", "format": 1},
+}
+
+
+@pytest.mark.parametrize("record", WRONG.values(), ids=WRONG)
+def test_a_line_that_cannot_follow_is_damage(log: Path, record: dict[str, object]) -> None:
+    with log.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+    with pytest.raises(BadData, match="line 9: not a line of a witnesses file"):
+        Witnesses.read(log)
+
+
+@pytest.mark.parametrize(
+    ("number", "field", "value"),
+    [(3, "verdict", "true"), (3, "verdict", 1), (3, "passage", 7), (5, "passages", ["a", "z"]),
+     (5, "passages", ["a", "a"]), (2, "text", 7), (2, "by", None), (2, "by", {"judge": "x"}), (5, "at", None)],
+)  # fmt: skip
+def test_a_field_of_another_type_is_damage(log: Path, number: int, field: str, value: object) -> None:
+    lines = log.read_text(encoding="utf-8").splitlines()
+    lines[number - 1] = json.dumps(json.loads(lines[number - 1]) | {field: value})
+    log.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with pytest.raises(BadData, match=f"line {number}: not a line"):
+        Witnesses.read(log)
+
+
+def test_a_newer_format_and_an_unknown_kind_are_named(log: Path) -> None:
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b'{"kind":"witnesses","format":2}\n' + b"".join(lines[1:]))
+    with pytest.raises(BadData, match=r"has format 2, and this version reads format 1: upgrade blendfilter"):
+        Witnesses.read(log)
+    log.write_bytes(b"".join(lines) + b'{"kind":"mer\\nged","with":"x"}\n')
+    with pytest.raises(BadData, match=r"line 9: a line of the kind 'mer\\nged', which this version does not know"):
+        WitnessWriter(log)
+
+
+@given(st.binary(max_size=60), st.integers(0, 9), st.data())
+@settings(max_examples=80)
+def test_no_damage_passes_for_something_else(piece: bytes, number: int, data: st.DataObject) -> None:
+    """Bytes put anywhere into a line: an error of ours, or a state."""
+    lines = [json.dumps(each).encode() + b"\n" for each in RECORDS]
+    at = data.draw(st.integers(0, len(lines[number % len(lines)])))
+    line = lines[number % len(lines)]
+    lines[number % len(lines)] = line[:at] + piece + line[at:]
+    result = ""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "witnesses.jsonl"
+        place.write_bytes(b"".join(lines))
+        try:
+            Witnesses.read(place)
+        except BlendFilterError as error:
+            result = str(error)
+    assert "\n" not in result
+
+
+RECORDS: list[dict[str, object]] = [
+    {"kind": "witnesses", "format": 1},
+    {"kind": "question", "id": question_id("Who?"), "text": "Who?", "by": BY_FIELDS, "at": "now"},
+    {"kind": "verdict", "question": question_id("Who?"), "passage": "a", "verdict": True, "at": "now"},
+    {"kind": "closed", "question": question_id("Who?"), "passages": ["a"], "at": "now"},
+]
+
+
+def test_a_full_disk_leaves_no_half_line(log: Path) -> None:
+    """A file size limit stands in for the disk's end: `write` takes a part of the line and then nothing."""
+    before = log.read_bytes()
+    script = f"""
+import resource, signal, sys
+from blendfilter.errors import CannotWrite
+from blendfilter.trimming.witnesses import JudgedBy, WitnessWriter
+by = JudgedBy("9f3a", "word", ("phi1",), "some-model", "shipped")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with WitnessWriter({str(log)!r}) as writer:
+    resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before)} + 40, resource.RLIM_INFINITY))
+    try:
+        writer.verdict("When?", "c", True, by)
+    except CannotWrite as error:
+        print(error)
+    assert "c" not in writer.witnesses.half({question_id("When?")!r})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    writer.verdict("When?", "d", True, by)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "takes no more verdicts (File too large): make room, then go on" in done.stdout
+    lines = log.read_bytes()
+    assert lines.startswith(before)
+    assert json.loads(lines[len(before) :])["passage"] == "d"
+
+
+def test_a_sync_that_fails_takes_the_line_back(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = log.read_bytes()
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with WitnessWriter(log) as writer:
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(CannotWrite, match="No space left on device"):
+            writer.undo_all()
+        assert writer.witnesses.separations() == 1
+        assert log.read_bytes() == before
+        writer.verdict("When?", "c", True, BY)
+        with pytest.raises(CannotWrite, match="may not be whole on the disk"):
+            writer.close_file()
+    WitnessWriter(log)  # it holds no lock
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match=r"cannot be written \(Is a directory\): trim into a folder of your own"):
+        WitnessWriter(tmp_path)
+
+
+ENDLESS = """
+import sys
+from blendfilter.trimming.witnesses import JudgedBy, WitnessWriter
+by = JudgedBy("9f3a", "word", ("phi1",), "some-model", "")
+with WitnessWriter(sys.argv[1]) as writer:
+    print("ready", flush=True)
+    for number in range(1_000_000):
+        question = f"Question {number}, which is about the mill and nothing else?"
+        for passage in range(4):
+            writer.verdict(question, f"p{number + passage}", passage % 2 == 0, by)
+        writer.close(question, [f"p{number + passage}" for passage in range(4)])
+"""
+
+
+def test_a_killed_writer_leaves_a_prefix_of_what_it_wrote(tmp_path: Path) -> None:
+    draw, reached = random.Random(7), set()
+    for attempt in range(8):
+        log = tmp_path / f"{attempt}.jsonl"
+        child = subprocess.Popen([sys.executable, "-c", ENDLESS, str(log)], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        time.sleep(draw.uniform(0.0, 0.15))
+        child.send_signal(signal.SIGKILL)
+        assert child.wait() == -signal.SIGKILL
+        child.stdout.close()
+        written = prefix_of(log.read_bytes())
+        state = Witnesses.read(log)
+        assert len(state.judged) == written // 6
+        with WitnessWriter(log) as writer:  # the lock went with the process
+            assert writer.witnesses.judged == state.judged
+        reached.add(written)
+    assert len(reached) > 3
+
+
+def prefix_of(data: bytes) -> int:
+    """How many lines there are after the first; each is the next one that the writer had to write."""
+    rows = [json.loads(line) for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
+    for at, row in enumerate(rows[1:]):
+        number, step = divmod(at, 6)
+        expected = {0: ("question", None), 5: ("closed", None)}.get(step, ("verdict", f"p{number + step - 1}"))
+        assert (row["kind"], row.get("passage")) == expected
+        if step in (1, 2, 3, 4):
+            assert row["verdict"] is (step % 2 == 1)
+    return max(len(rows) - 1, 0)

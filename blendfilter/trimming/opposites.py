@@ -3,10 +3,9 @@
 A vector index calls "he turned on the radio" and "he turned off the radio" neighbours, and the two questions about them
 no less. What CDIT trims in an index (Ma et al. 2024, section 1) must not come back by way of its stored questions.
 
-In: two questions. Out: a line that says what keeps them apart, or an empty one. Only rules: no model, no index.
-Rules see what is written: a name in small letters is a word like any other, and two names of one thing are two names.
-When in doubt they say unlike, which costs a judge's call where verdicts are gathered, and leaves both passages where
-one searches.
+Only rules: no model, no index. They go by what is written: a name in small letters is a word like any other, and two
+names of one thing are two names. In doubt two questions are unlike: that costs a judge's call where verdicts are
+gathered, and leaves both passages where one searches.
 """
 
 from __future__ import annotations
@@ -67,7 +66,15 @@ COUNTED = {word: str(number) for number, word in enumerate(_NUMBERS, start=2)} |
     word: str(number) for number, word in enumerate(_ORDINALS, start=1)
 }
 """Numbers in words. 'One' is none: it counts nothing in "which one" and "one of"."""
-ASKED = {"who": "who", "whom": "who", "whose": "who", "when": "when", "where": "where", "why": "why", "how": "how"}
+QUESTION_WORDS = {
+    "who": "who",
+    "whom": "who",
+    "whose": "who",
+    "when": "when",
+    "where": "where",
+    "why": "why",
+    "how": "how",
+}
 """What a question word asks for; what and which ask for anything."""
 _OPENERS = frozenset(
     _words(
@@ -87,7 +94,7 @@ _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
 _QUOTED = re.compile(r"""["“”„]+([^"“”„]+)["“”„]+|(?<!\w)['‘]([^'‘’]+(?:['’](?=\w)[^'‘’]+)*)['’](?!\w)""")
 _ENDS = ".!?:"
 _BETWEEN = " \t\n\"'“”‘’("
-_SEEN_KEPT = 2**15
+_PARTS_CACHED = 2**15
 _STEM = snowball("english")
 _STEMMED: dict[str, list[tuple[int, int]]] = {}
 """For each stem the pairs that it is one side of, and which."""
@@ -96,8 +103,8 @@ for _pair, _words_of in enumerate(OPPOSITES):
         _STEMMED.setdefault(_STEM(_word), []).append((_pair, _side))
 
 
-class _Seen(NamedTuple):
-    """What the rules look at in one question."""
+class _QuestionParts(NamedTuple):
+    """The parts of a question that the rules compare."""
 
     words: frozenset[str]
     """Every word, folded: small letters, no accents, no full stops, no possessive."""
@@ -106,7 +113,7 @@ class _Seen(NamedTuple):
     """Capitalised words in their order, folded; one that opens a sentence alone is none."""
     quoted: tuple[str, ...]
     negated: bool
-    asked: frozenset[str]
+    asks: frozenset[str]
     sides: dict[int, int]
     """For each pair of opposites that it holds a word of: 1, 2, or 3 where it holds both."""
 
@@ -123,33 +130,28 @@ def unlike(a: str, b: str) -> str:
     """
     if a == b or _same_words(a, b):
         return ""
-    one, other = _seen(a), _seen(b)
+    one, other = _parts(a), _parts(b)
     return (
-        _other_numbers(one, other)
+        (f"only one of them has the number '{min(lone)}'" if (lone := one.numbers ^ other.numbers) else "")
         or _other_names(one, other)
         or _other_quotes(one, other)
         or ("one of them is negated" if one.negated != other.negated else "")
         or _turned_round(one, other)
         or _denied(one, other)
         or _denied(other, one)
-        or _other_asked(one, other)
+        or _other_question_word(one, other)
     )
 
 
 def _same_words(a: str, b: str) -> bool:
-    """Whether nothing but the order of small words differs, which no rule looks at; most paraphrases that meet here."""
+    """Whether nothing but the order of small words differs, which no rule looks at: most paraphrases."""
     one, other = _WORD.findall(a), _WORD.findall(b)
     if set(one) != set(other) or any(character.isdigit() for character in a):
         return False
     return [word for word in one if word[0].isupper()] == [word for word in other if word[0].isupper()]
 
 
-def _other_numbers(one: _Seen, other: _Seen) -> str:
-    lone = sorted(one.numbers ^ other.numbers)
-    return f"only one of them has the number '{lone[0]}'" if lone else ""
-
-
-def _other_names(one: _Seen, other: _Seen) -> str:
+def _other_names(one: _QuestionParts, other: _QuestionParts) -> str:
     for mine, theirs in ((one, other), (other, one)):
         for name in mine.names:
             if name not in theirs.words:
@@ -161,7 +163,7 @@ def _other_names(one: _Seen, other: _Seen) -> str:
     return ""
 
 
-def _other_quotes(one: _Seen, other: _Seen) -> str:
+def _other_quotes(one: _QuestionParts, other: _QuestionParts) -> str:
     for mine, theirs in ((one, other), (other, one)):
         for quoted in mine.quoted:
             if not all(word in theirs.words for word in quoted.split()):
@@ -169,16 +171,16 @@ def _other_quotes(one: _Seen, other: _Seen) -> str:
     return ""
 
 
-def _turned_round(one: _Seen, other: _Seen) -> str:
+def _turned_round(one: _QuestionParts, other: _QuestionParts) -> str:
     for pair in sorted(one.sides.keys() & other.sides.keys()):
         if one.sides[pair] != other.sides[pair]:
             first, second = OPPOSITES[pair]
-            said = {1: f"'{first}'", 2: f"'{second}'", 3: f"both '{first}' and '{second}'"}
-            return f"one says {said[one.sides[pair]]}, the other {said[other.sides[pair]]}"
+            words = {1: f"'{first}'", 2: f"'{second}'", 3: f"both '{first}' and '{second}'"}
+            return f"one says {words[one.sides[pair]]}, the other {words[other.sides[pair]]}"
     return ""
 
 
-def _denied(one: _Seen, other: _Seen) -> str:
+def _denied(one: _QuestionParts, other: _QuestionParts) -> str:
     """`legal` against `illegal`: a word that the other has with a beginning that denies it."""
     for word in sorted(one.words - other.words):
         for beginning in _DENYING if len(word) >= _SHORTEST else ():
@@ -187,26 +189,26 @@ def _denied(one: _Seen, other: _Seen) -> str:
     return ""
 
 
-def _other_asked(one: _Seen, other: _Seen) -> str:
-    if one.asked and other.asked and not one.asked & other.asked:
-        return f"one asks {min(one.asked)}, the other {min(other.asked)}"
+def _other_question_word(one: _QuestionParts, other: _QuestionParts) -> str:
+    if one.asks and other.asks and not one.asks & other.asks:
+        return f"one asks {min(one.asks)}, the other {min(other.asks)}"
     return ""
 
 
-@lru_cache(maxsize=_SEEN_KEPT)
-def _seen(text: str) -> _Seen:
+@lru_cache(maxsize=_PARTS_CACHED)
+def _parts(text: str) -> _QuestionParts:
     plain = text
     if not text.isascii():
         plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
     found = [(match.group(), _opens(plain, match.start())) for match in _WORD.finditer(plain)]
     words = [_folded(word) for word, _ in found]
-    return _Seen(
+    return _QuestionParts(
         words=frozenset(words).union(*(_JOINED.split(word) for word in words if not word.isalnum())),
         numbers=_numbers(plain, words),
         names=tuple(_names(found, words)),
-        quoted=tuple(_quoted(plain)),
+        quoted=tuple(" ".join(map(_folded, _WORD.findall(span[1] or span[2]))) for span in _QUOTED.finditer(plain)),
         negated=not NEGATIONS.isdisjoint(words) or any(word.endswith(("n't", "n’t")) for word in words),
-        asked=frozenset(ASKED[word] for word in words if word in ASKED),
+        asks=frozenset(QUESTION_WORDS[word] for word in words if word in QUESTION_WORDS),
         sides=_sides(frozenset(map(_STEM, words))),
     )
 
@@ -240,14 +242,9 @@ def _names(found: list[tuple[str, bool]], words: list[str]) -> list[str]:
     return names
 
 
-def _quoted(text: str) -> list[str]:
-    spans = (match.group(1) or match.group(2) for match in _QUOTED.finditer(text))
-    return [" ".join(_folded(word) for word in _WORD.findall(span)) for span in spans]
-
-
 def _sides(stems: frozenset[str]) -> dict[int, int]:
-    held: dict[int, int] = {}
+    sides: dict[int, int] = {}
     for stem in _STEMMED.keys() & stems:
         for pair, side in _STEMMED[stem]:
-            held[pair] = held.get(pair, 0) | side
-    return held
+            sides[pair] = sides.get(pair, 0) | side
+    return sides

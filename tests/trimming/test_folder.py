@@ -1,10 +1,12 @@
-"""`open_index("INDEX.trimmed")`: settings, what is refused, and that a damaged overlay never takes the index down."""
+"""A trimmed index's folder: its place, its settings, what is refused; damage never takes the index down."""
 
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,18 +15,261 @@ from typing import Any
 
 import pytest
 from checkpoints import tiny_bert
+from index_server import served
 from judged import AGAIN, RADIO, WHO_OFF, WHO_ON
 from small_world import Command
 from witnessed import BY, ids
 
-from blendfilter import Hybrid, open_index
-from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter import Hybrid
+from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile, RunLocked
+from blendfilter.journal import Journal
+from blendfilter.records import Passage
 from blendfilter.retrieval.bm25 import BM25
+from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.hybrid import open_indexes
-from blendfilter.retrieval.indexes import build
-from blendfilter.trimming.folder import TrimFolder
+from blendfilter.retrieval.indexes import build, open_index
+from blendfilter.retrieval.manifest import read_manifest
+from blendfilter.trimming.folder import TrimFolder, default_place, is_trimmed, location_of
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.witnesses import Writer
+from blendfilter.trimming.witnesses import Witnesses, WitnessWriter
+
+PASSAGES = [Passage("1", "Mill", "It grinds rye."), Passage("2", "Fell", "A hill.")]
+
+
+@pytest.fixture
+def wiki(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    build("bm25", PASSAGES, tmp_path / "wiki")
+    return tmp_path / "wiki"
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_it_lies_beside_the_index_which_is_not_touched(wiki: Path) -> None:
+    before, fingerprint = bytes_of(wiki), open_index(wiki).fingerprint
+    made = TrimFolder.create("wiki", k=7, threshold=3, min_similarity=1, similarity="words")
+    assert made == TrimFolder.read("wiki.trimmed")
+    assert (made.place, Path(made.base)) == (Path("wiki.trimmed"), wiki)
+    assert (made.base_fingerprint, made.k, made.threshold) == (fingerprint, 7, 3)
+    assert (made.min_similarity, made.similarity) == (1.0, "words")
+    assert Witnesses.read(made.witnesses).separations() == 0
+    assert made.journal == Path("wiki.trimmed/journal.jsonl")
+    assert bytes_of(wiki) == before
+    manifest = read_manifest("wiki.trimmed")  # what `open_index` reads first
+    assert (manifest.kind, manifest.fingerprint, manifest.passages) == ("trimmed", fingerprint, 2)
+
+
+def test_both_folders_may_be_moved_together(wiki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    TrimFolder.create(wiki)
+    (tmp_path / "far").mkdir()
+    shutil.move(wiki, tmp_path / "far" / "wiki")
+    shutil.move("wiki.trimmed", tmp_path / "far" / "wiki.trimmed")
+    monkeypatch.chdir(tmp_path / "far" / "wiki.trimmed")
+    for name in (".", "../wiki.trimmed", tmp_path / "far" / "wiki.trimmed"):
+        folder = TrimFolder.read(name)
+        assert open_index(folder.base).fingerprint == folder.base_fingerprint
+
+
+def test_a_link_to_it_leads_to_the_same_index(wiki: Path, tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    TrimFolder.create(wiki)
+    os.symlink(tmp_path / "wiki.trimmed", tmp_path / "a" / "b" / "link")
+    assert Path(TrimFolder.read(tmp_path / "a" / "b" / "link").base) == wiki
+
+
+def test_settings_are_changed_in_one_stroke(wiki: Path) -> None:
+    made = TrimFolder.create(wiki)
+    changed = made.set(threshold=1)
+    assert (changed.threshold, changed.min_similarity) == (1, None)
+    assert changed.set(min_similarity=0.5) == TrimFolder.read(made.place)
+    assert (TrimFolder.read(made.place).threshold, TrimFolder.read(made.place).min_similarity) == (1, 0.5)
+    assert {path.name for path in made.place.iterdir()} == {"manifest.json", "witnesses.jsonl"}
+    assert read_manifest(made.place).kind == "trimmed"
+
+
+def test_a_folder_from_before_there_was_a_choice_counts_both_ways(wiki: Path) -> None:
+    made = TrimFolder.create(wiki, one_way=True)
+    assert (made.one_way, TrimFolder.read(made.place).one_way) == (True, True)
+    raw = json.loads((made.place / "manifest.json").read_text())
+    assert raw["settings"].pop("one_way") is True
+    (made.place / "manifest.json").write_text(json.dumps(raw))
+    old = TrimFolder.read(made.place)
+    assert old.one_way is False
+    assert old.set(threshold=1).one_way is TrimFolder.read(made.place).one_way is False
+    assert old.set(one_way=True) == TrimFolder.read(made.place)
+    assert TrimFolder.read(made.place).set(threshold=3).one_way is True, "what is not named stays"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [({"threshold": 0}, "from 1 up"), ({"threshold": True}, "from 1 up"), ({"threshold": 1.5}, "from 1 up"),
+     ({"one_way": 1}, "one_way is True or False, got 1"), ({"min_similarity": 1.1}, "between 0 and 1"),
+     ({"min_similarity": float("nan")}, "between 0 and 1")],
+)  # fmt: skip
+def test_a_setting_out_of_range_is_refused_and_the_folder_stays(wiki: Path, setting: Any, message: str) -> None:
+    made = TrimFolder.create(wiki)
+    before = bytes_of(made.place)
+    with pytest.raises(BadArgument, match=message):
+        made.set(**setting)
+    assert bytes_of(made.place) == before
+    with pytest.raises(BadArgument, match=message):
+        TrimFolder.create(wiki, wiki.with_name("other"), **setting)
+    with pytest.raises(BadArgument, match="k is a whole number from 1 up"):
+        TrimFolder.create(wiki, wiki.with_name("other"), k=0)
+    assert not wiki.with_name("other").exists()
+
+
+def test_the_default_place() -> None:
+    assert default_place("indexes/wiki") == default_place("indexes/wiki/") == "indexes/wiki.trimmed"
+    assert default_place(Path("indexes/wiki.v2")) == "indexes/wiki.v2.trimmed"
+    with pytest.raises(BadArgument, match=r"no place beside http://127\.0\.0\.1:8893: name a folder .* \(--out DIR\)"):
+        default_place("http://127.0.0.1:8893")
+
+
+def test_the_folder_one_stands_in_has_its_place_outside(wiki: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(wiki)
+    assert default_place(".") == f"{wiki}.trimmed"
+    assert Path(TrimFolder.create(".").base) == wiki
+
+
+def test_where_it_may_not_lie(wiki: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match=r"lies inside the index at .*wiki, which is never written to"):
+        TrimFolder.create(wiki, wiki / "trimmed")
+    with pytest.raises(BadArgument, match="inside the index"):
+        TrimFolder.create(wiki, wiki)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("mine")
+    with pytest.raises(BadArgument, match="is there already and is not an index"):
+        TrimFolder.create(wiki, tmp_path / "notes")
+    TrimFolder.create(wiki)
+    with pytest.raises(BadArgument, match="holds a trimmed index already: go on in it, or name another folder"):
+        TrimFolder.create(wiki)
+    with pytest.raises(BadArgument, match="is a trimmed index itself: name the index that it was made of"):
+        TrimFolder.create("wiki.trimmed")
+    with pytest.raises(MissingFile, match="no index at"):
+        TrimFolder.create("nowhere")
+    assert not (tmp_path / "nowhere.trimmed").exists()
+
+
+def test_a_served_index_wants_a_place_of_its_own(wiki: Path, tmp_path: Path) -> None:
+    index = open_index(wiki)
+    with served(index) as server:
+        with pytest.raises(BadArgument, match=r"no place beside http.*: name a folder for its witnesses \(--out DIR\)"):
+            TrimFolder.create(server.url)
+        made = TrimFolder.create(server.url, tmp_path / "mine")
+        assert TrimFolder.create(open_index(server.url), tmp_path / "same").base == server.url
+        login = server.url.replace("http://", "http://any:s3cret@")
+        secret = TrimFolder.create(login, tmp_path / "login")
+        with pytest.raises(BadArgument, match="no place beside") as refused:
+            TrimFolder.create(login)
+        with pytest.raises(BadArgument, match="no place beside") as named:
+            default_place(login)
+    assert (made.base, made.base_fingerprint) == (server.url, index.fingerprint)
+    assert read_manifest(made.place).passages == 2
+    assert secret.base == server.url
+    assert b"s3cret" not in b"".join(bytes_of(secret.place).values())
+    assert "s3cret" not in f"{refused.value} {named.value}"
+
+
+def test_an_index_in_memory_or_a_function_has_no_location(tmp_path: Path) -> None:
+    def search(query: str, k: int) -> list[str]:
+        return ["Mill | It grinds rye."]
+
+    index = as_retriever(search, fingerprint="0123456789abcdef")
+    assert location_of(index) == ""
+    with pytest.raises(BadArgument, match="in memory has no place beside it"):
+        TrimFolder.create(index)
+    made = TrimFolder.create(index, tmp_path / "mine")
+    assert (made.base, made.base_fingerprint) == ("", "0123456789abcdef")
+
+
+@pytest.mark.parametrize("info", [{"kind": "trimmed"}, {"kind": "remote", "of": "trimmed"}])
+def test_an_open_trimmed_index_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, info: dict[str, str]
+) -> None:
+    """Served elsewhere, too: verdicts are given on what nothing was dropped from."""
+    index = build("bm25", PASSAGES)
+    monkeypatch.setattr(index, "info", lambda: info)
+    with pytest.raises(BadArgument, match="the index is trimmed itself: trim the one it was made of"):
+        TrimFolder.create(index, tmp_path / "mine")
+
+
+def test_what_is_a_trimmed_index(wiki: Path, tmp_path: Path) -> None:
+    made = TrimFolder.create(wiki)
+    assert is_trimmed(made.place)
+    assert is_trimmed("wiki.trimmed/")
+    assert not any(map(is_trimmed, (wiki, tmp_path, tmp_path / "gone", "http://127.0.0.1:9")))
+    (made.place / "manifest.json").write_text("{")
+    assert is_trimmed(made.place)
+
+
+def rewrite(place: Path, **fields: Any) -> None:
+    raw = json.loads((place / "manifest.json").read_text())
+    raw["settings"] |= fields
+    (place / "manifest.json").write_text(json.dumps(raw))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("threshold", 0), ("threshold", "2"), ("k", None), ("base", 3), ("base_fingerprint", "x"), ("min_similarity", 2)],
+)
+def test_a_damaged_setting_is_named(wiki: Path, field: str, value: Any) -> None:
+    place = TrimFolder.create(wiki).place
+    rewrite(place, **{field: value})
+    with pytest.raises(BadData, match=rf"manifest\.json does not say how .* \(settings\.{field}: .*: restore it"):
+        TrimFolder.read(place)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"kind": "trimmed", "format": 9}', "\0" * 40])
+def test_a_damaged_manifest_is_named(wiki: Path, text: str) -> None:
+    place = TrimFolder.create(wiki).place
+    (place / "manifest.json").write_text(text)
+    with pytest.raises(BadData, match=r"manifest\.json does not say how .*move .*wiki\.trimmed away and trim again"):
+        TrimFolder.read(place)
+    (place / "manifest.json").unlink()
+    with pytest.raises(BadData, match="does not say how"):
+        TrimFolder.read(place)
+
+
+def test_what_is_not_a_trimmed_index_is_named(wiki: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="is an index of kind 'bm25', not a trimmed one: trim it first"):
+        TrimFolder.read(wiki)
+    with pytest.raises(MissingFile, match=r"no trimmed index at .*gone: blendfilter trim INDEX --questions FILE makes"):
+        TrimFolder.read(tmp_path / "gone")
+    with pytest.raises(BlendFilterError, match="is not an index"):
+        TrimFolder.read(tmp_path)
+
+
+def test_a_folder_that_holds_nothing_yet_may_go(wiki: Path) -> None:
+    """What was paid for stays: a verdict, an answered call, and what somebody else put there."""
+    made = TrimFolder.create(wiki)
+    with Journal(made.journal) as journal:
+        journal.append({"key": "0" * 32, "kind": "call", "error": {"kind": "refused", "message": "nobody there"}})
+        with pytest.raises(RunLocked):
+            made.remove_empty()
+    assert made.remove_empty()
+    assert not made.place.exists()
+
+    def answered() -> None:
+        with Journal(made.journal) as journal:
+            journal.append({"key": "0" * 32, "kind": "call", "error": None})
+
+    def judged() -> None:
+        with WitnessWriter(made.witnesses) as writer:
+            writer.close("Who?", [])
+
+    for fill in (answered, judged, lambda: (made.place / "mine.txt").write_text("mine")):
+        TrimFolder.create(wiki)
+        fill()
+        before = bytes_of(made.place)
+        assert not made.remove_empty()
+        assert bytes_of(made.place) == before
+        shutil.rmtree(made.place)
+    TrimFolder.create(wiki)
+    with WitnessWriter(made.witnesses), pytest.raises(RunLocked):
+        made.remove_empty()
 
 
 @pytest.fixture
@@ -36,7 +281,7 @@ def place(tmp_path: Path) -> Path:
 
 def trimmed(base: Path, similarity: str) -> Path:
     folder = TrimFolder.create(base, threshold=1, similarity=similarity)
-    with Writer(folder.witnesses) as writer:
+    with WitnessWriter(folder.witnesses) as writer:
         writer.verdict(WHO_ON, "on", True, BY)
         writer.verdict(WHO_ON, "off", False, BY)
         writer.close(WHO_ON, ["on", "off"])
@@ -111,22 +356,17 @@ def test_one_that_may_not_be_read_leaves_the_index(place: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_overlay_leaves_the_index(place: Path, how: str) -> None:
-    damage, said = DAMAGE[how]
+    damage, result = DAMAGE[how]
     damage(place)
     bare = open_index(place.with_suffix(""))
-    with pytest.warns(UserWarning, match=f"nothing is trimmed, and .*village is searched as it is: .*{said}") as told:
+    with pytest.warns(
+        UserWarning, match=f"nothing is trimmed, and .*village is searched as it is: .*{result}"
+    ) as caught:
         index = open_index(place)
-    assert len(told) == 1
-    assert "\n" not in str(told[0].message)
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
     assert index.fingerprint == bare.fingerprint
     assert index.search([WHO_ON], 3) == bare.search([WHO_ON], 3)
-
-
-def test_a_torn_last_line_is_no_damage(place: Path) -> None:
-    before = open_index(place).fingerprint
-    with open(place / "witnesses.jsonl", "ab") as file:
-        file.write(b'{"kind":"verd')
-    assert open_index(place).fingerprint == before
 
 
 def test_an_overlay_of_another_index_is_refused(place: Path) -> None:
@@ -153,36 +393,6 @@ def test_an_overlay_over_an_index_in_memory_is_not_opened_by_its_folder(tmp_path
     TrimFolder.create(BM25.build(RADIO), tmp_path / "memory.trimmed", threshold=1)
     with pytest.raises(BadData, match=re.escape("for an index in memory")):
         open_index(tmp_path / "memory.trimmed")
-
-
-def test_search_says_what_was_dropped(place: Path, blendfilter: Command) -> None:
-    bare = blendfilter("search", place.with_suffix(""), AGAIN, "-k", 3)
-    done = blendfilter("search", place, AGAIN, "-k", 3)
-    assert done.code == bare.code == 0
-    ranked = [line.split("\t")[2] for line in done.out.splitlines()]
-    assert ranked == [line.split("\t")[2] for line in bare.out.splitlines() if "\toff\t" not in line]
-    assert bare.err == ""
-    assert done.err.splitlines() == [
-        "blendfilter: dropped off (rank 2): Morning in Tolm | Mary turned off the radio in the kitchen.",
-        f"blendfilter:   the judged question {WHO_ON!r} (1.00 near) accepted on",
-        f"blendfilter:   1 witness: {WHO_ON!r}",
-    ]
-    other = blendfilter("search", place, WHO_OFF, "-k", 3)
-    assert [line.split("\t")[2] for line in other.out.splitlines()] == ["off", "on", "sold"]
-    assert other.err.splitlines()[0] == "blendfilter: both stay: off and on"
-    assert "not near enough" in other.err
-
-
-def test_a_damaged_overlay_is_one_line_of_the_command(place: Path, blendfilter: Command) -> None:
-    raw = json.loads((place / "manifest.json").read_text())
-    (place / "manifest.json").write_text(json.dumps({**raw, "settings": {}}))
-    done = blendfilter("search", place, AGAIN, "-k", 3)
-    assert done.code == 0
-    assert len(done.err.splitlines()) == 1
-    assert "nothing is trimmed" in done.err
-
-
-# --- an address out of a file ---------------------------------------------------------------------------------------
 
 
 class Listener(BaseHTTPRequestHandler):
@@ -229,11 +439,11 @@ def received(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Received]
 
 
 def test_an_address_out_of_a_file_is_not_called(received: Received) -> None:
-    said = re.escape(f"village.trimmed lies over an index at {received.host}")
+    result = re.escape(f"village.trimmed lies over an index at {received.host}")
     for allowed in ([], ["127.0.0.2"], ["127.0.0.1:1"], "index.example", ["127.0.0.1.example"]):
-        with pytest.raises(BadArgument, match=rf"{said}, .* add --allow-host {received.host} \(in Python") as told:
+        with pytest.raises(BadArgument, match=rf"{result}, .* add --allow-host {received.host} \(in Python") as error:
             open_index(received.place, allow_hosts=allowed)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
     assert received.brought == []
 
 
@@ -262,7 +472,7 @@ def test_an_address_in_other_letters_is_no_way_around(received: Received) -> Non
         open_index(received.place, allow_hosts=["127.0.0.1"])
 
 
-def test_no_way_of_opening_calls_an_address_that_nobody_named(received: Received, tmp_path: Path) -> None:
+def test_no_way_of_opening_calls_an_address_without_being_named(received: Received, tmp_path: Path) -> None:
     """As one of several, under another overlay, or where its own witnesses are damaged."""
     with pytest.raises(BadArgument, match="--allow-host"):
         open_indexes([received.place.with_suffix(""), received.place])
@@ -308,9 +518,6 @@ def test_no_command_calls_it_either(received: Received, blendfilter: Command, na
     assert received.brought == []
 
 
-# --- overlays that come to no end -----------------------------------------------------------------------------------
-
-
 def over(place: Path, base: str) -> Path:
     """A trimmed index at `place` whose manifest names `base`."""
     if not place.exists():
@@ -327,9 +534,9 @@ def test_an_overlay_over_itself_is_refused(place: Path) -> None:
     for base in (".", "../village.trimmed", str(place), "../link"):
         if base == "../link" and not place.with_name("link").exists():
             place.with_name("link").symlink_to("village.trimmed")
-        with pytest.raises(BadData, match="is a trimmed index that lies over itself: move it away, and trim") as told:
+        with pytest.raises(BadData, match="is a trimmed index that lies over itself: move it away, and trim") as error:
             open_index(over(place, base))
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
 
 
 def test_two_overlays_over_each_other_are_refused(place: Path) -> None:
@@ -351,10 +558,3 @@ def test_overlays_that_go_on_for_ever_are_refused(place: Path) -> None:
     with pytest.raises(BadData, match=r"o0\.trimmed is a trimmed index that lies over more than 8 others"):
         open_index(place.with_name("o0.trimmed"))
     assert open_index(place.with_name("o11.trimmed"))
-
-
-def test_a_manifest_of_two_fingerprints_leaves_the_index(place: Path) -> None:
-    raw = json.loads((place / "manifest.json").read_text())
-    (place / "manifest.json").write_text(json.dumps({**raw, "fingerprint": "0" * 16}))
-    with pytest.warns(UserWarning, match="nothing is trimmed, .*two fingerprints, 0000000000000000 and"):
-        assert not isinstance(open_index(place), Trimmed)

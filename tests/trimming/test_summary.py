@@ -1,4 +1,4 @@
-"""Separations as rows: who told which passages apart, by which model and when; files whole or not at all."""
+"""Separations as rows: which question separates which passages, by which model and when; files whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from blendfilter.errors import BadArgument
-from blendfilter.trimming.exporting import Row, as_csv, as_jsonl, export, rows
-from blendfilter.trimming.whole import write_whole
-from blendfilter.trimming.witnesses import By, Witnesses, Writer, question_id
+from blendfilter.trimming.summary import WitnessRow, as_csv, as_jsonl, export, rows
+from blendfilter.trimming.witnesses import JudgedBy, Witnesses, WitnessWriter, question_id
 
-BY = By("9f3a", "word", ("phi1", "phi2"), "some-model", "")
-OTHER = By("1c77", "components", ("phi1",), "another-model", "shipped")
+BY = JudgedBy("9f3a", "word", ("phi1", "phi2"), "some-model", "")
+OTHER = JudgedBy("1c77", "components", ("phi1",), "another-model", "shipped")
 STRANGE = 'a,"b"\r\nß'
 
 
 @pytest.fixture
 def witnesses(tmp_path: Path) -> Witnesses:
-    with Writer(tmp_path / "witnesses.jsonl") as writer:
+    with WitnessWriter(tmp_path / "witnesses.jsonl") as writer:
         for question, won, lost, by in (
             ("Who runs the mill?", STRANGE, "p2", BY),
             ("Who closed the mill?", "p2", STRANGE, OTHER),
@@ -38,14 +36,14 @@ def witnesses(tmp_path: Path) -> Witnesses:
 
 
 def test_a_row_for_each_witness_of_each_separation(witnesses: Witnesses) -> None:
-    told = list(rows(witnesses, 2))
-    assert {(row.question, row.accepted, row.rejected, row.witnesses, row.reached) for row in told} == {
+    found = list(rows(witnesses, 2))
+    assert {(row.question, row.accepted, row.rejected, row.witnesses, row.reached) for row in found} == {
         ("Who runs the mill?", STRANGE, "p2", 2, True),
         ("Who closed the mill?", "p2", STRANGE, 2, True),
         ("When?", "p2", "p3", 1, False),
     }
-    assert len(told) == 3
-    by_question = {row.question: row for row in told}
+    assert len(found) == 3
+    by_question = {row.question: row for row in found}
     closed = by_question["Who closed the mill?"]
     assert (closed.judge, closed.mode, closed.rules) == ("1c77", "components", ("phi1",))
     assert (closed.model, closed.program) == ("another-model", "shipped")
@@ -57,18 +55,18 @@ def test_a_row_for_each_witness_of_each_separation(witnesses: Witnesses) -> None
 
 
 def test_jsonl_and_csv_say_the_same(witnesses: Witnesses, tmp_path: Path) -> None:
-    told = list(rows(witnesses, 2))
-    assert export(witnesses, tmp_path / "out.jsonl", threshold=2) == len(told)
+    found = list(rows(witnesses, 2))
+    assert export(witnesses, tmp_path / "out.jsonl", threshold=2) == len(found)
     export(witnesses, str(tmp_path / "out.CSV"), threshold=2)
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     read = [json.loads(line) for line in lines]
-    assert [Row(**{**row, "rules": tuple(row["rules"])}) for row in read] == told
+    assert [WitnessRow(**{**row, "rules": tuple(row["rules"])}) for row in read] == found
     with (tmp_path / "out.CSV").open(encoding="utf-8", newline="") as file:
         cells = list(csv.DictReader(file))
-    assert [cell["accepted"] for cell in cells] == [row.accepted for row in told]
-    assert [cell["question"] for cell in cells] == [row.question for row in told]
+    assert [cell["accepted"] for cell in cells] == [row.accepted for row in found]
+    assert [cell["question"] for cell in cells] == [row.question for row in found]
     assert {cell["rules"] for cell in cells} == {"phi1 phi2", "phi1"}
-    assert list(cells[0]) == list(Row._fields)
+    assert list(cells[0]) == list(WitnessRow._fields)
 
 
 def test_a_dash_is_standard_output(witnesses: Witnesses, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,13 +75,6 @@ def test_a_dash_is_standard_output(witnesses: Witnesses, capsys: pytest.CaptureF
     export(witnesses, "-", threshold=2)
     assert capsys.readouterr().out == out.getvalue()
     assert len(out.getvalue().splitlines()) == 3
-
-
-def test_nothing_to_export_is_an_empty_table(tmp_path: Path) -> None:
-    assert export(Witnesses(), tmp_path / "none.csv", threshold=2) == 0
-    assert (tmp_path / "none.csv").read_bytes().decode() == "".join(as_csv([]))
-    assert export(Witnesses(), tmp_path / "none.jsonl", threshold=2) == 0
-    assert (tmp_path / "none.jsonl").read_bytes() == b""
 
 
 def test_a_full_disk_leaves_the_file_that_was_there(
@@ -116,19 +107,6 @@ def test_a_file_that_is_there_is_replaced_only_where_that_is_said(witnesses: Wit
         export(witnesses, tmp_path / "link.csv", threshold=2)
 
 
-def test_a_file_that_came_while_the_rows_were_written_stays(tmp_path: Path) -> None:
-    target = tmp_path / "out.csv"
-
-    def pieces() -> Iterator[str]:
-        yield "ours"
-        target.write_text("mine")
-
-    with pytest.raises(BadArgument, match="there is a file at"):
-        write_whole(target, pieces(), overwrite=False)
-    assert target.read_text() == "mine"
-    assert list(tmp_path.iterdir()) == [target]
-
-
 def test_a_place_that_cannot_be_is_named(witnesses: Witnesses, tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="it is a folder; name a file"):
         export(witnesses, tmp_path, threshold=2)
@@ -139,7 +117,7 @@ def test_a_place_that_cannot_be_is_named(witnesses: Witnesses, tmp_path: Path) -
 def test_no_cell_is_a_formula(tmp_path: Path) -> None:
     """Ids and questions are others' data, and a spreadsheet runs what begins so; JSON Lines has them as they are."""
     question = '=HYPERLINK("http://x.example","open")'
-    with Writer(tmp_path / "witnesses.jsonl") as writer:
+    with WitnessWriter(tmp_path / "witnesses.jsonl") as writer:
         for name, verdict in (("+1", True), ("-1", False), ("@a", False), ("\t=1", False), ("a=b", False)):
             writer.verdict(question, name, verdict, BY)
         writer.close(question, ["+1", "-1", "@a", "\t=1", "a=b"])
@@ -153,7 +131,7 @@ def test_no_cell_is_a_formula(tmp_path: Path) -> None:
 
 
 def test_half_a_character_is_no_trouble_on_standard_output(tmp_path: Path) -> None:
-    with Writer(tmp_path / "witnesses.jsonl") as writer:
+    with WitnessWriter(tmp_path / "witnesses.jsonl") as writer:
         writer.verdict("Who?", "a\ud800", True, BY)
         writer.verdict("Who?", "é", False, BY)
         writer.close("Who?", ["a\ud800", "é"])

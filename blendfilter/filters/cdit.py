@@ -1,0 +1,593 @@
+"""CDIT as a filter: a judge compares each passage with the question by rules, and what it rejects is dropped.
+
+CDIT ("Context-Driven Index Trimming", Ma et al. 2024, https://arxiv.org/abs/2408.05524): context matching dependencies
+(Definition 2: s1[sid] ~ s2[sid] -> s1[X_i] like s2[Y_i] for every i) name the components in which a sentence must be
+like the question: phi1 of Example 2 has subject, predicate and object, phi2 of appendix B.1 adds attributive and
+adverbial. A model extracts and compares these and decides (section 4.2), one call a passage; inconsistent passages are
+discarded (Figure 3, step 4). What verdicts are worth beyond their question is for `blendfilter.trimming`.
+
+Differs from the paper: the words of rules and prompts are ours, and each rule says what its components are. What the
+question asks for is open and matches anything; a passage is judged by its nearest sentence. Besides the paper's one
+word (`word`) the judge may give its grounds (`components`), which are checked against its verdict. The released code
+takes whatever is not True for a rejection; here a reply that is no verdict is None: it is counted, the passage is kept,
+and it counts for no separation.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import dspy
+
+from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, Wording
+from blendfilter.context import JUDGED, setting
+from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
+from blendfilter.filters.base import Filter, Signed
+from blendfilter.filters.knowledge import holds_to_schema, said, schema_of
+from blendfilter.lm import bridge
+from blendfilter.lm.profiles import split_thinking
+from blendfilter.lm.steps import Steps
+from blendfilter.prompting import Prompts, TemplateAdapter
+from blendfilter.quoting import LONGEST_REPLY, own_lines, own_words
+from blendfilter.records import Passage, one_line
+from blendfilter.retrieval.callables import as_passage
+from blendfilter.text import shortened
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+COMPONENTS: Mapping[str, str] = {
+    "subject": "who or what does it, has it or is it",
+    "predicate": "what is done, had or been: the verb with its particles, its complement and any not or never",
+    "object": "whom or what it is done to",
+    "attributive": "what tells more of a noun: which, whose, what kind, how many",
+    "adverbial": "when, where, how, why or on what condition it happens",
+}
+"""The components that our rules compare, and what each is. A user's rule may name others."""
+_COMPONENT = re.compile(r"[^\W\d_]+(?:[ -][^\W\d_]+){0,3}")
+_NEARLY = 0.8
+"""From this likeness on, an unknown component is one of ours misspelt."""
+_EXAMPLE = 'write [[rule]] with name = "…", components = ["subject", "predicate"] and sentence = "…"'
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A context matching dependency: its name, its components, and the sentence that a prompt says it in.
+
+    Raises:
+        BadArgument: no name, or one of several lines; no sentence, no components, one twice, or one that is no word.
+    """
+
+    name: str
+    components: tuple[str, ...]
+    sentence: str
+
+    def __post_init__(self) -> None:
+        for field in ("name", "sentence"):
+            value = getattr(self, field)
+            if not isinstance(value, str) or not value.strip():
+                raise BadArgument(f"a rule's {field} is text, got {value!r:.60}: {_EXAMPLE}")
+        # Names are written into records and lists of verdicts, several of them as phi1+phi2.
+        if not self.name.isprintable() or self.name != self.name.strip() or {*self.name} & {*"+,"}:
+            raise BadArgument(f"{self.name!r:.60} is no name of a rule: give a word or two, without '+' or ','")
+        where = f"the rule '{self.name:.60}'"
+        if isinstance(self.components, str) or not isinstance(self.components, Iterable):
+            raise BadArgument(
+                f"{where} has components {self.components!r:.60}: give a list of their names, such as "
+                f"{', '.join(COMPONENTS)}"
+            )
+        object.__setattr__(self, "components", tuple(self.components))
+        if not self.components:
+            raise BadArgument(
+                f"{where} has no components, so it compares nothing: name some of {', '.join(COMPONENTS)}"
+            )
+        for component in self.components:
+            if not isinstance(component, str) or not _COMPONENT.fullmatch(component):
+                raise BadArgument(f"{where} has the component {component!r:.60}: a component is a word")
+            near = difflib.get_close_matches(component.casefold(), COMPONENTS, n=1, cutoff=_NEARLY)
+            if near and component != near[0]:
+                raise UnknownName.of("component", component, COMPONENTS, f"(in {where})")
+        if len({component.casefold() for component in self.components}) < len(self.components):
+            raise BadArgument(f"{where} names a component twice: {', '.join(self.components)}")
+
+    @property
+    def line(self) -> str:
+        """The rule in a prompt, on one line: its sentence, then its components and what they are.
+
+        >>> Rule("mine", ("unit",), "Both give the same unit.").line
+        'Both give the same unit. Components: unit.'
+        """
+        sentence = one_line(self.sentence)
+        named = ", ".join(f"{each} ({COMPONENTS[each]})" if each in COMPONENTS else each for each in self.components)
+        return f"{sentence if sentence.endswith(('.', '!', '?')) else sentence + '.'} Components: {named}."
+
+
+PHI1 = Rule(
+    "phi1",
+    ("subject", "predicate", "object"),
+    "A sentence is consistent with the question only if both speak of the same subject, say the same predicate of it, "
+    "and name the same object.",
+)
+PHI2 = Rule(
+    "phi2",
+    ("attributive", "adverbial"),
+    "A sentence is consistent with the question only if both give the same attributives to the things they name, and "
+    "the same adverbials to what happens.",
+)
+RULES: Mapping[str, Rule] = {rule.name: rule for rule in (PHI1, PHI2)}
+"""The rules by name."""
+
+
+def rules_of(rules: Sequence[str | Rule]) -> tuple[Rule, ...]:
+    """These rules, all of which must hold; names are those of `RULES`.
+
+    >>> [rule.name for rule in rules_of(["phi1", Rule("mine", ("unit",), "Both give the same unit.")])]
+    ['phi1', 'mine']
+
+    Raises:
+        UnknownName: no rule by that name. BadArgument: none at all, one twice, or one that takes a name of ours.
+    """
+    return _conjunction(rules, RULES)
+
+
+def choose_rules(names: Sequence[str] = (), path: Path | None = None) -> tuple[Rule, ...]:
+    """The rules of that name, ours or the file's; without names all of the file's, without a file phi1.
+
+    >>> [rule.name for rule in choose_rules()]
+    ['phi1']
+
+    Raises: as `rules_of` and `read_rules` do.
+    """
+    own = read_rules(path) if path is not None else ()
+    return _conjunction(names or own or (PHI1,), {**RULES, **{rule.name: rule for rule in own}})
+
+
+def components_of(rules: Iterable[Rule]) -> tuple[str, ...]:
+    """The components of all these rules, each once, in the order in which they are named.
+
+    >>> components_of([PHI1, Rule("mine", ("object", "unit"), "…")])
+    ('subject', 'predicate', 'object', 'unit')
+    """
+    return tuple(dict.fromkeys(component for rule in rules for component in rule.components))
+
+
+def read_rules(path: Path) -> tuple[Rule, ...]:
+    """The rules of a user's TOML file: tables ``[[rule]]`` of name, components and sentence.
+
+    Raises:
+        MissingFile: it is not there. BadData: it is no such file; the line says which rule and which field.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise MissingFile(f"no file of rules at {path}: write one; {_EXAMPLE}")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadData(f"{path}: not TOML ({error}); {_EXAMPLE}") from None
+    if unknown := sorted(content.keys() - {"rule"}):
+        raise BadData(f"{path}: no field '{unknown[0]}' is known; {_EXAMPLE}")
+    tables = content.get("rule")
+    if not isinstance(tables, list) or not tables:
+        raise BadData(f"{path}: it has no rules; {_EXAMPLE}")
+    rules = [_rule(f"{path}, rule {number}", table) for number, table in enumerate(tables, 1)]
+    try:
+        return rules_of(rules)
+    except BadArgument as error:
+        raise BadData(f"{path}: {error}") from None
+
+
+def _rule(where: str, table: Any) -> Rule:
+    known = [field.name for field in fields(Rule)]
+    if not isinstance(table, dict):
+        raise BadData(f"{where}: {table!r:.60} is no rule; {_EXAMPLE}")
+    for name in table:
+        if name not in known:
+            raise BadData(f"{where}: {UnknownName.of('field', name, known)}")
+    if missing := [name for name in known if name not in table]:
+        raise BadData(f"{where}: it has no '{missing[0]}'; {_EXAMPLE}")
+    if not isinstance(table["components"], list):
+        raise BadData(f"{where}: components is {table['components']!r:.60}: give a list; {_EXAMPLE}")
+    try:
+        return Rule(table["name"], tuple(table["components"]), table["sentence"])
+    except (BadArgument, UnknownName) as error:
+        raise BadData(f"{where}: {error}") from None
+
+
+def _conjunction(rules: Sequence[str | Rule], known: Mapping[str, Rule]) -> tuple[Rule, ...]:
+    found: dict[str, Rule] = {}
+    for rule in [rules] if isinstance(rules, str | Rule) else rules:
+        if isinstance(rule, str):
+            if rule not in known:
+                raise UnknownName.of("rule", rule, known, "- or a Rule of your own (--rules FILE)")
+            rule = known[rule]  # noqa: PLW2901
+        # Verdicts are kept with the names of their rules: one name must not mean two things.
+        elif rule.name in RULES and rule != RULES[rule.name]:
+            raise BadArgument(
+                f"a rule '{rule.name}' is there already, and says something else: give yours another name"
+            )
+        if rule.name in found:
+            raise BadArgument(f"the rule '{rule.name}' is given twice: give it once, or the other one another name")
+        found[rule.name] = rule
+    if not found:
+        raise BadArgument(f"no rules, so nothing is compared: name some of {', '.join(known)}")
+    return tuple(found.values())
+
+
+# --- reading a reply --------------------------------------------------------------------------------------------------
+# One word may stand in marks (quotes, Markdown), with a full stop, behind "Verdict:" or "Answer:". A comparison has a
+# row for each component and ends with its verdict, or is the same as JSON. Thinking in tags is not read, nor is a line
+# that is quoted whole (``> Verdict: True``), unless the reply is nothing but a fence or a quotation.
+
+_MARKS = r"[\s\"'“”„‘’«»`*_#>(){}\[\]]*+"
+_ONE_WORD = re.compile(
+    rf"{_MARKS}(?:-\s++)?{_MARKS}(?:(?:final\s+)?(?:verdict|answer){_MARKS}:{_MARKS})?(true|false){_MARKS}\.?{_MARKS}",
+    re.IGNORECASE,
+)
+_VERDICT = re.compile(rf"{_MARKS}(?:-\s++)?{_MARKS}(?:final\s+)?verdict{_MARKS}:", re.IGNORECASE)
+_REASON = re.compile(rf"{_MARKS}(?:-\s++)?{_MARKS}reason{_MARKS}:{_MARKS}(.*)", re.IGNORECASE)
+_FENCE = re.compile(r"\s*```\w*\s*")
+_RULER = re.compile(r"[\s|:-]+")
+_AROUND = " \t*_`\"'“”-"
+_ALIKE = {
+    **dict.fromkeys(("alike", "similar", "same", "true", "open"), True),
+    **dict.fromkeys(("unlike", "not alike", "dissimilar", "different", "opposite", "false"), False),
+}
+"""What a row may say of its component; anything else, `unsaid` among it, is neither."""
+_UNLIKE = re.compile(r"(?:unlike|not alike)\b")
+
+
+class ComparedComponent(NamedTuple):
+    """One component of the question and of the passage. `alike` is None where the reply leaves it open."""
+
+    component: str
+    question: str
+    passage: str
+    alike: bool | None
+
+
+class JudgeReply(NamedTuple):
+    """A judge's reply: its verdict, the components of the rules that it compared, and its reason."""
+
+    verdict: bool | None
+    compared: list[ComparedComponent]
+    reason: str
+
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether the verdict goes against the comparison: True with a component unlike, False with all alike."""
+        alike = [each.alike for each in self.compared]
+        return (self.verdict is True and False in alike) or (self.verdict is False and bool(alike) and all(alike))
+
+
+_NO_VERDICT = JudgeReply(None, [], "")
+
+
+def read_verdict(reply: str) -> bool | None:
+    """The verdict of a reply of one word; None where it is anything but True or False.
+
+    >>> read_verdict("**True.**"), read_verdict("Answer: False."), read_verdict("Not true"), read_verdict("True, but")
+    (True, False, None, None)
+    """
+    word = _ONE_WORD.fullmatch(split_thinking(reply)[1])
+    return None if word is None else word[1].casefold() == "true"
+
+
+def read_comparison(reply: str, components: Sequence[str]) -> JudgeReply:
+    """A reply that compares `components`; its verdict, which its own rows may contradict, is unchecked.
+
+    >>> read = read_comparison("predicate | turned on | turned off | unlike\\nVerdict: True", ["predicate"])
+    >>> read.verdict, read.compared[0].passage, read.contradicts_itself
+    (True, 'turned off', True)
+    """
+    plain = split_thinking(reply)[1].strip()
+    unfenced = plain.removeprefix("```json").removeprefix("```").removesuffix("```").strip()
+    if unfenced.startswith("{"):
+        return _of_json(unfenced, components)
+    if len(plain) > LONGEST_REPLY:  # its rows are needed as much as its end
+        return _NO_VERDICT
+    own = own_words(plain)
+    read = _of_lines(own_lines(plain, own.words), components)
+    if read.verdict is not None or own.announced is None:
+        return read
+    return _of_lines(own_lines(plain, own.announced), components)
+
+
+def _of_lines(lines: Iterable[str], components: Sequence[str]) -> JudgeReply:
+    compared: list[ComparedComponent] = []
+    verdicts: list[bool | None] = []
+    reason, settled = "", True
+    for line in chain.from_iterable(map(str.splitlines, lines)):
+        if not line.strip() or _FENCE.fullmatch(line) or _RULER.fullmatch(line):
+            continue
+        if _VERDICT.match(line) or read_verdict(line) is not None:
+            verdicts.append(read_verdict(line))
+            settled = True
+        elif (row := _row(line, components)) is not None:
+            compared.append(row)
+        elif found := _REASON.fullmatch(line):
+            reason = found[1].strip()
+        else:
+            settled = False  # words after a verdict may take it back
+    agreed = len(set(verdicts)) == 1 and settled
+    return JudgeReply(verdicts[0] if agreed else None, compared, reason)
+
+
+def _row(line: str, components: Sequence[str]) -> ComparedComponent | None:
+    cells = [cell.strip(_AROUND) for cell in line.strip().strip("|").split("|")]
+    if len(cells) < 4:
+        return None
+    component = _component(cells[0], components)
+    return ComparedComponent(component, cells[1], " | ".join(cells[2:-1]), _alike(cells[-1])) if component else None
+
+
+def _alike(cell: str) -> bool | None:
+    word = cell.strip(_AROUND).rstrip(".").strip(_AROUND).casefold()
+    # "unlike (the opposite)" is unlike; "alike in part" is not alike.
+    return False if _UNLIKE.match(word) else _ALIKE.get(word)
+
+
+def _component(name: str, components: Iterable[str]) -> str:
+    return next((each for each in components if each.casefold() == name.casefold()), "")
+
+
+def _of_json(text: str, components: Sequence[str]) -> JudgeReply:
+    try:
+        content = json.loads(text, object_pairs_hook=_without_contradictions)
+    except (ValueError, RecursionError):
+        return _NO_VERDICT
+    compared = [row for name, cells in _cells(content.get("comparison")) if (row := _of_cells(name, cells, components))]
+    reason, verdict = content.get("reason"), content.get("verdict")
+    return JudgeReply(
+        verdict if isinstance(verdict, bool) else read_verdict(verdict) if isinstance(verdict, str) else None,
+        compared,
+        reason.strip() if isinstance(reason, str) else "",
+    )
+
+
+def _without_contradictions(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a key that comes twice with different values is null."""
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        made[name] = value if name not in made or made[name] == value else None
+    return made
+
+
+def _cells(comparison: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(comparison, dict):
+        yield from comparison.items()
+    elif isinstance(comparison, list):
+        yield from ((each.get("component"), each) for each in comparison if isinstance(each, dict))
+
+
+def _of_cells(name: Any, cells: Any, components: Sequence[str]) -> ComparedComponent | None:
+    component = _component(name, components) if isinstance(name, str) else ""
+    if not component or not isinstance(cells, dict):
+        return None
+    alike = cells.get("alike")
+    if isinstance(alike, str):
+        alike = _alike(alike)
+    question, passage = (str(cells.get(side) or "") for side in ("question", "passage"))
+    return ComparedComponent(component, question, passage, alike if isinstance(alike, bool) else None)
+
+
+# --- the judge --------------------------------------------------------------------------------------------------------
+
+Mode = Literal["word", "components"]
+_ROW_TOKENS = 64
+"""Room for a component's row, which as JSON needs some more."""
+
+
+class Consistent(dspy.Signature):
+    """Whether a passage is consistent with a question, in one word."""
+
+    rules: list[str] = dspy.InputField()
+    passage: str = dspy.InputField(desc="Title | text")
+    question: str = dspy.InputField()
+    verdict: str = dspy.OutputField(desc="True or False")
+
+
+class ComparedWith(dspy.Signature):
+    """Whether a passage is consistent with a question: component by component, the reason, the verdict."""
+
+    rules: list[str] = dspy.InputField()
+    passage: str = dspy.InputField(desc="Title | text")
+    question: str = dspy.InputField()
+    comparison: str = dspy.OutputField(desc="a line for each component, then Reason: and Verdict: True or False")
+
+
+class Judge(dspy.Module):
+    """Says of one passage whether it is consistent with a question; one call, `consistent`.
+
+    Args:
+        mode: `word`, the paper's one word, or `components`: what was compared, the reason, the verdict.
+        rules: names in `RULES`, or `Rule`s; all of them must hold.
+        json_schema: of `components`: hold the reply to a JSON schema; None: where the model's profile says that its
+            server can.
+        wording: a task's instructions. prompts, adapter: see `blendfilter.asking.Ask`.
+
+    The result has `verdict` (True, False, or None), `reason` and `compared` (in the mode `components`), `reply`, and
+    `flags`: `no_verdict`, and `contradicted_verdict` where the verdict goes against its own comparison. A passage of no
+    text at all has no verdict, and costs no call.
+    """
+
+    __signature__ = Signed()
+
+    def __init__(
+        self,
+        mode: Mode = "word",
+        rules: Sequence[str | Rule] = ("phi1",),
+        *,
+        json_schema: bool | None = None,
+        wording: Wording | None = None,
+        prompts: Prompts | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        super().__init__()
+        if mode not in get_args(Mode):
+            raise UnknownName.of("mode", mode, get_args(Mode))
+        self.mode = mode
+        self.rules = rules_of(rules)
+        self.json_schema = json_schema
+        self.components = components_of(self.rules)
+        room = REPLY_TOKENS + _ROW_TOKENS * max(0, len(self.components) - 3)
+        signature, tokens = (Consistent, SHORT_TOKENS) if mode == "word" else (ComparedWith, room)
+        # A base model goes on with another example.
+        shared: dict[str, Any] = {"prompts": prompts, "adapter": adapter, "stop": [*STOP, "\nPassage:"]}
+        self.consistent = (wording or Wording())(
+            Ask("consistent", signature, f"cdit/{mode}", max_tokens=tokens, **shared)
+        )
+
+    def forward(self, question: str, passage: Passage) -> dspy.Prediction:
+        return bridge.run(self.aforward(question=question, passage=passage), type(self).__name__)
+
+    async def aforward(self, question: str, passage: Passage) -> dspy.Prediction:
+        """The verdict on one passage."""
+        passage = as_passage(passage)
+        line = passage.line
+        if not line.strip():
+            return dspy.Prediction(verdict=None, reason="there is no text to judge", compared=[], reply="", flags={})
+        config: dict[str, Any] = {}
+        if self.mode == "components" and holds_to_schema(self.json_schema, self.consistent):
+            config = {"response_format": schema_of("comparison", comparison_schema(self.components))}
+        rules = [rule.line for rule in self.rules]
+        with setting(JUDGED, (passage.id,)):
+            reply = await said(self.consistent, rules=rules, passage=line, question=question, config=config)
+        if self.mode == "word":
+            read = JudgeReply(read_verdict(reply.text), [], "")
+        else:
+            read = read_comparison(reply.text, self.components)
+        flags = {}
+        if reply.cut or read.contradicts_itself:
+            flags = {} if reply.cut else {"contradicted_verdict": 1}
+            read = read._replace(verdict=None)
+        if read.verdict is None:
+            flags = {"no_verdict": 1, **flags}
+        return dspy.Prediction(
+            verdict=read.verdict, reason=read.reason, compared=read.compared, reply=reply.text, flags=flags
+        )
+
+    def arguments(self) -> dict[str, Any]:
+        """Its settings, as JSON, for a run's record: a rule of ours by its name, a user's with all its fields."""
+        rules = [
+            rule.name if RULES.get(rule.name) == rule else record
+            for rule, record in zip(self.rules, self.identity()["rules"], strict=True)
+        ]
+        return {"mode": self.mode, "rules": rules, "json_schema": self.json_schema}
+
+    def identity(self) -> dict[str, Any]:
+        """What its verdicts depend on beside the model, as JSON: mode, rules, and a digest of its program.
+
+        >>> Judge().identity()["rules"][0]["name"]
+        'phi1'
+        """
+        rules = [{**asdict(rule), "components": list(rule.components)} for rule in self.rules]
+        schema = {"json_schema": self.json_schema} if self.mode == "components" else {}
+        return {"mode": self.mode, "rules": rules, **schema, "program": self._program()}
+
+    def _program(self) -> str:
+        """16 hex digits over instructions, demonstrations and template, or the adapter in its place."""
+        adapter = self.consistent.adapter
+        spoken = self.consistent.template.digest if isinstance(adapter, TemplateAdapter) else type(adapter).__qualname__
+        demos = [dict(demo) for demo in self.consistent.demos]
+        parts = [self.consistent.signature.instructions, demos, spoken]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def comparison_schema(components: Sequence[str]) -> dict[str, Any]:
+    """The JSON schema of a comparison: these components and no others, all of them, before reason and verdict."""
+    text = {"type": "string"}
+    cells = {"question": text, "passage": text, "alike": {"type": "string", "enum": ["alike", "unlike", "unsaid"]}}
+    row = {"type": "object", "properties": cells, "required": list(cells), "additionalProperties": False}
+    rows = {
+        "type": "object",
+        "properties": dict.fromkeys(components, row),
+        "required": list(components),
+        "additionalProperties": False,
+    }
+    return {"comparison": rows, "reason": text, "verdict": {"type": "boolean"}}
+
+
+# --- the filter -------------------------------------------------------------------------------------------------------
+
+_LONGEST_QUOTE = 200
+"""Characters of a reply without a verdict in the reason."""
+
+
+class CDITFilter(Filter):
+    """Drops the passages that the judge finds inconsistent with the question; those accepted stay in rank order.
+
+    Args: as `Judge` takes them.
+
+    The result has `verdicts`, True, False or None for each passage; `status` is `kept 3 of 5`, with how many of them
+    have no verdict, or `empty`; `reason` has a line a passage; `flags` counts the replies that were `no_verdict`, and
+    of these `contradicted_verdict` apart. Passages are judged side by side, and those that read the same once. A call
+    that fails is the question's error, not a verdict.
+    """
+
+    def __init__(
+        self,
+        mode: Mode = "word",
+        rules: Sequence[str | Rule] = ("phi1",),
+        *,
+        json_schema: bool | None = None,
+        wording: Wording | None = None,
+        prompts: Prompts | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        super().__init__()
+        self.judge = Judge(mode, rules, json_schema=json_schema, wording=wording, prompts=prompts, adapter=adapter)
+
+    def arguments(self) -> dict[str, Any]:
+        """The judge's settings."""
+        return self.judge.arguments()
+
+    async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
+        """The passages that were not rejected."""
+        passages = [as_passage(passage) for passage in passages]
+        if not passages:
+            return dspy.Prediction(kept=[], status="empty", reason="", flags={}, verdicts=[])
+        async with Steps() as steps:
+            started = {
+                line: steps.start(self.judge.acall(question=question, passage=passage))
+                for line, passage in {passage.line: passage for passage in passages}.items()
+            }
+        by_line = {line: await step for line, step in started.items()}
+        judged = [by_line[passage.line] for passage in passages]
+        verdicts = [each.verdict for each in judged]
+        kept = [passage for passage, verdict in zip(passages, verdicts, strict=True) if verdict is not False]
+        silent = verdicts.count(None)
+        flags = Counter[str]()
+        for each in by_line.values():
+            flags.update(each.flags)
+        return dspy.Prediction(
+            kept=kept,
+            status=f"kept {len(kept)} of {len(verdicts)}" + (f", {silent} without a verdict" if silent else ""),
+            reason="\n".join(f"knowledge {at}: {_grounds(each)}" for at, each in enumerate(judged)),
+            flags=dict(flags),
+            verdicts=verdicts,
+        )
+
+
+def _grounds(judged: dspy.Prediction) -> str:
+    """A verdict on one line, with its grounds where there are some."""
+    verdict = {True: "consistent", False: "inconsistent", None: "no verdict, kept"}[judged.verdict]
+    unlike = "; ".join(
+        f"{each.component}: {each.question or '-'} / {each.passage or '-'}"
+        for each in judged.compared
+        if each.alike is False
+    )
+    quote = ""
+    if judged.verdict is None and not judged.reason:
+        quote = shortened(one_line(judged.reply), _LONGEST_QUOTE)
+    parts = (unlike, judged.reason, f"it said {quote!r}" if quote else "")
+    grounds = "; ".join(one_line(part) for part in parts if part)
+    return f"{verdict} ({grounds})" if grounds else verdict

@@ -1,1 +1,0 @@
-"""CDIT: rules as data, the judge that goes by them, and its filter."""

@@ -1,0 +1,745 @@
+"""Each optimiser over a filter and a method: journaled, stopped and resumed, scored on what it never saw."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from compiled import (
+    CAN,
+    OPTIMIZERS,
+    PROPOSED,
+    SMALL,
+    anything,
+    compile_small,
+    exact,
+    sample_index,
+    sample_questions,
+    saved,
+    silver_rows,
+    student,
+    written,
+)
+from dspy import lm15
+from model_server import serve
+from scripted import ScriptedLM
+from small_world import CountingEngine, comes_of_itself, journaled
+
+from blendfilter.compiling.compile import AFTER, BEFORE, compile_program
+from blendfilter.compiling.measuring import CompilationStopped, CompilationWatch
+from blendfilter.compiling.programs import question_digest
+from blendfilter.compiling.silver import silver_examples, silver_metric
+from blendfilter.errors import (
+    BadArgument,
+    BudgetSpent,
+    CodeFailed,
+    EmptyData,
+    IndexChanged,
+    Leak,
+    MissingExtra,
+    ModelError,
+    UnknownName,
+    WorkFailed,
+)
+from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.journal import Journal
+from blendfilter.lm.budget import Budget
+from blendfilter.lm.connect import connect
+from blendfilter.lm.model import ConnectedLM
+from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.modules.direct import Direct
+from blendfilter.retrieval.bm25 import BM25
+
+
+class Killed(KeyboardInterrupt):
+    """What no optimiser catches, and ends the work whoever raises it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "optimizer"), CAN)
+class TestToTheEnd:
+    def test_with_a_scripted_model(self, kind: str, optimizer: str, tmp_path: Path) -> None:
+        lm = ScriptedLM(written)
+        done = compile_small(kind, optimizer, lm, tmp_path / "run")
+        records = journaled(tmp_path / "run")
+        # Whoever asks (student, teacher, answerer, proposer) is in the one journal, once.
+        assert len({record["key"] for record in records}) == len(records) == lm.calls == done.spent.calls
+        assert done.recipe.optimizer == optimizer
+        assert (done.recipe.before.n, done.recipe.after.n) == (2, 2)
+        if optimizer in ("mipro", "gepa"):
+            assert any(PROPOSED in prompt for _, prompt in lm.prompts)
+        else:
+            assert any(predictor.demos for _, predictor in done.program.named_predictors())
+
+    def test_with_the_offline_reader_and_again_without_a_call(self, kind: str, optimizer: str, tmp_path: Path) -> None:
+        first = CountingEngine()
+        once = saved(compile_small(kind, optimizer, first.lm(), tmp_path / "run"), tmp_path / "once.json")
+        assert first.calls > 0
+        silent = CountingEngine(reply=lambda prompt: pytest.fail("everything is journaled"))
+        again = saved(compile_small(kind, optimizer, silent.lm(), tmp_path / "run"), tmp_path / "again.json")
+        assert once == again
+        assert str(tmp_path).encode() not in once
+
+    @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+    def test_stopped_and_begun_again_it_repeats_nothing(
+        self, kind: str, optimizer: str, share: float, tmp_path: Path
+    ) -> None:
+        whole = CountingEngine()
+        expected = saved(compile_small(kind, optimizer, whole.lm(), tmp_path / "whole"), tmp_path / "whole.json")
+        at, engine = max(1, int(share * whole.calls)), CountingEngine()
+
+        async def kill(_stage: str, _prompt: str) -> None:
+            if engine.calls == at:
+                raise Killed
+
+        engine.before = kill
+        with pytest.raises(Killed):
+            compile_small(kind, optimizer, engine.lm(), tmp_path / "run", concurrency=1)
+        kept = len(journaled(tmp_path / "run"))
+        assert 0 < kept < whole.calls or at == 1
+        rest = CountingEngine()
+        done = compile_small(kind, optimizer, rest.lm(), tmp_path / "run", concurrency=3)
+        assert rest.calls == whole.calls - kept
+        assert saved(done, tmp_path / "run.json") == expected
+
+
+def test_a_users_own_module_and_its_own_model_go_through_the_journal(tmp_path: Path) -> None:
+    engine, own = CountingEngine(), CountingEngine()
+
+    class Mine(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reply = dspy.Predict("question -> answer")
+            self.big = own.lm("big")
+
+        def forward(self, question: str) -> dspy.Prediction:
+            with dspy.context(lm=self.big):
+                hint = dspy.Predict("question -> hint")(question=question).hint
+            return dspy.Prediction(answer=self.reply(question=f"{question} {hint}").answer)
+
+    rows = sample_questions()
+    mine, how = Mine(), {"metric": exact, "optimizer": "labeled", "max_demos": 2}
+    done = compile_program(mine, rows[:4], valset=rows[4:], lm=engine.lm(), run=tmp_path, **how)
+    models = {record["model"] for record in journaled(tmp_path)}
+    assert models == {"counting", "big"}
+    assert len(journaled(tmp_path)) == engine.calls + own.calls
+    assert [set(demo.keys()) for demo in done.program.reply.demos] == [{"question", "answer"}] * 2
+    assert done.program.big.journal is None
+    assert mine.reply.demos == []
+
+
+@pytest.mark.parametrize(("optimizer", "kind"), [("mipro", "MIPROv2"), ("gepa", "GEPA")])
+def test_searches_are_seeded_and_choose_by_what_they_do_not_learn_from(
+    optimizer: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DSPy's own optimisers, whose arguments are looked at on the way."""
+    made: list[dict[str, Any]] = []
+    given: list[dict[str, Any]] = []
+
+    class Looked(getattr(dspy, kind)):  # type: ignore[misc]
+        def __init__(self, **how: Any) -> None:
+            made.append(how)
+            super().__init__(**how)
+
+        def compile(self, student: dspy.Module, **sets: Any) -> dspy.Module:
+            given.append(sets)
+            return super().compile(student, **sets)
+
+    monkeypatch.setattr(dspy, kind, Looked)
+    compile_small("filco", optimizer, "offline", tmp_path, seed=7)
+    assert made[0]["seed"] == 7
+    if optimizer == "gepa":  # greedy, the same failures would bring the same instructions
+        assert made[0]["reflection_lm"].kwargs["temperature"] == 1.0
+    sent = [[each.question for each in given[0][name]] for name in ("trainset", "valset")]
+    assert [len(each) for each in sent] == [2, 2]
+    assert not set(sent[0]) & set(sent[1])
+
+
+class TestTeacher:
+    def test_it_fills_demonstrations_and_the_student_is_scored(self, tmp_path: Path) -> None:
+        pupil, teacher = CountingEngine(), CountingEngine()
+        compile_small("filco", "bootstrap", pupil.lm(), tmp_path, teacher=teacher.lm("teacher"))
+        assert teacher.stages["helpful"] > 0
+        assert teacher.stages["direct"] == 0  # whoever teaches, the metric's answers are the student's model's
+        assert pupil.stages["helpful"] > 0
+
+    def test_gepa_reflects_with_it(self, tmp_path: Path) -> None:
+        pupil, teacher = ScriptedLM(written), ScriptedLM(written)
+        compile_small("filco", "gepa", pupil, tmp_path, teacher=teacher)
+        assert teacher.calls > 0
+        assert "Missed:" in teacher.prompts[0][1] or "Superfluous" in teacher.prompts[0][1]
+        assert not any(PROPOSED in prompt for _, prompt in pupil.prompts if "JSON object" in prompt)
+
+
+class TestLabeled:
+    def test_each_predictor_shows_its_own_fields(self, tmp_path: Path) -> None:
+        lm = ScriptedLM(written)
+        done = compile_small("filco", "labeled", lm, tmp_path, max_demos=2)
+        demos = done.program.helpful.demos
+        assert [set(demo.keys()) for demo in demos] == [{"knowledge", "question", "ids"}] * 2
+        last = lm.asked("helpful")[-1]
+        assert all(f"Question: {demo['question']}\nIds:\n{demo['ids']}\n" in last for demo in demos)
+
+    def test_rows_that_fill_no_predictor_take_no_place(self, tmp_path: Path) -> None:
+        rows = sample_questions()
+        bare = [dspy.Example(question=f"{at}?").with_inputs("question") for at in range(12)]
+        how: dict[str, Any] = {"metric": anything, "lm": "offline", "optimizer": "labeled", "max_demos": 2}
+        done = compile_program(Direct(), [*bare, *rows[:2]], valset=rows[3:4], run=tmp_path, **how)
+        assert {demo["question"] for demo in done.program.direct.demos} == {each.question for each in rows[:2]}
+
+    def test_the_seed_draws_them(self, tmp_path: Path) -> None:
+        done = [compile_small("filco", "labeled", "offline", tmp_path / str(seed), seed=seed) for seed in range(4)]
+        listed = {tuple(demo["question"] for demo in each.program.helpful.demos) for each in done}
+        assert len(listed) > 1
+
+
+class TestDemoTokens:
+    def test_the_limit_holds_for_each_predictor(self, tmp_path: Path) -> None:
+        free = compile_small("filco", "labeled", "offline", tmp_path, max_demos=3)
+        sizes = [words(demo) for demo in free.program.helpful.demos]
+        limit = sum(sizes) - 1
+        valid = compile_small("filco", "labeled", "offline", tmp_path / "held", max_demos=3, max_demo_tokens=limit)
+        kept = [words(demo) for demo in valid.program.helpful.demos]
+        assert sorted(kept) == sorted(sizes)[:2]
+        assert valid.recipe.settings["demos_dropped"] == 2  # one of either predictor
+        assert valid.recipe.settings["tokeniser"].startswith("words")
+
+
+def words(demo: Any) -> int:
+    return sum(len(str(text).split()) for name in ("knowledge", "question", "ids")
+               for text in (demo[name] if isinstance(demo[name], list) else [demo[name]]))  # fmt: skip
+
+
+class TestRefused:
+    """Before any call, and before anything is written."""
+
+    @pytest.fixture(autouse=True)
+    def _nothing_happened(self, tmp_path: Path) -> Any:
+        self.engine = CountingEngine(reply=lambda prompt: pytest.fail("nobody is asked"))
+        yield
+        assert not (tmp_path / "run").exists()
+
+    def refused(self, tmp_path: Path, kind: str = "filco", optimizer: str = "bootstrap", **how: Any) -> None:
+        compile_small(kind, optimizer, self.engine.lm(), tmp_path / "run", **how)
+
+    def test_an_optimiser_that_does_not_exist(self, tmp_path: Path) -> None:
+        with pytest.raises(UnknownName, match=r"no optimiser 'bootstrp'\. Did you mean 'bootstrap'"):
+            self.refused(tmp_path, optimizer="bootstrp")
+
+    def test_one_whose_package_is_missing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "optuna", None)
+        with pytest.raises(MissingExtra, match=r"the optimiser mipro needs 'optuna': pip install '.\[compile\]'"):
+            self.refused(tmp_path, optimizer="mipro")
+
+    def test_a_question_in_both_sets(self, tmp_path: Path) -> None:
+        rows = sample_questions()
+        twin = dspy.Example(question=f"  {rows[0].question.upper()}", answer="x").with_inputs("question")
+        with pytest.raises(Leak, match=r"question '  [A-Z ]+.* is in the training set and in the set held back"):
+            compile_program(Direct(), rows[:3], valset=[twin], metric=exact, lm=self.engine.lm(), run=tmp_path / "run")
+
+    @pytest.mark.parametrize(
+        ("how", "message"),
+        [
+            ({"max_demos": -1}, "max_demos is -1"),
+            ({"trials": 0}, "trials is 0"),
+            ({"candidates": 1}, "candidates is 1"),
+            ({"metric_calls": 0}, "metric_calls is 0"),
+            ({"concurrency": 0}, "concurrency is 0"),
+            ({"max_demo_tokens": -1}, "max_demo_tokens is -1"),
+            ({"seed": -1}, "seed is -1"),
+        ],
+    )
+    def test_numbers_out_of_range(self, how: dict[str, Any], message: str, tmp_path: Path) -> None:
+        with pytest.raises(BadArgument, match=message):
+            self.refused(tmp_path, **how)
+
+    def test_no_examples_or_no_inputs(self, tmp_path: Path) -> None:
+        rows, how = sample_questions(), {"metric": exact, "lm": self.engine.lm(), "run": tmp_path / "run"}
+        with pytest.raises(EmptyData, match="training set is empty"):
+            compile_program(Direct(), [], valset=rows, **how)
+        with pytest.raises(BadArgument, match=r"example 0 of the set held back is no dspy.Example with its inputs"):
+            compile_program(Direct(), rows, valset=[dspy.Example(question="x")], **how)
+
+    def test_what_is_no_module_or_has_no_predictor(self, tmp_path: Path) -> None:
+        rows, how = sample_questions(), {"metric": exact, "lm": self.engine.lm(), "run": tmp_path / "run"}
+        with pytest.raises(BadArgument, match=r"is no dspy.Module"):
+            compile_program("direct", rows[:3], valset=rows[3:], **how)  # type: ignore[arg-type]
+        with pytest.raises(BadArgument, match="has no predictor"):
+            compile_program(dspy.Module(), rows[:3], valset=rows[3:], **how)
+
+
+def test_the_recipe_says_how_it_was_reached(tmp_path: Path) -> None:
+    done = compile_small("filco", "mipro", "offline", tmp_path, task="nq", measure="strinc", note="made up")
+    found = json.loads(saved(done, tmp_path / "p.json"))["metadata"]["recipe"]
+    assert found["module"] == "FilCoFilter"
+    names = ("task", "measure", "optimizer", "lm", "seed")
+    assert [found[name] for name in names] == ["nq", "strinc", "mipro", "offline", 1]
+    assert found["settings"]["metric"] == {"agreement": 1.0, "answer": 0.5, "tokens": 0.1, "threshold": 0.55}
+    assert found["settings"] | {"candidates": 2, "trials": 2, "max_demos": 1} == found["settings"]
+    assert (found["data"]["n_train"], found["data"]["n_valid"], len(found["trained_on"])) == (4, 2, 6)
+    assert found["fields"]["helpful"] == ["offer_none", "knowledge", "question", "ids"]
+    assert found["templates"]["helpful"].startswith("filco/sentences ")
+    assert set(found["versions"]) == {"blendfilter", "dspy"}
+    assert found["note"] == "made up"
+
+
+def test_the_student_is_left_as_it_was(tmp_path: Path) -> None:
+    whole = student("blendfilter")
+    before = whole.dump_state()
+    rows = sample_questions()
+    compile_program(whole, rows[:3], valset=rows[3:], metric=exact, lm=connect("offline"), run=tmp_path, max_demos=1)
+    assert whole.dump_state() == before
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+class TestAgain:
+    """A program that was compiled before is compiled further."""
+
+    def test_it_knows_all_that_it_was_compiled_on(self, optimizer: str, tmp_path: Path) -> None:
+        rows = silver_examples(silver_rows(10))
+        first = compile_small("filco", "bootstrap", "offline", tmp_path / "first")
+        how: dict[str, Any] = {"metric": silver_metric(answer=0), "lm": "offline", "optimizer": optimizer, **SMALL}
+        done = compile_program(first.program, rows[6:8], valset=rows[8:], run=tmp_path / "again", **how)
+        sent = [question_digest(each.question) for each in rows]
+        assert done.recipe.trained_on == (*sent[6:], *first.recipe.trained_on)
+        with pytest.raises(Leak, match="is held back, and the program that the module speaks as was compiled on it"):
+            compile_program(first.program, rows[6:8], valset=rows[:1], run=tmp_path / "leak", **how)
+        assert not (tmp_path / "leak").exists()
+
+    def test_its_parts_are_seen_by_its_owner(self, optimizer: str, tmp_path: Path) -> None:
+        done = compile_small("filco", optimizer, "offline", tmp_path)
+        method = Direct(sample_index(), filter=done.program)
+        assert {name for name, _ in method.named_predictors()} == {"direct", "select.helpful", "select.ids_again"}
+
+
+@pytest.mark.parametrize(("kind", "optimizer"), CAN)
+def test_what_is_kept_for_scores_teaches_nothing(kind: str, optimizer: str, tmp_path: Path) -> None:
+    """Its gold is in no prompt, and its questions are in those that score alone."""
+    rows = silver_examples(silver_rows()) if kind == "filco" else sample_questions()
+    valid = [
+        each.copy(golden_answers=["GOLD"], answer="GOLD", ids="GOLD", chosen=[0], id="GOLD").with_inputs(*each.inputs())
+        for each in rows[4:6]
+    ]
+    phase = [""]
+    found: list[tuple[str, str]] = []
+
+    def reply(stage: str, prompt: str) -> str:
+        found.append((phase[0], prompt))
+        return written(stage, prompt)
+
+    metric = silver_metric() if kind == "filco" else exact if optimizer == "gepa" else anything
+    done = compile_program(
+        student(kind), rows[:4], valset=valid, metric=metric, lm=ScriptedLM(reply), run=tmp_path, optimizer=optimizer,
+        progress=lambda name, *_: phase.__setitem__(0, name), **SMALL,
+    )  # fmt: skip
+    assert not [prompt for _, prompt in found if "GOLD" in prompt]
+    sent = [each.question for each in valid]
+    # After, only a program that says something else asks again.
+    assert {name for name, prompt in found if any(each in prompt for each in sent)} - {AFTER} == {BEFORE}
+    text = saved(done, tmp_path / "p.json").decode()
+    assert "GOLD" not in text
+    assert not [each for each in sent if each in text]
+
+
+def test_the_adapter_that_is_configured_is_the_one_compiled_for(tmp_path: Path) -> None:
+    class Mine(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reply = dspy.Predict("question -> answer")
+
+        def forward(self, question: str) -> dspy.Prediction:
+            return self.reply(question=question)
+
+    rows, lm = sample_questions(), ScriptedLM(lambda stage, prompt: '{"answer": "x"}')
+    how: dict[str, Any] = {"metric": exact, "optimizer": "labeled", "max_demos": 1}
+    with dspy.context(adapter=dspy.JSONAdapter()):
+        compile_program(Mine(), rows[:3], valset=rows[3:], lm=lm, run=tmp_path, **how)
+    assert all("Respond with a JSON object" in prompt for _, prompt in lm.prompts)
+
+
+def test_the_same_bytes_whatever_the_order_of_sets(tmp_path: Path) -> None:
+    """In a process of its own, whose hashes are seeded otherwise."""
+    here = saved(compile_small("blendfilter", "bootstrap", "offline", tmp_path / "here"), tmp_path / "here.json")
+    code = (
+        "import pathlib; from compiled import compile_small, saved\n"
+        "saved(compile_small('blendfilter', 'bootstrap', 'offline', pathlib.Path('run'), concurrency=1),"
+        " pathlib.Path('there.json'))\n"
+    )
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    paths = os.pathsep.join(map(os.path.abspath, sys.path))
+    other = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": seed}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=other, check=True, timeout=120)
+    assert (tmp_path / "there.json").read_bytes() == here
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_fault_that_may_pass_ends_it_and_the_same_again_goes_on(optimizer: str, tmp_path: Path) -> None:
+    whole = CountingEngine()
+    expected = saved(compile_small("filco", optimizer, whole.lm(), tmp_path / "whole"), tmp_path / "a.json")
+    engine = CountingEngine()
+
+    async def fail(_stage: str, _prompt: str) -> None:
+        if engine.calls >= whole.calls - 1:
+            raise lm15.ServerError("gone")
+
+    engine.before = fail
+    with pytest.raises(ModelError, match="gone"):
+        compile_small("filco", optimizer, engine.lm(), tmp_path / "run", concurrency=1)
+    assert engine.calls == whole.calls - 1  # no call after it
+    rest = CountingEngine()
+    again = saved(compile_small("filco", optimizer, rest.lm(), tmp_path / "run"), tmp_path / "b.json")
+    assert rest.calls == 2
+    assert again == expected
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_spent_budget_ends_it_and_more_goes_on(optimizer: str, tmp_path: Path) -> None:
+    whole = CountingEngine()
+    expected = saved(compile_small("filco", optimizer, whole.lm(), tmp_path / "whole"), tmp_path / "a.json")
+    first = CountingEngine()
+    with pytest.raises(BudgetSpent):
+        compile_small("filco", optimizer, first.lm(), tmp_path / "run", budget=Budget(calls=whole.calls - 2))
+    assert first.calls == whole.calls - 2
+    rest = CountingEngine()
+    done = compile_small("filco", optimizer, rest.lm(), tmp_path / "run", budget=Budget(calls=500))
+    assert saved(done, tmp_path / "b.json") == expected
+    assert first.calls + rest.calls == whole.calls
+
+
+def test_a_prompt_too_long_for_the_model_scores_nothing_and_the_rest_goes_on(tmp_path: Path) -> None:
+    rows = silver_examples(silver_rows())
+    long = rows[4].question
+
+    def reply(stage: str, prompt: str) -> Any:
+        return lm15.ContextLengthError("too long") if long in prompt and stage == "helpful" else "0"
+
+    done = compile_program(
+        FilCoFilter(), rows[:4], valset=rows[4:6], metric=lambda example, prediction, trace=None: True,
+        lm=ScriptedLM(reply), run=tmp_path,
+    )  # fmt: skip
+    assert (done.recipe.before.value, done.recipe.before.failed) == (0.5, 1)
+
+
+class Broken(dspy.Module):
+    """A user's module whose code, or whose index, fails."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.reply = dspy.Predict("question -> answer")
+        self.error = error
+
+    def forward(self, question: str) -> dspy.Prediction:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (IndexChanged("the index is another one"), IndexChanged, "the index is another one"),
+        (ConnectionResetError("gone"), ConnectionResetError, "gone"),
+        (KeyError("title"), BadArgument, r"Broken fails on every question \(KeyError: 'title'\): mend it first"),
+    ],
+)
+def test_a_module_that_fails(error: Exception, kind: type[Exception], message: str, tmp_path: Path) -> None:
+    rows, engine = sample_questions(), CountingEngine()
+    with pytest.raises(kind, match=message):
+        compile_program(Broken(error), rows[:3], valset=rows[3:], metric=anything, lm=engine.lm(), run=tmp_path)
+    assert engine.calls == 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("raised", [SystemExit("no town"), asyncio.CancelledError("no town")])
+def test_a_module_that_would_end_the_process_ends_the_work_in_one_line(
+    raised: BaseException, threads: int, tmp_path: Path
+) -> None:
+    rows = sample_questions()
+    with pytest.raises(CodeFailed, match=f"the code raised {type(raised).__name__}: no town"):
+        compile_program(
+            Broken(raised), rows[:3], valset=rows[3:], metric=anything, lm="offline", run=tmp_path, concurrency=threads
+        )
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "raised",
+    [SystemExit("no town"), StopIteration("no town"), asyncio.CancelledError("no town"), ZeroDivisionError("no town")],
+)
+def test_whatever_a_metric_raises_ends_the_work_in_one_line(raised: BaseException, tmp_path: Path) -> None:
+    def leaving(example: Any, prediction: Any, trace: Any = None) -> float:
+        raise raised
+
+    with pytest.raises(BadArgument, match=rf"the metric failed \({type(raised).__name__}: no town\)"):
+        compile_small("filco", "bootstrap", CountingEngine().lm(), tmp_path, metric=leaving)
+
+
+def test_what_ended_it_does_not_come_of_itself(tmp_path: Path) -> None:
+    rows, engine = sample_questions(), CountingEngine()
+
+    async def fail(_stage: str, _prompt: str) -> None:
+        raise lm15.ServerError("gone")
+
+    engine.before = fail
+    for program in (Broken(IndexChanged("another one")), dspy.Predict("question -> answer")):
+        run = tmp_path / type(program).__name__
+        with pytest.raises((IndexChanged, ModelError)) as ended:
+            compile_program(program, rows[:3], valset=rows[3:], metric=anything, lm=engine.lm(), run=run)
+        assert not comes_of_itself(ended.value)
+
+
+def test_what_a_part_fails_in_the_whole_may_have_an_answer_to(tmp_path: Path) -> None:
+    class Careful(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.reply = Broken(IndexChanged("another one")), dspy.Predict("question -> answer")
+
+        def forward(self, question: str) -> dspy.Prediction:
+            try:
+                return self.first(question=question)
+            except IndexChanged:
+                return self.reply(question=question)
+
+    rows = sample_questions()
+    done = compile_program(Careful(), rows[:3], valset=rows[3:], metric=anything, lm="offline", run=tmp_path)
+    assert (done.recipe.before.n, done.recipe.before.failed) == (3, 0)
+
+
+def test_the_first_error_is_what_is_reported() -> None:
+    watch = CompilationWatch(dspy.Module)
+    watch.stop(ModelError("first"))
+    assert str(watch.stop(ModelError("second"))) == "first"
+    with pytest.raises(CompilationStopped, match="first"):
+        watch.check()
+
+
+def test_a_proposer_that_does_not_write_the_form(tmp_path: Path) -> None:
+    def reply(prompt: str) -> str:
+        return "just so" if "Respond with" in prompt else "0"
+
+    with pytest.raises(WorkFailed, match=r"counting proposes nothing: .* asks it for proposed_instruction, cannot be"):
+        compile_small("filco", "mipro", CountingEngine(reply=reply).lm(), tmp_path)
+
+
+def test_nothing_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for optimizer in OPTIMIZERS:
+        compile_small("filco", optimizer, "offline", tmp_path / optimizer)
+    found = capsys.readouterr()
+    assert (found.out, found.err) == ("", "")
+    assert all(journaled(tmp_path / optimizer) for optimizer in OPTIMIZERS)
+
+
+def test_progress_is_reported(tmp_path: Path) -> None:
+    found: list[tuple[str, int, int | None]] = []
+    compile_small("filco", "bootstrap", "offline", tmp_path, progress=lambda *each: found.append(each))
+    assert found[0] == ("score before", 0, 2)
+    assert ("score before", 2, 2) in found
+    assert found[-1] == ("score after", 2, 2)
+    assert any(phase == "optimising" and done for phase, done, _ in found)
+
+
+@pytest.mark.parametrize("optimizer", ["mipro", "gepa"])
+def test_a_proposer_that_cannot_be_asked_ends_it_too(optimizer: str, tmp_path: Path) -> None:
+    """MIPROv2 would go on without what it wanted to know, and find another program than the next sitting."""
+    whole = CountingEngine()
+    expected = saved(compile_small("filco", optimizer, whole.lm(), tmp_path / "whole"), tmp_path / "a.json")
+    engine = CountingEngine()
+
+    async def fail(_stage: str, prompt: str) -> None:
+        if "Respond with" in prompt:
+            raise lm15.ServerError("gone")
+
+    engine.before = fail
+    with pytest.raises(ModelError, match="gone"):
+        compile_small("filco", optimizer, engine.lm(), tmp_path / "run", concurrency=1)
+    assert engine.calls <= whole.calls
+    rest = CountingEngine()
+    assert saved(compile_small("filco", optimizer, rest.lm(), tmp_path / "run"), tmp_path / "b.json") == expected
+    assert engine.calls - 1 + rest.calls == whole.calls
+
+
+def test_calls_that_are_out_when_it_ends_are_kept(tmp_path: Path) -> None:
+    engine = CountingEngine()
+
+    async def one_fails(_stage: str, _prompt: str) -> None:
+        if engine.calls == 2:
+            raise lm15.ServerError("gone")
+        await asyncio.sleep(0.2)
+
+    engine.before = one_fails
+    with pytest.raises(ModelError, match="gone"):
+        compile_small("filco", "bootstrap", engine.lm(), tmp_path, concurrency=2)
+    assert engine.calls == 2
+    assert len([record for record in journaled(tmp_path) if not record["error"]]) == 1
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_waits_for_no_reply(tmp_path: Path) -> None:
+    """Threads of DSPy's wait for the model, and the process would wait for them."""
+    engine, cancelled = CountingEngine(), threading.Event()
+
+    async def never(_stage: str, _prompt: str) -> None:
+        if engine.calls == 2:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    engine.before = never
+    before = {*threading.enumerate()}
+    with pytest.raises(KeyboardInterrupt):
+        compile_small("filco", "bootstrap", engine.lm(), tmp_path, concurrency=2)
+    assert cancelled.wait(60)
+    for thread in {*threading.enumerate()} - before:
+        if not thread.daemon:
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def index() -> BM25:
+    return sample_index()
+
+
+@pytest.fixture(scope="module")
+def trainset() -> list[dspy.Example]:
+    return sample_questions()
+
+
+class Mine(dspy.Module):
+    """A user's own method: a plain DSPy predictor over our index, asked twice."""
+
+    def __init__(self, index: Any) -> None:
+        super().__init__()
+        self.index = index
+        self.search = dspy.Predict("question -> query")
+        self.reply = dspy.ChainOfThought("passages: list[str], question -> answer")
+
+    async def aforward(self, question: str) -> dspy.Prediction:
+        query = (await self.search.acall(question=question)).query
+        found = self.index(query or question, k=3)
+        result = await self.reply.acall(passages=[passage.line for passage in found], question=question)
+        return dspy.Prediction(answer=result.answer, knowledge=found)
+
+    def forward(self, question: str) -> dspy.Prediction:
+        query = self.search(question=question).query
+        found = self.index(query or question, k=3)
+        result = self.reply(passages=[passage.line for passage in found], question=question)
+        return dspy.Prediction(answer=result.answer, knowledge=found)
+
+
+def delayed(lm: ConnectedLM, seed: int) -> ConnectedLM:
+    """`lm`, each of whose calls takes a moment of its own."""
+    rng, inner = random.Random(seed), lm.inner
+
+    class Slow:
+        async def complete(self, request: Any) -> Any:
+            await asyncio.sleep(rng.random() / 200)
+            return await inner.complete(request)
+
+    slow = lm.with_journal(lm.journal)
+    return type(lm)(slow.name, Slow(), profile=lm.profile, identity=lm.identity, journal=lm.journal, temperature=0.0)
+
+
+class TestCompiling:
+    """Compiled live with shuffled delays, and from the journal: the same program, byte for byte."""
+
+    def compiled(
+        self, student: dspy.Module, lm: dspy.LM, trainset: list[dspy.Example], path: Path, **how: Any
+    ) -> bytes:
+        optimiser = dspy.BootstrapFewShot(
+            **{"metric": anything, "max_bootstrapped_demos": 3, "max_labeled_demos": 1, **how}
+        )
+        with dspy.context(lm=lm):
+            optimiser.compile(student, trainset=trainset).save(path)
+        return path.read_bytes()
+
+    @pytest.mark.parametrize("kind", ["blendfilter", "mine"])
+    @pytest.mark.parametrize("rounds", [1, 2])
+    def test_live_and_replayed_give_the_same_file(
+        self, kind: str, rounds: int, index: BM25, trainset: list[dspy.Example], tmp_path: Path
+    ) -> None:
+        def student() -> dspy.Module:
+            return BlendFilter(index, k=3) if kind == "blendfilter" else Mine(index)
+
+        # Rounds after the first sample anew, with a rollout_id: only a metric that refuses something reaches them.
+        metric = anything if rounds == 1 else exact
+        how = {"max_rounds": rounds, "metric": metric}
+        programs = []
+        for seed in (1, 2):
+            with Journal(tmp_path / f"live{seed}") as journal:
+                lm = delayed(connect("offline", journal=journal), seed)
+                programs.append(self.compiled(student(), lm, trainset, tmp_path / f"{seed}.json", **how))
+        with Journal(tmp_path / "live1", "replay") as journal:
+            lm = connect("offline", journal=journal)
+            programs.append(self.compiled(student(), lm, trainset, tmp_path / "replayed.json", **how))
+        assert programs[0] == programs[1] == programs[2]
+        found = json.loads(programs[0])
+        name = "select.check" if kind == "blendfilter" else "search"
+        if rounds == 1:
+            assert any(demo.get("augmented") for demo in found[name]["demos"])
+
+
+def calls(journal: Journal) -> list[dict[str, Any]]:
+    return [record for record in journal.records() if record["kind"] == "call"]
+
+
+def spent(tracker: Any) -> tuple[int, int]:
+    (total,) = tracker.get_total_tokens().values()
+    return total["prompt_tokens"], total["completion_tokens"]
+
+
+class TestUsage:
+    def test_bootstrapping_counts_what_the_server_counts_and_hits_too(
+        self, index: BM25, trainset: list[dspy.Example], tmp_path: Path
+    ) -> None:
+        found, sent = [], []
+        with serve(reply="offline") as server:
+            for _ in range(2):  # the second time from the journal, where DSPy's own cache would count nothing
+                lm = connect("test-model", api_base=server.url, journal=tmp_path / "run")
+                with dspy.context(lm=lm), dspy.track_usage() as tracker:
+                    dspy.BootstrapFewShot(metric=exact, max_bootstrapped_demos=2).compile(
+                        BlendFilter(index, k=3), trainset=trainset[:3]
+                    )
+                found.append(spent(tracker))
+                sent.append(sum(entry["usage"]["prompt_tokens"] for entry in lm.history))
+                assert lm.journal is not None
+                records = calls(lm.journal)
+                lm.journal.close()
+            stats = server.stats()
+        assert sum(record["tokens_in"] for record in records) == stats["tokens_in"]
+        assert sum(record["tokens_out"] for record in records) == stats["tokens_out"]
+        # DSPy is told of a call that the journal answers as of any other: what the program takes, paid for or not.
+        assert found[0] == found[1]
+        assert [tokens_in for tokens_in, _ in found] == sent
+        assert found[0] >= (stats["tokens_in"], stats["tokens_out"])
+
+    @pytest.mark.parametrize("threads", [1, 3])
+    def test_each_prediction_of_an_evaluation_knows_what_it_cost(
+        self, threads: int, index: BM25, trainset: list[dspy.Example]
+    ) -> None:
+        engine = CountingEngine()
+        with dspy.context(lm=engine.lm(), track_usage=True):
+            result = dspy.Evaluate(devset=trainset, metric=exact, num_threads=threads)(BlendFilter(index, k=3))
+        usages = [prediction.get_lm_usage()["blendfilter/counting"] for _, prediction, _ in result.results]
+        assert sum(usage["prompt_tokens"] for usage in usages) == sum(len(p.split()) for p in engine.prompts)
+
+    def test_a_reply_that_does_not_fit_costs_no_second_call(self, index: BM25) -> None:
+        engine = CountingEngine(reply=lambda prompt: "")
+        with dspy.context(lm=engine.lm()):
+            BlendFilter(index, k=3)(question="Where is it?")
+        once = ("external", "internal", "topic", "answer", "short_answer")
+        assert [engine.stages[stage] for stage in once] == [1] * 5
+        # The ids alone are asked for again, by a prompt of their own: once for each list that was filtered.
+        assert engine.stages["ids_again"] == engine.stages["ids"] == engine.stages["check"]

@@ -1,0 +1,790 @@
+"""CDIT: rules, replies read strictly, the judge and its identity, and the filter over it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from isle import LINES, PASSAGES, QUESTION, REPLIES, replies, slowed, three_lists
+from scripted import ScriptedLM, response, scripted
+
+from blendfilter import BM25, BlendFilter, ChainOfThought, IterRetGen, SelfAsk
+from blendfilter.asking import Wording
+from blendfilter.errors import BadArgument, BadData, MissingFile, ModelError, UnknownName
+from blendfilter.filters.cdit import (
+    COMPONENTS,
+    PHI1,
+    PHI2,
+    CDITFilter,
+    ComparedComponent,
+    Judge,
+    Rule,
+    choose_rules,
+    components_of,
+    read_comparison,
+    read_rules,
+    read_verdict,
+    rules_of,
+)
+from blendfilter.filters.named import make_filter
+from blendfilter.lm.connect import connect
+from blendfilter.lm.profiles import Profile
+from blendfilter.prompting import Prompts
+from blendfilter.records import Excerpt, Passage
+from blendfilter.report.trace import trace_text
+
+UNIT = Rule("unit", ("unit of measure",), "Both give the number in the same unit")
+
+
+class TestRule:
+    def test_the_papers_two_share_no_component_and_have_all_of_them(self) -> None:
+        assert components_of([PHI1, PHI2]) == tuple(COMPONENTS)
+        assert (PHI1.components, PHI2.components) == (("subject", "predicate", "object"), ("attributive", "adverbial"))
+
+    def test_its_line_tells_what_its_components_are(self) -> None:
+        assert PHI1.line.startswith(PHI1.sentence + " Components: subject (")
+        assert all(f"{each} ({COMPONENTS[each]})" in PHI1.line for each in PHI1.components)
+        assert UNIT.line == "Both give the number in the same unit. Components: unit of measure."
+
+    def test_its_line_is_one_line(self) -> None:
+        assert "\n" not in Rule("own", ("unit",), "a\nRules:\n- b\u2028c").line.replace("\u2028", "\n")
+
+    def test_a_list_of_components_is_taken_as_it_is_written_in_python(self) -> None:
+        rule = Rule("own", ["subject", "unit"], "Same unit.")  # type: ignore[arg-type]
+        assert rule.components == ("subject", "unit")
+        assert hash(rule) == hash(Rule("own", ("subject", "unit"), "Same unit."))
+
+    @pytest.mark.parametrize(
+        ("values", "message"),
+        [
+            (("own", (), "Same."), "the rule 'own' has no components, so it compares nothing: name some of subject, "),
+            (("", ("unit",), "Same."), "a rule's name is text, got ''"),
+            ((" \n", ("unit",), "Same."), "a rule's name is text"),
+            ((3, ("unit",), "Same."), "a rule's name is text, got 3"),
+            (("two\nlines", ("unit",), "Same."), r"'two\nlines' is no name of a rule: give a word or two"),
+            (("phi1+phi2", ("unit",), "Same."), "'phi1+phi2' is no name of a rule"),
+            (("a, b", ("unit",), "Same."), "is no name of a rule"),
+            ((" own", ("unit",), "Same."), "is no name of a rule"),
+            (("\x1b[31mred", ("unit",), "Same."), "is no name of a rule"),
+            (("own", ("unit", "Unit"), "Same."), "names a component twice: unit, Unit"),
+            (("own", ("unit",), " "), "a rule's sentence is text, got ' '"),
+            (("own", "subject", "Same."), "has components 'subject': give a list of their names"),
+            (("own", 3, "Same."), "has components 3: give a list"),
+            (("own", ("subject", "subject"), "Same."), "names a component twice: subject, subject"),
+            (("own", ("a: b",), "Same."), "has the component 'a: b': a component is a word"),
+            (("own", ("a | b",), "Same."), "a component is a word"),
+            (("own", ("a\nb",), "Same."), "a component is a word"),
+            (("own", ("{{ x }}",), "Same."), "a component is a word"),
+            (("own", (3,), "Same."), "has the component 3"),
+        ],
+    )
+    def test_what_is_no_rule(self, values: tuple[Any, Any, Any], message: str) -> None:
+        with pytest.raises(BadArgument) as error:
+            Rule(*values)
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize("misspelt", ["predicat", "subjects", "Subject", "advebial"])
+    def test_a_component_of_ours_misspelt_is_not_another_one(self, misspelt: str) -> None:
+        with pytest.raises(UnknownName, match=f"no component '{misspelt}'. Did you mean '.*'.*in the rule 'own'"):
+            Rule("own", (misspelt,), "Same.")
+
+
+class TestComposition:
+    def test_names_and_rules_in_the_order_given(self) -> None:
+        assert rules_of(("phi2", UNIT, "phi1")) == (PHI2, UNIT, PHI1)
+
+    def test_a_single_one_is_not_taken_for_its_letters(self) -> None:
+        assert rules_of("phi1") == rules_of(PHI1) == (PHI1,)  # type: ignore[arg-type]
+
+    def test_nobody_by_that_name(self) -> None:
+        with pytest.raises(UnknownName, match=r"no rule 'phi3'. Did you mean 'phi\d'\? \(known: phi1, phi2\)"):
+            rules_of(["phi3"])
+
+    @pytest.mark.parametrize("rules", [(), []])
+    def test_none(self, rules: Any) -> None:
+        with pytest.raises(BadArgument, match="no rules, so nothing is compared: name some of phi1, phi2"):
+            rules_of(rules)
+
+    @pytest.mark.parametrize("rules", [("phi1", "phi1"), ("phi1", PHI1), (UNIT, Rule("unit", ("unit",), "Other."))])
+    def test_one_name_twice(self, rules: Any) -> None:
+        with pytest.raises(BadArgument, match=r"the rule '(phi1|unit)' is given twice"):
+            rules_of(rules)
+
+    def test_a_name_of_ours_means_one_thing(self) -> None:
+        with pytest.raises(BadArgument, match="a rule 'phi1' is there already, and says something else"):
+            rules_of([Rule("phi1", ("subject",), "Other.")])
+
+
+GOOD = """
+[[rule]]
+name = "unit"
+components = ["unit of measure"]
+sentence = "Both give the number in the same unit"
+
+[[rule]]
+name = "who"
+components = ["subject"]
+sentence = '''Both speak
+of {{ 7 * 7 }}.'''
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+class TestFile:
+    def test_its_rules_in_their_order(self, tmp_path: Path) -> None:
+        unit, who = read_rules(written(tmp_path, GOOD))
+        assert unit == UNIT
+        assert who.line == f"Both speak of {{{{ 7 * 7 }}}}. Components: subject ({COMPONENTS['subject']})."
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("[[rule]\n", r"not TOML \(.*at line 1, column "),
+            ("", "it has no rules; write"),
+            ("rule = []", "it has no rules"),
+            ("rule = 3", "it has no rules"),
+            ("[rule]\nname = 'a'", "it has no rules"),
+            ("rule = ['phi1']", "rule 1: 'phi1' is no rule"),
+            (GOOD + "[other]\n", "no field 'other' is known"),
+            (GOOD + "[[rule]]\nname = 'a'\ncomponents = ['unit']\n", "rule 3: it has no 'sentence'"),
+            (GOOD + "[[rule]]\ncomponents = ['unit']\nsentence = 'S.'\n", "rule 3: it has no 'name'"),
+            (GOOD + "[[rule]]\nname = 'a'\ncomponent = ['unit']\n", "rule 3: no field 'component'. .* 'components'"),
+            (GOOD + "[[rule]]\nname = 'a'\ncomponents = []\nsentence = 'S.'\n", "rule 3: the rule 'a' has no compo"),
+            (GOOD + "[[rule]]\nname = 'a'\ncomponents = 'unit'\nsentence = 'S.'\n", "rule 3: components is 'unit'"),
+            (GOOD + "[[rule]]\nname = 3\ncomponents = ['unit']\nsentence = 'S.'\n", "rule 3: a rule's name is text"),
+            (
+                GOOD + "[[rule]]\nname = 'a'\ncomponents = ['objekt']\nsentence = 'S.'\n",
+                "rule 3: no component 'objekt'",
+            ),
+            (GOOD + GOOD, "the rule 'unit' is given twice"),
+            (GOOD + "[[rule]]\nname = 'phi1'\ncomponents = ['unit']\nsentence = 'S.'\n", "a rule 'phi1' is there"),
+        ],
+    )
+    def test_what_is_wrong_is_named_with_its_place(self, tmp_path: Path, text: str, message: str) -> None:
+        path = written(tmp_path, text)
+        with pytest.raises(BadData, match=message) as error:
+            read_rules(path)
+        assert str(error.value).startswith(str(path))
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize("name", ["gone.toml", "."])
+    def test_no_such_file(self, tmp_path: Path, name: str) -> None:
+        with pytest.raises(MissingFile, match="no file of rules at"):
+            read_rules(tmp_path / name)
+
+
+class TestChoice:
+    def test_without_names_all_of_the_files_and_without_a_file_phi1(self, tmp_path: Path) -> None:
+        path = written(tmp_path, GOOD)
+        assert choose_rules() == (PHI1,)
+        assert choose_rules((), path) == read_rules(path)
+
+    def test_names_of_ours_and_of_the_files(self, tmp_path: Path) -> None:
+        path = written(tmp_path, GOOD)
+        assert [rule.name for rule in choose_rules(["who", "phi2"], path)] == ["who", "phi2"]
+        with pytest.raises(
+            UnknownName, match=r"no rule 'unti'. Did you mean 'unit'\? \(known: phi1, phi2, unit, who\)"
+        ):
+            choose_rules(["unti"], path)
+
+
+COMPONENTS1 = ("subject", "predicate", "object")
+TRUE = [
+    "True", "true", "TRUE", " True\n", "True.", "**True**", "**True.**", "**True**.", '"True"', "'True'.", "`True`",
+    "“True”", "_True_", "# True", "> True", "- True", "* True", "(True)", "[True]", "```\nTrue\n```", "Verdict: True",
+    "**Verdict:** True", "Verdict: **True**", "Answer: True.", "Final verdict: True", '{"verdict": true}',
+    "<think>False? No: True or False …</think>\nTrue", "it may be False</think>True",
+]  # fmt: skip
+NEITHER = [
+    "", " ", ".", "**", "yes", "Yes.", "no", "No", "Not true", "not False", "True or False", "True/False",
+    "True, but only in part", "True; False", "True False", "True\nFalse", "True True", "Truely", "Truth", "untrue",
+    "Falsehood", "falsely", "True?", "False!", "!True", "~True", "¬True", "≠ True", "True-ish", "-True", "T", "F", "1",
+    "0", "None", "null", "Verdict:", "Verdict: none", "The verdict is True", "It is False.", "True because they agree.",
+    "False\n\nPassage: another", "True..", "True, True", "<think>True", "<think>it is</think>", "I cannot tell.",
+    "Verdict True", "Answer: Verdict: True and False", "Verdict: True. Verdict: False", "Wahr", "Тrue", "True\x00",
+    '{"verdict": "True", "reason": "x"}', "[True, False]",
+]  # fmt: skip
+
+
+class TestOneWord:
+    @pytest.mark.parametrize("reply", TRUE)
+    def test_marks_around_a_word_do_no_harm(self, reply: str) -> None:
+        assert read_verdict(reply) is True
+        swapped = re.sub("true", "@", reply, flags=re.IGNORECASE)
+        swapped = re.sub("false", "True", swapped, flags=re.IGNORECASE).replace("@", "False")
+        assert read_verdict(swapped) is False
+
+    @pytest.mark.parametrize("reply", NEITHER)
+    def test_all_else_is_no_verdict(self, reply: str) -> None:
+        assert read_verdict(reply) is None
+
+    @given(
+        st.lists(
+            st.sampled_from(["True", "False", "true.", "**False**", " ", "\n", "or", "not", "Verdict:", '"', "<b>"]),
+            max_size=9,
+        ).map("".join)
+    )
+    def test_where_both_words_stand_there_is_none(self, reply: str) -> None:
+        words = [word.casefold() for word in re.findall("true|false", reply, re.IGNORECASE)]
+        if len(words) != 1 or "not" in reply or "or" in reply:
+            assert read_verdict(reply) is None
+        elif "<" not in reply:
+            assert read_verdict(reply) in (words[0] == "true", None)
+
+    @pytest.mark.parametrize("text", [" ", "*", "\n", "- ", '"', "verdict:", "True", "|"])
+    def test_it_takes_no_time_over_long_ones(self, text: str) -> None:
+        start = time.monotonic()
+        read_verdict(text * 100_000 + "x")
+        read_comparison(text * 100_000 + "x", COMPONENTS1)
+        assert time.monotonic() - start < 5
+
+
+ROWS = "subject | open | Mary | alike\npredicate | turned on | turned off | unlike\nobject | radio | it | unsaid"
+COMPARED = [
+    ComparedComponent("subject", "open", "Mary", True),
+    ComparedComponent("predicate", "turned on", "turned off", False),
+    ComparedComponent("object", "radio", "it", None),
+]
+FALSE = f"{ROWS}\nReason: Off is not on.\nVerdict: False"
+
+
+class TestComparison:
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            FALSE,
+            FALSE + ".\n",
+            f"{ROWS}\nVerdict: False\nReason: Off is not on.",
+            f"{ROWS}\n\n**Reason:** Off is not on.\n\n**Verdict:** False",
+            f"```\n{FALSE}\n```",
+            f"<think>Verdict: True?</think>{FALSE}",
+            "| component | question | passage | |\n|---|---|---|---|\n"
+            + "\n".join(f"| **{line.replace(' | ', '** | ', 1)} |" for line in ROWS.splitlines())
+            + "\nReason: Off is not on.\nVerdict: False",
+            "\n".join(f"- {line}" for line in FALSE.splitlines()),
+            FALSE.replace("alike", "Alike.").replace("unAlike.", "Unlike"),
+            FALSE.replace("predicate", "Predicate").replace("unlike", "different"),
+            f"{ROWS}\nReason: Off is not on.\nFalse",
+        ],
+    )
+    def test_its_rows_its_reason_and_its_verdict(self, reply: str) -> None:
+        assert read_comparison(reply, COMPONENTS1) == (False, COMPARED, "Off is not on.")
+
+    @pytest.mark.parametrize("of_rules", [{"comparison": "by name"}, {"comparison": "listed"}])
+    def test_the_same_as_json(self, of_rules: dict[str, str]) -> None:
+        cells = [
+            {"question": row.question, "passage": row.passage, "alike": alike}
+            for row, alike in zip(COMPARED, ("alike", False, None), strict=True)
+        ]
+        by_name: Any = dict(zip(COMPONENTS1, cells, strict=True))
+        listed = [{"component": name, **each} for name, each in by_name.items()]
+        found = {"comparison": by_name if of_rules["comparison"] == "by name" else listed}
+        for verdict in (False, "False", "false."):
+            reply = json.dumps({**found, "reason": "Off is not on.", "verdict": verdict})
+            assert read_comparison(reply, COMPONENTS1) == (False, COMPARED, "Off is not on.")
+            assert read_comparison(f"```json\n{reply}\n```", COMPONENTS1).verdict is False
+
+    def test_only_components_of_the_rules_are_read(self) -> None:
+        result = read_comparison("adverbial | at five | at six | unlike\nVerdict: True", COMPONENTS1)
+        assert (result.verdict, result.compared) == (True, [])
+        found = {"comparison": {"adverbial": {"question": "a", "passage": "b", "alike": "unlike"}}, "verdict": True}
+        assert read_comparison(json.dumps(found), COMPONENTS1)[:2] == (True, [])
+
+    def test_a_bar_in_what_the_passage_says_is_kept(self) -> None:
+        (row,) = read_comparison("object | a | Title | text | alike\nVerdict: True", COMPONENTS1).compared
+        assert row == ComparedComponent("object", "a", "Title | text", True)
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            "", ROWS, "Verdict:", f"{ROWS}\nVerdict: True or False", f"{ROWS}\nVerdict: unclear",
+            f"{ROWS}\nVerdict: False\nVerdict: True", f"{ROWS}\nTrue\nVerdict: False", "True\nFalse",
+            f"{ROWS}\nVerdict: False\nOn reflection it is consistent.", f"{ROWS}\nThe verdict is False.",
+            f"{ROWS}\nVerdict: Not False", '{"verdict": null}', '{"verdict": 0}', '{"verdict": "no"}', "{}", "{",
+            '{"verdict": true, "verdict": false}', '{"verdict": [false]}', '{"verdict": "True or False"}',
+            '{"comparison": 3, "verdict": "maybe"}', "[1, 2]", '{"comparison": {"verdict": false}}', "{" * 100_000,
+        ],
+    )  # fmt: skip
+    def test_no_verdict(self, reply: str) -> None:
+        assert read_comparison(reply, COMPONENTS1).verdict is None
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            f"{ROWS}\nReason: x\nVerdict: True",
+            "subject | a | a | alike\npredicate | b | b | alike\nVerdict: False",
+            "predicate | turned on | turned off | unlike (the opposite)\nVerdict: True",
+            "predicate | turned on | turned off | **Not alike**: opposites\nVerdict: True",
+            '{"comparison": {"object": {"question": "a", "passage": "b", "alike": "unlike"}}, "verdict": true}',
+            '{"comparison": {"object": {"question": "a", "passage": "b", "alike": "unlike, yet"}}, "verdict": true}',
+            '{"comparison": {"object": {"question": "a", "passage": "a", "alike": true}}, "verdict": false}',
+        ],
+    )
+    def test_a_verdict_against_its_own_rows_is_none(self, reply: str) -> None:
+        result = read_comparison(reply, COMPONENTS1)
+        assert result.verdict is not None
+        assert result.contradicts_itself
+
+    @pytest.mark.parametrize(
+        ("rows", "verdict"),
+        [
+            ("subject | a | - | unsaid", "False"), ("subject | a | - | unsaid", "True"), ("", "False"), ("", "True"),
+            ("subject | a | b | maybe", "True"), ("subject | a | a | alike", "True"),
+            ("subject | a | b | alike in part", "False"), ("subject | a | b | unlikely", "True"),
+        ],
+    )  # fmt: skip
+    def test_what_is_unsaid_contradicts_nothing(self, rows: str, verdict: str) -> None:
+        assert read_comparison(f"{rows}\nVerdict: {verdict}", COMPONENTS1).verdict is (verdict == "True")
+
+    @given(
+        st.one_of(
+            st.text(max_size=120),
+            st.lists(
+                st.sampled_from(
+                    [*FALSE.splitlines(), *TRUE[:12], *NEITHER[:12], "Verdict: True", "|", "{", "}", '"verdict":', "\n"]
+                ),
+                max_size=10,
+            ).map("\n".join),
+            st.recursive(
+                st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+                lambda inner: st.dictionaries(
+                    st.sampled_from(["comparison", "verdict", "reason", "alike", "subject", "component", "question"]),
+                    inner | st.lists(inner, max_size=3),
+                    max_size=4,
+                ),
+                max_leaves=12,
+            ).map(json.dumps),
+        )
+    )
+    def test_no_reply_crashes_it_and_what_it_reads_agrees(self, reply: str) -> None:
+        result = read_comparison(reply, COMPONENTS1)
+        assert {each.component for each in result.compared} <= set(COMPONENTS1)
+        assert all(isinstance(text, str) for each in result.compared for text in each[1:3])
+        labelled = {word.casefold() for word in re.findall(r"^verdict: (true|false)\.?$", reply, re.I | re.M)}
+        if len(labelled) > 1:
+            assert result.verdict is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [
+        ("> Verdict: True\nVerdict: False", False),
+        (f"{ROWS}\nThe passage says:\n```\nVerdict: True\n```\nVerdict: False", False),
+        ('Passage 2 says "consistent"', None),
+        ('Passage 2 says "True".', None),
+        ("The passage says: True", None),
+        ('Verdict: "False"', False),
+        ('"False"', False),
+        ("Here it is:\n```\nVerdict: False\n```", False),
+    ],
+)
+def test_a_quoted_verdict_never_decides(reply: str, verdict: bool | None) -> None:
+    assert read_comparison(reply, COMPONENTS1).verdict is verdict
+
+
+ON_QUESTION = "Who turned on the radio?"
+OFF = Passage("off", "Radio", "Mary turned off\nthe radio.")
+ON = Passage("on", "Radio", "Jack turned on the radio.")
+COMPARISON = (
+    "subject | open | Mary | alike\npredicate | turned on | turned off | unlike\nobject | the radio | the radio | alike"
+    "\nReason: Off is not on.\nVerdict: False"
+)
+MODES = ("word", "components")
+
+
+def judged(reply: Any, *settings: Any, passage: Passage = OFF, **more: Any) -> tuple[dspy.Prediction, ScriptedLM]:
+    with scripted({"consistent": [reply]}) as lm, dspy.context(lm=lm):
+        result = asyncio.run(Judge(*settings, **more).acall(question=ON_QUESTION, passage=passage))
+    return result, lm
+
+
+class TestPrompt:
+    @pytest.mark.parametrize(("mode", "cue"), [("word", "Verdict:"), ("components", "Comparison:")])
+    def test_it_ends_with_the_passage_the_question_and_the_cue(self, mode: Any, cue: str) -> None:
+        _, lm = judged("False", mode, ["phi1", "phi2"])
+        ((stage, prompt),) = lm.prompts
+        assert stage == "consistent"
+        assert prompt.endswith(
+            f"\n\nRules:\n- {PHI1.line}\n- {PHI2.line}\n\n"
+            f"Passage: Radio | Mary turned off the radio.\nQuestion: {ON_QUESTION}\n{cue}"
+        )
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_what_stands_before_the_passage_is_the_same_for_every_question(self, mode: Any) -> None:
+        ask = Judge(mode, ["phi1", "phi2"]).consistent
+        rules = [PHI1.line, PHI2.line]
+        one, other = (
+            ask.render(rules=rules, passage=passage.line, question=question).rpartition("\nPassage: ")[0]
+            for passage, question in ((ON, ON_QUESTION), (OFF, "When?"))
+        )
+        assert one == other
+
+    def test_a_demonstration_needs_no_rules_of_its_own(self) -> None:
+        judge = Judge()
+        judge.consistent.demos = [dspy.Example(passage="A | a.", question="b?", verdict="False")]
+        with scripted(["True"]) as lm, dspy.context(lm=lm):
+            judge(question=ON_QUESTION, passage=ON)
+        assert f"\n\nPassage: A | a.\nQuestion: b?\nVerdict:\nFalse\n\nPassage: {ON.line}\n" in lm.prompts[0][1]
+
+    def test_a_base_model_is_stopped_before_another_example(self) -> None:
+        _, lm = judged("True")
+        assert "\nPassage:" in lm.inner.requests[0].config.stop
+        assert lm.inner.requests[0].config.max_tokens == 32
+
+    def test_more_components_have_more_room(self) -> None:
+        rooms = [judged("", "components", rules)[1].inner.requests[0].config.max_tokens
+                 for rules in (["phi1"], ["phi1", "phi2"])]  # fmt: skip
+        assert rooms == [256, 384]
+
+    def test_templates_of_ones_own(self, tmp_path: Any) -> None:
+        (tmp_path / "cdit").mkdir()
+        (tmp_path / "cdit/word.j2").write_text("{{ question }} {{ passage }} {{ rules | join(' ') }} Just one word:")
+        _, lm = judged("False", prompts=Prompts(tmp_path))
+        assert lm.prompts[0][1] == f"{ON_QUESTION} {OFF.line} {PHI1.line} Just one word:"
+
+
+class TestVerdict:
+    @pytest.mark.parametrize(
+        "reply",
+        ["yes", "True, but not quite", "", "   ", "True or False", response("False", finish="length"), "<think>True"],
+    )
+    @pytest.mark.parametrize("mode", MODES)
+    def test_all_else_is_no_verdict_and_is_not_asked_again(self, reply: Any, mode: Any) -> None:
+        result, lm = judged(reply, mode)
+        assert (result.verdict, result.flags, lm.calls) == (None, {"no_verdict": 1}, 1)
+
+    def test_what_was_compared(self) -> None:
+        result, _ = judged(COMPARISON, "components")
+        assert (result.verdict, result.reason, result.flags) == (False, "Off is not on.", {})
+        assert result.compared[1] == ComparedComponent("predicate", "turned on", "turned off", False)
+        assert [each.component for each in result.compared] == list(PHI1.components)
+
+    def test_a_verdict_against_its_own_comparison_is_none_and_counted_apart(self) -> None:
+        result, _ = judged(COMPARISON.replace("Verdict: False", "Verdict: True"), "components")
+        assert (result.verdict, result.flags) == (None, {"no_verdict": 1, "contradicted_verdict": 1})
+        assert [each.alike for each in result.compared] == [True, False, True]
+
+    def test_a_comparison_that_was_cut_off_has_no_verdict(self) -> None:
+        result, _ = judged(response(COMPARISON, finish="length"), "components")
+        assert (result.verdict, result.flags) == (None, {"no_verdict": 1})
+        assert len(result.compared) == 3
+
+    @pytest.mark.parametrize("passage", [Passage("1", "", ""), Passage("1", " ", "\n \n")])
+    def test_no_text_is_no_call(self, passage: Passage) -> None:
+        with scripted([]) as lm, dspy.context(lm=lm):
+            result = Judge()(question=ON_QUESTION, passage=passage)
+        assert (result.verdict, result.flags, lm.calls) == (None, {}, 0)
+
+    def test_a_failing_call_is_an_error(self) -> None:
+        with pytest.raises(ModelError, match="no"):
+            judged(ModelError("no", kind="bad_request"))
+
+    def test_through_dspys_own_adapter(self) -> None:
+        reply = "[[ ## verdict ## ]]\nFalse\n\n[[ ## completed ## ]]"
+        result, lm = judged(reply, adapter=dspy.ChatAdapter())
+        assert result.verdict is False
+        assert PHI1.sentence in lm.prompts[0][1]
+
+
+class TestSchema:
+    def schema(self, rules: Any, **settings: Any) -> dict[str, Any] | None:
+        _, lm = judged(COMPARISON, "components", rules, **settings)
+        form = lm.inner.requests[0].config.response_format
+        return form and json.loads(json.dumps(form))["schema"]["properties"]
+
+    @pytest.mark.parametrize(
+        ("rules", "components"),
+        [
+            (("phi1",), ["subject", "predicate", "object"]),
+            (("phi2",), ["attributive", "adverbial"]),
+            (("phi1", Rule("own", ("object", "unit"), "Same.")), ["subject", "predicate", "object", "unit"]),
+        ],
+    )
+    def test_its_components_are_the_rules(self, rules: Any, components: list[str]) -> None:
+        schema = self.schema(rules, json_schema=True)
+        assert schema is not None
+        compared = schema["comparison"]
+        assert (list(compared["properties"]), compared["required"]) == (components, components)
+        assert compared["additionalProperties"] is False
+        assert list(schema) == ["comparison", "reason", "verdict"]
+        assert schema["verdict"] == {"type": "boolean"}
+
+    def test_where_the_profile_says_that_the_server_can(self) -> None:
+        for can in (True, False):
+            lm = ScriptedLM([COMPARISON])
+            lm.profile = Profile(json_schema=can)
+            with dspy.context(lm=lm):
+                Judge("components")(question=ON_QUESTION, passage=OFF)
+            assert bool(lm.inner.requests[0].config.response_format) is can
+
+    def test_never_for_one_word(self) -> None:
+        _, lm = judged("False", json_schema=True)
+        assert not lm.inner.requests[0].config.response_format
+
+
+class TestIdentity:
+    def test_it_is_json_and_stays_the_same(self) -> None:
+        found = Judge("components", ["phi1", "phi2"]).identity()
+        assert json.loads(json.dumps(found)) == found == Judge("components", ["phi1", "phi2"]).identity()
+        assert [rule["name"] for rule in found["rules"]] == ["phi1", "phi2"]
+        assert found["rules"][0] == {
+            "name": "phi1", "components": list(PHI1.components), "sentence": PHI1.sentence,
+        }  # fmt: skip
+
+    def test_whatever_changes_verdicts_changes_it(self, tmp_path: Any) -> None:
+        (tmp_path / "cdit").mkdir()
+        (tmp_path / "cdit/word.j2").write_text("{{ question }}{{ passage }}{{ instructions }}")
+        compiled, listed = Judge(), Judge()
+        compiled.consistent.signature = compiled.consistent.signature.with_instructions("Judge.")
+        listed.consistent.demos = [dspy.Example(passage="A", question="b?", verdict="False")]
+        judges = [
+            Judge(), Judge("components"), Judge(rules=["phi2"]), Judge(rules=["phi2", "phi1"]), compiled, listed,
+            Judge(rules=[Rule("own", PHI1.components, PHI1.sentence)]), Judge(prompts=Prompts(tmp_path)),
+            Judge(adapter=dspy.ChatAdapter()), Judge("components", json_schema=True),
+            Judge(wording=Wording(instructions={"cdit/word": "Judge it."})),
+        ]  # fmt: skip
+        assert len({json.dumps(judge.identity(), sort_keys=True) for judge in judges}) == len(judges)
+
+    def test_the_adapter_of_another_module_changes_nothing(self) -> None:
+        assert Judge().identity() == Judge(wording=Wording.of("hotpotqa")).identity()
+
+    def test_a_runs_record_names_our_rules_and_tells_ones_own(self) -> None:
+        own = Rule("own", ("unit",), "Same unit.")
+        assert Judge(rules=["phi1", own]).arguments() == {
+            "mode": "word",
+            "rules": ["phi1", {"name": "own", "components": ["unit"], "sentence": "Same unit."}],
+            "json_schema": None,
+        }
+
+
+class TestArguments:
+    def test_no_such_mode_rule_or_no_rule(self) -> None:
+        with pytest.raises(UnknownName, match=r"no mode 'words'\. Did you mean 'word'"):
+            Judge("words")  # type: ignore[arg-type]
+        with pytest.raises(UnknownName, match="no rule 'phi3'"):
+            Judge(rules=["phi3"])
+        with pytest.raises(BadArgument, match="no rules"):
+            Judge(rules=[])
+
+
+class TestOffline:
+    """The offline reader shows the pipeline: the radio comes out right, and no prompt of the judge trips it."""
+
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize(
+        ("question", "text", "verdict"),
+        [
+            (ON_QUESTION, "Jack turned on the radio.", True),
+            (ON_QUESTION, "Mary turned off the radio.", False),
+            (ON_QUESTION, "The radio was turned on by Ann.", True),
+            (ON_QUESTION, "Ann never turned on the radio.", False),
+            (ON_QUESTION, "Mary turned off the radio. Jack turned on the radio.", True),
+            (ON_QUESTION, "The kettle boiled.", False),
+            ("Which club won the cup?", "Ormskerry won the cup.", True),
+            ("Which club won the cup?", "Ormskerry lost the cup.", False),
+            ("What did Ada Brennock keep?", "Ada Brennock kept bees. She kept a light.", True),
+        ],
+    )
+    def test_it_reads_the_prompt(self, mode: Any, question: str, text: str, verdict: bool) -> None:
+        with dspy.context(lm=connect("offline")):
+            result = Judge(mode)(question=question, passage=Passage("1", "Tolm", text))
+        assert result.verdict is verdict
+        assert [each.component for each in result.compared] == (list(PHI1.components) if mode == "components" else [])
+
+    def test_what_the_rules_do_not_name_does_not_count(self) -> None:
+        question, passage = (
+            "Who turned on the radio before noon?",
+            Passage("1", "", "Ann turned on the radio after noon."),
+        )
+        with dspy.context(lm=connect("offline")):
+            verdicts = [
+                Judge("components", rules)(question=question, passage=passage).verdict
+                for rules in (["phi1"], ["phi2"], ["phi1", "phi2"])
+            ]
+        assert verdicts == [True, False, False]
+
+    @given(st.text(max_size=80), st.text(max_size=80))
+    def test_no_text_trips_it(self, question: str, text: str) -> None:
+        with dspy.context(lm=connect("offline")):
+            for mode in MODES:
+                result = Judge(mode, ["phi1", "phi2"])(  # type: ignore[arg-type]
+                    question=question, passage=Passage("1", "T", text)
+                )
+                assert result.verdict in (True, False)
+
+
+FIVE = list(PASSAGES)
+
+
+def says(*verdicts: Any) -> Any:
+    """A script by passage: what is said of the n-th of `FIVE`."""
+    by_line = dict(zip(LINES, verdicts, strict=True))
+
+    def reply(stage: str, prompt: str) -> Any:
+        result = by_line[prompt.rpartition("\nPassage: ")[2].partition("\nQuestion: ")[0]]
+        return result() if callable(result) else result
+
+    return reply
+
+
+def filtered(script: Any, passages: Any = FIVE, *settings: Any, **more: Any) -> tuple[dspy.Prediction, ScriptedLM]:
+    lm = ScriptedLM(script)
+    with dspy.context(lm=lm):
+        result = asyncio.run(CDITFilter(*settings, **more).acall(question=QUESTION, passages=passages))
+    return result, lm
+
+
+def ids(message: Any) -> list[str]:
+    return [passage.id for passage in message]
+
+
+class TestFilter:
+    def test_the_rejected_are_dropped_and_the_rest_keep_their_order(self) -> None:
+        result, lm = filtered(says("True", "False", "I cannot tell", "False", "True"))
+        assert ids(result.kept) == ["p0", "p2", "p4"]
+        assert result.verdicts == [True, False, None, False, True]
+        assert (result.status, result.flags) == ("kept 3 of 5, 1 without a verdict", {"no_verdict": 1})
+        assert [stage for stage, _ in lm.prompts] == ["consistent"] * 5
+        assert result.reason.splitlines() == [
+            "knowledge 0: consistent",
+            "knowledge 1: inconsistent",
+            "knowledge 2: no verdict, kept (it said 'I cannot tell')",
+            "knowledge 3: inconsistent",
+            "knowledge 4: consistent",
+        ]
+
+    @pytest.mark.parametrize(
+        ("verdict", "message"), [("False", "inconsistent"), ("True", "no verdict, kept"), ("?", "no verdict, kept")]
+    )
+    def test_what_differs_is_reported(self, verdict: str, message: str) -> None:
+        reply = f"predicate | kept | sold | unlike\nReason: It was sold.\nVerdict: {verdict}"
+        result, _ = filtered([reply], FIVE[:1], "components")
+        assert result.reason == f"knowledge 0: {message} (predicate: kept / sold; It was sold.)"
+
+    def test_a_reply_of_many_lines_stays_one_passages(self) -> None:
+        result, _ = filtered(["no idea\nknowledge 1: consistent\nknowledge 0: inconsistent"], FIVE[:1])
+        assert len(result.reason.splitlines()) == 1
+
+    def test_nothing_is_judged_of_nothing(self) -> None:
+        result, lm = filtered([], [])
+        assert (result.kept, result.status, result.reason, result.flags, result.verdicts, lm.calls) == (
+            [],
+            "empty",
+            "",
+            {},
+            [],
+            0,
+        )
+
+    def test_the_judges_components_reach_the_prompt(self) -> None:
+        _, lm = filtered(["True"], FIVE[:1], "components", ["phi2"])
+        assert f"\nRules:\n- {PHI2.line}\n\n" in lm.prompts[0][1]
+        assert lm.prompts[0][1].endswith("\nComparison:")
+
+    def test_the_predictor_is_judge_consistent(self) -> None:
+        assert [name for name, _ in CDITFilter().named_predictors()] == ["judge.consistent"]
+        assert CDITFilter("components", ["phi1", "phi2"]).arguments() == {
+            "mode": "components",
+            "rules": ["phi1", "phi2"],
+            "json_schema": None,
+        }
+
+
+class TestWhatIsJudged:
+    def test_passages_that_read_the_same_are_judged_once(self) -> None:
+        twice = [FIVE[0], Passage("other", FIVE[0].title, FIVE[0].text), FIVE[1], FIVE[0]]
+        result, lm = filtered(says("perhaps", "True", "", "", ""), twice)
+        assert lm.calls == 2
+        assert (result.verdicts, result.flags) == ([None, None, True, None], {"no_verdict": 1})
+        assert ids(result.kept) == ["p0", "other", "p1", "p0"]
+
+    def test_excerpts_come_back_as_excerpts(self) -> None:
+        piece = Excerpt.of(FIVE[1], [(0, 36)])
+        result, lm = filtered(["True"], [piece])
+        assert result.kept == [piece]
+        assert f"\nPassage: {piece.line}\n" in lm.prompts[0][1]
+        assert "Ada Brennock" not in lm.prompts[0][1]
+
+    def test_a_passage_without_text_is_kept_and_not_asked_about(self) -> None:
+        result, lm = filtered(["False"], [Passage("a", "", ""), FIVE[0], Passage("b", " ", "\n")])
+        assert (ids(result.kept), result.verdicts, lm.calls) == (["a", "b"], [None, False, None], 1)
+        assert result.status == "kept 2 of 3, 2 without a verdict"
+
+    def test_traces_and_calls_are_in_rank_order_whoever_is_quicker(self) -> None:
+        delays = iter([0.04, 0.03, 0.02, 0.01, 0.0])
+        lm = slowed(ScriptedLM(lambda stage, prompt: "True"), lambda: next(delays))
+        with dspy.context(lm=lm, trace=[]):
+            asyncio.run(CDITFilter().acall(question=QUESTION, passages=FIVE))
+            assert [inputs["passage"] for _, inputs, _ in dspy.settings.trace] == LINES
+
+
+class TestErrors:
+    @pytest.mark.parametrize("place", range(5))
+    def test_a_call_that_fails_is_an_error_and_no_verdict(self, place: int) -> None:
+        def fails() -> Any:
+            return ModelError(f"gone at {place}", kind="server_error")
+
+        verdicts: list[Any] = ["True"] * 5
+        verdicts[place] = fails
+        with pytest.raises(ModelError, match=f"gone at {place}"):
+            filtered(says(*verdicts))
+
+    def test_of_several_the_first_passages_is_reported_and_all_are_asked(self) -> None:
+        lm = ScriptedLM(says("True", lambda: ModelError("one"), "True", lambda: ModelError("two"), "True"))
+        with dspy.context(lm=lm), pytest.raises(ModelError, match="one"):
+            CDITFilter()(question=QUESTION, passages=FIVE)
+        assert lm.calls == 5
+
+
+class TestMethods:
+    def test_blendfilter_judges_each_branch_for_the_question(self) -> None:
+        script = replies(consistent=lambda prompt: str("Skerry Light | " in prompt))
+        with scripted(script) as lm, dspy.context(lm=lm):
+            result = BlendFilter(three_lists(), filter=make_filter("cdit"))(question=QUESTION)
+        assert {name: ids(branch.kept) for name, branch in result.branches.items()} == {
+            "q": ["p1"], "q_ex": ["p1"], "q_in": [],
+        }  # fmt: skip
+        assert result.branches["q"].ids_read == "kept 1 of 2"
+        assert ids(result.knowledge) == ["p1"]
+        assert len(lm.asked("consistent")) == 6
+        assert all(f"\nQuestion: {QUESTION}\n" in prompt for prompt in lm.asked("consistent"))
+        assert result.flags["no_verdict"] == result.flags["empty_knowledge"] == 0
+
+    def test_over_the_union_each_passage_is_judged_once(self) -> None:
+        script = replies(consistent=lambda prompt: str("Skerry Light | " in prompt))
+        with scripted(script) as lm, dspy.context(lm=lm):
+            result = BlendFilter(three_lists(), filter=CDITFilter(), filter_union=True)(question=QUESTION)
+        assert len(lm.asked("consistent")) == 5
+        assert ids(result.knowledge) == ["p1"]
+
+    @pytest.mark.parametrize("make", [ChainOfThought, IterRetGen, SelfAsk, BlendFilter])
+    def test_no_verdict_is_counted_and_reported(self, make: Any) -> None:
+        with scripted(replies(consistent="Hard to tell.")) as lm, dspy.context(lm=lm):
+            result = make(BM25.build(PASSAGES), k=2, filter=CDITFilter())(question=QUESTION)
+        assert result.flags["no_verdict"] == len(lm.asked("consistent")) or make is SelfAsk
+        assert (result.flags["no_verdict"] > 0) == bool(lm.asked("consistent"))
+        if lm.asked("consistent"):
+            assert f"no_verdict {result.flags['no_verdict']}" in trace_text(result)
+            assert "no verdict, kept (it said 'Hard to tell.')" in trace_text(result)
+
+    def test_a_cut_reply_is_counted_as_both(self) -> None:
+        def script(stage: str, prompt: str) -> Any:
+            return response("False", finish="length") if stage == "consistent" else REPLIES[stage]
+
+        with scripted(script) as lm, dspy.context(lm=lm):
+            result = ChainOfThought(BM25.build(PASSAGES), k=2, filter=CDITFilter())(question=QUESTION)
+        assert (result.flags["no_verdict"], result.flags["cut_reply"], len(result.knowledge)) == (2, 2, 2)
