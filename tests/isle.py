@@ -18,7 +18,7 @@ from scripted import ScriptedLM
 from blendfilter.asking import Ask, Wording
 from blendfilter.filters.cdit.judge import Judge
 from blendfilter.filters.cdit.rules import PHI1, PHI2
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.one_call import OneCallFilter
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct

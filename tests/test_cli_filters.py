@@ -14,7 +14,7 @@ from checkpoints import minilm_package, tiny_bert, tiny_cross_encoder
 from small_world import Command, Outcome, small_eval, stable
 
 from blendfilter.cli.options import HowToAnswer, K, WhichJudge, WhichModel, spread
-from blendfilter.filters.named import FILTERS
+from blendfilter.filters.registry import FILTERS
 from blendfilter.filters.scorers import SCORERS
 from blendfilter.modules.methods import METHODS
 

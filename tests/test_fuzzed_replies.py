@@ -19,17 +19,17 @@ from scripted import ScriptedLM, response
 from blendfilter.evaluation.judging import read_verdict
 from blendfilter.evaluation.page.checks import shown_in
 from blendfilter.evaluation.trace import reasons_of
+from blendfilter.filters.ids import IdsRead, negates, read_ids, restates_range
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.filters.one_call import OneCallFilter, read_judgement
-from blendfilter.filters.reading import IdsRead, negates, read_ids, restates_range
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import cut_at_stop, split_thinking
 from blendfilter.lm.refusals import is_refusal
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.blending import blend, without_conclusion
 from blendfilter.modules.forms import FollowUps, ThoughtsAndActions, forced_answer
-from blendfilter.modules.hops import conclusion, read_action, read_hop, shown
 from blendfilter.modules.iter_retgen import IterRetGen
+from blendfilter.modules.multi_hop import conclusion, read_action, read_hop, shown
 from blendfilter.modules.ralm import RALM
 from blendfilter.modules.react import ReAct
 from blendfilter.modules.self_ask import SelfAsk

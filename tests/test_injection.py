@@ -36,12 +36,12 @@ from blendfilter.cli.console import Bars, say, show
 from blendfilter.evaluation.judging import Judge, quoted
 from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.cdit.rules import PHI1, Rule
-from blendfilter.filters.filco.filter import FilCoFilter, shown
+from blendfilter.filters.filco import FilCoFilter, shown
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.filters.one_call import OneCallFilter
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
-from blendfilter.modules.shown import Answered
+from blendfilter.modules.prediction import Answered
 from blendfilter.prompting import own_prompts
 from blendfilter.records import Passage
 from blendfilter.terminal import console, guarded
@@ -121,7 +121,7 @@ def filled(field: str, text: str) -> Any:
     if field == "rules":
         return [PHI1.line, Rule("own", ("unit",), f"x {text}").line, text]
     if field in ("transcript", "trajectory"):
-        from blendfilter.modules.hops import shown
+        from blendfilter.modules.multi_hop import shown
 
         cue = "Intermediate answer:" if field == "transcript" else "Thought 2:"
         return ["Follow-up: which?", "Knowledge:", shown(Passage("x", "", text).line), LINES[0], cue]

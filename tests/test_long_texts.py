@@ -15,17 +15,17 @@ from blendfilter.evaluation.judging import read_verdict as read_judges_verdict
 from blendfilter.evaluation.page.checks import shown_in
 from blendfilter.evaluation.trace import reasons_of
 from blendfilter.filters.cdit.reading import read_comparison, read_verdict
-from blendfilter.filters.filco.filter import unquoted
-from blendfilter.filters.filco.oracles import lexical, strinc
+from blendfilter.filters.filco import unquoted
+from blendfilter.filters.ids import negates, read_ids, restates_range
 from blendfilter.filters.one_call import read_judgement
-from blendfilter.filters.reading import negates, read_ids, restates_range
 from blendfilter.lm.local.wording import _marks, _parted
 from blendfilter.lm.offline import read
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.lm.refusals import is_refusal
 from blendfilter.modules.blending import blend, without_conclusion
 from blendfilter.modules.forms import FollowUps, ThoughtsAndActions, forced_answer
-from blendfilter.modules.hops import conclusion, read_action, read_hop
+from blendfilter.modules.multi_hop import conclusion, read_action, read_hop
+from blendfilter.oracles.measures import lexical, strinc
 from blendfilter.prompting import _options, _own_lines
 from blendfilter.quoting import LONGEST_REPLY, end_of, own_lines, own_words
 from blendfilter.retrieval.chunking import chunk

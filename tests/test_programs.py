@@ -17,12 +17,12 @@ from isle import TASKS, nothing, predictors
 from blendfilter import resources
 from blendfilter.asking import Demonstration, Wording
 from blendfilter.filters.cdit.filter import CDITFilter
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.metrics import LABELS, accuracy, metric
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
-from blendfilter.modules.hops import read_hop
 from blendfilter.modules.iter_retgen import IterRetGen
+from blendfilter.modules.multi_hop import read_hop
 from blendfilter.modules.ralm import RALM
 from blendfilter.modules.react import ReAct
 from blendfilter.modules.self_ask import SelfAsk

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from blendfilter.compiling.compile import Compiled
     from blendfilter.compiling.splitting import Split
     from blendfilter.filters.cdit.judge import Mode
-    from blendfilter.filters.filco.filter import Unit
-    from blendfilter.filters.filco.oracles import Measure
+    from blendfilter.filters.filco import Unit
+    from blendfilter.oracles.measures import Measure
 
 FILTERS: dict[str, Unit] = {"filco": "sentence", "filco-passage": "passage"}
 """What is compiled against silver contexts."""
@@ -206,10 +206,10 @@ def _filter(
     what: str, task: str, how: HowToAnswer, source: Source, optimising: Optimising, run: Path, bars: Bars
 ) -> Made:
     from blendfilter.compiling.silver import silver_examples, silver_metric
-    from blendfilter.filters.filco.oracles import MEASURES, measure_for
-    from blendfilter.filters.named import make_filter
+    from blendfilter.filters.registry import make_filter
+    from blendfilter.oracles.measures import MEASURES, measure_for
+    from blendfilter.oracles.silver_rows import read_silver
     from blendfilter.prompting import Prompts
-    from blendfilter.silver.rows import read_silver
     from blendfilter.tasks import TASKS
 
     if task not in TASKS:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from blendfilter.compiling.splitting import Split
     from blendfilter.filters.cdit.judge import Mode
     from blendfilter.filters.cdit.rules import Rule
-    from blendfilter.filters.filco.oracles import Measure
+    from blendfilter.oracles.measures import Measure
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Source:
 
 def measure_of(silver: Path, task: str, measure: str | None) -> str:
     """What chose in a silver file: as its recipe says, else as was asked. Raises: BadArgument where they differ."""
-    from blendfilter.silver.keeping import Places
+    from blendfilter.oracles.silver_keeping import Places
 
     oracle = _settings_of(silver).get("oracle", {})
     for name, asked in (("task", task), ("measure", measure)):
@@ -127,7 +127,7 @@ def of_sample(source: Source) -> bool:
 
 def _settings_of(silver: Path) -> dict[str, Any]:
     """What the recipe of a silver file says of how it was made; nothing where it has none."""
-    from blendfilter.silver.keeping import Places, read_recipe
+    from blendfilter.oracles.silver_keeping import Places, read_recipe
 
     places = Places.of(silver)
     return dict(read_recipe(places).get("settings", {})) if places.recipe.is_file() else {}
@@ -135,8 +135,8 @@ def _settings_of(silver: Path) -> dict[str, Any]:
 
 def silver_file(task: str, source: Source, measure: Measure, out: Path, bars: Bars) -> Path:
     """A silver file in the run's folder."""
-    from blendfilter.filters.filco.oracle import Oracle
-    from blendfilter.silver.making import make_silver
+    from blendfilter.oracles.oracle import Oracle
+    from blendfilter.oracles.silver_making import make_silver
     from blendfilter.tasks import load
 
     if measure == "cxmi":

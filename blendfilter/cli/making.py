@@ -107,7 +107,7 @@ def _speaking(method: dspy.Module, program: Path) -> dspy.Module:
 
 def _filter(how: HowToAnswer, wording: str, prompts: Prompts | None) -> dspy.Module | None:
     """The filter that was asked for; None: the method's own."""
-    from blendfilter.filters.named import FILTERS, filters_taking, make_filter
+    from blendfilter.filters.registry import FILTERS, filters_taking, make_filter
 
     asked = {
         argument.removeprefix("filter_"): value
@@ -127,7 +127,7 @@ def _filter(how: HowToAnswer, wording: str, prompts: Prompts | None) -> dspy.Mod
 def _rules(how: HowToAnswer) -> tuple[Rule, ...] | None:
     """The rules that the filter shall go by; None: those it has."""
     from blendfilter.filters.cdit.rules import choose_rules
-    from blendfilter.filters.named import FILTERS, filters_taking
+    from blendfilter.filters.registry import FILTERS, filters_taking
 
     option = "rule" if how.rule else "rules" if how.rules is not None else ""
     if not option:

@@ -92,11 +92,11 @@ def silver(
     Example: blendfilter silver hotpotqa --data hotpot_dev_distractor_v1.json --measure strinc --out silver.jsonl
     """
     State.goes_on = True  # before the imports: these take a second, and one may be stopped in it
-    from blendfilter.filters.filco.oracle import Oracle
-    from blendfilter.filters.filco.oracles import MEASURES, measure_for
     from blendfilter.lm.tokenisers import tokeniser
-    from blendfilter.silver.keeping import Places
-    from blendfilter.silver.making import BATCH, make_silver
+    from blendfilter.oracles.measures import MEASURES, measure_for
+    from blendfilter.oracles.oracle import Oracle
+    from blendfilter.oracles.silver_keeping import Places
+    from blendfilter.oracles.silver_making import BATCH, make_silver
     from blendfilter.tasks import TASKS, load
 
     places = Places.of(out)
@@ -133,7 +133,7 @@ def silver(
 def _scorer(model: WhichScorer, task: str, *, asked: bool) -> KeptScorer:
     """The model that scores. Raises: BadArgument, naming what can, and what asks none."""
     from blendfilter.lm.scoring import scorer
-    from blendfilter.silver.making import WITHOUT_MODEL
+    from blendfilter.oracles.silver_making import WITHOUT_MODEL
 
     if model.lm is None:
         where = f" at {model.api_base[0]}? Name it with --lm" if model.api_base else f"? Name it with --lm: {TEACHES}"

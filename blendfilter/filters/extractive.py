@@ -21,9 +21,9 @@ import dspy
 
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
-from blendfilter.filters.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.filters.scorers import By, scorer_of
 from blendfilter.lm import bridge
+from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.text import shortened

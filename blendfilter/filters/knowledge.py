@@ -19,7 +19,7 @@ import dspy
 from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, Wording
 from blendfilter.context import NOTES, rejoined, setting
 from blendfilter.filters.base import Filter
-from blendfilter.filters.reading import IdsRead, read_ids
+from blendfilter.filters.ids import IdsRead, read_ids
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
 from blendfilter.retrieval.callables import as_passage

@@ -20,6 +20,7 @@ import dspy
 
 from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, Wording
 from blendfilter.filters.base import Filter
+from blendfilter.filters.ids import IdsRead, in_own_words, read_ids
 from blendfilter.filters.knowledge import (
     Ids,
     Reading,
@@ -32,7 +33,6 @@ from blendfilter.filters.knowledge import (
     schema_of,
     shown_to_judge,
 )
-from blendfilter.filters.reading import IdsRead, in_own_words, read_ids
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.prompting import Prompts
 from blendfilter.quoting import end_of

@@ -14,7 +14,7 @@ from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter, Signed, ask_filter
 from blendfilter.lm import bridge
 from blendfilter.lm.relay import relayed
-from blendfilter.modules.shown import Answered
+from blendfilter.modules.prediction import Answered
 from blendfilter.records import Excerpt, Passage, one_line
 from blendfilter.retrieval.base import Retriever
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from blendfilter.asking import Demonstration
 from blendfilter.modules.blending import without_conclusion
-from blendfilter.modules.hops import (
+from blendfilter.modules.multi_hop import (
     FINAL,
     FOLLOW_UP,
     INTERMEDIATE,

@@ -27,7 +27,7 @@ from blendfilter.modules.base import (
     union,
 )
 from blendfilter.modules.forms import Form, forced_answer
-from blendfilter.modules.hops import Hop, shown
+from blendfilter.modules.multi_hop import Hop, shown
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.base import Retriever

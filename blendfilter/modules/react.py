@@ -27,7 +27,7 @@ from blendfilter.errors import UnknownName
 from blendfilter.filters.base import Filter
 from blendfilter.modules.forms import FollowUps, Form, ThoughtsAndActions, reacted, thought_and_acted
 from blendfilter.modules.hopping import MultiHop, Trail
-from blendfilter.modules.hops import ACTION_STOP, HOP_STOP
+from blendfilter.modules.multi_hop import ACTION_STOP, HOP_STOP
 from blendfilter.prompting import Prompts
 from blendfilter.retrieval.base import Retriever
 

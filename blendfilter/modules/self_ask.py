@@ -23,7 +23,7 @@ from blendfilter.asking import REPLY_TOKENS, Ask, Wording
 from blendfilter.filters.base import Filter
 from blendfilter.modules.forms import FollowUps, self_asked
 from blendfilter.modules.hopping import MultiHop, Trail
-from blendfilter.modules.hops import HOP_STOP
+from blendfilter.modules.multi_hop import HOP_STOP
 from blendfilter.prompting import Prompts
 from blendfilter.retrieval.base import Retriever
 

@@ -21,7 +21,7 @@ from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
 from blendfilter.modules.answering import Answering
 from blendfilter.modules.base import Method, branch_of, check_k, filter_arguments, filtered, flags_of, search
-from blendfilter.modules.hops import conclusion
+from blendfilter.modules.multi_hop import conclusion
 from blendfilter.prompting import Prompts
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.callables import as_retriever

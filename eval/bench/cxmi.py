@@ -31,10 +31,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from scoring import looped, words
 
 from blendfilter.asking import Demonstration, Wording, WorkedHop
-from blendfilter.filters.candidates import Candidate, sentences_of
-from blendfilter.filters.filco.oracle import Oracle
-from blendfilter.filters.filco.oracles import best, cxmi
 from blendfilter.lm.scoring import scorer
+from blendfilter.oracles.candidates import Candidate, sentences_of
+from blendfilter.oracles.measures import best, cxmi
+from blendfilter.oracles.oracle import Oracle
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, Question
 

@@ -19,7 +19,7 @@ from blendfilter.compiling.compile import compile_program
 from blendfilter.compiling.silver import silver_examples
 from blendfilter.compiling.stopping import Stopped, Watch
 from blendfilter.errors import BadArgument, BudgetSpent, CodeFailed, IndexChanged, ModelError, WorkFailed
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.lm.budget import Budget
 
 

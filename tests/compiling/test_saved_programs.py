@@ -19,8 +19,8 @@ from blendfilter.compiling.programs import load_program, read_program, save_prog
 from blendfilter.compiling.recipe import question_digest
 from blendfilter.errors import BadArgument, BadData, Leak, MissingFile, RunMismatch
 from blendfilter.evaluation.runner import evaluate
-from blendfilter.filters.filco.filter import FilCoFilter
-from blendfilter.filters.named import make_filter
+from blendfilter.filters.filco import FilCoFilter
+from blendfilter.filters.registry import make_filter
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
 from blendfilter.prompting import Prompts

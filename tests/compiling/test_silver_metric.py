@@ -12,10 +12,10 @@ from scripted import ScriptedLM
 
 from blendfilter.compiling.silver import overlap, silver_examples, silver_metric
 from blendfilter.errors import BadArgument, BadData
-from blendfilter.filters.candidates import sentences_of
-from blendfilter.filters.filco.filter import FilCoFilter, Unit
+from blendfilter.filters.filco import FilCoFilter, Unit
+from blendfilter.oracles.candidates import sentences_of
+from blendfilter.oracles.silver_rows import SilverRow, SilverSentence
 from blendfilter.records import Excerpt, Passage
-from blendfilter.silver.rows import SilverRow, SilverSentence
 
 PASSAGES = (
     Passage("p0", "Tolm", "Tolm is a port. Ada kept the light."),

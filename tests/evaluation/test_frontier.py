@@ -27,10 +27,10 @@ from blendfilter.errors import BadArgument, RunMismatch
 from blendfilter.evaluation import contexts
 from blendfilter.evaluation.frontier import COSTS, Frontier
 from blendfilter.evaluation.plots import Dot
-from blendfilter.filters.named import make_filter
+from blendfilter.filters.registry import make_filter
+from blendfilter.filters.silver import SilverFilter
 from blendfilter.journal import Journal
 from blendfilter.records import Excerpt
-from blendfilter.silver.filter import SilverFilter
 from blendfilter.tasks import Questions
 
 

@@ -28,9 +28,9 @@ from blendfilter.evaluation.reproducing.silver import Silver, measures_of
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring.base import Done, Pair, Score
 from blendfilter.lm.scoring.kept import KeptScorer
+from blendfilter.oracles.silver_making import supported
 from blendfilter.records import Passage, Question
 from blendfilter.resources import sample
-from blendfilter.silver.making import supported
 from blendfilter.tasks import TASKS, Questions
 
 pytestmark = pytest.mark.slow

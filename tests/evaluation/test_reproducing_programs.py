@@ -19,7 +19,7 @@ from blendfilter.evaluation.reproducing.programs import Programs
 from blendfilter.evaluation.reproducing.results import Result
 from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.reproducing.silver import Silver
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.journal import Journal
 
 PAPERS = Path(__file__).parents[2] / "eval" / "papers"

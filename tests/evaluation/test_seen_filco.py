@@ -10,7 +10,7 @@ from small_world import CountingEngine, done_by
 from blendfilter.evaluation.examining.seen import seen
 from blendfilter.evaluation.known import Known
 from blendfilter.evaluation.replies import Share
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.lm.offline import read
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.records import Passage, Question

@@ -34,7 +34,7 @@ from blendfilter.evaluation.settings import (
     settings_of,
     versions,
 )
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.journal import digest
 from blendfilter.tasks import Questions
 

@@ -14,9 +14,9 @@ from isle import JUDGEMENT, LINES, PASSAGES, QUESTION, replies
 from scripted import ScriptedLM, scripted
 
 from blendfilter.asking import Wording
+from blendfilter.filters.ids import IdsRead
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.filters.one_call import OneCallFilter, read_judgement
-from blendfilter.filters.reading import IdsRead
 from blendfilter.lm.offline import read
 from blendfilter.lm.profiles import Profile
 from blendfilter.records import Passage

@@ -13,7 +13,7 @@ from blendfilter import resources
 from blendfilter.lm.connect import connect
 from blendfilter.lm.offline import read
 from blendfilter.modules.base import Method
-from blendfilter.modules.hops import FINAL
+from blendfilter.modules.multi_hop import FINAL
 from blendfilter.modules.react import ReAct
 from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.retrieval.bm25 import BM25

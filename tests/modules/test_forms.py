@@ -17,7 +17,7 @@ from blendfilter.modules.forms import (
     self_asked,
     thought_and_acted,
 )
-from blendfilter.modules.hops import Hop
+from blendfilter.modules.multi_hop import Hop
 
 FORMS = [FollowUps(), ThoughtsAndActions()]
 DEMOS = [demo for task in TASKS for demo in Wording.of(task).demos]

@@ -17,12 +17,12 @@ from blendfilter.evaluation.ledger import Entry
 from blendfilter.evaluation.page.checks import Asked, shown_in
 from blendfilter.evaluation.page.passages import Passages
 from blendfilter.evaluation.replies import READINGS, Share, stage_of
-from blendfilter.filters.filco.filter import unquoted
+from blendfilter.filters.filco import unquoted
+from blendfilter.filters.ids import IdsRead, negates, read_ids, restates_range
 from blendfilter.filters.one_call import read_judgement
-from blendfilter.filters.reading import IdsRead, negates, read_ids, restates_range
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.journaled import event_of
-from blendfilter.modules.hops import conclusion
+from blendfilter.modules.multi_hop import conclusion
 from blendfilter.quoting import LONGEST_REPLY
 from blendfilter.text import folded, normalize_answer
 

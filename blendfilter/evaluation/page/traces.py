@@ -13,7 +13,7 @@ from blendfilter.evaluation.page.checks import Asked, judged
 from blendfilter.evaluation.page.passages import Passages
 from blendfilter.evaluation.page.pieces import Pieces
 from blendfilter.journal import Journal
-from blendfilter.modules.shown import query_words
+from blendfilter.modules.prediction import query_words
 from blendfilter.records import Passage
 from blendfilter.text import folded
 

@@ -2,7 +2,7 @@
 
 Wang et al. 2023 (FilCo), sections 3.2, 4.4 and 4.5: Table 3, Figures 5 and 6. In: the runs of a table, whose rows and
 journals say what each answer was read from. Out: its lines, each with its interval and a paired test against the
-reference row over the same questions. What the figures are is `blendfilter.silver.summary`'s to say: silver files and
+reference row over the same questions. What the figures are is `blendfilter.oracles.silver_summary`'s to say: silver files and
 runs are measured alike.
 """
 
@@ -33,9 +33,9 @@ from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.statistics import interval, mcnemar_exact, paired_bootstrap
 from blendfilter.lm.tokenisers import Tokeniser, tokeniser, tokeniser_for
+from blendfilter.oracles.silver_making import supported
+from blendfilter.oracles.silver_summary import figures_of
 from blendfilter.records import Question
-from blendfilter.silver.making import supported
-from blendfilter.silver.summary import figures_of
 
 CONTEXT_TOKENS, ANSWER_PROMPT = IN_TOKENS
 WHERE_KEPT = "where_kept"

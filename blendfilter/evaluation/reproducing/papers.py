@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blendfilter.errors import BadData, UnknownName
 from blendfilter.filters.cdit.rules import RULES
-from blendfilter.filters.filco.oracles import Measure
-from blendfilter.filters.named import FILTERS
 from blendfilter.filters.own import parameters_of
+from blendfilter.filters.registry import FILTERS
 from blendfilter.modules.methods import METHODS
+from blendfilter.oracles.measures import Measure
 from blendfilter.tasks import TASKS
 
 Role = Literal["colbert", "bm25", "dpr", "flat", "hnsw", "ivf"]

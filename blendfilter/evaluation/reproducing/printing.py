@@ -19,7 +19,7 @@ from blendfilter.evaluation.compared import NO_P_VALUE, chance, percent, rounded
 from blendfilter.evaluation.files import write_json, write_text
 from blendfilter.evaluation.reproducing.lines import IN_TOKENS, NUMBERS, Line
 from blendfilter.evaluation.reproducing.results import Result
-from blendfilter.silver.filter import UPPER_BOUND
+from blendfilter.filters.silver import UPPER_BOUND
 
 Cells = list[str]
 _LABEL, _ENDLESS = 22, 10_000

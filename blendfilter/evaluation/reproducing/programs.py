@@ -19,7 +19,7 @@ from blendfilter.compiling.recipe import Recipe
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.evaluation.reproducing.papers import JUDGES, Row, Table
 from blendfilter.filters.cdit.filter import CDITFilter
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.tasks import TASKS
 
 FILTERS: Mapping[str, str] = {

@@ -22,7 +22,7 @@ from blendfilter.evaluation.reproducing.silver import Silver
 from blendfilter.evaluation.reproducing.sources import Sources
 from blendfilter.evaluation.reproducing.trimmed import Overlays
 from blendfilter.evaluation.settings import check_leak, settings_of
-from blendfilter.filters.named import make_filter
+from blendfilter.filters.registry import make_filter
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.methods import METHODS, make_method

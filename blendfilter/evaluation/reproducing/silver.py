@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, ServerRefused, UnknownName
 from blendfilter.evaluation.reproducing.papers import ASKING_THE_QUESTION, Row
-from blendfilter.filters.filco.oracle import Oracle
-from blendfilter.filters.filco.oracles import MEASURES, Measure, measure_for
+from blendfilter.filters.silver import SilverFilter
 from blendfilter.journal import Journal, digest
 from blendfilter.lm.scoring.kept import KeptScorer
+from blendfilter.oracles.measures import MEASURES, Measure, measure_for
+from blendfilter.oracles.oracle import Oracle
+from blendfilter.oracles.silver_making import WITHOUT_MODEL, make_silver, settings_of
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.progress import Progress
-from blendfilter.silver.filter import SilverFilter
-from blendfilter.silver.making import WITHOUT_MODEL, make_silver, settings_of
 from blendfilter.tasks import TASKS, Questions
 
 FOLDER = "silver"

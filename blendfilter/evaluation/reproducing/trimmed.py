@@ -25,7 +25,7 @@ from blendfilter.evaluation.reproducing.sources import kind_of
 from blendfilter.evaluation.settings import check_leak
 from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.cdit.judge import Judge
-from blendfilter.filters.named import make_filter
+from blendfilter.filters.registry import make_filter
 from blendfilter.journal import FILE, Journal, digest
 from blendfilter.lm.connect import connect
 from blendfilter.lm.model import ConnectedLM

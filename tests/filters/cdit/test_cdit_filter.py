@@ -15,7 +15,7 @@ from blendfilter.errors import ModelError
 from blendfilter.evaluation.trace import trace_text
 from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.cdit.rules import PHI2
-from blendfilter.filters.named import make_filter
+from blendfilter.filters.registry import make_filter
 from blendfilter.journal import Journal
 from blendfilter.records import Excerpt, Passage
 

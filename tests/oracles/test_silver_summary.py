@@ -8,9 +8,9 @@ import pytest
 
 from blendfilter.errors import UnknownName
 from blendfilter.lm.tokenisers import Words, tokeniser
+from blendfilter.oracles.silver_rows import SilverRow, SilverSentence
+from blendfilter.oracles.silver_summary import Figures, contexts_of, summarise
 from blendfilter.records import Passage
-from blendfilter.silver.rows import SilverRow, SilverSentence
-from blendfilter.silver.summary import Figures, contexts_of, summarise
 
 WORDS = Words(1.0, "words")
 MILL = Passage("1", "Tide Mill", "The rye mill. Ane Lindqvist runs it.")  # 6 words without "The": rye … it

@@ -23,12 +23,12 @@ import dspy
 from blendfilter.asking import Ask, Wording
 from blendfilter.context import STAGE, setting
 from blendfilter.errors import BadArgument, ModelError
-from blendfilter.filters.candidates import Candidate
-from blendfilter.filters.filco.oracles import cxmi
 from blendfilter.journal import digest
 from blendfilter.lm.scoring.base import TOO_LONG, Pair, Result, Score
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.lm.scoring.served import CAN
+from blendfilter.oracles.candidates import Candidate
+from blendfilter.oracles.measures import cxmi
 from blendfilter.prompting import Prompts
 from blendfilter.records import Question, one_line
 from blendfilter.text import folded

@@ -9,16 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, UnknownName
-from blendfilter.filters.filco.oracles import (
-    MEASURES,
-    THRESHOLDS,
-    best,
-    cxmi,
-    lexical,
-    measure_for,
-    references_for,
-    strinc,
-)
+from blendfilter.oracles.measures import MEASURES, THRESHOLDS, best, cxmi, lexical, measure_for, references_for, strinc
 from blendfilter.records import Question
 
 CLAIM = "Bees were first kept on Quillmere in 1900."

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from blendfilter import read_silver
 from blendfilter.errors import BadData, MissingFile
 from blendfilter.files import Row
-from blendfilter.filters.candidates import sentences_of
+from blendfilter.oracles.candidates import sentences_of
+from blendfilter.oracles.silver_rows import SilverRow, SilverSentence, candidates_of, excerpts_of, line_of, row_of
 from blendfilter.records import Passage
-from blendfilter.silver.rows import SilverRow, SilverSentence, candidates_of, excerpts_of, line_of, row_of
 
 MILL = Passage("p4", "Tide Mill", "It grinds rye. Ane Lindqvist runs it. It is red.", 9.1)
 QUAY = Passage("p5", "", "A quay of stone.")
@@ -30,7 +30,7 @@ ROW = SilverRow(
 
 def written(folder: Path, *rows: object) -> Path:
     path = folder / "silver.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path.write_text("".join(json.dumps(row) + "\n" for row in silver_rows), encoding="utf-8")
     return path
 
 
@@ -62,9 +62,9 @@ def test_a_row_as_it_stands_in_the_file() -> None:
 
 
 def test_the_row_in_the_docstring_is_one(tmp_path: Path) -> None:
-    from blendfilter.silver import rows
+    from blendfilter.oracles import silver_rows as rows
 
-    told = (rows.__doc__ or "").partition("::")[2].partition("\n\n`output`")[0]
+    told = (silver_rows.__doc__ or "").partition("::")[2].partition("\n\n`output`")[0]
     (row,) = read_silver(written(tmp_path, json.loads(told)))
     assert " ".join(row.text(at) for at in row.chosen) == row.target
     assert [row.text(at) for at in range(2)] == [each.text for each in sentences_of(row.passages)]

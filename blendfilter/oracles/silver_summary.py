@@ -26,10 +26,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from blendfilter.filters.filco.oracles import MEASURES
 from blendfilter.lm.tokenisers import Tokeniser
+from blendfilter.oracles.measures import MEASURES
+from blendfilter.oracles.silver_rows import SilverRow, excerpts_of
 from blendfilter.records import Passage
-from blendfilter.silver.rows import SilverRow, excerpts_of
 from blendfilter.text import normalize_answer, overlap, tokens
 
 CONTEXTS = ("FULL", "PSG", "SILVER")

@@ -18,7 +18,7 @@ from isle import LINES, PASSAGES, QUESTION
 from small_world import CountingEngine, done_by, journaled
 
 from blendfilter.filters.base import Filter
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
 from blendfilter.records import Passage, Question

@@ -12,14 +12,14 @@ import pytest
 from isle import LINES, PASSAGES, QUESTION, nothing, replies, three_lists
 from scripted import ScriptedLM
 
-from blendfilter.filters.candidates import sentences_of
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.lm.offline import read
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
 from blendfilter.modules.react import ReAct
 from blendfilter.modules.self_ask import SelfAsk
+from blendfilter.oracles.candidates import sentences_of
 from blendfilter.records import Excerpt
 
 FIVE = list(PASSAGES)

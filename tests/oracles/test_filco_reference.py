@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from blendfilter.asking import Wording
-from blendfilter.filters.filco.oracle import Oracle, Scored
+from blendfilter.oracles.oracle import Oracle, Scored
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, Question
 from blendfilter.text import sentences

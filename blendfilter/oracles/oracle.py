@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from blendfilter.asking import Wording
 from blendfilter.errors import BadArgument, BadData, Leak, UnknownName
-from blendfilter.filters.candidates import Candidate, sentences_of
-from blendfilter.filters.filco.generation import STAGE_NAME, Generation
-from blendfilter.filters.filco.oracles import MEASURES, THRESHOLDS, Measure, best, lexical, references_for, strinc
 from blendfilter.lm import bridge
 from blendfilter.lm.scoring.kept import KeptScorer
+from blendfilter.oracles.candidates import Candidate, sentences_of
+from blendfilter.oracles.generation import STAGE_NAME, Generation
+from blendfilter.oracles.measures import MEASURES, THRESHOLDS, Measure, best, lexical, references_for, strinc
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, Question, one_line
 from blendfilter.tasks import TASKS

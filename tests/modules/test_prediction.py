@@ -13,7 +13,7 @@ from report_page import FIERCE
 
 from blendfilter import BlendFilter, Direct, connect
 from blendfilter.modules.base import Branch, Method
-from blendfilter.modules.shown import Answered
+from blendfilter.modules.prediction import Answered
 from blendfilter.records import Excerpt, Passage
 
 QUESTION = "Which isle does Ormskerry lie on?"

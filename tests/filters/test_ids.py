@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from blendfilter.filters.reading import IdsRead, read_ids
+from blendfilter.filters.ids import IdsRead, read_ids
 
 K = 5
 

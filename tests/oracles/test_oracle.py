@@ -20,11 +20,11 @@ from scripted import scripted
 import blendfilter as bf
 from blendfilter.asking import Demonstration, Wording, WorkedHop
 from blendfilter.errors import AskedWrong, BadArgument, BadData, Leak, ModelError, ReplayMiss, UnknownName
-from blendfilter.filters.filco.oracle import Oracle, Scored
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring import Score, scorer
 from blendfilter.lm.scoring.base import Done, Pair, too_long
 from blendfilter.lm.scoring.kept import KeptScorer
+from blendfilter.oracles.oracle import Oracle, Scored
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, Question
 from blendfilter.tasks import TASKS

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from blendfilter.append_only import AppendOnly
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, RunMismatch
 from blendfilter.files import json_rows, write_whole
-from blendfilter.silver.rows import row_of
+from blendfilter.oracles.silver_rows import row_of
 
 JSONL, PARTIAL, RECIPE, JOURNAL = ".jsonl", ".partial", ".recipe.json", ".journal"
 FORMAT = 1

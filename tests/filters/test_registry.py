@@ -12,10 +12,10 @@ from blendfilter.asking import Wording
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter
-from blendfilter.filters.named import FILTERS, filters_taking, make_filter
 from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.filters.registry import FILTERS, filters_taking, make_filter
 from blendfilter.prompting import Prompts
 
 OWN = """

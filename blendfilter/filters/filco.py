@@ -24,9 +24,9 @@ import dspy
 from blendfilter.asking import SHORT_TOKENS, STOP, Ask, Wording
 from blendfilter.errors import UnknownName
 from blendfilter.filters.base import Filter
-from blendfilter.filters.candidates import Candidate, excerpts, passages_of, sentences_of
+from blendfilter.filters.ids import read_ids
 from blendfilter.filters.knowledge import Reading, chosen, holds_to_schema, ids_schema, room, said, schema_of
-from blendfilter.filters.reading import read_ids
+from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.callables import as_passage

@@ -12,10 +12,10 @@ from refusing import PASSAGES, ROWS
 
 from blendfilter import BM25, BlendFilter, Direct, Oracle, evaluate, load, make_silver, read_silver
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
-from blendfilter.filters.named import FILTERS
+from blendfilter.filters.registry import FILTERS
+from blendfilter.filters.silver import UPPER_BOUND, SilverFilter
 from blendfilter.journal import Journal
 from blendfilter.records import Excerpt, Passage
-from blendfilter.silver.filter import UPPER_BOUND, SilverFilter
 
 CORPUS = [Passage(each["id"], each["title"], each["text"]) for each in PASSAGES]
 WHERE = ROWS[0]["question"]

@@ -12,7 +12,7 @@ from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.cdit.rules import Rule
 from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.filters.one_call import OneCallFilter
 from blendfilter.filters.own import Kind, make_own, parameters_of

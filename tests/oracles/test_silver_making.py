@@ -20,11 +20,11 @@ from blendfilter.errors import BadArgument, BadData, CannotWrite, EmptyData, Mod
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring.base import Done, Pair, too_long
 from blendfilter.lm.scoring.kept import KeptScorer
+from blendfilter.oracles import silver_keeping, silver_making
+from blendfilter.oracles.silver_keeping import Partial, Places
+from blendfilter.oracles.silver_making import supported
 from blendfilter.records import Excerpt, Passage, Question
 from blendfilter.retrieval.base import Retriever
-from blendfilter.silver import keeping, making
-from blendfilter.silver.keeping import Partial, Places
-from blendfilter.silver.making import supported
 from blendfilter.tasks import Questions
 
 CORPUS = [Passage(each["id"], each["title"], each["text"]) for each in PASSAGES]
@@ -194,7 +194,7 @@ def test_a_killed_one_goes_on_with_the_next_question_and_leaves_the_same_bytes(
     )  # fmt: skip
     assert out.read_bytes() == expected
     assert index.queries == [each.question for each in questions[there:]]
-    assert told == [(making.PHASE, 7, 7)]
+    assert told == [(silver_making.PHASE, 7, 7)]
     assert not partial.exists()
     assert summary.n == 7
 
@@ -215,7 +215,7 @@ def test_killed_between_the_last_row_and_the_summary(questions: Questions, tmp_p
     recipe = tmp_path / "whole.recipe.json"
     full = recipe.read_bytes()
     settings = json.loads(full)["settings"]
-    keeping.write_recipe(Places.of(tmp_path / "whole.jsonl"), settings)
+    silver_keeping.write_recipe(Places.of(tmp_path / "whole.jsonl"), settings)
     assert recipe.read_bytes() != full
     make_silver(questions, strinc(), tmp_path / "whole.jsonl", retriever=Searching(), k=3)
     assert recipe.read_bytes() == full
@@ -277,7 +277,7 @@ def test_one_process_writes(questions: Questions, tmp_path: Path) -> None:
     out = tmp_path / "s.jsonl"
     begun(questions, out)
     places = Places.of(out)
-    settings = keeping.read_recipe(places)["settings"]
+    settings = silver_keeping.read_recipe(places)["settings"]
     ids = [each.id for each in questions]
     with Partial(places, settings, ids), pytest.raises(RunLocked, match=r"s\.jsonl\.partial is being written to"):
         make_silver(questions, strinc(), out, retriever=Searching(), k=3)

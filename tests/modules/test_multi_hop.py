@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from blendfilter.modules.hops import Hop, conclusion, read_action, read_hop, shown
+from blendfilter.modules.multi_hop import Hop, conclusion, read_action, read_hop, shown
 
 FIVE = (
     "Yes.\nFollow-up: Which lighthouse is it?\nIntermediate answer: Skerry Light.\n"

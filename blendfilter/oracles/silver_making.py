@@ -17,17 +17,13 @@ from types import MappingProxyType
 from typing import Any
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
-from blendfilter.filters.candidates import sentences_of
-from blendfilter.filters.filco.oracle import Oracle, Scored
-from blendfilter.filters.filco.oracles import Measure, measure_for, strinc
 from blendfilter.lm.tokenisers import Tokeniser
 from blendfilter.lm.tokenisers import tokeniser as default_tokeniser
 from blendfilter.metrics import recall
-from blendfilter.records import Passage, Question
-from blendfilter.retrieval.base import Retriever, check_search
-from blendfilter.retrieval.callables import as_retriever
-from blendfilter.retrieval.progress import Progress, silent
-from blendfilter.silver.keeping import (
+from blendfilter.oracles.candidates import sentences_of
+from blendfilter.oracles.measures import Measure, measure_for, strinc
+from blendfilter.oracles.oracle import Oracle, Scored
+from blendfilter.oracles.silver_keeping import (
     Partial,
     Places,
     check_recipe_is_free,
@@ -35,8 +31,12 @@ from blendfilter.silver.keeping import (
     read_recipe,
     write_recipe,
 )
-from blendfilter.silver.rows import SilverRow, SilverSentence, line_of, read_silver
-from blendfilter.silver.summary import Summary, summarise
+from blendfilter.oracles.silver_rows import SilverRow, SilverSentence, line_of, read_silver
+from blendfilter.oracles.silver_summary import Summary, summarise
+from blendfilter.records import Passage, Question
+from blendfilter.retrieval.base import Retriever, check_search
+from blendfilter.retrieval.callables import as_retriever
+from blendfilter.retrieval.progress import Progress, silent
 from blendfilter.tasks.base import Questions
 
 BATCH = 32

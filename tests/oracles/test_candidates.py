@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.filters.candidates import Candidate, excerpts, passages_of, sentences_of
+from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.records import Excerpt, Passage
 
 TOWN = Passage("t", "Tolm\nHarbour", "A port. It has\na pier. It rains.", 2.0)

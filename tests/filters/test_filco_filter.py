@@ -20,7 +20,7 @@ from scripted import ScriptedLM, response, scripted
 
 from blendfilter.asking import Wording
 from blendfilter.errors import UnknownName
-from blendfilter.filters.filco.filter import FilCoFilter, shown, unquoted
+from blendfilter.filters.filco import FilCoFilter, shown, unquoted
 from blendfilter.lm.profiles import Profile
 from blendfilter.records import Excerpt, Passage
 

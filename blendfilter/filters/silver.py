@@ -19,9 +19,9 @@ import dspy
 from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.filters.base import Filter
 from blendfilter.journal import digest
+from blendfilter.oracles.silver_rows import SilverRow, read_silver
 from blendfilter.records import Excerpt, Passage, one_line
 from blendfilter.retrieval.callables import as_passage
-from blendfilter.silver.rows import SilverRow, read_silver
 
 UPPER_BOUND = "upper bound: reads the answer"
 

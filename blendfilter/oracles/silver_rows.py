@@ -30,7 +30,7 @@ from pydantic import AllowInfNan, Field, NonNegativeInt
 
 from blendfilter.errors import BadData
 from blendfilter.files import Row, json_rows
-from blendfilter.filters.candidates import Candidate, excerpts
+from blendfilter.oracles.candidates import Candidate, excerpts
 from blendfilter.records import Passage, one_line
 from blendfilter.tasks.reading import Outside, checked
 
