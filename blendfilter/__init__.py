@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from blendfilter.filters.extractive import SentenceFilter as SentenceFilter
     from blendfilter.filters.filco import FilCoFilter as FilCoFilter
     from blendfilter.filters.knowledge import KnowledgeFilter as KnowledgeFilter
-    from blendfilter.filters.one_call import OneCallFilter as OneCallFilter
+    from blendfilter.filters.knowledge import OneCallFilter as OneCallFilter
     from blendfilter.journal import Journal as Journal
     from blendfilter.lm.budget import Budget as Budget
     from blendfilter.lm.connect import connect as connect
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from blendfilter.lm.scoring import scorer as scorer
     from blendfilter.modules.answering import Answering as Answering
     from blendfilter.modules.blendfilter import BlendFilter as BlendFilter
-    from blendfilter.modules.blending import Blending as Blending
+    from blendfilter.modules.blendfilter import Blending as Blending
     from blendfilter.modules.direct import ChainOfThought as ChainOfThought
     from blendfilter.modules.direct import Direct as Direct
     from blendfilter.modules.iter_retgen import IterRetGen as IterRetGen
@@ -90,7 +90,7 @@ _HOME = {
     "BM25": "retrieval.bm25",
     "BlendFilter": "modules.blendfilter",
     "BlendFilterError": "errors",
-    "Blending": "modules.blending",
+    "Blending": "modules.blendfilter",
     "Budget": "lm.budget",
     "CDITFilter": "filters.cdit.filter",
     "ChainOfThought": "modules.direct",
@@ -104,7 +104,7 @@ _HOME = {
     "Journal": "journal",
     "Judge": "filters.cdit.judge",
     "KnowledgeFilter": "filters.knowledge",
-    "OneCallFilter": "filters.one_call",
+    "OneCallFilter": "filters.knowledge",
     "Oracle": "oracles.oracle",
     "Passage": "records",
     "PassageFilter": "filters.extractive",

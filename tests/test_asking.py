@@ -14,11 +14,19 @@ from isle import LINES, QUESTION, inputs, predictors
 from scripted import ScriptedLM, response, scripted
 
 from blendfilter import asking, resources
-from blendfilter.asking import FEW_SHOT, REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, Demonstration, Wording, demonstrations
+from blendfilter.asking import (
+    FEW_SHOT,
+    REPLY_TOKENS,
+    SHORT_TOKENS,
+    STOP,
+    Ask,
+    Demonstration,
+    TaskWording,
+    demonstrations,
+)
 from blendfilter.context import STAGE
 from blendfilter.errors import BadData, UnknownName
-from blendfilter.modules.answering import ShortAnswer
-from blendfilter.modules.blending import Reasoning
+from blendfilter.modules.answering import Reasoning, ShortAnswer
 from blendfilter.modules.direct import Direct
 from blendfilter.prompting import TemplateAdapter, own_prompts
 
@@ -199,19 +207,19 @@ class TestWording:
         assert demo.labels().toDict() == {"reasoning": "So the answer is x."}
 
     def test_instructions_of_external_are_those_of_answer(self) -> None:
-        wording = Wording(instructions={"blendfilter/external": "E.", "blendfilter/topic": "T."})
+        wording = TaskWording(instructions={"blendfilter/external": "E.", "blendfilter/topic": "T."})
         told = {name: each.signature.instructions for name, each in predictors(wording).items()}  # type: ignore[arg-type]
         assert {name for name, words in told.items() if words == "E."} == {"external", "answer", "cot_retrieval"}
         assert told["topic"] == "T."
 
     def test_answer_can_have_instructions_of_its_own(self) -> None:
-        wording = Wording(instructions={"blendfilter/external": "E.", "blendfilter/answer": "A."})
+        wording = TaskWording(instructions={"blendfilter/external": "E.", "blendfilter/answer": "A."})
         told = {name: each.signature.instructions for name, each in predictors(wording).items()}  # type: ignore[arg-type]
         assert (told["external"], told["answer"]) == ("E.", "A.")
 
     def test_an_unknown_task_suggests(self) -> None:
         with pytest.raises(UnknownName, match=r"no program 'hotpotq'. Did you mean 'hotpotqa'\?"):
-            Wording.of("hotpotq")
+            TaskWording.of("hotpotq")
 
     @pytest.mark.parametrize("slot", DEMO)
     def test_an_unfilled_slot_is_an_error(self, slot: str) -> None:
@@ -258,6 +266,6 @@ class TestWording:
         asking._wording.cache_clear()
         try:
             with pytest.raises(BadData, match=rf"mine/default\.json: .*{said}"):
-                Wording.of("mine")
+                TaskWording.of("mine")
         finally:
             asking._wording.cache_clear()

@@ -18,7 +18,7 @@ from refusing import NOBODY, PASSAGES, ROWS, SECRET, evaluation, lines, refused,
 from small_world import Command, tree
 
 from blendfilter import BlendFilter, as_retriever
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.errors import UseAcall
 from blendfilter.lm import bridge
 
@@ -352,7 +352,7 @@ def test_an_index_where_something_is_already(blendfilter: Command, here: Path) -
 
 
 def test_a_question_that_is_also_a_demonstration(blendfilter: Command, here: Path) -> None:
-    shown = Wording.of("hotpotqa").demos[0].question
+    shown = TaskWording.of("hotpotqa").demos[0].question
     lines(here / "leak.jsonl", [ROWS[0], {"id": "leak", "question": shown.upper(), "answer": "x"}])
     before = tree(here)
     told = blendfilter(*evaluation(data="leak.jsonl"))

@@ -14,8 +14,8 @@ from checkpoints import minilm_package, tiny_bert, tiny_cross_encoder
 from small_world import Command, Outcome, small_eval, stable
 
 from blendfilter.cli.options import HowToAnswer, K, WhichJudge, WhichModel, spread
+from blendfilter.filters.extractive import SCORERS
 from blendfilter.filters.registry import FILTERS
-from blendfilter.filters.scorers import SCORERS
 from blendfilter.modules.methods import METHODS
 
 QUESTION = "King Corvin had a lighthouse built on a lonely rock. In which town was its designer born?"

@@ -16,8 +16,7 @@ from blendfilter import resources
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.evaluation.settings import settings_of
-from blendfilter.filters.knowledge import KnowledgeFilter, ids_schema, room, schema_of
-from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, ids_schema, room, schema_of
 from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
 from blendfilter.lm.model import ConnectedLM

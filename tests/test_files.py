@@ -28,7 +28,7 @@ from blendfilter.evaluation import canvas
 from blendfilter.evaluation import files as run_files
 from blendfilter.evaluation.files import Appender
 from blendfilter.files import json_rows, lines
-from blendfilter.oracles.silver_keeping import Places, write_recipe
+from blendfilter.oracles.silver_making import Places, write_recipe
 from blendfilter.trimming import whole
 
 JSON = st.recursive(

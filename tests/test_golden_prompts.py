@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from isle import CHECK, LINES, NAMES, QUESTION, REASONING, TASKS, inputs, predictors
 
-from blendfilter.asking import Ask, Wording, demonstrations
+from blendfilter.asking import Ask, TaskWording, demonstrations
 from blendfilter.filters.cdit.rules import PHI1, PHI2
 
 GOLDEN = Path(__file__).parent / "golden" / "prompts"
@@ -68,7 +68,7 @@ OPTIMISED: dict[str, dict[str, Any]] = {
 
 def cases(task: str, name: str, predictor: Ask) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
     """(title, demonstrations, inputs) of each render in a golden file."""
-    wording = Wording.of(task)
+    wording = TaskWording.of(task)
     told = {"offer_none": wording.offer_none, "topic": "lighthouses" if wording.ask_topic else ""}
     demos = predictor.demos or demonstrations(predictor, [OPTIMISED[name.removesuffix("_again")]])
     fields = predictor.signature.input_fields

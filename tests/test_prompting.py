@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from isle import CUES, LINES, NAMES, QUESTION, TASKS, TRAJECTORY, TRANSCRIPT, inputs, predictors
 from scripted import ScriptedLM
 
-from blendfilter.asking import Ask, Wording
+from blendfilter.asking import Ask, TaskWording
 from blendfilter.filters.knowledge import Topic
-from blendfilter.modules.answering import ShortAnswer
-from blendfilter.modules.blending import Reasoning
+from blendfilter.modules.answering import Reasoning, ShortAnswer
 from blendfilter.prompting import TEMPLATE_OF, TemplateAdapter, own_prompts, questions_of
 from blendfilter.records import Passage, one_line
 
@@ -96,9 +95,9 @@ class TestShape:
     def test_worked_transcripts_stand_before_the_question(self, task: str, name: str) -> None:
         predictor = predictors(task)[name]
         prompt = predictor.render(**inputs(predictor))
-        places = [prompt.index(f"Question: {demo.question}\n") for demo in Wording.of(task).demos]
+        places = [prompt.index(f"Question: {demo.question}\n") for demo in TaskWording.of(task).demos]
         assert places == sorted(places)
-        for demo in Wording.of(task).demos:
+        for demo in TaskWording.of(task).demos:
             assert all(prompt.count(line) == 1 for line in demo.knowledge)
             for hop in demo.hops:
                 asked = f"Search[{hop.follow_up}]\n" if "action" in name else f"Follow-up: {hop.follow_up}\n"
@@ -121,7 +120,7 @@ class TestShape:
     def test_three_demonstrations_stand_before_the_question(self, task: str, name: str) -> None:
         predictor = predictors(task)[name]
         prompt = predictor.render(**inputs(predictor))
-        places = [prompt.index(f"Question: {demo.question}\n{CUES[name]}\n") for demo in Wording.of(task).demos]
+        places = [prompt.index(f"Question: {demo.question}\n{CUES[name]}\n") for demo in TaskWording.of(task).demos]
         assert len(places) == 3
         assert places == sorted(places)
         assert places[-1] < prompt.index(f"Question: {QUESTION}")
@@ -200,7 +199,7 @@ class TestShape:
 
     def test_none_is_offered_where_the_task_says_so(self) -> None:
         for task, offered in (("hotpotqa", False), ("twowiki", False), ("strategyqa", True)):
-            assert Wording.of(task).offer_none is offered
+            assert TaskWording.of(task).offer_none is offered
         for name in ("ids", "ids_again"):
             predictor = predictors("hotpotqa")[name]
             assert "none" in predictor.render(**inputs(predictor, offer_none=True))

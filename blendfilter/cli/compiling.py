@@ -235,7 +235,7 @@ def _filter(
 
 
 def _judge(what: str, task: str, how: HowToAnswer, source: Source, judging: Judging) -> Made:
-    from blendfilter.asking import Wording
+    from blendfilter.asking import TaskWording
     from blendfilter.compiling.consistency import consistency
     from blendfilter.filters.cdit.filter import CDITFilter
     from blendfilter.prompting import Prompts
@@ -243,7 +243,7 @@ def _judge(what: str, task: str, how: HowToAnswer, source: Source, judging: Judg
 
     if task not in TASKS:
         raise UnknownName.of("task", task, TASKS)
-    rules, wording = judging.chosen(), Wording.of(TASKS[task].wording)
+    rules, wording = judging.chosen(), TaskWording.of(TASKS[task].wording)
     templates = Prompts(how.prompts) if how.prompts else None
     student = CDITFilter(judging.mode_of(what, JUDGES[what]), rules, wording=wording, prompts=templates)
     pairs = consistent_pairs(task, source, judging)

@@ -102,7 +102,7 @@ class Source:
 
 def measure_of(silver: Path, task: str, measure: str | None) -> str:
     """What chose in a silver file: as its recipe says, else as was asked. Raises: BadArgument where they differ."""
-    from blendfilter.oracles.silver_keeping import Places
+    from blendfilter.oracles.silver_making import Places
 
     oracle = _settings_of(silver).get("oracle", {})
     for name, asked in (("task", task), ("measure", measure)):
@@ -127,7 +127,7 @@ def of_sample(source: Source) -> bool:
 
 def _settings_of(silver: Path) -> dict[str, Any]:
     """What the recipe of a silver file says of how it was made; nothing where it has none."""
-    from blendfilter.oracles.silver_keeping import Places, read_recipe
+    from blendfilter.oracles.silver_making import Places, read_recipe
 
     places = Places.of(silver)
     return dict(read_recipe(places).get("settings", {})) if places.recipe.is_file() else {}

@@ -62,8 +62,8 @@ DEFAULT_K = 5
 def maker(how: HowToAnswer, model: WhichModel, wording: str) -> Callable[[Retriever | None], Any]:
     """What makes the method of its retriever; what is wrong with it is said now, before a corpus is indexed."""
     from blendfilter.filters.base import Filter
-    from blendfilter.filters.own import takes
-    from blendfilter.modules.methods import METHODS, OWN, make_method, methods_taking
+    from blendfilter.filters.registry import takes
+    from blendfilter.modules.methods import METHOD, METHODS, make_method, methods_taking
     from blendfilter.prompting import Prompts
     from blendfilter.retrieval.callables import as_retriever
 
@@ -86,7 +86,7 @@ def maker(how: HowToAnswer, model: WhichModel, wording: str) -> Callable[[Retrie
 
     def make(retriever: Retriever | None) -> Any:
         method = make_method(how.method, retriever, k=how.k, **shared, **more)
-        if own and how.k is not None and not takes(how.method, OWN, "k"):
+        if own and how.k is not None and not takes(how.method, METHOD, "k"):
             say(f"{how.method} takes no argument 'k': -k {how.k} changes nothing in it")
         return method if how.program is None else _speaking(method, how.program)
 

@@ -95,8 +95,7 @@ def silver(
     from blendfilter.lm.tokenisers import tokeniser
     from blendfilter.oracles.measures import MEASURES, measure_for
     from blendfilter.oracles.oracle import Oracle
-    from blendfilter.oracles.silver_keeping import Places
-    from blendfilter.oracles.silver_making import BATCH, make_silver
+    from blendfilter.oracles.silver_making import BATCH, Places, make_silver
     from blendfilter.tasks import TASKS, load
 
     places = Places.of(out)

@@ -304,7 +304,7 @@ def _none_empty(folder: TrimFolder, *, new: bool) -> Iterator[None]:
 
 def _judge_of(judging: Judging, wording: str) -> Judge:
     """The judge, speaking as a compiled program says where one is named."""
-    from blendfilter.asking import Wording
+    from blendfilter.asking import TaskWording
     from blendfilter.compiling.programs import load_program
     from blendfilter.filters.cdit.filter import CDITFilter
     from blendfilter.filters.cdit.rules import choose_rules
@@ -312,7 +312,7 @@ def _judge_of(judging: Judging, wording: str) -> Judge:
 
     templates = Prompts(judging.prompts) if judging.prompts else None
     rules = choose_rules(judging.rule or (), judging.rules)
-    judging_filter = CDITFilter(judging.mode, rules, wording=Wording.of(wording), prompts=templates)  # type: ignore[arg-type]
+    judging_filter = CDITFilter(judging.mode, rules, wording=TaskWording.of(wording), prompts=templates)  # type: ignore[arg-type]
     if judging.program is not None:
         load_program(judging_filter, judging.program)
     return judging_filter.judge

@@ -23,7 +23,7 @@ import dspy
 
 from blendfilter.asking import Ask
 from blendfilter.errors import BadArgument, BadData
-from blendfilter.filters.filco import Unit, shown
+from blendfilter.filters.filco import Unit, candidates_of
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.metrics import f1
 from blendfilter.modules.direct import Direct
@@ -49,7 +49,7 @@ def silver_examples(rows: Iterable[SilverRow], unit: Unit = "sentence") -> list[
 
 
 def _example(row: SilverRow, unit: Unit) -> dspy.Example:
-    candidates = shown(row.passages, unit)
+    candidates = candidates_of(row.passages, unit)
     sentences = [row.sentences[at] for at in row.chosen]
     if unit == "passage":
         wanted = {(each.passage, 0) for each in sentences}

@@ -1,14 +1,13 @@
 """FilCo's filter as a prompt: the model names the sentences from which the question can be answered.
 
 Wang et al. 2023, "Learning to Filter Context for Retrieval-Augmented Generation" (https://arxiv.org/abs/2311.08377),
-section 2.3: M_ctx reads the question and the retrieved passages and gives the context that the answerer reads. In: a
-question and passages. Out: excerpts of the passages (`unit="passage"`, the paper's PSG: whole passages), in rank order.
-Calls: helpful.
+section 2.3: M_ctx reads the question and the retrieved passages and gives the context that the answerer reads. What is
+kept are excerpts (`unit="passage"`, the paper's PSG: whole passages), in rank order. Calls: helpful.
 
 Differs from the paper: M_ctx is fine-tuned and writes the sentences out; here any model names them by number, after
 instructions and demonstrations that an optimiser may find, so what is kept is verbatim by construction. The paper's
 silver context is one sentence; a reply may name several, as its trained model may write several. A reply that cannot be
-read is asked for once more with one added line (`ids_again`), then everything is kept, which is FULL; a "none" keeps
+read is requested once more with one added line (`ids_again`), then everything is kept, which is FULL; a "none" keeps
 nothing. Both are counted.
 """
 
@@ -21,11 +20,11 @@ from typing import Any, Literal, get_args
 
 import dspy
 
-from blendfilter.asking import SHORT_TOKENS, STOP, Ask, Wording
+from blendfilter.asking import SHORT_TOKENS, STOP, Ask, PromptSettings, TaskWording
 from blendfilter.errors import UnknownName
-from blendfilter.filters.base import Filter
+from blendfilter.filters.base import Filter, selection
 from blendfilter.filters.ids import read_ids
-from blendfilter.filters.knowledge import Reading, chosen, holds_to_schema, ids_schema, room, said, schema_of
+from blendfilter.filters.knowledge import IdsReply, choose_ids, holds_to_schema, ids_schema, reply_of, room, schema_of
 from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, one_line
@@ -48,7 +47,7 @@ class Helpful(dspy.Signature):
 
 
 class FilCoFilter(Filter):
-    """Keeps the sentences that the model says the answer can be given from, verbatim.
+    """Keeps, verbatim, the sentences from which the model says that the question can be answered.
 
     Args:
         unit: `sentence`, or `passage`: whole passages are named and kept.
@@ -57,8 +56,8 @@ class FilCoFilter(Filter):
         wording: a task's instructions. prompts, adapter: see `blendfilter.asking.Ask`.
 
     `status` is `ids`, `none`, `suspect` or `unparseable` (the last two: everything was kept), or `empty` where there
-    was nothing to choose from; `chosen` are the positions of what was kept in `shown(passages, unit)`; `flags` are
-    those of `KnowledgeFilter`.
+    was nothing to choose from; `chosen` are the positions of what was kept in `candidates_of(passages, unit)`; `flags`
+    are those of `KnowledgeFilter`.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class FilCoFilter(Filter):
         *,
         offer_none: bool = True,
         json_schema: bool | None = None,
-        wording: Wording | None = None,
+        wording: TaskWording | None = None,
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
@@ -75,11 +74,11 @@ class FilCoFilter(Filter):
         self.unit = _checked(unit)
         self.offer_none = offer_none
         self.json_schema = json_schema
+        settings, template = PromptSettings.of(wording, prompts, adapter), f"filco/{unit}s"
         # A base model goes on with another example, whose numbers are not its reply.
-        shared: dict[str, Any] = {"prompts": prompts, "adapter": adapter, "stop": [*STOP, f"\n\n{unit} 0:"]}
-        worded, template = wording or Wording(), f"filco/{unit}s"
-        self.helpful = worded(Ask("helpful", Helpful, template, max_tokens=SHORT_TOKENS, **shared))
-        self.ids_again = worded(Ask("ids_again", Helpful, f"{template}_again", max_tokens=SHORT_TOKENS, **shared))
+        stop = [*STOP, f"\n\n{unit} 0:"]
+        self.helpful = settings.predictor("helpful", Helpful, template, SHORT_TOKENS, stop=stop)
+        self.ids_again = settings.predictor("ids_again", Helpful, f"{template}_again", SHORT_TOKENS, stop=stop)
 
     def arguments(self) -> dict[str, Any]:
         """Its three switches."""
@@ -88,44 +87,40 @@ class FilCoFilter(Filter):
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """What is kept, as excerpts or whole passages."""
         passages = [as_passage(passage) for passage in passages]
-        candidates = shown(passages, self.unit)
-        if not any(each.line for each in candidates):
-            return dspy.Prediction(kept=[], status="empty", reason="", flags={}, chosen=[])
+        candidates = candidates_of(passages, self.unit)
+        if not any(candidate.line for candidate in candidates):
+            return selection(chosen=[])
         replies: list[str] = []
         ask = partial(self._ask, question, candidates, replies)
-        choice = await chosen(lambda: ask(self.helpful), lambda: ask(self.ids_again))
-        read = choice.read.status in ("ids", "none")
-        positions = sorted(choice.read.ids) if read else list(range(len(candidates)))
-        return dspy.Prediction(
-            kept=self._kept(passages, [candidates[at] for at in positions]) if read else passages,
-            status=choice.read.status,
-            # Never a line that begins with a number: a trace would set it under the passage of that number.
-            reason="\n".join(f"of {len(candidates)} {self.unit}s: {one_line(reply)}" for reply in replies),
-            flags=choice.flags,
-            chosen=positions,
-        )
+        read, flags = await choose_ids(lambda: ask(self.helpful), lambda: ask(self.ids_again))
+        # Never a line that begins with a number: a trace would set it under the passage of that number.
+        reason = "\n".join(f"of {len(candidates)} {self.unit}s: {one_line(reply)}" for reply in replies)
+        if read.status in ("suspect", "unparseable"):
+            return selection(passages, read.status, reason, flags=flags, chosen=list(range(len(candidates))))
+        chosen = [candidates[at] for at in sorted(read.ids)]
+        whole = self.unit == "passage"
+        kept = [passages[candidate.position] for candidate in chosen] if whole else excerpts(passages, chosen)
+        return selection(kept, read.status, reason, flags=flags, chosen=sorted(read.ids))
 
-    async def _ask(self, question: str, candidates: Sequence[Candidate], replies: list[str], predictor: Ask) -> Reading:
+    async def _ask(
+        self, question: str, candidates: Sequence[Candidate], replies: list[str], predictor: Ask
+    ) -> IdsReply:
         """The ids of one predictor's reply, which is added to `replies`."""
         k = len(candidates)
         config: dict[str, Any] = {"max_tokens": room(SHORT_TOKENS, 4, k)}
         if holds_to_schema(self.json_schema, predictor):
             config["response_format"] = schema_of("ids", {"ids": _schema(k)})
-        lines = [each.line for each in candidates]
-        reply = await said(predictor, offer_none=self.offer_none, knowledge=lines, question=question, config=config)
+        lines = [candidate.line for candidate in candidates]
+        inputs = {"offer_none": self.offer_none, "knowledge": lines, "question": question}
+        reply = await reply_of(predictor, **inputs, config=config)
         replies.append(reply.text)
-        return Reading(read_ids(unquoted(reply.text, lines), k, cut=reply.cut), reply.whole)
-
-    def _kept(self, passages: Sequence[Passage], named: Sequence[Candidate]) -> list[Passage]:
-        if self.unit == "passage":
-            return [passages[each.position] for each in named]
-        return excerpts(passages, named)
+        return IdsReply(read_ids(unquoted(reply.text, lines), k, cut=reply.cut), reply.whole)
 
 
-def shown(passages: Sequence[Passage], unit: Unit) -> list[Candidate]:
+def candidates_of(passages: Sequence[Passage], unit: Unit) -> list[Candidate]:
     """The candidates, in the numbering of the prompt.
 
-    >>> [each.text for each in shown([Passage("1", "Ormskerry", "A town. It has a pier.")], "sentence")]
+    >>> [each.text for each in candidates_of([Passage("1", "Ormskerry", "A town. It has a pier.")], "sentence")]
     ['A town.', 'It has a pier.']
     """
     return passages_of(passages) if _checked(unit) == "passage" else sentences_of(passages)

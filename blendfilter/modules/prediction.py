@@ -1,11 +1,9 @@
-"""A method's prediction as a notebook shows it: each query with what it brought, what was kept, and the answer.
-
-In: a prediction. Out: HTML in which every text is escaped; long ones are cut, for the prediction itself has them.
-"""
+"""What a method returns: a `dspy.Prediction` with branches, which a notebook shows as a trace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
@@ -18,8 +16,18 @@ _WIDTH = 160
 _CELL = "text-align:left;vertical-align:top;padding:.15em .8em .15em 0"
 
 
+@dataclass(frozen=True)
+class Branch:
+    """What one query brought: the passages retrieved, those kept, and how the filter's decision was read."""
+
+    retrieved: Sequence[Passage]
+    kept: Sequence[Passage]
+    ids_read: str | None = None
+    reason: str = field(default="", repr=False)
+
+
 def query_words(name: str) -> str:
-    """What a query of that name is made of; empty where the name says it itself.
+    """What the query of that name is made of; empty where the name is clear.
 
     >>> query_words("q_ex")
     'external reasoning + question'
@@ -27,15 +35,15 @@ def query_words(name: str) -> str:
     return _QUERY_WORDS.get(name, "")
 
 
-class Answered(dspy.Prediction):
-    """A method's prediction: DSPy's own, which a notebook shows as a trace."""
+class MethodPrediction(dspy.Prediction):
+    """A `dspy.Prediction` with an HTML display: every text escaped, long ones cut."""
 
     @classmethod
-    def of(cls, prediction: dspy.Prediction) -> Answered:
-        """The same prediction; the class adds nothing but how it is shown."""
-        answered = cls(**dict(prediction.items()))
-        answered._completions, answered._lm_usage = prediction._completions, prediction._lm_usage
-        return answered
+    def of(cls, prediction: dspy.Prediction) -> MethodPrediction:
+        """The same prediction with a display."""
+        same = cls(**dict(prediction.items()))
+        same._completions, same._lm_usage = prediction._completions, prediction._lm_usage
+        return same
 
     def _repr_html_(self) -> str:
         return "".join(_html(self))
@@ -49,7 +57,9 @@ def _html(prediction: dspy.Prediction) -> Iterator[str]:
         yield f"{_text(query)}</p>{_passages(branches.get(name))}"
     if prediction.get("reasoning"):
         yield f'<p style="margin:.6em 0 .1em"><small>reasoning</small><br>{_text(prediction.reasoning, 4 * _WIDTH)}</p>'
-    yield f'<p style="margin:.6em 0 0"><small>{html_of("; ".join(_figures(prediction)))}</small></p></div>'
+    figures = [f"{len(prediction.get('knowledge') or [])} passages kept", f"{len(prediction.get('calls') or [])} calls"]
+    events = ", ".join(f"{name} {count}" for name, count in (prediction.get("flags") or {}).items() if count)
+    yield f'<p style="margin:.6em 0 0"><small>{html_of("; ".join(filter(None, [*figures, events])))}</small></p></div>'
 
 
 def _passages(branch: Any) -> str:
@@ -65,19 +75,10 @@ def _passages(branch: Any) -> str:
 
 
 def _pieces(kept: Passage | None) -> str:
-    """What was kept of a passage, where that is less than all of it."""
     spans = kept.spans if isinstance(kept, Excerpt) else ()
     return "".join(f"<br><small>kept: {_text(piece.text)}</small>" for piece in spans)
 
 
-def _figures(prediction: dspy.Prediction) -> Iterator[str]:
-    yield f"{len(prediction.get('knowledge') or [])} passages kept"
-    yield f"{len(prediction.get('calls') or [])} calls"
-    events = [f"{name} {count}" for name, count in (prediction.get("flags") or {}).items() if count]
-    if events:
-        yield ", ".join(events)
-
-
 def _text(value: object, width: int = _WIDTH) -> str:
-    """Any text, isolated: a right-to-left mark in a passage must not turn what stands around it."""
+    """Escaped and isolated: a right-to-left mark in a passage must not turn the text around it."""
     return f"<bdi>{html_of(shortened(str(value), width))}</bdi>"

@@ -1,7 +1,7 @@
-"""What an extractive filter or an oracle may choose: the sentences of passages, or the passages, with their places.
+"""What an oracle or a filter may choose: the sentences of passages, or the passages, with their places.
 
-In: passages in rank order. Out: `Candidate`s in the order in which they stand; and back again, from those chosen to
-`Excerpt`s of their passages, verbatim. A title is shown with its sentence, and is never a candidate itself.
+`sentences_of` and `passages_of` list the `Candidate`s of passages in rank order; `excerpts` turns those chosen into
+verbatim `Excerpt`s of their passages. A title goes with its sentence, and is never a candidate itself.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from blendfilter.text import sentences
 
 
 class Candidate(NamedTuple):
-    """What may be kept of the passage at `position`: `text`, verbatim, and where it lies in the passage's text.
-
-    Of an excerpt, places are those in its source's text. `line` is what a scorer or a model reads: ``Title | text`` on
-    one line.
+    """A part of the passage at `position`: `text`, verbatim, and its place in the passage's text (its source's text,
+    where the passage is an excerpt). `line` is what a scorer or a model reads: ``Title | text`` on one line.
     """
 
     position: int
@@ -31,7 +29,7 @@ class Candidate(NamedTuple):
 def sentences_of(passages: Sequence[Passage]) -> list[Candidate]:
     """Every sentence of every passage; a passage without any has none here.
 
-    >>> [each.line for each in sentences_of([Passage("1", "Ormskerry", "A town. It has a pier.")])]
+    >>> [candidate.line for candidate in sentences_of([Passage("1", "Ormskerry", "A town. It has a pier.")])]
     ['Ormskerry | A town.', 'Ormskerry | It has a pier.']
     """
     found: list[Candidate] = []
@@ -46,7 +44,7 @@ def sentences_of(passages: Sequence[Passage]) -> list[Candidate]:
 
 
 def passages_of(passages: Sequence[Passage]) -> list[Candidate]:
-    """The passages themselves, one candidate each; of an excerpt, from its first piece to the end of its last."""
+    """The passages themselves as candidates; of an excerpt, from its first piece to the end of its last."""
     found: list[Candidate] = []
     for position, passage in enumerate(passages):
         pieces = _pieces(passage)
@@ -72,12 +70,12 @@ def excerpts(passages: Sequence[Passage], chosen: Sequence[Candidate]) -> list[P
 
 
 def _pieces(passage: Passage) -> Sequence[Span]:
-    """What there is of a passage: its whole text; of an excerpt, its pieces, with their places in its source."""
+    """A passage's whole text; of an excerpt, its pieces, with their places in its source."""
     return passage.spans if isinstance(passage, Excerpt) else (Span(0, len(passage.text), passage.text),)
 
 
 def _within(pieces: Sequence[Span], chosen: Candidate) -> Iterator[tuple[int, int]]:
-    """The chosen place without what the excerpt left out of it: a whole excerpt may have gaps."""
+    """The chosen place without an excerpt's gaps."""
     for piece in pieces:
         start, end = max(piece.start, chosen.start), min(piece.end, chosen.end)
         if start < end:

@@ -1,4 +1,4 @@
-"""The three measures by which FilCo tells which span of the retrieved passages helped: pure, no model asked.
+"""FilCo's three measures of how much a span of the retrieved passages helps to answer: pure functions, no model.
 
 Wang et al. 2023, "Learning to Filter Context for Retrieval-Augmented Generation", https://arxiv.org/abs/2311.08377,
 section 2.2. For a query q with output o and the spans t of all passages:
@@ -6,8 +6,6 @@ section 2.2. For a query q with output o and the spans t of all passages:
 STRINC   1 where t contains o, else 0; the first span that does is the best
 LEXICAL  unigram F1 of t and o, or of t and q in fact verification; above 0.5
 CXMI     log p(o | t, q) - log p(o | q) under the generator; above 0
-
-In: spans, and the outputs or log-probabilities. Out: a score for each span, and the positions of the best.
 
 Differs from the paper: several right outputs (aliases) count, each by itself, and texts are compared as normalised
 words: "art" is not in "party". CXMI is the difference of logarithms in place of the ratio of probabilities, which a
@@ -33,15 +31,9 @@ THRESHOLDS: Mapping[Measure, float] = MappingProxyType({"strinc": 0.0, "lexical"
 
 _MEASURE_OF: Mapping[str, Measure] = MappingProxyType(
     {
-        "nq": "strinc",
-        "triviaqa": "strinc",
-        "qa": "strinc",
+        **dict.fromkeys(("nq", "triviaqa", "qa"), "strinc"),
         "wow": "lexical",
-        "fever": "cxmi",
-        "hotpotqa": "cxmi",
-        "twowiki": "cxmi",
-        "strategyqa": "cxmi",
-        "eli5": "cxmi",
+        **dict.fromkeys(("fever", "hotpotqa", "twowiki", "strategyqa", "eli5"), "cxmi"),
     }
 )
 _OF_CLAIMS = frozenset({"fever"})
@@ -71,7 +63,7 @@ def lexical(span: str, references: Iterable[str]) -> float:
 
 
 def _f1(span: Sequence[str], reference: Sequence[str]) -> float:
-    """2PR / (P + R) as one division: what is equal, or exactly at the threshold, is not told apart by rounding."""
+    """2PR / (P + R) as one division, so that rounding separates neither equals nor what is exactly at a threshold."""
     shared = overlap(span, reference).shared
     return 2 * shared / (len(span) + len(reference)) if shared else 0.0
 
@@ -79,7 +71,7 @@ def _f1(span: Sequence[str], reference: Sequence[str]) -> float:
 def cxmi(given_span: float, given_nothing: float) -> float:
     """Conditional cross-mutual information in nats: log p(o | t, q) - log p(o | q), of two log-probabilities.
 
-    Where a fraction of probabilities has nothing left to divide, the difference still tells:
+    It is exact where the probabilities themselves are zero in floating point:
 
     >>> cxmi(-2000.0, -2003.0)
     3.0

@@ -12,9 +12,9 @@ A row (made up; on one line in the file)::
 `output` is the first golden answer: the one output that the paper has. A sentence's text is
 ``passages[passage].text[start:end]``; `chosen` are positions in `sentences`. `target` are the chosen sentences' texts
 with a space between them, empty where none was chosen. `positive` says whether the passages support the output, null
-where nobody knows.
+where that is not known.
 
-What is learned from a row, in FilCo's terms: its filter reads `question` and `passages` and writes `target`; its
+In FilCo's terms, its filter reads `question` and `passages` and writes `target`; its
 generator reads `question` and `target` and writes `output` (Wang et al. 2023, sections 2.3 and 2.4).
 """
 
@@ -37,15 +37,15 @@ from blendfilter.tasks.reading import Outside, checked
 
 @dataclass(frozen=True, slots=True)
 class SilverSentence:
-    """A sentence of the passage at position `passage`, where it stands in its text, and the oracle's score of it.
+    """A sentence of the passage at position `passage`, its place in that text, and the oracle's score.
 
-    None: it has no score, for the model's context was too short for it.
+    None: it has no score, because the model's context was too short for it.
     """
 
-    passage: int
-    start: int
-    end: int
-    score: float | None
+    passage: NonNegativeInt
+    start: NonNegativeInt
+    end: NonNegativeInt
+    score: Annotated[float, AllowInfNan(False)] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,45 +61,34 @@ class SilverRow:
     chosen: tuple[int, ...]
     target: str
     positive: bool | None
-    """Whether the passages support the output; None: nobody knows."""
+    """Whether the passages support the output; None: it is not known."""
 
     def text(self, at: int) -> str:
         """The sentence at position `at` in `sentences`, verbatim."""
         sentence = self.sentences[at]
         return self.passages[sentence.passage].text[sentence.start : sentence.end]
 
+    def candidates(self) -> list[Candidate]:
+        """The sentences as candidates, each with its line ``Title | sentence``."""
+        found = []
+        for at, sentence in enumerate(self.sentences):
+            text, title = self.text(at), one_line(self.passages[sentence.passage].title)
+            line = f"{title} | {one_line(text)}" if title else one_line(text)
+            found.append(Candidate(sentence.passage, sentence.start, sentence.end, text, line))
+        return found
 
-def candidates_of(row: SilverRow) -> list[Candidate]:
-    """The row's sentences as candidates, each with its line ``Title | sentence``."""
-    found = []
-    for at, sentence in enumerate(row.sentences):
-        text, title = row.text(at), one_line(row.passages[sentence.passage].title)
-        line = f"{title} | {one_line(text)}" if title else one_line(text)
-        found.append(Candidate(sentence.passage, sentence.start, sentence.end, text, line))
-    return found
-
-
-def excerpts_of(row: SilverRow) -> list[Passage]:
-    """What SILVER shows: the chosen sentences as excerpts of their passages, verbatim, in rank order."""
-    candidates = candidates_of(row)
-    return excerpts(row.passages, [candidates[at] for at in row.chosen])
+    def excerpts(self) -> list[Passage]:
+        """SILVER: the chosen sentences as excerpts of their passages, verbatim, in rank order."""
+        candidates = self.candidates()
+        return excerpts(self.passages, [candidates[at] for at in self.chosen])
 
 
 def line_of(row: SilverRow) -> bytes:
     """A row as a line of the file."""
-    told = {
-        "id": row.id,
-        "question": row.question,
-        "golden_answers": list(row.golden_answers),
-        "output": row.output,
-        "passages": [{"id": each.id, "title": each.title, "text": each.text, "score": each.score}
-                     for each in row.passages],
-        "sentences": [asdict(each) for each in row.sentences],
-        "chosen": list(row.chosen),
-        "target": row.target,
-        "positive": row.positive,
-    }  # fmt: skip
-    return json.dumps(told, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    passages = [{"id": each.id, "title": each.title, "text": each.text, "score": each.score} for each in row.passages]
+    value = {name: getattr(row, name) for name in row.__slots__}  # in the order of the fields
+    value |= {"passages": passages, "sentences": [asdict(sentence) for sentence in row.sentences]}
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def read_silver(path: str | Path) -> Iterator[SilverRow]:
@@ -113,21 +102,20 @@ def read_silver(path: str | Path) -> Iterator[SilverRow]:
 
 def row_of(row: Row) -> SilverRow:
     """One line's value as a row. Raises `BadData`."""
-    read = checked(_Row, row)
+    read = checked(_SilverLine, row)
     passages = tuple(Passage(each.id, each.title, each.text, each.score) for each in read.passages)
-    for at, each in enumerate(read.sentences):
-        if each.passage >= len(passages):
-            raise _outside(row, f"sentence {at} names passage {each.passage}", len(passages), "passages")
-        text = passages[each.passage].text
-        if not each.start < each.end <= len(text):
-            raise _outside(row, f"sentence {at} lies at {each.start}:{each.end}", len(text), "characters")
+    for at, sentence in enumerate(read.sentences):
+        if sentence.passage >= len(passages):
+            raise _outside(row, f"sentence {at} names passage {sentence.passage}", len(passages), "passages")
+        text = passages[sentence.passage].text
+        if not sentence.start < sentence.end <= len(text):
+            raise _outside(row, f"sentence {at} lies at {sentence.start}:{sentence.end}", len(text), "characters")
     for at in read.chosen:
         if at >= len(read.sentences):
             raise _outside(row, f"chosen names sentence {at}", len(read.sentences), "sentences")
     return SilverRow(
         read.id, read.question, tuple(read.golden_answers), read.output, passages,
-        tuple(SilverSentence(each.passage, each.start, each.end, each.score) for each in read.sentences),
-        tuple(read.chosen), read.target, read.positive,
+        tuple(read.sentences), tuple(read.chosen), read.target, read.positive,
     )  # fmt: skip
 
 
@@ -135,27 +123,20 @@ def _outside(row: Row, what: str, of: int, things: str) -> BadData:
     return BadData(f"{row.where}: {what}, of {of} {things}: make the file again (blendfilter silver)")
 
 
-class _Passage(Outside):
+class _SilverPassage(Outside):
     id: str
     title: str
     text: str
     score: float | None = None
 
 
-class _Sentence(Outside):
-    passage: NonNegativeInt
-    start: NonNegativeInt
-    end: NonNegativeInt
-    score: Annotated[float, AllowInfNan(False)] | None
-
-
-class _Row(Outside):
+class _SilverLine(Outside):
     id: str
     question: str
     golden_answers: Sequence[str] = Field(min_length=1)
     output: str
-    passages: Sequence[_Passage]
-    sentences: Sequence[_Sentence]
+    passages: Sequence[_SilverPassage]
+    sentences: Sequence[SilverSentence]
     chosen: Sequence[NonNegativeInt]
     target: str
     positive: bool | None = None

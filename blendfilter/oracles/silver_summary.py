@@ -1,7 +1,7 @@
-"""What silver contexts come to: how short they are, how much of them is the answer, how often nothing is left.
+"""Figures of silver contexts: how short they are, how much of them is the answer, how often nothing is left.
 
-In: the rows of a silver file. Out: a `Summary`, over all questions and apart over those whose passages support the
-output and those whose do not. Three contexts are held side by side (Wang et al. 2023, sections 4.2 and 4.5):
+A `Summary` is over all questions, and apart over those whose passages support the output and those whose do not. It
+compares three contexts (Wang et al. 2023, sections 4.2 and 4.5):
 
 FULL     every passage
 PSG      whole passages: those that hold a sentence above the oracle's threshold
@@ -21,20 +21,19 @@ intervals here.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from blendfilter.lm.tokenisers import Tokeniser
 from blendfilter.oracles.measures import MEASURES
-from blendfilter.oracles.silver_rows import SilverRow, excerpts_of
+from blendfilter.oracles.silver_rows import SilverRow
 from blendfilter.records import Passage
 from blendfilter.text import normalize_answer, overlap, tokens
 
 CONTEXTS = ("FULL", "PSG", "SILVER")
 MUCH = 0.8
-"""Where more than this share of the contexts is empty, whoever reads the figures is told so."""
+"""Where more than this share of the contexts is empty, `found_little` says so."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Group:
+class SilverGroup:
     """Some of the questions, and their figures in each context."""
 
     n: int
@@ -78,7 +77,7 @@ class Summary:
     unknown: int
     unscored: int
     tokeniser: str
-    groups: dict[str, Group] = field(repr=False)
+    groups: dict[str, SilverGroup] = field(repr=False)
 
     @property
     def empty(self) -> float:
@@ -100,10 +99,11 @@ class Summary:
         left = round(self.empty * self.n)
         if left <= MUCH * self.n:
             return None
+        others = " or ".join(other for other in MEASURES if other != measure)
         how = "gives the answerer nothing to read" if left == self.n else "is mostly nothing to read"
         return (
             f"{measure} chose nothing for {left:,} of {_questions(self.n)}: SILVER {how} and is no upper bound, and a "
-            f"filter learns from it to keep nothing. Another measure ({_others(measure)}), a lower threshold or other "
+            f"filter learns from it to keep nothing. Another measure ({others}), a lower threshold or other "
             "passages may find more"
         )
 
@@ -139,10 +139,6 @@ class Summary:
         yield "PSG and SILVER read the answer: upper bounds"
 
 
-def _others(measure: str) -> str:
-    return " or ".join(each for each in MEASURES if each != measure)
-
-
 def _questions(count: int) -> str:
     return f"{count:,} question{'s' * (count != 1)}"
 
@@ -152,7 +148,8 @@ def summarise(rows: Iterable[SilverRow], *, threshold: float, tokeniser: Tokenis
     sums = {name: _Sums() for name in ("all", "positive", "negative")}
     without = unscored = 0
     for row in rows:
-        measured = [_measured(row, context, tokeniser) for context in contexts_of(row, threshold)]
+        contexts = contexts_of(row, threshold)
+        measured = [figures_of(context, row.question, row.output, tokeniser) for context in contexts]
         without += not row.passages
         unscored += sum(each.score is None for each in row.sentences)
         sums["all"].add(measured)
@@ -173,7 +170,7 @@ def summarise(rows: Iterable[SilverRow], *, threshold: float, tokeniser: Tokenis
 def contexts_of(row: SilverRow, threshold: float) -> tuple[Sequence[Passage], Sequence[Passage], Sequence[Passage]]:
     """What FULL, PSG and SILVER show of a row's passages."""
     above = {each.passage for each in row.sentences if each.score is not None and each.score > threshold}
-    return row.passages, [each for at, each in enumerate(row.passages) if at in above], excerpts_of(row)
+    return row.passages, [each for at, each in enumerate(row.passages) if at in above], row.excerpts()
 
 
 _HEADER = ("questions", "context", "empty", "precision", "not empty", "by characters", "tokens", "of FULL")
@@ -181,15 +178,18 @@ _LEFT = 2
 _FIGURES = ("empty", "precision", "not_empty", "characters", "tokens")
 
 
-def _cells(name: str, group: Group) -> Iterator[tuple[str, ...]]:
+def _cells(name: str, group: SilverGroup) -> Iterator[tuple[str, ...]]:
     for context in CONTEXTS:
-        told: Figures = getattr(group, context.lower())
+        figures: Figures = getattr(group, context.lower())
         yield (
             f"{name} ({group.n:,})" if context == "FULL" else "",
             context,
-            *(f"{100 * share:.1f}" for share in (told.empty, told.precision, told.not_empty, told.characters)),
-            f"{told.tokens:,.1f}",
-            f"{100 * told.tokens / group.full.tokens:.0f} %" if group.full.tokens else "-",
+            *(
+                f"{100 * share:.1f}"
+                for share in (figures.empty, figures.precision, figures.not_empty, figures.characters)
+            ),
+            f"{figures.tokens:,.1f}",
+            f"{100 * figures.tokens / group.full.tokens:.0f} %" if group.full.tokens else "-",
         )
 
 
@@ -206,36 +206,26 @@ class _Sums:
             for name in _FIGURES:
                 sums[name] += getattr(figures, name)
 
-    def group(self) -> Group:
-        return Group(self.n, *(self._figures(sums) for sums in self._sums))
-
-    def _figures(self, sums: dict[str, float]) -> Figures:
+    def group(self) -> SilverGroup:
         """Means; of precision where something is left, over those alone."""
-        left = self.n - sums["empty"]
-        means = {name: value / self.n if self.n else 0.0 for name, value in sums.items()}
-        return Figures(**{**means, "not_empty": sums["not_empty"] / left if left else 0.0})
-
-
-def _measured(row: SilverRow, context: Sequence[Passage], tokeniser: Tokeniser) -> Figures:
-    """One question's figures in one context."""
-    return figures_of(context, row.question, row.output, tokeniser)
+        means = []
+        for sums in self._sums:
+            left = self.n - sums["empty"]
+            mean = {name: value / self.n if self.n else 0.0 for name, value in sums.items()}
+            means.append(Figures(**{**mean, "not_empty": sums["not_empty"] / left if left else 0.0}))
+        return SilverGroup(self.n, *means)
 
 
 def figures_of(context: Sequence[Passage], question: str, output: str, tokeniser: Tokeniser) -> Figures:
-    """The figures of one context, whoever filtered it, for one question and its output."""
+    """The figures of one context, by any filter, for one question and its output."""
     text = "\n".join(each.text for each in context)
     precision = overlap(tokens(text), tokens(output)).precision
+    by_character = overlap(normalize_answer(text), normalize_answer(output)).precision
     lines = "\n".join([*(each.line for each in context), question])
     return Figures(
         empty=float(not text.strip()),
         precision=precision,
         not_empty=precision,
-        characters=_by_characters(text, output),
+        characters=by_character,
         tokens=tokeniser.count(lines),
     )
-
-
-def _by_characters(text: str, output: str) -> float:
-    context = normalize_answer(text)
-    shared = (Counter(context) & Counter(normalize_answer(output))).total()
-    return shared / len(context) if context else 0.0

@@ -13,7 +13,7 @@ from small_world import done_by, journaled, stable
 from blendfilter import BM25, BlendFilter, ChainOfThought, SentenceFilter, connect, evaluate, load
 from blendfilter.errors import RunMismatch
 from blendfilter.evaluation.settings import settings_of
-from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.filters.knowledge import OneCallFilter
 from blendfilter.filters.registry import FILTERS, make_filter
 from blendfilter.modules.methods import METHODS, make_method, methods_taking
 from blendfilter.records import Excerpt, Passage

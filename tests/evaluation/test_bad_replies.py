@@ -17,7 +17,7 @@ from blendfilter.errors import BadArgument
 from blendfilter.evaluation.files import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
 from blendfilter.evaluation.replies import Share, bad_shares, check_share
 from blendfilter.filters.cdit.filter import CDITFilter
-from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.filters.knowledge import OneCallFilter
 from blendfilter.lm.offline import read
 from blendfilter.modules.direct import Direct
 from blendfilter.tasks import Questions

@@ -17,7 +17,7 @@ import pytest
 from small_world import CountingEngine, done_by, stable, tree
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Prompts, evaluate, load
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.errors import (
     BadArgument,
     Leak,
@@ -232,6 +232,6 @@ def test_a_question_that_is_also_a_demonstration(index: BM25, questions: Questio
     with pytest.raises(Leak, match=rf"question '{questions[4].id}'.*also a demonstration of 'answering.answer'"):
         done_by(method, questions, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    shown = {"id": "x", "question": Wording.of("hotpotqa").demos[1].question, "answer": "y"}
+    shown = {"id": "x", "question": TaskWording.of("hotpotqa").demos[1].question, "answer": "y"}
     with pytest.raises(Leak, match="'x'"):
         done_by(BlendFilter(index), load("qa", [shown]), tmp_path / "run")

@@ -12,7 +12,7 @@ from scripted import ScriptedLM
 
 from blendfilter import BlendFilter, Direct, Passage, as_retriever
 from blendfilter.evaluation.trace import reasons_of, trace_text
-from blendfilter.modules.base import Branch
+from blendfilter.modules.prediction import Branch
 from blendfilter.records import Excerpt
 
 PIER = Passage("p", "Orm Pier", "Orm Pier is a pier in Tavenby.")

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from isle import LINES, PASSAGES, QUESTION, replies
 from scripted import ScriptedLM, response, scripted
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.errors import UnknownName
-from blendfilter.filters.filco import FilCoFilter, shown, unquoted
+from blendfilter.filters.filco import FilCoFilter, candidates_of, unquoted
 from blendfilter.lm.profiles import Profile
 from blendfilter.records import Excerpt, Passage
 
@@ -172,7 +172,7 @@ class TestReplies:
     def test_after_the_second_try_everything_is_kept_whole(self, first: str, status: str, flag: str, unit: str) -> None:
         said, _ = filtered({"helpful": [first], "ids_again": ["Who knows?"]}, unit=unit)
         assert (said.kept, said.status, said.flags) == (FIVE, status, {flag: 1})
-        assert said.chosen == list(range(len(shown(FIVE, unit))))  # type: ignore[arg-type]
+        assert said.chosen == list(range(len(candidates_of(FIVE, unit))))  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("reply", ["none", "None.", "No sentence helps.", '{"ids": []}'])
     def test_none_keeps_nothing_and_is_not_asked_again(self, reply: str) -> None:
@@ -255,7 +255,9 @@ class TestPrompt:
         assert not any("none" in prompt for _, prompt in plain.prompts)
 
     def test_a_tasks_words_are_used(self) -> None:
-        _, lm = filtered({"helpful": ["0"]}, wording=Wording(instructions={"filco/sentences": "Name them in verse."}))
+        _, lm = filtered(
+            {"helpful": ["0"]}, wording=TaskWording(instructions={"filco/sentences": "Name them in verse."})
+        )
         assert lm.prompts[0][1].startswith("Name them in verse.\n")
 
     def test_only_the_end_depends_on_the_question_and_the_passages(self) -> None:
@@ -393,7 +395,7 @@ def test_whatever_is_replied_what_is_kept_lies_in_the_passages(
     lm = ScriptedLM(replies(helpful="".join(first), ids_again="".join(again)))
     with dspy.context(lm=lm):
         said = asyncio.run(FilCoFilter(unit).acall(question=QUESTION, passages=found))
-    candidates = shown(found, unit)
+    candidates = candidates_of(found, unit)
     assert lm.calls <= 2
     assert said.chosen == sorted(set(said.chosen))
     assert all(0 <= position < len(candidates) for position in said.chosen)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from isle import CHECK, LINES, PASSAGES, QUESTION, REPLIES, replies
 from scripted import ScriptedLM, scripted
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.errors import ModelError, UseAcall
 from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import KnowledgeFilter
@@ -90,7 +90,7 @@ class TestCalls:
         assert [request.config.max_tokens for request in lm.inner.requests] == caps
 
     def test_a_tasks_words_are_used(self) -> None:
-        wording = Wording(instructions={"blendfilter/check": "Judge in verse."})
+        wording = TaskWording(instructions={"blendfilter/check": "Judge in verse."})
         _, lm = filtered({"check": [CHECK], "ids": ["0"]}, wording=wording)
         assert lm.asked("check")[0].startswith("Judge in verse.\n")
 

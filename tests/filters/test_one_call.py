@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from isle import JUDGEMENT, LINES, PASSAGES, QUESTION, replies
 from scripted import ScriptedLM, scripted
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.filters.ids import IdsRead
-from blendfilter.filters.knowledge import KnowledgeFilter
-from blendfilter.filters.one_call import OneCallFilter, read_judgement
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, read_judgement
 from blendfilter.lm.offline import read
 from blendfilter.lm.profiles import Profile
 from blendfilter.records import Passage
@@ -54,7 +53,9 @@ class TestCalls:
         assert "Ids: none" in offered.prompts[0][1]
 
     def test_a_tasks_words_are_used(self) -> None:
-        _, lm = filtered({"judge": [JUDGEMENT]}, wording=Wording(instructions={"blendfilter/judge": "Judge in verse."}))
+        _, lm = filtered(
+            {"judge": [JUDGEMENT]}, wording=TaskWording(instructions={"blendfilter/judge": "Judge in verse."})
+        )
         assert lm.prompts[0][1].startswith("Judge in verse.\n")
 
     @pytest.mark.parametrize(("k", "judge", "again"), [(1, 384, 32), (5, 384, 32), (15, 1024, 72)])

@@ -8,13 +8,12 @@ from typing import Any
 import dspy
 import pytest
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
 from blendfilter.filters.filco import FilCoFilter
-from blendfilter.filters.knowledge import KnowledgeFilter
-from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter
 from blendfilter.filters.registry import FILTERS, filters_taking, make_filter
 from blendfilter.prompting import Prompts
 
@@ -68,7 +67,7 @@ def test_filters_by_name() -> None:
 
 @pytest.mark.parametrize("task", ["hotpotqa", "strategyqa"])
 def test_the_tasks_wording_decides(task: str) -> None:
-    wording = Wording.of(task)
+    wording = TaskWording.of(task)
     made: Any = make_filter("knowledge", wording=task)
     assert (
         made.arguments()
@@ -127,7 +126,7 @@ def test_an_unknown_name_suggests() -> None:
 
 
 def test_one_of_ones_own_gets_what_it_takes(own: str) -> None:
-    wording = Wording.of("twowiki")
+    wording = TaskWording.of("twowiki")
     assert make_filter(f"{own}:First", wording="twowiki", n=3).given == (3, wording)
     assert make_filter(f"{own}:First").given[0] == 1
     assert isinstance(make_filter(f"{own}:Bare"), dspy.Module)
@@ -158,7 +157,7 @@ def test_a_package_that_is_not_there() -> None:
 def test_filcos_filter_speaks_a_tasks_words_and_ones_own(name: str, template: str, tmp_path: Path) -> None:
     claims = make_filter(name, wording="fever")
     for predictor in (claims.helpful, claims.ids_again):  # type: ignore[attr-defined]
-        assert predictor.signature.instructions == Wording.of("fever").instructions[template]
+        assert predictor.signature.instructions == TaskWording.of("fever").instructions[template]
     (tmp_path / "filco").mkdir()
     (tmp_path / f"{template}.j2").write_text("{{ instructions }}! {{ knowledge | join }}{{ question }}{{ offer_none }}")
     own = make_filter(name, prompts=Prompts(tmp_path))

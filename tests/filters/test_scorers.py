@@ -15,8 +15,8 @@ from checkpoints import minilm_package, tiny_bert, tiny_cross_encoder
 
 from blendfilter import BM25
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
-from blendfilter.filters import scorers
-from blendfilter.filters.scorers import SCORERS, scorer_of
+from blendfilter.filters import extractive
+from blendfilter.filters.extractive import SCORERS, scorer_of
 from blendfilter.records import Passage
 
 TEXTS = ["The river runs.", "A castle on the hill.", "The king was born in the castle.", "Sea."]
@@ -149,8 +149,8 @@ class TestModels:
         self, by: Any, folder: Any, loader: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         loads: list[str] = []
-        load = getattr(scorers, loader)
-        monkeypatch.setattr(scorers, loader, lambda name, **more: loads.append(name) or load(name, **more))
+        load = getattr(extractive, loader)
+        monkeypatch.setattr(extractive, loader, lambda name, **more: loads.append(name) or load(name, **more))
         score = scorer_of(by, str(folder()))
         assert loads == []
         twin = copy.deepcopy(score)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.lm.offline import read
 from blendfilter.metrics import label
 from blendfilter.modules.direct import ChainOfThought, Direct
@@ -55,7 +55,7 @@ class TestClaims:
         assert read(direct("fever-nei", "Orm Pier opened in 1890.", PIER)) == "SUPPORTS"
 
     def test_multi_hop_prompts_end_in_a_label(self) -> None:
-        told = Wording.of("fever").instructions["self_ask/step"]
+        told = TaskWording.of("fever").instructions["self_ask/step"]
         assert label(read(f"{told}\n\nQuestion: Orm Pier opened in 1890.\nSo the final answer is:")) == "REFUTES"
 
     @given(st.text(max_size=60), st.lists(st.text(max_size=60), max_size=3))

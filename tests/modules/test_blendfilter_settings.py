@@ -24,7 +24,7 @@ from isle import (
 )  # fmt: skip
 from scripted import ScriptedLM
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, BadData, UnknownName
 from blendfilter.filters.base import Filter
 from blendfilter.modules.blendfilter import BlendFilter
@@ -116,7 +116,7 @@ class TestSettings:
         assert (said.answer, len(said.calls)) == ("Ada Brennock", 11)
 
     def test_a_wording_of_ones_own(self) -> None:
-        wording = Wording(instructions={"blendfilter/topic": "In one word."}, offer_none=True)
+        wording = TaskWording(instructions={"blendfilter/topic": "In one word."}, offer_none=True)
         _, lm = ask(BlendFilter(three_lists(), task=wording))
         assert lm.asked("topic")[0].startswith("In one word.\n")
         assert "write: none" in lm.asked("ids")[0]
@@ -157,7 +157,7 @@ class TestState:
             dspy.Example(question="q?", knowledge=["T | x"], relevance="0 is relevant.", augmented=True)
         ]
         method.save(tmp_path / "program.json")
-        again = BlendFilter(three_lists(), task="hotpotqa", offer_none=Wording.of(task).offer_none)
+        again = BlendFilter(three_lists(), task="hotpotqa", offer_none=TaskWording.of(task).offer_none)
         again.select.ask_topic = method.select.ask_topic
         again.load(tmp_path / "program.json")
         assert self.prompts_of(again) == self.prompts_of(method)

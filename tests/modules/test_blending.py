@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from isle import EXTERNAL, INTERNAL, LINES, PASSAGES, Q_EX, Q_IN, QUESTION, Shelf, nothing, replies, three_lists
 from scripted import ScriptedLM, scripted
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, UnknownName, UseAcall
 from blendfilter.lm import bridge
-from blendfilter.modules.blending import Blending, blend, used_queries, without_conclusion
+from blendfilter.modules.blendfilter import Blending, blend, used_queries, without_conclusion
 
 
 def blended(shelf: Any, question: str = QUESTION, **settings: Any) -> tuple[dspy.Prediction, ScriptedLM]:
@@ -154,7 +154,7 @@ class TestBlending:
                 blended(nothing, question=ask)
 
     def test_the_wording_is_a_tasks_or_ones_own(self) -> None:
-        own = Wording(instructions={"blendfilter/internal": "Recite."})
+        own = TaskWording(instructions={"blendfilter/internal": "Recite."})
         assert Blending(nothing, wording=own).internal.signature.instructions == "Recite."
         assert len(Blending(nothing, wording="strategyqa").external.demos) == 3
 

@@ -11,9 +11,9 @@ from scripted import ScriptedLM
 
 from blendfilter.errors import BadArgument
 from blendfilter.filters.extractive import FullFilter
-from blendfilter.modules.base import Branch
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
+from blendfilter.modules.prediction import Branch
 
 
 def run(method: dspy.Module, **changed: Any) -> tuple[dspy.Prediction, ScriptedLM]:

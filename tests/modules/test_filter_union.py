@@ -14,7 +14,7 @@ from scripted import ScriptedLM
 
 from blendfilter import connect
 from blendfilter.filters.extractive import SentenceFilter
-from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.filters.knowledge import OneCallFilter
 from blendfilter.journal import Journal
 from blendfilter.modules.blendfilter import BlendFilter, survivors
 from blendfilter.records import Excerpt, Passage

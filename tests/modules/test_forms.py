@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 from isle import TASKS
 
-from blendfilter.asking import Demonstration, Wording
-from blendfilter.modules.forms import (
-    FollowUps,
+from blendfilter.asking import Demonstration, TaskWording
+from blendfilter.modules.multi_hop import (
+    FOLLOW_UPS,
+    THOUGHTS_AND_ACTIONS,
     Form,
-    ThoughtsAndActions,
+    Hop,
     forced_answer,
     reacted,
     self_asked,
     thought_and_acted,
 )
-from blendfilter.modules.multi_hop import Hop
 
-FORMS = [FollowUps(), ThoughtsAndActions()]
-DEMOS = [demo for task in TASKS for demo in Wording.of(task).demos]
+FORMS = [FOLLOW_UPS, THOUGHTS_AND_ACTIONS]
+DEMOS = [demo for task in TASKS for demo in TaskWording.of(task).demos]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=["follow-ups", "thoughts"])

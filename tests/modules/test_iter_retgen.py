@@ -14,10 +14,10 @@ from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.journal import Journal
-from blendfilter.modules.base import Branch
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought
 from blendfilter.modules.iter_retgen import IterRetGen
+from blendfilter.modules.prediction import Branch
 from blendfilter.records import Passage
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from blendfilter.modules.multi_hop import Hop, conclusion, read_action, read_hop, shown
+from blendfilter.modules.multi_hop import Hop, conclusion, read_action, read_hop, transcript_line
 
 FIVE = (
     "Yes.\nFollow-up: Which lighthouse is it?\nIntermediate answer: Skerry Light.\n"
@@ -143,9 +143,9 @@ def test_the_last_conclusion_of_a_reasoning(reasoning: str, said: str) -> None:
     ],
 )  # fmt: skip
 def test_a_passage_cannot_pass_for_a_line_of_the_transcript(line: str) -> None:
-    assert shown(line) == f"| {line}"
-    assert shown(line.lower()) == f"| {line.lower()}"
-    assert shown(f"Orm Pier | {line}") == f"Orm Pier | {line}"
+    assert transcript_line(line) == f"| {line}"
+    assert transcript_line(line.lower()) == f"| {line.lower()}"
+    assert transcript_line(f"Orm Pier | {line}") == f"Orm Pier | {line}"
 
 
 PIECES = st.lists(
@@ -194,7 +194,7 @@ def test_a_reply_is_cut_never_changed(reply: str) -> None:
 def test_time_grows_with_length_only(unit: str) -> None:
     text = unit * (200_000 // len(unit))
     started = time.thread_time()
-    for read in (read_hop, read_action, conclusion, shown):
+    for read in (read_hop, read_action, conclusion, transcript_line):
         read(text)
     assert time.thread_time() - started < 3
 

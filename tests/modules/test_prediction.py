@@ -12,8 +12,8 @@ from isle import PASSAGES
 from report_page import FIERCE
 
 from blendfilter import BlendFilter, Direct, connect
-from blendfilter.modules.base import Branch, Method
-from blendfilter.modules.prediction import Answered
+from blendfilter.modules.base import Method
+from blendfilter.modules.prediction import Branch, MethodPrediction
 from blendfilter.records import Excerpt, Passage
 
 QUESTION = "Which isle does Ormskerry lie on?"
@@ -63,7 +63,7 @@ def test_a_notebook_shows_the_trace(answered: dspy.Prediction) -> None:
 def test_pieces_are_told_below_what_they_are_of() -> None:
     light, port = PASSAGES[1], PASSAGES[0]
     kept = Excerpt.of(light, [(0, 37), (38, 76)]), port
-    said = Answered(answer="x", queries={"q": "why?"}, branches={"q": Branch([light, port], list(kept))})
+    said = MethodPrediction(answer="x", queries={"q": "why?"}, branches={"q": Branch([light, port], list(kept))})
     told = Tags(said._repr_html_())
     line, *rest = (light.line, "kept: Skerry Light is a lighthouse of 1884.", "kept: Ada Brennock kept it for thirty")
     assert f"+ kept{line}{rest[0]}{rest[1]}" in told.text
@@ -72,7 +72,7 @@ def test_pieces_are_told_below_what_they_are_of() -> None:
 
 def test_what_was_retrieved_and_answered_is_text() -> None:
     passage, piece = Passage("1", FIERCE, FIERCE), Excerpt.of(Passage("1", FIERCE, FIERCE), [(0, len(FIERCE) - 1)])
-    prediction = Answered(
+    prediction = MethodPrediction(
         answer=FIERCE,
         reasoning=FIERCE,
         queries={FIERCE: FIERCE, "q": "a"},
@@ -89,25 +89,25 @@ def test_what_was_retrieved_and_answered_is_text() -> None:
     "text", ["\u5b57" * 400, "https://example.org/" + "a" * 400, "\U0001f600 " + "b" * 400, "word " * 99]
 )
 def test_a_text_without_spaces_is_cut_not_left_out(text: str) -> None:
-    shown = Tags(Answered(answer=text)._repr_html_()).text
+    shown = Tags(MethodPrediction(answer=text)._repr_html_()).text
     said = shown.partition(" …")[0]
     assert text.startswith(said)
     assert 100 < len(said) <= 160
 
 
 def test_a_prediction_with_little_in_it() -> None:
-    assert "no idea" in Answered(answer="no idea")._repr_html_()
-    assert "None" in Answered()._repr_html_()
+    assert "no idea" in MethodPrediction(answer="no idea")._repr_html_()
+    assert "None" in MethodPrediction()._repr_html_()
 
 
 def test_for_dspy_it_is_a_prediction_like_any_other(answered: dspy.Prediction) -> None:
-    assert type(answered) is Answered
+    assert type(answered) is MethodPrediction
     assert isinstance(answered, dspy.Prediction)
     plain = dspy.Prediction(**dict(answered.items()))
     assert answered.toDict() == plain.toDict()
     assert repr(answered) == repr(plain)
     for copied in (copy.copy(answered), copy.deepcopy(answered), answered.copy(), pickle.loads(pickle.dumps(answered))):
-        assert isinstance(copied, Answered)
+        assert isinstance(copied, MethodPrediction)
         assert copied.toDict() == answered.toDict()
     assert answered.copy(answer="x").answer == "x"
     assert set(answered.keys()) >= {"answer", "queries", "branches", "flags", "calls"}
@@ -126,5 +126,5 @@ def test_completions_are_kept() -> None:
 def test_usage_is_tracked(fresh_dspy: None) -> None:
     with dspy.context(lm=connect("offline"), track_usage=True):
         said = Direct()(question=QUESTION)
-    assert type(said) is Answered
+    assert type(said) is MethodPrediction
     assert said.get_lm_usage() is not None

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from isle import LINES, PASSAGES, QUESTION, nothing, one_list, replies
 from scripted import ScriptedLM
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument
 from blendfilter.filters.extractive import PassageFilter
-from blendfilter.filters.knowledge import KnowledgeFilter
-from blendfilter.filters.one_call import OneCallFilter
-from blendfilter.modules.base import Branch
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter
+from blendfilter.modules.prediction import Branch
 from blendfilter.modules.ralm import RALM
 from blendfilter.prompting import Prompts, own_prompts
 from blendfilter.records import Passage
@@ -40,7 +39,7 @@ def numbered(lines: list[str]) -> list[str]:
 
 
 def told(task: str = "hotpotqa") -> str:
-    return Wording.of(task).instructions.get("cdit/answer", own_prompts()["cdit/answer"].instructions)
+    return TaskWording.of(task).instructions.get("cdit/answer", own_prompts()["cdit/answer"].instructions)
 
 
 class TestPrompt:

@@ -12,7 +12,7 @@ from scripted import ScriptedLM, scripted
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
 from blendfilter.journal import Journal
-from blendfilter.modules.base import Branch
+from blendfilter.modules.prediction import Branch
 from blendfilter.modules.self_ask import SelfAsk
 
 WHICH = "Which lighthouse stands beside Tolm Harbour?"

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from blendfilter.asking import Wording
-from blendfilter.oracles.oracle import Oracle, Scored
+from blendfilter.asking import TaskWording
+from blendfilter.oracles.oracle import Oracle, OracleChoice
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, Question
 from blendfilter.text import sentences
@@ -86,7 +86,7 @@ def by_formula(
     return chosen
 
 
-def place(scored: Scored) -> tuple[int, int] | None:
+def place(scored: OracleChoice) -> tuple[int, int] | None:
     return next(((scored.candidates[at].position, scored.candidates[at].start) for at in scored.chosen), None)
 
 
@@ -127,7 +127,7 @@ def test_cxmi_of_20_real_questions(shared_data: Path, tmp_path: Path) -> None:
     from blendfilter.lm.scoring import scorer
 
     (tmp_path / "direct.j2").write_text(PROMPT)
-    wording = Wording(instructions={"direct": "Answer."})
+    wording = TaskWording(instructions={"direct": "Answer."})
     oracle = Oracle("cxmi", task="hotpotqa", scorer=scorer("local"), wording=wording, prompts=Prompts(tmp_path))
     batch = [(question, shortest(passages)) for question, passages in batch_of("hotpotqa", shared_data, 20)]
     model = smollm2()

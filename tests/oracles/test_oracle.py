@@ -18,13 +18,13 @@ from isle import PASSAGES, QUESTION
 from scripted import scripted
 
 import blendfilter as bf
-from blendfilter.asking import Demonstration, Wording, WorkedHop
+from blendfilter.asking import Demonstration, TaskWording, WorkedHop
 from blendfilter.errors import AskedWrong, BadArgument, BadData, Leak, ModelError, ReplayMiss, UnknownName
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring import Score, scorer
 from blendfilter.lm.scoring.base import Done, Pair, too_long
 from blendfilter.lm.scoring.kept import KeptScorer
-from blendfilter.oracles.oracle import Oracle, Scored
+from blendfilter.oracles.oracle import Oracle, OracleChoice
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, Question
 from blendfilter.tasks import TASKS
@@ -32,7 +32,7 @@ from blendfilter.tasks import TASKS
 KEEPER = Question("k", QUESTION, ("Ada Brennock", "Brennock"))
 ISLAND = Question("i", "How many villages has Quillmere?", ("two",))
 KEPT = "Skerry Light | Ada Brennock kept it for thirty years."
-BARE = Wording()
+BARE = TaskWording()
 DEMO = Demonstration(
     question="Who built the mill?",
     knowledge=["Mill | Ole Tveit built it."],
@@ -71,11 +71,11 @@ def told(*lines: str, base: float = -3.0) -> Told:
     return Told(logprob)
 
 
-def cxmi(backend: Told, journal: Journal | None = None, wording: Wording = BARE, **more: Any) -> Oracle:
+def cxmi(backend: Told, journal: Journal | None = None, wording: TaskWording = BARE, **more: Any) -> Oracle:
     return Oracle("cxmi", task="hotpotqa", scorer=KeptScorer(backend, journal), wording=wording, **more)
 
 
-def chosen(scored: Scored) -> list[str]:
+def chosen(scored: OracleChoice) -> list[str]:
     return [scored.candidates[at].line for at in scored.chosen]
 
 
@@ -126,8 +126,10 @@ class TestOneBatch:
 class TestPrompt:
     ONE = Passage("p", "Skerry Light", "Ada Brennock kept it for thirty years.")
 
-    @pytest.mark.parametrize("wording", [BARE, Wording(demos=[DEMO]), *map(Wording.of, ("hotpotqa", "fever", "eli5"))])
-    def test_it_is_what_the_answerer_reads(self, wording: Wording) -> None:
+    @pytest.mark.parametrize(
+        "wording", [BARE, TaskWording(demos=[DEMO]), *map(TaskWording.of, ("hotpotqa", "fever", "eli5"))]
+    )
+    def test_it_is_what_the_answerer_reads(self, wording: TaskWording) -> None:
         """Direct prompting over an index that finds the one sentence, and over one that finds nothing."""
         backend = Told()
         cxmi(backend, wording=wording).choose([(KEEPER, [self.ONE])])
@@ -142,7 +144,7 @@ class TestPrompt:
     def test_the_output_stands_where_the_demonstrations_have_it(self) -> None:
         bare, shown = Told(), Told()
         cxmi(bare).choose([(KEEPER, [self.ONE])])
-        cxmi(shown, wording=Wording(demos=[DEMO])).choose([(KEEPER, [self.ONE])])
+        cxmi(shown, wording=TaskWording(demos=[DEMO])).choose([(KEEPER, [self.ONE])])
         assert {each.continuation for each in bare.lists[0]} == {" Ada Brennock"}
         assert {each.continuation for each in shown.lists[0]} == {"\nAda Brennock"}
         assert "Answer:\nOle Tveit\n" in shown.lists[0][0].prompt
@@ -164,13 +166,13 @@ class TestPrompt:
             "{{ knowledge | join }}\nQ: {{ question }}\nA:"
         )
         backend = Told()
-        cxmi(backend, wording=Wording(demos=[DEMO]), prompts=Prompts(tmp_path)).choose([(KEEPER, [self.ONE])])
+        cxmi(backend, wording=TaskWording(demos=[DEMO]), prompts=Prompts(tmp_path)).choose([(KEEPER, [self.ONE])])
         assert "\nA: Ole Tveit\n" in backend.lists[0][0].prompt
         assert {each.continuation for each in backend.lists[0]} == {" Ada Brennock"}
 
     def test_what_comes_first_is_the_same_for_all(self) -> None:
         backend = Told()
-        cxmi(backend, wording=Wording.of("hotpotqa")).choose(TestOneBatch.BATCH)
+        cxmi(backend, wording=TaskWording.of("hotpotqa")).choose(TestOneBatch.BATCH)
         prompts = [each.prompt for each in backend.lists[0]]
         shared = prompts[0].rpartition("Knowledge:\n")[0]
         assert all(each.startswith(shared) for each in prompts)
@@ -256,7 +258,7 @@ class TestTooLong:
         with pytest.raises(ModelError, match=said):
             cxmi(self.narrow("How many")).check([ISLAND])
         nothing = cxmi(self.narrow("How many")).choose([(ISLAND, [])])
-        assert nothing == [Scored((), (), ())]
+        assert nothing == [OracleChoice((), (), ())]
 
     def test_what_may_pass_is_an_error(self) -> None:
         """A server that is busy says nothing about the sentence."""
@@ -370,7 +372,7 @@ class TestChecking:
         assert [len(each) for each in backend.lists] == [1]
 
     def test_a_question_that_is_a_demonstration(self) -> None:
-        oracle = cxmi(Told(), wording=Wording(demos=[DEMO]))
+        oracle = cxmi(Told(), wording=TaskWording(demos=[DEMO]))
         with pytest.raises(Leak, match="question 'd' is also a demonstration"):
             oracle.check([Question("d", " who built  the Mill?", ("Ole",))])
         cxmi(Told()).check([Question("d", "Who built the mill?", ("Ole",))])
@@ -393,7 +395,7 @@ class TestChecking:
 def test_passages_without_sentences(measure: Any) -> None:
     backend = Told()
     oracle = cxmi(backend) if measure == "cxmi" else Oracle(measure, task="hotpotqa")
-    nothing = Scored((), (), ())
+    nothing = OracleChoice((), (), ())
     assert oracle.choose([(KEEPER, []), (ISLAND, [Passage("e", "A title.", " \n")])]) == [nothing, nothing]
     assert oracle.choose([]) == []
     assert backend.lists == []
@@ -427,8 +429,8 @@ class TestIdentity:
         (tmp_path / "direct.j2").write_text("{{ knowledge | join }}? {{ question }}")
         identities = [
             cxmi(Told()).identity(),
-            cxmi(Told(), wording=Wording(demos=[DEMO])).identity(),
-            cxmi(Told(), wording=Wording(instructions={"direct": "Say it."})).identity(),
+            cxmi(Told(), wording=TaskWording(demos=[DEMO])).identity(),
+            cxmi(Told(), wording=TaskWording(instructions={"direct": "Say it."})).identity(),
             cxmi(Told(), prompts=Prompts(tmp_path)).identity(),
         ]
         assert identities[0]["scorer"] == {"kind": "told"}

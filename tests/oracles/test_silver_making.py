@@ -20,9 +20,9 @@ from blendfilter.errors import BadArgument, BadData, CannotWrite, EmptyData, Mod
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring.base import Done, Pair, too_long
 from blendfilter.lm.scoring.kept import KeptScorer
-from blendfilter.oracles import silver_keeping, silver_making
-from blendfilter.oracles.silver_keeping import Partial, Places
-from blendfilter.oracles.silver_making import supported
+from blendfilter.oracles import silver_making
+from blendfilter.oracles import silver_making as silver_keeping
+from blendfilter.oracles.silver_making import Partial, Places, supported
 from blendfilter.records import Excerpt, Passage, Question
 from blendfilter.retrieval.base import Retriever
 from blendfilter.tasks import Questions

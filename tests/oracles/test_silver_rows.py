@@ -15,7 +15,7 @@ from blendfilter import read_silver
 from blendfilter.errors import BadData, MissingFile
 from blendfilter.files import Row
 from blendfilter.oracles.candidates import sentences_of
-from blendfilter.oracles.silver_rows import SilverRow, SilverSentence, candidates_of, excerpts_of, line_of, row_of
+from blendfilter.oracles.silver_rows import SilverRow, SilverSentence, line_of, row_of
 from blendfilter.records import Passage
 
 MILL = Passage("p4", "Tide Mill", "It grinds rye. Ane Lindqvist runs it. It is red.", 9.1)
@@ -30,7 +30,7 @@ ROW = SilverRow(
 
 def written(folder: Path, *rows: object) -> Path:
     path = folder / "silver.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in silver_rows), encoding="utf-8")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
@@ -62,7 +62,7 @@ def test_a_row_as_it_stands_in_the_file() -> None:
 
 
 def test_the_row_in_the_docstring_is_one(tmp_path: Path) -> None:
-    from blendfilter.oracles import silver_rows as rows
+    from blendfilter.oracles import silver_rows
 
     told = (silver_rows.__doc__ or "").partition("::")[2].partition("\n\n`output`")[0]
     (row,) = read_silver(written(tmp_path, json.loads(told)))
@@ -71,10 +71,10 @@ def test_the_row_in_the_docstring_is_one(tmp_path: Path) -> None:
 
 
 def test_what_silver_shows_lies_verbatim_in_its_passages() -> None:
-    one, other = excerpts_of(ROW)
+    one, other = ROW.excerpts()
     assert [each.line for each in (one, other)] == ["Tide Mill | Ane Lindqvist runs it.", "A quay of stone."]
     assert (one.id, one.score, one.source) == ("p4", 9.1, MILL)  # type: ignore[attr-defined]
-    assert candidates_of(ROW) == sentences_of(ROW.passages)
+    assert ROW.candidates() == sentences_of(ROW.passages)
 
 
 texts = st.text(max_size=60)
@@ -96,7 +96,7 @@ def test_any_row_comes_back(
     assert line.count(b"\n") == 1
     again = row_of(Row("line", 0, json.loads(line)))
     assert again == row
-    assert candidates_of(again) == candidates
+    assert again.candidates() == candidates
 
 
 Change = Callable[[dict[str, Any]], object]

@@ -19,7 +19,7 @@ from blendfilter.evaluation.page.passages import Passages
 from blendfilter.evaluation.replies import READINGS, Share, stage_of
 from blendfilter.filters.filco import unquoted
 from blendfilter.filters.ids import IdsRead, negates, read_ids, restates_range
-from blendfilter.filters.one_call import read_judgement
+from blendfilter.filters.knowledge import read_judgement
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.journaled import event_of
 from blendfilter.modules.multi_hop import conclusion

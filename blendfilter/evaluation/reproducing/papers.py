@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blendfilter.errors import BadData, UnknownName
 from blendfilter.filters.cdit.rules import RULES
-from blendfilter.filters.own import parameters_of
-from blendfilter.filters.registry import FILTERS
+from blendfilter.filters.registry import FILTERS, parameters_of
 from blendfilter.modules.methods import METHODS
 from blendfilter.oracles.measures import Measure
 from blendfilter.tasks import TASKS

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.evaluation.estimates import Estimator, added
 from blendfilter.evaluation.plan import left_of, spread
 from blendfilter.evaluation.planned import money
@@ -164,7 +164,7 @@ def by_design(each: Wanted) -> str:
     Exact where nothing can be shared or asked again: one call of `direct`, two of `cot`, the samples and one more.
     """
     settings = each.row.settings(each.task)
-    topic = Wording.of(each.questions.task.wording).ask_topic
+    topic = TaskWording.of(each.questions.task.wording).ask_topic
     method, name = each.row.method, settings.get("filter")
     if method == "blendfilter":
         return f"{_blendfilter(settings, topic, each.point.k)} at most"

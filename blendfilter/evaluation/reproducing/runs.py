@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import dspy
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.compiling.programs import recipes_in
 from blendfilter.evaluation.reproducing.papers import SILVER, Row, Sampling, Table
 from blendfilter.evaluation.reproducing.programs import Programs
@@ -123,7 +123,7 @@ def made(
         settings["filter"] = silver
     elif name is not None:
         asked = {key: value for key, value in filter_settings.items() if value is not None}
-        settings["filter"] = made_filter = make_filter(name, wording=Wording.of(wording), **asked)
+        settings["filter"] = made_filter = make_filter(name, wording=TaskWording.of(wording), **asked)
         if programs is not None:
             programs.into(made_filter, row, task)
     return make_method(row.method, retriever, task=wording, **settings)

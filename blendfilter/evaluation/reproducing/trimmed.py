@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.compiling.programs import recipes_in
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.plan import spread
@@ -122,7 +122,7 @@ class Overlays:
     def _judge(self, row: Row, questions: Questions) -> Judge:
         """That of `--filter cdit`, by the row's rules; a compiled one speaks as its program says."""
         task = questions.task
-        select = make_filter(JUDGE, wording=Wording.of(task.wording), rules=row.settings(task.name).get("rules"))
+        select = make_filter(JUDGE, wording=TaskWording.of(task.wording), rules=row.settings(task.name).get("rules"))
         if not isinstance(select, CDITFilter):
             raise BadArgument(f"the filter {JUDGE} is a {type(select).__name__}, and has no judge to trim by")
         if self._programs is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import dspy
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.filters.base import Filter
 from blendfilter.filters.cdit.judge import Judge, Mode
 from blendfilter.filters.cdit.rules import Rule
@@ -45,7 +45,7 @@ class CDITFilter(Filter):
         rules: Sequence[str | Rule] = ("phi1",),
         *,
         json_schema: bool | None = None,
-        wording: Wording | None = None,
+        wording: TaskWording | None = None,
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:

@@ -19,12 +19,12 @@ from typing import Any, Literal, get_args
 
 import dspy
 
-from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, Wording
+from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, TaskWording
 from blendfilter.errors import UnknownName
 from blendfilter.filters.base import Signed
 from blendfilter.filters.cdit.reading import Comparison, contradicts, read_verdict, stated
 from blendfilter.filters.cdit.rules import RULES, Rule, components_of, rules_of
-from blendfilter.filters.knowledge import Reply, holds_to_schema, said, schema_of
+from blendfilter.filters.knowledge import PredictorReply, holds_to_schema, reply_of, schema_of
 from blendfilter.lm import bridge
 from blendfilter.prompting import Prompts, TemplateAdapter
 from blendfilter.records import Passage
@@ -76,7 +76,7 @@ class Judge(dspy.Module):
         rules: Sequence[str | Rule] = ("phi1",),
         *,
         json_schema: bool | None = None,
-        wording: Wording | None = None,
+        wording: TaskWording | None = None,
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
@@ -90,7 +90,7 @@ class Judge(dspy.Module):
         signature, room = (Consistent, SHORT_TOKENS) if mode == "word" else (ComparedWith, self._room())
         # A base model goes on with another example.
         shared: dict[str, Any] = {"prompts": prompts, "adapter": adapter, "stop": [*STOP, "\nPassage:"]}
-        self.consistent = (wording or Wording())(
+        self.consistent = (wording or TaskWording())(
             Ask("consistent", signature, f"cdit/{mode}", max_tokens=room, **shared)
         )
 
@@ -102,7 +102,7 @@ class Judge(dspy.Module):
         line = as_passage(passage).line
         if not line.strip():
             return dspy.Prediction(verdict=None, reason="there is no text to judge", compared=[], reply="", flags={})
-        reply = await said(
+        reply = await reply_of(
             self.consistent,
             rules=[rule.line for rule in self.rules],
             passage=line,
@@ -111,7 +111,7 @@ class Judge(dspy.Module):
         )
         return self._read(reply)
 
-    def _read(self, reply: Reply) -> dspy.Prediction:
+    def _read(self, reply: PredictorReply) -> dspy.Prediction:
         if self.mode == "word":
             verdict = None if reply.cut else read_verdict(reply.text)
             return _judged(Comparison(verdict, [], ""), reply.text)
@@ -133,7 +133,7 @@ class Judge(dspy.Module):
     def arguments(self) -> dict[str, Any]:
         """Its settings, as JSON, for a run's record: a rule of ours by its name, one's own with all that it says."""
         told = zip(self.rules, self.identity()["rules"], strict=True)
-        rules = [rule.name if RULES.get(rule.name) == rule else said for rule, said in told]
+        rules = [rule.name if RULES.get(rule.name) == rule else reply_of for rule, reply_of in told]
         return {"mode": self.mode, "rules": rules, "json_schema": self.json_schema}
 
     def identity(self) -> dict[str, Any]:

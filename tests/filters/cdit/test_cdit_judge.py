@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedLM, response, scripted
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, ModelError, UnknownName
 from blendfilter.filters.cdit.judge import Judge
 from blendfilter.filters.cdit.reading import Compared
@@ -221,12 +221,12 @@ class TestIdentity:
             Judge(), Judge("components"), Judge(rules=["phi2"]), Judge(rules=["phi2", "phi1"]), compiled, shown,
             Judge(rules=[Rule("own", PHI1.components, PHI1.sentence)]), Judge(prompts=Prompts(tmp_path)),
             Judge(adapter=dspy.ChatAdapter()), Judge("components", json_schema=True),
-            Judge(wording=Wording(instructions={"cdit/word": "Judge it."})),
+            Judge(wording=TaskWording(instructions={"cdit/word": "Judge it."})),
         ]  # fmt: skip
         assert len({json.dumps(judge.identity(), sort_keys=True) for judge in judges}) == len(judges)
 
     def test_the_adapter_of_another_module_changes_nothing(self) -> None:
-        assert Judge().identity() == Judge(wording=Wording.of("hotpotqa")).identity()
+        assert Judge().identity() == Judge(wording=TaskWording.of("hotpotqa")).identity()
 
     def test_a_runs_record_names_our_rules_and_tells_ones_own(self) -> None:
         own = Rule("own", ("unit",), "Same unit.")
