@@ -63,12 +63,6 @@ class TestWhoIsAsked:
             None, True, False,
         ]  # fmt: skip
 
-    def test_one_may_say_no_to_a_known_provider(self) -> None:
-        assert asks_for_schema(connect("openai/gpt-4o-mini", api_key=KEY, json_schema=False)) is False
-
-    def test_a_completions_endpoint_is_not_asked(self) -> None:
-        assert asks_for_schema(connect("vllm/m", endpoint="completions")) is None
-
     def test_the_command_line_says_it_too(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -116,14 +110,6 @@ class TestServers:
         wanted = sent["response_format"]["json_schema"]
         assert wanted["schema"]["properties"]["ids"] == ids_schema(len(LINES))
         assert (wanted["strict"], wanted["schema"]["additionalProperties"]) == (True, False)
-
-    def test_a_killed_run_goes_on_and_replays(self, index: BM25, tmp_path: Path) -> None:
-        with serve(behave="schema", reply="offline") as server:
-            first = run_over(server, index, tmp_path / "run", json_schema=True)
-            server.reset()
-            again = run_over(server, index, tmp_path / "run", json_schema=True)
-            assert server.stats()["requests"] == 0
-        assert first.rows == again.rows
 
 
 class TestSettingsAndKeys:

@@ -152,15 +152,6 @@ def test_a_filter_that_was_never_written() -> None:
         Direct(one_list(), filter=Empty())(question=QUESTION)
 
 
-def test_what_it_raises_comes_through() -> None:
-    class Failing(Filter):
-        def forward(self, question: str, passages: Any, **more: Any) -> Any:
-            raise ZeroDivisionError("mine")
-
-    with pytest.raises(ZeroDivisionError, match="mine"):
-        Direct(one_list(), filter=Failing())(question=QUESTION)
-
-
 def test_excerpts_and_the_rest_of_a_prediction_are_left_as_they_are() -> None:
     excerpt = Excerpt.of(PASSAGES[0], [(0, 4)])
     given = dspy.Prediction(kept=(excerpt,), status="mine", reason="because", flags={"odd": 1}, more=7)

@@ -7,8 +7,6 @@ Worked by hand: `PASSAGES` have the sentences 0 Tolm Harbour is …, 1 Skerry Li
 from __future__ import annotations
 
 import asyncio
-import copy
-import json
 from typing import Any
 
 import dspy
@@ -18,10 +16,8 @@ from hypothesis import strategies as st
 from isle import LINES, PASSAGES, QUESTION, replies
 from scripted import ScriptedLM, response, scripted
 
-from blendfilter.asking import TaskWording
 from blendfilter.errors import UnknownName
 from blendfilter.filters.filco import FilCoFilter, candidates_of, unquoted
-from blendfilter.lm.profiles import Profile
 from blendfilter.records import Excerpt, Passage
 
 FIVE = list(PASSAGES)
@@ -60,23 +56,9 @@ class TestSentences:
         assert (said.status, said.flags, said.chosen) == ("ids", {}, [1, 3])
         assert said.reason == "of 7 sentences: 3, 1"
 
-    def test_what_is_kept_lies_in_the_passage(self) -> None:
-        said, _ = filtered({"helpful": ["0, 1, 3"]})
-        for each in said.kept:
-            assert [each.source.text[span.start : span.end] for span in each.spans] == [s.text for s in each.spans]
-        assert [[(span.start, span.end) for span in each.spans] for each in said.kept] == [
-            [(0, 43), (44, 74)],
-            [(38, 76)],
-        ]
-
     def test_what_the_model_writes_out_is_not_what_is_kept(self) -> None:
         said, _ = filtered({"helpful": ["sentence 3: Ada Brennock kept it for forty years."]})
         assert lines_of(said) == [SENTENCES[3]]
-
-    def test_one_passage(self) -> None:
-        said, lm = filtered({"helpful": ["1"]}, passages=FIVE[:1])
-        assert "sentence 1:" in lm.prompts[0][1]
-        assert lines_of(said) == [SENTENCES[1]]
 
     def test_one_sentence(self) -> None:
         said, lm = filtered({"helpful": ["?"], "ids_again": ["0"]}, passages=FIVE[4:])
@@ -100,28 +82,12 @@ class TestSentences:
         assert [span.text for each in said.kept for span in each.spans] == [f"It has {n} panes." for n in wanted]
         assert lm.inner.requests[0].config.max_tokens == 32 + 4 * 295
 
-    def test_a_filter_after_a_filter_sees_the_pieces_alone(self) -> None:
-        first, _ = filtered({"helpful": ["1, 2, 3"]})
-        said, lm = filtered({"helpful": ["2"]}, passages=first.kept)
-        (prompt,) = lm.asked("helpful")
-        assert [line for line in prompt.splitlines() if line.startswith("sentence ")] == [
-            f"sentence {i}: {line}" for i, line in enumerate(SENTENCES[1:4])
-        ]
-        assert lines_of(said) == [SENTENCES[3]]
-        assert said.kept[0].source is FIVE[1]
-        assert [(span.start, span.end) for span in said.kept[0].spans] == [(38, 76)]
-
     @pytest.mark.parametrize(
         "passages", [[], [Passage("1", "Tolm", "")], [Passage("1", "", " \n "), Passage("2", "", "")]]
     )
     def test_nothing_to_choose_from_asks_nothing(self, passages: list[Passage]) -> None:
         said, lm = filtered({}, passages=passages)
         assert (said.kept, said.status, said.flags, said.chosen, lm.calls) == ([], "empty", {}, [], 0)
-
-    def test_a_passage_without_text_is_passed_over(self) -> None:
-        said, lm = filtered({"helpful": ["0"]}, passages=[Passage("1", "Tolm", ""), FIVE[4]])
-        assert lm.prompts[0][1].count("sentence 0:") == 1
-        assert lines_of(said) == [SENTENCES[6]]
 
 
 class TestPassages:
@@ -132,19 +98,10 @@ class TestPassages:
         assert said.kept == [PASSAGES[0], PASSAGES[3]]
         assert (said.status, said.chosen, said.reason) == ("ids", [0, 3], "of 5 passages: 3, 0")
 
-    def test_one_is_kept_or_dropped(self) -> None:
-        """The paper's PSG with K=1."""
-        assert filtered({"helpful": ["0"]}, passages=FIVE[:1], unit="passage")[0].kept == FIVE[:1]
-        assert filtered({"helpful": ["none"]}, passages=FIVE[:1], unit="passage")[0].kept == []
-
     def test_excerpts_stay_as_they_are(self) -> None:
         pieces = [Excerpt.of(FIVE[0], [(0, 43)]), Excerpt.of(FIVE[1], [(38, 76)])]
         said, _ = filtered({"helpful": ["1"]}, passages=pieces, unit="passage")
         assert said.kept == pieces[1:]
-
-    def test_empty_texts_ask_nothing(self) -> None:
-        said, lm = filtered({}, passages=[Passage("1", "", "")], unit="passage")
-        assert (said.kept, said.status, lm.calls) == ([], "empty", 0)
 
     def test_no_other_unit(self) -> None:
         with pytest.raises(UnknownName, match=r"no unit 'sentense'\. Did you mean 'sentence'"):
@@ -179,42 +136,9 @@ class TestReplies:
         said, _ = filtered({"helpful": [reply]})
         assert (said.kept, said.status, said.flags, said.chosen) == ([], "none", {"explicit_none": 1}, [])
 
-    def test_none_at_the_second_try_counts_both(self) -> None:
-        said, _ = filtered({"helpful": ["?"], "ids_again": ["none"]})
-        assert (said.kept, said.flags) == ([], {"unparseable_ids": 1, "explicit_none": 1})
-
-    @pytest.mark.parametrize("reply", ["7", "99", "-1", "sentence 12"])
-    def test_numbers_that_there_are_none_of_are_no_reply(self, reply: str) -> None:
-        said, _ = filtered({"helpful": [reply], "ids_again": [reply]})
-        assert (said.kept, said.status) == (FIVE, "unparseable")
-
-    @pytest.mark.parametrize(
-        "reply",
-        [
-            "1\n3",
-            "sentence 1\nsentence 3",
-            "Sentences 1 and 3.",
-            "**1**, **3**",
-            "[1, 3]",
-            "Ids: 3,1",
-            "sentence1, sentence3",
-        ],
-    )
-    def test_ids_in_any_dress(self, reply: str) -> None:
-        assert filtered({"helpful": [reply]})[0].chosen == [1, 3]
-
     def test_a_cut_reply_is_not_read_by_halves(self) -> None:
         said, _ = filtered({"helpful": [response("3, 1", finish="length")], "ids_again": ["3"]})
         assert (said.chosen, said.flags) == ([3], {})  # counted as cut where it was journaled
-
-    def test_numbers_inside_of_quoted_sentences_are_no_ids(self) -> None:
-        lamps = [
-            Passage("1", "", "It has 3 lamps, 1, 2 and another, in Tolm. It burned from May 3, 1884. One. Two. Three.")
-        ]
-        said, _ = filtered({"helpful": ["1: It burned from May 3, 1884."]}, passages=lamps)
-        assert said.chosen == [1]
-        said, _ = filtered({"helpful": ["It has 3 lamps, 1, 2 and another, in Tolm. (0)"]}, passages=lamps)
-        assert said.chosen == [0]
 
     @pytest.mark.parametrize("text", ["1 and 3", "3", "Sentence 3, sentence 1.", "Ids: 3", "none"])
     def test_a_sentence_of_numbers_takes_no_reply_apart(self, text: str) -> None:
@@ -254,41 +178,11 @@ class TestPrompt:
         assert "If no sentence helps, write: none\n" in offered.prompts[0][1]
         assert not any("none" in prompt for _, prompt in plain.prompts)
 
-    def test_a_tasks_words_are_used(self) -> None:
-        _, lm = filtered(
-            {"helpful": ["0"]}, wording=TaskWording(instructions={"filco/sentences": "Name them in verse."})
-        )
-        assert lm.prompts[0][1].startswith("Name them in verse.\n")
-
-    def test_only_the_end_depends_on_the_question_and_the_passages(self) -> None:
-        """A server's prefix cache lives from what comes first being the same bytes."""
-        select = FilCoFilter()
-        select.helpful.demos = [dspy.Example(knowledge=SENTENCES[:2], question="Which port?", ids="0")]
-        one = select.helpful.render(offer_none=True, knowledge=SENTENCES[:5], question=QUESTION)
-        two = select.helpful.render(offer_none=True, knowledge=["Oddle | A village."], question="Is it?")
-        static = one[: one.index("sentence 0: Tolm Harbour", one.index("Ids:"))]
-        assert two.startswith(static)
-        assert static.endswith(
-            "\nsentence 1: Tolm Harbour | Skerry Light stands beside it.\nQuestion: Which port?\nIds:\n0\n\n"
-        )
-
     @pytest.mark.parametrize("unit", ["sentence", "passage"])
     def test_a_base_model_that_goes_on_with_another_example_is_stopped(self, unit: str) -> None:
         _, lm = filtered({"helpful": ["?"], "ids_again": ["3"]}, unit=unit)
         for request in lm.inner.requests:
             assert list(request.config.stop) == ["\nKnowledge:", "\nQuestion:", f"\n\n{unit} 0:"]
-
-    @pytest.mark.parametrize(("k", "cap"), [(1, 32), (5, 32), (15, 72)])
-    def test_the_cap_grows_with_the_candidates(self, k: int, cap: int) -> None:
-        passages = [Passage(str(i), "", f"Lamp {i}.") for i in range(k)]
-        _, lm = filtered({"helpful": ["?"], "ids_again": ["0"]}, passages=passages)
-        assert [request.config.max_tokens for request in lm.inner.requests] == [cap, cap]
-
-    def test_a_schema_holds_the_reply_to_the_numbers_shown(self) -> None:
-        said, lm = filtered({"helpful": ['{"ids": [3]}']}, json_schema=True)
-        schema = lm.inner.requests[0].config.response_format["schema"]
-        assert schema["properties"]["ids"]["items"]["enum"] == list(range(7))
-        assert said.chosen == [3]
 
     def test_a_schema_of_very_many_gives_their_range(self) -> None:
         many = [Passage(str(i), "", f"Lamp {i}.") for i in range(501)]
@@ -299,16 +193,6 @@ class TestPrompt:
         schema = lm.inner.requests[0].config.response_format["schema"]
         assert schema["properties"]["ids"]["items"] == {"type": "integer", "minimum": 0, "maximum": 500}
         assert said.chosen == [0, 500]
-
-    @pytest.mark.parametrize(("setting", "asks"), [(None, True), (False, False), (True, True)])
-    def test_by_default_the_models_profile_decides(self, setting: bool | None, asks: bool) -> None:
-        with scripted({"helpful": ["0"]}) as lm, dspy.context(lm=lm):
-            lm.profile = Profile(json_schema=True)
-            asyncio.run(FilCoFilter(json_schema=setting).acall(question=QUESTION, passages=FIVE))
-        assert (lm.inner.requests[0].config.response_format is not None) is asks
-
-    def test_arguments(self) -> None:
-        assert FilCoFilter("passage").arguments() == {"unit": "passage", "offer_none": True, "json_schema": None}
 
 
 class TestOptimisers:
@@ -330,31 +214,6 @@ class TestOptimisers:
         for _, prompt in lm.prompts:
             assert "Question: Who kept lamp 0?\nIds:\n1\n\nsentence 0: " in prompt
             assert "Question: Who kept lamp 1?\nIds:\nnone\n\nsentence 0: " in prompt
-
-    def test_bootstrapping_finds_them_in_calls(self) -> None:
-        with dspy.context(lm=ScriptedLM(lambda stage, prompt: "1")):
-            compiled = dspy.BootstrapFewShot(metric=lambda row, said, trace=None: said.chosen == row.chosen).compile(
-                FilCoFilter(), trainset=list(self.ROWS[:1])
-            )
-        (demo,) = compiled.helpful.demos
-        assert (demo.knowledge, demo.ids) == (SENTENCES[:2], "1")
-
-    def test_a_saved_one_comes_back(self, tmp_path: Any) -> None:
-        select = FilCoFilter()
-        select.helpful.demos = [dspy.Example(knowledge=SENTENCES[:2], question="Which port?", ids="0")]
-        select.helpful.signature = select.helpful.signature.with_instructions("Name them in verse.")
-        select.save(tmp_path / "filco.json")
-        loaded = FilCoFilter()
-        loaded.load(tmp_path / "filco.json")
-        shown_now = {"offer_none": True, "knowledge": SENTENCES, "question": QUESTION}
-        assert loaded.helpful.render(**shown_now) == select.helpful.render(**shown_now)
-        assert set(json.loads((tmp_path / "filco.json").read_text())) >= {"helpful", "ids_again"}
-
-    def test_copies_share_nothing_that_is_compiled(self) -> None:
-        select = FilCoFilter()
-        copied = copy.deepcopy(select)
-        copied.helpful.demos = [dspy.Example(knowledge=SENTENCES[:2], question="Which port?", ids="0")]
-        assert select.helpful.demos == []
 
 
 PIECES = (

@@ -84,27 +84,6 @@ def test_cdit_goes_by_the_rules_that_are_asked_for(name: str, mode: str) -> None
         make_filter("full", rules=["phi1"])
 
 
-@pytest.mark.parametrize("task", ["hotpotqa", "strategyqa"])
-def test_filco_may_say_none_on_every_task(task: str) -> None:
-    assert make_filter("filco", wording=task).arguments() == FilCoFilter("sentence").arguments()
-    assert make_filter("filco-passage", wording=task).arguments() == FilCoFilter("passage").arguments()
-
-
-def test_prompts_of_ones_own_reach_it(tmp_path: Path) -> None:
-    (tmp_path / "blendfilter").mkdir()
-    (tmp_path / "blendfilter/judge.j2").write_text("{{ instructions }} MINE {{ question }}")
-    (tmp_path / "blendfilter/check.j2").write_text("{{ instructions }} MINE {{ question }}")
-    mine = Prompts(tmp_path)
-    assert make_filter("one-call", prompts=mine).judge.template.overridden
-    assert make_filter("knowledge", prompts=mine).check.template.overridden
-
-
-def test_settings_reach_it() -> None:
-    assert make_filter("passage", n=2, by="embedding", model="a/b").arguments() == {
-        "n": 2, "by": "embedding", "model": "a/b",
-    }  # fmt: skip
-
-
 def test_who_takes_what() -> None:
     assert filters_taking("n") == filters_taking("by") == filters_taking("model") == ["passage", "sentence"]
     assert filters_taking("rules") == ["cdit", "cdit-components"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from refusing import PASSAGES, ROWS
 
-from blendfilter import BM25, BlendFilter, Direct, Oracle, evaluate, load, make_silver, read_silver
-from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
+from blendfilter import BM25, BlendFilter, Direct, Oracle, evaluate, load, make_silver
+from blendfilter.errors import BadArgument, BadData
 from blendfilter.filters.registry import FILTERS
 from blendfilter.filters.silver import UPPER_BOUND, SilverFilter
 from blendfilter.journal import Journal
@@ -82,28 +82,6 @@ def test_of_one_question_with_two_contexts_none_is_right(path: Path) -> None:
     path_again.write_text(json.dumps(row) + "\n" + json.dumps({**again, "chosen": []}) + "\n", "utf-8")
     with pytest.raises(BadData, match="has two different contexts"):
         SilverFilter(path_again)
-
-
-def test_a_passage_that_was_found_twice_is_kept_once(tmp_path: Path) -> None:
-    """Its sentence is chosen where it stands first; the same passage further down says nothing against it."""
-    pier, other = CORPUS[0], Passage(CORPUS[0].id, "Pier", "Another text under the same id.")
-    question = {"id": "q", "question": "Who?", "answer": pier.text.partition(". ")[0]}
-    found = [pier, CORPUS[3], pier, other]
-    oracle, path = Oracle("strinc", task="qa"), tmp_path / "s.jsonl"
-    make_silver(load("qa", [question]), oracle, path, retriever=lambda query, k: found)  # type: ignore[arg-type]
-    (row,) = read_silver(path)
-    assert len(row.passages) == 4
-    (piece,) = kept(SilverFilter(path), "Who?", found)
-    assert piece.text == row.target
-    assert kept(SilverFilter(path), "Who?", [other]) == []
-
-
-def test_a_file_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile):
-        SilverFilter(tmp_path / "nowhere.jsonl")
-    (tmp_path / "empty.jsonl").touch()
-    with pytest.raises((EmptyData, BadData)):
-        SilverFilter(tmp_path / "empty.jsonl")
 
 
 def test_copies_share_what_was_read_and_another_file_is_another_run(index: BM25, path: Path, tmp_path: Path) -> None:

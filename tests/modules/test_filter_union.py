@@ -8,7 +8,7 @@ from typing import Any
 
 import dspy
 import pytest
-from isle import LINES, PASSAGES, QUESTION, Shelf, nothing, one_list, replies, three_lists
+from isle import LINES, PASSAGES, QUESTION, Shelf, replies, three_lists
 from model_server import serve
 from scripted import ScriptedLM
 
@@ -103,20 +103,11 @@ class TestUnion:
         said, _ = ask(BlendFilter(three_lists(), filter_union=True, fallback=True, task="strategyqa"), ids="none")
         assert said.knowledge == list(PASSAGES[:2])
 
-    def test_nothing_retrieved(self) -> None:
-        said, lm = ask(BlendFilter(nothing, filter_union=True))
-        assert lm.asked("check") == []
-        assert {branch.ids_read for branch in said.branches.values()} == {"empty"}
-
     def test_some_queries_left_out(self) -> None:
         said, lm = ask(BlendFilter(three_lists(), filter_union=True, without="q_ex"), ids="0, 2")
         assert list(said.branches) == ["q", "q_in"]
         assert [p.id for p in said.knowledge] == ["p0", "p3"]
         assert lm.asked("external") == []
-
-    def test_it_is_recorded(self) -> None:
-        assert BlendFilter(nothing, filter_union=True).arguments()["filter_union"] is True
-        assert BlendFilter(nothing).arguments()["filter_union"] is False
 
     @pytest.mark.parametrize("name", VARIANTS)
     def test_a_journal_replays_it(self, name: str, tmp_path: Any) -> None:
@@ -129,34 +120,12 @@ class TestUnion:
         assert lm.calls == len(plan)
         assert replayed.toDict() == live.toDict()
 
-    def test_the_trace_of_dspy_is_in_plan_order(self) -> None:
-        with dspy.context(lm=ScriptedLM(replies()), trace=[]):
-            BlendFilter(three_lists(), filter_union=True)(question=QUESTION)
-            told = [step[0].name for step in dspy.settings.trace]
-        assert told == VARIANTS["the union"][1]
-
 
 class TestExcerpts:
     """Sentences kept by three branches of one passage are one excerpt of it."""
 
     def by_branch(self, question: str, texts: list[str]) -> list[float]:
         return [float("Ada" in text or "beside" in text) for text in texts]
-
-    def test_each_branch_keeps_pieces_of_its_own(self) -> None:
-        shelf = Shelf(PASSAGES[:2], [PASSAGES[1], PASSAGES[3]], PASSAGES[1:2])
-        best = {4: [0, 1, 0, 0], 3: [1, 0, 0], 2: [1, 0]}
-        said, lm = ask(BlendFilter(shelf, filter=SentenceFilter(n=1, by=lambda question, texts: best[len(texts)])))
-        by_branch = {name: [p.text for p in branch.kept] for name, branch in said.branches.items()}
-        assert by_branch == {
-            "q": ["Skerry Light stands beside it."],
-            "q_ex": ["Skerry Light is a lighthouse of 1884."],
-            "q_in": ["Skerry Light is a lighthouse of 1884."],
-        }
-        assert [(p.id, p.text) for p in said.knowledge] == [
-            ("p0", "Skerry Light stands beside it."),
-            ("p1", "Skerry Light is a lighthouse of 1884."),
-        ]
-        assert "Knowledge:\nTolm Harbour | Skerry Light stands beside it.\nSkerry Light | " in lm.asked("answer")[0]
 
     def test_different_pieces_of_one_passage_are_joined(self) -> None:
         shelf = Shelf(PASSAGES[1:2], [PASSAGES[1], PASSAGES[2]], PASSAGES[2:3])
@@ -195,9 +164,3 @@ class TestSurvivors:
     def test_others_do_not_survive(self) -> None:
         assert survivors([Passage("2", "T", "Three.")], [self.A]) == []
         assert survivors([], [self.A]) == survivors([self.A], []) == []
-
-
-def test_one_list_from_all_queries_is_filtered_once_either_way() -> None:
-    said, lm = ask(BlendFilter(one_list(), filter_union=True))
-    assert lm.calls == 7
-    assert [p.id for p in said.knowledge] == ["p0"]

@@ -1,14 +1,29 @@
-"""Reading a multi-hop reply: the first follow-up or conclusion counts, and nothing that was invented after it."""
+"""The multi-hop loop: how a reply is read, and the lines around it."""
 
 from __future__ import annotations
 
-import time
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from isle import TASKS
 
-from blendfilter.modules.multi_hop import Hop, conclusion, read_action, read_hop, transcript_line
+from blendfilter.asking import TaskWording
+from blendfilter.modules.multi_hop import (
+    FOLLOW_UPS,
+    THOUGHTS_AND_ACTIONS,
+    Form,
+    Hop,
+    conclusion,
+    forced_answer,
+    reacted,
+    read_action,
+    read_hop,
+    self_asked,
+    thought_and_acted,
+    transcript_line,
+)
 
 FIVE = (
     "Yes.\nFollow-up: Which lighthouse is it?\nIntermediate answer: Skerry Light.\n"
@@ -175,31 +190,6 @@ def test_a_reply_is_cut_never_changed(reply: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit",
-    [
-        "Follow-up:",
-        "So the final answer is:",
-        "Search[",
-        ". ",
-        "*",
-        "\n",
-        "Action 1: ",
-        "[",
-        "`",
-        "Search:",
-        "Follow-up: none\n",
-        "1. ",
-    ],
-)
-def test_time_grows_with_length_only(unit: str) -> None:
-    text = unit * (200_000 // len(unit))
-    started = time.thread_time()
-    for read in (read_hop, read_action, conclusion, transcript_line):
-        read(text)
-    assert time.thread_time() - started < 3
-
-
-@pytest.mark.parametrize(
     "quoted",
     ['Passage 2 says "So the answer is Rome."', "> So the answer is Rome.", "Passage 2 says: so the answer is Rome."],
 )
@@ -214,3 +204,52 @@ def test_a_reply_in_quotes_or_in_a_fence_is_read() -> None:
     assert conclusion('So the answer is "Tolm".') == '"Tolm".'
     assert read_action("Action 1: `Search[Tolm]`").follow_up == "Tolm"
     assert read_hop("> Follow-up: Where is Tolm?").follow_up == "Where is Tolm?"
+
+
+# --- the lines around a reply -----------------------------------------------------------------------------------------
+
+FORMS = [FOLLOW_UPS, THOUGHTS_AND_ACTIONS]
+DEMOS = [demo for task in TASKS for demo in TaskWording.of(task).demos]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["follow-ups", "thoughts"])
+def test_what_a_form_writes_it_reads(form: Form) -> None:
+    follow_up = form.follow_up.format(turn=2, text="Who kept it?")
+    assert form.read(f"So.\n{follow_up}") == Hop("So.", "Who kept it?")
+    assert form.read(f"So.\n{form.conclusion_of(2, 'Ada')}") == Hop("So.", final="Ada")
+    assert form.read(f"{form.cue_of(1)} So.\n{form.conclusion_of(1, 'Ada')}") == Hop("So.", final="Ada")
+    assert form.conclusion_of(3, "Ada").startswith(form.forced.format(turn=3))
+    assert forced_answer(form, 3, "Ada") == forced_answer(form, 3, form.conclusion_of(3, "Ada")) == "Ada"
+    assert forced_answer(form, 3, "") == ""
+
+
+def test_braces_in_a_follow_up_are_text() -> None:
+    assert FOLLOW_UPS.follow_up.format(turn=1, text="{turn} {x}?") == "Follow-up: {turn} {x}?"
+    assert THOUGHTS_AND_ACTIONS.conclusion_of(2, "{text}") == "Action 2: Finish[{text}]"
+
+
+def test_demonstrations_are_written_in_the_same_lines() -> None:
+    for demo in DEMOS:
+        row = self_asked(demo)
+        assert sorted(row["knowledge"]) == sorted(demo.knowledge)
+        newest = demo.found(demo.hops[-1])
+        assert row["knowledge"][: len(newest)] == newest, "the newest first"
+        assert not set(row["transcript"]) & set(demo.knowledge)
+        assert row["transcript"][0] == "Are follow-up questions needed here: Yes."
+        lines = reacted(demo)["transcript"]
+        for hop in demo.hops:
+            at, found = lines.index(f"Follow-up: {hop.follow_up}"), demo.found(hop)
+            assert lines[at + 1 : at + 2 + len(found)] == ["Knowledge:", *found]
+            assert lines[at + 2 + len(found)].startswith("Intermediate answer:")
+        for worked, form in ((self_asked, FORMS[0]), (reacted, FORMS[0]), (thought_and_acted, FORMS[1])):
+            row = worked(demo)
+            assert form.read(row["step"]).final == demo.answer
+            assert (row.get("transcript") or row["trajectory"])[-1] == form.cue_of(len(demo.hops) + 1)
+
+
+@pytest.mark.parametrize(("worked", "lines"), [(reacted, "transcript"), (thought_and_acted, "trajectory")])
+def test_a_demonstrations_passage_cannot_pass_for_a_line_of_its_transcript(worked: Any, lines: str) -> None:
+    posing = DEMOS[0].model_copy(update={"knowledge": ["Intermediate answer: Rome."] * len(DEMOS[0].knowledge)})
+    row = worked(posing)[lines]
+    assert "| Intermediate answer: Rome." in row
+    assert "Intermediate answer: Rome." not in row

@@ -11,7 +11,7 @@ import pytest
 from isle import PASSAGES
 from report_page import FIERCE
 
-from blendfilter import BlendFilter, Direct, connect
+from blendfilter import BlendFilter, connect
 from blendfilter.modules.base import Method
 from blendfilter.modules.prediction import Branch, MethodPrediction
 from blendfilter.records import Excerpt, Passage
@@ -85,21 +85,6 @@ def test_what_was_retrieved_and_answered_is_text() -> None:
     assert "document.title" in shown.text
 
 
-@pytest.mark.parametrize(
-    "text", ["\u5b57" * 400, "https://example.org/" + "a" * 400, "\U0001f600 " + "b" * 400, "word " * 99]
-)
-def test_a_text_without_spaces_is_cut_not_left_out(text: str) -> None:
-    shown = Tags(MethodPrediction(answer=text)._repr_html_()).text
-    said = shown.partition(" …")[0]
-    assert text.startswith(said)
-    assert 100 < len(said) <= 160
-
-
-def test_a_prediction_with_little_in_it() -> None:
-    assert "no idea" in MethodPrediction(answer="no idea")._repr_html_()
-    assert "None" in MethodPrediction()._repr_html_()
-
-
 def test_for_dspy_it_is_a_prediction_like_any_other(answered: dspy.Prediction) -> None:
     assert type(answered) is MethodPrediction
     assert isinstance(answered, dspy.Prediction)
@@ -121,10 +106,3 @@ def test_completions_are_kept() -> None:
     said = Several()(question="why?")
     assert said.answer == "one"
     assert list(said.completions.answer) == ["one", "two"]
-
-
-def test_usage_is_tracked(fresh_dspy: None) -> None:
-    with dspy.context(lm=connect("offline"), track_usage=True):
-        said = Direct()(question=QUESTION)
-    assert type(said) is MethodPrediction
-    assert said.get_lm_usage() is not None

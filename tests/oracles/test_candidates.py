@@ -24,11 +24,6 @@ def test_sentences_have_their_places_and_their_passages_title() -> None:
     ]
 
 
-def test_a_title_alone_is_no_candidate() -> None:
-    assert sentences_of([BARE]) == []
-    assert sentences_of([]) == passages_of([]) == excerpts([], []) == []
-
-
 def test_sentences_of_an_excerpt_lie_in_its_source() -> None:
     """The second piece begins inside a sentence: what stands there is what there is."""
     piece = Excerpt.of(TOWN, [(0, 7), (15, 32)])
@@ -66,11 +61,6 @@ def test_excerpts_are_in_rank_order_with_the_scores_of_their_passages() -> None:
         ("t", "A port. It rains.", 2.0),
         ("l", "Skerry Light burns.", 1.0),
     ]
-
-
-def test_a_rescored_excerpt_keeps_its_own_score() -> None:
-    piece = Excerpt.of(TOWN, [(0, 7)]).scored(9.0)
-    assert excerpts([piece], sentences_of([piece]))[0].score == 9.0
 
 
 @pytest.mark.parametrize("of", [sentences_of, passages_of])

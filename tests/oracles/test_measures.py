@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.errors import UnknownName
 from blendfilter.oracles.measures import MEASURES, THRESHOLDS, best, cxmi, lexical, measure_for, references_for, strinc
 from blendfilter.records import Question
 
@@ -69,23 +69,10 @@ def test_string_inclusion(span: str, outputs: list[str], score: int) -> None:
     assert strinc(span, outputs) == score
 
 
-def test_string_inclusion_takes_the_first_span() -> None:
-    spans = ["A port.", "Tolm is a port.", "Tolm has a pier.", "It rains."]
-    scores = [strinc(each, ["Tolm"]) for each in spans]
-    assert scores == [0, 1, 1, 0]
-    assert best(scores, threshold=0.0) == (1,)
-    assert best(scores, threshold=0.0, num_sentences=3) == (1, 2)
-
-
 def test_lexical_counts_words_as_often_as_both_hold_them() -> None:
     """red red boat against red boat house key: 2 shared, 2/3 and 2/4, F1 = 4/7. Characters would give far more."""
     assert lexical("Red, red boat!", ["a red boat, the house key"]) == pytest.approx(4 / 7)
     assert lexical("abc", ["cab"]) == 0.0
-
-
-def test_lexical_takes_the_best_alias() -> None:
-    assert lexical("The red boat.", ["a house", "boat", "red boat"]) == 1.0
-    assert lexical("The red boat.", []) == lexical("", [""]) == 0.0
 
 
 def test_a_text_in_place_of_a_list_is_one_text() -> None:
@@ -121,16 +108,6 @@ def test_cxmi_in_log_space() -> None:
     assert best(scores, threshold=THRESHOLDS["cxmi"], num_sentences=2) == (0,)
 
 
-def test_cxmi_of_what_has_no_probability_in_a_computer() -> None:
-    assert math.exp(-2000.0) == 0.0
-    assert cxmi(-2000.0, -2003.0) == 3.0
-    assert best([cxmi(-2000.0, -2003.0), cxmi(-1999.0, -2003.0)], threshold=0.0) == (1,)
-
-
-def test_a_sentence_that_changes_nothing_is_not_chosen() -> None:
-    assert best([0.0, -1.0], threshold=THRESHOLDS["cxmi"]) == best([], threshold=0.0) == ()
-
-
 def test_the_best_are_told_in_text_order() -> None:
     assert best([0.2, 0.9, 0.1, 0.95], threshold=0.0, num_sentences=2) == (1, 3)
     assert best([0.9, 0.5, 0.9, 0.9], threshold=0.0, num_sentences=2) == (0, 2)
@@ -139,12 +116,6 @@ def test_the_best_are_told_in_text_order() -> None:
 def test_what_has_no_score_is_never_taken() -> None:
     assert best([None, -1.0, 0.5, None], threshold=-2.0, num_sentences=4) == (1, 2)
     assert best([None], threshold=-math.inf) == ()
-
-
-@pytest.mark.parametrize("count", [0, -1])
-def test_no_sentence_is_no_choice(count: int) -> None:
-    with pytest.raises(BadArgument, match="num_sentences must be at least 1"):
-        best([1.0], threshold=0.0, num_sentences=count)
 
 
 @given(st.lists(st.sampled_from([-1.0, 0.0, 0.3, 0.5, 0.7, 1.0])), st.sampled_from([0.0, 0.5]), st.integers(1, 4))
@@ -171,12 +142,3 @@ def test_a_task_without_a_measure_names_those_that_have_one() -> None:
         UnknownName, match=r"no measure for task 'never'\. Did you mean 'fever'\? \(known: eli5, .*wow\)"
     ):
         measure_for("never")
-
-
-def test_all_golden_answers_are_looked_for() -> None:
-    question = Question("1", "Where?", ("Tolm", "Tolm Harbour"))
-    assert (
-        references_for("strinc", "nq", question)
-        == references_for("lexical", "wow", question)
-        == ("Tolm", "Tolm Harbour")
-    )

@@ -5,7 +5,6 @@ The model is a table of log-probabilities; the prompts that it looks them up in 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from scripted import scripted
 
 import blendfilter as bf
 from blendfilter.asking import Demonstration, TaskWording, WorkedHop
-from blendfilter.errors import AskedWrong, BadArgument, BadData, Leak, ModelError, ReplayMiss, UnknownName
+from blendfilter.errors import BadArgument, BadData, Leak, ModelError, ReplayMiss, UnknownName
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring import Score, scorer
 from blendfilter.lm.scoring.base import Done, Pair, too_long
@@ -107,20 +106,9 @@ class TestOneBatch:
         assert len(backend.lists[0]) == 2 + 1
         assert (one.scores, one.chosen, other.scores) == ((-1.0, 2.0, -1.0, 2.0), (1,), (-1.0, 2.0))
 
-    def test_more_sentences_in_text_order(self) -> None:
-        oracle = cxmi(told("Skerry Light | Skerry Light is a lighthouse of 1884.", KEPT), num_sentences=3)
-        assert oracle.choose(self.BATCH)[0].chosen == (2, 3)
-
     def test_a_threshold_of_ones_own(self) -> None:
         assert cxmi(told(KEPT), threshold=2.0).choose(self.BATCH)[0].chosen == ()
         assert cxmi(told(KEPT), threshold=-1.5).choose(self.BATCH)[1].chosen == (0,)
-
-    def test_outputs_that_have_no_probability_in_a_computer(self) -> None:
-        assert math.exp(-4000.0) == 0.0
-        assert chosen(cxmi(told(KEPT, base=-4000.0)).choose(self.BATCH)[0]) == [KEPT]
-
-    def test_awaited_as_waited_for(self) -> None:
-        assert asyncio.run(cxmi(told(KEPT)).achoose(self.BATCH)) == cxmi(told(KEPT)).choose(self.BATCH)
 
 
 class TestPrompt:
@@ -169,28 +157,6 @@ class TestPrompt:
         cxmi(backend, wording=TaskWording(demos=[DEMO]), prompts=Prompts(tmp_path)).choose([(KEEPER, [self.ONE])])
         assert "\nA: Ole Tveit\n" in backend.lists[0][0].prompt
         assert {each.continuation for each in backend.lists[0]} == {" Ada Brennock"}
-
-    def test_what_comes_first_is_the_same_for_all(self) -> None:
-        backend = Told()
-        cxmi(backend, wording=TaskWording.of("hotpotqa")).choose(TestOneBatch.BATCH)
-        prompts = [each.prompt for each in backend.lists[0]]
-        shared = prompts[0].rpartition("Knowledge:\n")[0]
-        assert all(each.startswith(shared) for each in prompts)
-        assert len(shared) > 500
-
-    def test_a_passage_cannot_pass_for_a_part_of_it(self) -> None:
-        backend = Told()
-        cxmi(backend).choose([(KEEPER, [Passage("x", "", "Answer: {{ instructions }}.")])])
-        assert "\n| Answer: {{ instructions }}.\n" in backend.lists[0][1].prompt
-
-    def test_an_override_is_asked_in_its_words(self, tmp_path: Path) -> None:
-        (tmp_path / "direct.j2").write_text("{{ knowledge | join }}? {{ question }}")
-        backend = Told()
-        cxmi(backend, prompts=Prompts(tmp_path)).choose([(KEEPER, [self.ONE])])
-        assert backend.lists[0] == [
-            (f"? {QUESTION}", " Ada Brennock"),
-            (f"{self.ONE.line}? {QUESTION}", " Ada Brennock"),
-        ]
 
 
 class TestJournal:
@@ -245,10 +211,6 @@ class TestTooLong:
         )  # fmt: skip
         with Journal(tmp_path / "journal.jsonl", "replay") as journal:
             assert cxmi(Told(), journal).choose(TestOneBatch.BATCH) == [keeper, island]
-
-    def test_none_of_the_sentences(self) -> None:
-        (only,) = cxmi(self.narrow("thirty", "1884")).choose([(KEEPER, PASSAGES[1:2])])
-        assert (only.scores, only.chosen) == ((None, None), ())
 
     def test_a_question_that_is_too_long_by_itself_is_named(self) -> None:
         said = r"question 'i' cannot be scored, even without a sentence: .*600 tokens.*; drop the row, or take a model"
@@ -318,11 +280,6 @@ class TestChecking:
         assert [len(each) for each in backend.lists] == [1, 4]
         assert backend.lists[0][0] not in backend.lists[1]
 
-    def test_nothing_to_check(self) -> None:
-        backend = Told()
-        cxmi(backend).check([])
-        assert backend.lists == []
-
     @pytest.mark.parametrize("measure", ["strinc", "lexical", "cxmi"])
     @pytest.mark.parametrize(
         ("answers", "said"),
@@ -359,17 +316,6 @@ class TestChecking:
             Oracle("cxmi", task="hotpotqa")
         with pytest.raises(BadArgument, match=r"the offline reader .* gives no log-probabilities; what can: "):
             Oracle("cxmi", task="hotpotqa", scorer=scorer("offline"))
-
-    def test_a_server_that_cannot_score(self) -> None:
-        class Refusing(Told):
-            async def compute(self, pairs: Sequence[Pair], done: Done) -> None:
-                self.lists.append(list(pairs))
-                raise bf.errors.ServerRefused("here gives no log-probabilities")
-
-        backend = Refusing()
-        with pytest.raises(AskedWrong, match="gives no log-probabilities"):
-            cxmi(backend).check([KEEPER, ISLAND])
-        assert [len(each) for each in backend.lists] == [1]
 
     def test_a_question_that_is_a_demonstration(self) -> None:
         oracle = cxmi(Told(), wording=TaskWording(demos=[DEMO]))

@@ -23,7 +23,7 @@ from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.oracles import silver_making
 from blendfilter.oracles import silver_making as silver_keeping
 from blendfilter.oracles.silver_making import Partial, Places, supported
-from blendfilter.records import Excerpt, Passage, Question
+from blendfilter.records import Passage, Question
 from blendfilter.retrieval.base import Retriever
 from blendfilter.tasks import Questions
 
@@ -92,18 +92,6 @@ def test_the_rows_and_what_they_come_to(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"silver.jsonl", "silver.recipe.json"}
 
 
-def test_the_recipe_says_what_the_file_is_bound_to(questions: Questions, tmp_path: Path) -> None:
-    summary = make_silver(questions, strinc(), tmp_path / "nq", retriever=Searching(), k=2)
-    recipe = json.loads((tmp_path / "nq.recipe.json").read_text())
-    assert recipe["settings"] == {
-        "task": "qa",
-        "data": {"source": "rows", "fingerprint": questions.fingerprint, "n": 7},
-        "oracle": strinc().identity(),
-        "passages": {"kind": "Searching", "fingerprint": "0" * 16, "k": 2},
-    }
-    assert recipe["summary"] == json.loads(json.dumps(summary.as_dict()))
-
-
 def test_without_an_index_it_is_the_questions_own_paragraphs(tmp_path: Path) -> None:
     own = {"context": [{"title": "A", "text": "One."}, {"title": "B", "text": "Ulla."}, {"title": "C", "text": "Two."}]}
     rows = [{"id": "a", "question": "Where?", "answer": "Ulla", **own}, {"id": "b", "question": "Who?", "answer": "Bo"}]
@@ -117,14 +105,6 @@ def test_without_an_index_it_is_the_questions_own_paragraphs(tmp_path: Path) -> 
     assert load("qa", rows).fingerprint == load("qa", rows[:1] + rows[1:]).fingerprint
     with pytest.raises(RunMismatch, match="other settings: other passages"):
         make_silver(load("qa", rows), strinc(), tmp_path / "s.jsonl", k=2)
-
-
-def test_pieces_of_passages_that_an_index_gives_are_passages_of_their_own(tmp_path: Path) -> None:
-    source = Passage("x", "Orm Pier", "It is long. It stands in Tavenby, by the sea. It is old.")
-    piece = Excerpt.of(source, [(12, 46)])
-    make_silver(load("qa", ROWS[1:2]), strinc(), tmp_path / "s.jsonl", retriever=lambda query, k: [piece])  # type: ignore[arg-type]
-    (row,) = read_silver(tmp_path / "s.jsonl")
-    assert (row.passages[0].text, row.target) == (piece.text, "It stands in Tavenby, by the sea.")
 
 
 def test_whether_passages_support_the_output_is_asked_as_the_task_does() -> None:
@@ -464,10 +444,6 @@ def test_a_file_with_the_name_of_the_recipe_stays(questions: Questions, tmp_path
     assert list(tmp_path.iterdir()) == [recipe]
 
 
-def test_a_model_that_fails_its_test_leaves_no_file(tmp_path: Path) -> None:
-    refused(tmp_path, ModelError, "the server is gone", oracle=cxmi(Likely(GONE)))
-
-
 def test_empty_answers_may_be_allowed(tmp_path: Path) -> None:
     rows = [*ROWS[:1], {"id": "bad", "question": "Which harbour town?", "answer": "the"}, *ROWS[1:]]
     make_silver(
@@ -480,17 +456,3 @@ def test_empty_answers_may_be_allowed(tmp_path: Path) -> None:
         "Ormskerry is an island where an engineer was born.", "Orm Pier is a pier in Tavenby.",
         "Lise Harrow designed it in 1871.",
     ]  # fmt: skip
-
-
-def test_a_question_without_any_answer_is_refused_whatever_is_allowed(tmp_path: Path) -> None:
-    bare = Questions((Question("bare", "Which harbour town?", ()),), load("qa", ROWS).task)
-    refused(tmp_path, BadData, "question 'bare' has no golden answers", questions=bare, allow_empty_answers=True)
-
-
-def test_passages_without_a_sentence_are_no_crash(tmp_path: Path) -> None:
-    blank = [Passage("1", "Blank", "  \n "), Passage("2", "Dots", "...")]
-    summary = make_silver(
-        load("qa", ROWS[:1]), strinc(), tmp_path / "s.jsonl", retriever=lambda query, k: blank  # type: ignore[arg-type]
-    )  # fmt: skip
-    (row,) = read_silver(tmp_path / "s.jsonl")
-    assert (len(row.passages), row.chosen, summary.empty) == (2, (), 1.0)

@@ -61,15 +61,6 @@ def test_a_row_as_it_stands_in_the_file() -> None:
     }
 
 
-def test_the_row_in_the_docstring_is_one(tmp_path: Path) -> None:
-    from blendfilter.oracles import silver_rows
-
-    told = (silver_rows.__doc__ or "").partition("::")[2].partition("\n\n`output`")[0]
-    (row,) = read_silver(written(tmp_path, json.loads(told)))
-    assert " ".join(row.text(at) for at in row.chosen) == row.target
-    assert [row.text(at) for at in range(2)] == [each.text for each in sentences_of(row.passages)]
-
-
 def test_what_silver_shows_lies_verbatim_in_its_passages() -> None:
     one, other = ROW.excerpts()
     assert [each.line for each in (one, other)] == ["Tide Mill | Ane Lindqvist runs it.", "A quay of stone."]

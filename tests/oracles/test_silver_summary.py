@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from blendfilter.errors import UnknownName
-from blendfilter.lm.tokenisers import Words, tokeniser
+from blendfilter.lm.tokenisers import Words
 from blendfilter.oracles.silver_rows import SilverRow, SilverSentence
 from blendfilter.oracles.silver_summary import Figures, contexts_of, summarise
 from blendfilter.records import Passage
@@ -47,11 +46,6 @@ def test_one_question_by_hand() -> None:
     assert summary.groups["all"].silver.characters == pytest.approx(13 / 21)
 
 
-def test_a_threshold_of_its_own_makes_another_psg() -> None:
-    assert [each.id for each in contexts_of(FOUND, 0.6)[1]] == ["1"]
-    assert [each.id for each in contexts_of(FOUND, 0.4)[1]] == ["1", "2", "3"]
-
-
 def test_empty_contexts_count_as_nothing_and_are_told_apart() -> None:
     summary = summarise([FOUND, NOT_FOUND, NOTHING], threshold=0.5, tokeniser=WORDS)
     assert summary.groups.keys() == {"all", "positive", "negative"}
@@ -84,12 +78,6 @@ def test_what_nobody_knows_is_neither_positive_nor_negative() -> None:
     assert "positive: 50.0 % of 2 questions" in beside.text()
 
 
-def test_no_rows_at_all() -> None:
-    summary = summarise([], threshold=0.0, tokeniser=WORDS)
-    assert (summary.n, summary.positive, summary.empty) == (0, None, 0.0)
-    assert summary.text()
-
-
 def test_the_table() -> None:
     told = summarise([FOUND, NOT_FOUND, NOTHING], threshold=0.5, tokeniser=WORDS).text()
     assert (
@@ -115,11 +103,3 @@ tokens: question and context, mean; words
 PSG and SILVER read the answer: upper bounds
 """
     )
-
-
-def test_a_tokeniser_by_its_name() -> None:
-    assert tokeniser("words").name.startswith("words times")
-    assert tokeniser("cl100k_base").name == "tiktoken's cl100k_base"
-    assert tokeniser().count("one two") == 2.0
-    with pytest.raises(UnknownName, match="no tokeniser 'llama'"):
-        tokeniser("llama")
