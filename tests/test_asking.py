@@ -105,19 +105,6 @@ class TestAsk:
             assert ask(context="c", question="q?").answer == "from its own"
             assert asyncio.run(ask.acall(context="c", question="q?", lm=ScriptedLM(["named"]))).answer == "named"
 
-    def test_a_synchronous_model_answers_an_awaited_call(self) -> None:
-        class Echo(dspy.BaseLM):
-            def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
-                from types import SimpleNamespace as Some
-
-                message = Some(role="assistant", content="Tolm", tool_calls=None)
-                choice = Some(message=message, finish_reason="stop", index=0)
-                usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-                return Some(choices=[choice], usage=usage, model="echo", id="1")
-
-        with dspy.context(lm=Echo("echo")):
-            assert asyncio.run(short_answer().acall(context="c", question="q?")).answer == "Tolm"
-
 
 class TestState:
     @pytest.mark.parametrize(("old", "new"), [("Question:", "Query:"), ("Knowledge:", "Passages:")])
@@ -144,12 +131,6 @@ class TestWording:
         assert demo.inputs().toDict() == {"knowledge": ["T | x"], "question": "q?"}
         assert demo.labels().toDict() == {"reasoning": "So the answer is x."}
 
-    def test_instructions_of_external_are_those_of_answer(self) -> None:
-        wording = TaskWording(instructions={"blendfilter/external": "E.", "blendfilter/topic": "T."})
-        told = {name: each.signature.instructions for name, each in predictors(wording).items()}  # type: ignore[arg-type]
-        assert {name for name, words in told.items() if words == "E."} == {"external", "answer", "cot_retrieval"}
-        assert told["topic"] == "T."
-
     def test_an_unknown_task_suggests(self) -> None:
         with pytest.raises(UnknownName, match=r"no program 'hotpotq'. Did you mean 'hotpotqa'\?"):
             TaskWording.of("hotpotq")
@@ -168,10 +149,6 @@ class TestWording:
     def test_an_unfilled_slot_of_a_hop_is_an_error(self, slot: str, value: Any) -> None:
         with pytest.raises(pydantic.ValidationError, match=rf"hops\.0\.{slot}"):
             Demonstration.model_validate({**DEMO, "hops": [{**HOP, slot: value}]})
-
-    def test_a_hop_finds_knowledge_that_is_there(self) -> None:
-        with pytest.raises(pydantic.ValidationError, match="numbered from 0 to 0"):
-            Demonstration.model_validate({**DEMO, "hops": [{**HOP, "knowledge": [1]}]})
 
     @pytest.mark.parametrize(
         ("text", "said"),

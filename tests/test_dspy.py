@@ -97,14 +97,6 @@ class TestMany:
     def lm(self) -> ScriptedLM:
         return ScriptedLM(replies(short_answer=lambda prompt: prompt.split("Question: ")[-1].split("?")[0]))
 
-    def test_parallel(self) -> None:
-        method = BlendFilter(one_list())
-        pairs = [(method, {"question": question}) for question in self.questions]
-        with dspy.context(lm=self.lm()):
-            said = dspy.Parallel(num_threads=4, disable_progress_bar=True)(pairs)
-        assert [each.answer for each in said] == [question[:-1] for question in self.questions]
-        assert {len(each.calls) for each in said} == {7}
-
     def test_evaluate(self) -> None:
         examples = [
             dspy.Example(question=question, answer=question[:-1] if i % 2 else "no").with_inputs("question")
@@ -149,15 +141,6 @@ class TestModelsOfOnesOwn:
             said = BlendFilter(three_lists())(question=QUESTION)
         assert said.answer == "Tolm."  # the close that the reasoning prompts teach is no part of it
         assert said.knowledge == [PASSAGES[0], PASSAGES[1]]
-
-    def test_a_connected_one_is_counted_once(self) -> None:
-        watch = Watch()
-        with dspy.context(lm=connect(Echo("echo")), callbacks=[watch]), dspy.track_usage() as tracker:
-            BlendFilter(three_lists())(question=QUESTION)
-        ((model, usage),) = tracker.get_total_tokens().items()
-        assert model == "blendfilter/echo"
-        assert usage["prompt_tokens"] == 10 * watch.ended["lm"]
-        assert watch.ended["lm"] == 9
 
     def test_and_is_journaled_when_connected(self, tmp_path: Path) -> None:
         with Journal(tmp_path) as journal, dspy.context(lm=connect(Echo("echo"), journal=journal)):

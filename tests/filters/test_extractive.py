@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -163,19 +161,3 @@ class TestSettings:
     def test_arguments(self, kind: Any) -> None:
         assert kind(n=4).arguments() == {"n": 4, "by": "bm25", "model": None}
         assert kind(n=4, by=max).arguments() == {"n": 4, "by": "builtins.max", "model": None}
-
-    def test_copies_share_the_scorer(self, kind: Any) -> None:
-        one = kind(by="cross-encoder", model="never/loaded")
-        assert one.deepcopy().scorer is one.scorer
-        assert copy.deepcopy(one).scorer is one.scorer
-
-    def test_scoring_leaves_the_loop_free(self, kind: Any) -> None:
-        threads: list[Any] = []
-
-        def score(question: str, texts: Sequence[str]) -> list[float]:
-            threads.append(threading.current_thread())
-            return [0.0] * len(texts)
-
-        filtered(kind(by=score))
-        assert threads
-        assert threads[0] is not threading.main_thread()

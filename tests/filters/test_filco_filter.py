@@ -72,16 +72,6 @@ class TestSentences:
             ("a", [(10, 19)]), ("b", [(0, 9)]),
         ]  # fmt: skip
 
-    def test_three_hundred_of_fifty_passages(self) -> None:
-        fifty = [
-            Passage(str(i), f"Lamp {i}", " ".join(f"It has {i * 6 + n} panes." for n in range(6))) for i in range(50)
-        ]
-        wanted = list(range(0, 300, 2))
-        said, lm = filtered({"helpful": [", ".join(map(str, wanted))]}, passages=fifty)
-        assert said.chosen == wanted
-        assert [span.text for each in said.kept for span in each.spans] == [f"It has {n} panes." for n in wanted]
-        assert lm.inner.requests[0].config.max_tokens == 32 + 4 * 295
-
     @pytest.mark.parametrize(
         "passages", [[], [Passage("1", "Tolm", "")], [Passage("1", "", " \n "), Passage("2", "", "")]]
     )
@@ -97,11 +87,6 @@ class TestPassages:
         assert lm.prompts[0][1].endswith(f"\n\n{numbered}\nQuestion: {QUESTION}\nIds:")
         assert said.kept == [PASSAGES[0], PASSAGES[3]]
         assert (said.status, said.chosen, said.reason) == ("ids", [0, 3], "of 5 passages: 3, 0")
-
-    def test_excerpts_stay_as_they_are(self) -> None:
-        pieces = [Excerpt.of(FIVE[0], [(0, 43)]), Excerpt.of(FIVE[1], [(38, 76)])]
-        said, _ = filtered({"helpful": ["1"]}, passages=pieces, unit="passage")
-        assert said.kept == pieces[1:]
 
     def test_no_other_unit(self) -> None:
         with pytest.raises(UnknownName, match=r"no unit 'sentense'\. Did you mean 'sentence'"):
@@ -193,27 +178,6 @@ class TestPrompt:
         schema = lm.inner.requests[0].config.response_format["schema"]
         assert schema["properties"]["ids"]["items"] == {"type": "integer", "minimum": 0, "maximum": 500}
         assert said.chosen == [0, 500]
-
-
-class TestOptimisers:
-    ROWS = tuple(
-        dspy.Example(
-            question=f"Who kept lamp {i}?",
-            passages=FIVE[:1],
-            knowledge=SENTENCES[:2],
-            ids="none" if i else "1",
-            chosen=[1],
-        ).with_inputs("question", "passages")
-        for i in range(3)
-    )
-
-    def test_labelled_rows_become_demonstrations(self) -> None:
-        compiled = dspy.LabeledFewShot(k=2).compile(FilCoFilter(), trainset=list(self.ROWS), sample=False)
-        with scripted({"helpful": ["?"], "ids_again": ["3"]}) as lm, dspy.context(lm=lm):
-            compiled(question=QUESTION, passages=FIVE)
-        for _, prompt in lm.prompts:
-            assert "Question: Who kept lamp 0?\nIds:\n1\n\nsentence 0: " in prompt
-            assert "Question: Who kept lamp 1?\nIds:\nnone\n\nsentence 0: " in prompt
 
 
 PIECES = (

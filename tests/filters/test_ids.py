@@ -12,173 +12,90 @@ from blendfilter.filters.ids import IdsRead, read_ids
 
 K = 5
 
-IDS: dict[str, tuple[int, ...]] = {
-    # as asked
-    "0, 3": (0, 3),
-    "0,3": (0, 3),
-    "0 3": (0, 3),
-    "0 and 3": (0, 3),
-    "0; 3": (0, 3),
-    "3": (3,),
-    "0.": (0,),
-    "0,3,": (0, 3),
-    "3, 0": (3, 0),
-    "0, 0, 3, 3": (0, 3),
-    # with words around
-    "Ids: 0, 3": (0, 3),
-    "Answer: 0, 3": (0, 3),
-    "Only 0.": (0,),
-    "The relevant ones are 0 and 3.": (0, 3),
-    "knowledge 0 and knowledge 3 are relevant.": (0, 3),
-    "knowledge0, knowledge3": (0, 3),
-    "sentence 0\nsentence 3": (0, 3),
-    "Sentence 0: it names the light.\nSentence 3: it names the keeper.": (0, 3),
-    "sentences 0 and 3": (0, 3),
-    "#0, #3": (0, 3),
-    "0 | Tolm Harbour": (0,),
-    "0 is relevant because it was built in 1884.": (0,),
-    "0 (1884)": (0,),
-    "Step 1: read. Step 2: judge. Ids: 0": (0,),
-    # markdown and other dress
-    "**0**, **3**": (0, 3),
-    "**Ids:** 0, 3": (0, 3),
-    "`0`, `3`": (0, 3),
-    "(0), (3)": (0, 3),
-    "0) and 3)": (0, 3),
-    "[0][3]": (0, 3),
-    '"0", "3"': (0, 3),
-    "\\boxed{0, 3}": (0, 3),
-    "0, 3</s>": (0, 3),
-    "0, 3 <|im_end|>": (0, 3),
-    # JSON
-    "[0, 3]": (0, 3),
-    '{"ids": [0, 3]}': (0, 3),
-    '{"ids": ["0", "3"]}': (0, 3),
-    "```json\n[0, 3]\n```": (0, 3),
-    '```\n{"ids": [3]}\n```': (3,),
-    "Sure! [0, 3]": (0, 3),
-    '{"relevant": [0, 3]}': (0, 3),
-    # ranges
-    "0-2": (0, 1, 2),
-    "0 to 2": (0, 1, 2),
-    "1–3": (1, 2, 3),
-    "0, 2-4": (0, 2, 3, 4),
-    "1 through 3 are relevant": (1, 2, 3),
-    "0-4": (0, 1, 2, 3, 4),
-    # the prompt's own range
-    "The relevant knowledge ids (0-4) are 1 and 2.": (1, 2),
-    "Of knowledges 0-4, the relevant are 1, 2.": (1, 2),
-    "Of the knowledge numbered from 0 to 4, only 3 is relevant.": (3,),
-    # counts
-    "2 of the 5: 0 and 3": (0, 3),
-    "There are 2 relevant: 0, 3": (0, 3),
-    "3 relevant passages: 0, 1, 4": (0, 1, 4),
-    "0, 3 (2 of 5)": (0, 3),
-    # out of range, decimals, years
-    "0, 7": (0,),
-    "0.5, 2": (2,),
-    "0, 1884": (0,),
-    # lists
-    "0\n3": (0, 3),
-    "- 0\n- 3": (0, 3),
-    "Ids:\n0\n3": (0, 3),
-    "0\n3\n\nThese name the keeper.": (0, 3),
-    "```\n0\n3\n```": (0, 3),
-    "1. 0\n2. 3": (0, 3),
-    "1. Knowledge 0 is relevant.\n2. Knowledge 3 is relevant.": (0, 3),
-    "1. 0, 3": (0, 3),
-    "Knowledge 0: Tolm Harbour\nKnowledge 3: Ada Brennock": (0, 3),
-    "0 - Tolm Harbour\n3 - Ada Brennock": (0, 3),
-    "[0] Tolm Harbour\n[3] Ada Brennock": (0, 3),
-    # verdicts, one a line
-    "0: relevant\n1: irrelevant\n3: relevant": (0, 3),
-    "0 is relevant.\n1 is not relevant.": (0,),
-    "0 (relevant)\n1 (irrelevant)\n3 (relevant)": (0, 3),
-    "**Knowledge 0**: relevant\n**Knowledge 1**: irrelevant": (0,),
-    # the last line that holds ids
-    "0, 3\n\nThese tell where the light is.": (0, 3),
-    "knowledge 0: a harbour\nknowledge 1: a light\nIds: 1": (1,),
-    "Irrelevant: 1, 2, 4\nRelevant: 0, 3": (0, 3),
-    "0, 1\nNo, wait:\n2, 3": (2, 3),
-}
+IDS: dict[tuple[int, ...], list[str]] = {
+    (0, 3): [
+        "0, 3", "0,3", "0 3", "0 and 3", "0; 3", "0,3,", "0, 0, 3, 3", "Ids: 0, 3", "Answer: 0, 3",
+        "The relevant ones are 0 and 3.", "knowledge 0 and knowledge 3 are relevant.", "knowledge0, knowledge3",
+        "sentence 0\nsentence 3", "Sentence 0: it names the light.\nSentence 3: it names the keeper.",
+        "sentences 0 and 3", "#0, #3", "**0**, **3**", "**Ids:** 0, 3", "`0`, `3`", "(0), (3)", "0) and 3)", "[0][3]",
+        '"0", "3"', "\\boxed{0, 3}", "0, 3</s>", "0, 3 <|im_end|>", "[0, 3]", '{"ids": [0, 3]}',
+        '{"ids": ["0", "3"]}', "```json\n[0, 3]\n```", "Sure! [0, 3]", '{"relevant": [0, 3]}', "2 of the 5: 0 and 3",
+        "There are 2 relevant: 0, 3", "0, 3 (2 of 5)", "0\n3", "- 0\n- 3", "Ids:\n0\n3",
+        "0\n3\n\nThese name the keeper.", "```\n0\n3\n```", "1. 0\n2. 3",
+        "1. Knowledge 0 is relevant.\n2. Knowledge 3 is relevant.", "1. 0, 3",
+        "Knowledge 0: Tolm Harbour\nKnowledge 3: Ada Brennock", "0 - Tolm Harbour\n3 - Ada Brennock",
+        "[0] Tolm Harbour\n[3] Ada Brennock", "0: relevant\n1: irrelevant\n3: relevant",
+        "0 (relevant)\n1 (irrelevant)\n3 (relevant)", "0, 3\n\nThese tell where the light is.",
+        "Irrelevant: 1, 2, 4\nRelevant: 0, 3",
+    ],
+    (3,): [
+        "3", '```\n{"ids": [3]}\n```', "Of the knowledge numbered from 0 to 4, only 3 is relevant.",
+    ],
+    (0,): [
+        "0.", "Only 0.", "0 | Tolm Harbour", "0 is relevant because it was built in 1884.", "0 (1884)",
+        "Step 1: read. Step 2: judge. Ids: 0", "0, 7", "0, 1884", "0 is relevant.\n1 is not relevant.",
+        "**Knowledge 0**: relevant\n**Knowledge 1**: irrelevant",
+    ],
+    (3, 0): [
+        "3, 0",
+    ],
+    (0, 1, 2): [
+        "0-2", "0 to 2",
+    ],
+    (1, 2, 3): [
+        "1–3", "1 through 3 are relevant",
+    ],
+    (0, 2, 3, 4): [
+        "0, 2-4",
+    ],
+    (0, 1, 2, 3, 4): [
+        "0-4",
+    ],
+    (1, 2): [
+        "The relevant knowledge ids (0-4) are 1 and 2.", "Of knowledges 0-4, the relevant are 1, 2.",
+    ],
+    (0, 1, 4): [
+        "3 relevant passages: 0, 1, 4",
+    ],
+    (2,): [
+        "0.5, 2",
+    ],
+    (1,): [
+        "knowledge 0: a harbour\nknowledge 1: a light\nIds: 1",
+    ],
+    (2, 3): [
+        "0, 1\nNo, wait:\n2, 3",
+    ],
+}  # fmt: skip
+"""Replies by the ids that they name: bare, with words around, in markdown or JSON, ranges, counts, lists, verdicts."""
 
 SUSPECT = [
-    "1, 3 and 4 are irrelevant",
-    "1 is not relevant",
-    "1 isn't relevant",
-    "1 isn’t relevant",
-    "0 and 2 are relevant, 1 is not",
-    "0 is relevant; 1, 2 are irrelevant.",
-    "All but 2",
-    "all except 2",
-    "everything other than 2",
-    "Remove 1 and 2.",
-    "Relevant: 0, 3\nIrrelevant: 1, 2, 4",
-    "0, 3\n\nThe other 3 are irrelevant.",
-    "0 or none",
-    "0: irrelevant\n1: irrelevant",
-    "0: not irrelevant\n3: relevant",
-    "0: relevant, while 1 is irrelevant\n3: relevant",
-    "1. Relevant\n2. Irrelevant\n3. Relevant",
-    "1. Tolm Harbour\n2. Skerry Light",
-    "None of them is irrelevant.",
+    "1, 3 and 4 are irrelevant", "1 is not relevant", "1 isn't relevant", "1 isn’t relevant",
+    "0 and 2 are relevant, 1 is not", "0 is relevant; 1, 2 are irrelevant.", "All but 2", "all except 2",
+    "everything other than 2", "Remove 1 and 2.", "Relevant: 0, 3\nIrrelevant: 1, 2, 4",
+    "0, 3\n\nThe other 3 are irrelevant.", "0 or none", "0: irrelevant\n1: irrelevant",
+    "0: not irrelevant\n3: relevant", "0: relevant, while 1 is irrelevant\n3: relevant",
+    "1. Relevant\n2. Irrelevant\n3. Relevant", "1. Tolm Harbour\n2. Skerry Light", "None of them is irrelevant.",
     "None of these can be removed.",
-]
+]  # fmt: skip
 
 NONE = [
-    "none",
-    "None.",
-    "Ids: none",
-    "None of the knowledge is relevant.",
-    "There is no relevant knowledge.",
-    "No sentence helps.",
-    "No relevant ids",
-    "There are none relevant.",
-    "Nothing.",
-    "Nothing here is relevant.",
-    "N/A",
-    "null",
-    "[]",
-    '{"ids": []}',
-    "```json\n[]\n```",
-]
+    "none", "None.", "Ids: none", "None of the knowledge is relevant.", "There is no relevant knowledge.",
+    "No sentence helps.", "No relevant ids", "There are none relevant.", "Nothing.", "Nothing here is relevant.",
+    "N/A", "null", "[]", '{"ids": []}', "```json\n[]\n```",
+]  # fmt: skip
 
 UNPARSEABLE = [
-    "",
-    " \n ",
-    "banana",
-    "I cannot say.",
-    "No.",
-    "They are all relevant.",
-    "No sentence, no explanation.",  # the prompt's own words
-    "Not all are relevant.",
-    "The first is not relevant.",
-    "I have no doubt the passages help.",
-    "The harbour is empty.",
-    "There is nothing wrong with them.",
-    "Still nothing to say.",
-    "zero and three",
-    "5",
-    "7, 9",
-    "[7]",
-    '{"ids": [9]}',
-    "[true]",
-    "-1",
-    "1.5",
-    "1,000",
-    "100%",
-    "1884",
-    "In 1884 the lighthouse was built.",
-    "0-9",
-    "4-1",
-    "2 of the 5",
-    "numbers from 0 to 4",
-    "The question cannot be answered from knowledge 0-4.",
-    "knowledge 7: relevant\nknowledge 8: relevant",
-]
+    "", " \n ", "banana", "I cannot say.", "No.", "They are all relevant.", "No sentence, no explanation.",
+    "Not all are relevant.", "The first is not relevant.", "I have no doubt the passages help.",
+    "The harbour is empty.", "There is nothing wrong with them.", "Still nothing to say.", "zero and three", "5",
+    "7, 9", "[7]", '{"ids": [9]}', "[true]", "-1", "1.5", "1,000", "100%", "1884",
+    "In 1884 the lighthouse was built.", "0-9", "4-1", "2 of the 5", "numbers from 0 to 4",
+    "The question cannot be answered from knowledge 0-4.", "knowledge 7: relevant\nknowledge 8: relevant",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("reply", "ids"), IDS.items())
+@pytest.mark.parametrize(("reply", "ids"), [(reply, ids) for ids, replies in IDS.items() for reply in replies])
 def test_ids(reply: str, ids: tuple[int, ...]) -> None:
     assert read_ids(reply, K) == IdsRead(ids, "ids")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import dspy
@@ -133,20 +132,6 @@ class TestReading:
         read = read_judgement(reply, k)
         assert all(0 <= number < k for number in read.ids)
         assert (read.status == "ids") == bool(read.ids)
-
-
-class TestJsonSchema:
-    def test_judgements_and_ids_are_held_to_the_passages_shown(self) -> None:
-        reply = json.dumps({"judgements": [{"id": 2, "reason": "r", "relevant": True}], "ids": [2]})
-        said, lm = filtered({"judge": [reply]}, passages=FIVE[:3], json_schema=True)
-        schema = lm.inner.requests[0].config.response_format["schema"]
-        assert schema["required"] == ["judgements", "ids"]
-        numbers = {"type": "integer", "enum": [0, 1, 2]}
-        assert schema["properties"]["ids"]["items"] == numbers
-        one = schema["properties"]["judgements"]["items"]
-        assert one["properties"]["id"] == numbers
-        assert (one["required"], one["additionalProperties"]) == (["id", "reason", "relevant"], False)
-        assert said.kept == [PASSAGES[2]]
 
 
 @pytest.mark.parametrize("offer_none", [True, False])

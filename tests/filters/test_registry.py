@@ -15,7 +15,6 @@ from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFi
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter
 from blendfilter.filters.registry import FILTERS, filters_taking, make_filter
-from blendfilter.prompting import Prompts
 
 OWN = """
 import dspy
@@ -63,17 +62,6 @@ KINDS = {
 
 def test_filters_by_name() -> None:
     assert {name: type(make_filter(name)) for name in FILTERS} == KINDS
-
-
-@pytest.mark.parametrize("task", ["hotpotqa", "strategyqa"])
-def test_the_tasks_wording_decides(task: str) -> None:
-    wording = TaskWording.of(task)
-    made: Any = make_filter("knowledge", wording=task)
-    assert (
-        made.arguments()
-        == KnowledgeFilter(offer_none=wording.offer_none, ask_topic=wording.ask_topic, wording=wording).arguments()
-    )
-    assert make_filter("one-call", wording=wording).arguments()["offer_none"] is wording.offer_none
 
 
 @pytest.mark.parametrize(("name", "mode"), [("cdit", "word"), ("cdit-components", "components")])
@@ -130,14 +118,3 @@ def test_one_of_ones_own_with_a_mistake(own: str, attribute: str, argument: dict
 def test_a_package_that_is_not_there() -> None:
     with pytest.raises(UnknownName, match="no module 'nowhere_at_all' for filter 'nowhere_at_all:Mine'"):
         make_filter("nowhere_at_all:Mine")
-
-
-@pytest.mark.parametrize(("name", "template"), [("filco", "filco/sentences"), ("filco-passage", "filco/passages")])
-def test_filcos_filter_speaks_a_tasks_words_and_ones_own(name: str, template: str, tmp_path: Path) -> None:
-    claims = make_filter(name, wording="fever")
-    for predictor in (claims.helpful, claims.ids_again):  # type: ignore[attr-defined]
-        assert predictor.signature.instructions == TaskWording.of("fever").instructions[template]
-    (tmp_path / "filco").mkdir()
-    (tmp_path / f"{template}.j2").write_text("{{ instructions }}! {{ knowledge | join }}{{ question }}{{ offer_none }}")
-    own = make_filter(name, prompts=Prompts(tmp_path))
-    assert own.helpful.render(offer_none=True, knowledge=["a"], question="b?").endswith("! ab?True")  # type: ignore[attr-defined]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isle import PASSAGES, nothing
+from isle import PASSAGES
 
 from blendfilter.context import NOTES, note, setting
 from blendfilter.errors import UseAcall
@@ -156,18 +155,3 @@ class TestSignature:
 
         assert inspect.signature(Mine) == inspect.signature(BlendFilter)
         assert list(inspect.signature(Other).parameters) == ["index", "mine"]
-
-    def test_dspy_does_not_mind(self, tmp_path: Path) -> None:
-        method = BlendFilter(nothing)
-        assert [str(each) for each in inspect.signature(method).parameters.values()] == ["*args", "**kwargs"]
-        names = [name for name, _ in method.named_parameters()]
-        assert names
-        assert not any("signature__" in name for name in names)
-        copied = method.deepcopy()
-        assert [name for name, _ in copied.named_parameters()] == names
-        assert [name for name, _ in method.reset_copy().named_parameters()] == names
-        method.select.check.demos = [dspy.Example(question="a", knowledge=["b"], relevance="c")]
-        method.save(tmp_path / "program.json")
-        copied.load(tmp_path / "program.json")
-        assert len(copied.select.check.demos) == 1
-        assert inspect.signature(type(copied)) == inspect.signature(BlendFilter)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
 from dspy import lm15
 from isle import (
-    INTERNAL,
     LINES,
     PASSAGES,
     Q_EX,
@@ -29,7 +27,6 @@ from scripted import ScriptedLM, scripted
 
 from blendfilter.context import STAGE
 from blendfilter.errors import ModelError
-from blendfilter.journal import Journal
 from blendfilter.modules.base import FLAGS
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.records import Passage
@@ -170,17 +167,6 @@ class TestCalls:
         assert not set(said.branches) & set(without.split(",") if isinstance(without, str) else without)
         assert set(said.branches) == set(said.queries)
 
-    def test_equal_prompts_of_two_stages_are_one_call_under_a_journal(self, tmp_path: Path) -> None:
-        """Everything kept from one list: the answer's prompt is the external's, letter for letter."""
-        with Journal(tmp_path) as journal:
-            lm = ScriptedLM(replies(ids="0-4"))
-            with dspy.context(lm=lm.with_journal(journal)):
-                said = BlendFilter(one_list())(question=QUESTION)
-        assert lm.calls == 6
-        keys = dict(said.calls)
-        assert len(said.calls) == 7
-        assert keys["answer"] == keys["external"]
-
     @pytest.mark.parametrize("seed", range(4))
     def test_calls_are_told_in_plan_order_whatever_the_speed(self, seed: int) -> None:
         plain, _ = ask(BlendFilter(three_lists()))
@@ -232,13 +218,6 @@ class TestCalls:
 
 
 class TestKnowledge:
-    def test_the_union_is_in_the_order_of_q_then_q_ex_then_q_in(self) -> None:
-        a, b, c, d, _ = PASSAGES
-        said, lm = ask(BlendFilter(Shelf([b, a], [c, b], [d, a]), k=2), ids="0-1")
-        assert said.knowledge == [b, a, c, d]
-        shown = lm.asked("answer")[0].split("\nKnowledge:\n")[-1].splitlines()
-        assert shown[:4] == [b.line, a.line, c.line, d.line]
-
     def test_everything_filtered_away_is_an_empty_block_and_flagged(self) -> None:
         said, lm = ask(BlendFilter(three_lists(), task="strategyqa"), ids="none")
         assert said.knowledge == []
@@ -270,21 +249,6 @@ class TestKnowledge:
 
 
 class TestRunning:
-    def test_synchronous_awaited_and_in_a_notebook_give_the_same(self) -> None:
-        lm = ScriptedLM(replies())
-        method = BlendFilter(three_lists())
-
-        async def notebook() -> dspy.Prediction:
-            return method(question=QUESTION)
-
-        async def awaited() -> dspy.Prediction:
-            return await method.acall(question=QUESTION)
-
-        with dspy.context(lm=lm):
-            said = [method(question=QUESTION), asyncio.run(notebook()), asyncio.run(awaited())]
-        assert lm.calls == 33
-        assert said[0].toDict() == said[1].toDict() == said[2].toDict()
-
     def test_many_questions_at_once_do_not_mix(self) -> None:
         def shelf(query: str, k: int) -> list[Passage]:
             number = query.rstrip("?").rsplit(" ", 1)[1]
@@ -315,15 +279,6 @@ class TestRunning:
         # q and q_ex were filtered to the end: a replay asks for exactly these calls
         assert len(lm.asked("ids")) == 2
         assert not lm.asked("answer")
-
-    def test_a_failing_retriever_comes_through_as_it_is(self) -> None:
-        def broken(query: str, k: int) -> list[Passage]:
-            if query.startswith(INTERNAL):
-                raise ConnectionError("the index is gone")
-            return list(PASSAGES)
-
-        with dspy.context(lm=ScriptedLM(replies())), pytest.raises(ConnectionError, match="the index is gone"):
-            BlendFilter(broken)(question=QUESTION)
 
     def test_cancelled_it_stops_asking(self) -> None:
         lm = ScriptedLM(replies())

@@ -11,9 +11,7 @@ import dspy
 import pytest
 from isle import (
     LINES,
-    PASSAGES,
     QUESTION,
-    REPLIES,
     TASKS,
     nothing,
     replies,
@@ -58,28 +56,6 @@ class TestSettings:
         assert said.branches["q"].reason == "by rule"
         assert said.flags["mine"] == 3
         assert "select" not in {name for name, _ in BlendFilter(nothing, filter=Second()).named_predictors()}
-
-    def test_a_filter_of_ones_own_that_asks_a_model(self) -> None:
-        class Asking(Filter):
-            def __init__(self) -> None:
-                super().__init__()
-                self.judge = dspy.Predict("question, passage -> keep: bool")
-
-            async def aforward(self, question: str, passages: Any) -> dspy.Prediction:
-                judged = [await self.judge.acall(question=question, passage=each.line) for each in passages]
-                return dspy.Prediction(kept=[p for p, j in zip(passages, judged, strict=True) if j.keep])
-
-        def reply(stage: str, prompt: str) -> str:
-            if stage == "judge" or "[[ ## keep ## ]]" in prompt:
-                return f"[[ ## keep ## ]]\n{'Skerry Light |' in prompt}\n\n[[ ## completed ## ]]"
-            return str(REPLIES[stage])
-
-        lm = ScriptedLM(reply)
-        with dspy.context(lm=lm):
-            said = BlendFilter(three_lists(), filter=Asking())(question=QUESTION)
-        assert said.knowledge == [PASSAGES[1]]
-        assert said.branches["q"].ids_read is None
-        assert len(lm.asked("select.judge")) + len(lm.asked("judge")) == 6
 
     @pytest.mark.parametrize("without", [(), ("q",), ("q", "q_ex"), ("q_ex", "q_in")])
     def test_the_fallback_is_what_the_question_finds_whichever_queries_are_used(self, without: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import dspy
 import pytest
-from isle import LINES, PASSAGES, QUESTION, REASONING, TASKS, nothing, one_list, replies
+from isle import LINES, PASSAGES, QUESTION, TASKS, nothing, one_list, replies
 from scripted import ScriptedLM
 
 from blendfilter.errors import BadArgument
@@ -44,12 +44,6 @@ class TestDirect:
 
 
 class TestChainOfThought:
-    def test_alone_it_reasons_from_memory_and_answers(self) -> None:
-        said, lm = run(ChainOfThought())
-        assert [stage for stage, _ in lm.prompts] == ["answer", "short_answer"]
-        assert "Knowledge:" not in lm.prompts[0][1]
-        assert (said.answer, said.reasoning) == ("Ada Brennock", REASONING)
-
     def test_over_an_index(self) -> None:
         said, lm = run(ChainOfThought(one_list(), k=2))
         assert [line in lm.prompts[0][1] for line in LINES] == [True, True, False, False, False]

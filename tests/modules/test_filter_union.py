@@ -8,11 +8,9 @@ from typing import Any
 
 import dspy
 import pytest
-from isle import LINES, PASSAGES, QUESTION, Shelf, replies, three_lists
-from model_server import serve
+from isle import LINES, PASSAGES, QUESTION, replies, three_lists
 from scripted import ScriptedLM
 
-from blendfilter import connect
 from blendfilter.filters.extractive import SentenceFilter
 from blendfilter.filters.knowledge import OneCallFilter
 from blendfilter.journal import Journal
@@ -50,28 +48,6 @@ def test_calls_in_plan_order(name: str) -> None:
     said, lm = ask(make(three_lists()))
     assert [stage for stage, _ in said.calls] == plan
     assert lm.calls == len({prompt for _, prompt in lm.prompts}) == len(plan) == CALLS[name]
-
-
-def test_calls_as_a_server_counts_them() -> None:
-    with serve(reply="offline") as server:
-        lm = connect("any/model", api_base=server.url)
-        counted = {}
-        for name, (make, _) in VARIANTS.items():
-            before = server.stats()["requests"]
-            with dspy.context(lm=lm):
-                make(by_first_word())(question=QUESTION)
-            counted[name] = server.stats()["requests"] - before
-    assert counted == CALLS
-
-
-def by_first_word() -> Callable[[str, int], list[Passage]]:
-    """An index whose three lists differ whatever the queries say."""
-    lists: dict[str, list[Passage]] = {}
-
-    def search(query: str, k: int) -> list[Passage]:
-        return lists.setdefault(query, [PASSAGES[(len(lists) + i) % 5] for i in range(2)])
-
-    return search
 
 
 class TestUnion:
@@ -126,18 +102,6 @@ class TestExcerpts:
 
     def by_branch(self, question: str, texts: list[str]) -> list[float]:
         return [float("Ada" in text or "beside" in text) for text in texts]
-
-    def test_different_pieces_of_one_passage_are_joined(self) -> None:
-        shelf = Shelf(PASSAGES[1:2], [PASSAGES[1], PASSAGES[2]], PASSAGES[2:3])
-        best = {2: [1.0, 0.0], 3: [0.0, 1.0, 0.0], 1: [1.0]}
-        said, _ = ask(BlendFilter(shelf, filter=SentenceFilter(n=1, by=lambda question, texts: best[len(texts)])))
-        whole, other = said.knowledge
-        assert whole.text == PASSAGES[1].text
-        assert isinstance(whole, Excerpt)
-        assert [span.text for span in whole.spans] == [
-            "Skerry Light is a lighthouse of 1884.", "Ada Brennock kept it for thirty years.",
-        ]  # fmt: skip
-        assert other.id == "p2"
 
     def test_over_the_union_a_branch_keeps_the_same_pieces(self) -> None:
         said, _ = ask(BlendFilter(three_lists(), filter=SentenceFilter(n=2, by=self.by_branch), filter_union=True))

@@ -139,8 +139,3 @@ def test_a_class_of_ones_own_gets_as_much_as_it_takes(own: str, attribute: str, 
     method = make_method(f"{own}:{attribute}", INDEX, k=3)
     assert isinstance(method, dspy.Module)
     assert method.given == given
-
-
-def test_a_module_that_misses_something_names_that(own: str) -> None:
-    with pytest.raises(UnknownName, match="no module 'a_package_that_is_not_there'"):
-        make_method("own_broken_of_a_test:Mine", INDEX)

@@ -61,11 +61,6 @@ class TestPrompt:
         one_line = FLOATS.replace("\n", " ")
         assert (shelf.searches, said.queries) == ([(one_line, 1)], {"q": one_line})
 
-    def test_with_nothing_found_the_background_is_empty_and_flagged(self) -> None:
-        said, lm = run(RALM(nothing))
-        assert lm.prompts[0][1].startswith(f"### Background:\n\n### Instruction:\n{QUESTION}\n")
-        assert (said.knowledge, said.flags["empty_knowledge"]) == ([], 1)
-
     def test_demonstrations_that_an_optimiser_finds_stand_before_it(self) -> None:
         method = RALM(one_list(), k=1, task="arc")
         method.respond.demos = [DEMO]
@@ -74,13 +69,6 @@ class TestPrompt:
                  "### Response:", "B", "", "### Background:", f"[1] {LINES[0]}"]  # fmt: skip
         assert prompt.split("\n")[: len(first)] == first
         assert prompt.count(told("arc")) == 1
-
-    def test_a_rewritten_demonstration_shows_its_passage_as_the_question_does(self) -> None:
-        method = RALM(one_list(), k=1, rewrite=True)
-        method.respond.demos = [DEMO | {"passage": "Ice | Ice floats."}]
-        before, _, own = run(method)[1].prompts[0][1].partition("B\n\n### Background:")
-        assert "A passage in which the answer may stand: Ice | Ice floats." in before
-        assert f"A passage in which the answer may stand: {LINES[0]}" in own
 
     @given(title=st.text(), text=st.text(), question=st.text(min_size=1).filter(str.strip))
     def test_no_passage_and_no_question_can_pass_for_a_part(self, title: str, text: str, question: str) -> None:

@@ -12,7 +12,6 @@ from scripted import ScriptedLM, scripted
 from blendfilter import resources
 from blendfilter.errors import BadData, UnknownName
 from blendfilter.lm.connect import connect
-from blendfilter.modules.prediction import Branch
 from blendfilter.modules.react import ReAct
 from blendfilter.records import Passage
 from blendfilter.retrieval.bm25 import BM25
@@ -59,13 +58,6 @@ class TestLineage:
         ]  # fmt: skip
         assert "Knowledge" not in said.reasoning
         assert said.reasoning.endswith("\nIntermediate answer: Ada Brennock.\nSo the final answer is: Ada Brennock")
-
-    def test_what_it_leaves_on_record(self) -> None:
-        said, lm = run(ReAct(catalogue, k=2), *LINEAGE)
-        assert said.queries == {"hop_1": WHICH, "hop_2": WHO}
-        assert said.branches["hop_2"] == Branch(list(PASSAGES[1:3]), list(PASSAGES[1:3]))
-        assert said.knowledge == [*PASSAGES[1:3], PASSAGES[0]]
-        assert lm.calls == 4
 
     def test_a_follow_up_that_finds_nothing_shows_that(self) -> None:
         said, lm = run(ReAct(nothing), *LINEAGE)
@@ -119,11 +111,6 @@ class TestThoughtAction:
 
 @pytest.mark.parametrize("style", ["lineage", "thought-action"])
 class TestBoth:
-    def test_an_empty_reply_forces_the_answer(self, style: str) -> None:
-        said, lm = run(ReAct(catalogue, style=style), "", "Ada Brennock")
-        assert (said.flags["unreadable_hop"], said.flags["empty_reply"], lm.calls) == (1, 1, 3)
-        assert "Ada Brennock" in said.reasoning
-
     def test_a_compiled_program_loads_and_shows_its_demonstrations(self, style: str, tmp_path: Path) -> None:
         index = BM25.build(read_corpus(resources.sample("corpus.jsonl")))
         rows = [

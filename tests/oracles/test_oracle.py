@@ -106,10 +106,6 @@ class TestOneBatch:
         assert len(backend.lists[0]) == 2 + 1
         assert (one.scores, one.chosen, other.scores) == ((-1.0, 2.0, -1.0, 2.0), (1,), (-1.0, 2.0))
 
-    def test_a_threshold_of_ones_own(self) -> None:
-        assert cxmi(told(KEPT), threshold=2.0).choose(self.BATCH)[0].chosen == ()
-        assert cxmi(told(KEPT), threshold=-1.5).choose(self.BATCH)[1].chosen == (0,)
-
 
 class TestPrompt:
     ONE = Passage("p", "Skerry Light", "Ada Brennock kept it for thirty years.")
@@ -128,14 +124,6 @@ class TestPrompt:
                 direct(question=QUESTION)
             read.append(lm.prompts[0][1])
         assert [each.prompt for each in backend.lists[0]] == read
-
-    def test_the_output_stands_where_the_demonstrations_have_it(self) -> None:
-        bare, shown = Told(), Told()
-        cxmi(bare).choose([(KEEPER, [self.ONE])])
-        cxmi(shown, wording=TaskWording(demos=[DEMO])).choose([(KEEPER, [self.ONE])])
-        assert {each.continuation for each in bare.lists[0]} == {" Ada Brennock"}
-        assert {each.continuation for each in shown.lists[0]} == {"\nAda Brennock"}
-        assert "Answer:\nOle Tveit\n" in shown.lists[0][0].prompt
 
     def test_the_output_is_spelled_as_the_demonstrations_answer(self) -> None:
         """StrategyQA's files say yes, and its prompt wants Yes."""
@@ -300,17 +288,6 @@ class TestChecking:
             oracle.choose([(ISLAND, PASSAGES), (wrong, PASSAGES)])
         assert backend.lists == []
 
-    def test_one_alias_that_says_something_is_enough_but_not_for_the_first_one(self) -> None:
-        """CXMI scores the first answer alone."""
-        question = Question("q7", "Who?", ("the", "Tolm"))
-        Oracle("strinc", task="hotpotqa").check([question])
-        with pytest.raises(BadData, match=r"'q7'.*\('the'\)"):
-            cxmi(Told()).check([question])
-
-    def test_a_claim_without_words(self) -> None:
-        with pytest.raises(BadData, match=r"question 'c': its claim \('The\.'\) hold"):
-            Oracle("lexical", task="fever").check([Question("c", "The.", ("SUPPORTS",))])
-
     def test_a_model_that_cannot_score(self) -> None:
         with pytest.raises(BadArgument, match=r"cxmi asks a model .*scorer=.*vLLM.*Hugging Face"):
             Oracle("cxmi", task="hotpotqa")
@@ -335,6 +312,13 @@ class TestChecking:
     def test_arguments(self, made: Callable[[], Oracle], error: type[Exception], said: str) -> None:
         with pytest.raises(error, match=said):
             made()
+
+    def test_one_alias_that_says_something_is_enough_but_not_for_the_first_one(self) -> None:
+        """CXMI scores the first answer alone."""
+        question = Question("q7", "Who?", ("the", "Tolm"))
+        Oracle("strinc", task="hotpotqa").check([question])
+        with pytest.raises(BadData, match=r"'q7'.*\('the'\)"):
+            cxmi(Told()).check([question])
 
 
 @pytest.mark.parametrize("measure", ["strinc", "lexical", "cxmi"])
@@ -361,16 +345,6 @@ def test_measures_that_ask_no_model() -> None:
 
 
 class TestIdentity:
-    def test_of_a_measure(self) -> None:
-        assert Oracle("strinc", task="nq", num_sentences=2).identity() == {
-            "measure": "strinc",
-            "task": "nq",
-            "threshold": 0.0,
-            "num_sentences": 2,
-            "scorer": None,
-            "prompt": None,
-        }
-
     def test_of_cxmi_it_tells_models_and_prompts_apart(self, tmp_path: Path) -> None:
         (tmp_path / "direct.j2").write_text("{{ knowledge | join }}? {{ question }}")
         identities = [
@@ -383,3 +357,13 @@ class TestIdentity:
         assert len({each["prompt"] for each in identities}) == 4
         assert cxmi(told(KEPT)).identity() == identities[0] == json.loads(json.dumps(identities[0]))
         assert str(tmp_path) not in json.dumps(identities)
+
+    def test_of_a_measure(self) -> None:
+        assert Oracle("strinc", task="nq", num_sentences=2).identity() == {
+            "measure": "strinc",
+            "task": "nq",
+            "threshold": 0.0,
+            "num_sentences": 2,
+            "scorer": None,
+            "prompt": None,
+        }

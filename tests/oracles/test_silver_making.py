@@ -18,10 +18,8 @@ from refusing import PASSAGES, ROWS
 from blendfilter import BM25, Oracle, append_only, load, make_silver, read_silver
 from blendfilter.errors import BadArgument, BadData, CannotWrite, EmptyData, ModelError, RunLocked, RunMismatch
 from blendfilter.journal import Journal
-from blendfilter.lm.scoring.base import Done, Pair, too_long
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.oracles import silver_making
-from blendfilter.oracles import silver_making as silver_keeping
 from blendfilter.oracles.silver_making import Partial, Places, supported
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.base import Retriever
@@ -195,7 +193,7 @@ def test_killed_between_the_last_row_and_the_summary(questions: Questions, tmp_p
     recipe = tmp_path / "whole.recipe.json"
     full = recipe.read_bytes()
     settings = json.loads(full)["settings"]
-    silver_keeping.write_recipe(Places.of(tmp_path / "whole.jsonl"), settings)
+    silver_making.write_recipe(Places.of(tmp_path / "whole.jsonl"), settings)
     assert recipe.read_bytes() != full
     make_silver(questions, strinc(), tmp_path / "whole.jsonl", retriever=Searching(), k=3)
     assert recipe.read_bytes() == full
@@ -257,11 +255,22 @@ def test_one_process_writes(questions: Questions, tmp_path: Path) -> None:
     out = tmp_path / "s.jsonl"
     begun(questions, out)
     places = Places.of(out)
-    settings = silver_keeping.read_recipe(places)["settings"]
+    settings = silver_making.read_recipe(places)["settings"]
     ids = [each.id for each in questions]
     with Partial(places, settings, ids), pytest.raises(RunLocked, match=r"s\.jsonl\.partial is being written to"):
         make_silver(questions, strinc(), out, retriever=Searching(), k=3)
     make_silver(questions, strinc(), out, retriever=Searching(), k=3)
+
+
+def test_a_partial_file_of_other_settings_is_refused_under_the_lock_too(questions: Questions, tmp_path: Path) -> None:
+    """Another process may have begun it after the first look, while a model was asked."""
+    out = tmp_path / "s.jsonl"
+    begun(questions, out)
+    places, ids = Places.of(out), [each.id for each in questions]
+    settings = silver_making.read_recipe(places)["settings"]
+    with pytest.raises(RunMismatch, match=r"task was 'qa', now 'nq'"):
+        Partial(places, settings | {"task": "nq"}, ids)
+    Partial(places, settings, ids).__exit__()  # the refusal gave the lock back
 
 
 def test_another_process_that_finished_meanwhile_is_no_second_beginning(questions: Questions, tmp_path: Path) -> None:
@@ -349,46 +358,6 @@ def test_cxmi_scores_a_batch_as_one_list_and_goes_on_from_its_journal(questions:
     )  # fmt: skip
 
 
-class Narrow(Likely):
-    """Has no room for a prompt with `word` in it."""
-
-    word = "engineer was born"
-
-    async def compute(self, pairs: Sequence[Pair], done: Done) -> None:
-        fits = [at for at, pair in enumerate(pairs) if self.word not in pair.prompt]
-        await super().compute([pairs[at] for at in fits], lambda at, result: done(fits[at], result))
-        for at in set(range(len(pairs))) - set(fits):
-            done(at, too_long(pairs[at], 600, 512))
-
-
-def test_a_sentence_too_long_for_the_model_has_no_score_and_is_told(tmp_path: Path) -> None:
-    three = load("qa", ROWS)
-    whole, narrow = (
-        make_silver(three, cxmi(model), tmp_path / f"{at}.jsonl", retriever=Searching(), k=3)
-        for at, model in enumerate((Likely(), Narrow()))
-    )
-    before, after = (list(read_silver(tmp_path / f"{at}.jsonl")) for at in (0, 1))
-    gone = [each for row in after for each in row.sentences if each.score is None]
-    assert whole.unscored == 0 < narrow.unscored == len(gone)
-    assert before[0].chosen != after[0].chosen
-    assert all(row.sentences[at].score is not None for row in after for at in row.chosen)
-    assert json.loads((tmp_path / "1.recipe.json").read_bytes())["summary"]["unscored"] == len(gone)
-
-
-def test_claims_are_scored_in_the_words_that_the_questions_want(tmp_path: Path) -> None:
-    """One label more is offered where one of the claims has it."""
-    rows = [{"id": "s", "claim": "Orm Pier is in Tavenby.", "label": "SUPPORTS", "evidence": []},
-            {"id": "n", "claim": "Orm Pier was sold.", "label": "NOT ENOUGH INFO", "evidence": []}]  # fmt: skip
-    prompts = []
-    for count in (1, 2):
-        model, out = Likely(), tmp_path / f"{count}.jsonl"
-        oracle = Oracle("cxmi", task="fever", scorer=KeptScorer(model))
-        make_silver(load("fever", rows[:count]), oracle, out, retriever=Searching(), k=1)
-        prompts.append({"NOT ENOUGH INFO" in pair.prompt for pair in model.scored})
-        make_silver(load("fever", rows[:count]), oracle, out, retriever=Searching(), k=1)  # finished, as it was
-    assert prompts == [{False}, {True}]
-
-
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
@@ -415,6 +384,9 @@ def test_bad_input(tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_text("{}\n")
     refused(tmp_path, BadData, "is there, and is no silver file: name another file", out=tmp_path / "mine.jsonl")
     refused(tmp_path, BadArgument, "oracle is 'strinc': give what chooses", oracle="strinc")
+    bare = Questions((Question("bare", "Which harbour town?", ()),), load("qa", ROWS).task)
+    refused(tmp_path, BadData, "question 'bare' has no golden answers", questions=bare, allow_empty_answers=True)
+    refused(tmp_path, ModelError, "the server is gone", oracle=cxmi(Likely(GONE)))
 
 
 def test_nobody_is_told_to_delete_what_may_be_anyones(questions: Questions, tmp_path: Path) -> None:

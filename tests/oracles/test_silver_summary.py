@@ -60,15 +60,6 @@ def test_empty_contexts_count_as_nothing_and_are_told_apart() -> None:
     assert summary.groups["positive"].n == 1
 
 
-def test_what_has_no_score_is_counted_and_brings_no_passage() -> None:
-    half = row("e", [MILL, SHED], [(0, 0, 13, None), (0, 14, 36, None), (1, 0, 13, 0.9)], (2,), True)
-    summary = summarise([FOUND, half], threshold=0.0, tokeniser=WORDS)
-    assert [each.id for each in contexts_of(half, 0.0)[1]] == ["2"]
-    assert summary.unscored == 2
-    assert "too long for the model's context, never chosen: 2 sentences\n" in summary.text()
-    assert "without a score" not in summarise([FOUND], threshold=0.0, tokeniser=WORDS).text()
-
-
 def test_what_nobody_knows_is_neither_positive_nor_negative() -> None:
     summary = summarise([row("d", [QUAY], [], (), None)], threshold=0.0, tokeniser=WORDS)
     assert (summary.positive, summary.unknown, list(summary.groups)) == (None, 1, ["all"])
