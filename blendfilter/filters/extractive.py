@@ -67,7 +67,9 @@ class FullFilter(Filter):
 
 
 class _Best(Filter):
-    """Keeps the n best candidates; subclasses say what the candidates are, and what remains of their passages."""
+    """Keeps the n best candidates: passages, or their sentences."""
+
+    sentences: bool
 
     def __init__(self, n: int, by: By, model: str | None) -> None:
         super().__init__()
@@ -91,25 +93,20 @@ class _Best(Filter):
         passages = [as_passage(passage) for passage in passages]
         if not passages:
             return selection()
-        candidates = self.candidates(passages)
+        candidates = sentences_of(passages) if self.sentences else passages_of(passages)
         lines = [candidate.line for candidate in candidates]
         scores = await bridge.in_thread(self.scorer, question, lines) if lines else []
         best = sorted(range(len(candidates)), key=lambda at: -scores[at])[: self.n]
-        kept = self.kept(passages, [candidates[at] for at in sorted(best)])
-        reason = "\n".join(self.reason(*scored) for scored in zip(candidates, scores, strict=True))
+        chosen = [candidates[at] for at in sorted(best)]
+        kept = excerpts(passages, chosen) if self.sentences else [passages[each.position] for each in chosen]
+        reason = "\n".join(self._reason(*scored) for scored in zip(candidates, scores, strict=True))
         return selection(kept, f"kept {len(best)} of {len(candidates)}", reason)
 
-    def candidates(self, passages: Sequence[Passage]) -> list[Candidate]:
-        """What may be kept, in rank order."""
-        raise NotImplementedError
-
-    def kept(self, passages: Sequence[Passage], chosen: Sequence[Candidate]) -> list[Passage]:
-        """The passages, or pieces of them, that the chosen candidates leave."""
-        raise NotImplementedError
-
-    def reason(self, candidate: Candidate, score: float) -> str:
-        """The line with its score."""
-        raise NotImplementedError
+    def _reason(self, candidate: Candidate, score: float) -> str:
+        number = f"knowledge {candidate.position}"
+        if self.sentences:
+            return f"{score:.4f} in {number}: {shortened(candidate.line, _BEGINNING)}"
+        return f"{number}: {score:.4f}"
 
 
 class PassageFilter(_Best):
@@ -121,17 +118,10 @@ class PassageFilter(_Best):
         model: the encoder or cross-encoder: a folder, or a name on the hub.
     """
 
+    sentences = False
+
     def __init__(self, n: int = 1, *, by: By = "bm25", model: str | None = None) -> None:
         super().__init__(n, by, model)
-
-    def candidates(self, passages: Sequence[Passage]) -> list[Candidate]:
-        return passages_of(passages)
-
-    def kept(self, passages: Sequence[Passage], chosen: Sequence[Candidate]) -> list[Passage]:
-        return [passages[candidate.position] for candidate in chosen]
-
-    def reason(self, candidate: Candidate, score: float) -> str:
-        return f"knowledge {candidate.position}: {score:.4f}"
 
 
 class SentenceFilter(_Best):
@@ -143,17 +133,10 @@ class SentenceFilter(_Best):
         model: the encoder or cross-encoder: a folder, or a name on the hub.
     """
 
+    sentences = True
+
     def __init__(self, n: int = 3, *, by: By = "bm25", model: str | None = None) -> None:
         super().__init__(n, by, model)
-
-    def candidates(self, passages: Sequence[Passage]) -> list[Candidate]:
-        return sentences_of(passages)
-
-    def kept(self, passages: Sequence[Passage], chosen: Sequence[Candidate]) -> list[Passage]:
-        return excerpts(passages, chosen)
-
-    def reason(self, candidate: Candidate, score: float) -> str:
-        return f"{score:.4f} in knowledge {candidate.position}: {shortened(candidate.line, _BEGINNING)}"
 
 
 # --- scorers ----------------------------------------------------------------------------------------------------------

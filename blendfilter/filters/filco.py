@@ -15,24 +15,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any, Literal, get_args
 
 import dspy
 
-from blendfilter.asking import SHORT_TOKENS, STOP, Ask, PromptSettings, TaskWording
+from blendfilter.asking import SHORT_TOKENS, STOP, PromptSettings, TaskWording
 from blendfilter.errors import UnknownName
 from blendfilter.filters.base import Filter, selection
-from blendfilter.filters.ids import read_ids
-from blendfilter.filters.knowledge import IdsReply, choose_ids, holds_to_schema, ids_schema, reply_of, room, schema_of
+from blendfilter.filters.knowledge import ask_ids, choose_ids
 from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.callables import as_passage
 
 Unit = Literal["sentence", "passage"]
-_MANY = 500
-"""Values that a schema may list (OpenAI's limit); above, it gives their range."""
 _WORDS = re.compile(r"[^\W\d_]{2,}")
 _NO_WORDS = frozenset({"sentence", "sentences", "passage", "passages", "knowledge", "id", "ids", "and", "none", "to"})
 
@@ -90,9 +86,17 @@ class FilCoFilter(Filter):
         candidates = candidates_of(passages, self.unit)
         if not any(candidate.line for candidate in candidates):
             return selection(chosen=[])
-        replies: list[str] = []
-        ask = partial(self._ask, question, candidates, replies)
-        read, flags = await choose_ids(lambda: ask(self.helpful), lambda: ask(self.ids_again))
+        lines, replies = [candidate.line for candidate in candidates], list[str]()
+
+        def own(reply: str) -> str:
+            replies.append(reply)
+            return unquoted(reply, lines)
+
+        inputs = {"offer_none": self.offer_none, "knowledge": lines, "question": question}
+        read, flags = await choose_ids(
+            lambda: ask_ids(self.helpful, self.json_schema, own=own, **inputs),
+            lambda: ask_ids(self.ids_again, self.json_schema, own=own, **inputs),
+        )
         # Never a line that begins with a number: a trace would set it under the passage of that number.
         reason = "\n".join(f"of {len(candidates)} {self.unit}s: {one_line(reply)}" for reply in replies)
         if read.status in ("suspect", "unparseable"):
@@ -101,20 +105,6 @@ class FilCoFilter(Filter):
         whole = self.unit == "passage"
         kept = [passages[candidate.position] for candidate in chosen] if whole else excerpts(passages, chosen)
         return selection(kept, read.status, reason, flags=flags, chosen=sorted(read.ids))
-
-    async def _ask(
-        self, question: str, candidates: Sequence[Candidate], replies: list[str], predictor: Ask
-    ) -> IdsReply:
-        """The ids of one predictor's reply, which is added to `replies`."""
-        k = len(candidates)
-        config: dict[str, Any] = {"max_tokens": room(SHORT_TOKENS, 4, k)}
-        if holds_to_schema(self.json_schema, predictor):
-            config["response_format"] = schema_of("ids", {"ids": _schema(k)})
-        lines = [candidate.line for candidate in candidates]
-        inputs = {"offer_none": self.offer_none, "knowledge": lines, "question": question}
-        reply = await reply_of(predictor, **inputs, config=config)
-        replies.append(reply.text)
-        return IdsReply(read_ids(unquoted(reply.text, lines), k, cut=reply.cut), reply.whole)
 
 
 def candidates_of(passages: Sequence[Passage], unit: Unit) -> list[Candidate]:
@@ -150,9 +140,3 @@ def _checked(unit: Unit) -> Unit:
     if unit not in get_args(Unit):
         raise UnknownName.of("unit", unit, get_args(Unit))
     return unit
-
-
-def _schema(k: int) -> dict[str, Any]:
-    if k <= _MANY:
-        return ids_schema(k)
-    return {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": k - 1}, "maxItems": k}

@@ -33,6 +33,8 @@ from blendfilter.retrieval.callables import as_passage
 
 _JUDGE_TOKENS = REPLY_TOKENS + 128
 """Cap of a judgement with its ids, which as JSON needs some more."""
+_MANY = 500
+"""Values that a schema may list (OpenAI's limit)."""
 _UNPARSEABLE = IdsRead((), "unparseable")
 _EVENTS = {"none": "explicit_none", "suspect": "suspect_ids", "unparseable": "unparseable_ids"}
 _NUMBERS_ALONE = re.compile(r"(?:[\W\d_]|\band\b|\bnone\b)+", re.IGNORECASE)
@@ -234,14 +236,16 @@ async def reply_of(predictor: Ask, **inputs: Any) -> PredictorReply:
     return PredictorReply(text, any(note.event == "cut_reply" for note in notes))
 
 
-async def ask_ids(predictor: Ask, json_schema: bool | None, **inputs: Any) -> IdsReply:
-    """One call for ids into `knowledge`, read."""
+async def ask_ids(
+    predictor: Ask, json_schema: bool | None, *, own: Callable[[str], str] = str, **inputs: Any
+) -> IdsReply:
+    """One call for ids into `knowledge`, read; `own` leaves of a reply what may name ids."""
     k = len(inputs["knowledge"])
     config: dict[str, Any] = {"max_tokens": room(SHORT_TOKENS, 4, k)}
     if holds_to_schema(json_schema, predictor):
         config["response_format"] = schema_of("ids", {"ids": ids_schema(k)})
     reply = await reply_of(predictor, **inputs, config=config)
-    return IdsReply(read_ids(reply.text, k, cut=reply.cut), reply.whole)
+    return IdsReply(read_ids(own(reply.text), k, cut=reply.cut), reply.whole)
 
 
 async def choose_ids(first: Callable[[], Awaitable[IdsReply]], again: Callable[[], Awaitable[IdsReply]]) -> IdsChoice:
@@ -289,8 +293,9 @@ def holds_to_schema(wanted: bool | None, predictor: Ask) -> bool:
 
 
 def ids_schema(k: int) -> dict[str, Any]:
-    """The JSON schema of a list of ids of k passages."""
-    return {"type": "array", "items": {"type": "integer", "enum": list(range(k))}, "maxItems": k}
+    """The JSON schema of a list of ids of k passages; a range where there are too many to list."""
+    some = {"enum": list(range(k))} if k <= _MANY else {"minimum": 0, "maximum": k - 1}
+    return {"type": "array", "items": {"type": "integer", **some}, "maxItems": k}
 
 
 def schema_of(name: str, properties: dict[str, Any]) -> dict[str, Any]:

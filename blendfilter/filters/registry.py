@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -41,34 +42,16 @@ def _one_call(wording: TaskWording, prompts: Prompts | None) -> OneCallFilter:
     return OneCallFilter(offer_none=wording.offer_none, wording=wording, prompts=prompts)
 
 
-def _filco(wording: TaskWording, prompts: Prompts | None) -> FilCoFilter:
-    return FilCoFilter(wording=wording, prompts=prompts)
-
-
-def _filco_passage(wording: TaskWording, prompts: Prompts | None) -> FilCoFilter:
-    return FilCoFilter("passage", wording=wording, prompts=prompts)
-
-
-def _cdit(wording: TaskWording, prompts: Prompts | None, rules: Sequence[str | Rule] = ("phi1",)) -> CDITFilter:
-    return CDITFilter("word", rules, wording=wording, prompts=prompts)
-
-
-def _cdit_components(
-    wording: TaskWording, prompts: Prompts | None, rules: Sequence[str | Rule] = ("phi1",)
-) -> CDITFilter:
-    return CDITFilter("components", rules, wording=wording, prompts=prompts)
-
-
 FILTERS: Mapping[str, Callable[..., dspy.Module]] = {
     "knowledge": _knowledge,
     "one-call": _one_call,
     "full": FullFilter,
     "passage": PassageFilter,
     "sentence": SentenceFilter,
-    "filco": _filco,
-    "filco-passage": _filco_passage,
-    "cdit": _cdit,
-    "cdit-components": _cdit_components,
+    "filco": partial(FilCoFilter, "sentence"),
+    "filco-passage": partial(FilCoFilter, "passage"),
+    "cdit": partial(CDITFilter, "word"),
+    "cdit-components": partial(CDITFilter, "components"),
 }
 
 

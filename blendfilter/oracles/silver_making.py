@@ -372,12 +372,12 @@ def write_recipe(places: Places, settings: Mapping[str, Any], summary: Mapping[s
     write_whole(places.recipe, [text.encode("utf-8", "backslashreplace"), b"\n"])
 
 
-def _differences(stored: Any, asked: Any, path: str = "") -> Iterator[str]:
-    if isinstance(stored, Mapping) and isinstance(asked, Mapping):
-        for key in dict.fromkeys([*stored, *asked]):
-            yield from _differences(stored.get(key), asked.get(key), f"{path}.{key}" if path else str(key))
+def _differences(stored: Any, wanted: Any, path: str = "") -> Iterator[str]:
+    if isinstance(stored, Mapping) and isinstance(wanted, Mapping):
+        for key in dict.fromkeys([*stored, *wanted]):
+            yield from _differences(stored.get(key), wanted.get(key), f"{path}.{key}" if path else str(key))
     elif path in _OTHER:
-        if stored != asked:
+        if stored != wanted:
             yield _OTHER[path]
-    elif stored != asked:
-        yield f"{path} was {stored!r}, now {asked!r}"
+    elif stored != wanted:
+        yield f"{path} was {stored!r}, now {wanted!r}"

@@ -113,8 +113,8 @@ class Summary:
 
     def text(self) -> str:
         """An aligned table, and below it how to read it."""
-        shown = {name: group for name, group in self.groups.items() if name == "all" or group.n < self.n}
-        rows = [_HEADER, *(cells for name, group in shown.items() for cells in _cells(name, group))]
+        groups = {name: group for name, group in self.groups.items() if name == "all" or group.n < self.n}
+        rows = [_HEADER, *(cells for name, group in groups.items() for cells in _cells(name, group))]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join([*map(str.ljust, cells[:_LEFT], widths), *map(str.rjust, cells[_LEFT:], widths[_LEFT:])]).rstrip()
