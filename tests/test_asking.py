@@ -107,13 +107,6 @@ class TestAsk:
 
 
 class TestState:
-    @pytest.mark.parametrize(("old", "new"), [("Question:", "Query:"), ("Knowledge:", "Passages:")])
-    def test_a_field_of_another_name_is_refused(self, old: str, new: str) -> None:
-        ask = predictors("hotpotqa")["external"]
-        state = json.loads(json.dumps(ask.dump_state()).replace(old, new))
-        with pytest.raises(BadData, match=rf"'external' .*{new}"):
-            ask.load_state(state)
-
     def test_an_optimiser_may_rewrite_the_last_prefix(self) -> None:
         ask = predictors("hotpotqa")["external"]
         state = ask.dump_state()
