@@ -132,7 +132,7 @@ class KnowledgeFilter(Filter):
             return selection()
         if topic is None:
             topic = await self.topic_of(question)
-        inputs = {"knowledge": [each.line for each in passages], "question": question, "offer_none": self.offer_none}
+        inputs = _inputs(question, passages, self.offer_none)
         cap = {"max_tokens": room(REPLY_TOKENS, 48, len(passages))}
         reason = str((await self.check.acall(topic=topic, **inputs, config=cap)).relevance)
         return await select_ids(
@@ -180,7 +180,7 @@ class OneCallFilter(Filter):
         if not passages:
             return selection()
         k = len(passages)
-        inputs = {"knowledge": [each.line for each in passages], "question": question, "offer_none": self.offer_none}
+        inputs = _inputs(question, passages, self.offer_none)
         config: dict[str, Any] = {"max_tokens": room(_JUDGE_TOKENS, 64, k)}
         if holds_to_schema(self.json_schema, self.judge):
             config["response_format"] = schema_of("judgement", _judgement_schema(k))
@@ -194,6 +194,11 @@ class OneCallFilter(Filter):
 
 
 # --- asking for ids ---------------------------------------------------------------------------------------------------
+
+
+def _inputs(question: str, passages: Sequence[Passage], offer_none: bool) -> dict[str, Any]:
+    """The inputs that every step of a filter by model has."""
+    return {"knowledge": [each.line for each in passages], "question": question, "offer_none": offer_none}
 
 
 class PredictorReply(NamedTuple):
