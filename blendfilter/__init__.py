@@ -34,10 +34,9 @@ if TYPE_CHECKING:
     from blendfilter.filters.extractive import FullFilter as FullFilter
     from blendfilter.filters.extractive import PassageFilter as PassageFilter
     from blendfilter.filters.extractive import SentenceFilter as SentenceFilter
-    from blendfilter.filters.filco.filter import FilCoFilter as FilCoFilter
-    from blendfilter.filters.filco.oracle import Oracle as Oracle
+    from blendfilter.filters.filco import FilCoFilter as FilCoFilter
     from blendfilter.filters.knowledge import KnowledgeFilter as KnowledgeFilter
-    from blendfilter.filters.one_call import OneCallFilter as OneCallFilter
+    from blendfilter.filters.knowledge import OneCallFilter as OneCallFilter
     from blendfilter.journal import Journal as Journal
     from blendfilter.lm.budget import Budget as Budget
     from blendfilter.lm.connect import connect as connect
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from blendfilter.lm.scoring import scorer as scorer
     from blendfilter.modules.answering import Answering as Answering
     from blendfilter.modules.blendfilter import BlendFilter as BlendFilter
-    from blendfilter.modules.blending import Blending as Blending
+    from blendfilter.modules.blendfilter import Blending as Blending
     from blendfilter.modules.direct import ChainOfThought as ChainOfThought
     from blendfilter.modules.direct import Direct as Direct
     from blendfilter.modules.iter_retgen import IterRetGen as IterRetGen
@@ -53,6 +52,9 @@ if TYPE_CHECKING:
     from blendfilter.modules.react import ReAct as ReAct
     from blendfilter.modules.self_ask import SelfAsk as SelfAsk
     from blendfilter.modules.self_consistency import SelfConsistency as SelfConsistency
+    from blendfilter.oracles.oracle import Oracle as Oracle
+    from blendfilter.oracles.silver_making import make_silver as make_silver
+    from blendfilter.oracles.silver_rows import read_silver as read_silver
     from blendfilter.prompting import Prompts as Prompts
     from blendfilter.prompting import TemplateAdapter as TemplateAdapter
     from blendfilter.records import Excerpt as Excerpt
@@ -75,8 +77,6 @@ if TYPE_CHECKING:
     from blendfilter.retrieval.precomputed import write_hits as write_hits
     from blendfilter.retrieval.rank_bm25 import RankBM25 as RankBM25
     from blendfilter.retrieval.remote import Remote as Remote
-    from blendfilter.silver.making import make_silver as make_silver
-    from blendfilter.silver.rows import read_silver as read_silver
     from blendfilter.tasks.base import Questions as Questions
     from blendfilter.tasks.loading import load as load
     from blendfilter.trimming.gathering import trim as trim
@@ -90,22 +90,22 @@ _HOME = {
     "BM25": "retrieval.bm25",
     "BlendFilter": "modules.blendfilter",
     "BlendFilterError": "errors",
-    "Blending": "modules.blending",
+    "Blending": "modules.blendfilter",
     "Budget": "lm.budget",
     "CDITFilter": "filters.cdit",
     "ChainOfThought": "modules.direct",
     "Comparison": "evaluation.comparison",
     "Direct": "modules.direct",
     "Excerpt": "records",
-    "FilCoFilter": "filters.filco.filter",
+    "FilCoFilter": "filters.filco",
     "Filter": "filters.base",
     "FullFilter": "filters.extractive",
     "IterRetGen": "modules.iter_retgen",
     "Journal": "journal",
     "Judge": "filters.cdit",
     "KnowledgeFilter": "filters.knowledge",
-    "OneCallFilter": "filters.one_call",
-    "Oracle": "filters.filco.oracle",
+    "OneCallFilter": "filters.knowledge",
+    "Oracle": "oracles.oracle",
     "Passage": "records",
     "PassageFilter": "filters.extractive",
     "SentenceFilter": "filters.extractive",
@@ -141,13 +141,13 @@ _HOME = {
     "frontier": "report.plots",
     "load": "tasks.loading",
     "load_program": "compiling.programs",
-    "make_silver": "silver.making",
+    "make_silver": "oracles.silver_making",
     "open_index": "retrieval.indexes",
     "plan": "evaluation.plan",
     "plot": "report.plots",
     "pooled": "retrieval.corpus",
     "read_corpus": "retrieval.corpus",
-    "read_silver": "silver.rows",
+    "read_silver": "oracles.silver_rows",
     "scorer": "lm.scoring",
     "trim": "trimming.gathering",
 }

@@ -1,10 +1,10 @@
-"""`Ask`: a DSPy predictor that speaks through a prompt template, under its own stage name."""
+"""Predictors that speak through a prompt template, and a task's program: its instructions and demonstrations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import anyio.to_thread
 import dspy
@@ -18,7 +18,7 @@ from blendfilter.lm.adopted import is_asynchronous
 from blendfilter.prompting import SHARED, WHOLE_READERS, Prompts, TemplateAdapter, own_prompts
 
 REPLY_TOKENS = 256
-"""Cap of a reasoning, a passage or a judgement, in tokens (what the paper leaves open)."""
+"""Cap of a reasoning, a passage or a judgement, in tokens (which the paper leaves open)."""
 SHORT_TOKENS = 32
 """Cap of ids, a topic or a short answer."""
 SHORT_ROOM = f"{SHORT_TOKENS} tokens, its first line"
@@ -27,30 +27,26 @@ STOP = ["\nKnowledge:", "\nQuestion:"]
 """Where a model starts to invent the next example."""
 FEW_SHOT = frozenset(
     {
-        "blendfilter/external",
-        "blendfilter/answer",
-        "cot",
-        "direct",
-        "self_ask/step",
-        "react/step",
+        "blendfilter/external", "blendfilter/answer", "cot", "direct", "self_ask/step", "react/step",
         "react/thought_action",
     }
-)
-"""Templates shown with a task's demonstrations; the others are zero-shot (BlendFilter, appendix D and F)."""
+)  # fmt: skip
+"""Templates with a task's demonstrations; the others are zero-shot (BlendFilter, appendices D and F)."""
 
 
 class Ask(dspy.Predict):
     """A predictor that speaks through a template.
 
-    It is a `dspy.Predict` in every way that optimisers and saved programs see; a call runs under its own adapter and
-    under its own stage name, and the adapter is never configured globally.
+    It is a `dspy.Predict` in every way that optimisers and saved programs see. A call runs under its own adapter and
+    under its own stage name; the adapter is never configured globally.
 
     Args:
         stage: the predictor's name in journals and ledgers.
         signature: its fields; the instructions come from the template (or the task's program).
         template: the template's name.
         prompts: where templates come from.
-        adapter: another adapter to speak through (`dspy.ChatAdapter()`), in place of the template.
+        adapter: an adapter in place of the template (`dspy.ChatAdapter()`); a `TemplateAdapter` without a template of
+            its own renders this one.
         config: decoding settings, as `dspy.Predict` takes them.
     """
 
@@ -68,6 +64,8 @@ class Ask(dspy.Predict):
         super().__init__(signature.with_instructions(prompts[template].instructions), **config)
         self.name = stage
         self.template = prompts[template]
+        if isinstance(adapter, TemplateAdapter):
+            adapter = adapter.with_template(template)
         self.adapter = adapter or TemplateAdapter(template, prompts)
 
     def forward(self, **inputs: Any) -> dspy.Prediction:
@@ -78,22 +76,23 @@ class Ask(dspy.Predict):
         with setting(STAGE, self.name), dspy.context(adapter=self.adapter):
             lm = inputs.get("lm") or self.lm or dspy.settings.lm
             if lm is not None and not is_asynchronous(lm):
-                # Of anyio's threads, because DSPy's status messages find their way back from those.
+                # One of anyio's threads, because DSPy's status messages find their way back from those.
                 return await anyio.to_thread.run_sync(bridge.carried(partial(super().forward, **inputs)))
             return await super().aforward(**inputs)
 
     @property
     def room(self) -> str:
-        """What is read of an answer, which a saved state leaves out: `32 tokens, its first line`; of others nothing."""
+        """How much of an answer is read (``32 tokens, its first line``), which a saved state leaves out; else empty."""
         if "answer" not in self.signature.output_fields:
             return ""
         read = self.adapter.reads if isinstance(self.adapter, TemplateAdapter) else type(self.adapter).__name__
         return f"{self.config.get('max_tokens')} tokens, {read}"
 
     def load_state(self, state: Mapping[str, Any], **options: Any) -> Ask:
-        """As `dspy.Predict.load_state`. Raises: BadData where the saved fields are not this predictor's.
+        """As `dspy.Predict.load_state`, which would take fields over by position.
 
-        DSPy would take them over by position. The last one's prefix is an optimiser's to rewrite (COPRO).
+        Raises:
+            BadData: the saved fields are not this predictor's. (The last one's prefix is COPRO's to rewrite.)
         """
         saved = [field["prefix"] for field in state["signature"]["fields"]]
         own = [field["prefix"] for field in self.signature.dump_state()["fields"]]
@@ -106,15 +105,19 @@ class Ask(dspy.Predict):
         return self
 
     def render(self, **inputs: Any) -> str:
-        """The prompt these inputs would be sent as (through a template)."""
+        """The prompt that these inputs would be sent as, through a template."""
         adapter = self.adapter if isinstance(self.adapter, TemplateAdapter) else TemplateAdapter(self.template.name)
-        return adapter.render(self.template, self.signature, self.demos, inputs)
+        return adapter.render(self.signature, self.demos, inputs)
 
 
-class WorkedHop(pydantic.BaseModel):
-    """One follow-up of a demonstration: why it is asked, what it finds (numbers into the knowledge), its answer."""
+class _Filled(pydantic.BaseModel):
+    """A record without unknown, empty or missing slots."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, str_min_length=1)
+
+
+class WorkedHop(_Filled):
+    """One follow-up of a demonstration: its reason, what it finds (numbers into the knowledge), and its answer."""
 
     thought: str
     follow_up: str
@@ -122,10 +125,8 @@ class WorkedHop(pydantic.BaseModel):
     answer: str
 
 
-class Demonstration(pydantic.BaseModel):
+class Demonstration(_Filled):
     """One worked example; an unfilled slot is an error."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, str_min_length=1)
 
     question: str
     knowledge: list[str] = pydantic.Field(min_length=1)
@@ -144,17 +145,20 @@ class Demonstration(pydantic.BaseModel):
         return [self.knowledge[number] for number in hop.knowledge]
 
 
-def _as_written(demo: Demonstration) -> Mapping[str, Any]:
-    return demo.model_dump()
+DemoFields = Callable[[Demonstration], Mapping[str, Any]]
+"""Makes a predictor's fields of a demonstration."""
 
 
-class Wording(pydantic.BaseModel):
-    """A task's default program, `programs/<task>/default.json`: what it says otherwise, and its demonstrations.
+class TaskWording(pydantic.BaseModel):
+    """A task's default program, `programs/<task>/default.json`.
 
-    `instructions` replace a template's own, by template name. A demonstration has `question`, `knowledge` (lines of
-    Title | text), `reasoning` that ends "So the answer is X.", the same in `hops`, and `answer`; every predictor takes
-    the fields it has. `answer_tokens` caps the reply that is the answer; `whole_answer` takes all of it, where answers
-    are sentences, in place of its first line.
+    Attributes:
+        instructions: in place of a template's own, by template name.
+        demos: worked examples with `question`, `knowledge` (lines of Title | text), `reasoning` that ends "So the
+            answer is X.", the same in `hops`, and `answer`; every predictor takes the fields it has.
+        offer_none, ask_topic: switches of BlendFilter's filter.
+        answer_tokens: cap of the reply that is the answer.
+        whole_answer: answers are sentences: the whole reply is the answer, not its first line.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -167,18 +171,18 @@ class Wording(pydantic.BaseModel):
     demos: list[Demonstration] = []
 
     @classmethod
-    def of(cls, task: str) -> Wording:
+    def of(cls, task: str) -> TaskWording:
         """The wording of `task`. Raises: UnknownName, BadData (an unfilled slot)."""
         return _wording(task)
 
-    def __call__(self, predictor: Ask, worked: Callable[[Demonstration], Mapping[str, Any]] = _as_written) -> Ask:
-        """`predictor` with this wording: its instructions, and demonstrations where its template is few-shot.
+    def __call__(self, predictor: Ask, worked: DemoFields = Demonstration.model_dump) -> Ask:
+        """`predictor` with this task's instructions, room for answers and (in few-shot templates) demonstrations.
 
-        `worked` makes a demonstration's fields, for predictors whose fields are not those of the file. A template that
-        somebody overrode keeps the instructions that it brings.
+        `worked` makes a demonstration's fields for predictors whose fields are not those of the file. An overridden
+        template keeps the instructions that it brings.
         """
         name = predictor.template.name
-        # Asked again, it is the same task.
+        # A second request for the same thing has the same instructions.
         names = (name, SHARED.get(name, ""), name.removesuffix("_again"))
         instructions = next((self.instructions[each] for each in names if each in self.instructions), None)
         if instructions and not predictor.template.keeps_its_words:
@@ -186,18 +190,51 @@ class Wording(pydantic.BaseModel):
         if name in FEW_SHOT:
             predictor.demos = demonstrations(predictor, [worked(demo) for demo in self.demos])
         if "answer" in predictor.signature.output_fields:
-            self._room(predictor)
+            self._make_room(predictor)
         return predictor
 
-    def _room(self, predictor: Ask) -> None:
+    def _make_room(self, predictor: Ask) -> None:
         """Room for the answers of the task, where these are not short."""
         if self.answer_tokens != SHORT_TOKENS:
             predictor.config = {**predictor.config, "max_tokens": self.answer_tokens}
         if self.whole_answer and isinstance(predictor.adapter, TemplateAdapter):
-            predictor.adapter = predictor.adapter.reading(WHOLE_READERS)
+            predictor.adapter = predictor.adapter.with_readers(WHOLE_READERS)
             if "context" in predictor.signature.input_fields:
                 # A base model goes on with another example: of a short answer only the first line counts anyway.
                 predictor.config = {**predictor.config, "stop": [*predictor.config.get("stop", []), "\nContext:"]}
+
+
+class PromptSettings(NamedTuple):
+    """What all predictors of a module share: the task's wording, the templates, or an adapter in their place."""
+
+    wording: TaskWording
+    prompts: Prompts | None = None
+    adapter: dspy.Adapter | None = None
+
+    @classmethod
+    def of(
+        cls, task: TaskWording | str | None, prompts: Prompts | None, adapter: dspy.Adapter | None
+    ) -> PromptSettings:
+        """`task` is a task's name or a wording; None: the templates' own words."""
+        wording = TaskWording.of(task) if isinstance(task, str) else task
+        return cls(TaskWording() if wording is None else wording, prompts, adapter)
+
+    def predictor(
+        self,
+        stage: str,
+        signature: type[dspy.Signature],
+        template: str,
+        max_tokens: int = REPLY_TOKENS,
+        *,
+        stop: Sequence[str] = STOP,
+        worked: DemoFields = Demonstration.model_dump,
+    ) -> Ask:
+        """A predictor with these settings; `worked` as in `TaskWording`."""
+        ask = Ask(
+            stage, signature, template,
+            prompts=self.prompts, adapter=self.adapter, max_tokens=max_tokens, stop=list(stop),
+        )  # fmt: skip
+        return self.wording(ask, worked)
 
 
 def demonstrations(predictor: dspy.Predict, rows: Sequence[Mapping[str, Any]]) -> list[dspy.Example]:
@@ -208,13 +245,13 @@ def demonstrations(predictor: dspy.Predict, rows: Sequence[Mapping[str, Any]]) -
 
 
 @lru_cache
-def _wording(task: str) -> Wording:
+def _wording(task: str) -> TaskWording:
     folder = resources.programs()
     path = folder / task / "default.json"
     if not path.is_file():
         raise UnknownName.of("program", task, (each.parent.name for each in folder.glob("*/default.json")))
     try:
-        return Wording.model_validate_json(path.read_bytes())
+        return TaskWording.model_validate_json(path.read_bytes())
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         raise BadData(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error

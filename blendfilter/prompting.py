@@ -1,9 +1,9 @@
 """Jinja templates as a DSPy adapter: a signature says what goes in and out, a template says what the model reads.
 
 The one file that touches DSPy's adapter interface (which changes in 3.5). A template's default instructions stand in
-its `default_instructions` macro; they become the predictor's signature's instructions and are rendered, once, as
-``{{ instructions }}``, so that an optimiser which rewrites them is heard. Values are data: a passage can never become
-a template, and everything that must stand on one line does.
+its `default_instructions` macro; they become the instructions of the predictor's signature and are rendered once, as
+``{{ instructions }}``, so that rewriting them (an optimiser does) takes effect. Values are data: a passage can never
+become a template, and everything that must stand on one line does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import dspy
 import jinja2
@@ -25,44 +25,33 @@ from jinja2 import nodes
 from jinja2.sandbox import SandboxedEnvironment
 
 from blendfilter import resources
-from blendfilter.errors import BadData, MissingFile, UnknownName
+from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.records import one_line, whole_characters
 from blendfilter.text import choices, short_reply, whole_reply
 
 logger = logging.getLogger(__name__)
 
-SHARED = {"blendfilter/answer": "blendfilter/external"}
-"""Templates that are another one's text until somebody overrides them."""
+Readers: TypeAlias = Mapping[str, Callable[[str], str]]
 
-TEMPLATE_OF = {
-    ("knowledge", "question", "reasoning"): "blendfilter/external",
-    ("question", "passage"): "blendfilter/internal",
-    ("question", "topic"): "blendfilter/topic",
-    ("topic", "offer_none", "knowledge", "question", "relevance"): "blendfilter/check",
-    ("context", "offer_none", "knowledge", "question", "ids"): "blendfilter/ids",
-    ("offer_none", "knowledge", "question", "judgement"): "blendfilter/judge",
-    ("offer_none", "knowledge", "question", "ids"): "filco/sentences",
-    ("rules", "passage", "question", "verdict"): "cdit/word",
-    ("rules", "passage", "question", "comparison"): "cdit/components",
-    ("context", "question", "answer"): "blendfilter/short_answer",
-    ("question", "reasoning"): "cot",
-    ("question", "answer"): "direct",
-    ("knowledge", "question", "answer"): "direct",
-    ("knowledge", "question", "passage", "answer"): "cdit/answer",
-    ("knowledge", "question", "transcript", "step"): "self_ask/step",
-    ("question", "transcript", "step"): "react/step",
-    ("question", "trajectory", "step"): "react/thought_action",
-}
-"""The template of a signature (its field names in order) for an adapter that was not given one."""
+SHARED = {"blendfilter/answer": "blendfilter/external"}
+"""Templates with the text of another one, unless overridden."""
+
+OPTIONAL_FIELDS = frozenset({"offer_none", "topic", "rules"})
+"""Inputs that a demonstration may leave out."""
+
+READERS: Readers = {"answer": short_reply, "topic": short_reply}
+"""How the replies for some fields are read; replies for other fields are taken whole."""
+WHOLE_READERS: Readers = {**READERS, "answer": whole_reply}
+"""The same where answers are sentences."""
 
 _MACRO = "default_instructions"
 
 
 @dataclass(frozen=True)
 class Template:
-    """One loaded template: `name`, the file it came from, its default instructions, the names it reads.
+    """One loaded template, its default instructions and the names that it reads.
 
-    `instructs` says whether the instructions are its own words; an override without any speaks the package's.
+    `instructs`: whether the instructions are its own; an override without any takes the package's.
     """
 
     name: str
@@ -82,20 +71,20 @@ class Template:
 
     @property
     def takes_instructions(self) -> bool:
-        """Whether the template renders ``{{ instructions }}``; without it a compiled program could not speak."""
+        """Whether the template renders ``{{ instructions }}``; without it a compiled program has no effect."""
         return "instructions" in self.variables
 
     @property
     def keeps_its_words(self) -> bool:
-        """Whether a task's instructions stay away: somebody's own file that brings instructions, or renders none."""
+        """Whether a task's instructions are not applied: an override with instructions, or one that renders none."""
         return self.overridden and (self.instructs or not self.takes_instructions)
 
 
 class Prompts:
-    """The templates by name; a folder of one's own overrides the package's one by one.
+    """The templates by name; the files of the folder `override` replace the package's one by one.
 
     Raises:
-        MissingFile: the folder is not there. UnknownName: it holds a template that no stage would ever read.
+        MissingFile: no such folder. UnknownName: it holds a template that no stage reads.
     """
 
     def __init__(self, override: str | Path | None = None) -> None:
@@ -118,11 +107,8 @@ class Prompts:
             autoescape=False,
         )
         self._environment.filters |= {
-            "line": _on_one_line,
-            "own_line": _own_line,
-            "own_lines": _own_lines,
-            "options": _options,
-        }
+            "line": _on_one_line, "own_line": _own_line, "own_lines": _own_lines, "options": _options,
+        }  # fmt: skip
         self._loaded: dict[str, Template] = {}
 
     def __getitem__(self, name: str) -> Template:
@@ -172,7 +158,7 @@ class Prompts:
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits that change when any template's text does."""
+        """16 hexadecimal digits over the text of all templates."""
         return hashlib.sha256("".join(f"{name}:{self[name].digest};" for name in self.names).encode()).hexdigest()[:16]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Prompts:
@@ -189,100 +175,105 @@ class TemplateAdapter(dspy.Adapter):
     """Renders a predictor's template as one user message and reads the reply as its one output field.
 
     Args:
-        template: a template's name; None picks it by the signature's fields, and a signature that has none goes to
-            `dspy.ChatAdapter` (so that this adapter may be configured globally without hurting optimisers).
+        template: a template's name. Without one, an `Ask` renders the template that it names, and any other predictor
+            goes to `dspy.ChatAdapter` (so this adapter can be configured globally without harm to optimisers).
         prompts: the templates; the package's own by default.
+        readers: how replies are read, by field; short fields are their first line by default.
     """
 
-    def __init__(self, template: str | None = None, prompts: Prompts | None = None) -> None:
+    def __init__(
+        self, template: str | None = None, prompts: Prompts | None = None, readers: Readers | None = None
+    ) -> None:
         super().__init__()
         self.prompts = prompts or own_prompts()
         self.template = self.prompts[template] if template is not None else None
-        self._warned: set[str] = set()
-        self._readers: Readers = READERS
+        self.readers = READERS if readers is None else readers
+        self._warned = False
 
-    def reading(self, readers: Readers) -> TemplateAdapter:
-        """This adapter with other readers of replies, by field."""
-        other = TemplateAdapter(self.template.name if self.template else None, self.prompts)
-        other._readers = readers
-        return other
+    def with_template(self, template: str) -> TemplateAdapter:
+        """This adapter for `template`; itself where it has one already."""
+        return self if self.template is not None else TemplateAdapter(template, self.prompts, self.readers)
+
+    def with_readers(self, readers: Readers) -> TemplateAdapter:
+        """This adapter with other readers of replies."""
+        return TemplateAdapter(self.template.name if self.template else None, self.prompts, readers)
 
     @property
     def reads(self) -> str:
-        """What it reads of an answer: its first line, or all of it."""
-        return "all of it" if self._readers == WHOLE_READERS else "its first line"
+        """How much of an answer is read: its first line, or all of it."""
+        return "all of it" if self.readers == WHOLE_READERS else "its first line"
 
     def format(
         self, signature: type[dspy.Signature], demos: Sequence[Mapping[str, Any]], inputs: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
         """One user message: the rendered template."""
-        template = self._template_of(signature)
-        if template is None:
+        if self.template is None:
             return _chat().format(signature, demos, inputs)  # type: ignore[no-any-return]
-        return [{"role": "user", "content": self.render(template, signature, demos, inputs)}]
+        return [{"role": "user", "content": self.render(signature, demos, inputs)}]
 
     def render(
-        self,
-        template: Template,
-        signature: type[dspy.Signature],
-        demos: Sequence[Mapping[str, Any]],
-        inputs: Mapping[str, Any],
+        self, signature: type[dspy.Signature], demos: Sequence[Mapping[str, Any]], inputs: Mapping[str, Any]
     ) -> str:
-        """The text a model reads.
+        """The text that a model reads.
 
         Raises:
             BadData: the template wants a value that neither the call nor a demonstration gives, or an optimiser's
                 instructions meet a template that does not render them.
         """
+        template = self.template
+        if template is None:
+            raise BadArgument("this adapter has no template: name one, TemplateAdapter('direct')")
         if signature.instructions != template.instructions and not template.takes_instructions:
             raise BadData(
                 f"{template.path} does not render {{{{ instructions }}}}: this program's instructions would be lost; "
                 "add it to the template, or use the program without this override"
             )
-        complete = self._complete(template, signature, demos, inputs)
+        complete = self._complete(template.name, signature, demos, inputs)
         try:
-            told = template.compiled.render(instructions=signature.instructions, demos=complete, **inputs).strip()
-            return whole_characters(told)
+            text = template.compiled.render(instructions=signature.instructions, demos=complete, **inputs)
+            return whole_characters(text.strip())
         except jinja2.UndefinedError as error:
-            raise BadData(f"{template.path}: {error.message}; a template may read {_readable(signature)}") from error
+            readable = ", ".join(["instructions", "demos", *signature.input_fields])
+            raise BadData(f"{template.path}: {error.message}; a template may read {readable}") from error
         except (jinja2.TemplateError, TypeError) as error:
             raise BadData(f"{template.path}: cannot be rendered: {error}") from error
 
     def _complete(
         self,
-        template: Template,
+        name: str,
         signature: type[dspy.Signature],
         demos: Sequence[Mapping[str, Any]],
         inputs: Mapping[str, Any],
     ) -> list[Mapping[str, Any]]:
-        # An optimiser may hand over bare training rows beside its bootstrapped ones; a half-filled demonstration would
-        # teach the model to leave slots empty.
-        wanted = [*(name for name in inputs if name not in OPTIONAL), *signature.output_fields]
+        """The demonstrations that fill all fields: half-filled ones would teach the model to leave slots empty.
+
+        (An optimiser may hand over bare training rows beside those that it bootstrapped.)
+        """
+        wanted = [*(name for name in inputs if name not in OPTIONAL_FIELDS), *signature.output_fields]
         complete = [demo for demo in demos if all(demo.get(name) is not None for name in wanted)]
-        if len(complete) < len(demos) and template.name not in self._warned:
-            self._warned.add(template.name)
+        if len(complete) < len(demos) and not self._warned:
+            self._warned = True
             logger.warning(
                 "%s: %d of %d demonstrations lack one of the fields %s and are left out",
-                template.name, len(demos) - len(complete), len(demos), ", ".join(wanted),
+                name, len(demos) - len(complete), len(demos), ", ".join(wanted),
             )  # fmt: skip
         return complete
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """The reply as the signature's one output: its first line for short fields, all of it for the others."""
-        if self._template_of(signature) is None:
+        if self.template is None:
             return _chat().parse(signature, completion)  # type: ignore[no-any-return]
         (name,) = signature.output_fields
-        return {name: self._readers.get(name, str.strip)(completion)}
+        return {name: self.readers.get(name, str.strip)(completion)}
 
     def _call_postprocess(
         self, processed_signature: Any, original_signature: Any, outputs: Any, lm: Any, lm_kwargs: Any
     ) -> list[dict[str, Any]]:
-        if self._template_of(original_signature) is None:
-            chat: list[dict[str, Any]] = super()._call_postprocess(
+        if self.template is None:
+            return super()._call_postprocess(  # type: ignore[no-any-return]
                 processed_signature, original_signature, outputs, lm, lm_kwargs
             )
-            return chat
-        # DSPy raises on an empty reply; here it is an event of its own, noted where the call is journaled.
+        # DSPy raises on an empty reply; here it is an event, noted where the call is journaled.
         values = []
         for output in outputs:
             text = output.get("text") if isinstance(output, dict) else output
@@ -292,25 +283,8 @@ class TemplateAdapter(dspy.Adapter):
             values.append(value)
         return values
 
-    def _template_of(self, signature: type[dspy.Signature]) -> Template | None:
-        if self.template is not None:
-            return self.template
-        name = TEMPLATE_OF.get((*signature.input_fields, *signature.output_fields))
-        return self.prompts[name] if name else None
-
     def __deepcopy__(self, memo: dict[int, Any]) -> TemplateAdapter:
         return self
-
-
-OPTIONAL = frozenset({"offer_none", "topic", "rules"})
-"""Inputs that a demonstration may leave open."""
-
-
-Readers = Mapping[str, Callable[[str], str]]
-READERS: Readers = {"answer": short_reply, "topic": short_reply}
-"""How the replies for some fields are read; those for others are taken whole."""
-WHOLE_READERS: Readers = {**READERS, "answer": whole_reply}
-"""The same where answers are sentences."""
 
 
 def _on_one_line(value: Any) -> str:
@@ -320,7 +294,7 @@ def _on_one_line(value: Any) -> str:
 
 
 def _own_line(value: Any) -> str:
-    """A passage where nothing stands before it: it cannot pass for a part of the prompt."""
+    """A passage at the beginning of a line, behind a bar where it could pass for a part of the prompt."""
     line = _on_one_line(value)
     return f"| {line}" if _PART.match(line) else line
 
@@ -332,7 +306,7 @@ def _options(value: Any) -> list[str]:
 
 
 def _own_lines(value: Any, *allowed: str) -> str:
-    """The same of a model's earlier reply, line by line; it may begin a line with one of `allowed`."""
+    """A model's earlier reply, guarded as `_own_line` guards a passage; `allowed` parts may open a line."""
     if isinstance(value, jinja2.Undefined):
         return str(value)
     return "\n".join(
@@ -341,8 +315,7 @@ def _own_lines(value: Any, *allowed: str) -> str:
     )
 
 
-# What the lines of our prompts begin with: their parts, and the cues at their ends; marks that nobody sees may stand
-# before them.
+# What the lines of our prompts begin with: their parts, and the cues at their ends; invisible marks may stand before.
 _PART = re.compile(
     r"[\s\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]*"
     r"((?:Question|Knowledge|(?:knowledge|sentence|passage) \d+|The knowledge(?:, numbered .*)?|Context|Passage|Topic"
@@ -360,15 +333,11 @@ def _macro_text(macro: nodes.Macro) -> str:
     return inspect.cleandoc("".join(part.data for part in macro.find_all(nodes.TemplateData)).strip())
 
 
-def _readable(signature: type[dspy.Signature]) -> str:
-    return ", ".join(["instructions", "demos", *signature.input_fields])
-
-
 @lru_cache(maxsize=1)
 def _chat() -> dspy.Adapter:
     return dspy.ChatAdapter(use_json_adapter_fallback=False)
 
 
 def questions_of(demos: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The questions that demonstrations use (an evaluation must not)."""
+    """The questions that demonstrations use; an evaluation must not ask them."""
     return [str(question) for demo in demos if (question := demo.get("question"))]

@@ -15,14 +15,14 @@ from blendfilter import resources
 from blendfilter.compiling.compile import Compiled, compile_program
 from blendfilter.compiling.programs import save_program
 from blendfilter.compiling.silver import silver_examples, silver_metric
-from blendfilter.filters.filco.filter import FilCoFilter
-from blendfilter.filters.filco.oracle import Oracle
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import read
 from blendfilter.modules.blendfilter import BlendFilter
+from blendfilter.oracles.oracle import Oracle
+from blendfilter.oracles.silver_rows import SilverRow, SilverSentence
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.corpus import read_corpus
-from blendfilter.silver.rows import SilverRow, SilverSentence
 from blendfilter.tasks.loading import load
 
 OPTIMIZERS = ("labeled", "bootstrap", "mipro", "gepa")

@@ -15,10 +15,10 @@ import dspy
 from openai.types.chat import ChatCompletion
 from scripted import ScriptedLM
 
-from blendfilter.asking import Ask, Wording
+from blendfilter.asking import Ask, TaskWording
 from blendfilter.filters.cdit import PHI1, PHI2, Judge
-from blendfilter.filters.filco.filter import FilCoFilter
-from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.filters.filco import FilCoFilter
+from blendfilter.filters.knowledge import OneCallFilter
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.react import ReAct
@@ -116,7 +116,7 @@ def nothing(query: str, k: int) -> list[Passage]:
 def predictors(task: str, **settings: Any) -> dict[str, Ask]:
     """Every predictor that the methods use on `task`, by a name that says which prompt it is."""
     whole = BlendFilter(nothing, task=task, **settings)
-    wording = Wording.of(task) if isinstance(task, str) else task
+    wording = TaskWording.of(task) if isinstance(task, str) else task
     sentences, passages = (FilCoFilter(unit, wording=wording, **settings) for unit in ("sentence", "passage"))
     return {
         "external": whole.blending.external,

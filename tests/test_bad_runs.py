@@ -16,7 +16,7 @@ from model_server import MARKER, Server, serve
 from refusing import NOBODY, PASSAGES, ROWS, SECRET, evaluation, lines, refused, untouched, world
 from small_world import Command, tree
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 
 
 @pytest.fixture
@@ -304,7 +304,7 @@ def test_an_index_where_something_is_already(blendfilter: Command, here: Path) -
 
 
 def test_a_question_that_is_also_a_demonstration(blendfilter: Command, here: Path) -> None:
-    shown = Wording.of("hotpotqa").demos[0].question
+    shown = TaskWording.of("hotpotqa").demos[0].question
     lines(here / "leak.jsonl", [ROWS[0], {"id": "leak", "question": shown.upper(), "answer": "x"}])
     before = tree(here)
     told = blendfilter(*evaluation(data="leak.jsonl"))

@@ -14,8 +14,8 @@ from small_world import Command, Outcome, small_eval, stable
 from blendfilter import cli, metrics, resources
 from blendfilter.cli import options
 from blendfilter.cli.options import MethodOptions
-from blendfilter.filters.named import FILTERS
-from blendfilter.filters.scorers import SCORERS
+from blendfilter.filters.extractive import SCORERS
+from blendfilter.filters.registry import FILTERS
 from blendfilter.modules.methods import METHODS
 from blendfilter.tasks import TASKS
 

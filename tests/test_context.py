@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from blendfilter.context import NOTES, ORDER, QUESTION, STAGE, CallNote, calls_of, note, setting, who
+from blendfilter.context import NOTES, QUESTION, STAGE, CallNote, calls_of, note, setting, who
 
 
 def test_setting_holds_inside_the_block_and_restores_after_it() -> None:
@@ -15,12 +15,6 @@ def test_setting_holds_inside_the_block_and_restores_after_it() -> None:
             assert (value, STAGE.get()) == ("inner", "inner")
         assert STAGE.get() == "outer"
     assert STAGE.get() == ""
-
-
-def test_setting_restores_after_an_error_too() -> None:
-    with pytest.raises(KeyError), setting(ORDER, 7):
-        raise KeyError("x")
-    assert ORDER.get() == 0
 
 
 def test_tasks_side_by_side_and_worker_threads_each_see_their_own() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import dspy
 import pytest
-from compiled import anything, exact, sample_index, sample_questions
+from compiled import exact, sample_index
 from dspy.utils.callback import BaseCallback
 from isle import PASSAGES, QUESTION, REPLIES, Echo, one_list, replies, three_lists
 from scripted import ScriptedLM, response
@@ -28,11 +28,6 @@ ELEVEN = 11
 @pytest.fixture(scope="module")
 def index() -> BM25:
     return sample_index()
-
-
-@pytest.fixture(scope="module")
-def trainset() -> list[dspy.Example]:
-    return sample_questions()
 
 
 class Watch(BaseCallback):
@@ -102,20 +97,6 @@ class TestMany:
     def lm(self) -> ScriptedLM:
         return ScriptedLM(replies(short_answer=lambda prompt: prompt.split("Question: ")[-1].split("?")[0]))
 
-    def test_parallel(self) -> None:
-        method = BlendFilter(one_list())
-        pairs = [(method, {"question": question}) for question in self.questions]
-        with dspy.context(lm=self.lm()):
-            said = dspy.Parallel(num_threads=4, disable_progress_bar=True)(pairs)
-        assert [each.answer for each in said] == [question[:-1] for question in self.questions]
-        assert {len(each.calls) for each in said} == {7}
-
-    def test_batch(self) -> None:
-        examples = [dspy.Example(question=question).with_inputs("question") for question in self.questions]
-        with dspy.context(lm=self.lm()):
-            said = BlendFilter(one_list()).batch(examples, num_threads=4, disable_progress_bar=True)
-        assert [each.answer for each in said] == [question[:-1] for question in self.questions]
-
     def test_evaluate(self) -> None:
         examples = [
             dspy.Example(question=question, answer=question[:-1] if i % 2 else "no").with_inputs("question")
@@ -125,20 +106,6 @@ class TestMany:
             result = dspy.Evaluate(devset=examples, metric=exact, num_threads=4)(BlendFilter(one_list()))
         assert result.score == 50.0
         assert [bool(score) for _, _, score in result.results] == [False, True] * 4
-
-    def test_evaluate_scores_a_failing_question_zero(self) -> None:
-        def reply(stage: str, prompt: str) -> Any:
-            return RuntimeError("gone") if "What of 3?" in prompt else "x"
-
-        examples = [dspy.Example(question=q, answer="x").with_inputs("question") for q in self.questions]
-        with dspy.context(lm=ScriptedLM(reply)):
-            result = dspy.Evaluate(devset=examples, metric=exact, num_threads=2, max_errors=5)(Direct())
-        assert result.score == 87.5
-
-    def test_offline_over_the_sample_world(self, index: BM25, trainset: list[dspy.Example]) -> None:
-        with dspy.context(lm=connect("offline")):
-            result = dspy.Evaluate(devset=trainset, metric=anything, num_threads=2)(BlendFilter(index))
-        assert result.score == 100.0
 
 
 class TestUsage:
@@ -150,14 +117,6 @@ class TestUsage:
         (model,) = total
         assert model == "blendfilter/scripted"
         assert (total[model]["prompt_tokens"], total[model]["completion_tokens"]) == (1100, 77)
-
-    @pytest.mark.parametrize("awaited", [True, False])
-    def test_or_with_each_prediction(self, awaited: bool) -> None:
-        lm = ScriptedLM(lambda stage, prompt: response(REPLIES[stage], usage=(100, 7)))
-        method = BlendFilter(three_lists())
-        with dspy.context(lm=lm, track_usage=True):
-            said = asyncio.run(method.acall(question=QUESTION)) if awaited else method(question=QUESTION)
-        assert said.get_lm_usage()["blendfilter/scripted"]["prompt_tokens"] == 1100
 
 
 class TestRetrievalModel:
@@ -182,15 +141,6 @@ class TestModelsOfOnesOwn:
             said = BlendFilter(three_lists())(question=QUESTION)
         assert said.answer == "Tolm."  # the close that the reasoning prompts teach is no part of it
         assert said.knowledge == [PASSAGES[0], PASSAGES[1]]
-
-    def test_a_connected_one_is_counted_once(self) -> None:
-        watch = Watch()
-        with dspy.context(lm=connect(Echo("echo")), callbacks=[watch]), dspy.track_usage() as tracker:
-            BlendFilter(three_lists())(question=QUESTION)
-        ((model, usage),) = tracker.get_total_tokens().items()
-        assert model == "blendfilter/echo"
-        assert usage["prompt_tokens"] == 10 * watch.ended["lm"]
-        assert watch.ended["lm"] == 9
 
     def test_and_is_journaled_when_connected(self, tmp_path: Path) -> None:
         with Journal(tmp_path) as journal, dspy.context(lm=connect(Echo("echo"), journal=journal)):
@@ -220,9 +170,3 @@ class TestCopies:
         other.blending.external.demos.clear()
         assert len(method.blending.external.demos) == 3
         assert other.blending.retriever is method.blending.retriever
-
-    def test_a_module_with_a_model_of_its_own_is_copied_too(self, index: BM25) -> None:
-        method = BlendFilter(index)
-        method.set_lm(ScriptedLM(replies()))
-        with dspy.context(lm=None):
-            assert method.deepcopy()(question=QUESTION).answer == "Ada Brennock"

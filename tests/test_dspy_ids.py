@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from isle import LINES, PASSAGES, QUESTION
 from model_server import Server, serve
-from small_world import Command, journaled
+from small_world import journaled
 
 from blendfilter import resources
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.run_settings import settings_of
 from blendfilter.evaluation.runner import evaluate
-from blendfilter.filters.knowledge import KnowledgeFilter, ids_schema, room, schema_of
-from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, ids_schema, room, schema_of
 from blendfilter.journal import Journal
 from blendfilter.lm.connect import connect
 from blendfilter.lm.model import ConnectedLM
@@ -64,25 +63,6 @@ class TestWhoIsAsked:
             None, True, False,
         ]  # fmt: skip
 
-    def test_one_may_say_no_to_a_known_provider(self) -> None:
-        assert asks_for_schema(connect("openai/gpt-4o-mini", api_key=KEY, json_schema=False)) is False
-
-    def test_a_completions_endpoint_is_not_asked(self) -> None:
-        assert asks_for_schema(connect("vllm/m", endpoint="completions")) is None
-
-    def test_the_command_line_says_it_too(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        command = Command(monkeypatch, capsys)
-        words = ("ask", QUESTION, "--corpus", "sample", "--lm", "m", "--api-base")
-        with serve(behave="schema", reply="offline", keep=True) as server:
-            for option, held in (((), 0), (("--json-schema",), 3), (("--no-json-schema",), 0)):
-                server.reset()
-                assert command(*words, server.url, *option).code == 0
-                asked = [body for body in server.stats()["bodies"] if "response_format" in body]
-                assert (len(asked) > 0) is (held > 0)
-
 
 def run_over(server: Server, index: BM25, folder: Path, **how: Any) -> Any:
     lm = connect("test-model", api_base=server.url, **how)
@@ -100,12 +80,6 @@ class TestServers:
         assert stats["statuses"]["400"] <= 6
         assert stats["statuses"]["200"] == len(journaled(tmp_path / "run"))
 
-    def test_and_gives_the_answers_of_one_that_was_never_asked(self, index: BM25, tmp_path: Path) -> None:
-        with serve(behave="no-schema", reply="offline") as server:
-            asked = run_over(server, index, tmp_path / "asked", json_schema=True)
-            never = run_over(server, index, tmp_path / "never")
-        assert [row["answer"] for row in asked.rows] == [row["answer"] for row in never.rows]
-
     @pytest.mark.parametrize("make", [KnowledgeFilter, OneCallFilter])
     def test_a_server_that_obeys_gives_ids_that_parse(self, make: Any) -> None:
         with serve(behave="schema", reply="offline", keep=True) as server:
@@ -117,14 +91,6 @@ class TestServers:
         wanted = sent["response_format"]["json_schema"]
         assert wanted["schema"]["properties"]["ids"] == ids_schema(len(LINES))
         assert (wanted["strict"], wanted["schema"]["additionalProperties"]) == (True, False)
-
-    def test_a_killed_run_goes_on_and_replays(self, index: BM25, tmp_path: Path) -> None:
-        with serve(behave="schema", reply="offline") as server:
-            first = run_over(server, index, tmp_path / "run", json_schema=True)
-            server.reset()
-            again = run_over(server, index, tmp_path / "run", json_schema=True)
-            assert server.stats()["requests"] == 0
-        assert first.rows == again.rows
 
 
 class TestSettingsAndKeys:

@@ -25,8 +25,8 @@ from blendfilter.errors import BadData, MissingFile
 from blendfilter.evaluation import run_folder as run_files
 from blendfilter.evaluation.run_folder import RowAppender
 from blendfilter.files import json_rows, lines
+from blendfilter.oracles.silver_making import Places, write_recipe
 from blendfilter.report import canvas
-from blendfilter.silver.keeping import Places, write_recipe
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3)

@@ -18,17 +18,22 @@ from scripted import ScriptedLM, response
 
 from blendfilter.evaluation.answer_judge import read_verdict
 from blendfilter.evaluation.reply_counts import numbered_lines
-from blendfilter.filters.knowledge import KnowledgeFilter
-from blendfilter.filters.one_call import OneCallFilter, read_judgement
-from blendfilter.filters.reading import IdsRead, negates, read_ids, restates_range
+from blendfilter.filters.ids import IdsRead, negates, read_ids, restates_range
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, read_judgement
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import cut_at_stop, split_thinking
 from blendfilter.lm.refusals import is_refusal
-from blendfilter.modules.blendfilter import BlendFilter
-from blendfilter.modules.blending import blend, without_conclusion
-from blendfilter.modules.forms import FollowUps, ThoughtsAndActions, forced_answer
-from blendfilter.modules.hops import conclusion, read_action, read_hop, shown
+from blendfilter.modules.blendfilter import BlendFilter, blend, without_conclusion
 from blendfilter.modules.iter_retgen import IterRetGen
+from blendfilter.modules.multi_hop import (
+    FOLLOW_UPS,
+    THOUGHTS_AND_ACTIONS,
+    conclusion,
+    forced_answer,
+    read_action,
+    read_hop,
+    transcript_line,
+)
 from blendfilter.modules.ralm import RALM
 from blendfilter.modules.react import ReAct
 from blendfilter.modules.self_ask import SelfAsk
@@ -82,11 +87,11 @@ def test_hops(reply: str) -> None:
     for read in (read_hop, read_action):
         hop = read(reply)
         assert not (hop.follow_up and hop.final)
-        assert all(isinstance(each, str) for each in (hop.said, hop.follow_up, hop.final))
+        assert all(isinstance(each, str) for each in (hop.words, hop.follow_up, hop.final))
         assert len(hop.follow_up.splitlines()) <= 1
-    for form in (FollowUps(), ThoughtsAndActions()):
+    for form in (FOLLOW_UPS, THOUGHTS_AND_ACTIONS):
         assert isinstance(forced_answer(form, 3, reply), str)
-    assert len(one_line(shown(one_line(reply))).splitlines()) <= 1
+    assert len(one_line(transcript_line(one_line(reply))).splitlines()) <= 1
 
 
 @fuzzed

@@ -1,6 +1,8 @@
-"""Golden renders: every template in every task's wording, as a model reads it, in `tests/golden/prompts`.
+"""Golden renders: every template once, and for each other task the prompts that it rewords.
 
-A prompt that changes shows up here as a difference of text files. Write them anew with::
+`tests/golden/templates/NAME.txt` has a template's cases in HotPotQA's wording; `tests/golden/tasks/TASK.txt` one render
+of every prompt that differs from HotPotQA's. A prompt that changes shows up here as a difference of text files. Write
+them anew with::
 
     BLENDFILTER_UPDATE_GOLDEN=1 python -m pytest tests/test_golden_prompts.py
 """
@@ -13,13 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from isle import CHECK, LINES, NAMES, QUESTION, REASONING, TASKS, inputs, predictors
+from isle import CHECK, LINES, NAMES, QUESTION, REASONING, TASKS, inputs, nothing, predictors
 
-from blendfilter.asking import Ask, Wording, demonstrations
+from blendfilter.asking import Ask, TaskWording, demonstrations
 from blendfilter.filters.cdit import PHI1, PHI2
+from blendfilter.modules.ralm import RALM
 
-GOLDEN = Path(__file__).parent / "golden" / "prompts"
+GOLDEN = Path(__file__).parent / "golden"
 UPDATE = bool(os.environ.get("BLENDFILTER_UPDATE_GOLDEN"))
+TEMPLATES = [*(name for name in NAMES if name not in ("answer", "cot_retrieval")), "respond", "respond_rewritten"]
+"""One name a template; `answer` and `cot_retrieval` are the template of `external`."""
 
 OPTIMISED: dict[str, dict[str, Any]] = {
     "internal": {"question": "Where is Fenwick Mill?", "passage": "Fenwick Mill stands in Oddle.\nIt grinds oats."},
@@ -61,45 +66,51 @@ OPTIMISED: dict[str, dict[str, Any]] = {
         "comparison": "subject | open | Edda Oddle | alike\npredicate | opened | shut | unlike\n"
         "object | Fenwick Mill | Fenwick Mill | alike\nReason: To shut is not to open.\nVerdict: False",
     },
+    "respond": {
+        "knowledge": ["Fenwick Mill | A mill in Oddle."],
+        "question": "Where is Fenwick Mill?",
+        "answer": "Oddle",
+    },
     "short_answer": {"context": "The mill stands in Oddle.", "question": "Where is Fenwick Mill?", "answer": "Oddle"},
 }
 """Demonstrations that an optimiser might find for the zero-shot steps."""
 
 
-def cases(task: str, name: str, predictor: Ask) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
-    """(title, demonstrations, inputs) of each render in a golden file."""
-    wording = Wording.of(task)
-    told = {"offer_none": wording.offer_none, "topic": "lighthouses" if wording.ask_topic else ""}
-    demos = predictor.demos or demonstrations(predictor, [OPTIMISED[name.removesuffix("_again")]])
-    fields = predictor.signature.input_fields
-    if "knowledge" not in fields:
-        yield "with demonstrations", demos, inputs(predictor)
-        yield "without demonstrations", [], inputs(predictor)
-        return
-    yield "five passages, with demonstrations", demos, inputs(predictor, **told)
-    yield "five passages, without demonstrations", [], inputs(predictor, **told)
-    yield "one passage", [], inputs(predictor, knowledge=LINES[:1], **told)
-    if "offer_none" in fields:
-        other = {"offer_none": not wording.offer_none, "topic": "" if wording.ask_topic else "lighthouses"}
-        yield "the other task's way", [], inputs(predictor, **other)
-    else:
-        yield "no passages", [], inputs(predictor, knowledge=[])
+def all_predictors(task: str) -> dict[str, Ask]:
+    rewritten = RALM(nothing, task=task, rewrite=True).respond
+    return {**predictors(task), "respond": RALM(nothing, task=task).respond, "respond_rewritten": rewritten}
 
 
-def rendered(task: str, name: str) -> str:
-    predictor = predictors(task)[name]
-    parts = []
-    for title, demos, values in cases(task, name, predictor):
-        predictor.demos = demos
-        parts.append(f"######## {title}\n{predictor.render(**values)}\n")
-    return "\n".join(parts)
+def values_of(task: str, predictor: Ask, **changed: Any) -> dict[str, Any]:
+    wording = TaskWording.of(task)
+    switches = {"offer_none": wording.offer_none, "topic": "lighthouses" if wording.ask_topic else ""}
+    return inputs(predictor, **{**switches, **changed})
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("name", NAMES)
-def test_prompt_is_the_golden_one(task: str, name: str) -> None:
-    path = GOLDEN / f"{task}-{name}.txt"
-    text = rendered(task, name)
+def demos_of(name: str, predictor: Ask) -> list[Any]:
+    optimised = OPTIMISED.get(name.removesuffix("_again"))
+    return predictor.demos or (demonstrations(predictor, [optimised]) if optimised else [])
+
+
+def cases(name: str, predictor: Ask) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
+    """(title, demonstrations, inputs) of each render in a template's golden file."""
+    yield "with demonstrations", demos_of(name, predictor), values_of("hotpotqa", predictor)
+    yield "without demonstrations", [], values_of("hotpotqa", predictor)
+    if "knowledge" in predictor.signature.input_fields:
+        yield "one passage", [], values_of("hotpotqa", predictor, knowledge=LINES[:1])
+    if "offer_none" in predictor.signature.input_fields:
+        yield "none is offered, no topic", [], values_of("hotpotqa", predictor, offer_none=True, topic="")
+    elif "knowledge" in predictor.signature.input_fields:
+        yield "no passages", [], values_of("hotpotqa", predictor, knowledge=[], passage="")
+
+
+def render(predictor: Ask, demos: list[Any], values: dict[str, Any]) -> str:
+    predictor.demos = demos
+    return predictor.render(**values)
+
+
+def check(path: Path, parts: list[tuple[str, str]]) -> None:
+    text = "\n".join(f"######## {title}\n{prompt}\n" for title, prompt in parts)
     if UPDATE:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -107,22 +118,32 @@ def test_prompt_is_the_golden_one(task: str, name: str) -> None:
     assert text == path.read_text(encoding="utf-8"), f"{path.name} differs: read the change, then write it anew"
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_renders_as_its_golden_file(name: str) -> None:
+    predictor = all_predictors("hotpotqa")[name]
+    parts = [(title, render(predictor, demos, values)) for title, demos, values in cases(name, predictor)]
+    check(GOLDEN / "templates" / f"{name}.txt", parts)
+    for title, prompt in parts:  # a golden file alone would freeze a template that forgot its slots
+        assert prompt.count(QUESTION) == 1
+        if "demonstrations" in title and "knowledge" in predictor.signature.input_fields:
+            assert all(line in prompt for line in LINES)
+        assert not name.startswith("ids") or CHECK in prompt
+        assert name != "short_answer" or REASONING in prompt
+        if name.startswith("consistent"):
+            assert all(prompt.count(line) == 1 for line in (PHI1.line, PHI2.line, LINES[1]))
+
+
+@pytest.mark.parametrize("task", TASKS[1:])
+def test_a_tasks_rewording_renders_as_its_golden_file(task: str) -> None:
+    plain, own = all_predictors("hotpotqa"), all_predictors(task)
+    reworded: dict[str, list[str]] = {}
+    for name, predictor in own.items():
+        prompt = render(predictor, demos_of(name, predictor), values_of(task, predictor))
+        if prompt != render(plain[name], demos_of(name, plain[name]), values_of("hotpotqa", plain[name])):
+            reworded.setdefault(prompt, []).append(name)
+    check(GOLDEN / "tasks" / f"{task}.txt", [(", ".join(names), prompt) for prompt, names in reworded.items()])
+
+
 def test_no_golden_file_is_left_over() -> None:
-    assert {path.name for path in GOLDEN.iterdir()} == {f"{task}-{name}.txt" for task in TASKS for name in NAMES}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_golden_files_hold_what_they_were_given(name: str) -> None:
-    # A golden file alone would freeze a template that forgot its slots.
-    for task in TASKS:
-        text = (GOLDEN / f"{task}-{name}.txt").read_text(encoding="utf-8")
-        for prompt in text.split("######## ")[1:]:
-            assert prompt.count(f"Question: {QUESTION}\n") == 1
-            if "five passages" in prompt or name.startswith("react"):
-                assert all(prompt.count(line) == 1 for line in LINES)
-            if name.startswith("ids"):
-                assert CHECK in prompt
-            if name == "short_answer":
-                assert REASONING in prompt
-            if name.startswith("consistent"):
-                assert all(prompt.count(line) == 1 for line in (PHI1.line, PHI2.line, LINES[1]))
+    files = {path.relative_to(GOLDEN).as_posix() for path in GOLDEN.rglob("*.txt")}
+    assert files == {f"templates/{name}.txt" for name in TEMPLATES} | {f"tasks/{task}.txt" for task in TASKS[1:]}

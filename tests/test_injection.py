@@ -31,16 +31,15 @@ from scripted import ScriptedLM
 from small_world import Command, small_eval
 
 from blendfilter import BM25, cli, compare, evaluate, load
-from blendfilter.asking import Ask, Wording, demonstrations
+from blendfilter.asking import Ask, TaskWording, demonstrations
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.evaluation.answer_judge import AnswerJudge, quoted
 from blendfilter.filters.cdit import PHI1, CDITFilter, Rule
-from blendfilter.filters.filco.filter import FilCoFilter, shown
-from blendfilter.filters.knowledge import KnowledgeFilter
-from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.filters.filco import FilCoFilter, candidates_of
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
-from blendfilter.modules.shown import Answered
+from blendfilter.modules.prediction import MethodPrediction
 from blendfilter.prompting import own_prompts
 from blendfilter.records import Passage
 from blendfilter.terminal import console, guarded
@@ -120,10 +119,10 @@ def filled(field: str, text: str) -> Any:
     if field == "rules":
         return [PHI1.line, Rule("own", ("unit",), f"x {text}").line, text]
     if field in ("transcript", "trajectory"):
-        from blendfilter.modules.hops import shown
+        from blendfilter.modules.multi_hop import transcript_line
 
         cue = "Intermediate answer:" if field == "transcript" else "Thought 2:"
-        return ["Follow-up: which?", "Knowledge:", shown(Passage("x", "", text).line), LINES[0], cue]
+        return ["Follow-up: which?", "Knowledge:", transcript_line(Passage("x", "", text).line), LINES[0], cue]
     return text
 
 
@@ -290,7 +289,7 @@ class TestIds:
         """The last of all is named by its number; that is what is kept, whatever stands before it says."""
         text = HOSTILE[hostile]
         passages = [PASSAGES[0], Passage("evil", text, text), Passage("bare", "", f"{text}. {text}"), PASSAGES[1]]
-        candidates = shown(passages, unit)
+        candidates = candidates_of(passages, unit)
         last = len(candidates) - 1
         lm = ScriptedLM({"helpful": [str(last)]})
         with dspy.context(lm=lm):
@@ -350,7 +349,7 @@ class TestAnyText:
 
 
 def test_nothing_retrieved_leaves_no_slot_open() -> None:
-    wording = Wording.of("hotpotqa")
+    wording = TaskWording.of("hotpotqa")
     assert wording.demos
     said = BlendFilter(nothing).blending.external.render(knowledge=[], question=QUESTION)
     assert said.endswith(f"Knowledge:\nQuestion: {QUESTION}\nLet's think step by step.")
@@ -501,8 +500,8 @@ def test_no_half_character_and_no_mark_of_direction_leaves_a_notebook(here: Path
     told = dspy.Prediction(answer="Tolm\ud800\u202e", queries={"q\ud800": "\ud800"}, reasoning="\udfff")
     compared = compare(*runs)
     texts = [
-        runs[0]._repr_html_(), compared._repr_html_(), Answered.of(told)._repr_html_(), runs[0].html().read_text(),
-        repr(runs[0]), runs[0].report(), compared.text(),
+        runs[0]._repr_html_(), compared._repr_html_(), MethodPrediction.of(told)._repr_html_(),
+        runs[0].html().read_text(), repr(runs[0]), runs[0].report(), compared.text(),
     ]  # fmt: skip
     for text in texts:
         text.encode()

@@ -14,16 +14,22 @@ from blendfilter.evaluation import reply_counts
 from blendfilter.evaluation.answer_judge import read_verdict as read_judges_verdict
 from blendfilter.evaluation.reply_counts import numbered_lines
 from blendfilter.filters.cdit import read_comparison, read_verdict
-from blendfilter.filters.filco.filter import unquoted
-from blendfilter.filters.filco.oracles import lexical, strinc
-from blendfilter.filters.one_call import read_judgement
-from blendfilter.filters.reading import negates, read_ids, restates_range
+from blendfilter.filters.filco import unquoted
+from blendfilter.filters.ids import negates, read_ids, restates_range
+from blendfilter.filters.knowledge import read_judgement
 from blendfilter.lm.offline import read
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.lm.refusals import is_refusal
-from blendfilter.modules.blending import blend, without_conclusion
-from blendfilter.modules.forms import FollowUps, ThoughtsAndActions, forced_answer
-from blendfilter.modules.hops import conclusion, read_action, read_hop
+from blendfilter.modules.blendfilter import blend, without_conclusion
+from blendfilter.modules.multi_hop import (
+    FOLLOW_UPS,
+    THOUGHTS_AND_ACTIONS,
+    conclusion,
+    forced_answer,
+    read_action,
+    read_hop,
+)
+from blendfilter.oracles.measures import lexical, strinc
 from blendfilter.prompting import _options, _own_lines
 from blendfilter.quoting import LONGEST_REPLY, end_of, own_lines, own_words
 from blendfilter.report.trace import reasons_of
@@ -89,7 +95,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "normalised": normalize_answer.__wrapped__,
     "hop": read_hop,
     "action": read_action,
-    "forced": lambda text: (forced_answer(FollowUps(), 3, text), forced_answer(ThoughtsAndActions(), 3, text)),
+    "forced": lambda text: (forced_answer(FOLLOW_UPS, 3, text), forced_answer(THOUGHTS_AND_ACTIONS, 3, text)),
     "conclusion": conclusion,
     "without conclusion": without_conclusion,
     "blended": lambda text: blend(text, "Who?"),

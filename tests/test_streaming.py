@@ -79,30 +79,6 @@ class TestStreaming:
         assert said["over"] == sum(said.values()) / 2
 
     @pytest.mark.timeout(60)
-    def test_many_steps_at_once_do_not_fill_the_stream(self) -> None:
-        class Many(dspy.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.inner = BlendFilter(three_lists())
-
-            async def aforward(self, question: str) -> dspy.Prediction:
-                return (await asyncio.gather(*(self.inner.acall(question=question) for _ in range(20))))[0]
-
-        class Told(dspy.streaming.StatusMessageProvider):
-            def lm_start_status_message(self, instance: Any, inputs: Any) -> str:
-                return "asked"
-
-            def lm_end_status_message(self, outputs: Any) -> str:
-                return "answered"
-
-        async def follow() -> list[Any]:
-            return [each async for each in dspy.streamify(Many(), Told(), is_async_program=True)(question=QUESTION)]
-
-        with dspy.context(lm=ScriptedLM(replies())):
-            told = asyncio.run(follow())
-        assert statuses(told) == {"asked": 20 * ELEVEN, "answered": 20 * ELEVEN}
-
-    @pytest.mark.timeout(60)
     @pytest.mark.parametrize("is_async_program", [True, False])
     def test_whoever_stops_reading_stops_the_work(self, is_async_program: bool) -> None:
         async def follow() -> Any:

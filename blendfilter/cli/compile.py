@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from blendfilter.compiling.compile import Compiled
     from blendfilter.compiling.examples import Split
     from blendfilter.filters.cdit import Mode, Rule
-    from blendfilter.filters.filco.filter import Unit
-    from blendfilter.filters.filco.oracles import Measure
+    from blendfilter.filters.filco import Unit
+    from blendfilter.oracles.measures import Measure
 
 FILTERS: dict[str, Unit] = {"filco": "sentence", "filco-passage": "passage"}
 """What is compiled against silver contexts."""
@@ -256,9 +256,9 @@ def _wording_of(task: str) -> str:
 
 def _filter(what: str, task: str, options: CompileOptions, prompts: Path | None, run: Path, progress: Bars) -> Material:
     from blendfilter.compiling.silver import silver_examples, silver_metric
-    from blendfilter.filters.filco.oracles import MEASURES, measure_for
-    from blendfilter.filters.named import make_filter
-    from blendfilter.silver.rows import read_silver
+    from blendfilter.filters.registry import make_filter
+    from blendfilter.oracles.measures import MEASURES, measure_for
+    from blendfilter.oracles.silver_rows import read_silver
 
     wording, templates = _wording_of(task), prompts_in(prompts)
     weights = options.numbers("agreement", "answer", "tokens", prefix="weight_")
@@ -281,12 +281,12 @@ def _filter(what: str, task: str, options: CompileOptions, prompts: Path | None,
 
 
 def _judge(what: str, task: str, options: CompileOptions, prompts: Path | None) -> Material:
-    from blendfilter.asking import Wording
+    from blendfilter.asking import TaskWording
     from blendfilter.compiling.examples import consistency, consistency_examples, pairs_of
     from blendfilter.filters.cdit import CDITFilter
     from blendfilter.tasks import load
 
-    wording, rules = Wording.of(_wording_of(task)), options.chosen_rules()
+    wording, rules = TaskWording.of(_wording_of(task)), options.chosen_rules()
     if what != "cdit" and options.mode not in (None, JUDGES[what]):
         raise BadArgument(
             f"{what} is of the mode {JUDGES[what]}, --mode says {options.mode}: leave it, or compile cdit"
@@ -325,7 +325,7 @@ def _method(task: str, options: CompileOptions, how: MethodOptions, model: Model
 
 def _measure_of(silver: Path, task: str, measure: str | None) -> str:
     """The oracle of a silver file: as its recipe says, else `measure`. Raises: BadArgument where they differ."""
-    from blendfilter.silver.keeping import Places
+    from blendfilter.oracles.silver_making import Places
 
     oracle = _silver_settings(silver).get("oracle", {})
     for name, wanted in (("task", task), ("measure", measure)):
@@ -344,7 +344,7 @@ def _measure_of(silver: Path, task: str, measure: str | None) -> str:
 
 def _silver_settings(silver: Path) -> dict[str, Any]:
     """What the recipe of a silver file says of how it was made; nothing where it has none."""
-    from blendfilter.silver.keeping import Places, read_recipe
+    from blendfilter.oracles.silver_making import Places, read_recipe
 
     places = Places.of(silver)
     return dict(read_recipe(places).get("settings", {})) if places.recipe.is_file() else {}
@@ -352,8 +352,8 @@ def _silver_settings(silver: Path) -> dict[str, Any]:
 
 def _make_silver(task: str, options: CompileOptions, measure: Measure, out: Path, progress: Bars) -> Path:
     """A silver file in the run's folder."""
-    from blendfilter.filters.filco.oracle import Oracle
-    from blendfilter.silver.making import make_silver
+    from blendfilter.oracles.oracle import Oracle
+    from blendfilter.oracles.silver_making import make_silver
     from blendfilter.tasks import load
 
     if measure == "cxmi":

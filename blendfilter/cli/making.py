@@ -56,8 +56,8 @@ def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Re
     """What makes the method of its retriever; what is wrong with it is an error now, before a corpus is indexed."""
     from blendfilter.compiling.programs import load_program
     from blendfilter.filters.base import Filter
-    from blendfilter.filters.own import takes
-    from blendfilter.modules.methods import METHODS, OWN, make_method, methods_taking
+    from blendfilter.filters.registry import takes
+    from blendfilter.modules.methods import METHOD, METHODS, make_method, methods_taking
     from blendfilter.retrieval.callables import as_retriever
 
     own = ":" in how.method
@@ -79,7 +79,7 @@ def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Re
 
     def make(retriever: Retriever | None) -> Any:
         method = make_method(how.method, retriever, k=how.k, **shared, **arguments)
-        if own and how.k is not None and not takes(how.method, OWN, "k"):
+        if own and how.k is not None and not takes(how.method, METHOD, "k"):
             say(f"{how.method} takes no argument 'k': -k {how.k} changes nothing in it")
         if how.program is not None:
             load_program(method, how.program)
@@ -95,7 +95,7 @@ def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Re
 def _filter(how: MethodOptions, wording: str, prompts: Prompts | None) -> dspy.Module | None:
     """The filter that the options name; None: the method's own."""
     from blendfilter.filters.cdit import choose_rules
-    from blendfilter.filters.named import FILTERS, filters_taking, make_filter
+    from blendfilter.filters.registry import FILTERS, filters_taking, make_filter
 
     options = {f"filter-{name}": name for name in ("n", "by", "model") if how.given(f"filter_{name}")}
     if how.rule or how.rules is not None:

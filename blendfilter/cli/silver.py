@@ -82,11 +82,10 @@ def silver(
     Example: blendfilter silver hotpotqa --data hotpot_dev_distractor_v1.json --measure strinc --out silver.jsonl
     """
     State.goes_on = True  # before the imports: these take a second, in which one may stop the command
-    from blendfilter.filters.filco.oracle import Oracle
-    from blendfilter.filters.filco.oracles import MEASURES, measure_for
     from blendfilter.lm.tokenisers import tokeniser
-    from blendfilter.silver.keeping import Places
-    from blendfilter.silver.making import BATCH, make_silver
+    from blendfilter.oracles.measures import MEASURES, measure_for
+    from blendfilter.oracles.oracle import Oracle
+    from blendfilter.oracles.silver_making import BATCH, Places, make_silver
     from blendfilter.tasks import TASKS, load
 
     places = Places.of(out)
@@ -121,7 +120,7 @@ def silver(
 def _scorer(model: ScorerOptions, task: str, *, chosen: bool) -> KeptScorer:
     """The model that scores. Raises: BadArgument, naming what can, and what asks none."""
     from blendfilter.lm.scoring import scorer
-    from blendfilter.silver.making import WITHOUT_MODEL
+    from blendfilter.oracles.silver_making import WITHOUT_MODEL
 
     if model.lm is None:
         where = f" at {model.api_base[0]}? Name it with --lm" if model.api_base else f"? Name it with --lm: {SCORERS}"

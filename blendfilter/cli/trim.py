@@ -255,12 +255,12 @@ def _questions(judging: JudgingOptions) -> tuple[list[Question | str], str]:
 
 def _judge_of(judging: JudgingOptions, wording: str) -> Judge:
     """The judge, speaking as a compiled program says where one is named."""
-    from blendfilter.asking import Wording
+    from blendfilter.asking import TaskWording
     from blendfilter.compiling.programs import load_program
     from blendfilter.filters.cdit import CDITFilter, choose_rules
 
     templates, rules = prompts_in(judging.prompts), choose_rules(judging.rule or (), judging.rules)
-    filter_ = CDITFilter(judging.mode, rules, wording=Wording.of(wording), prompts=templates)  # type: ignore[arg-type]
+    filter_ = CDITFilter(judging.mode, rules, wording=TaskWording.of(wording), prompts=templates)  # type: ignore[arg-type]
     if judging.program is not None:
         load_program(filter_, judging.program)
     return filter_.judge

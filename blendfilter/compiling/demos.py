@@ -14,7 +14,7 @@ import dspy
 import pydantic
 
 from blendfilter.lm.tokenisers import Tokeniser
-from blendfilter.prompting import OPTIONAL
+from blendfilter.prompting import OPTIONAL_FIELDS
 
 
 class DemoCount(NamedTuple):
@@ -26,7 +26,7 @@ class DemoCount(NamedTuple):
 
 def complete(row: Mapping[str, Any], predictor: dspy.Predict) -> bool:
     """Whether a row fills a predictor's fields; an empty list fills none."""
-    inputs = [name for name in predictor.signature.input_fields if name not in OPTIONAL]
+    inputs = [name for name in predictor.signature.input_fields if name not in OPTIONAL_FIELDS]
     return all(row.get(name) not in (None, []) for name in [*inputs, *predictor.signature.output_fields])
 
 
@@ -42,7 +42,7 @@ def wrong_demo(demo: Mapping[str, Any], predictor: dspy.Predict) -> str:
     if unknown := [name for name in demo if name not in {*fields, "augmented"}]:
         return f"holds '{unknown[0]}', which is no field of it ({', '.join(fields)})"
     for name, field in fields.items():
-        if name in OPTIONAL and demo.get(name) is None:
+        if name in OPTIONAL_FIELDS and demo.get(name) is None:
             continue
         if name not in demo:
             return f"has no '{name}'"

@@ -114,7 +114,7 @@ def templates_of(module: dspy.Module) -> dict[str, str]:
 def worded_of(module: dspy.Module) -> dict[str, str]:
     """What DSPy's state leaves out: what is read of an answer, a filter's switches, a judge's rules.
 
-    >>> from blendfilter.filters.filco.filter import FilCoFilter
+    >>> from blendfilter.filters.filco import FilCoFilter
     >>> worded_of(FilCoFilter())
     {'FilCoFilter': 'may keep nothing'}
     """

@@ -22,13 +22,13 @@ import dspy
 
 from blendfilter.asking import Ask
 from blendfilter.errors import BadArgument, BadData
-from blendfilter.filters.filco.filter import Unit, shown
+from blendfilter.filters.filco import Unit, candidates_of
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.metrics import f1
 from blendfilter.modules.direct import Direct
+from blendfilter.oracles.silver_rows import SilverRow
 from blendfilter.prompting import Prompts
 from blendfilter.retrieval.callables import as_retriever
-from blendfilter.silver.rows import SilverRow
 
 THRESHOLD = 0.55
 """A reward from which an answer may become a demonstration: silver's own choice reaches it whatever the answerer says,
@@ -48,7 +48,7 @@ def silver_examples(rows: Iterable[SilverRow], unit: Unit = "sentence") -> list[
 
 
 def _example(row: SilverRow, unit: Unit) -> dspy.Example:
-    candidates = shown(row.passages, unit)
+    candidates = candidates_of(row.passages, unit)
     sentences = [row.sentences[at] for at in row.chosen]
     starts = unit != "passage"
     wanted = {(each.passage, each.start * starts) for each in sentences}

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.run_passages import Passages
 from blendfilter.evaluation.run_status import READINGS, RunStatus, Share, stage_of
-from blendfilter.filters.filco.filter import unquoted
-from blendfilter.filters.one_call import read_judgement
-from blendfilter.filters.reading import IdsRead, negates, read_ids, restates_range
+from blendfilter.filters.filco import unquoted
+from blendfilter.filters.ids import IdsRead, negates, read_ids, restates_range
+from blendfilter.filters.knowledge import read_judgement
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.journaled import event_of
-from blendfilter.modules.hops import conclusion
+from blendfilter.modules.multi_hop import conclusion
 from blendfilter.quoting import LONGEST_REPLY
 from blendfilter.text import folded, normalize_answer
 

@@ -2,10 +2,10 @@
 
 Any filter fits any method. `await filter.acall(question=…, passages=[…])` gives a `dspy.Prediction` with `kept` (a list
 of `Passage`, or of `Excerpt` where only pieces of them are kept, with their places in the source), `status` (how the
-decision was read), `reason` (the model's own words, where it gave some) and `flags` (events by name).
+decision was read), `reason` (the model's own words, where there are some) and `flags` (events by name).
 
-Methods ask through `ask_filter`, which takes anybody's `dspy.Module` too: one that is only synchronous, or that returns
-the passages kept as a plain list.
+Methods call `ask_filter`, which takes any `dspy.Module`: one that is only synchronous too, or that returns the passages
+kept as a plain list.
 """
 
 from __future__ import annotations
@@ -53,59 +53,64 @@ class Filter(dspy.Module):
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Load what it needs beforehand; what is missing is an error here, before anything is asked or paid for."""
+        """Load what it needs; what is missing is an error here, before any call is paid for."""
 
     def arguments(self) -> dict[str, Any]:
         """The settings that change what it keeps, as JSON, for a run's record."""
         return {}
 
 
+def selection(kept: Sequence[Passage] = (), status: str = "empty", reason: str = "", **more: Any) -> dspy.Prediction:
+    """A filter's prediction; without arguments that of nothing to filter."""
+    return dspy.Prediction(**{"kept": list(kept), "status": status, "reason": reason, "flags": {}, **more})
+
+
 async def ask_filter(select: dspy.Module, question: str, passages: Sequence[Passage], **more: Any) -> dspy.Prediction:
-    """What `select` says of `passages`, `kept` being a list of passages; a synchronous one runs in a thread.
+    """The prediction of `select`, `kept` being a list of passages; a synchronous filter runs in a thread.
 
     Raises:
-        BadArgument: it returns nothing that says what is kept, or what it was not given. What it raises itself comes
+        BadArgument: nothing in it says what is kept, or it keeps what it was not given. What `select` raises comes
             through as it is.
     """
     if getattr(type(select), "aforward", Filter.aforward) is not Filter.aforward:
-        said = await bridge.awaiting(select.acall(question=question, passages=passages, **more))
-        return _checked(select, said, passages)
-    if getattr(type(select), "forward", Filter.forward) is Filter.forward:
+        returned = await bridge.awaiting(select.acall(question=question, passages=passages, **more))
+    elif getattr(type(select), "forward", Filter.forward) is Filter.forward:
         raise BadArgument(f"the filter {type(select).__name__} says nothing: write its aforward, or its forward")
-    call = bridge.carried(partial(select, question=question, passages=passages, **more))
-    # A thread of its own: shared ones could all be taken by filters that wait for a synchronous model.
-    return _checked(select, await anyio.to_thread.run_sync(call, limiter=anyio.CapacityLimiter(1)), passages)
+    else:
+        call = bridge.carried(partial(select, question=question, passages=passages, **more))
+        # A thread of its own: shared ones could all be taken by filters that wait for a synchronous model.
+        returned = await anyio.to_thread.run_sync(call, limiter=anyio.CapacityLimiter(1))
+    return _checked(type(select).__name__, returned, passages)
 
 
-def _checked(select: dspy.Module, said: Any, given: Sequence[Passage]) -> dspy.Prediction:
-    told = said if isinstance(said, dspy.Prediction) else dspy.Prediction(kept=said)
-    kept, flags = told.get("kept"), told.get("flags") or {}
+def _checked(name: str, returned: Any, given: Sequence[Passage]) -> dspy.Prediction:
+    prediction = returned if isinstance(returned, dspy.Prediction) else dspy.Prediction(kept=returned)
+    kept, flags = prediction.get("kept"), prediction.get("flags") or {}
     if isinstance(kept, str | bytes | Mapping) or not isinstance(kept, Iterable):
-        gave = f"kept={kept!r:.60}" if said is told else type(said).__name__
+        gave = f"kept={kept!r:.60}" if returned is prediction else type(returned).__name__
         raise BadArgument(
-            f"the filter {type(select).__name__} must return a dspy.Prediction whose kept is a list of passages, or "
-            f"such a list; it gave {gave}"
+            f"the filter {name} must return a dspy.Prediction whose kept is a list of passages, or such a list; it "
+            f"gave {gave}"
         )
     if not isinstance(flags, Mapping):
-        raise BadArgument(f"the filter {type(select).__name__} gave flags that are no counts by name: {flags!r:.80}")
-    told["kept"] = [_given(select, each, given) for each in kept]
-    return told
+        raise BadArgument(f"the filter {name} gave flags that are no counts by name: {flags!r:.80}")
+    prediction["kept"] = [_given(name, item, given) for item in kept]
+    return prediction
 
 
-def _given(select: dspy.Module, item: Any, given: Sequence[Passage]) -> Passage:
+def _given(name: str, item: Any, given: Sequence[Passage]) -> Passage:
     """What a filter kept as one of the passages it was given: by id, or as the line or text that a prompt shows."""
     if isinstance(item, int) and not isinstance(item, bool):
         raise BadArgument(
-            f"the filter {type(select).__name__} kept the number {item}: return the passages themselves, "
-            "[passages[i] for i in …]"
+            f"the filter {name} kept the number {item}: return the passages themselves, [passages[i] for i in …]"
         )
     passage = as_passage(item)
-    if any(each.id == passage.id for each in given):
+    if any(other.id == passage.id for other in given):
         return passage
-    for each in given:
-        if passage.line == each.line or (not passage.title and passage.text == each.text):
-            return each
+    for other in given:
+        if passage.line == other.line or (not passage.title and passage.text == other.text):
+            return other
     raise BadArgument(
-        f"the filter {type(select).__name__} kept a passage that it was not given ({passage.line!r:.60}): return some "
-        "of its passages, or Excerpts of them"
+        f"the filter {name} kept a passage that it was not given ({passage.line!r:.60}): return some of its passages, "
+        "or Excerpts of them"
     )

@@ -29,11 +29,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import dspy
 
-from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, Wording
+from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, TaskWording
 from blendfilter.context import JUDGED, setting
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.filters.base import Filter, Signed
-from blendfilter.filters.knowledge import holds_to_schema, said, schema_of
+from blendfilter.filters.knowledge import holds_to_schema, reply_of, schema_of
 from blendfilter.lm import bridge
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.lm.steps import Steps
@@ -427,7 +427,7 @@ class Judge(dspy.Module):
         rules: Sequence[str | Rule] = ("phi1",),
         *,
         json_schema: bool | None = None,
-        wording: Wording | None = None,
+        wording: TaskWording | None = None,
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
@@ -442,7 +442,7 @@ class Judge(dspy.Module):
         signature, tokens = (Consistent, SHORT_TOKENS) if mode == "word" else (ComparedWith, room)
         # A base model goes on with another example.
         shared: dict[str, Any] = {"prompts": prompts, "adapter": adapter, "stop": [*STOP, "\nPassage:"]}
-        self.consistent = (wording or Wording())(
+        self.consistent = (wording or TaskWording())(
             Ask("consistent", signature, f"cdit/{mode}", max_tokens=tokens, **shared)
         )
 
@@ -460,7 +460,7 @@ class Judge(dspy.Module):
             config = {"response_format": schema_of("comparison", comparison_schema(self.components))}
         rules = [rule.line for rule in self.rules]
         with setting(JUDGED, (passage.id,)):
-            reply = await said(self.consistent, rules=rules, passage=line, question=question, config=config)
+            reply = await reply_of(self.consistent, rules=rules, passage=line, question=question, config=config)
         if self.mode == "word":
             read = JudgeReply(read_verdict(reply.text), [], "")
         else:
@@ -539,7 +539,7 @@ class CDITFilter(Filter):
         rules: Sequence[str | Rule] = ("phi1",),
         *,
         json_schema: bool | None = None,
-        wording: Wording | None = None,
+        wording: TaskWording | None = None,
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:

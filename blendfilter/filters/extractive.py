@@ -2,33 +2,58 @@
 
 Comparison points for FilCo (Wang et al. 2023, "Learning to Filter Context for Retrieval-Augmented Generation",
 https://arxiv.org/abs/2311.08377, section 4): `FullFilter` is its FULL, `PassageFilter` its PSG, and `SentenceFilter`
-keeps sentences as FilCo does, by a score in place of a trained model.
-
-In: a question and passages in rank order. Out: sentences as `Excerpt`s (verbatim, with their places, in the order in
-which they stand), or whole passages, in rank order. Equal scores: the earlier one stays.
+keeps sentences as FilCo does, by a score in place of a trained model. Sentences are kept as `Excerpt`s (verbatim, with
+their places), in the order in which they stand; equal scores: the earlier one stays.
 
 Differs from the paper: in PSG a fine-tuned model says yes or no to the one passage that was retrieved; here scores pick
 the n best of K. FilCo's sentences are picked by a model trained on what helped to answer; here the question alone is
-known. A title is shown to the scorer with its sentence, and is never picked itself.
+known. The scorer reads a title with its sentence; the title is never picked itself.
+
+Scorers give each line `Title | text` one number, higher is better:
+
+- `bm25` (Robertson & Zaragoza 2009, section 3): our indexes' analyser and parameters over rank-bm25's counts. Its idf
+  counts the candidates of this question alone: a word that all of them share weighs as little as it should.
+- `embedding`: the cosine between the question's vector and each text's, by any encoder that a dense index takes.
+- `cross-encoder` (Nogueira & Cho 2019, https://arxiv.org/abs/1901.04085, section 3): question and text are read
+  together, by any of sentence-transformers' cross-encoders with one output. The raw output is the score: behind a
+  sigmoid the best ones would all be 1.
+
+A model is loaded once, when it is first needed, and shared by the copies that optimisers make.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import inspect
+import math
+import threading
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import dspy
 
-from blendfilter.errors import BadArgument
-from blendfilter.filters.base import Filter
-from blendfilter.filters.candidates import Candidate, excerpts, passages_of, sentences_of
-from blendfilter.filters.scorers import By, scorer_of
+from blendfilter.errors import BadArgument, BadData, UnknownName
+from blendfilter.extras import needed, quiet_transformers
+from blendfilter.filters.base import Filter, selection
 from blendfilter.lm import bridge
-from blendfilter.records import Passage
-from blendfilter.retrieval.callables import as_passage
+from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
+from blendfilter.records import Passage, whole_characters
+from blendfilter.retrieval.analyser import Analyser
+from blendfilter.retrieval.callables import as_passage, name_of
+from blendfilter.retrieval.encoder_files import encoder_folder
+from blendfilter.retrieval.encoders import Encoder, load_encoder
+from blendfilter.retrieval.rank_bm25 import LuceneOkapi, OkapiScorer
 from blendfilter.text import shortened
 
-_SHOWN = 60
+Scores: TypeAlias = list[float]
+ScoreFunction: TypeAlias = Callable[[str, Sequence[str]], Sequence[float]]
+"""(question, texts) -> scores."""
+By: TypeAlias = Literal["bm25", "embedding", "cross-encoder"] | ScoreFunction
+K1, B = 0.9, 0.4
+"""BM25's parameters, as in our indexes."""
+_WHY = "a filter by cross-encoder"
+_BATCH = 32
+_BEGINNING = 60
 """Characters of a sentence in the filter's `reason`."""
 
 
@@ -38,14 +63,15 @@ class FullFilter(Filter):
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """All of them."""
         kept = [as_passage(passage) for passage in passages]
-        status = _status(len(kept), len(kept)) if kept else "empty"
-        return dspy.Prediction(kept=kept, status=status, reason="", flags={})
+        return selection(kept, f"kept {len(kept)} of {len(kept)}" if kept else "empty")
 
 
 class _Best(Filter):
-    """Keeps the n best candidates; subclasses say what the candidates are, and what remains of their passages."""
+    """Keeps the n best candidates: passages, or their sentences."""
 
-    def __init__(self, n: int, *, by: By, model: str | None) -> None:
+    sentences: bool
+
+    def __init__(self, n: int, by: By, model: str | None) -> None:
         super().__init__()
         if isinstance(n, bool) or not isinstance(n, int):
             raise BadArgument(f"n must be a whole number, got {n!r}")
@@ -66,29 +92,21 @@ class _Best(Filter):
         """The n best, fewer where there are fewer. Scores are computed in a worker thread."""
         passages = [as_passage(passage) for passage in passages]
         if not passages:
-            return dspy.Prediction(kept=[], status="empty", reason="", flags={})
-        candidates = self.candidates(passages)
-        lines = [each.line for each in candidates]
+            return selection()
+        candidates = sentences_of(passages) if self.sentences else passages_of(passages)
+        lines = [candidate.line for candidate in candidates]
         scores = await bridge.in_thread(self.scorer, question, lines) if lines else []
         best = sorted(range(len(candidates)), key=lambda at: -scores[at])[: self.n]
-        return dspy.Prediction(
-            kept=self.kept(passages, [candidates[at] for at in sorted(best)]),
-            status=_status(len(best), len(candidates)),
-            reason="\n".join(self.told(each, score) for each, score in zip(candidates, scores, strict=True)),
-            flags={},
-        )
+        chosen = [candidates[at] for at in sorted(best)]
+        kept = excerpts(passages, chosen) if self.sentences else [passages[each.position] for each in chosen]
+        reason = "\n".join(self._reason(*scored) for scored in zip(candidates, scores, strict=True))
+        return selection(kept, f"kept {len(best)} of {len(candidates)}", reason)
 
-    def candidates(self, passages: Sequence[Passage]) -> list[Candidate]:
-        """What may be kept, in rank order."""
-        raise NotImplementedError
-
-    def kept(self, passages: Sequence[Passage], chosen: Sequence[Candidate]) -> list[Passage]:
-        """The passages, or pieces of them, that the chosen candidates leave."""
-        raise NotImplementedError
-
-    def told(self, candidate: Candidate, score: float) -> str:
-        """The line that says its score."""
-        raise NotImplementedError
+    def _reason(self, candidate: Candidate, score: float) -> str:
+        number = f"knowledge {candidate.position}"
+        if self.sentences:
+            return f"{score:.4f} in {number}: {shortened(candidate.line, _BEGINNING)}"
+        return f"{number}: {score:.4f}"
 
 
 class PassageFilter(_Best):
@@ -100,20 +118,10 @@ class PassageFilter(_Best):
         model: the encoder or cross-encoder: a folder, or a name on the hub.
     """
 
+    sentences = False
+
     def __init__(self, n: int = 1, *, by: By = "bm25", model: str | None = None) -> None:
-        super().__init__(n, by=by, model=model)
-
-    def candidates(self, passages: Sequence[Passage]) -> list[Candidate]:
-        """The passages themselves, each as its line."""
-        return passages_of(passages)
-
-    def kept(self, passages: Sequence[Passage], chosen: Sequence[Candidate]) -> list[Passage]:
-        """Those passages."""
-        return [passages[each.position] for each in chosen]
-
-    def told(self, candidate: Candidate, score: float) -> str:
-        """Its number, as a model's judgement would name it, and its score."""
-        return f"knowledge {candidate.position}: {score:.4f}"
+        super().__init__(n, by, model)
 
 
 class SentenceFilter(_Best):
@@ -125,21 +133,186 @@ class SentenceFilter(_Best):
         model: the encoder or cross-encoder: a folder, or a name on the hub.
     """
 
+    sentences = True
+
     def __init__(self, n: int = 3, *, by: By = "bm25", model: str | None = None) -> None:
-        super().__init__(n, by=by, model=model)
-
-    def candidates(self, passages: Sequence[Passage]) -> list[Candidate]:
-        """Every sentence, with its passage's title before it."""
-        return sentences_of(passages)
-
-    def kept(self, passages: Sequence[Passage], chosen: Sequence[Candidate]) -> list[Passage]:
-        """An excerpt of every passage of which a sentence was chosen."""
-        return excerpts(passages, chosen)
-
-    def told(self, candidate: Candidate, score: float) -> str:
-        """Its score, its passage's number and how it begins."""
-        return f"{score:.4f} in knowledge {candidate.position}: {shortened(candidate.line, _SHOWN)}"
+        super().__init__(n, by, model)
 
 
-def _status(kept: int, of: int) -> str:
-    return f"kept {kept} of {of}"
+# --- scorers ----------------------------------------------------------------------------------------------------------
+
+
+class TextScorer:
+    """Base class of scorers. Threads share one; `name` is its name in a run's record."""
+
+    name: str
+
+    def prepare(self) -> None:
+        """Load what it needs; what is missing is an error here."""
+
+    def __call__(self, question: str, texts: Sequence[str]) -> Scores:
+        """One score a text."""
+        raise NotImplementedError
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TextScorer:
+        return self  # optimisers copy modules by the dozen, and one model is enough
+
+
+def scorer_of(by: By, model: str | None = None) -> TextScorer:
+    """The scorer called `by`; `model` names an encoder or a cross-encoder: a folder, or a name on the hub.
+
+    >>> scorer_of("bm25")("Who kept the light?", ["Skerry Light | Ada kept it.", "Fell | A hill."])[1]
+    0.0
+
+    Raises:
+        UnknownName: no scorer of that name. BadArgument: a model too few or too many, an async function.
+    """
+    if isinstance(by, str):
+        if by not in SCORERS:
+            raise UnknownName.of("scorer", by, SCORERS, "- or a function (question, texts) -> scores")
+        kind = SCORERS[by]
+        if not issubclass(kind, _ByModel):
+            return kind() if model is None else _refuse_model(by, model)
+        if model is None:
+            raise BadArgument(f"scoring by {by} needs a model (--filter-model): name one, such as {kind.example}")
+        return kind(model)
+    if not callable(by) or inspect.isclass(by) or inspect.iscoroutinefunction(by):
+        raise BadArgument(f"{by!r} cannot score: give {', '.join(SCORERS)} or a function (question, texts) -> scores")
+    return ByFunction(by) if model is None else _refuse_model(name_of(by), model)
+
+
+def _refuse_model(by: str, model: str) -> NoReturn:
+    raise BadArgument(f"scoring by {by} takes no model (got {model!r}): that goes with embedding and cross-encoder")
+
+
+class ByBM25(TextScorer):
+    """BM25 over the candidates themselves."""
+
+    name = "bm25"
+
+    def __init__(self) -> None:
+        self._analyse = Analyser()
+
+    def __call__(self, question: str, texts: Sequence[str]) -> Scores:
+        """Zero for a text that shares no term with the question."""
+        terms = self._analyse(question)
+        if not texts or not terms:
+            return [0.0] * len(texts)
+        counted = OkapiScorer(LuceneOkapi([self._analyse(text) for text in texts], k1=K1, b=B))
+        return [float(score) / counted.factor for score in counted.scores(terms)]
+
+
+class ByFunction(TextScorer):
+    """A user's function, whose scores are checked."""
+
+    def __init__(self, function: ScoreFunction) -> None:
+        self.name = name_of(function)
+        self._function = function
+
+    def __call__(self, question: str, texts: Sequence[str]) -> Scores:
+        """Raises: BadArgument where there is not one number for each text."""
+        given = list(self._function(question, texts))
+        if len(given) != len(texts):
+            raise BadArgument(f"{self.name} gave {len(given)} scores for {len(texts)} texts: it must give one each")
+        try:
+            scores = [float(score) for score in given]
+        except (TypeError, ValueError):
+            raise BadArgument(f"{self.name} gave scores that are no numbers: {given[:3]!r:.80}") from None
+        if any(math.isnan(score) for score in scores):
+            raise BadArgument(f"{self.name} gave a score that is no number (NaN)")
+        return scores
+
+
+class _ByModel(TextScorer):
+    """A model that is loaded once; threads take turns."""
+
+    example: str
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self._turn = threading.RLock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model,)
+
+    def prepare(self) -> None:
+        with self._turn:
+            _ = self._loaded
+
+    @cached_property
+    def _loaded(self) -> Any:
+        raise NotImplementedError
+
+    def __call__(self, question: str, texts: Sequence[str]) -> Scores:
+        """Equal texts have equal scores to the last bit, which padding beside others would change."""
+        once = list(dict.fromkeys(texts))
+        if not once:
+            return []
+        with self._turn:
+            scores = dict(zip(once, self._score(question, once), strict=True))
+        return [scores[text] for text in texts]
+
+    def _score(self, question: str, texts: list[str]) -> Scores:
+        raise NotImplementedError
+
+
+class ByEmbedding(_ByModel):
+    """The cosine between vectors."""
+
+    name = "embedding"
+    example = "sentence-transformers/all-MiniLM-L6-v2"
+
+    @cached_property
+    def _loaded(self) -> Encoder:
+        return load_encoder(self.model, similarity="cosine")
+
+    def _score(self, question: str, texts: list[str]) -> Scores:
+        (query,) = self._loaded.encode_queries([question]).vectors
+        return [float(cosine) for cosine in self._loaded.encode_passages(texts).vectors @ query]
+
+
+class ByCrossEncoder(_ByModel):
+    """Question and text read together."""
+
+    name = "cross-encoder"
+    example = "cross-encoder/ms-marco-MiniLM-L6-v2"
+
+    @cached_property
+    def _loaded(self) -> Any:
+        return _cross_encoder(self.model)
+
+    def _score(self, question: str, texts: list[str]) -> Scores:
+        pairs = [(whole_characters(question), whole_characters(text)) for text in texts]
+        raw = needed("torch", "dense", _WHY).nn.Identity()
+        predicted = self._loaded.predict(pairs, batch_size=_BATCH, show_progress_bar=False, activation_fn=raw)
+        scores = [float(score) for score in predicted]
+        if not all(map(math.isfinite, scores)):
+            raise BadData(f"the cross-encoder {self.model} answers with numbers that are none (NaN): is it whole?")
+        return scores
+
+
+SCORERS: dict[str, type[TextScorer]] = {kind.name: kind for kind in (ByBM25, ByEmbedding, ByCrossEncoder)}
+"""The scorers by the names that `by` takes."""
+
+
+def _cross_encoder(name: str) -> Any:
+    """The cross-encoder of a folder or a hub name, whole and with one output. Code that comes with it is never run."""
+    library = needed("sentence_transformers", "dense", _WHY)
+    folder = encoder_folder(name)
+    try:
+        with quiet_transformers("dense", _WHY):
+            model = library.CrossEncoder(str(folder), local_files_only=True)
+            inner = model.model
+            _, report = type(inner).from_pretrained(folder, output_loading_info=True, local_files_only=True)
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
+        reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        raise BadData(f"the cross-encoder in {folder} cannot be loaded ({reason}): is it whole?") from error
+    if missing := sorted(report["missing_keys"]):  # they were made up, at random: an encoder is no cross-encoder
+        raise BadData(
+            f"{name} is no cross-encoder, or not whole: {len(missing)} of its weights are missing, {missing[0]} first"
+        )
+    if (outputs := int(inner.config.num_labels)) != 1:
+        raise BadData(f"{name} gives {outputs} numbers for a text: a scorer needs a cross-encoder that gives one")
+    return model

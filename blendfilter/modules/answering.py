@@ -1,4 +1,4 @@
-"""Answer generation: a chain of thought over the knowledge kept, then the short answer it arrives at.
+"""Answer generation: a chain of thought over the knowledge kept, then the short answer that it arrives at.
 
 Wang et al., "BlendFilter" (EMNLP 2024), section 3.4, a = M(a | Prompt_CoT(q, K_r)); prompts after appendix F. Every
 method with a chain of thought ends with the same two calls, or a comparison would be one of answer extractors.
@@ -10,13 +10,19 @@ from collections.abc import Sequence
 
 import dspy
 
-from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, Wording
-from blendfilter.lm import bridge
-from blendfilter.modules.base import cleaned
-from blendfilter.modules.blending import Reasoning
+from blendfilter.asking import SHORT_TOKENS, Ask, PromptSettings, TaskWording
+from blendfilter.modules.base import QuestionModule
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
 from blendfilter.retrieval.callables import as_passage
+
+
+class Reasoning(dspy.Signature):
+    """A chain of thought over knowledge, which ends with the answer."""
+
+    knowledge: list[str] = dspy.InputField(desc="lines of Title | text")
+    question: str = dspy.InputField()
+    reasoning: str = dspy.OutputField()
 
 
 class UnaidedReasoning(dspy.Signature):
@@ -34,7 +40,12 @@ class ShortAnswer(dspy.Signature):
     answer: str = dspy.OutputField()
 
 
-class Answering(dspy.Module):
+def short_answer(settings: PromptSettings) -> Ask:
+    """The last predictor of every method that reasons."""
+    return settings.predictor("short_answer", ShortAnswer, "blendfilter/short_answer", SHORT_TOKENS)
+
+
+class Answering(QuestionModule):
     """From a question and the knowledge kept to an answer.
 
     Args:
@@ -48,31 +59,27 @@ class Answering(dspy.Module):
         self,
         template: str = "blendfilter/answer",
         *,
-        wording: Wording | str = "hotpotqa",
+        wording: TaskWording | str = "hotpotqa",
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
-        worded = Wording.of(wording) if isinstance(wording, str) else wording
+        settings = PromptSettings.of(wording, prompts, adapter)
         self.unaided = template == "cot"
-        reasoned = UnaidedReasoning if self.unaided else Reasoning
-        self.answer = worded(
-            Ask("answer", reasoned, template, prompts=prompts, adapter=adapter, max_tokens=REPLY_TOKENS, stop=STOP)
-        )
-        self.short_answer = worded(
-            Ask(
-                "short_answer", ShortAnswer, "blendfilter/short_answer",
-                prompts=prompts, adapter=adapter, max_tokens=SHORT_TOKENS, stop=STOP,
-            )
-        )  # fmt: skip
-
-    def forward(self, question: str, knowledge: Sequence[Passage] = ()) -> dspy.Prediction:
-        return bridge.run(self.aforward(question=question, knowledge=knowledge), type(self).__name__)
+        self.answer = settings.predictor("answer", UnaidedReasoning if self.unaided else Reasoning, template)
+        self.short_answer = short_answer(settings)
 
     async def aforward(self, question: str, knowledge: Sequence[Passage] = ()) -> dspy.Prediction:
-        """The answer and the reasoning before it."""
-        question = cleaned(question, type(self).__name__)
-        shown = {} if self.unaided else {"knowledge": [as_passage(passage).line for passage in knowledge]}
-        reasoning = str((await self.answer.acall(question=question, **shown)).reasoning)
-        short = await self.short_answer.acall(context=reasoning, question=question)
-        return dspy.Prediction(answer=str(short.answer), reasoning=reasoning)
+        """The answer, and the reasoning before it."""
+        question = self.cleaned(question)
+        reasoning = await self.reasoning(question, [as_passage(passage) for passage in knowledge])
+        return dspy.Prediction(answer=await self.conclude(question, reasoning), reasoning=reasoning)
+
+    async def reasoning(self, question: str, knowledge: Sequence[Passage]) -> str:
+        """The chain of thought, the first of the two calls."""
+        lines = {} if self.unaided else {"knowledge": [passage.line for passage in knowledge]}
+        return str((await self.answer.acall(question=question, **lines)).reasoning)
+
+    async def conclude(self, question: str, reasoning: str) -> str:
+        """The short answer, the second."""
+        return str((await self.short_answer.acall(context=reasoning, question=question)).answer)

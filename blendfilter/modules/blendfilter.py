@@ -1,7 +1,8 @@
-"""BlendFilter, whole: blend three queries, filter what each retrieves, answer from the union.
+"""BlendFilter: blend three queries, filter what each retrieves, answer from the union.
 
 Wang et al., "BlendFilter: Advancing Retrieval-Augmented Large Language Models via Query Generation Blending and
-Knowledge Filtering" (EMNLP 2024), Algorithm 1. In: a question q, an index, a model. Out: an answer and its trace.
+Knowledge Filtering" (EMNLP 2024), Algorithm 1; the queries q, q_ex = a_ex || q and q_in = a_in || q are section 3.2's,
+where a_ex is a chain of thought over the knowledge that q retrieves and a_in a passage from the model's own memory.
 
 ::
 
@@ -12,37 +13,169 @@ Knowledge Filtering" (EMNLP 2024), Algorithm 1. In: a question q, an index, a mo
 11 calls, 5 deep (10 on StrategyQA, which asks for no topic); two queries that bring the same passages in the same order
 share one filter. Differs from the paper: nothing in the steps; K_ex is K_q and fetched once, the topic is asked once.
 
-Two ways to make fewer calls are ours, not the paper's, and must be asked for: a filter that needs one call
+Two ways to make fewer calls are ours, not the paper's, and off by default: a filter that needs one call
 (`OneCallFilter`: 7 calls), and `filter_union`, one filter over the union of the three lists (7 calls; 5 with both).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import dspy
 
-from blendfilter.asking import Wording
+from blendfilter.asking import PromptSettings, TaskWording
+from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.lm.steps import Step, Steps
-from blendfilter.modules.answering import Answering
-from blendfilter.modules.base import Branch, Method, branch_of, filter_arguments, filtered, flags_of, union
-from blendfilter.modules.blending import QUERIES, Blending
+from blendfilter.modules.answering import Answering, Reasoning
+from blendfilter.modules.base import (
+    Method,
+    QuestionModule,
+    branch_of,
+    check_k,
+    filter_arguments,
+    filtered,
+    flags_of,
+    search,
+    union,
+)
+from blendfilter.modules.prediction import Branch
 from blendfilter.prompting import Prompts
-from blendfilter.records import Excerpt, Passage
+from blendfilter.records import Excerpt, Passage, one_line
 from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.callables import as_retriever
 
-Found = Awaitable[tuple[str, list[Passage]]]
+QUERIES = ("q", "q_ex", "q_in")
+"""The three queries in the order of their union."""
+
+Retrieved: TypeAlias = tuple[str, list[Passage]]
+"""A query and what it retrieves."""
+Filtered: TypeAlias = tuple[dict[str, Branch], list[Passage], list[dspy.Prediction]]
+"""The branches, the passages kept in all, and the filter's predictions."""
+
+_CONCLUSION = re.compile(r"\bso,? the (?:final )?answer is\b", re.IGNORECASE)
 
 
-class Filtered(NamedTuple):
-    """The branches, the passages kept in all, and the filter's predictions."""
+class Recall(dspy.Signature):
+    """A passage from the model's own memory."""
 
-    branches: dict[str, Branch]
-    kept: list[Passage]
-    chosen: list[dspy.Prediction]
+    question: str = dspy.InputField()
+    passage: str = dspy.OutputField()
+
+
+def blend(augmentation: str, question: str) -> str:
+    """The augmentation before the question, on one line.
+
+    >>> blend("Utzon designed it.\\nSo the answer is Copenhagen.", "Where was its architect born?")
+    'Utzon designed it. So the answer is Copenhagen. Where was its architect born?'
+    """
+    return f"{one_line(augmentation)} {question}".strip()
+
+
+def without_conclusion(reasoning: str) -> str:
+    """A reasoning less its closing sentence, where it has one.
+
+    >>> without_conclusion("Utzon was born there.\\nSo the answer is Copenhagen.")
+    'Utzon was born there.'
+    """
+    text = reasoning.rstrip()
+    closing = _CONCLUSION.search(text, text.rfind("\n") + 1)
+    return text[: closing.start()].rstrip() if closing else reasoning
+
+
+def used_queries(without: str | Iterable[str]) -> tuple[str, ...]:
+    """The queries in use; `without` is one name, several with commas, or a list.
+
+    Raises:
+        UnknownName: no such query. BadArgument: none is left.
+    """
+    names = without.split(",") if isinstance(without, str) else without
+    dropped = {name.strip() for name in names if name.strip()}
+    for name in dropped:
+        if name not in QUERIES:
+            raise UnknownName.of("query", name, QUERIES)
+    if dropped == set(QUERIES):
+        raise BadArgument("without: at least one of q, q_ex and q_in must stay")
+    return tuple(name for name in QUERIES if name not in dropped)
+
+
+class Blending(QuestionModule):
+    """Makes the three queries and retrieves with each.
+
+    Args:
+        retriever: an index, or any callable (query, k).
+        k: passages per query.
+        without: queries left out.
+        drop_conclusion: leave the closing "So the answer is …" out of a_ex.
+        wording: the task's instructions and demonstrations (a task's name, or a `TaskWording`).
+        prompts, adapter: see `blendfilter.asking.Ask`.
+
+    Alone, `Blending(index)(question=…)` gives a prediction with `queries` and `retrieved`, each by query name.
+    """
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        k: int = 5,
+        *,
+        without: str | Iterable[str] = (),
+        drop_conclusion: bool = False,
+        wording: TaskWording | str = "hotpotqa",
+        prompts: Prompts | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        super().__init__()
+        settings = PromptSettings.of(wording, prompts, adapter)
+        self.retriever = as_retriever(retriever)
+        self.k = check_k(k)
+        self.use = used_queries(without)
+        self.drop_conclusion = drop_conclusion
+        self.external = settings.predictor("external", Reasoning, "blendfilter/external")
+        self.internal = settings.predictor("internal", Recall, "blendfilter/internal")
+
+    async def aforward(self, question: str) -> dspy.Prediction:
+        """The queries in use and what each retrieves."""
+        question = self.cleaned(question)
+        first = await self.first(question)
+        async with Steps() as steps:
+            started = self.start(question, first, steps)
+            done = {name: await started[name] for name in self.use}
+        return dspy.Prediction(
+            queries={name: query for name, (query, _) in done.items()},
+            retrieved={name: passages for name, (_, passages) in done.items()},
+        )
+
+    async def first(self, question: str, *, wanted: bool = False) -> list[Passage]:
+        """K_q, which is K_ex too; nothing where no query in use needs it, unless `wanted`."""
+        return await self._search(question) if wanted or {"q", "q_ex"} & set(self.use) else []
+
+    def start(self, question: str, first: list[Passage], steps: Steps) -> dict[str, Step[Retrieved]]:
+        """Every query in use, and q, each with what it retrieves; `first` is K_q."""
+        started = {"q": steps.start(self._at_once(question, first))}
+        if "q_ex" in self.use:
+            started["q_ex"] = steps.start(self._externally(question, first))
+        if "q_in" in self.use:
+            started["q_in"] = steps.start(self._internally(question))
+        return started
+
+    async def _at_once(self, question: str, passages: list[Passage]) -> Retrieved:
+        return question, passages
+
+    async def _externally(self, question: str, knowledge: Sequence[Passage]) -> Retrieved:
+        lines = [passage.line for passage in knowledge]
+        reasoning = str((await self.external.acall(knowledge=lines, question=question)).reasoning)
+        external = blend(without_conclusion(reasoning) if self.drop_conclusion else reasoning, question)
+        return external, await self._search(external)  # q_ex = a_ex || q
+
+    async def _internally(self, question: str) -> Retrieved:
+        internal = blend(str((await self.internal.acall(question=question)).passage), question)
+        return internal, await self._search(internal)  # q_in = a_in || q
+
+    async def _search(self, query: str) -> list[Passage]:
+        return await search(self.retriever, query, self.k)
 
 
 class BlendFilter(Method):
@@ -51,7 +184,7 @@ class BlendFilter(Method):
     Args:
         retriever: an index, or any callable (query, k).
         k: passages per query (K).
-        task: whose wording and demonstrations to use (`hotpotqa`, `twowiki`, `strategyqa`), or a `Wording`.
+        task: whose wording and demonstrations to use (`hotpotqa`, `twowiki`, `strategyqa`), or a `TaskWording`.
         without: queries left out, any of `q`, `q_ex`, `q_in` (Table 5).
         filter: any filter; BlendFilter's own (`KnowledgeFilter`) by default.
         filter_union: filter the union of the three lists once, in place of each list.
@@ -59,7 +192,7 @@ class BlendFilter(Method):
         drop_conclusion: leave "So the answer is …" out of the external query.
         offer_none, ask_topic, json_schema: of the filter, where it is BlendFilter's own; the task's wording decides by
             default.
-        prompts, adapter: templates of one's own, or another DSPy adapter in their place.
+        prompts, adapter: other templates (`Prompts("my_prompts")`), or another DSPy adapter in their place.
 
     Example::
 
@@ -67,12 +200,14 @@ class BlendFilter(Method):
             bf.BlendFilter(index, k=5)(question="…").answer
     """
 
+    method_name = "blendfilter"
+
     def __init__(
         self,
         retriever: Retriever,
         k: int = 5,
         *,
-        task: Wording | str = "hotpotqa",
+        task: TaskWording | str = "hotpotqa",
         without: str | Iterable[str] = (),
         filter: Filter | None = None,
         filter_union: bool = False,
@@ -85,23 +220,18 @@ class BlendFilter(Method):
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
-        wording = Wording.of(task) if isinstance(task, str) else task
-        shared: dict[str, Any] = {"prompts": prompts, "adapter": adapter}
+        wording = PromptSettings.of(task, prompts, adapter).wording
+        shared: dict[str, Any] = {"wording": wording, "prompts": prompts, "adapter": adapter}
         self.fallback = fallback
         self.filter_union = filter_union
-        self.blending = Blending(
-            retriever, k, without=without, drop_conclusion=drop_conclusion, wording=wording, **shared
-        )
+        self.blending = Blending(retriever, k, without=without, drop_conclusion=drop_conclusion, **shared)
         self.select = filter or KnowledgeFilter(
             offer_none=wording.offer_none if offer_none is None else offer_none,
             ask_topic=wording.ask_topic if ask_topic is None else ask_topic,
             json_schema=json_schema,
-            wording=wording,
             **shared,
         )
-        self.answering = Answering(wording=wording, **shared)
-
-    method_name = "blendfilter"
+        self.answering = Answering(**shared)
 
     def arguments(self) -> dict[str, Any]:
         """K, the queries left out, the filter and its switches."""
@@ -116,88 +246,85 @@ class BlendFilter(Method):
 
     async def answer(self, question: str) -> dspy.Prediction:
         """Algorithm 1, everything that may overlap overlapping."""
-        use, blending = self.blending.use, self.blending
-        first = await blending.retrieve(question) if self._wants_k_q() else []  # K_q, which is K_ex too
+        use = self.blending.use
+        first = await self.blending.first(question, wanted=self.fallback)
         async with Steps() as steps:
-            found: dict[str, Found] = {"q": steps.start(_at_once(question, first))}
-            if "q_ex" in use:
-                found["q_ex"] = steps.start(blending.externally(question, first))
-            if "q_in" in use:
-                found["q_in"] = steps.start(blending.internally(question))
+            retrieved = self.blending.start(question, first, steps)
             topic = steps.start(self._topic(question))
-            filtering = self._each if not self.filter_union else self._together
-            branches, kept, chosen = await filtering(question, found, topic, steps)
+            filter_them = self._filter_union if self.filter_union else self._filter_each
+            branches, kept, chosen = await filter_them(question, retrieved, topic, steps)
         knowledge = kept or (first if self.fallback else [])
         answered = await self.answering.acall(question=question, knowledge=knowledge)
         return dspy.Prediction(
             answer=answered.answer,
             reasoning=answered.reasoning,
             knowledge=knowledge,
-            queries={name: (await found[name])[0] for name in use},
+            queries={name: (await retrieved[name])[0] for name in use},
             branches=branches,
             flags=flags_of(chosen, empty=not kept),
         )
-
-    def _wants_k_q(self) -> bool:
-        return self.fallback or bool({"q", "q_ex"} & set(self.blending.use))
 
     async def _topic(self, question: str) -> str:
         ask = getattr(self.select, "topic_of", None)
         return str(await ask(question)) if ask else ""
 
-    async def _each(self, question: str, found: Mapping[str, Found], topic: Step[str], steps: Steps) -> Filtered:
+    async def _filter_each(
+        self, question: str, retrieved: Mapping[str, Step[Retrieved]], topic: Step[str], steps: Steps
+    ) -> Filtered:
         """A filter over each branch, and the union of what they keep."""
         use = self.blending.use
         shared: dict[tuple[str, ...], Step[dspy.Prediction]] = {}
-        started = {name: steps.start(self._filtered(question, found[name], topic, shared)) for name in use}
+        started = {name: steps.start(self._start_filter(question, retrieved[name], topic, shared)) for name in use}
         chosen = {name: await (await started[name]) for name in use}
-        branches = {name: branch_of((await found[name])[1], chosen[name]) for name in use}
-        return Filtered(branches, union(branches[name].kept for name in use), list(chosen.values()))
+        branches = {name: branch_of((await retrieved[name])[1], chosen[name]) for name in use}
+        return branches, union(branches[name].kept for name in use), list(chosen.values())
 
-    async def _together(self, question: str, found: Mapping[str, Found], topic: Step[str], steps: Steps) -> Filtered:
-        """One filter over the union of the branches; of each, what survives of it."""
-        retrieved = {name: (await found[name])[1] for name in self.blending.use}
-        chosen = await steps.start(self._select(question, union(retrieved.values()), topic))
-        # The reason numbers the union's passages: beside a branch it would speak of others.
+    async def _start_filter(
+        self,
+        question: str,
+        retrieved: Awaitable[Retrieved],
+        topic: Step[str],
+        shared: dict[tuple[str, ...], Step[dspy.Prediction]],
+    ) -> Step[dspy.Prediction]:
+        """The filter over one branch; branches with the same passages in the same order share it."""
+        _, passages = await retrieved
+        ids = tuple(passage.id for passage in passages)
+        if ids not in shared:
+            shared[ids] = Step(self._select(question, passages, topic))
+        return shared[ids]
+
+    async def _filter_union(
+        self, question: str, retrieved: Mapping[str, Step[Retrieved]], topic: Step[str], steps: Steps
+    ) -> Filtered:
+        """One filter over the union of the branches; each branch keeps what survives of it."""
+        lists = {name: (await retrieved[name])[1] for name in self.blending.use}
+        chosen = await steps.start(self._select(question, union(lists.values()), topic))
+        # The reason numbers the union's passages: beside a branch it would name others.
         branches = {
             name: Branch(passages, survivors(passages, chosen.kept), chosen.get("status"))
-            for name, passages in retrieved.items()
+            for name, passages in lists.items()
         }
-        return Filtered(branches, chosen.kept, [chosen])
-
-    async def _filtered(
-        self, question: str, found: Found, topic: Step[str], shared: dict[tuple[str, ...], Step[dspy.Prediction]]
-    ) -> Step[dspy.Prediction]:
-        """The filter over one branch, started; branches with the same passages in the same order share it."""
-        _, passages = await found
-        told = tuple(passage.id for passage in passages)
-        if told not in shared:
-            shared[told] = Step(self._select(question, passages, topic))
-        return shared[told]
+        return branches, chosen.kept, [chosen]
 
     async def _select(self, question: str, passages: list[Passage], topic: Step[str]) -> dspy.Prediction:
         # Other filters know no topic: they take the question and the passages alone.
-        told = {"topic": await topic} if hasattr(self.select, "topic_of") else {}
-        return await filtered(self.select, question, passages, **told)
-
-
-async def _at_once(query: str, passages: list[Passage]) -> tuple[str, list[Passage]]:
-    return query, passages
+        more = {"topic": await topic} if hasattr(self.select, "topic_of") else {}
+        return await filtered(self.select, question, passages, **more)
 
 
 def survivors(retrieved: Sequence[Passage], kept: Sequence[Passage]) -> list[Passage]:
-    """What a filter over a union kept of one of its lists, in the list's order; the same passage is told as by `union`.
+    """What a filter over a union kept of one of its lists, in the list's order; `union` says what is the same passage.
 
     >>> a, b = Passage("1", "T", "x"), Passage("2", "T", "y")
     >>> [p.id for p in survivors([b, a], [a])]
     ['1']
     """
-    pairs = ((passage, each) for passage in retrieved for each in kept)
-    return [_of(passage, each) for passage, each in pairs if len(union([[passage], [each]])) == 1]
+    pairs = ((passage, other) for passage in retrieved for other in kept)
+    return [_of(passage, other) for passage, other in pairs if len(union([[passage], [other]])) == 1]
 
 
 def _of(passage: Passage, kept: Passage) -> Passage:
-    """`passage`, or the same pieces of it: by another query it has another score, in another corpus another id."""
+    """`passage`, or the same pieces of it: another query gives it another score, another corpus another id."""
     if not isinstance(kept, Excerpt) or isinstance(passage, Excerpt) or passage.text != kept.source.text:
         return kept if isinstance(kept, Excerpt) else passage
     return Excerpt.of(passage, [(span.start, span.end) for span in kept.spans])

@@ -6,19 +6,18 @@ prompt of BlendFilter's external step, so a run that reuses the other's journal 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import dspy
 
-from blendfilter.asking import SHORT_TOKENS, STOP, Ask, Wording
+from blendfilter.asking import SHORT_TOKENS, PromptSettings, TaskWording
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
 from blendfilter.modules.answering import Answering
-from blendfilter.modules.base import Method, branch_of, check_k, filter_arguments, filtered, flags_of, search
+from blendfilter.modules.base import Method, RetrievingMethod, check_k, prediction_of
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
-from blendfilter.retrieval.callables import as_retriever
 
 
 class DirectAnswer(dspy.Signature):
@@ -36,34 +35,34 @@ class DirectAnswerFromKnowledge(dspy.Signature):
     answer: str = dspy.OutputField()
 
 
-class Found(NamedTuple):
-    """What one query retrieved, and the filter's word on it."""
+class _Baseline(RetrievingMethod):
+    """A method that searches once, or not at all; subclasses write `respond`."""
 
-    retrieved: list[Passage]
-    chosen: dspy.Prediction
-
-
-class _Baseline(Method):
-    """A method that searches once, or not at all, and may filter what it finds."""
-
-    def __init__(self, retriever: Retriever | None, k: int, filter: Filter | None) -> None:
-        super().__init__()
-        if filter is not None and retriever is None:
+    def __init__(self, name: str, retriever: Retriever | None, k: int, filter: Filter | None) -> None:
+        if retriever is not None:
+            super().__init__(retriever, k, filter)
+            self.method_name = f"{name}-retrieval"
+            return
+        if filter is not None:
             raise BadArgument(f"{type(self).__name__} without an index has nothing to filter: give it one")
-        self.retriever = as_retriever(retriever) if retriever is not None else None
-        self.k = check_k(k)
-        self.select = filter
+        Method.__init__(self)
+        self.method_name, self.retriever, self.k, self.select = name, None, check_k(k), None
 
     def arguments(self) -> dict[str, Any]:
         """K and the filter, where something is retrieved."""
-        return {"k": self.k, **filter_arguments(self.select)} if self.retriever is not None else {}
+        return super().arguments() if self.retriever is not None else {}
 
-    async def _found(self, question: str) -> Found | None:
-        """What the question retrieves and what is kept of it; None without an index."""
+    async def respond(self, question: str, knowledge: list[Passage] | None) -> tuple[str, str]:
+        """The answer and the reasoning before it, from the passages kept (None: from memory)."""
+        raise NotImplementedError
+
+    async def answer(self, question: str) -> dspy.Prediction:
+        """The answer, over what the question retrieves if there is an index."""
         if self.retriever is None:
-            return None
-        retrieved = await search(self.retriever, question, self.k)
-        return Found(retrieved, await filtered(self.select, question, retrieved))
+            return prediction_of(*await self.respond(question, None), [], {}, {}, None)
+        chosen, branch = await self.look_up(question)
+        answer, reasoning = await self.respond(question, chosen.kept)
+        return prediction_of(answer, reasoning, chosen.kept, {"q": question}, {"q": branch}, [chosen])
 
 
 class Direct(_Baseline):
@@ -75,24 +74,19 @@ class Direct(_Baseline):
         k: int = 5,
         *,
         filter: Filter | None = None,
-        task: Wording | str = "hotpotqa",
+        task: TaskWording | str = "hotpotqa",
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
-        super().__init__(retriever, k, filter)
-        self.method_name = "direct" if retriever is None else "direct-retrieval"
-        wording = Wording.of(task) if isinstance(task, str) else task
+        super().__init__("direct", retriever, k, filter)
         signature = DirectAnswer if retriever is None else DirectAnswerFromKnowledge
-        self.direct = wording(
-            Ask("direct", signature, "direct", prompts=prompts, adapter=adapter, max_tokens=SHORT_TOKENS, stop=STOP)
-        )
+        settings = PromptSettings.of(task, prompts, adapter)
+        self.direct = settings.predictor("direct", signature, "direct", SHORT_TOKENS)
 
-    async def answer(self, question: str) -> dspy.Prediction:
-        """One call, over what the question retrieves if there is an index."""
-        found = await self._found(question)
-        shown = {} if found is None else {"knowledge": [passage.line for passage in found.chosen.kept]}
-        answered = await self.direct.acall(question=question, **shown)
-        return _prediction(question, found, str(answered.answer), "")
+    async def respond(self, question: str, knowledge: list[Passage] | None) -> tuple[str, str]:
+        """One call."""
+        lines = {} if knowledge is None else {"knowledge": [passage.line for passage in knowledge]}
+        return str((await self.direct.acall(question=question, **lines)).answer), ""
 
 
 class ChainOfThought(_Baseline):
@@ -104,31 +98,15 @@ class ChainOfThought(_Baseline):
         k: int = 5,
         *,
         filter: Filter | None = None,
-        task: Wording | str = "hotpotqa",
+        task: TaskWording | str = "hotpotqa",
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
-        super().__init__(retriever, k, filter)
-        self.method_name = "cot" if retriever is None else "cot-retrieval"
+        super().__init__("cot", retriever, k, filter)
         template = "cot" if retriever is None else "blendfilter/external"
         self.answering = Answering(template, wording=task, prompts=prompts, adapter=adapter)
 
-    async def answer(self, question: str) -> dspy.Prediction:
-        """Two calls, over what the question retrieves if there is an index."""
-        found = await self._found(question)
-        answered = await self.answering.acall(question=question, knowledge=found.chosen.kept if found else [])
-        return _prediction(question, found, answered.answer, answered.reasoning)
-
-
-def _prediction(question: str, found: Found | None, answer: str, reasoning: str) -> dspy.Prediction:
-    if found is None:
-        return dspy.Prediction(answer=answer, reasoning=reasoning, knowledge=[], queries={}, branches={})
-    kept = found.chosen.kept
-    return dspy.Prediction(
-        answer=answer,
-        reasoning=reasoning,
-        knowledge=kept,
-        queries={"q": question},
-        branches={"q": branch_of(found.retrieved, found.chosen)},
-        flags=flags_of([found.chosen], empty=not kept),
-    )
+    async def respond(self, question: str, knowledge: list[Passage] | None) -> tuple[str, str]:
+        """Two calls."""
+        answered = await self.answering.acall(question=question, knowledge=knowledge or [])
+        return answered.answer, answered.reasoning

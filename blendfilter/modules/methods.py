@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import dspy
 
 from blendfilter.errors import BadArgument, UnknownName
-from blendfilter.filters.own import Kind, make_own, parameters_of
+from blendfilter.filters.registry import ModuleKind, make_own, parameters_of
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
@@ -18,27 +18,27 @@ from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.modules.self_consistency import SelfConsistency
 from blendfilter.retrieval.base import Retriever
 
-OWN = Kind("method", "a method is a module that returns a Prediction with an answer")
+METHOD = ModuleKind("method", "a method is a module that returns a Prediction with an answer")
 
 
-class Named(NamedTuple):
+class MethodEntry(NamedTuple):
     """How a method is made, and whether it searches."""
 
     make: Callable[..., dspy.Module]
-    retrieves: bool
+    retrieves: bool = True
 
 
-METHODS: Mapping[str, Named] = {
-    "direct": Named(lambda retriever, k, **rest: Direct(None, **rest), False),
-    "cot": Named(lambda retriever, k, **rest: ChainOfThought(None, **rest), False),
-    "direct-retrieval": Named(Direct, True),
-    "cot-retrieval": Named(ChainOfThought, True),
-    "blendfilter": Named(BlendFilter, True),
-    "react": Named(ReAct, True),
-    "self-ask": Named(SelfAsk, True),
-    "iter-retgen": Named(IterRetGen, True),
-    "self-consistency": Named(SelfConsistency, True),
-    "ralm": Named(RALM, True),
+METHODS: Mapping[str, MethodEntry] = {
+    "direct": MethodEntry(lambda retriever, k, **rest: Direct(None, **rest), False),
+    "cot": MethodEntry(lambda retriever, k, **rest: ChainOfThought(None, **rest), False),
+    "direct-retrieval": MethodEntry(Direct),
+    "cot-retrieval": MethodEntry(ChainOfThought),
+    "blendfilter": MethodEntry(BlendFilter),
+    "react": MethodEntry(ReAct),
+    "self-ask": MethodEntry(SelfAsk),
+    "iter-retgen": MethodEntry(IterRetGen),
+    "self-consistency": MethodEntry(SelfConsistency),
+    "ralm": MethodEntry(RALM),
 }
 
 DEFAULT_K = 5
@@ -48,30 +48,30 @@ DEFAULT_K = 5
 def make_method(
     name: str, retriever: Retriever | None, *, k: int | None = None, filter: dspy.Module | None = None, **arguments: Any
 ) -> dspy.Module:
-    """The method called `name`, or a `package:Class` of the user's own.
+    """The method called `name`, or a `package:Class` of the user's.
 
-    Without `k` it is the method's own: 5, and 10 of `ralm`. A class of one's own is called with as much of
-    (retriever, k) as it takes: `Mine(retriever, k=5)`, `Mine(retriever)` or `Mine()`; a `filter` it must take by that
-    name. `arguments` (task, without, prompts …) go to the package's own methods.
+    Without `k` it is the method's own: 5, and 10 of `ralm`. A user's class is called with as much of (retriever, k) as
+    it takes: `Mine(retriever, k=5)`, `Mine(retriever)` or `Mine()`; a `filter` it must take by that name. `arguments`
+    (task, without, prompts …) go to the package's own methods.
 
     Raises:
-        UnknownName: nobody by that name. BadArgument: it needs an index, does not take a filter, or a class that is no
+        UnknownName: no such method. BadArgument: it needs an index, does not take a filter, or a class that is no
             `dspy.Module`.
     """
-    asked = {} if filter is None else {"filter": filter}
+    wanted = {} if filter is None else {"filter": filter}
     if ":" in name:
-        return make_own(name, OWN, retriever, offered={"k": DEFAULT_K if k is None else k}, asked=asked)
+        return make_own(name, METHOD, retriever, offered={"k": DEFAULT_K if k is None else k}, wanted=wanted)
     if name not in METHODS:
         raise UnknownName.of("method", name, METHODS, "- or package:Class for one of your own")
     if METHODS[name].retrieves and retriever is None:
         raise BadArgument(f"{name} retrieves: give it passages (--corpus FILE, --corpus pooled or --index DIR)")
-    if asked and not METHODS[name].retrieves:
+    if wanted and not METHODS[name].retrieves:
         raise BadArgument(f"{name} retrieves nothing that could be filtered: {', '.join(methods_taking('filter'))} do")
-    return METHODS[name].make(retriever, k_of(name) if k is None else k, **asked, **arguments)
+    return METHODS[name].make(retriever, k_of(name) if k is None else k, **wanted, **arguments)
 
 
 def k_of(name: str) -> int:
-    """The passages per query that the method called `name` takes where nobody says how many.
+    """The passages per query that the method called `name` takes by default.
 
     >>> k_of("blendfilter"), k_of("ralm"), k_of("package:Class")
     (5, 10, 5)

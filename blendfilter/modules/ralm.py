@@ -1,8 +1,8 @@
-"""RALM: retrieve, filter if asked to, answer in one call. What CDIT's tables measure an index and its filter with.
+"""RALM: retrieve, filter if wanted, answer in one call. CDIT's tables measure an index and its filter with it.
 
 Ma et al., "Context-Driven Index Trimming" (Findings of EMNLP 2024), section 5.1 and appendices A and B.2 (Table 7): the
-ten best passages as background, the question and what its task tells as instruction, a reply of at most 100 tokens, no
-demonstrations. In: a question, an index, a model. Out: an answer, and what was retrieved and kept.
+ten best passages as background, the question and the task's instruction, a reply of at most 100 tokens, no
+demonstrations.
 
 With `rewrite` the instruction is the question with the best passage beside it (appendix A.2, Table 5): the best of
 those kept, so that over a trimmed index, or behind a filter, it is one that was let through. Where none is, the
@@ -18,14 +18,12 @@ from typing import Any
 
 import dspy
 
-from blendfilter.asking import Ask, Wording
+from blendfilter.asking import PromptSettings, TaskWording
 from blendfilter.filters.base import Filter
-from blendfilter.modules.base import Method, branch_of, check_k, filter_arguments, filtered, flags_of, search
+from blendfilter.modules.base import RetrievingMethod, prediction_of
 from blendfilter.prompting import WHOLE_READERS, Prompts, TemplateAdapter
 from blendfilter.retrieval.base import Retriever
-from blendfilter.retrieval.callables import as_retriever
 
-TEMPLATE = "cdit/answer"
 TOKENS = 100
 """Cap of a reply (appendix A.1)."""
 STOP = ["\n###"]
@@ -41,7 +39,7 @@ class Response(dspy.Signature):
 
 
 class ResponseToRewritten(dspy.Signature):
-    """The answer over a background, to a question that one passage was put beside."""
+    """The answer over a background, to a question with a passage beside it."""
 
     knowledge: list[str] = dspy.InputField(desc="lines of Title | text")
     question: str = dspy.InputField()
@@ -49,7 +47,7 @@ class ResponseToRewritten(dspy.Signature):
     answer: str = dspy.OutputField()
 
 
-class RALM(Method):
+class RALM(RetrievingMethod):
     """Retrieval and one call.
 
     Args:
@@ -64,6 +62,8 @@ class RALM(Method):
         bf.RALM(index, filter=bf.PassageFilter(3))(question="…").answer
     """
 
+    method_name = "ralm"
+
     def __init__(
         self,
         retriever: Retriever,
@@ -71,42 +71,27 @@ class RALM(Method):
         *,
         filter: Filter | None = None,
         rewrite: bool = False,
-        task: Wording | str = "hotpotqa",
+        task: TaskWording | str = "hotpotqa",
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
-        super().__init__()
-        self.retriever = as_retriever(retriever)
-        self.k = check_k(k)
-        self.select = filter
+        super().__init__(retriever, k, filter)
         self.rewrite = rewrite
-        wording = Wording.of(task) if isinstance(task, str) else task
+        settings = PromptSettings.of(task, prompts, adapter)
         signature = ResponseToRewritten if rewrite else Response
-        self.respond = wording(
-            Ask("respond", signature, TEMPLATE, prompts=prompts, adapter=adapter, max_tokens=TOKENS, stop=STOP)
-        )
+        self.respond = settings.predictor("respond", signature, "cdit/answer", TOKENS, stop=STOP)
         if isinstance(self.respond.adapter, TemplateAdapter):
-            # A rough match looks at all that is said.
-            self.respond.adapter = self.respond.adapter.reading(WHOLE_READERS)
-
-    method_name = "ralm"
+            # A rough match looks at the whole reply.
+            self.respond.adapter = self.respond.adapter.with_readers(WHOLE_READERS)
 
     def arguments(self) -> dict[str, Any]:
         """K, the filter, and whether the question is rewritten."""
-        return {"k": self.k, **filter_arguments(self.select), "rewrite": self.rewrite}
+        return {**super().arguments(), "rewrite": self.rewrite}
 
     async def answer(self, question: str) -> dspy.Prediction:
         """One search, the filter's calls, one call."""
-        retrieved = await search(self.retriever, question, self.k)
-        chosen = await filtered(self.select, question, retrieved)
+        chosen, branch = await self.look_up(question)
         lines = [passage.line for passage in chosen.kept]
         beside = {"passage": lines[0] if lines else ""} if self.rewrite else {}
         answered = await self.respond.acall(knowledge=lines, question=question, **beside)
-        return dspy.Prediction(
-            answer=str(answered.answer),
-            reasoning="",
-            knowledge=chosen.kept,
-            queries={"q": question},
-            branches={"q": branch_of(retrieved, chosen)},
-            flags=flags_of([chosen], empty=not chosen.kept),
-        )
+        return prediction_of(answered.answer, "", chosen.kept, {"q": question}, {"q": branch}, [chosen])

@@ -1,8 +1,7 @@
-"""ReAct: reasoning and searching by turns, what a search brings standing where it was asked for.
+"""ReAct: reasoning and searching by turns; what a search brings stands right below it.
 
 Yao et al., "ReAct: Synergizing Reasoning and Acting in Language Models" (2022), section 2 and appendix C; in the form
-that BlendFilter's appendix C compares with: Self-Ask's lines, the knowledge in another place.
-In: a question, an index, a model. Out: an answer and the trail of searches. Two styles:
+that BlendFilter's appendix C compares with: Self-Ask's lines, the knowledge in another place. Two styles:
 
 ::
 
@@ -16,18 +15,23 @@ at most `hops` searches; the answer is read from the whole transcript by the las
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import count
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import dspy
 
-from blendfilter.asking import REPLY_TOKENS, Ask, Demonstration, Wording
+from blendfilter.asking import DemoFields, PromptSettings, TaskWording
 from blendfilter.errors import UnknownName
 from blendfilter.filters.base import Filter
-from blendfilter.modules.forms import FollowUps, Form, ThoughtsAndActions, reacted, thought_and_acted
-from blendfilter.modules.hopping import MultiHop, Trail
-from blendfilter.modules.hops import ACTION_STOP, HOP_STOP
+from blendfilter.modules.multi_hop import (
+    FOLLOW_UPS_INSIDE,
+    THOUGHTS_AND_ACTIONS,
+    Form,
+    HopTrail,
+    MultiHop,
+    reacted,
+    thought_and_acted,
+)
 from blendfilter.prompting import Prompts
 from blendfilter.retrieval.base import Retriever
 
@@ -48,20 +52,20 @@ class ThoughtActionStep(dspy.Signature):
     step: str = dspy.OutputField(desc="a thought, then Search[query] or Finish[answer]")
 
 
-class Style(NamedTuple):
-    """One way to write ReAct: its lines, its prompt, where generation stops, how a demonstration is told in it."""
+class ReActStyle(NamedTuple):
+    """One way to write ReAct: its lines, its prompt, how a demonstration is written in it."""
 
     form: Form
     signature: type[dspy.Signature]
     template: str
-    stop: tuple[str, ...]
-    worked: Callable[[Demonstration], Mapping[str, Any]]
+    lines: str
+    worked: DemoFields
 
 
-STYLES: Mapping[str, Style] = {
-    "lineage": Style(FollowUps(), ReActStep, "react/step", HOP_STOP, reacted),
-    "thought-action": Style(
-        ThoughtsAndActions(), ThoughtActionStep, "react/thought_action", ACTION_STOP, thought_and_acted
+STYLES: Mapping[str, ReActStyle] = {
+    "lineage": ReActStyle(FOLLOW_UPS_INSIDE, ReActStep, "react/step", "transcript", reacted),
+    "thought-action": ReActStyle(
+        THOUGHTS_AND_ACTIONS, ThoughtActionStep, "react/thought_action", "trajectory", thought_and_acted
     ),
 }
 
@@ -72,7 +76,7 @@ class ReAct(MultiHop):
     Args:
         retriever: an index, or any callable (query, k).
         k: passages per search.
-        hops: searches at most; then the final answer is asked for outright.
+        hops: searches at most; then the final answer is forced.
         style: `lineage` (follow-up questions, as BlendFilter's tables have it) or `thought-action` (the paper's own).
         filter: any filter; it judges passages by the query that found them.
         task, prompts, adapter: as in `BlendFilter`.
@@ -80,8 +84,10 @@ class ReAct(MultiHop):
     The prediction's queries, branches and flags are those of `SelfAsk`.
 
     Raises:
-        UnknownName: a style that nobody knows.
+        UnknownName: no such style.
     """
+
+    method_name = "react"
 
     def __init__(
         self,
@@ -91,42 +97,23 @@ class ReAct(MultiHop):
         hops: int = 5,
         style: str = "lineage",
         filter: Filter | None = None,
-        task: Wording | str = "hotpotqa",
+        task: TaskWording | str = "hotpotqa",
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
         if style not in STYLES:
             raise UnknownName.of("style", style, STYLES)
-        wording = Wording.of(task) if isinstance(task, str) else task
-        super().__init__(retriever, k, hops, filter, wording, prompts, adapter)
+        settings = PromptSettings.of(task, prompts, adapter)
+        super().__init__(retriever, k, hops, filter, settings)
         self.style = style
-        self.form, signature, template, stop, worked = STYLES[style]
-        self.step = wording(
-            Ask(
-                "step", signature, template,
-                prompts=prompts, adapter=adapter, max_tokens=REPLY_TOKENS, stop=list(stop),
-            ),
-            worked=worked,
-        )  # fmt: skip
-
-    method_name = "react"
+        self.form, signature, template, _, worked = STYLES[style]
+        self.step = settings.predictor("step", signature, template, stop=self.form.stop, worked=worked)
 
     def arguments(self) -> dict[str, Any]:
         """K, the most hops, the style and the filter."""
         return {**super().arguments(), "style": self.style}
 
-    async def answer(self, question: str) -> dspy.Prediction:
-        """Search by search, until the model concludes or the hops are used up."""
-        trail = Trail()
-        for turn in count(1):
-            hop = await self.turn(question, trail, self.form.cue(turn))
-            if not hop.follow_up or turn > self.hops:
-                break
-            trail.say(self.form.asked(turn, hop.follow_up))
-            trail.show(self.form.found(turn), await self.look_up(trail, hop.follow_up))
-        return await self.finish(question, trail, turn, hop)
-
-    async def reply(self, question: str, trail: Trail, cue: str) -> str:
+    async def reply(self, question: str, trail: HopTrail, cue: str) -> str:
         """What the model writes next; the passages stand in the transcript."""
-        lines = "transcript" if self.style == "lineage" else "trajectory"
-        return str((await self.step.acall(question=question, **{lines: [*trail.lines, cue]})).step)
+        lines = {STYLES[self.style].lines: [*trail.transcript, cue]}
+        return str((await self.step.acall(question=question, **lines)).step)

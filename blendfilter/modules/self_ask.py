@@ -2,7 +2,7 @@
 
 Press et al., "Measuring and Narrowing the Compositionality Gap in Language Models" (2022), section 3; in the form of
 Yoran et al. (2023) and Shao et al. (2023), which BlendFilter's appendix C compares with: what a search brings is put
-before the question. In: a question, an index, a model. Out: an answer and the trail of follow-ups.
+before the question.
 
 ::
 
@@ -15,15 +15,11 @@ most `hops` searches; the answer is read from the whole transcript by the last s
 
 from __future__ import annotations
 
-from itertools import count
-
 import dspy
 
-from blendfilter.asking import REPLY_TOKENS, Ask, Wording
+from blendfilter.asking import PromptSettings, TaskWording
 from blendfilter.filters.base import Filter
-from blendfilter.modules.forms import FollowUps, self_asked
-from blendfilter.modules.hopping import MultiHop, Trail
-from blendfilter.modules.hops import HOP_STOP
+from blendfilter.modules.multi_hop import FOLLOW_UPS, HopTrail, MultiHop, self_asked
 from blendfilter.prompting import Prompts
 from blendfilter.retrieval.base import Retriever
 
@@ -43,13 +39,16 @@ class SelfAsk(MultiHop):
     Args:
         retriever: an index, or any callable (query, k).
         k: passages per follow-up.
-        hops: searches at most; then the final answer is asked for outright.
+        hops: searches at most; then the final answer is forced.
         filter: any filter; it judges passages by the follow-up that found them.
         task, prompts, adapter: as in `BlendFilter`.
 
     The prediction's queries and branches are `hop_1`, `hop_2` …; its flags count `hops_exhausted`, `unreadable_hop` (a
     reply that neither asks nor concludes) and `invented_observation` (a reply that went on after its follow-up).
     """
+
+    method_name = "self-ask"
+    form = FOLLOW_UPS
 
     def __init__(
         self,
@@ -58,36 +57,16 @@ class SelfAsk(MultiHop):
         *,
         hops: int = 5,
         filter: Filter | None = None,
-        task: Wording | str = "hotpotqa",
+        task: TaskWording | str = "hotpotqa",
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
-        wording = Wording.of(task) if isinstance(task, str) else task
-        super().__init__(retriever, k, hops, filter, wording, prompts, adapter)
-        self.form = FollowUps()
-        self.step = wording(
-            Ask(
-                "step", SelfAskStep, "self_ask/step",
-                prompts=prompts, adapter=adapter, max_tokens=REPLY_TOKENS, stop=list(HOP_STOP),
-            ),
-            worked=self_asked,
-        )  # fmt: skip
+        settings = PromptSettings.of(task, prompts, adapter)
+        super().__init__(retriever, k, hops, filter, settings)
+        self.step = settings.predictor("step", SelfAskStep, "self_ask/step", stop=self.form.stop, worked=self_asked)
 
-    method_name = "self-ask"
-
-    async def answer(self, question: str) -> dspy.Prediction:
-        """Follow-up by follow-up, until the model concludes or the hops are used up."""
-        trail = Trail()
-        for turn in count(1):
-            hop = await self.turn(question, trail, self.form.cue(turn))
-            if not hop.follow_up or turn > self.hops:
-                break
-            trail.say(self.form.asked(turn, hop.follow_up))
-            await self.look_up(trail, hop.follow_up)
-        return await self.finish(question, trail, turn, hop)
-
-    async def reply(self, question: str, trail: Trail, cue: str) -> str:
+    async def reply(self, question: str, trail: HopTrail, cue: str) -> str:
         """What the model writes next, with everything kept so far above the question."""
         lines = [passage.line for passage in trail.knowledge]
-        said = await self.step.acall(knowledge=lines, question=question, transcript=[*trail.lines, cue])
-        return str(said.step)
+        replied = await self.step.acall(knowledge=lines, question=question, transcript=[*trail.transcript, cue])
+        return str(replied.step)

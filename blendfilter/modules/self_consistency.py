@@ -1,12 +1,11 @@
 """Self-consistency: many chains of thought over the same passages, and the answer that most of them arrive at.
 
-Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models" (ICLR 2023), section 2. In: a
-question, an index, a model. Out: the majority's answer, and the votes.
+Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models" (ICLR 2023), section 2.
 
 An equal-budget baseline: 10 samples and the short answer are 11 calls, as many as BlendFilter makes (9 samples for its
-10 on StrategyQA). The prompt is that of `cot-retrieval`. Differs from the paper: passages are shown; answers are
-compared normalised; a sample that concludes nothing has no vote; the winner's first reasoning goes through the short
-answer that all methods share.
+10 on StrategyQA). The prompt is that of `cot-retrieval`. Differs from the paper: there are passages in the prompt;
+answers are compared normalised; a sample that concludes nothing has no vote; the winner's first reasoning goes through
+the short answer that all methods share.
 """
 
 from __future__ import annotations
@@ -16,15 +15,14 @@ from typing import Any, NamedTuple
 
 import dspy
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
 from blendfilter.modules.answering import Answering
-from blendfilter.modules.base import Method, branch_of, check_k, filter_arguments, filtered, flags_of, search
-from blendfilter.modules.hops import conclusion
+from blendfilter.modules.base import RetrievingMethod, prediction_of
+from blendfilter.modules.multi_hop import conclusion
 from blendfilter.prompting import Prompts
 from blendfilter.retrieval.base import Retriever
-from blendfilter.retrieval.callables import as_retriever
 from blendfilter.text import normalize_answer
 
 COLDEST = 0.15
@@ -45,28 +43,30 @@ def majority(conclusions: Sequence[str]) -> Majority:
     Majority(winner=2, votes=[('The Oslo fjord.', 2), ('Rome', 1), ('Oslo', 1)])
     """
     groups: dict[str, list[int]] = {}
-    for number, said in enumerate(conclusions):
-        if said.strip():
-            # What normalisation makes nothing of ("the", "…") still is somebody's answer.
-            groups.setdefault(normalize_answer(said) or said.strip(), []).append(number)
+    for number, answer in enumerate(conclusions):
+        if answer.strip():
+            # An answer that normalisation empties ("the", "…") is still an answer.
+            groups.setdefault(normalize_answer(answer) or answer.strip(), []).append(number)
     ranked = sorted(groups.values(), key=len, reverse=True)
-    return Majority(ranked[0][0] if ranked else 0, [(conclusions[each[0]].strip(), len(each)) for each in ranked])
+    return Majority(ranked[0][0] if ranked else 0, [(conclusions[group[0]].strip(), len(group)) for group in ranked])
 
 
-class SelfConsistency(Method):
+class SelfConsistency(RetrievingMethod):
     """Self-consistency over retrieved passages.
 
     Args:
         retriever: an index, or any callable (query, k).
         k: passages.
         samples: chains of thought.
-        temperature: at which they are drawn, whatever the model's own is; the short answer is asked at the model's own.
-            A model that takes none (a reasoning model) draws as it likes.
+        temperature: of the samples; the short answer has the model's own. A model that takes no temperature (a
+            reasoning model) draws as it likes.
         filter: any filter.
         task, prompts, adapter: as in `BlendFilter`.
 
     The prediction has `votes` too: a list of (answer, count), the most first.
     """
+
+    method_name = "self-consistency"
 
     def __init__(
         self,
@@ -76,48 +76,35 @@ class SelfConsistency(Method):
         samples: int = 10,
         temperature: float = 0.7,
         filter: Filter | None = None,
-        task: Wording | str = "hotpotqa",
+        task: TaskWording | str = "hotpotqa",
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
-        super().__init__()
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
             raise BadArgument(f"samples must be a whole number of at least 1, got {samples!r}")
         if samples > 1 and not temperature > COLDEST:
             raise BadArgument(f"temperature must be above {COLDEST} for samples to differ, got {temperature!r}")
-        self.retriever = as_retriever(retriever)
-        self.k = check_k(k)
+        super().__init__(retriever, k, filter)
         self.samples = samples
         self.temperature = temperature
-        self.select = filter
         self.answering = Answering("blendfilter/external", wording=task, prompts=prompts, adapter=adapter)
-
-    method_name = "self-consistency"
 
     def arguments(self) -> dict[str, Any]:
         """K, how many samples are drawn and how, and the filter."""
-        drawn = {"samples": self.samples, "temperature": self.temperature}
-        return {"k": self.k, **drawn, **filter_arguments(self.select)}
+        return {"k": self.k, "samples": self.samples, "temperature": self.temperature, **super().arguments()}
 
     async def answer(self, question: str) -> dspy.Prediction:
         """All samples at once, a vote, and the short answer of the winner."""
         lm = self.answering.answer.lm or dspy.settings.lm
         if self.samples > 1 and lm is not None and lm.kwargs.get("top_p") == 0:
             raise BadArgument("top_p 0 makes all samples alike: give the model a larger one, or none")
-        retrieved = await search(self.retriever, question, self.k)
-        chosen = await filtered(self.select, question, retrieved)
+        chosen, branch = await self.look_up(question)
         lines = [passage.line for passage in chosen.kept]
         config = {"n": self.samples, "temperature": self.temperature}
         drawn = await self.answering.answer.acall(knowledge=lines, question=question, config=config)
-        reasonings = [str(each) for each in drawn.completions.reasoning]
+        reasonings = [str(reasoning) for reasoning in drawn.completions.reasoning]
         winner, votes = majority([conclusion(reasoning) for reasoning in reasonings])
-        short = await self.answering.short_answer.acall(context=reasonings[winner], question=question)
-        return dspy.Prediction(
-            answer=str(short.answer),
-            reasoning=reasonings[winner],
-            votes=votes,
-            knowledge=list(chosen.kept),
-            queries={"q": question},
-            branches={"q": branch_of(retrieved, chosen)},
-            flags=flags_of([chosen], empty=not chosen.kept),
+        answer = await self.answering.conclude(question, reasonings[winner])
+        return prediction_of(
+            answer, reasonings[winner], chosen.kept, {"q": question}, {"q": branch}, [chosen], votes=votes
         )

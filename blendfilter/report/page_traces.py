@@ -12,7 +12,7 @@ from typing import Any
 
 from blendfilter.evaluation.run_passages import Passages
 from blendfilter.journal import Journal
-from blendfilter.modules.shown import query_words
+from blendfilter.modules.prediction import query_words
 from blendfilter.report.trace import reasons_of
 from blendfilter.text import folded
 

@@ -15,27 +15,27 @@ from typing import Any
 
 import dspy
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.compiling.programs import load_program, read_program, recipes_in
 from blendfilter.errors import BadArgument, ServerRefused, UnknownName
 from blendfilter.evaluation.plan import spread
 from blendfilter.evaluation.run_settings import check_leak
 from blendfilter.filters.cdit import CDITFilter, Judge
-from blendfilter.filters.filco.filter import FilCoFilter
-from blendfilter.filters.filco.oracle import Oracle
-from blendfilter.filters.filco.oracles import MEASURES, Measure, measure_for
-from blendfilter.filters.named import make_filter
+from blendfilter.filters.filco import FilCoFilter
+from blendfilter.filters.registry import make_filter
+from blendfilter.filters.silver import SilverFilter
 from blendfilter.journal import FILE, Journal, digest
 from blendfilter.lm.connect import connect
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.scoring.kept import KeptScorer
+from blendfilter.oracles.measures import MEASURES, Measure, measure_for
+from blendfilter.oracles.oracle import Oracle
+from blendfilter.oracles.silver_making import WITHOUT_MODEL, make_silver, settings_of
 from blendfilter.prompting import Prompts
 from blendfilter.reproduce.sources import kind_of
 from blendfilter.reproduce.tables import JUDGES, QUESTION_ONLY, PaperRow, PaperTable
 from blendfilter.retrieval.base import Retriever
 from blendfilter.run_context import CONCURRENCY
-from blendfilter.silver.filter import SilverFilter
-from blendfilter.silver.making import WITHOUT_MODEL, make_silver, settings_of
 from blendfilter.tasks import TASKS, Questions
 from blendfilter.trimming.folder import TrimFolder
 from blendfilter.trimming.gathering import trim
@@ -266,7 +266,7 @@ class RowInputs:
     def _judge(self, row: PaperRow, questions: Questions) -> Judge:
         """The judge of `--filter cdit`, by the row's rules; a compiled one speaks as its program says."""
         task = questions.task
-        wording, rules = Wording.of(task.wording), row.settings(task.name).get("rules")
+        wording, rules = TaskWording.of(task.wording), row.settings(task.name).get("rules")
         select = make_filter(JUDGE, wording=wording, prompts=self.prompts, rules=rules)
         if not isinstance(select, CDITFilter):
             raise BadArgument(f"the filter {JUDGE} is a {type(select).__name__}, and has no judge to trim by")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.evaluation.ledger import money
 from blendfilter.evaluation.plan import left_of, spread
 from blendfilter.evaluation.rehearsal import Estimator, added, rehearse
@@ -134,7 +134,7 @@ def calls_by_design(each: TableRun) -> str:
     settings: dict[str, Any] = each.row.settings(each.task)
     blending = each.row.method == "blendfilter"
     name = settings.get("filter", "knowledge" if blending else "")
-    topic = name == "knowledge" and Wording.of(each.questions.task.wording).ask_topic
+    topic = name == "knowledge" and TaskWording.of(each.questions.task.wording).ask_topic
     a_list = (
         each.point.k if name in JUDGES else {"knowledge": 2, "one-call": 1, "filco": 1, "filco-passage": 1}.get(name, 0)
     )

@@ -13,8 +13,8 @@ from typing import Any
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.comparison import NO_P_VALUE, chance, percent, rounded
 from blendfilter.evaluation.run_folder import write_json, write_text
+from blendfilter.filters.silver import UPPER_BOUND
 from blendfilter.reproduce.results import IN_TOKENS, NUMBERS, ResultLine, TableResult
-from blendfilter.silver.filter import UPPER_BOUND
 
 Cells = list[str]
 _LABEL, _ENDLESS = 22, 10_000

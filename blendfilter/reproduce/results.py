@@ -26,13 +26,13 @@ from blendfilter.evaluation.statistics import holm, interval, mcnemar_exact, pai
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.prices import cost_of
 from blendfilter.lm.tokenisers import Tokeniser, tokeniser, tokeniser_for
+from blendfilter.oracles.silver_making import supported
+from blendfilter.oracles.silver_summary import figures_of
 from blendfilter.records import Question
 from blendfilter.report import plots
 from blendfilter.report.contexts import AnswerContext, contexts
 from blendfilter.reproduce.runs import PlannedPoint, TableRun
 from blendfilter.reproduce.tables import OF_CONTEXTS, SECONDS_IN_ALL, PaperTable
-from blendfilter.silver.making import supported
-from blendfilter.silver.summary import figures_of
 from blendfilter.tasks import TASKS
 
 RETRIEVAL = ("recall", "precision", "s_precision")

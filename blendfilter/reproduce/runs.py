@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import dspy
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.compiling.programs import recipes_in
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import RUN, read_json
 from blendfilter.evaluation.run_progress import RunProgress
 from blendfilter.evaluation.run_settings import check_leak, settings_of
 from blendfilter.evaluation.runner import evaluate
-from blendfilter.filters.named import make_filter
+from blendfilter.filters.registry import make_filter
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.methods import METHODS, make_method
@@ -130,7 +130,7 @@ def _method(
     if name == SILVER:
         settings["filter"] = silver
     elif name is not None:
-        select = make_filter(name, wording=Wording.of(wording), prompts=inputs.prompts, **of_filter)
+        select = make_filter(name, wording=TaskWording.of(wording), prompts=inputs.prompts, **of_filter)
         inputs.load_program_into(select, row, task, name)
         settings["filter"] = select
     return make_method(row.method, retriever, task=wording, prompts=inputs.prompts, **settings)

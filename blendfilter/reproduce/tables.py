@@ -15,10 +15,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from blendfilter.errors import BadData, UnknownName
 from blendfilter.filters.cdit import RULES
-from blendfilter.filters.filco.oracles import Measure
-from blendfilter.filters.named import FILTERS
-from blendfilter.filters.own import parameters_of
+from blendfilter.filters.registry import FILTERS, parameters_of
 from blendfilter.modules.methods import METHODS
+from blendfilter.oracles.measures import Measure
 from blendfilter.tasks import TASKS
 
 PAPERS = Path(__file__).parent / "papers"

@@ -30,11 +30,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from scoring import looped, words
 
-from blendfilter.asking import Demonstration, Wording, WorkedHop
-from blendfilter.filters.candidates import Candidate, sentences_of
-from blendfilter.filters.filco.oracle import Oracle
-from blendfilter.filters.filco.oracles import best, cxmi
+from blendfilter.asking import Demonstration, TaskWording, WorkedHop
 from blendfilter.lm.scoring import scorer
+from blendfilter.oracles.candidates import Candidate, sentences_of
+from blendfilter.oracles.measures import best, cxmi
+from blendfilter.oracles.oracle import Oracle
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, Question
 
@@ -70,7 +70,7 @@ def batch_of(draw: random.Random) -> Batch:
     ]
 
 
-def wording_of(draw: random.Random, demos: int) -> Wording:
+def wording_of(draw: random.Random, demos: int) -> TaskWording:
     """Instructions and demonstrations of invented words."""
     made = [
         Demonstration(
@@ -82,7 +82,7 @@ def wording_of(draw: random.Random, demos: int) -> Wording:
         )
         for _ in range(demos)
     ]
-    return Wording(instructions={"direct": words(draw, 20)}, demos=made)
+    return TaskWording(instructions={"direct": words(draw, 20)}, demos=made)
 
 
 def timed(work: Any) -> tuple[Any, float]:

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from paraphrases import ended, moved, opened
 
 from blendfilter import BM25, load, pooled
-from blendfilter.filters.filco.oracles import strinc
+from blendfilter.oracles.measures import strinc
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.base import Retriever
 from blendfilter.trimming import witnesses

@@ -51,7 +51,7 @@ from blendfilter.errors import (
     UnknownName,
     WorkFailed,
 )
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.connect import connect

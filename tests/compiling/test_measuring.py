@@ -14,11 +14,11 @@ from blendfilter.compiling.demos import DemoCount, complete, hold_to, keep_own_f
 from blendfilter.compiling.measuring import AcceptingMetric, CompilationStopped, CompilationWatch, CountedMetric
 from blendfilter.compiling.silver import overlap, silver_examples, silver_metric
 from blendfilter.errors import BadArgument, BadData, ModelError
-from blendfilter.filters.candidates import sentences_of
 from blendfilter.filters.cdit import CDITFilter
-from blendfilter.filters.filco.filter import FilCoFilter, Unit
+from blendfilter.filters.filco import FilCoFilter, Unit
+from blendfilter.oracles.candidates import sentences_of
+from blendfilter.oracles.silver_rows import SilverRow, SilverSentence
 from blendfilter.records import Excerpt, Passage
-from blendfilter.silver.rows import SilverRow, SilverSentence
 from blendfilter.tasks.loading import load
 
 QUESTION = dspy.Example(question="Who?", golden_answers=["Ada", "A. B."]).with_inputs("question")

@@ -16,8 +16,8 @@ from blendfilter import resources
 from blendfilter.compiling.compile import Compiled, compile_program
 from blendfilter.compiling.programs import load_program, read_program, save_program
 from blendfilter.errors import BadArgument, BadData, MissingFile
-from blendfilter.filters.filco.filter import FilCoFilter
-from blendfilter.filters.named import make_filter
+from blendfilter.filters.filco import FilCoFilter
+from blendfilter.filters.registry import make_filter
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
 from blendfilter.prompting import Prompts

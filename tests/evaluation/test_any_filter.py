@@ -13,8 +13,8 @@ from small_world import done_by, journaled, stable
 from blendfilter import BM25, BlendFilter, ChainOfThought, SentenceFilter, connect, evaluate, load
 from blendfilter.errors import RunMismatch
 from blendfilter.evaluation.run_settings import settings_of
-from blendfilter.filters.named import FILTERS, make_filter
-from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.filters.knowledge import OneCallFilter
+from blendfilter.filters.registry import FILTERS, make_filter
 from blendfilter.modules.methods import METHODS, make_method
 from blendfilter.records import Excerpt, Passage
 from blendfilter.resources import sample

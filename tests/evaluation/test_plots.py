@@ -27,12 +27,12 @@ from blendfilter import (
     plot,
 )
 from blendfilter.errors import BadArgument, MissingExtra, RunMismatch, UnknownName
-from blendfilter.filters.named import make_filter
+from blendfilter.filters.registry import make_filter
+from blendfilter.filters.silver import SilverFilter
 from blendfilter.journal import Journal
 from blendfilter.records import Excerpt
 from blendfilter.report import canvas, contexts, plots
 from blendfilter.report.plots import FRONTIER_COSTS, Frontier, RunPoint, front, short_label
-from blendfilter.silver.filter import SilverFilter
 from blendfilter.tasks import Questions
 
 pytest.importorskip("matplotlib")

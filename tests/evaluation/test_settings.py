@@ -23,7 +23,7 @@ from blendfilter import (
     evaluate,
     load,
 )
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.errors import BadData, Leak, RunMismatch
 from blendfilter.evaluation.run_folder import check_same
 from blendfilter.evaluation.run_settings import (
@@ -33,7 +33,7 @@ from blendfilter.evaluation.run_settings import (
     retrievers_of,
     settings_of,
 )
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.journal import digest
 from blendfilter.tasks import Questions
 
@@ -106,7 +106,7 @@ def test_a_program_is_its_instructions_demonstrations_and_templates(tmp_path: Pa
 
 def test_what_is_read_of_an_answer_tells_programs_apart() -> None:
     """The same prompts, of whose replies more is read; what is short counts for nothing, as in runs of old."""
-    short = Wording.of("hotpotqa")
+    short = TaskWording.of("hotpotqa")
     changes: list[dict[str, Any]] = [{"whole_answer": True}, {"answer_tokens": 64}]
     others = [Direct(task=short.model_copy(update=change)) for change in changes]
     digests = [program_digest(each) for each in (Direct(), *others, Direct(adapter=dspy.ChatAdapter()))]
@@ -169,7 +169,7 @@ def test_a_demonstration_among_the_questions(written: str, questions: Questions)
 
 def test_every_task_s_own_demonstrations_are_watched() -> None:
     for task in ("hotpotqa", "twowiki", "strategyqa"):
-        for demo in Wording.of(task).demos:
+        for demo in TaskWording.of(task).demos:
             asked = load("qa", [{"question": demo.question, "answer": "x"}])
             with pytest.raises(Leak):
                 check_leak(BlendFilter(INDEX, task=task), asked)

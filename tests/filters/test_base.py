@@ -17,7 +17,6 @@ from blendfilter.filters.base import Filter, ask_filter
 from blendfilter.journal import Journal
 from blendfilter.modules.direct import Direct
 from blendfilter.modules.methods import METHODS, make_method
-from blendfilter.records import Excerpt
 
 RETRIEVING = sorted(name for name, method in METHODS.items() if method.retrieves)
 
@@ -150,19 +149,3 @@ def test_a_filter_that_was_never_written() -> None:
 
     with pytest.raises(BadArgument, match="the filter Empty says nothing: write its aforward, or its forward"):
         Direct(one_list(), filter=Empty())(question=QUESTION)
-
-
-def test_what_it_raises_comes_through() -> None:
-    class Failing(Filter):
-        def forward(self, question: str, passages: Any, **more: Any) -> Any:
-            raise ZeroDivisionError("mine")
-
-    with pytest.raises(ZeroDivisionError, match="mine"):
-        Direct(one_list(), filter=Failing())(question=QUESTION)
-
-
-def test_excerpts_and_the_rest_of_a_prediction_are_left_as_they_are() -> None:
-    excerpt = Excerpt.of(PASSAGES[0], [(0, 4)])
-    given = dspy.Prediction(kept=(excerpt,), status="mine", reason="because", flags={"odd": 1}, more=7)
-    told = asyncio.run(ask_filter(Saying(given), QUESTION, PASSAGES))
-    assert dict(told) == {"kept": [excerpt], "status": "mine", "reason": "because", "flags": {"odd": 1}, "more": 7}

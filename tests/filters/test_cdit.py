@@ -17,7 +17,7 @@ from isle import LINES, PASSAGES, QUESTION, REPLIES, replies, slowed, three_list
 from scripted import ScriptedLM, response, scripted
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, IterRetGen, SelfAsk
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, BadData, MissingFile, ModelError, UnknownName
 from blendfilter.filters.cdit import (
     COMPONENTS,
@@ -34,7 +34,7 @@ from blendfilter.filters.cdit import (
     read_verdict,
     rules_of,
 )
-from blendfilter.filters.named import make_filter
+from blendfilter.filters.registry import make_filter
 from blendfilter.lm.connect import connect
 from blendfilter.lm.profiles import Profile
 from blendfilter.prompting import Prompts
@@ -555,12 +555,12 @@ class TestIdentity:
             Judge(), Judge("components"), Judge(rules=["phi2"]), Judge(rules=["phi2", "phi1"]), compiled, listed,
             Judge(rules=[Rule("own", PHI1.components, PHI1.sentence)]), Judge(prompts=Prompts(tmp_path)),
             Judge(adapter=dspy.ChatAdapter()), Judge("components", json_schema=True),
-            Judge(wording=Wording(instructions={"cdit/word": "Judge it."})),
+            Judge(wording=TaskWording(instructions={"cdit/word": "Judge it."})),
         ]  # fmt: skip
         assert len({json.dumps(judge.identity(), sort_keys=True) for judge in judges}) == len(judges)
 
     def test_the_adapter_of_another_module_changes_nothing(self) -> None:
-        assert Judge().identity() == Judge(wording=Wording.of("hotpotqa")).identity()
+        assert Judge().identity() == Judge(wording=TaskWording.of("hotpotqa")).identity()
 
     def test_a_runs_record_names_our_rules_and_tells_ones_own(self) -> None:
         own = Rule("own", ("unit",), "Same unit.")

@@ -9,14 +9,10 @@ import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isle import CHECK, LINES, PASSAGES, QUESTION, REPLIES, replies
+from isle import CHECK, LINES, PASSAGES, QUESTION, replies
 from scripted import ScriptedLM, scripted
 
-from blendfilter.asking import Wording
-from blendfilter.errors import ModelError, UseAcall
-from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import KnowledgeFilter
-from blendfilter.lm import bridge
 from blendfilter.lm.profiles import Profile
 
 FIVE = list(PASSAGES)
@@ -56,31 +52,10 @@ class TestCalls:
         _, lm = filtered({"check": [CHECK], "ids": ["0"]}, topic=None, ask_topic=False)
         assert "Set aside" not in lm.asked("check")[0]
 
-    def test_an_empty_topic_is_no_topic(self) -> None:
-        _, lm = filtered({"topic": [""], "check": [CHECK], "ids": ["0"]}, topic=None)
-        assert "Set aside" not in lm.asked("check")[0]
-
     def test_nothing_to_filter_asks_nothing(self) -> None:
         said, lm = filtered({}, passages=[], topic=None)
         assert (said.kept, said.status, said.flags) == ([], "empty", {})
         assert lm.calls == 0
-
-    def test_one_passage_is_filtered_like_any(self) -> None:
-        said, lm = filtered({"check": [CHECK], "ids": ["0"]}, passages=FIVE[:1])
-        assert said.kept == FIVE[:1]
-        assert "numbered from" not in lm.asked("ids")[0]
-
-    def test_none_is_offered_only_where_the_task_says_so(self) -> None:
-        _, plain = filtered({"check": [CHECK], "ids": ["0"]})
-        _, offered = filtered({"check": [CHECK], "ids": ["0"]}, offer_none=True)
-        assert "none" not in plain.asked("ids")[0]
-        assert "write: none" in offered.asked("ids")[0]
-        assert "none of them is relevant" in offered.asked("check")[0]
-
-    def test_decoding_is_the_papers(self) -> None:
-        _, lm = filtered({"topic": ["t"], "check": [CHECK], "ids": ["?"], "ids_again": ["0"]}, topic=None)
-        assert [request.config.max_tokens for request in lm.inner.requests] == [32, 256, 32, 32]
-        assert all(list(request.config.stop) == ["\nKnowledge:", "\nQuestion:"] for request in lm.inner.requests)
 
     @pytest.mark.parametrize(("k", "caps"), [(1, [256, 32, 32]), (6, [304, 36, 36]), (15, [736, 72, 72])])
     def test_above_five_passages_the_caps_grow(self, k: int, caps: list[int]) -> None:
@@ -88,11 +63,6 @@ class TestCalls:
         passages = [FIVE[i % 5] for i in range(k)]
         _, lm = filtered({"check": [CHECK], "ids": ["?"], "ids_again": ["0"]}, passages=passages)
         assert [request.config.max_tokens for request in lm.inner.requests] == caps
-
-    def test_a_tasks_words_are_used(self) -> None:
-        wording = Wording(instructions={"blendfilter/check": "Judge in verse."})
-        _, lm = filtered({"check": [CHECK], "ids": ["0"]}, wording=wording)
-        assert lm.asked("check")[0].startswith("Judge in verse.\n")
 
 
 class TestReplies:
@@ -148,19 +118,6 @@ class TestReplies:
         assert (said.kept, said.status) == ([], "none")
         assert said.flags == {"unparseable_ids": 1, "explicit_none": 1}
 
-    def test_an_empty_check_still_leads_to_ids(self) -> None:
-        said, lm = filtered({"check": [""], "ids": ["1"]})
-        assert "\nContext:\n\n" in lm.asked("ids")[0]
-        assert (said.kept, said.reason) == ([PASSAGES[1]], "")
-
-    def test_a_failing_call_is_an_error_and_no_empty_answer(self) -> None:
-        from dspy import lm15
-
-        lm = ScriptedLM({"check": [lm15.ContextLengthError("too long")]})
-        with dspy.context(lm=lm), pytest.raises(ModelError) as raised:
-            asyncio.run(KnowledgeFilter().acall(question=QUESTION, passages=FIVE, topic=""))
-        assert (raised.value.kind, raised.value.stage) == ("context_too_long", "check")
-
     @given(ids=st.text(max_size=40), again=st.text(max_size=40))
     def test_whatever_is_replied_kept_is_a_part_of_the_branch_in_order(self, ids: str, again: str) -> None:
         lm = ScriptedLM(replies(ids=ids, ids_again=again))
@@ -188,10 +145,6 @@ class TestJsonSchema:
         assert schema["required"] == ["ids"]
         assert said.kept == [PASSAGES[2]]
 
-    def test_an_empty_array_is_an_explicit_none(self) -> None:
-        said, _ = filtered({"check": [CHECK], "ids": ['{"ids": []}']}, json_schema=True)
-        assert (said.kept, said.status) == ([], "none")
-
     @pytest.mark.parametrize(("setting", "asks"), [(None, True), (False, False), (True, True)])
     def test_by_default_the_models_profile_decides(self, setting: bool | None, asks: bool) -> None:
         with scripted({"check": [CHECK], "ids": ["0"]}) as lm, dspy.context(lm=lm):
@@ -199,41 +152,3 @@ class TestJsonSchema:
             chosen = KnowledgeFilter(json_schema=setting)
             asyncio.run(chosen.acall(question=QUESTION, passages=FIVE, topic=""))
         assert (self.formats(lm)["ids"] is not None) is asks
-
-    def test_a_model_without_a_profile_is_not_asked_for_one(self) -> None:
-        _, lm = filtered({"check": [CHECK], "ids": ["0"]})
-        assert self.formats(lm)["ids"] is None
-
-
-class TestAlone:
-    def test_the_synchronous_call(self) -> None:
-        with scripted({"topic": ["t"], "check": [CHECK], "ids": ["0"]}) as lm, dspy.context(lm=lm):
-            assert KnowledgeFilter()(question=QUESTION, passages=FIVE).kept == [PASSAGES[0]]
-
-    def test_it_works_inside_a_running_loop(self) -> None:
-        async def notebook() -> dspy.Prediction:
-            return KnowledgeFilter()(question=QUESTION, passages=FIVE)
-
-        with scripted({"topic": ["t"], "check": [CHECK], "ids": ["0"]}) as lm, dspy.context(lm=lm):
-            assert asyncio.run(notebook()).kept == [PASSAGES[0]]
-
-    def test_on_the_loop_thread_it_says_to_await(self) -> None:
-        async def inside() -> None:
-            KnowledgeFilter()(question=QUESTION, passages=FIVE)
-
-        with pytest.raises(UseAcall, match=r"await KnowledgeFilter\.acall"):
-            bridge.run(inside())
-
-    def test_a_filter_of_ones_own_needs_aforward_only(self) -> None:
-        class First(Filter):
-            async def aforward(self, question: str, passages: Any) -> dspy.Prediction:
-                return dspy.Prediction(kept=passages[:1], status="ids", reason="")
-
-        assert First()(question=QUESTION, passages=FIVE).kept == FIVE[:1]
-
-    def test_one_that_forgets_it_says_so(self) -> None:
-        with pytest.raises(NotImplementedError):
-            Filter()(question=QUESTION, passages=FIVE)
-
-    def test_stages_are_named_as_the_replies_of_the_isle(self) -> None:
-        assert {each.name for each in KnowledgeFilter().predictors()} <= set(REPLIES)

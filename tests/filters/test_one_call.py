@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isle import JUDGEMENT, LINES, PASSAGES, QUESTION, replies
+from isle import LINES, PASSAGES, QUESTION
 from scripted import ScriptedLM, scripted
 
-from blendfilter.asking import Wording
-from blendfilter.filters.knowledge import KnowledgeFilter
-from blendfilter.filters.one_call import OneCallFilter, read_judgement
-from blendfilter.filters.reading import IdsRead
+from blendfilter.filters.ids import IdsRead
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, read_judgement
 from blendfilter.lm.offline import read
-from blendfilter.lm.profiles import Profile
 from blendfilter.records import Passage
 
 FIVE = list(PASSAGES)
@@ -43,29 +39,12 @@ class TestCalls:
         assert (said.status, said.flags) == ("ids", {})
         assert said.reason == "0 is relevant.\n3: relevant too.\nIds: 3, 0"
 
-    def test_nothing_to_filter_asks_nothing(self) -> None:
-        said, lm = filtered({}, passages=[])
-        assert (said.kept, said.status, said.flags, lm.calls) == ([], "empty", {}, 0)
-
-    def test_none_is_offered_only_where_the_task_says_so(self) -> None:
-        _, plain = filtered({"judge": [JUDGEMENT]})
-        _, offered = filtered({"judge": [JUDGEMENT]}, offer_none=True)
-        assert "none" not in plain.prompts[0][1]
-        assert "Ids: none" in offered.prompts[0][1]
-
-    def test_a_tasks_words_are_used(self) -> None:
-        _, lm = filtered({"judge": [JUDGEMENT]}, wording=Wording(instructions={"blendfilter/judge": "Judge in verse."}))
-        assert lm.prompts[0][1].startswith("Judge in verse.\n")
-
     @pytest.mark.parametrize(("k", "judge", "again"), [(1, 384, 32), (5, 384, 32), (15, 1024, 72)])
     def test_the_caps_grow_with_the_passages_above_five(self, k: int, judge: int, again: int) -> None:
         passages = [Passage(str(i), "", f"Lamp {i}.") for i in range(k)]
         _, lm = filtered({"judge": ["?"], "ids_again": ["0"]}, passages=passages)
         assert [request.config.max_tokens for request in lm.inner.requests] == [judge, again]
         assert all(list(request.config.stop) == ["\nKnowledge:", "\nQuestion:"] for request in lm.inner.requests)
-
-    def test_arguments(self) -> None:
-        assert OneCallFilter(offer_none=True).arguments() == {"offer_none": True, "json_schema": None}
 
 
 class TestReplies:
@@ -81,10 +60,6 @@ class TestReplies:
         event = {"unparseable_ids": 1} if reply else {}  # nothing at all is counted as that
         assert (said.status, said.reason, said.flags) == ("ids", reply, event)
 
-    def test_a_negated_one_is_suspect(self) -> None:
-        said, _ = filtered({"judge": ["Ids: 1 and 4 are irrelevant"], "ids_again": ["0"]})
-        assert (said.kept, said.status, said.flags) == ([PASSAGES[0]], "ids", {"suspect_ids": 1})
-
     @pytest.mark.parametrize(
         ("first", "status", "flag"),
         [("Hm.", "unparseable", "unparseable_ids"), ("Ids: not 1", "suspect", "suspect_ids")],
@@ -92,23 +67,6 @@ class TestReplies:
     def test_after_the_second_try_the_branch_is_kept_whole(self, first: str, status: str, flag: str) -> None:
         said, _ = filtered({"judge": [first], "ids_again": ["Who knows?"]})
         assert (said.kept, said.status, said.flags) == (FIVE, status, {flag: 1})
-
-    def test_none_keeps_nothing_and_is_not_asked_again(self) -> None:
-        said, _ = filtered({"judge": ["All are about honey.\nIds: none"]}, offer_none=True)
-        assert (said.kept, said.status, said.flags) == ([], "none", {"explicit_none": 1})
-
-    def test_none_at_the_second_try_counts_both(self) -> None:
-        said, _ = filtered({"judge": ["?"], "ids_again": ["none"]}, offer_none=True)
-        assert (said.kept, said.status) == ([], "none")
-        assert said.flags == {"unparseable_ids": 1, "explicit_none": 1}
-
-    @given(judge=st.text(max_size=60), again=st.text(max_size=40))
-    def test_whatever_is_replied_kept_is_a_part_of_the_branch_in_order(self, judge: str, again: str) -> None:
-        lm = ScriptedLM(replies(judge=judge, ids_again=again))
-        with dspy.context(lm=lm):
-            said = asyncio.run(OneCallFilter().acall(question=QUESTION, passages=FIVE))
-        assert [p for p in FIVE if p in said.kept] == said.kept
-        assert bool(said.kept) == (said.status != "none")
 
 
 class TestReading:
@@ -174,35 +132,6 @@ class TestReading:
         read = read_judgement(reply, k)
         assert all(0 <= number < k for number in read.ids)
         assert (read.status == "ids") == bool(read.ids)
-
-
-class TestJsonSchema:
-    def test_judgements_and_ids_are_held_to_the_passages_shown(self) -> None:
-        reply = json.dumps({"judgements": [{"id": 2, "reason": "r", "relevant": True}], "ids": [2]})
-        said, lm = filtered({"judge": [reply]}, passages=FIVE[:3], json_schema=True)
-        schema = lm.inner.requests[0].config.response_format["schema"]
-        assert schema["required"] == ["judgements", "ids"]
-        numbers = {"type": "integer", "enum": [0, 1, 2]}
-        assert schema["properties"]["ids"]["items"] == numbers
-        one = schema["properties"]["judgements"]["items"]
-        assert one["properties"]["id"] == numbers
-        assert (one["required"], one["additionalProperties"]) == (["id", "reason", "relevant"], False)
-        assert said.kept == [PASSAGES[2]]
-
-    def test_the_second_try_is_held_to_one_too(self) -> None:
-        _, lm = filtered({"judge": ["?"], "ids_again": ['{"ids": [1]}']}, json_schema=True)
-        assert list(lm.inner.requests[1].config.response_format["schema"]["properties"]) == ["ids"]
-
-    @pytest.mark.parametrize(("setting", "asks"), [(None, True), (False, False), (True, True)])
-    def test_by_default_the_models_profile_decides(self, setting: bool | None, asks: bool) -> None:
-        with scripted({"judge": ["Ids: 0"]}) as lm, dspy.context(lm=lm):
-            lm.profile = Profile(json_schema=True)
-            asyncio.run(OneCallFilter(json_schema=setting).acall(question=QUESTION, passages=FIVE))
-        assert (lm.inner.requests[0].config.response_format is not None) is asks
-
-    def test_a_model_without_a_profile_is_not_asked_for_one(self) -> None:
-        _, lm = filtered({"judge": ["Ids: 0"]})
-        assert lm.inner.requests[0].config.response_format is None
 
 
 @pytest.mark.parametrize("offer_none", [True, False])

@@ -303,7 +303,7 @@ def test_a_call_stands_in_each_history_once(make: Any) -> None:
     lm = connect(own)
     predict = dspy.Predict("question -> answer")
     GLOBAL_HISTORY.clear()  # full, it holds 10,000 however many are added: the tests before this one may have made them
-    with dspy.context(lm=lm, adapter=TemplateAdapter()), dspy.track_usage() as tracker:
+    with dspy.context(lm=lm, adapter=TemplateAdapter("direct")), dspy.track_usage() as tracker:
         predict(question="Which?")
     assert (len(predict.history), len(lm.history), len(GLOBAL_HISTORY), len(own.history)) == (1, 1, 1, 0)
     assert predict.history[0]["outputs"] == lm.history[0]["outputs"]

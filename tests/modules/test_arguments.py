@@ -13,8 +13,7 @@ from scripted import scripted
 from blendfilter.errors import BadArgument
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.modules.answering import Answering
-from blendfilter.modules.blendfilter import BlendFilter
-from blendfilter.modules.blending import Blending
+from blendfilter.modules.blendfilter import BlendFilter, Blending
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
 from blendfilter.modules.ralm import RALM

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
 from dspy import lm15
 from isle import (
-    INTERNAL,
     LINES,
     PASSAGES,
     Q_EX,
@@ -20,18 +18,15 @@ from isle import (
     REASONING,
     REPLIES,
     Shelf,
-    nothing,
     one_list,
     replies,
     slowed,
     three_lists,
 )  # fmt: skip
-from scripted import ScriptedLM, response, scripted
+from scripted import ScriptedLM, scripted
 
 from blendfilter.context import STAGE
-from blendfilter.errors import BadArgument, ModelError, UseAcall
-from blendfilter.journal import Journal
-from blendfilter.lm import bridge
+from blendfilter.errors import ModelError
 from blendfilter.modules.base import FLAGS
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.records import Passage
@@ -155,11 +150,6 @@ class TestCalls:
             assert len({prompt for _, prompt in lm.prompts}) == calls
         assert set(said.branches) == {"q", "q_ex", "q_in"}
 
-    def test_the_topic_is_asked_once(self) -> None:
-        _, lm = ask(BlendFilter(three_lists()))
-        assert len(lm.asked("topic")) == 1
-        assert all("remember about lighthouses;" in prompt for prompt in lm.asked("check"))
-
     @pytest.mark.parametrize(
         ("without", "plan"),
         [
@@ -176,17 +166,6 @@ class TestCalls:
         assert lm.calls == len(plan)
         assert not set(said.branches) & set(without.split(",") if isinstance(without, str) else without)
         assert set(said.branches) == set(said.queries)
-
-    def test_equal_prompts_of_two_stages_are_one_call_under_a_journal(self, tmp_path: Path) -> None:
-        """Everything kept from one list: the answer's prompt is the external's, letter for letter."""
-        with Journal(tmp_path) as journal:
-            lm = ScriptedLM(replies(ids="0-4"))
-            with dspy.context(lm=lm.with_journal(journal)):
-                said = BlendFilter(one_list())(question=QUESTION)
-        assert lm.calls == 6
-        keys = dict(said.calls)
-        assert len(said.calls) == 7
-        assert keys["answer"] == keys["external"]
 
     @pytest.mark.parametrize("seed", range(4))
     def test_calls_are_told_in_plan_order_whatever_the_speed(self, seed: int) -> None:
@@ -239,45 +218,12 @@ class TestCalls:
 
 
 class TestKnowledge:
-    def test_the_union_is_in_the_order_of_q_then_q_ex_then_q_in(self) -> None:
-        a, b, c, d, _ = PASSAGES
-        said, lm = ask(BlendFilter(Shelf([b, a], [c, b], [d, a]), k=2), ids="0-1")
-        assert said.knowledge == [b, a, c, d]
-        shown = lm.asked("answer")[0].split("\nKnowledge:\n")[-1].splitlines()
-        assert shown[:4] == [b.line, a.line, c.line, d.line]
-
-    def test_the_same_text_under_two_ids_is_shown_once(self) -> None:
-        twin = Passage("twin", PASSAGES[0].title, PASSAGES[0].text + " ")
-        said, lm = ask(BlendFilter(Shelf(PASSAGES[:1], [twin], PASSAGES[1:2])))
-        assert [passage.id for passage in said.knowledge] == ["p0", "p1"]
-        assert lm.asked("answer")[0].count(PASSAGES[0].line) == 1
-
     def test_everything_filtered_away_is_an_empty_block_and_flagged(self) -> None:
         said, lm = ask(BlendFilter(three_lists(), task="strategyqa"), ids="none")
         assert said.knowledge == []
         assert f"\nKnowledge:\nQuestion: {QUESTION}\n" in lm.asked("answer")[0]
         assert said.flags == {**dict.fromkeys(FLAGS, 0), "explicit_none": 3, "empty_knowledge": 1}
         assert {branch.ids_read for branch in said.branches.values()} == {"none"}
-
-    def test_or_k_q_where_one_falls_back(self) -> None:
-        said, lm = ask(BlendFilter(three_lists(), fallback=True), ids="none")
-        assert said.knowledge == list(PASSAGES[:2])
-        assert all(line in lm.asked("answer")[0] for line in LINES[:2])
-        assert said.flags["empty_knowledge"] == 1
-        assert all(not branch.kept for branch in said.branches.values())
-
-    def test_falling_back_changes_nothing_where_something_is_kept(self) -> None:
-        plain, _ = ask(BlendFilter(three_lists()))
-        said, _ = ask(BlendFilter(three_lists(), fallback=True))
-        assert said.knowledge == plain.knowledge
-        assert said.flags["empty_knowledge"] == 0
-
-    def test_nothing_retrieved_at_all(self) -> None:
-        said, lm = ask(BlendFilter(nothing))
-        assert said.answer == "Ada Brennock"
-        assert said.flags["empty_knowledge"] == 1
-        assert {branch.ids_read for branch in said.branches.values()} == {"empty"}
-        assert not lm.asked("check")
 
     def test_an_unreadable_reply_keeps_the_branch_and_is_counted_once_where_branches_share(self) -> None:
         said, lm = ask(BlendFilter(one_list()), ids="?", ids_again="?")
@@ -301,45 +247,8 @@ class TestKnowledge:
         assert (said.answer, said.reasoning) == ("Ada Brennock", REASONING)
         assert said.flags == dict.fromkeys(FLAGS, 0)
 
-    def test_empty_and_cut_replies_are_flagged(self) -> None:
-        told = {**{name: [text] * 3 for name, text in REPLIES.items()}, "internal": [""]}
-        told["answer"] = [response(REASONING, finish="length")]
-        lm = ScriptedLM(told)
-        with dspy.context(lm=lm):
-            said = BlendFilter(three_lists())(question=QUESTION)
-        assert (said.flags["empty_reply"], said.flags["cut_reply"]) == (1, 1)
-
 
 class TestRunning:
-    def test_an_empty_question_is_refused_before_anything_is_asked(self) -> None:
-        for question in ("", "  \n", None):
-            lm = ScriptedLM([])
-            with dspy.context(lm=lm), pytest.raises(BadArgument, match="BlendFilter needs a question"):
-                BlendFilter(nothing)(question=question)
-            assert lm.calls == 0
-
-    def test_synchronous_awaited_and_in_a_notebook_give_the_same(self) -> None:
-        lm = ScriptedLM(replies())
-        method = BlendFilter(three_lists())
-
-        async def notebook() -> dspy.Prediction:
-            return method(question=QUESTION)
-
-        async def awaited() -> dspy.Prediction:
-            return await method.acall(question=QUESTION)
-
-        with dspy.context(lm=lm):
-            said = [method(question=QUESTION), asyncio.run(notebook()), asyncio.run(awaited())]
-        assert lm.calls == 33
-        assert said[0].toDict() == said[1].toDict() == said[2].toDict()
-
-    def test_on_the_loop_thread_it_says_to_await(self) -> None:
-        async def inside() -> None:
-            BlendFilter(nothing)(question=QUESTION)
-
-        with pytest.raises(UseAcall, match=r"write `await BlendFilter\.acall\(…\)` there"):
-            bridge.run(inside())
-
     def test_many_questions_at_once_do_not_mix(self) -> None:
         def shelf(query: str, k: int) -> list[Passage]:
             number = query.rstrip("?").rsplit(" ", 1)[1]
@@ -370,15 +279,6 @@ class TestRunning:
         # q and q_ex were filtered to the end: a replay asks for exactly these calls
         assert len(lm.asked("ids")) == 2
         assert not lm.asked("answer")
-
-    def test_a_failing_retriever_comes_through_as_it_is(self) -> None:
-        def broken(query: str, k: int) -> list[Passage]:
-            if query.startswith(INTERNAL):
-                raise ConnectionError("the index is gone")
-            return list(PASSAGES)
-
-        with dspy.context(lm=ScriptedLM(replies())), pytest.raises(ConnectionError, match="the index is gone"):
-            BlendFilter(broken)(question=QUESTION)
 
     def test_cancelled_it_stops_asking(self) -> None:
         lm = ScriptedLM(replies())

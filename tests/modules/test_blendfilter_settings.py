@@ -11,24 +11,18 @@ import dspy
 import pytest
 from isle import (
     LINES,
-    NAMES,
-    PASSAGES,
     QUESTION,
-    REPLIES,
     TASKS,
-    inputs,
     nothing,
-    predictors,
     replies,
     three_lists,
 )  # fmt: skip
 from scripted import ScriptedLM
 
-from blendfilter.asking import Wording
+from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, BadData, UnknownName
 from blendfilter.filters.base import Filter
 from blendfilter.modules.blendfilter import BlendFilter
-from blendfilter.prompting import Prompts
 
 
 def ask(method: BlendFilter, question: str = QUESTION, **changed: Any) -> tuple[dspy.Prediction, ScriptedLM]:
@@ -63,64 +57,6 @@ class TestSettings:
         assert said.flags["mine"] == 3
         assert "select" not in {name for name, _ in BlendFilter(nothing, filter=Second()).named_predictors()}
 
-    def test_a_filter_of_ones_own_that_asks_a_model(self) -> None:
-        class Asking(Filter):
-            def __init__(self) -> None:
-                super().__init__()
-                self.judge = dspy.Predict("question, passage -> keep: bool")
-
-            async def aforward(self, question: str, passages: Any) -> dspy.Prediction:
-                judged = [await self.judge.acall(question=question, passage=each.line) for each in passages]
-                return dspy.Prediction(kept=[p for p, j in zip(passages, judged, strict=True) if j.keep])
-
-        def reply(stage: str, prompt: str) -> str:
-            if stage == "judge" or "[[ ## keep ## ]]" in prompt:
-                return f"[[ ## keep ## ]]\n{'Skerry Light |' in prompt}\n\n[[ ## completed ## ]]"
-            return str(REPLIES[stage])
-
-        lm = ScriptedLM(reply)
-        with dspy.context(lm=lm):
-            said = BlendFilter(three_lists(), filter=Asking())(question=QUESTION)
-        assert said.knowledge == [PASSAGES[1]]
-        assert said.branches["q"].ids_read is None
-        assert len(lm.asked("select.judge")) + len(lm.asked("judge")) == 6
-
-    @pytest.mark.parametrize("kind", ["positional", "keyword", "query only", "texts", "mappings"])
-    def test_any_callable_retrieves(self, kind: str) -> None:
-        callables: dict[str, Any] = {
-            "positional": lambda query, k: PASSAGES[:k],
-            "keyword": lambda query, *, k=5: PASSAGES[:k],
-            "query only": lambda query: PASSAGES,
-            "texts": lambda query, k: LINES,
-            "mappings": lambda query, k: [{"title": p.title, "text": p.text} for p in PASSAGES],
-        }
-        _, lm = ask(BlendFilter(callables[kind], k=2))
-        assert [line in lm.asked("external")[0] for line in LINES] == [True, True, False, False, False]
-
-    def test_prompts_of_ones_own(self, tmp_path: Path) -> None:
-        (tmp_path / "blendfilter").mkdir()
-        (tmp_path / "blendfilter" / "internal.j2").write_text("{{ instructions }}\nWrite of: {{ question }}")
-        _, lm = ask(BlendFilter(three_lists(), prompts=Prompts(tmp_path)))
-        assert lm.asked("internal")[0].endswith(f"\nWrite of: {QUESTION}")
-        assert lm.asked("topic")[0].endswith("\nTopic:")
-
-    def test_an_adapter_of_ones_own(self) -> None:
-        def reply(stage: str, prompt: str) -> str:
-            field = {"external": "reasoning", "answer": "reasoning", "internal": "passage", "check": "relevance"}
-            name = {**field, "short_answer": "answer"}.get(stage, stage)
-            return f"[[ ## {name} ## ]]\n{REPLIES[stage]}\n\n[[ ## completed ## ]]"
-
-        lm = ScriptedLM(reply)
-        with dspy.context(lm=lm):
-            said = BlendFilter(three_lists(), adapter=dspy.ChatAdapter())(question=QUESTION)
-        assert (said.answer, len(said.calls)) == ("Ada Brennock", 11)
-
-    def test_a_wording_of_ones_own(self) -> None:
-        wording = Wording(instructions={"blendfilter/topic": "In one word."}, offer_none=True)
-        _, lm = ask(BlendFilter(three_lists(), task=wording))
-        assert lm.asked("topic")[0].startswith("In one word.\n")
-        assert "write: none" in lm.asked("ids")[0]
-
     @pytest.mark.parametrize("without", [(), ("q",), ("q", "q_ex"), ("q_ex", "q_in")])
     def test_the_fallback_is_what_the_question_finds_whichever_queries_are_used(self, without: Any) -> None:
         """K_q, searched for even where no other step needs it."""
@@ -130,11 +66,6 @@ class TestSettings:
         assert said.flags["empty_knowledge"] == 1
         assert f"Knowledge:\n{LINES[0]}\n{LINES[1]}\nQuestion: {QUESTION}" in lm.asked("answer")[0]
         assert "q" not in said.queries or "q" not in without
-
-    def test_without_a_fallback_nobody_searches_for_it(self) -> None:
-        shelf = three_lists()
-        ask(BlendFilter(shelf, without=("q", "q_ex")))
-        assert len(shelf.searches) == 1
 
     def test_bad_settings(self) -> None:
         with pytest.raises(BadArgument, match="k must be at least 1, got 0"):
@@ -157,7 +88,7 @@ class TestState:
             dspy.Example(question="q?", knowledge=["T | x"], relevance="0 is relevant.", augmented=True)
         ]
         method.save(tmp_path / "program.json")
-        again = BlendFilter(three_lists(), task="hotpotqa", offer_none=Wording.of(task).offer_none)
+        again = BlendFilter(three_lists(), task="hotpotqa", offer_none=TaskWording.of(task).offer_none)
         again.select.ask_topic = method.select.ask_topic
         again.load(tmp_path / "program.json")
         assert self.prompts_of(again) == self.prompts_of(method)
@@ -190,9 +121,3 @@ class TestState:
         with pytest.raises(BadData, match=r"'ids' has the fields Reasoning So Far: "):
             method.load_state(state)
         assert json.dumps(method.dump_state()) == before
-
-    @pytest.mark.parametrize("name", NAMES)
-    def test_a_predictors_demonstrations_come_back_as_they_were(self, name: str) -> None:
-        one, two = predictors("twowiki")[name], predictors("hotpotqa")[name]
-        two.load_state(json.loads(json.dumps(one.dump_state())))
-        assert two.render(**inputs(two)) == one.render(**inputs(one))

@@ -9,13 +9,11 @@ import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isle import EXTERNAL, INTERNAL, LINES, PASSAGES, Q_EX, Q_IN, QUESTION, Shelf, nothing, replies, three_lists
-from scripted import ScriptedLM, scripted
+from isle import EXTERNAL, LINES, PASSAGES, Q_EX, Q_IN, QUESTION, Shelf, replies, three_lists
+from scripted import ScriptedLM
 
-from blendfilter.asking import Wording
-from blendfilter.errors import BadArgument, UnknownName, UseAcall
-from blendfilter.lm import bridge
-from blendfilter.modules.blending import Blending, blend, used_queries, without_conclusion
+from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.modules.blendfilter import Blending, blend, used_queries, without_conclusion
 
 
 def blended(shelf: Any, question: str = QUESTION, **settings: Any) -> tuple[dspy.Prediction, ScriptedLM]:
@@ -29,9 +27,6 @@ class TestBlend:
     def test_the_augmentation_stands_before_the_question(self) -> None:
         """q_ex = a_ex || q, q_in = a_in || q (section 3.2)."""
         assert blend("A b.\nSo the answer is C.", "Why?") == "A b. So the answer is C. Why?"
-
-    def test_an_empty_augmentation_leaves_the_question(self) -> None:
-        assert blend(" \n ", "Why?") == "Why?"
 
     @given(st.text(), st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1))
     def test_the_question_is_never_lost_and_all_is_one_line(self, augmentation: str, question: str) -> None:
@@ -127,45 +122,3 @@ class TestBlending:
     def test_the_conclusion_can_be_dropped(self) -> None:
         said, _ = blended(three_lists(), drop_conclusion=True)
         assert said.queries["q_ex"] == f"{EXTERNAL.splitlines()[0]} {QUESTION}"
-
-    def test_nothing_found_is_an_empty_knowledge_block(self) -> None:
-        said, lm = blended(nothing)
-        assert said.retrieved == {"q": [], "q_ex": [], "q_in": []}
-        assert f"\nKnowledge:\nQuestion: {QUESTION}\n" in lm.asked("external")[0]
-
-    def test_a_model_that_says_nothing_leaves_the_question_as_query(self) -> None:
-        shelf = Shelf(PASSAGES, PASSAGES, PASSAGES)
-        with scripted({"external": [""], "internal": [""]}) as lm, dspy.context(lm=lm):
-            said = asyncio.run(Blending(shelf).acall(question=QUESTION))
-        assert set(said.queries.values()) == {QUESTION}
-
-    @pytest.mark.parametrize("k", [0, -1])
-    def test_k_below_one_is_refused(self, k: int) -> None:
-        with pytest.raises(BadArgument, match=f"k must be at least 1, got {k}"):
-            Blending(nothing, k)
-
-    def test_what_cannot_search_is_refused(self) -> None:
-        with pytest.raises(BadArgument, match="cannot search"):
-            Blending("indexes/wiki")  # type: ignore[arg-type]
-
-    def test_an_empty_question_is_refused(self) -> None:
-        for ask in ("", " \n "):
-            with pytest.raises(BadArgument, match="Blending needs a question"):
-                blended(nothing, question=ask)
-
-    def test_the_wording_is_a_tasks_or_ones_own(self) -> None:
-        own = Wording(instructions={"blendfilter/internal": "Recite."})
-        assert Blending(nothing, wording=own).internal.signature.instructions == "Recite."
-        assert len(Blending(nothing, wording="strategyqa").external.demos) == 3
-
-    def test_alone_and_synchronous(self) -> None:
-        lm = ScriptedLM(replies())
-        with dspy.context(lm=lm):
-            assert Blending(three_lists())(question=QUESTION).queries["q_in"].startswith(INTERNAL)
-
-    def test_on_the_loop_thread_it_says_to_await(self) -> None:
-        async def inside() -> None:
-            Blending(nothing)(question=QUESTION)
-
-        with pytest.raises(UseAcall, match=r"await Blending\.acall"):
-            bridge.run(inside())

@@ -55,9 +55,3 @@ def test_a_model_that_never_ends_costs_its_hops_and_three(make: Callable[[], Met
     assert not any("invented" in prompt for prompt in stats["prompts"])
     sent = [body.get("stop") for body in stats["bodies"]]
     assert all(stop is None or len(stop) <= 4 for stop in sent)
-
-
-def test_a_model_that_concludes_costs_its_turns_and_one() -> None:
-    with serve(reply="offline") as server, dspy.context(lm=connect("m", api_base=server.url)):
-        said = SelfAsk(one_list())(question=QUESTION)
-        assert server.stats()["requests"] == len(said.queries) + 1 + 1

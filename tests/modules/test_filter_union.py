@@ -8,13 +8,11 @@ from typing import Any
 
 import dspy
 import pytest
-from isle import LINES, PASSAGES, QUESTION, Shelf, nothing, one_list, replies, three_lists
-from model_server import serve
+from isle import LINES, PASSAGES, QUESTION, replies, three_lists
 from scripted import ScriptedLM
 
-from blendfilter import connect
 from blendfilter.filters.extractive import SentenceFilter
-from blendfilter.filters.one_call import OneCallFilter
+from blendfilter.filters.knowledge import OneCallFilter
 from blendfilter.journal import Journal
 from blendfilter.modules.blendfilter import BlendFilter, survivors
 from blendfilter.records import Excerpt, Passage
@@ -52,28 +50,6 @@ def test_calls_in_plan_order(name: str) -> None:
     assert lm.calls == len({prompt for _, prompt in lm.prompts}) == len(plan) == CALLS[name]
 
 
-def test_calls_as_a_server_counts_them() -> None:
-    with serve(reply="offline") as server:
-        lm = connect("any/model", api_base=server.url)
-        counted = {}
-        for name, (make, _) in VARIANTS.items():
-            before = server.stats()["requests"]
-            with dspy.context(lm=lm):
-                make(by_first_word())(question=QUESTION)
-            counted[name] = server.stats()["requests"] - before
-    assert counted == CALLS
-
-
-def by_first_word() -> Callable[[str, int], list[Passage]]:
-    """An index whose three lists differ whatever the queries say."""
-    lists: dict[str, list[Passage]] = {}
-
-    def search(query: str, k: int) -> list[Passage]:
-        return lists.setdefault(query, [PASSAGES[(len(lists) + i) % 5] for i in range(2)])
-
-    return search
-
-
 class TestUnion:
     def test_the_filter_sees_each_passage_once_in_order(self) -> None:
         _, lm = ask(BlendFilter(three_lists(), filter_union=True))
@@ -103,20 +79,11 @@ class TestUnion:
         said, _ = ask(BlendFilter(three_lists(), filter_union=True, fallback=True, task="strategyqa"), ids="none")
         assert said.knowledge == list(PASSAGES[:2])
 
-    def test_nothing_retrieved(self) -> None:
-        said, lm = ask(BlendFilter(nothing, filter_union=True))
-        assert lm.asked("check") == []
-        assert {branch.ids_read for branch in said.branches.values()} == {"empty"}
-
     def test_some_queries_left_out(self) -> None:
         said, lm = ask(BlendFilter(three_lists(), filter_union=True, without="q_ex"), ids="0, 2")
         assert list(said.branches) == ["q", "q_in"]
         assert [p.id for p in said.knowledge] == ["p0", "p3"]
         assert lm.asked("external") == []
-
-    def test_it_is_recorded(self) -> None:
-        assert BlendFilter(nothing, filter_union=True).arguments()["filter_union"] is True
-        assert BlendFilter(nothing).arguments()["filter_union"] is False
 
     @pytest.mark.parametrize("name", VARIANTS)
     def test_a_journal_replays_it(self, name: str, tmp_path: Any) -> None:
@@ -129,46 +96,12 @@ class TestUnion:
         assert lm.calls == len(plan)
         assert replayed.toDict() == live.toDict()
 
-    def test_the_trace_of_dspy_is_in_plan_order(self) -> None:
-        with dspy.context(lm=ScriptedLM(replies()), trace=[]):
-            BlendFilter(three_lists(), filter_union=True)(question=QUESTION)
-            told = [step[0].name for step in dspy.settings.trace]
-        assert told == VARIANTS["the union"][1]
-
 
 class TestExcerpts:
     """Sentences kept by three branches of one passage are one excerpt of it."""
 
     def by_branch(self, question: str, texts: list[str]) -> list[float]:
         return [float("Ada" in text or "beside" in text) for text in texts]
-
-    def test_each_branch_keeps_pieces_of_its_own(self) -> None:
-        shelf = Shelf(PASSAGES[:2], [PASSAGES[1], PASSAGES[3]], PASSAGES[1:2])
-        best = {4: [0, 1, 0, 0], 3: [1, 0, 0], 2: [1, 0]}
-        said, lm = ask(BlendFilter(shelf, filter=SentenceFilter(n=1, by=lambda question, texts: best[len(texts)])))
-        by_branch = {name: [p.text for p in branch.kept] for name, branch in said.branches.items()}
-        assert by_branch == {
-            "q": ["Skerry Light stands beside it."],
-            "q_ex": ["Skerry Light is a lighthouse of 1884."],
-            "q_in": ["Skerry Light is a lighthouse of 1884."],
-        }
-        assert [(p.id, p.text) for p in said.knowledge] == [
-            ("p0", "Skerry Light stands beside it."),
-            ("p1", "Skerry Light is a lighthouse of 1884."),
-        ]
-        assert "Knowledge:\nTolm Harbour | Skerry Light stands beside it.\nSkerry Light | " in lm.asked("answer")[0]
-
-    def test_different_pieces_of_one_passage_are_joined(self) -> None:
-        shelf = Shelf(PASSAGES[1:2], [PASSAGES[1], PASSAGES[2]], PASSAGES[2:3])
-        best = {2: [1.0, 0.0], 3: [0.0, 1.0, 0.0], 1: [1.0]}
-        said, _ = ask(BlendFilter(shelf, filter=SentenceFilter(n=1, by=lambda question, texts: best[len(texts)])))
-        whole, other = said.knowledge
-        assert whole.text == PASSAGES[1].text
-        assert isinstance(whole, Excerpt)
-        assert [span.text for span in whole.spans] == [
-            "Skerry Light is a lighthouse of 1884.", "Ada Brennock kept it for thirty years.",
-        ]  # fmt: skip
-        assert other.id == "p2"
 
     def test_over_the_union_a_branch_keeps_the_same_pieces(self) -> None:
         said, _ = ask(BlendFilter(three_lists(), filter=SentenceFilter(n=2, by=self.by_branch), filter_union=True))
@@ -195,9 +128,3 @@ class TestSurvivors:
     def test_others_do_not_survive(self) -> None:
         assert survivors([Passage("2", "T", "Three.")], [self.A]) == []
         assert survivors([], [self.A]) == survivors([self.A], []) == []
-
-
-def test_one_list_from_all_queries_is_filtered_once_either_way() -> None:
-    said, lm = ask(BlendFilter(one_list(), filter_union=True))
-    assert lm.calls == 7
-    assert [p.id for p in said.knowledge] == ["p0"]

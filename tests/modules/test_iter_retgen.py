@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import dspy
@@ -13,11 +12,10 @@ from scripted import ScriptedLM, scripted
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import KnowledgeFilter
-from blendfilter.journal import Journal
-from blendfilter.modules.base import Branch
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought
 from blendfilter.modules.iter_retgen import IterRetGen
+from blendfilter.modules.prediction import Branch
 from blendfilter.records import Passage
 
 
@@ -54,17 +52,6 @@ class TestLoop:
         assert [shown(prompt) for prompt in lm.asked("answer")] == [[LINES[0]], [LINES[1]], [LINES[2]]]
         assert list(said.queries) == ["q", "iter_2", "iter_3"]
 
-    def test_an_empty_reasoning_searches_with_the_question_again(self) -> None:
-        shelf = three_lists()
-        said, _ = run(IterRetGen(shelf), "", REASONING)
-        assert [query for query, _ in shelf.searches] == [QUESTION, QUESTION]
-        assert said.flags["empty_reply"] == 1
-
-    def test_nothing_found(self) -> None:
-        said, lm = run(IterRetGen(nothing), EXTERNAL, REASONING)
-        assert said.flags["empty_knowledge"] == 1
-        assert f"\nKnowledge:\nQuestion: {QUESTION}\n" in lm.asked("answer")[1]
-
 
 class TestShared:
     @pytest.mark.parametrize("task", TASKS)
@@ -78,29 +65,11 @@ class TestShared:
         assert iterated[:1] == keys(ChainOfThought(three_lists(), task=task), "answer")
         assert iterated[1] != iterated[0]
 
-    def test_the_second_search_is_blendfilters_q_ex(self) -> None:
-        shelf, other = three_lists(), three_lists()
-        with dspy.context(lm=ScriptedLM(replies(answer=EXTERNAL))):
-            iterated = IterRetGen(shelf)(question=QUESTION)
-            blended = BlendFilter(other)(question=QUESTION)
-        assert iterated.queries["iter_2"] == blended.queries["q_ex"]
-        assert shelf.searches[1] in other.searches
-
     def test_one_iteration_is_cot_retrieval(self) -> None:
         once, lm = run(IterRetGen(three_lists(), iterations=1), REASONING)
         plain, other = run(ChainOfThought(three_lists()), REASONING)
         assert dict(once) == dict(plain)
         assert lm.prompts == other.prompts
-
-    def test_a_shared_journal_makes_the_shared_calls_once(self, tmp_path: Path) -> None:
-        with Journal(tmp_path) as journal:
-            lm = ScriptedLM(replies(answer=EXTERNAL), journal=journal)
-            with dspy.context(lm=lm):
-                ChainOfThought(three_lists())(question=QUESTION)
-                before = lm.calls
-                IterRetGen(three_lists())(question=QUESTION)
-        # The second reasoning; its short answer is asked over the same words as cot-retrieval's.
-        assert lm.calls - before == 1
 
 
 class FirstOnly(Filter):
@@ -120,11 +89,6 @@ class TestFilter:
         assert select.asked == [QUESTION, QUESTION]
         assert [shown(prompt) for prompt in lm.asked("answer")] == [[LINES[0]], [LINES[1]]]
         assert said.knowledge == [PASSAGES[1]]
-
-    def test_the_events_of_every_round_are_counted(self) -> None:
-        with dspy.context(lm=ScriptedLM(replies(ids="?", ids_again="?"))):
-            said = IterRetGen(three_lists(), filter=KnowledgeFilter())(question=QUESTION)
-        assert said.flags["unparseable_ids"] == 2
 
     def test_the_knowledge_filter_works_in_it(self) -> None:
         with dspy.context(lm=ScriptedLM(replies())):

@@ -91,11 +91,6 @@ def test_methods_by_name(name: str, kind: type, retrieves: bool) -> None:
     assert METHODS[name].retrieves is retrieves
 
 
-def test_the_list_is_complete() -> None:
-    own = {"direct", "cot", "direct-retrieval", "cot-retrieval", "blendfilter"}
-    assert set(METHODS) == own | {"react", "self-ask", "iter-retgen", "self-consistency", "ralm"}
-
-
 @pytest.mark.parametrize(("name", "k"), [("cot-retrieval", 5), ("blendfilter", 5), ("ralm", 10)])
 def test_without_k_it_is_the_methods_own(name: str, k: int) -> None:
     assert make_method(name, INDEX).arguments()["k"] == k
@@ -144,24 +139,3 @@ def test_a_class_of_ones_own_gets_as_much_as_it_takes(own: str, attribute: str, 
     method = make_method(f"{own}:{attribute}", INDEX, k=3)
     assert isinstance(method, dspy.Module)
     assert method.given == given
-
-
-def test_a_module_that_is_not_there() -> None:
-    with pytest.raises(UnknownName, match="no module 'nowhere_at_all' for method 'nowhere_at_all:Mine'"):
-        make_method("nowhere_at_all:Mine", INDEX)
-
-
-def test_a_module_that_misses_something_names_that(own: str) -> None:
-    with pytest.raises(UnknownName, match="no module 'a_package_that_is_not_there'"):
-        make_method("own_broken_of_a_test:Mine", INDEX)
-
-
-def test_a_class_that_is_not_there(own: str) -> None:
-    with pytest.raises(UnknownName, match=rf"'Mine'.*{own}|{own}.*'Mine'"):
-        make_method(f"{own}:Mine", INDEX)
-
-
-@pytest.mark.parametrize("attribute", ["Plain", "number"])
-def test_what_is_no_module_of_dspys(own: str, attribute: str) -> None:
-    with pytest.raises(BadArgument, match=f"{own}:{attribute}"):
-        make_method(f"{own}:{attribute}", INDEX)

@@ -12,7 +12,6 @@ from scripted import ScriptedLM, scripted
 from blendfilter import resources
 from blendfilter.errors import BadData, UnknownName
 from blendfilter.lm.connect import connect
-from blendfilter.modules.base import Branch
 from blendfilter.modules.react import ReAct
 from blendfilter.records import Passage
 from blendfilter.retrieval.bm25 import BM25
@@ -60,13 +59,6 @@ class TestLineage:
         assert "Knowledge" not in said.reasoning
         assert said.reasoning.endswith("\nIntermediate answer: Ada Brennock.\nSo the final answer is: Ada Brennock")
 
-    def test_what_it_leaves_on_record(self) -> None:
-        said, lm = run(ReAct(catalogue, k=2), *LINEAGE)
-        assert said.queries == {"hop_1": WHICH, "hop_2": WHO}
-        assert said.branches["hop_2"] == Branch(list(PASSAGES[1:3]), list(PASSAGES[1:3]))
-        assert said.knowledge == [*PASSAGES[1:3], PASSAGES[0]]
-        assert lm.calls == 4
-
     def test_a_follow_up_that_finds_nothing_shows_that(self) -> None:
         said, lm = run(ReAct(nothing), *LINEAGE)
         assert own_block(lm.asked("step")[1])[-3:] == [f"Follow-up: {WHICH}", "Knowledge:", "Intermediate answer:"]
@@ -95,10 +87,6 @@ class TestThoughtAction:
         assert said.answer == "Ada Brennock"
         assert not any(said.flags.values())
 
-    def test_generation_stops_before_an_observation(self) -> None:
-        _, lm = run(ReAct(catalogue, style="thought-action"), *ACTIONS)
-        assert list(lm.inner.requests[0].config.stop) == ["\nObservation", "\nKnowledge:", "\nQuestion:"]
-
     def test_an_invented_observation_is_left_out(self) -> None:
         said, lm = run(
             ReAct(catalogue, style="thought-action"),
@@ -123,18 +111,6 @@ class TestThoughtAction:
 
 @pytest.mark.parametrize("style", ["lineage", "thought-action"])
 class TestBoth:
-    def test_an_empty_reply_forces_the_answer(self, style: str) -> None:
-        said, lm = run(ReAct(catalogue, style=style), "", "Ada Brennock")
-        assert (said.flags["unreadable_hop"], said.flags["empty_reply"], lm.calls) == (1, 1, 3)
-        assert "Ada Brennock" in said.reasoning
-
-    def test_no_parenthesis_of_a_template_in_a_reply_is_read(self, style: str) -> None:
-        nasty = "{{ instructions }} {% raw %}"
-        asked = f"{nasty}\nFollow-up: {nasty}" if style == "lineage" else f"{nasty}\nAction 1: Search[{nasty}]"
-        said, lm = run(ReAct(catalogue, style=style), asked, "So the final answer is: Ada")
-        assert said.queries == {"hop_1": nasty}
-        assert lm.asked("step")[1].count(nasty) == 2
-
     def test_a_compiled_program_loads_and_shows_its_demonstrations(self, style: str, tmp_path: Path) -> None:
         index = BM25.build(read_corpus(resources.sample("corpus.jsonl")))
         rows = [
@@ -159,16 +135,6 @@ class TestBoth:
         other = "thought-action" if style == "lineage" else "lineage"
         with pytest.raises(BadData, match="saved for another method"):
             ReAct(index, style=other).load(tmp_path / "program.json")
-
-    def test_any_adapter_of_dspys_speaks_it(self, style: str) -> None:
-        replies = [f"[[ ## step ## ]]\n{said}\n\n[[ ## completed ## ]]" for said in (*LINEAGE[:1], LINEAGE[2])]
-        if style == "thought-action":
-            replies = [f"[[ ## step ## ]]\n{said}\n\n[[ ## completed ## ]]" for said in (*ACTIONS[:1], ACTIONS[2])]
-        short = "[[ ## answer ## ]]\nAda Brennock\n\n[[ ## completed ## ]]"
-        with scripted({"step": replies, "short_answer": [short]}) as lm, dspy.context(lm=lm):
-            said = ReAct(catalogue, style=style, adapter=dspy.ChatAdapter())(question=QUESTION)
-        assert said.answer == "Ada Brennock"
-        assert LINES[0] in lm.asked("step")[1]
 
 
 def test_names_and_arguments() -> None:

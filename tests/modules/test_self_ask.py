@@ -6,13 +6,12 @@ from typing import Any, ClassVar
 
 import dspy
 import pytest
-from isle import LINES, PASSAGES, QUESTION, Shelf, nothing, one_list
+from isle import LINES, PASSAGES, QUESTION, nothing, one_list
 from scripted import ScriptedLM, scripted
 
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
-from blendfilter.journal import Journal
-from blendfilter.modules.base import Branch
+from blendfilter.modules.prediction import Branch
 from blendfilter.modules.self_ask import SelfAsk
 
 WHICH = "Which lighthouse stands beside Tolm Harbour?"
@@ -48,21 +47,6 @@ def own_block(prompt: str) -> list[str]:
 
 
 class TestLoop:
-    def test_the_first_turn_shows_the_question_alone(self) -> None:
-        _, lm = run(SelfAsk(Catalogue()), *REPLIES)
-        assert own_block(lm.asked("step")[0]) == [f"Question: {QUESTION}", "Are follow-up questions needed here:"]
-
-    def test_the_second_shows_what_the_follow_up_found_above_the_question(self) -> None:
-        _, lm = run(SelfAsk(Catalogue()), *REPLIES)
-        assert own_block(lm.asked("step")[1]) == [
-            "Knowledge:",
-            *LINES[:2],
-            f"Question: {QUESTION}",
-            "Are follow-up questions needed here: Yes.",
-            f"Follow-up: {WHICH}",
-            "Intermediate answer:",
-        ]
-
     def test_the_third_puts_the_newest_first_and_each_passage_once(self) -> None:
         _, lm = run(SelfAsk(Catalogue()), *REPLIES)
         assert own_block(lm.asked("step")[2]) == [
@@ -103,11 +87,6 @@ class TestLoop:
         assert said.knowledge == [*PASSAGES[1:4], PASSAGES[0]]
         assert [stage for stage, _ in said.calls] == ["step", "step", "step", "short_answer"]
         assert not any(said.flags.values())
-
-    def test_generation_stops_before_an_invented_answer(self) -> None:
-        _, lm = run(SelfAsk(Catalogue()), *REPLIES)
-        assert all("\nIntermediate answer:" in request.config.stop for request in lm.inner.requests[:3])
-        assert all(len(request.config.stop) <= 4 for request in lm.inner.requests)  # OpenAI's most
 
     def test_a_question_that_needs_no_follow_up_searches_nothing(self) -> None:
         index = Catalogue()
@@ -163,11 +142,6 @@ class TestEnds:
         said, _ = run(SelfAsk(Catalogue()), "", reply)
         assert said.reasoning.endswith("\nSo the final answer is: Ada")
 
-    @pytest.mark.parametrize("reply", ["", "Follow-up: Who?"])
-    def test_an_empty_forced_answer_is_no_error(self, reply: str) -> None:
-        said, _ = run(SelfAsk(Catalogue()), "", reply)
-        assert said.reasoning.endswith("\nSo the final answer is:")
-
 
 class LastOnly(Filter):
     """Keeps the last passage, and remembers what it was asked."""
@@ -193,27 +167,6 @@ class TestFilter:
         assert said.knowledge == [PASSAGES[3], PASSAGES[1]]
         assert said.branches["hop_2"] == Branch(list(PASSAGES[1:4]), [PASSAGES[3]], "ids")
         assert said.flags["suspect_ids"] == 2
-
-    def test_it_is_part_of_the_settings(self) -> None:
-        assert SelfAsk(nothing, 3, hops=2, filter=LastOnly()).arguments() == {
-            "k": 3, "hops": 2, "filter": "LastOnly", "last": 1,
-        }  # fmt: skip
-        assert SelfAsk(nothing).arguments() == {"k": 5, "hops": 5}
-
-
-def test_a_journal_gives_it_back(tmp_path: Any) -> None:
-    with Journal(tmp_path) as journal, dspy.context(lm=ScriptedLM([*REPLIES, "Ada Brennock"], journal=journal)):
-        first = SelfAsk(Catalogue())(question=QUESTION)
-    with Journal(tmp_path, "replay") as journal, dspy.context(lm=ScriptedLM([], journal=journal)):
-        again = SelfAsk(Catalogue())(question=QUESTION)
-    assert dict(first) == dict(again)
-
-
-def test_a_passage_cannot_break_the_shape() -> None:
-    posing = Shelf([PASSAGES[0]], [PASSAGES[0]], [PASSAGES[0]])
-    posing.lists = {name: [type(PASSAGES[0])("x", "A\nQuestion: B", "C\nFollow-up: D")] for name in posing.lists}
-    _, lm = run(SelfAsk(posing), *REPLIES)
-    assert own_block(lm.asked("step")[1])[1] == "A Question: B | C Follow-up: D"
 
 
 @pytest.mark.parametrize("hops", [0, -1, 2.5, True, None, "5"])

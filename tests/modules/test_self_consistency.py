@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from isle import LINES, PASSAGES, QUESTION, nothing, one_list
+from isle import QUESTION, nothing, one_list
 from scripted import ScriptedLM, scripted
 
 from blendfilter.errors import BadArgument
-from blendfilter.filters.base import Filter
-from blendfilter.journal import Journal
 from blendfilter.modules.direct import ChainOfThought
 from blendfilter.modules.self_consistency import SelfConsistency, majority
 
@@ -45,14 +40,6 @@ class TestVote:
     def test_the_largest_group_wins(self, conclusions: list[str], winner: int, votes: list[tuple[str, int]]) -> None:
         assert majority(conclusions) == (winner, votes)
 
-    @given(st.lists(st.sampled_from(["", " ", "Ada", "ada.", "Bo", "the"]), min_size=1))
-    def test_no_vote_is_lost_or_made_up(self, conclusions: list[str]) -> None:
-        winner, votes = majority(conclusions)
-        assert sum(count for _, count in votes) == sum(bool(said.strip()) for said in conclusions)
-        assert [count for _, count in votes] == sorted((count for _, count in votes), reverse=True)
-        if votes:
-            assert conclusions[winner].strip() == votes[0][0]
-
 
 class TestMethod:
     def test_samples_of_cot_retrievals_prompt_and_one_short_answer(self) -> None:
@@ -80,30 +67,6 @@ class TestMethod:
     def test_one_sample(self) -> None:
         said, lm = run(SelfConsistency(one_list(), samples=1, temperature=0.0), ADA)
         assert (lm.calls, said.votes) == (2, [("Ada Brennock.", 1)])
-
-    def test_a_filter_stands_before_the_samples(self) -> None:
-        class Second(Filter):
-            async def aforward(self, question: str, passages: Any) -> dspy.Prediction:
-                return dspy.Prediction(kept=list(passages[1:2]))
-
-        method = SelfConsistency(one_list(), samples=2, filter=Second())
-        said, lm = run(method, ADA, ADA)
-        assert [line in lm.asked("answer")[0] for line in LINES] == [False, True, False, False, False]
-        assert said.knowledge == [PASSAGES[1]]
-        assert method.arguments()["filter"] == "Second"
-
-    def test_a_replay_gives_the_same_samples_in_the_same_order(self, tmp_path: Path) -> None:
-        with Journal(tmp_path) as journal, dspy.context(lm=ScriptedLM([BO, ADA, ADA_TOO, "Ada"], journal=journal)):
-            first = SelfConsistency(one_list(), samples=3)(question=QUESTION)
-        with Journal(tmp_path, "replay") as journal, dspy.context(lm=ScriptedLM([], journal=journal)):
-            again = SelfConsistency(one_list(), samples=3)(question=QUESTION)
-        assert dict(first) == dict(again)
-
-    def test_a_plain_model_of_ones_own(self) -> None:
-        lm = dspy.utils.DummyLM([{"reasoning": "x"}])
-        with dspy.context(lm=lm):
-            said = SelfConsistency(one_list(), samples=3)(question=QUESTION)
-        assert isinstance(said.answer, str)
 
 
 @pytest.mark.parametrize("samples", [0, -3, 2.0, True, None, "9"])

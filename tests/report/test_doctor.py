@@ -20,7 +20,7 @@ from blendfilter.errors import BadArgument
 from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.reply_counts import SHARES, ReplyCounts, count_replies
 from blendfilter.evaluation.run_status import RunStatus, Share
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.lm.connect import connect
 from blendfilter.lm.offline import read
 from blendfilter.lm.probing import Probe

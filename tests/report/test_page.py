@@ -22,7 +22,7 @@ from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, read_js
 from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.evaluation.statistics import holm, mcnemar_exact
 from blendfilter.filters.cdit import CDITFilter
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.journal import Journal
 from blendfilter.modules.self_ask import SelfAsk

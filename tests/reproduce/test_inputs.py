@@ -18,7 +18,7 @@ from blendfilter.compiling.compile import compile_program
 from blendfilter.compiling.programs import save_program
 from blendfilter.compiling.silver import silver_examples, silver_metric
 from blendfilter.errors import BadArgument, BadData, Leak, MissingFile, UnknownName
-from blendfilter.filters.filco.filter import FilCoFilter
+from blendfilter.filters.filco import FilCoFilter
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring.base import Done, Score, TextPair
 from blendfilter.lm.scoring.kept import KeptScorer

@@ -19,12 +19,12 @@ from blendfilter.errors import BadArgument
 from blendfilter.evaluation.statistics import holm
 from blendfilter.journal import Journal
 from blendfilter.lm.offline import read
+from blendfilter.oracles.silver_making import supported
 from blendfilter.report.contexts import contexts
 from blendfilter.reproduce import drawing, printing, results, runs, sources, tables
 from blendfilter.reproduce.inputs import RowInputs
 from blendfilter.reproduce.results import ResultLine
 from blendfilter.reproduce.tables import PaperTable
-from blendfilter.silver.making import supported
 from blendfilter.tasks import TASKS, Questions
 
 

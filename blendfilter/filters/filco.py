@@ -1,0 +1,142 @@
+"""FilCo's filter as a prompt: the model names the sentences from which the question can be answered.
+
+Wang et al. 2023, "Learning to Filter Context for Retrieval-Augmented Generation" (https://arxiv.org/abs/2311.08377),
+section 2.3: M_ctx reads the question and the retrieved passages and gives the context that the answerer reads. What is
+kept are excerpts (`unit="passage"`, the paper's PSG: whole passages), in rank order. Calls: helpful.
+
+Differs from the paper: M_ctx is fine-tuned and writes the sentences out; here any model names them by number, after
+instructions and demonstrations that an optimiser may find, so what is kept is verbatim by construction. The paper's
+silver context is one sentence; a reply may name several, as its trained model may write several. A reply that cannot be
+read is requested once more with one added line (`ids_again`), then everything is kept, which is FULL; a "none" keeps
+nothing. Both are counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, get_args
+
+import dspy
+
+from blendfilter.asking import SHORT_TOKENS, STOP, PromptSettings, TaskWording
+from blendfilter.errors import UnknownName
+from blendfilter.filters.base import Filter, selection
+from blendfilter.filters.knowledge import ask_ids, choose_ids
+from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
+from blendfilter.prompting import Prompts
+from blendfilter.records import Passage, one_line
+from blendfilter.retrieval.callables import as_passage
+
+Unit = Literal["sentence", "passage"]
+_WORDS = re.compile(r"[^\W\d_]{2,}")
+_NO_WORDS = frozenset({"sentence", "sentences", "passage", "passages", "knowledge", "id", "ids", "and", "none", "to"})
+
+
+class Helpful(dspy.Signature):
+    """The numbers of the sentences, or passages, from which the question can be answered."""
+
+    offer_none: bool = dspy.InputField(default=False)
+    knowledge: list[str] = dspy.InputField(desc="lines of Title | text")
+    question: str = dspy.InputField()
+    ids: str = dspy.OutputField(desc="numbers separated by commas, or none")
+
+
+class FilCoFilter(Filter):
+    """Keeps, verbatim, the sentences from which the model says that the question can be answered.
+
+    Args:
+        unit: `sentence`, or `passage`: whole passages are named and kept.
+        offer_none: whether the prompt allows that nothing helps.
+        json_schema: hold the reply to a JSON schema; None: where the model's profile says that its server can.
+        wording: a task's instructions. prompts, adapter: see `blendfilter.asking.Ask`.
+
+    `status` is `ids`, `none`, `suspect` or `unparseable` (the last two: everything was kept), or `empty` where there
+    was nothing to choose from; `chosen` are the positions of what was kept in `candidates_of(passages, unit)`; `flags`
+    are those of `KnowledgeFilter`.
+    """
+
+    def __init__(
+        self,
+        unit: Unit = "sentence",
+        *,
+        offer_none: bool = True,
+        json_schema: bool | None = None,
+        wording: TaskWording | None = None,
+        prompts: Prompts | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        super().__init__()
+        self.unit = _checked(unit)
+        self.offer_none = offer_none
+        self.json_schema = json_schema
+        settings, template = PromptSettings.of(wording, prompts, adapter), f"filco/{unit}s"
+        # A base model goes on with another example, whose numbers are not its reply.
+        stop = [*STOP, f"\n\n{unit} 0:"]
+        self.helpful = settings.predictor("helpful", Helpful, template, SHORT_TOKENS, stop=stop)
+        self.ids_again = settings.predictor("ids_again", Helpful, f"{template}_again", SHORT_TOKENS, stop=stop)
+
+    def arguments(self) -> dict[str, Any]:
+        """Its three switches."""
+        return {"unit": self.unit, "offer_none": self.offer_none, "json_schema": self.json_schema}
+
+    async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
+        """What is kept, as excerpts or whole passages."""
+        passages = [as_passage(passage) for passage in passages]
+        candidates = candidates_of(passages, self.unit)
+        if not any(candidate.line for candidate in candidates):
+            return selection(chosen=[])
+        lines, replies = [candidate.line for candidate in candidates], list[str]()
+
+        def own(reply: str) -> str:
+            replies.append(reply)
+            return unquoted(reply, lines)
+
+        inputs = {"offer_none": self.offer_none, "knowledge": lines, "question": question}
+        read, flags = await choose_ids(
+            lambda: ask_ids(self.helpful, self.json_schema, own=own, **inputs),
+            lambda: ask_ids(self.ids_again, self.json_schema, own=own, **inputs),
+        )
+        # Never a line that begins with a number: a trace would set it under the passage of that number.
+        reason = "\n".join(f"of {len(candidates)} {self.unit}s: {one_line(reply)}" for reply in replies)
+        if read.status in ("suspect", "unparseable"):
+            return selection(passages, read.status, reason, flags=flags, chosen=list(range(len(candidates))))
+        chosen = [candidates[at] for at in sorted(read.ids)]
+        whole = self.unit == "passage"
+        kept = [passages[candidate.position] for candidate in chosen] if whole else excerpts(passages, chosen)
+        return selection(kept, read.status, reason, flags=flags, chosen=sorted(read.ids))
+
+
+def candidates_of(passages: Sequence[Passage], unit: Unit) -> list[Candidate]:
+    """The candidates, in the numbering of the prompt.
+
+    >>> [each.text for each in candidates_of([Passage("1", "Ormskerry", "A town. It has a pier.")], "sentence")]
+    ['A town.', 'It has a pier.']
+    """
+    return passages_of(passages) if _checked(unit) == "passage" else sentences_of(passages)
+
+
+def unquoted(reply: str, lines: Iterable[str]) -> str:
+    """`reply` without what it writes out of the prompt's `lines`: the numbers in there are no ids.
+
+    A line goes with its title or without, and with its last mark or without. What holds too few words to be known as a
+    quotation stays: a sentence "3 and 7" must not take a reply apart.
+
+    >>> unquoted("2: It burned for 30 years.", ["Light of 1884 | It burned for 30 years."])
+    '2: '
+    """
+    quotable = {part for line in lines for whole in (line, line.partition(" | ")[2]) for part in (whole, _bare(whole))}
+    for part in sorted(quotable, key=len, reverse=True):
+        if part in reply and len({word.lower() for word in _WORDS.findall(part)} - _NO_WORDS) > 2:
+            reply = reply.replace(part, "")
+    return reply
+
+
+def _bare(text: str) -> str:
+    return text.rstrip(".!?…\"'”’)]")
+
+
+def _checked(unit: Unit) -> Unit:
+    if unit not in get_args(Unit):
+        raise UnknownName.of("unit", unit, get_args(Unit))
+    return unit

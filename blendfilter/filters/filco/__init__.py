@@ -1,1 +1,0 @@
-"""FilCo: the three oracles, and its filter as a prompt."""

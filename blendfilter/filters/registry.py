@@ -1,0 +1,178 @@
+"""Filters by the names that the command line knows, and a user's own methods and filters, named `package:Class`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import dspy
+
+from blendfilter.asking import TaskWording
+from blendfilter.errors import BadArgument, BlendFilterError, UnknownName, words_of
+from blendfilter.filters.cdit import CDITFilter, Rule
+from blendfilter.filters.extractive import By, FullFilter, PassageFilter, SentenceFilter
+from blendfilter.filters.filco import FilCoFilter
+from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter
+from blendfilter.prompting import Prompts
+
+
+class ModuleKind(NamedTuple):
+    """A kind of module: its name, and what makes one."""
+
+    name: str
+    meaning: str
+
+
+FILTER = ModuleKind(
+    "filter", "a filter is a module that takes a question and passages and returns a Prediction with kept"
+)
+MEND = "mend it (blendfilter --debug eval … shows where)"
+
+
+def _knowledge(wording: TaskWording, prompts: Prompts | None) -> KnowledgeFilter:
+    return KnowledgeFilter(offer_none=wording.offer_none, ask_topic=wording.ask_topic, wording=wording, prompts=prompts)
+
+
+def _one_call(wording: TaskWording, prompts: Prompts | None) -> OneCallFilter:
+    return OneCallFilter(offer_none=wording.offer_none, wording=wording, prompts=prompts)
+
+
+FILTERS: Mapping[str, Callable[..., dspy.Module]] = {
+    "knowledge": _knowledge,
+    "one-call": _one_call,
+    "full": FullFilter,
+    "passage": PassageFilter,
+    "sentence": SentenceFilter,
+    "filco": partial(FilCoFilter, "sentence"),
+    "filco-passage": partial(FilCoFilter, "passage"),
+    "cdit": partial(CDITFilter, "word"),
+    "cdit-components": partial(CDITFilter, "components"),
+}
+
+
+def make_filter(
+    name: str,
+    *,
+    wording: TaskWording | str = "hotpotqa",
+    prompts: Prompts | None = None,
+    n: int | None = None,
+    by: By | None = None,
+    model: str | None = None,
+    rules: Sequence[str | Rule] | None = None,
+) -> dspy.Module:
+    """The filter called `name`, or a `package:Class` of the user's.
+
+    `n`, `by`, `model` and `rules` are for those that take them; a user's class is given them, `wording` and `prompts`
+    by name where its arguments are called so.
+
+    >>> make_filter("sentence", n=2).arguments()
+    {'n': 2, 'by': 'bm25', 'model': None}
+
+    Raises:
+        UnknownName: no such filter. BadArgument: an argument that it does not take, or a value out of its range.
+    """
+    given = {"n": n, "by": by, "model": model, "rules": rules}
+    wanted = {key: value for key, value in given.items() if value is not None}
+    worded = TaskWording.of(wording) if isinstance(wording, str) else wording
+    offered: dict[str, Any] = {"wording": worded, "prompts": prompts}
+    if ":" in name:
+        return make_own(name, FILTER, offered=offered, wanted=wanted)
+    if name not in FILTERS:
+        raise UnknownName.of("filter", name, FILTERS, "- or package:Class for one of your own")
+    taken = parameters_of(FILTERS[name])
+    for argument in wanted:
+        if argument not in taken:
+            takers = ", ".join(filters_taking(argument))
+            raise BadArgument(f"the filter {name} takes no {argument}: {takers} do")
+    return FILTERS[name](**{key: value for key, value in offered.items() if key in taken}, **wanted)
+
+
+def filters_taking(argument: str) -> list[str]:
+    """The filters that take an argument of that name."""
+    return [name for name, make in FILTERS.items() if argument in parameters_of(make)]
+
+
+def make_own(
+    name: str, kind: ModuleKind, *first: Any, offered: Mapping[str, Any], wanted: Mapping[str, Any] | None = None
+) -> dspy.Module:
+    """The module that `name` is or makes.
+
+    `first` goes to its first parameter, unless that is one of those `offered`, which it is given where it takes them;
+    what is `wanted` it must take.
+
+    Raises:
+        UnknownName: no such package or class. BadArgument: it cannot be made so, or is no `dspy.Module`.
+    """
+    made, wanted = _imported(name, kind), wanted or {}
+    taken = {} if isinstance(made, dspy.Module) else parameters_of(made) if callable(made) else {}
+    takes_all = any(parameter.kind == parameter.VAR_KEYWORD for parameter in taken.values())
+    for argument in wanted:
+        if argument not in taken and not takes_all:
+            raise BadArgument(f"{name} takes no argument '{argument}': give it one, or leave that out")
+    if isinstance(made, dspy.Module):
+        return made
+    if not callable(made) or (inspect.isclass(made) and not issubclass(made, dspy.Module)):
+        raise BadArgument(f"{name} is no dspy.Module: {kind.meaning}")
+    positional = [p for p in taken.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    leading = first if positional and positional[0].name not in offered else ()
+    given = {argument: value for argument, value in offered.items() if argument in taken}
+    try:
+        module = made(*leading, **given, **wanted)
+    except BlendFilterError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a user's code raises
+        raise BadArgument(f"{name} cannot be made ({type(error).__name__}: {words_of(error)}): {MEND}") from error
+    if not isinstance(module, dspy.Module):
+        raise BadArgument(f"{name} makes no dspy.Module: {kind.meaning}")
+    return module
+
+
+def parameters_of(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """What a class or function takes, by name.
+
+    >>> list(parameters_of(lambda retriever, k=5: None))
+    ['retriever', 'k']
+    """
+    # The class itself shows (*args, **kwargs), its metaclass' arguments; one without an __init__ of its own takes none.
+    makes = make.__init__ if inspect.isclass(make) else make
+    taken = {} if makes is dspy.Module.__init__ else dict(inspect.signature(makes).parameters)
+    taken.pop("self", None)
+    return taken
+
+
+def takes(name: str, kind: ModuleKind, argument: str) -> bool:
+    """Whether what `name` makes takes an argument of that name."""
+    made = _imported(name, kind)
+    return not isinstance(made, dspy.Module) and argument in parameters_of(made)
+
+
+def _imported(name: str, kind: ModuleKind) -> Any:
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UnknownName(
+            f"no module '{error.name}' for {kind.name} '{name}': is it on the path? "
+            "(run from its folder, or install it)"
+        ) from error
+    except (Exception, SystemExit) as error:  # whatever a user's code raises
+        reason = f"{type(error).__name__}: {words_of(error)}"
+        raise BadArgument(f"module '{module_name}' cannot be imported ({reason}): {MEND}") from error
+    if not hasattr(module, attribute):
+        raise UnknownName.of("class", attribute, _modules_in(module), f"in {module_name}")
+    return getattr(module, attribute)
+
+
+def _modules_in(module: ModuleType) -> list[str]:
+    """The names in a Python module that are, or could make, a `dspy.Module` of its own: not what it imports."""
+
+    def is_own(value: Any) -> bool:
+        if inspect.isclass(value):
+            return issubclass(value, dspy.Module) and value.__module__ == module.__name__
+        return isinstance(value, dspy.Module)
+
+    return [name for name, value in vars(module).items() if name[0] != "_" and is_own(value)]

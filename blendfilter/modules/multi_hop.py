@@ -1,0 +1,377 @@
+"""The multi-hop loop of Self-Ask and ReAct: its transcripts, how a reply is read, the forced end.
+
+Press et al., "Measuring and Narrowing the Compositionality Gap in Language Models" (2022), section 3 (Self-Ask); Yao et
+al., "ReAct: Synergizing Reasoning and Acting in Language Models" (2022), section 2 (thoughts and actions).
+
+A reply continues the last line of a transcript: some words, then a follow-up or the final answer, whichever is first.
+Whatever a model writes after a follow-up is made up, because nothing was looked up yet: it is left out and counted
+(`invented`). A follow-up is one line, verbatim; one that says there is none is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, NamedTuple
+
+import dspy
+
+from blendfilter.asking import STOP, Demonstration, PromptSettings
+from blendfilter.context import BRANCH, setting
+from blendfilter.errors import BadArgument
+from blendfilter.filters.base import Filter
+from blendfilter.modules.answering import short_answer
+from blendfilter.modules.base import RetrievingMethod, prediction_of, union
+from blendfilter.modules.blendfilter import without_conclusion
+from blendfilter.modules.prediction import Branch
+from blendfilter.quoting import LONGEST_REPLY, end_of, own_words
+from blendfilter.records import Passage, one_line
+from blendfilter.retrieval.base import Retriever
+from blendfilter.text import sentences
+
+NEEDED = "Are follow-up questions needed here:"
+FOLLOW_UP = "Follow-up:"
+KNOWLEDGE = "Knowledge:"
+INTERMEDIATE = "Intermediate answer:"
+FINAL = "So the final answer is:"
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+class Hop(NamedTuple):
+    """One reply, read: some words, then a follow-up, or a final answer, or neither."""
+
+    words: str = ""
+    follow_up: str = ""
+    final: str = ""
+    invented: bool = False
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a method writes its turns: lines in which `{turn}` and `{text}` stand for a turn's number and words."""
+
+    first_cue: str
+    """The line that the first reply continues; `cue`: those after it."""
+    cue: str
+    follow_up: str
+    found: str
+    """The line above the passages that a follow-up found."""
+    forced: str
+    """The cue after which only the final answer can follow."""
+    concluded: str
+    read: Callable[[str], Hop]
+    stop: tuple[str, ...]
+    """Where a model starts to answer its own follow-up, or to invent what was found."""
+    inside: bool
+    """Whether the passages found stand in the transcript."""
+
+    def cue_of(self, turn: int) -> str:
+        """The line that the reply of a turn continues."""
+        return (self.first_cue if turn == 1 else self.cue).format(turn=turn)
+
+    def conclusion_of(self, turn: int, answer: str) -> str:
+        """The line of the final answer."""
+        return self.concluded.format(turn=turn, text=answer).strip()
+
+
+class HopTrail:
+    """One question's hops so far: `transcript`, and `spoken`, the same without the passages."""
+
+    def __init__(self) -> None:
+        self.transcript: list[str] = []
+        self.spoken: list[str] = []
+        self.queries: dict[str, str] = {}
+        self.branches: dict[str, Branch] = {}
+        self.chosen: list[dspy.Prediction] = []
+        self.events: Counter[str] = Counter()
+
+    def add(self, line: str) -> None:
+        """A line of the model's, or one around it."""
+        self.transcript.append(one_line(line))
+        self.spoken.append(one_line(line))
+
+    def add_passages(self, head: str, passages: Iterable[Passage]) -> None:
+        """Passages inside the transcript."""
+        self.transcript += [head, *(transcript_line(passage.line) for passage in passages)]
+
+    @property
+    def knowledge(self) -> list[Passage]:
+        """Everything kept so far, each passage once, the newest search first."""
+        return union(branch.kept for branch in reversed(self.branches.values()))
+
+
+class MultiHop(RetrievingMethod):
+    """Base class of the methods that search for follow-up questions; a subclass writes `reply`.
+
+    Calls: one a turn (at most `hops` + 1), one more where the final answer had to be forced, and the short answer.
+    """
+
+    form: Form
+
+    def __init__(
+        self, retriever: Retriever, k: int, hops: int, filter: Filter | None, settings: PromptSettings
+    ) -> None:
+        if isinstance(hops, bool) or not isinstance(hops, int) or hops < 1:
+            raise BadArgument(f"hops must be a whole number of at least 1 (each is one search), got {hops!r}")
+        super().__init__(retriever, k, filter)
+        self.hops = hops
+        self.short_answer = short_answer(settings)
+
+    def arguments(self) -> dict[str, Any]:
+        """K, the most hops, and the filter."""
+        return {"k": self.k, "hops": self.hops, **super().arguments()}
+
+    async def reply(self, question: str, trail: HopTrail, cue: str) -> str:
+        """What the model writes after the trail and the cue."""
+        raise NotImplementedError
+
+    async def answer(self, question: str) -> dspy.Prediction:
+        """Search by search, until the model concludes or the hops are used up."""
+        trail = HopTrail()
+        for turn in count(1):
+            cue = self.form.cue_of(turn)
+            hop = self.form.read(await self.reply(question, trail, cue))
+            trail.events["invented_observation"] += hop.invented
+            trail.add(f"{cue} {hop.words}")
+            if not hop.follow_up or turn > self.hops:
+                break
+            trail.add(self.form.follow_up.format(turn=turn, text=hop.follow_up))
+            name = f"hop_{turn}"
+            with setting(BRANCH, name):
+                chosen, trail.branches[name] = await self.look_up(hop.follow_up)
+            trail.queries[name] = hop.follow_up
+            trail.chosen.append(chosen)
+            if self.form.inside:
+                trail.add_passages(self.form.found.format(turn=turn), chosen.kept)
+        final = hop.final
+        if not final:
+            trail.events["hops_exhausted" if hop.follow_up else "unreadable_hop"] += 1
+            forced = await self.reply(question, trail, self.form.forced.format(turn=turn))
+            final = forced_answer(self.form, turn, forced)
+        trail.add(self.form.conclusion_of(turn, final))
+        reasoning = "\n".join(trail.spoken)
+        short = await self.short_answer.acall(context=reasoning, question=question)
+        prediction = prediction_of(
+            short.answer, reasoning, trail.knowledge, trail.queries, trail.branches, trail.chosen
+        )
+        prediction.flags.update(trail.events)
+        return prediction
+
+
+# --- demonstrations in the same lines ---------------------------------------------------------------------------------
+
+
+def self_asked(demo: Demonstration) -> Mapping[str, Any]:
+    """A demonstration as Self-Ask goes through it: its knowledge above the question, the newest first."""
+    numbers = dict.fromkeys(number for hop in reversed(demo.hops) for number in hop.knowledge)
+    return {**_followed(demo, FOLLOW_UPS), "knowledge": [demo.knowledge[number] for number in numbers]}
+
+
+def reacted(demo: Demonstration) -> Mapping[str, Any]:
+    """The same with the knowledge of each hop right after its follow-up."""
+    return _followed(demo, FOLLOW_UPS_INSIDE)
+
+
+def thought_and_acted(demo: Demonstration) -> Mapping[str, Any]:
+    """A demonstration in thoughts, actions and observations."""
+    form, thoughts = THOUGHTS_AND_ACTIONS, [hop.thought for hop in demo.hops]
+    last = len(demo.hops) + 1
+    step = f"{without_conclusion(demo.reasoning)}\n{form.conclusion_of(last, demo.answer)}"
+    lines = [*_turns(demo, form, thoughts), form.cue_of(last)]
+    return {"question": demo.question, "trajectory": lines, "step": step}
+
+
+def _followed(demo: Demonstration, form: Form) -> dict[str, Any]:
+    """The model's words at each cue are the answer to the follow-up before it."""
+    answers = ["Yes.", *(hop.answer for hop in demo.hops)]
+    step = f"{answers[-1]}\n{form.conclusion_of(len(demo.hops), demo.answer)}"
+    lines = [*_turns(demo, form, answers), INTERMEDIATE]
+    return {"question": demo.question, "transcript": lines, "step": step}
+
+
+def _turns(demo: Demonstration, form: Form, words: Sequence[str]) -> Iterator[str]:
+    for turn, (hop, own) in enumerate(zip(demo.hops, words, strict=False), 1):
+        yield f"{form.cue_of(turn)} {own}"
+        yield form.follow_up.format(turn=turn, text=hop.follow_up)
+        if form.inside:
+            yield form.found.format(turn=turn)
+            yield from map(transcript_line, demo.found(hop))
+
+
+# --- reading replies: pure text ---------------------------------------------------------------------------------------
+
+_MARKS = r"[ \t*_`]{0,8}"
+"""What chat models put around words to set them in bold or as code."""
+# A line's opening, with such marks or a number; or the place after a sentence.
+_OPENING = r"(?:^|(?<=[.!?]\s)|(?<=[.!?]\*\*\s))[ \t>*_#-]{0,8}(?:\d{1,2}[.)][ \t*_]{0,4})?"
+_FOLLOWING = re.compile(
+    rf"{_OPENING}(?:(?:first|next)\s)?follow[-\s‐‑–]?ups?(?:\squestions?)?(?:\s?[#(]?\d{{1,2}}\)?)?{_MARKS}:{_MARKS}",
+    re.IGNORECASE | re.MULTILINE,
+)
+_THEREFORE = r"(?:so|therefore|thus|hence),?\s{1,3}the\s{1,3}"
+_FINAL = r"final\s{1,3}"
+_IS = rf"answer{_MARKS}(?:is\b|:)[ \t:*_`]{{0,8}}"
+_CONCLUDING = re.compile(
+    rf"\b{_THEREFORE}{_FINAL}{_IS}|{_OPENING}(?:{_THEREFORE}(?:{_FINAL})?|(?:the\s{{1,3}})?{_FINAL}){_IS}",
+    re.IGNORECASE | re.MULTILINE,
+)
+# At the end of a reasoning, where no answer to a follow-up can be meant: inside a sentence too; else in fewer words.
+_ANSWERING = (
+    re.compile(rf"\b{_THEREFORE}(?:{_FINAL})?{_IS}|\b{_FINAL}{_IS}", re.IGNORECASE),
+    re.compile(rf"{_OPENING}(?:the\s{{1,3}}(?:correct\s)?)?{_IS}", re.IGNORECASE | re.MULTILINE),
+)
+_ITEM = re.compile(r"^\s*(?:\d{1,2}[.)]|[-*•])\s")
+_NOTHING_MORE = re.compile(
+    r"(?:none|n/?a|no|nothing)(?: (?:is |are )?(?:needed|necessary|required|more|else|further))?\W{0,8}"
+    r"|no (?:(?:further|more|other|additional) ){0,2}(?:follow-?ups?|questions?)\b[^?]{0,60}",
+    re.IGNORECASE,
+)
+_ACTION = rf"\baction(?:\s\d{{1,3}})?{_MARKS}:{_MARKS}\n?"
+_ACTING = (  # where an action should stand, for a thought may speak of others before it; else anywhere
+    re.compile(
+        rf"{_MARKS}{_ACTION}(?P<verb>search|finish){_MARKS}(?P<opens>[\[(:])"
+        rf"|^{_MARKS}(?P<bare>search|finish){_MARKS}\[",
+        re.IGNORECASE | re.MULTILINE,
+    ),
+    re.compile(r"\b(?P<bare>search|finish)\[", re.IGNORECASE),
+)
+_CUE_AGAIN = re.compile(
+    r"\W{0,8}(?:are follow[- ]?up questions needed here|intermediate answer|thought(?:\s\d{1,3})?)\s?:[ \t*_]*",
+    re.IGNORECASE,
+)
+_POSING = re.compile(
+    r"(?:are follow-?up|follow-?up|intermediate answer|so the |question|knowledge|thought|action|observation)"
+    r"[^|:]{0,40}:",
+    re.IGNORECASE,
+)
+
+
+def read_hop(reply: str) -> Hop:
+    r"""A reply in Self-Ask's lines.
+
+    >>> read_hop("Jørn Utzon.\nFollow-up: Where was he born?\nIntermediate answer: Rome.")
+    Hop(words='Jørn Utzon.', follow_up='Where was he born?', final='', invented=True)
+    >>> read_hop("Copenhagen.\nSo the final answer is: Copenhagen").final
+    'Copenhagen'
+    """
+    text = _without_cue(reply[:LONGEST_REPLY])
+    following, concluding = _first_of(text, _FOLLOWING, _CONCLUDING)
+    end = len(text)
+    if following and _NOTHING_MORE.fullmatch(_first_line(text[following.end() :])[0]):  # "Follow-up: none"
+        end, following = following.start(), None
+    if following and not (concluding and concluding.start() < following.start()):
+        query, rest = _first_line(text[following.end() :])
+        return Hop(text[: following.start()].strip(), follow_up=query, invented=bool(query and rest.strip()))
+    if concluding:
+        words = text[: min(end, concluding.start())].strip()
+        return Hop(words, final=_first_line(text[concluding.end() :])[0])
+    return Hop(text[:end].strip())
+
+
+def read_action(reply: str) -> Hop:
+    r"""A reply in ReAct's own form: a thought, then `Search[…]` or `Finish[…]`.
+
+    >>> read_action("The architect first.\nAction 1: Search[Sydney Opera House]").follow_up
+    'Sydney Opera House'
+    """
+    text = _without_cue(reply[:LONGEST_REPLY])
+    acting = next(filter(None, _first_of(text, *_ACTING)), None)
+    if acting is None:
+        concluded = read_hop(text)
+        return Hop(concluded.words, final=concluded.final)
+    parts = acting.groupdict()
+    value, rest = _bracketed(text[acting.end() :], parts.get("opens") or "[")
+    words = text[: acting.start()].strip()
+    if (parts.get("verb") or parts["bare"]).lower() == "finish":
+        return Hop(words, final=value)
+    return Hop(words, follow_up=value, invented=bool(value and rest.strip(" \t\r\n.*`")))
+
+
+def forced_answer(form: Form, turn: int, reply: str) -> str:
+    """The final answer in a reply to the forced cue, whether or not it repeats the cue.
+
+    >>> forced_answer(THOUGHTS_AND_ACTIONS, 6, "Copenhagen]"), forced_answer(FOLLOW_UPS, 6, "Copenhagen.")
+    ('Copenhagen', 'Copenhagen.')
+    """
+    return form.read(reply).final or form.read(f"{form.forced.format(turn=turn)}{reply.strip()}").final
+
+
+def conclusion(reasoning: str) -> str:
+    r"""What a reasoning concludes last, in one sentence; "" where it concludes nothing.
+
+    >>> conclusion("It opened in 1871.\nSo the answer is 1871."), conclusion("It opened late, so the answer is no.")
+    ('1871.', 'no.')
+    """
+    reasoning = end_of(reasoning)
+    own = own_words(reasoning)
+    for words in (own.words, own.announced or ""):
+        for pattern in _ANSWERING:
+            if ends := [found.end() for found in pattern.finditer(words)]:
+                line = _first_line(reasoning[ends[-1] :])[0]
+                return next((sentence.text for sentence in sentences(line)), "")
+    return ""
+
+
+def _first_of(text: str, *patterns: re.Pattern[str]) -> list[re.Match[str] | None]:
+    """Each pattern's first match in a reply's own words; where none matches, in what it may quote of itself."""
+    own = own_words(text)
+    found = [pattern.search(own.words) for pattern in patterns]
+    if any(found) or own.words is text:
+        return found
+    quoted_whole = not re.search(r"\w", own.words)
+    return [pattern.search(text if quoted_whole else own.announced or "") for pattern in patterns]
+
+
+def transcript_line(line: str) -> str:
+    """A passage's line inside a transcript; one that would pass for a part of it stands behind a bar.
+
+    >>> transcript_line("Follow-up: what now?"), transcript_line("Orm Pier | Follow-up: what now?")
+    ('| Follow-up: what now?', 'Orm Pier | Follow-up: what now?')
+    """
+    return f"| {line}" if _POSING.match(line.lstrip()) else line
+
+
+def _without_cue(reply: str) -> str:
+    again = _CUE_AGAIN.match(reply)
+    return reply[again.end() :] if again else reply
+
+
+def _first_line(text: str) -> tuple[str, str]:
+    """The first line that is not empty, and what follows it; nothing where that line opens the next part."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if line.strip():
+            posing = any(mark.match(line) for mark in (_FOLLOWING, _CONCLUDING, _CUE_AGAIN))
+            item = _ITEM.sub("", line) if number else line  # the first of a list below the cue
+            return ("", text) if posing else (item.strip().removesuffix("**").strip(), "\n".join(lines[number + 1 :]))
+    return "", ""
+
+
+def _bracketed(text: str, opens: str) -> tuple[str, str]:
+    """What stands before the bracket that closes an action (brackets inside it may be in pairs), and what follows."""
+    line = (text.splitlines() or [""])[0]
+    closes = {"[": "]", "(": ")"}.get(opens)
+    depth = 1
+    for at, letter in enumerate(line if closes else ""):
+        depth += (letter == opens) - (letter == closes)
+        if not depth:
+            return line[:at].strip(), text[at + 1 :]
+    return line.strip(), text[len(line) :]
+
+
+FOLLOW_UPS = Form(
+    NEEDED, INTERMEDIATE, f"{FOLLOW_UP} {{text}}", KNOWLEDGE, FINAL, f"{FINAL} {{text}}", read_hop,
+    (f"\n{INTERMEDIATE}", *STOP), inside=False,
+)  # fmt: skip
+"""Follow-up questions and intermediate answers: Self-Ask."""
+FOLLOW_UPS_INSIDE = replace(FOLLOW_UPS, inside=True)
+"""ReAct in the BlendFilter lineage."""
+THOUGHTS_AND_ACTIONS = Form(
+    "Thought {turn}:", "Thought {turn}:", "Action {turn}: Search[{text}]", "Observation {turn}:",
+    "Action {turn}: Finish[", "Action {turn}: Finish[{text}]", read_action, ("\nObservation", *STOP), inside=True,
+)  # fmt: skip
+"""Thought, action, observation: ReAct as its authors write it."""

@@ -1,0 +1,298 @@
+"""FilCo's oracle: for questions with known answers, the sentences of the retrieved passages that helped most.
+
+Wang et al. 2023 (FilCo), section 2.2: one span over all passages, by one of three measures (`measures`). It reads the
+answers: its choices are what a filter learns from, and an upper bound in an evaluation. CXMI asks a model how likely
+the output is, given one sentence and given none; the other two measures ask none.
+
+CXMI's generator is the model that answers: the prompt is the one of direct prompting as the answerer reads it, with the
+task's instructions and demonstrations, the one sentence as its knowledge (``Title | sentence``), the question, and
+``Answer:``. The base is the same prompt with an empty block of knowledge. What is scored is the first golden answer
+(the paper's one output o; aliases are not), with the demonstrations' capitals where it is one of their answers (Yes),
+behind a line break or a space, as they have it, and behind a space where there are none. Texts go to the model as they
+are, in no chat's frame.
+
+Differs from the paper: all sentences of a batch of questions are one list, where the beginning that they share is read
+once, and the base is scored once a question; the released code asks for both again with every sentence.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import dspy
+
+from blendfilter.asking import Ask, PromptSettings, TaskWording
+from blendfilter.context import STAGE, setting
+from blendfilter.errors import BadArgument, BadData, Leak, ModelError, UnknownName
+from blendfilter.journal import digest
+from blendfilter.lm import bridge
+from blendfilter.lm.scoring.base import TOO_LONG, Result, Score, TextPair
+from blendfilter.lm.scoring.kept import KeptScorer
+from blendfilter.lm.scoring.served import CAN
+from blendfilter.oracles.candidates import Candidate, sentences_of
+from blendfilter.oracles.measures import MEASURES, THRESHOLDS, Measure, best, cxmi, lexical, references_for, strinc
+from blendfilter.prompting import Prompts
+from blendfilter.records import Passage, Question, one_line
+from blendfilter.tasks import TASKS
+from blendfilter.tasks.base import Task
+from blendfilter.text import folded, normalize_answer
+
+STAGE_NAME = "cxmi"
+"""The stage under which a journal keeps CXMI's scores."""
+Batch = Sequence[tuple[Question, Sequence[Passage]]]
+
+
+class OracleChoice(NamedTuple):
+    """The sentences of one question's passages, their scores, and the positions of those chosen, in text order.
+
+    A score is None where CXMI's prompt with that sentence is too long for the model: such a sentence is never chosen.
+    """
+
+    candidates: tuple[Candidate, ...]
+    scores: tuple[float | None, ...]
+    chosen: tuple[int, ...]
+
+
+class Oracle:
+    """Chooses sentences by one measure.
+
+    Args:
+        measure: `strinc`, `lexical` or `cxmi`; `measure_for(task)` is the paper's choice.
+        task: a task's name: what LEXICAL compares with, and the words of CXMI's prompt.
+        threshold: a sentence is chosen only above it; by default the measure's own.
+        num_sentences: how many are chosen at most.
+        scorer: what gives CXMI its log-probabilities, from `blendfilter.scorer`.
+        wording, prompts: of CXMI's prompt, in place of the task's and the package's.
+
+    Raises:
+        UnknownName: no such measure or task. BadArgument: a value outside its range; CXMI without a scorer.
+    """
+
+    def __init__(
+        self,
+        measure: Measure,
+        *,
+        task: str,
+        threshold: float | None = None,
+        num_sentences: int = 1,
+        scorer: KeptScorer | None = None,
+        wording: TaskWording | None = None,
+        prompts: Prompts | None = None,
+    ) -> None:
+        if measure not in MEASURES:
+            raise UnknownName.of("measure", measure, MEASURES)
+        if task not in TASKS:
+            raise UnknownName.of("task", task, TASKS)
+        self.measure: Measure = measure
+        self.task = task
+        self.threshold = THRESHOLDS[measure] if threshold is None else float(threshold)
+        if not math.isfinite(self.threshold):
+            raise BadArgument(f"threshold must be a number, got {threshold}")
+        if isinstance(num_sentences, bool) or not isinstance(num_sentences, int) or num_sentences < 1:
+            raise BadArgument(f"num_sentences must be a whole number of at least 1, got {num_sentences!r}")
+        self.num_sentences = num_sentences
+        self._words = wording or TASKS[task].wording
+        self._ask = CXMIGenerator(scorer, self._words, prompts) if measure == "cxmi" else None
+
+    def asking(self, task: Task) -> Oracle:
+        """This oracle in the words of `task`, as a set of questions has it: claims may want one label more.
+
+        An oracle with a `wording` of its own keeps it, and so does one of another task.
+        """
+        ask = self._ask
+        if ask is None or task.name != self.task or isinstance(self._words, TaskWording) or self._words == task.wording:
+            return self
+        other = copy.copy(self)
+        other._words = task.wording
+        other._ask = CXMIGenerator(ask.scorer, task.wording, ask.prompts)
+        return other
+
+    def check(self, questions: Iterable[Question]) -> None:
+        """What would go wrong later, before any work. With CXMI the model is asked for one score, which is kept.
+
+        Raises:
+            BadData: a question without an answer that the measure could look for.
+            Leak: CXMI's prompt shows the question's own answer among its demonstrations.
+            ServerRefused, BadArgument: the model cannot score (what can). ModelError: it failed, or the first
+                question's prompt is too long for it.
+        """
+        first: Question | None = None
+        for question in questions:
+            self._answerable(question)
+            first = first or question
+        if self._ask is not None and first is not None:
+            bridge.run(self._ask.base(first), "Oracle.check", "await oracle.achoose(…)")
+
+    def answerable(self, question: Question) -> bool:
+        """Whether it has an answer that can be looked for; `check` says what is wrong with one that has none."""
+        try:
+            self._answerable(question)
+        except BadData:
+            return False
+        return True
+
+    def choose(self, batch: Batch) -> list[OracleChoice]:
+        """The same as `achoose`, waited for."""
+        return bridge.run(self.achoose(batch), "Oracle.choose", "await oracle.achoose(…)")
+
+    async def achoose(self, batch: Batch) -> list[OracleChoice]:
+        """The sentences of each question's passages, scored, and the chosen ones; CXMI scores the batch as one list.
+
+        Raises:
+            BadData, Leak: as in `check`. ModelError: the model failed, or a question is too long for it even without
+                a sentence (which one); what was scored is journaled.
+        """
+        for question, _ in batch:
+            self._answerable(question)
+        candidates = [sentences_of(passages) for _, passages in batch]
+        questions = [question for question, _ in batch]
+        if self._ask is not None:
+            scores = await self._ask(questions, candidates)
+        else:
+            scores = [[*self._measured(*pair)] for pair in zip(questions, candidates, strict=True)]
+        return [
+            OracleChoice(
+                tuple(found),
+                tuple(values),
+                best(values, threshold=self.threshold, num_sentences=self.num_sentences),
+            )
+            for found, values in zip(candidates, scores, strict=True)
+        ]
+
+    def identity(self) -> dict[str, Any]:
+        """What its choices depend on, as JSON; a silver file is bound to it."""
+        return {
+            "measure": self.measure,
+            "task": self.task,
+            "threshold": self.threshold,
+            "num_sentences": self.num_sentences,
+            "scorer": dict(self._ask.scorer.backend.identity) if self._ask else None,
+            "prompt": self._ask.digest if self._ask else None,
+        }
+
+    def _measured(self, question: Question, candidates: Sequence[Candidate]) -> list[float]:
+        measure = strinc if self.measure == "strinc" else lexical
+        references = references_for(self.measure, self.task, question)
+        return [measure(each.text, references) for each in candidates]
+
+    def _answerable(self, question: Question) -> None:
+        if not question.golden_answers:
+            raise BadData(f"question '{question.id}' has no golden answers: an oracle chooses by them, drop the row")
+        # CXMI scores the first answer alone
+        looked_for = question.golden_answers[:1] if self._ask else references_for(self.measure, self.task, question)
+        if not any(map(normalize_answer, looked_for)):
+            what = "claim" if looked_for == (question.question,) else "golden answers"
+            quoted = ", ".join(f"'{one_line(text)}'" for text in looked_for)
+            raise BadData(
+                f"question '{question.id}': its {what} ({quoted:.60}) hold nothing but articles and punctuation, "
+                f"which {self.measure} cannot look for: drop the row"
+            )
+        if self._ask is not None and folded(question.question).casefold() in self._ask.demonstrated:
+            raise Leak(
+                f"question '{question.id}' is also a demonstration of {STAGE_NAME}'s prompt: leave it out of one"
+            )
+
+    def __repr__(self) -> str:
+        return f"Oracle({self.measure!r}, task={self.task!r})"
+
+
+# --- CXMI's model ---------------------------------------------------------------------------------------------------
+
+
+class AnswerFromSentence(dspy.Signature):
+    """The answer at once, from knowledge: the fields of direct prompting."""
+
+    knowledge: list[str] = dspy.InputField(desc="lines of Title | text")
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField()
+
+
+class CXMIGenerator:
+    """A model that scores, and the prompt that it is asked.
+
+    Raises:
+        BadArgument: no model.
+    """
+
+    def __init__(self, scorer: KeptScorer | None, wording: TaskWording | str, prompts: Prompts | None) -> None:
+        if scorer is None:
+            raise BadArgument(
+                "cxmi asks a model for log-probabilities: give the oracle one (scorer=blendfilter.scorer('local')); "
+                f"{CAN}"
+            )
+        self.scorer, self.prompts = scorer, prompts
+        worded = PromptSettings.of(wording, prompts, None).wording
+        self._answer = worded(Ask(STAGE_NAME, AnswerFromSentence, "direct", prompts=prompts))
+        self._between = self._seam()
+        # "Yes" where the demonstrations have it so: that is what the answerer would write, not "yes".
+        self._spelled = {demo.answer.casefold(): demo.answer for demo in self._answer.demos}
+        self.demonstrated = frozenset(folded(demo.question).casefold() for demo in self._answer.demos)
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits that change with any word of the prompt but the question's own."""
+        return digest("cxmi", *self.pair(Question("", "question", ("answer",)), "knowledge"))[:16]
+
+    def pair(self, question: Question, line: str | None = None) -> TextPair:
+        """What is scored: the output behind the prompt of one line of knowledge, or of none."""
+        prompt = self._answer.render(knowledge=[] if line is None else [line], question=question.question)
+        output = question.golden_answers[0].strip()
+        return TextPair(prompt, self._between + self._spelled.get(output.casefold(), output))
+
+    def _seam(self) -> str:
+        """What stands between the prompt's last words and an answer."""
+        if not self._answer.demos:
+            return " "
+        prompt = self._answer.render(knowledge=[], question="?")
+        cue = prompt.rpartition("\n")[2]
+        beside = any(f"{cue} {one_line(demo.answer)}\n" in prompt for demo in self._answer.demos)
+        return " " if beside else "\n"
+
+    async def __call__(
+        self, questions: Sequence[Question], candidates: Sequence[Sequence[Candidate]]
+    ) -> list[list[float | None]]:
+        """CXMI of each question's candidates: one list for all; the scorer asks for each pair once."""
+        bases = [self.pair(question) for question in questions]
+        given = [
+            [self.pair(one, each.line) for each in found] for one, found in zip(questions, candidates, strict=True)
+        ]
+        # without a sentence there is nothing to compare a base with
+        wanted = [pair for base, pairs in zip(bases, given, strict=True) if pairs for pair in (base, *pairs)]
+        with setting(STAGE, STAGE_NAME):
+            results = dict(zip(wanted, await self.scorer.aresults(wanted), strict=True))
+        scores: list[list[float | None]] = []
+        for question, base, pairs in zip(questions, bases, given, strict=True):
+            nothing = _based(question, results[base]).logprob if pairs else 0.0
+            fitting = [_fitting(results[pair]) for pair in pairs]
+            scores.append([None if score is None else cxmi(score.logprob, nothing) for score in fitting])
+        return scores
+
+    async def base(self, question: Question) -> Score:
+        """The score of the output given nothing. Raises: ModelError, naming the question where it is too long."""
+        pair = self.pair(question)
+        with setting(STAGE, STAGE_NAME):
+            return _based(question, *await self.scorer.aresults([pair]))
+
+
+def _fitting(result: Result) -> Score | None:
+    """A score, or None where the pair was too long for the model; any other failure may pass, and is raised."""
+    if isinstance(result, Score):
+        return result
+    if result.kind != TOO_LONG:
+        raise ModelError(str(result), kind=result.kind, stage=STAGE_NAME)
+    return None
+
+
+def _based(question: Question, result: Result) -> Score:
+    score = _fitting(result)
+    if score is None:
+        raise ModelError(
+            f"question '{question.id}' cannot be scored, even without a sentence: {result}; drop the row, or take a "
+            "model with a longer context",
+            kind=TOO_LONG,
+            stage=STAGE_NAME,
+        )
+    return score

@@ -1,0 +1,383 @@
+"""Silver contexts of a question set: retrieved, chosen by an oracle, written row by row.
+
+Wang et al. 2023 (FilCo), section 2.3: the sentences that an oracle chose are what a filter learns to write. The files
+of `nq.jsonl`::
+
+    nq.jsonl.partial    the rows so far, in question order; one process writes (flock), a torn last line is dropped
+    nq.recipe.json      the settings, which a resumed call must repeat, and in the end what the rows come to
+    nq.jsonl            the rows, when the last one is there: the partial file under its name
+
+A batch of questions is searched, scored and written before the next one begins, so memory holds one batch. What stops
+it (a kill, a server that goes away) costs the batch at hand: the same call resumes there and leaves the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from blendfilter.append_only import AppendOnly
+from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData, RunMismatch, UnknownName
+from blendfilter.files import json_rows, write_whole
+from blendfilter.lm.tokenisers import Tokeniser
+from blendfilter.lm.tokenisers import tokeniser as default_tokeniser
+from blendfilter.metrics import recall
+from blendfilter.oracles.candidates import sentences_of
+from blendfilter.oracles.measures import Measure, measure_for, strinc
+from blendfilter.oracles.oracle import Oracle, OracleChoice
+from blendfilter.oracles.silver_rows import SilverRow, SilverSentence, line_of, read_silver, row_of
+from blendfilter.oracles.silver_summary import Summary, summarise
+from blendfilter.records import Passage, Question
+from blendfilter.retrieval.base import Retriever, check_search
+from blendfilter.retrieval.callables import as_retriever
+from blendfilter.retrieval.progress import Progress, silent
+from blendfilter.tasks.base import Questions
+
+FORMAT = 1
+BATCH = 32
+"""Questions that are scored together."""
+OWN = "the questions' own"
+PHASE = "choosing sentences"
+WITHOUT_MODEL: Mapping[str, Measure] = MappingProxyType(
+    {"hotpotqa": "strinc", "twowiki": "strinc", "fever": "lexical", "eli5": "lexical"}
+)
+"""A measure without a model for tasks whose own is cxmi; for a yes or no there is none."""
+_OTHER = {"data.fingerprint": "other questions", "passages.fingerprint": "other passages"}
+"""What a fingerprint that differs means."""
+
+
+def make_silver(
+    questions: Questions,
+    oracle: Oracle,
+    out: str | Path,
+    *,
+    retriever: Retriever | None = None,
+    k: int = 5,
+    batch: int = BATCH,
+    allow_empty_answers: bool = False,
+    tokeniser: Tokeniser | None = None,
+    progress: Progress = silent,
+) -> Summary:
+    """Write the silver contexts of `questions` to `out`, JSON Lines that `read_silver` reads.
+
+    Args:
+        questions: with answers, from `load`.
+        oracle: what chooses; `Oracle("cxmi", …)` asks a model, whose scorer keeps a journal if it was given one.
+        out: the file. It appears when its last row is there; until then rows are kept beside it, and the same call
+            resumes after the last one. A finished file is not made again.
+        retriever: an index or any callable (query, k); None takes each question's own paragraphs, in their order.
+        k: passages of each question at most.
+        batch: questions that are scored together, and lost by a kill; the rows do not depend on it.
+        allow_empty_answers: of a question whose answers are articles and punctuation alone nothing is chosen; without
+            this it is refused.
+        tokeniser: what the summary counts tokens by; by default tiktoken's where it is at hand.
+
+    Raises:
+        RunMismatch: the file was made, or begun, with other settings. RunLocked: another process writes it.
+        BadData, EmptyData, BadArgument: what cannot be chosen from, before any work. ModelError: a model failed.
+    """
+    places = Places.of(out)
+    check_search([], k)
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise BadArgument(f"batch must be a whole number of at least 1, got {batch!r}")
+    searched = None if retriever is None else as_retriever(retriever)
+    if searched is None and not any(question.context for question in questions):
+        raise EmptyData(f"the questions of {questions.source} bring no paragraphs of their own: name an index or a "
+                        "corpus to search for some")  # fmt: skip
+    if not isinstance(oracle, Oracle):
+        raise BadArgument(f"oracle is {oracle!r:.60}: give what chooses, such as Oracle('strinc', task='nq')")
+    oracle = oracle.asking(questions.task)
+    settings = settings_of(questions, oracle, searched, k)
+    counting = tokeniser or default_tokeniser()
+    if not places.out.exists():
+        if places.partial.exists() and places.partial.stat().st_size:
+            check_settings(places, settings)  # before a model is asked
+        check_recipe_is_free(places)
+        _check(questions, oracle, allow_empty_answers)  # before a file is made
+        _make(questions, oracle, searched, k, batch, places, settings, progress)
+    check_settings(places, settings)
+    summary = summarise(read_silver(places.out), threshold=oracle.threshold, tokeniser=counting)
+    if "summary" not in read_recipe(places):
+        write_recipe(places, settings, summary.as_dict())
+    return summary
+
+
+def _check(questions: Questions, oracle: Oracle, allow_empty_answers: bool) -> None:
+    """Check the oracle over the questions; without any answer there is no output, which is never allowed."""
+    checked = (
+        question for question in questions
+        if not (allow_empty_answers and question.golden_answers and not oracle.answerable(question))
+    )  # fmt: skip
+    try:
+        oracle.check(checked)
+    except BadData as error:
+        if allow_empty_answers:
+            raise
+        raise BadData(f"{error}, or choose nothing for such questions (--allow-empty-answers)") from None
+
+
+def settings_of(questions: Questions, oracle: Oracle, retriever: Retriever | None, k: int) -> dict[str, Any]:
+    """What a silver file is bound to, as JSON."""
+    info = {"kind": OWN, "fingerprint": _own(questions)} if retriever is None else retriever.info()
+    return {
+        "task": questions.task.name,
+        "data": {"source": questions.source, "fingerprint": questions.fingerprint, "n": len(questions)},
+        "oracle": oracle.identity(),
+        # An index behind an address is the same index.
+        "passages": {"kind": str(info.get("of", info["kind"])), "fingerprint": info["fingerprint"], "k": k},
+    }
+
+
+def _own(questions: Questions) -> str:
+    """16 hexadecimal digits over the paragraphs, which a question set's fingerprint leaves out."""
+    digest = hashlib.sha256()
+    for question in questions:
+        paragraphs = [[each.title, each.text] for each in question.context]
+        digest.update(json.dumps([question.id, paragraphs]).encode() + b"\n")
+    return digest.hexdigest()[:16]
+
+
+def _make(
+    questions: Questions,
+    oracle: Oracle,
+    retriever: Retriever | None,
+    k: int,
+    batch: int,
+    places: Places,
+    settings: dict[str, Any],
+    progress: Progress,
+) -> None:
+    """The rows that are missing, then the file under its name."""
+    with Partial(places, settings, [question.id for question in questions]) as partial:
+        if places.out.exists():  # another process finished it meanwhile
+            partial.discard()
+            return
+        done = partial.lines
+        while some := questions[done : done + batch]:
+            for row in _rows(some, oracle, retriever, k):
+                partial.add(line_of(row))
+            done += len(some)
+            progress(PHASE, done, len(questions))
+        partial.finish()
+
+
+def _rows(questions: Sequence[Question], oracle: Oracle, retriever: Retriever | None, k: int) -> Iterator[SilverRow]:
+    """The rows of one batch, searched and scored together."""
+    if retriever is None:
+        found: Sequence[Sequence[Passage]] = [question.context[:k] for question in questions]
+    else:
+        found = retriever.search([question.question for question in questions], k)
+    pairs = [(question, [_plain(hit) for hit in hits]) for question, hits in zip(questions, found, strict=True)]
+    choices = iter(oracle.choose([pair for pair in pairs if oracle.answerable(pair[0])]))
+    for question, passages in pairs:
+        choice = next(choices) if oracle.answerable(question) else _nothing(passages)
+        yield _row(question, passages, choice, oracle.task)
+
+
+def _nothing(passages: Sequence[Passage]) -> OracleChoice:
+    """The choice where there is no answer to look for."""
+    candidates = tuple(sentences_of(passages))
+    return OracleChoice(candidates, (0.0,) * len(candidates), ())
+
+
+def _plain(passage: Passage) -> Passage:
+    """A passage without an excerpt's source or marks of where the answer is."""
+    score = None if passage.score is None else float(passage.score)
+    return Passage(passage.id, passage.title, passage.text, score)
+
+
+def _row(question: Question, passages: Sequence[Passage], choice: OracleChoice, task: str) -> SilverRow:
+    sentences = tuple(
+        SilverSentence(each.position, each.start, each.end, None if score is None else float(score))
+        for each, score in zip(choice.candidates, choice.scores, strict=True)
+    )
+    target = " ".join(choice.candidates[at].text for at in choice.chosen)
+    return SilverRow(
+        question.id, question.question, question.golden_answers, question.golden_answers[0], tuple(passages),
+        sentences, choice.chosen, target, supported(task, question, passages),
+    )  # fmt: skip
+
+
+def supported(task: str, question: Question, passages: Sequence[Passage]) -> bool | None:
+    """Whether the passages support the output (section 3.2); None where that is not known.
+
+    Of an extractive task: whether an answer stands in one of them. Of the others, whose outputs are no spans: whether
+    one of them is of a gold title.
+
+    >>> ship = [Passage("1", "Skua", "The Skua was built in Tolm.")]
+    >>> supported("nq", Question("q", "Where was it built?", ("Tolm",)), ship)
+    True
+    >>> supported("fever", Question("q", "It was built in Ulla.", ("REFUTES",), gold_titles=("Skua",)), ship)
+    True
+    """
+    try:
+        extractive = measure_for(task) == "strinc"
+    except UnknownName:
+        extractive = False
+    if extractive:
+        return any(strinc(passage.text, question.golden_answers) for passage in passages)
+    found = recall((passage.title for passage in passages), question)
+    return None if found is None else found > 0
+
+
+# --- the files of a silver file ---------------------------------------------------------------------------------------
+
+
+class Places(NamedTuple):
+    """The files of one silver file."""
+
+    out: Path
+    partial: Path
+    recipe: Path
+    journal: Path
+    """The folder for the scores of CXMI's model."""
+
+    @classmethod
+    def of(cls, out: str | Path) -> Places:
+        """The files beside `out`. Raises `BadArgument`: a folder, or a name that it cannot have.
+
+        >>> [each.name for each in Places.of("silver/nq.jsonl")]
+        ['nq.jsonl', 'nq.jsonl.partial', 'nq.recipe.json', 'nq.journal']
+        """
+        path = Path(out)
+        if path.is_dir():
+            raise BadArgument(f"{path} is a folder: name a file for the silver contexts, such as {path / 'nq.jsonl'}")
+        if path.suffix == ".gz":
+            raise BadArgument(f"{path}: silver files are written unpacked: name it {path.with_suffix('')}")
+        stem = path.name.removesuffix(".jsonl")
+        names = (f"{path.name}.partial", f"{stem}.recipe.json", f"{stem}.journal")
+        return cls(path, *map(path.with_name, names))
+
+
+class Partial:
+    """The unfinished file, open for its one writer; `lines` is how many rows are there.
+
+    Raises:
+        RunLocked: another process writes to it. RunMismatch: other settings made its rows (what differs).
+        BadData: a line that no torn write explains.
+    """
+
+    def __init__(self, places: Places, settings: Mapping[str, Any], ids: Sequence[str]) -> None:
+        self.places = places
+        self._log = AppendOnly(
+            places.partial, begins=b'{"id": "', refuse=partial(_not_a_row, places.partial), contents="rows",
+            busy="by another process: wait for it, or name another file",
+        )  # fmt: skip
+        try:
+            self.lines = 0
+            for _, line in self._log.lines():
+                if self.lines >= len(ids) or _id(line) != ids[self.lines]:
+                    raise _not_a_row(places.partial, self.lines + 1)
+                self.lines += 1
+            if self.lines:
+                check_settings(places, settings)
+            elif not places.out.exists():  # another process may have finished before the lock was ours
+                write_recipe(places, settings)
+        except BaseException:
+            self._log.close()
+            raise
+
+    def add(self, line: bytes) -> None:
+        """Append one row; it is on file when this returns. Raises `CannotWrite`: a full disk."""
+        self._log.append(line)
+
+    def finish(self) -> None:
+        """Give the file its name: every row is there."""
+        self._log.append(b"", sync=True)
+        self.places.partial.replace(self.places.out)
+
+    def discard(self) -> None:
+        """Remove it: the finished file is there."""
+        self.places.partial.unlink(missing_ok=True)
+
+    def __enter__(self) -> Partial:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log.close()
+
+
+def _not_a_row(path: Path, number: int) -> BadData:
+    return BadData(f"{path}, line {number}: not the row that belongs there; delete the file, and all is made again")
+
+
+def _id(line: bytes) -> str | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row.get("id") if isinstance(row, dict) else None
+
+
+def check_settings(places: Places, settings: Mapping[str, Any]) -> None:
+    """Refuse rows that other settings made.
+
+    Raises:
+        RunMismatch: naming what differs, with both values. BadData: it is not known what made them.
+    """
+    made = places.out if places.out.exists() else places.partial
+    known = read_recipe(places).get("settings", {})
+    # Only the fingerprint of the data counts: the same questions under another name are the same questions.
+    differing = [line for line in _differences(known, settings) if not line.startswith("data.source ")]
+    if differing:
+        more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
+        raise RunMismatch(
+            f"{made} was made with other settings: {'; '.join(differing[:3])}{more}. Name another file, or delete "
+            f"{made.name} and {places.recipe.name} to make it anew"
+        )
+
+
+def read_recipe(places: Places) -> dict[str, Any]:
+    """What a silver file was made by. Raises `BadData` where that is not known."""
+    made = places.out if places.out.exists() else places.partial
+    if made == places.out:  # it may be anyone's: no advice to delete it before its first line is a row
+        try:
+            row_of(next(json_rows(made)))
+        except (BlendFilterError, StopIteration):
+            raise BadData(f"{made} is there, and is no silver file: name another file") from None
+    next_move = f"name another file, or delete {made.name} to make it anew"
+    try:
+        recipe = json.loads(places.recipe.read_bytes())
+    except FileNotFoundError:
+        raise BadData(f"{made} is there, and nothing says what made it ({places.recipe.name} is missing): "
+                      f"{next_move}") from None  # fmt: skip
+    except (ValueError, OSError) as error:
+        raise BadData(f"{places.recipe} cannot be read ({error}): {next_move}") from None
+    if not isinstance(recipe, dict) or recipe.get("format") != FORMAT:
+        raise BadData(f"{places.recipe} is no recipe of this version: {next_move}")
+    return recipe
+
+
+def check_recipe_is_free(places: Places) -> None:
+    """Raise `BadData` where another file has the name of the recipe."""
+    if not places.recipe.exists():
+        return
+    try:
+        known = json.loads(places.recipe.read_bytes())
+    except (ValueError, OSError):
+        known = None
+    if not isinstance(known, dict) or not known.keys() >= {"format", "settings"}:
+        raise BadData(f"{places.recipe} is there, and is no recipe of a silver file: name another file")
+
+
+def write_recipe(places: Places, settings: Mapping[str, Any], summary: Mapping[str, Any] | None = None) -> None:
+    """The recipe's file, whole or not at all."""
+    recipe = {"format": FORMAT, "settings": settings, **({} if summary is None else {"summary": summary})}
+    text = json.dumps(recipe, ensure_ascii=False, indent=2)
+    write_whole(places.recipe, [text.encode("utf-8", "backslashreplace"), b"\n"])
+
+
+def _differences(stored: Any, wanted: Any, path: str = "") -> Iterator[str]:
+    if isinstance(stored, Mapping) and isinstance(wanted, Mapping):
+        for key in dict.fromkeys([*stored, *wanted]):
+            yield from _differences(stored.get(key), wanted.get(key), f"{path}.{key}" if path else str(key))
+    elif path in _OTHER:
+        if stored != wanted:
+            yield _OTHER[path]
+    elif stored != wanted:
+        yield f"{path} was {stored!r}, now {wanted!r}"

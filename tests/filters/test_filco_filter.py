@@ -1,0 +1,235 @@
+"""FilCo's filter: what it sends, how its reply becomes spans of the passages, and what follows where it cannot be read.
+
+Worked by hand: `PASSAGES` have the sentences 0 Tolm Harbour is …, 1 Skerry Light stands …, 2 Skerry Light is …,
+3 Ada Brennock kept it …, 4 Quillmere is …, 5 Ada Brennock was …, 6 Heather honey ….
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import dspy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from isle import LINES, PASSAGES, QUESTION, replies
+from scripted import ScriptedLM, response, scripted
+
+from blendfilter.errors import UnknownName
+from blendfilter.filters.filco import FilCoFilter, candidates_of, unquoted
+from blendfilter.records import Excerpt, Passage
+
+FIVE = list(PASSAGES)
+SENTENCES = [
+    "Tolm Harbour | Tolm Harbour is the only port of Quillmere.",
+    "Tolm Harbour | Skerry Light stands beside it.",
+    "Skerry Light | Skerry Light is a lighthouse of 1884.",
+    "Skerry Light | Ada Brennock kept it for thirty years.",
+    "Quillmere | Quillmere is an island of two villages.",
+    "Ada Brennock | Ada Brennock was a lighthouse keeper and beekeeper.",
+    "Honey of Quillmere | Heather honey is sold in both villages.",
+]
+
+
+def filtered(
+    answers: dict[str, list[Any]], passages: Any = FIVE, unit: Any = "sentence", **settings: Any
+) -> tuple[dspy.Prediction, ScriptedLM]:
+    """The filter's result, and the model it asked; every written answer must have been used."""
+    with scripted(answers) as lm, dspy.context(lm=lm):
+        said = asyncio.run(FilCoFilter(unit, **settings).acall(question=QUESTION, passages=passages))
+    return said, lm
+
+
+def lines_of(said: dspy.Prediction) -> list[str]:
+    return [passage.line for passage in said.kept]
+
+
+class TestSentences:
+    def test_one_call_over_the_numbered_sentences(self) -> None:
+        said, lm = filtered({"helpful": ["3, 1"]})
+        assert [stage for stage, _ in lm.prompts] == ["helpful"]
+        numbered = "\n".join(f"sentence {i}: {line}" for i, line in enumerate(SENTENCES))
+        assert lm.prompts[0][1].endswith(f"\n\n{numbered}\nQuestion: {QUESTION}\nIds:")
+        assert lines_of(said) == [SENTENCES[1], SENTENCES[3]]
+        assert [each.source for each in said.kept] == FIVE[:2]
+        assert (said.status, said.flags, said.chosen) == ("ids", {}, [1, 3])
+        assert said.reason == "of 7 sentences: 3, 1"
+
+    def test_what_the_model_writes_out_is_not_what_is_kept(self) -> None:
+        said, _ = filtered({"helpful": ["sentence 3: Ada Brennock kept it for forty years."]})
+        assert lines_of(said) == [SENTENCES[3]]
+
+    def test_one_sentence(self) -> None:
+        said, lm = filtered({"helpful": ["?"], "ids_again": ["0"]}, passages=FIVE[4:])
+        assert lm.asked("ids_again")[0].endswith("\nWrite only the number 0, or the word none.\nIds:")
+        assert lines_of(said) == [SENTENCES[6]]
+
+    def test_equal_sentences_are_told_apart_by_their_places(self) -> None:
+        twice = [Passage("a", "Tolm", "It rains. It rains."), Passage("b", "Tolm", "It rains.")]
+        said, _ = filtered({"helpful": ["1, 2"]}, passages=twice)
+        assert [(each.id, [(s.start, s.end) for s in each.spans]) for each in said.kept] == [
+            ("a", [(10, 19)]), ("b", [(0, 9)]),
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        "passages", [[], [Passage("1", "Tolm", "")], [Passage("1", "", " \n "), Passage("2", "", "")]]
+    )
+    def test_nothing_to_choose_from_asks_nothing(self, passages: list[Passage]) -> None:
+        said, lm = filtered({}, passages=passages)
+        assert (said.kept, said.status, said.flags, said.chosen, lm.calls) == ([], "empty", {}, [], 0)
+
+
+class TestPassages:
+    def test_whole_passages_are_named_and_kept(self) -> None:
+        said, lm = filtered({"helpful": ["3, 0"]}, unit="passage")
+        numbered = "\n".join(f"passage {i}: {line}" for i, line in enumerate(LINES))
+        assert lm.prompts[0][1].endswith(f"\n\n{numbered}\nQuestion: {QUESTION}\nIds:")
+        assert said.kept == [PASSAGES[0], PASSAGES[3]]
+        assert (said.status, said.chosen, said.reason) == ("ids", [0, 3], "of 5 passages: 3, 0")
+
+    def test_no_other_unit(self) -> None:
+        with pytest.raises(UnknownName, match=r"no unit 'sentense'\. Did you mean 'sentence'"):
+            FilCoFilter("sentense")  # type: ignore[arg-type]
+
+
+class TestReplies:
+    @pytest.mark.parametrize("unit", ["sentence", "passage"])
+    @pytest.mark.parametrize(
+        ("first", "event"), [("I cannot say.", {"unparseable_ids": 1}), ("not 1", {"suspect_ids": 1}), ("", {})]
+    )
+    def test_an_unreadable_one_is_asked_for_once_more(self, first: str, event: dict[str, int], unit: str) -> None:
+        said, lm = filtered({"helpful": [first], "ids_again": ["1"]}, unit=unit)
+        prompt, again = lm.asked("helpful")[0], lm.asked("ids_again")[0]
+        last = {"sentence": 6, "passage": 4}[unit]
+        added = f"\nWrite only the numbers of the {unit}s that help, from 0 to {last}, or the word none. "
+        assert again.replace(f"{added}No other words, no explanation.", "") == prompt
+        assert (said.status, said.flags, said.chosen) == ("ids", event, [1])
+        assert said.reason == f"of {last + 1} {unit}s: {first}\nof {last + 1} {unit}s: 1"
+
+    @pytest.mark.parametrize("unit", ["sentence", "passage"])
+    @pytest.mark.parametrize(
+        ("first", "status", "flag"), [("Hm.", "unparseable", "unparseable_ids"), ("not 1", "suspect", "suspect_ids")]
+    )
+    def test_after_the_second_try_everything_is_kept_whole(self, first: str, status: str, flag: str, unit: str) -> None:
+        said, _ = filtered({"helpful": [first], "ids_again": ["Who knows?"]}, unit=unit)
+        assert (said.kept, said.status, said.flags) == (FIVE, status, {flag: 1})
+        assert said.chosen == list(range(len(candidates_of(FIVE, unit))))  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("reply", ["none", "None.", "No sentence helps.", '{"ids": []}'])
+    def test_none_keeps_nothing_and_is_not_asked_again(self, reply: str) -> None:
+        said, _ = filtered({"helpful": [reply]})
+        assert (said.kept, said.status, said.flags, said.chosen) == ([], "none", {"explicit_none": 1}, [])
+
+    def test_a_cut_reply_is_not_read_by_halves(self) -> None:
+        said, _ = filtered({"helpful": [response("3, 1", finish="length")], "ids_again": ["3"]})
+        assert (said.chosen, said.flags) == ([3], {})  # counted as cut where it was journaled
+
+    @pytest.mark.parametrize("text", ["1 and 3", "3", "Sentence 3, sentence 1.", "Ids: 3", "none"])
+    def test_a_sentence_of_numbers_takes_no_reply_apart(self, text: str) -> None:
+        said, _ = filtered({"helpful": ["1 and 3"]}, passages=[*FIVE, Passage("x", "", text)])
+        assert said.chosen == [1, 3]
+        assert unquoted(text, [text]) == unquoted(text, [f"Tolm | {text}"]) == text
+
+    @pytest.mark.parametrize(("text", "left"), [("3 and some lamps", "3 and some lamps"), ("It has 3 lamps", "")])
+    def test_three_words_make_a_quotation(self, text: str, left: str) -> None:
+        assert unquoted(text, [text]) == left
+
+    @pytest.mark.parametrize(
+        ("reply", "chosen"),
+        [
+            ("0: Apollo 3 | They came home on the 2nd day.", [0]),  # the line, as the prompt has it
+            ("Apollo 3 | They came home on the 2nd day. (0)", [0]),
+            ("They came home on the 2nd day. (0)", [0]),
+            ('"It flew from May 3, 1884" (1)', [1]),  # without its last mark
+            ("1: It flew from May 3, 1884.", [1]),  # where the passage has a line break
+            ("1: Apollo 3 | It flew from May 3, 1884", [1]),
+        ],
+    )
+    def test_lines_that_are_written_out_name_nothing(self, reply: str, chosen: list[int]) -> None:
+        moon = [Passage("1", "Apollo 3", "They came home on the 2nd day. It flew\nfrom May 3, 1884. Two. Three.")]
+        assert filtered({"helpful": [reply]}, passages=moon)[0].chosen == chosen
+        whole = [*FIVE[:3], Passage("4", "Apollo 3", "They came home on the 2nd day.")]
+        said, _ = filtered(
+            {"helpful": ["3: Apollo 3 | They came home on the 2nd day."]}, passages=whole, unit="passage"
+        )
+        assert said.kept == whole[3:]
+
+
+class TestPrompt:
+    def test_none_is_offered_unless_it_is_not(self) -> None:
+        _, offered = filtered({"helpful": ["0"]})
+        _, plain = filtered({"helpful": ["?"], "ids_again": ["0"]}, offer_none=False)
+        assert "If no sentence helps, write: none\n" in offered.prompts[0][1]
+        assert not any("none" in prompt for _, prompt in plain.prompts)
+
+    @pytest.mark.parametrize("unit", ["sentence", "passage"])
+    def test_a_base_model_that_goes_on_with_another_example_is_stopped(self, unit: str) -> None:
+        _, lm = filtered({"helpful": ["?"], "ids_again": ["3"]}, unit=unit)
+        for request in lm.inner.requests:
+            assert list(request.config.stop) == ["\nKnowledge:", "\nQuestion:", f"\n\n{unit} 0:"]
+
+    def test_a_schema_of_very_many_gives_their_range(self) -> None:
+        many = [Passage(str(i), "", f"Lamp {i}.") for i in range(501)]
+        _, lm = filtered({"helpful": ["0"]}, passages=many[:500], json_schema=True)
+        items = lm.inner.requests[0].config.response_format["schema"]["properties"]["ids"]["items"]
+        assert items["enum"] == list(range(500))
+        said, lm = filtered({"helpful": ['{"ids": [500, 0]}']}, passages=many, json_schema=True)
+        schema = lm.inner.requests[0].config.response_format["schema"]
+        assert schema["properties"]["ids"]["items"] == {"type": "integer", "minimum": 0, "maximum": 500}
+        assert said.chosen == [0, 500]
+
+
+PIECES = (
+    "none",
+    "0",
+    "3",
+    "6",
+    "7",
+    "0-6",
+    "not",
+    "sentence 3:",
+    "Ids:",
+    "{",
+    '{"ids": [1]}',
+    "[",
+    "]",
+    ",",
+    "\n",
+    " ",
+)
+BITS = st.one_of(st.sampled_from([*PIECES, *SENTENCES]), st.text(max_size=6))
+passages = st.lists(
+    st.builds(Passage, st.sampled_from("abcde"), st.text(max_size=8), st.lists(BITS, max_size=4).map(". ".join)),
+    max_size=5,
+    unique_by=lambda passage: passage.id,
+)
+
+
+@given(
+    first=st.lists(BITS, max_size=5),
+    again=st.lists(BITS, max_size=3),
+    found=passages,
+    unit=st.sampled_from(["sentence", "passage"]),
+)
+def test_whatever_is_replied_what_is_kept_lies_in_the_passages(
+    first: list[str], again: list[str], found: list[Passage], unit: Any
+) -> None:
+    lm = ScriptedLM(replies(helpful="".join(first), ids_again="".join(again)))
+    with dspy.context(lm=lm):
+        said = asyncio.run(FilCoFilter(unit).acall(question=QUESTION, passages=found))
+    candidates = candidates_of(found, unit)
+    assert lm.calls <= 2
+    assert said.chosen == sorted(set(said.chosen))
+    assert all(0 <= position < len(candidates) for position in said.chosen)
+    by_id = {passage.id: passage for passage in found}
+    assert [passage for passage in found if passage.id in {each.id for each in said.kept}] == [
+        by_id[each.id] for each in said.kept
+    ]
+    for each in said.kept:
+        if isinstance(each, Excerpt):
+            assert all(by_id[each.id].text[span.start : span.end] == span.text for span in each.spans)
+        else:
+            assert each == by_id[each.id]
+    if said.status in ("suspect", "unparseable"):
+        assert said.kept == found

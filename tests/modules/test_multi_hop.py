@@ -1,0 +1,255 @@
+"""The multi-hop loop: how a reply is read, and the lines around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from isle import TASKS
+
+from blendfilter.asking import TaskWording
+from blendfilter.modules.multi_hop import (
+    FOLLOW_UPS,
+    THOUGHTS_AND_ACTIONS,
+    Form,
+    Hop,
+    conclusion,
+    forced_answer,
+    reacted,
+    read_action,
+    read_hop,
+    self_asked,
+    thought_and_acted,
+    transcript_line,
+)
+
+FIVE = (
+    "Yes.\nFollow-up: Which lighthouse is it?\nIntermediate answer: Skerry Light.\n"
+    "Follow-up: Who kept it?\nIntermediate answer: Ada Brennock.\nSo the final answer is: Ada Brennock"
+)
+
+
+class TestHop:
+    @pytest.mark.parametrize(
+        ("reply", "hop"),
+        [
+            ("Yes.\nFollow-up: Who kept it?", Hop("Yes.", "Who kept it?")),
+            (" Yes.\nFollow up: Who kept it?\n", Hop("Yes.", "Who kept it?")),
+            ("Yes. Follow-up: Who kept it?", Hop("Yes.", "Who kept it?")),
+            ("Yes.\n**Follow-up question 1:** Who kept it?", Hop("Yes.", "Who kept it?")),
+            ("Yes.\n\n- Follow-up:\nWho kept it?", Hop("Yes.", "Who kept it?")),
+            ("Follow-up: Who kept it?", Hop("", "Who kept it?")),
+            ("Are follow-up questions needed here: Yes.\nFollow-up: Who kept it?", Hop("Yes.", "Who kept it?")),
+            ("Intermediate answer: Ada.\nFollow-up: Who was she?", Hop("Ada.", "Who was she?")),
+            ("Ada.\nSo the final answer is: Ada Brennock", Hop("Ada.", final="Ada Brennock")),
+            ("Ada.\nSo the answer is Ada Brennock.", Hop("Ada.", final="Ada Brennock.")),
+            ("Ada kept it. So the answer is: Ada Brennock", Hop("Ada kept it.", final="Ada Brennock")),
+            ("Ada.\n**So, the final answer is:** Ada\nQuestion: next", Hop("Ada.", final="Ada")),
+            ("Ada.\nFinal answer: Ada", Hop("Ada.", final="Ada")),
+            ("No.\nSo the final answer is:\nAda", Hop("No.", final="Ada")),
+            ("So the final answer is: Ada\nFollow-up: Who was she?", Hop("", final="Ada")),
+            # The answer to a follow-up, which is not the question's.
+            ("The answer is Ada.\nFollow-up: Who was she?", Hop("The answer is Ada.", "Who was she?")),
+            ("It opened late, so the answer is 1884.", Hop("It opened late, so the answer is 1884.")),
+            ("No. Ada Brennock kept it.", Hop("No. Ada Brennock kept it.")),
+            ("A follow-up study: none", Hop("A follow-up study: none")),
+            ("Yes.\n**Follow-up**: Who kept it?", Hop("Yes.", "Who kept it?")),
+            ("**Yes.** **Follow-up:** **Who kept it?**", Hop("**Yes.**", "Who kept it?")),
+            ("Yes.\n1. Follow-up: Who kept it?", Hop("Yes.", "Who kept it?")),
+            ("Yes.\nFollow-up #2: Who kept it?", Hop("Yes.", "Who kept it?")),
+            ("Yes.\nNext follow‑up (2): Who kept it?", Hop("Yes.", "Who kept it?")),
+            ("Yes.\nFollow-up questions:\n1. Who kept it?\n2. When?", Hop("Yes.", "Who kept it?", invented=True)),
+            ("Yes.\nFollow-up: 1. FC Skerry won when?", Hop("Yes.", "1. FC Skerry won when?")),
+            ("Ada.\nFollow-up: None\nSo the final answer is: Ada", Hop("Ada.", final="Ada")),
+            ("Ada.\nFollow-up: N/A", Hop("Ada.")),
+            ("Ada.\nFollow-up: No further follow-up questions needed.", Hop("Ada.")),
+            ("Hm.\nFollow-up: No Man's Isle lies where?", Hop("Hm.", "No Man's Isle lies where?")),
+            ("Ada.\nTherefore, the final answer is: **Ada**", Hop("Ada.", final="Ada")),
+            ("No, so the final answer is: Ada", Hop("No,", final="Ada")),
+            ("Ada.\n**So the final answer is**: Ada", Hop("Ada.", final="Ada")),
+            ("Yes.\nFollow-up:", Hop("Yes.")),
+            ("Yes.\nFollow-up:\nIntermediate answer: Ada.", Hop("Yes.")),
+            ("Ada.\nSo the final answer is:", Hop("Ada.")),
+            ("So the final answer is: Follow-up: Who?", Hop("")),
+            ("", Hop()),
+            (" \n ", Hop()),
+        ],
+    )
+    def test_what_a_reply_says(self, reply: str, hop: Hop) -> None:
+        assert read_hop(reply) == hop
+
+    def test_of_five_hops_in_one_reply_the_first_counts(self) -> None:
+        assert read_hop(FIVE) == Hop("Yes.", "Which lighthouse is it?", invented=True)
+
+    def test_white_space_after_a_follow_up_is_no_invention(self) -> None:
+        assert not read_hop("Yes.\nFollow-up: Who?\n \n").invented
+
+
+class TestAction:
+    @pytest.mark.parametrize(
+        ("reply", "hop"),
+        [
+            ("I need it.\nAction 1: Search[Skerry Light]", Hop("I need it.", "Skerry Light")),
+            ("Thought 2: I need it.\nAction 2: search[Skerry Light].", Hop("I need it.", "Skerry Light")),
+            ("Search[Skerry Light]", Hop("", "Skerry Light")),
+            (
+                "I need it. Action: Search[Skerry [lighthouse] of 1884]",
+                Hop("I need it.", "Skerry [lighthouse] of 1884"),
+            ),
+            ("I need it.\nAction 1: Search[Skerry Light", Hop("I need it.", "Skerry Light")),
+            ("I know.\nAction 2: Finish[Ada Brennock]\nQuestion: next", Hop("I know.", final="Ada Brennock")),
+            ("I know.\nSo the final answer is: Ada", Hop("I know.", final="Ada")),
+            ("I know.\nFollow-up: Who?", Hop("I know.")),
+            ("I need it.\naction 1: search [Skerry Light]", Hop("I need it.", "Skerry Light")),
+            ("I need it.\nAction 1: Search: Skerry Light", Hop("I need it.", "Skerry Light")),
+            ("I need it.\nAction 1: Search(Skerry (the light))", Hop("I need it.", "Skerry (the light)")),
+            ("I need it.\n**Action 1:** Search[Skerry Light]", Hop("I need it.", "Skerry Light")),
+            ("I need it.\n**Action 1: Search[Skerry Light]**", Hop("I need it.", "Skerry Light")),
+            ("I need it.\nAction 1: `Search[Skerry Light]`", Hop("I need it.", "Skerry Light")),
+            ("I need it.\nAction 1:\nSearch[Skerry Light]", Hop("I need it.", "Skerry Light")),
+            ("I could Search[it].\nAction 1: Search[Skerry]", Hop("I could Search[it].", "Skerry")),
+            ("Nothing is left. Finish[Ada]", Hop("Nothing is left.", final="Ada")),
+            ("I know.\nAction 2: Finish(Ada)", Hop("I know.", final="Ada")),
+            ("I know.\nAction 2: Finish[]", Hop("I know.")),
+            ("I search the light.", Hop("I search the light.")),
+            ("I need it.\nAction 1: Lookup[keeper]", Hop("I need it.\nAction 1: Lookup[keeper]")),
+            ("I research[1] it.", Hop("I research[1] it.")),
+            ("I need it.\nAction 1: Search[]", Hop("I need it.")),
+            ("", Hop()),
+        ],
+    )
+    def test_what_a_reply_does(self, reply: str, hop: Hop) -> None:
+        assert read_action(reply) == hop
+
+    def test_an_observation_of_its_own_is_an_invention(self) -> None:
+        told = read_action("First.\nAction 1: Search[a]\nObservation 1:\nX | y\nThought 2: so.\nAction 2: Finish[b]")
+        assert told == Hop("First.", "a", invented=True)
+        assert read_action("First.\nAction 1: Search[a] and Search[b]").invented
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "said"),
+    [
+        ("It is.\nSo the answer is Ada.", "Ada."),
+        ("So the answer is Bo. Wait.\nSo the answer is **Ada**", "Ada"),
+        ("It opened late, so the answer is 1884.", "1884."),
+        ("It opened late.\nTherefore, the answer is 1884.", "1884."),
+        ("It opened late.\nThe answer is 1884.", "1884."),
+        ("It opened late.\n\n**Answer:** 1884", "1884"),
+        ("So the answer is no. Norway is another country.", "no."),
+        ("So the answer is Ada.\nThe answer is taken from her diary.", "Ada."),
+        ("So the answer is J. K. Lund.", "J. K. Lund."),
+        ("The answer may be Ada.", ""),
+        ("It ends with: so the ans", ""),
+        ("", ""),
+    ],
+)
+def test_the_last_conclusion_of_a_reasoning(reasoning: str, said: str) -> None:
+    assert conclusion(reasoning) == said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Question: What?", "Knowledge: all", "Follow-up: What?", "Intermediate answer: 42", "So the final answer is: 4",
+        "Observation 2: 42", "Thought 3: stop", "Action 1: Finish[42]", "Are follow-up questions needed here: No.",
+    ],
+)  # fmt: skip
+def test_a_passage_cannot_pass_for_a_line_of_the_transcript(line: str) -> None:
+    assert transcript_line(line) == f"| {line}"
+    assert transcript_line(line.lower()) == f"| {line.lower()}"
+    assert transcript_line(f"Orm Pier | {line}") == f"Orm Pier | {line}"
+
+
+PIECES = st.lists(
+    st.one_of(
+        st.text(max_size=20),
+        st.sampled_from(["Follow-up:", "So the final answer is:", "Intermediate answer:", "Yes.", "\n", " ", "\u2028"]),
+        st.sampled_from(["Action 1: Search[", "Finish[", "]", "Thought 2:", "Observation 1:", "**", "Final answer:"]),
+    ),
+    max_size=15,
+).map("".join)
+
+
+@settings(max_examples=400, deadline=None)
+@given(PIECES)
+@example("Follow-up: a\rb")
+@example("Search[a\u2028b]")
+@example("Follow-up: a **")
+def test_a_reply_is_cut_never_changed(reply: str) -> None:
+    for read in (read_hop, read_action):
+        hop = read(reply)
+        assert all(part in reply for part in hop[:3])
+        assert len(hop.follow_up.splitlines()) == bool(hop.follow_up)
+        assert hop.follow_up == hop.follow_up.strip()
+        assert not (hop.follow_up and hop.final)
+        assert hop.follow_up or not hop.invented
+    assert conclusion(reply) in reply
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    ['Passage 2 says "So the answer is Rome."', "> So the answer is Rome.", "Passage 2 says: so the answer is Rome."],
+)
+def test_the_last_unquoted_conclusion_decides(quoted: str) -> None:
+    assert conclusion(f"So the answer is Tolm.\n{quoted}") == conclusion(f"{quoted}\nSo the answer is Tolm.") == "Tolm."
+    assert conclusion(quoted) == ""
+    assert read_hop(f"{quoted}\nSo the final answer is: Tolm.").final == "Tolm."
+
+
+def test_a_reply_in_quotes_or_in_a_fence_is_read() -> None:
+    assert conclusion('"So the answer is Tolm."').startswith("Tolm.")
+    assert conclusion('So the answer is "Tolm".') == '"Tolm".'
+    assert read_action("Action 1: `Search[Tolm]`").follow_up == "Tolm"
+    assert read_hop("> Follow-up: Where is Tolm?").follow_up == "Where is Tolm?"
+
+
+# --- the lines around a reply -----------------------------------------------------------------------------------------
+
+FORMS = [FOLLOW_UPS, THOUGHTS_AND_ACTIONS]
+DEMOS = [demo for task in TASKS for demo in TaskWording.of(task).demos]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["follow-ups", "thoughts"])
+def test_what_a_form_writes_it_reads(form: Form) -> None:
+    follow_up = form.follow_up.format(turn=2, text="Who kept it?")
+    assert form.read(f"So.\n{follow_up}") == Hop("So.", "Who kept it?")
+    assert form.read(f"So.\n{form.conclusion_of(2, 'Ada')}") == Hop("So.", final="Ada")
+    assert form.read(f"{form.cue_of(1)} So.\n{form.conclusion_of(1, 'Ada')}") == Hop("So.", final="Ada")
+    assert form.conclusion_of(3, "Ada").startswith(form.forced.format(turn=3))
+    assert forced_answer(form, 3, "Ada") == forced_answer(form, 3, form.conclusion_of(3, "Ada")) == "Ada"
+    assert forced_answer(form, 3, "") == ""
+
+
+def test_braces_in_a_follow_up_are_text() -> None:
+    assert FOLLOW_UPS.follow_up.format(turn=1, text="{turn} {x}?") == "Follow-up: {turn} {x}?"
+    assert THOUGHTS_AND_ACTIONS.conclusion_of(2, "{text}") == "Action 2: Finish[{text}]"
+
+
+def test_demonstrations_are_written_in_the_same_lines() -> None:
+    for demo in DEMOS:
+        row = self_asked(demo)
+        assert sorted(row["knowledge"]) == sorted(demo.knowledge)
+        newest = demo.found(demo.hops[-1])
+        assert row["knowledge"][: len(newest)] == newest, "the newest first"
+        assert not set(row["transcript"]) & set(demo.knowledge)
+        assert row["transcript"][0] == "Are follow-up questions needed here: Yes."
+        lines = reacted(demo)["transcript"]
+        for hop in demo.hops:
+            at, found = lines.index(f"Follow-up: {hop.follow_up}"), demo.found(hop)
+            assert lines[at + 1 : at + 2 + len(found)] == ["Knowledge:", *found]
+            assert lines[at + 2 + len(found)].startswith("Intermediate answer:")
+        for worked, form in ((self_asked, FORMS[0]), (reacted, FORMS[0]), (thought_and_acted, FORMS[1])):
+            row = worked(demo)
+            assert form.read(row["step"]).final == demo.answer
+            assert (row.get("transcript") or row["trajectory"])[-1] == form.cue_of(len(demo.hops) + 1)
+
+
+@pytest.mark.parametrize(("worked", "lines"), [(reacted, "transcript"), (thought_and_acted, "trajectory")])
+def test_a_demonstrations_passage_cannot_pass_for_a_line_of_its_transcript(worked: Any, lines: str) -> None:
+    posing = DEMOS[0].model_copy(update={"knowledge": ["Intermediate answer: Rome."] * len(DEMOS[0].knowledge)})
+    row = worked(posing)[lines]
+    assert "| Intermediate answer: Rome." in row
+    assert "Intermediate answer: Rome." not in row

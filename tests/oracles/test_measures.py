@@ -1,0 +1,134 @@
+"""The three measures on examples worked out by hand, and which spans are the best by them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blendfilter.errors import UnknownName
+from blendfilter.oracles.measures import MEASURES, THRESHOLDS, best, cxmi, lexical, measure_for, references_for, strinc
+from blendfilter.records import Question
+
+CLAIM = "Bees were first kept on Quillmere in 1900."
+
+
+class TestClaims:
+    """Fact verification, in the manner of the paper's figure 7: a claim that is false, its year in a wrong place.
+
+    Claim (normalised): bees were first kept on quillmere in 1900, 8 words.
+
+    "The first lighthouse on Quillmere was kept in 1900." is first lighthouse on quillmere was kept in 1900, 8 words: 6
+    are shared (first, on, quillmere, kept, in, 1900): precision 6/8, recall 6/8, F1 = 0.75.
+
+    "Ada brought the bees over in 1931." is ada brought bees over in 1931, 6 words: 2 are shared (bees, in): precision
+    2/6, recall 2/8, F1 = 2 (1/3) (1/4) / (7/12) = 2/7.
+
+    LEXICAL takes the first, which would make a reader believe the year; only the second refutes the claim. The label
+    REFUTES stands in neither, so STRINC takes none.
+    """
+
+    MISLEADING = "The first lighthouse on Quillmere was kept in 1900."
+    REFUTING = "Ada brought the bees over in 1931."
+    QUESTION = Question("f", CLAIM, ("REFUTES",))
+
+    def test_lexical_is_misled(self) -> None:
+        references = references_for("lexical", "fever", self.QUESTION)
+        assert references == (CLAIM,)
+        scores = [lexical(each, references) for each in (self.REFUTING, self.MISLEADING)]
+        assert scores == pytest.approx([2 / 7, 0.75])
+        assert best(scores, threshold=THRESHOLDS["lexical"]) == (1,)
+
+    def test_a_label_is_contained_nowhere(self) -> None:
+        references = references_for("strinc", "fever", self.QUESTION)
+        assert references == references_for("cxmi", "fever", self.QUESTION) == ("REFUTES",)
+        scores = [strinc(each, references) for each in (self.REFUTING, self.MISLEADING)]
+        assert best(scores, threshold=THRESHOLDS["strinc"]) == ()
+
+
+@pytest.mark.parametrize(
+    ("span", "outputs", "score"),
+    [
+        ("Ada Brennock kept it.", ["ada brennock"], 1),
+        ("It was kept by “Ada-Brennock”.", ["Ada Brennock"], 0),  # only ASCII marks go, and leave no space
+        ("Her party sailed.", ["art"], 0),  # a word, not a piece of one
+        ("The U.S. Navy came.", ["us navy"], 1),
+        ("Of 1,884 boats.", ["1884"], 1),
+        ("Brennock, Ada", ["Ada Brennock"], 0),  # side by side, in this order
+        ("The keeper of a light.", ["keeper of the light"], 1),  # articles do not count
+        ("The The played.", ["The The", "the", "", " - "], 0),  # nothing is left of any of these
+        ("Tolm Harbour", ["Skerry", "Tolm"], 1),  # any alias
+        ("The.", ["the", "a", ""], 0),
+        ("", ["Tolm", ""], 0),
+        ("Tolm", [], 0),
+    ],
+)
+def test_string_inclusion(span: str, outputs: list[str], score: int) -> None:
+    assert strinc(span, outputs) == score
+
+
+def test_lexical_counts_words_as_often_as_both_hold_them() -> None:
+    """red red boat against red boat house key: 2 shared, 2/3 and 2/4, F1 = 4/7. Characters would give far more."""
+    assert lexical("Red, red boat!", ["a red boat, the house key"]) == pytest.approx(4 / 7)
+    assert lexical("abc", ["cab"]) == 0.0
+
+
+def test_half_the_words_are_not_enough() -> None:
+    """boat against red boat house: 1 and 1/3, F1 = 1/2 exactly, which is not above 0.5."""
+    score = lexical("boat", ["red boat house"])
+    assert score == 0.5
+    assert best([score], threshold=THRESHOLDS["lexical"]) == ()
+    assert best([0.5 + 1e-9], threshold=THRESHOLDS["lexical"]) == (0,)
+
+
+def test_rounding_tells_no_equals_apart() -> None:
+    """By way of precision and recall the first is lower than the second, and the third above one half.
+
+    3 words shared of 3 and 5, and of 4 and 4: F1 = 3/4 both. 4 words shared of 5 and 11: F1 = 8/16.
+    """
+    assert lexical("u v w", ["u v w x y"]) == lexical("u v w x", ["u v w y"]) == 0.75
+    assert lexical("u v w x y", ["u v w x 1 2 3 4 5 6 7"]) == 0.5
+
+
+def test_cxmi_in_log_space() -> None:
+    """p(o | q) = 0.02, with one sentence 0.08, with the other 0.01: ln 4 and -ln 2; only the first is above 0.
+
+    As a ratio both are above 0 (4 and 1/2): a threshold of 0 on ratios would filter nothing.
+    """
+    base = math.log(0.02)
+    scores = [cxmi(math.log(0.08), base), cxmi(math.log(0.01), base)]
+    assert scores == pytest.approx([math.log(4), -math.log(2)])
+    assert best(scores, threshold=THRESHOLDS["cxmi"], num_sentences=2) == (0,)
+
+
+def test_the_best_are_told_in_text_order() -> None:
+    assert best([0.2, 0.9, 0.1, 0.95], threshold=0.0, num_sentences=2) == (1, 3)
+    assert best([0.9, 0.5, 0.9, 0.9], threshold=0.0, num_sentences=2) == (0, 2)
+
+
+@given(st.lists(st.sampled_from([-1.0, 0.0, 0.3, 0.5, 0.7, 1.0])), st.sampled_from([0.0, 0.5]), st.integers(1, 4))
+def test_nothing_left_out_is_better(scores: list[float], threshold: float, count: int) -> None:
+    chosen = best(scores, threshold=threshold, num_sentences=count)
+    assert list(chosen) == sorted(set(chosen))
+    assert len(chosen) == min(count, sum(score > threshold for score in scores))
+    for at in set(range(len(scores))) - set(chosen):
+        assert scores[at] <= threshold or all((scores[each], -each) > (scores[at], -at) for each in chosen)
+
+
+@pytest.mark.parametrize(
+    ("task", "measure"),
+    [("nq", "strinc"), ("triviaqa", "strinc"), ("wow", "lexical"), ("fever", "cxmi"), ("hotpotqa", "cxmi"),
+     ("eli5", "cxmi"), ("twowiki", "cxmi"), ("strategyqa", "cxmi"), ("qa", "strinc")],
+)  # fmt: skip
+def test_the_measure_of_a_task(task: str, measure: str) -> None:
+    assert measure_for(task) == measure
+    assert measure in MEASURES
+
+
+def test_a_task_without_a_measure_names_those_that_have_one() -> None:
+    with pytest.raises(
+        UnknownName, match=r"no measure for task 'never'\. Did you mean 'fever'\? \(known: eli5, .*wow\)"
+    ):
+        measure_for("never")

@@ -1,0 +1,430 @@
+"""Silver files as they are made: what is written, what stops them, and that going on leaves the same bytes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from likely import Likely
+from refusing import PASSAGES, ROWS
+
+from blendfilter import BM25, Oracle, append_only, load, make_silver, read_silver
+from blendfilter.errors import BadArgument, BadData, CannotWrite, EmptyData, ModelError, RunLocked, RunMismatch
+from blendfilter.journal import Journal
+from blendfilter.lm.scoring.kept import KeptScorer
+from blendfilter.oracles import silver_making
+from blendfilter.oracles.silver_making import Partial, Places, supported
+from blendfilter.records import Passage, Question
+from blendfilter.retrieval.base import Retriever
+from blendfilter.tasks import Questions
+
+CORPUS = [Passage(each["id"], each["title"], each["text"]) for each in PASSAGES]
+
+
+class Searching(Retriever):
+    """An index that keeps what it was asked; `before` is called ahead of every query."""
+
+    def __init__(self, fingerprint: str = "0" * 16, before: Callable[[str], object] = lambda query: None) -> None:
+        self.inner = BM25.build(CORPUS)
+        self.fingerprint, self.before = fingerprint, before
+        self.asked: list[list[str]] = []
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        self.asked.append(list(queries))
+        for query in queries:
+            self.before(query)
+        return self.inner.find(queries, k)
+
+    @property
+    def queries(self) -> list[str]:
+        return [query for batch in self.asked for query in batch]
+
+
+@pytest.fixture
+def questions() -> Questions:
+    """Seven questions, of which the first three have an answer in the corpus."""
+    more = [{"id": f"more {at}", "question": f"What is harbour town {at}?", "answer": "Ulla"} for at in range(4)]
+    return load("qa", [*ROWS, *more])
+
+
+def strinc(**more: Any) -> Oracle:
+    return Oracle("strinc", task="qa", **more)
+
+
+def whole(questions: Questions, folder: Path, **more: Any) -> bytes:
+    """The bytes of a file that nothing stopped."""
+    make_silver(questions, strinc(), folder / "whole.jsonl", **{"retriever": Searching(), "k": 3, **more})
+    return (folder / "whole.jsonl").read_bytes()
+
+
+# --- what is written ------------------------------------------------------------------------------------------------
+
+
+def test_the_rows_and_what_they_come_to(tmp_path: Path) -> None:
+    """Of the two sentences that hold Ormskerry the first is chosen, over all passages."""
+    found = [[CORPUS[0], CORPUS[1], CORPUS[5]], [CORPUS[3]], []]
+
+    class Fixed(Searching):
+        def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+            assert (list(queries), k) == ([row["question"] for row in ROWS], 3)
+            return found
+
+    summary = make_silver(load("qa", ROWS), strinc(), tmp_path / "silver.jsonl", retriever=Fixed(), k=3)
+    one, two, three = read_silver(tmp_path / "silver.jsonl")
+    assert [(each.start, each.end, each.score) for each in one.sentences] == [
+        (0, 30, 0.0), (31, 63, 0.0), (0, 47, 1.0), (0, 50, 1.0),
+    ]  # fmt: skip
+    assert (one.chosen, one.target) == ((2,), "Lise Harrow was an engineer, born in Ormskerry.")
+    assert (one.id, one.output, one.golden_answers, one.positive) == ("one", "Ormskerry", ("Ormskerry",), True)
+    assert one.passages == tuple(found[0])
+    assert (two.chosen, two.target, two.positive, len(two.sentences)) == ((), "", False, 1)
+    assert (three.passages, three.sentences, three.target, three.positive) == ((), (), "", False)
+    assert (summary.n, summary.no_passages, summary.empty) == (3, 1, pytest.approx(2 / 3))
+    assert {path.name for path in tmp_path.iterdir()} == {"silver.jsonl", "silver.recipe.json"}
+
+
+def test_without_an_index_it_is_the_questions_own_paragraphs(tmp_path: Path) -> None:
+    own = {"context": [{"title": "A", "text": "One."}, {"title": "B", "text": "Ulla."}, {"title": "C", "text": "Two."}]}
+    rows = [{"id": "a", "question": "Where?", "answer": "Ulla", **own}, {"id": "b", "question": "Who?", "answer": "Bo"}]
+    summary = make_silver(load("qa", rows), strinc(), tmp_path / "s.jsonl", k=2)
+    one, other = read_silver(tmp_path / "s.jsonl")
+    assert ([each.title for each in one.passages], one.target) == (["A", "B"], "Ulla.")
+    assert not any(each.metadata for each in one.passages)
+    assert (other.passages, summary.no_passages) == ((), 1)
+    # other paragraphs under the same questions are other settings, though the questions' fingerprint leaves them out
+    own["context"][1]["text"] = "Ulla it is."
+    assert load("qa", rows).fingerprint == load("qa", rows[:1] + rows[1:]).fingerprint
+    with pytest.raises(RunMismatch, match="other settings: other passages"):
+        make_silver(load("qa", rows), strinc(), tmp_path / "s.jsonl", k=2)
+
+
+def test_whether_passages_support_the_output_is_asked_as_the_task_does() -> None:
+    """Section 3.2: by the answer's words where outputs are spans; by the titles that are gold where they are not."""
+    ship = [Passage("1", "Skua", "The Skua was built in Tolm."), Passage("2", "Tolm", "A port.")]
+    asked = Question("q", "Where?", ("Tolm",), gold_titles=("Ulla", "Skua"))
+    assert supported("nq", asked, ship) is supported("hotpotqa", asked, ship) is supported("fever", asked, ship) is True
+    assert supported("triviaqa", asked, ship[1:]) is False, "a title is no passage text"
+    assert supported("hotpotqa", asked, ship[1:]) is False
+    assert supported("nq", asked, []) is False
+    assert supported("eli5", Question("q", "Why?", ("So.",)), ship) is None
+
+
+def test_the_rows_do_not_depend_on_the_batch(questions: Questions, tmp_path: Path) -> None:
+    expected = whole(questions, tmp_path)
+    for batch in (1, 3, 100):
+        index = Searching()
+        make_silver(questions, strinc(), tmp_path / f"{batch}.jsonl", retriever=index, k=3, batch=batch)
+        assert (tmp_path / f"{batch}.jsonl").read_bytes() == expected
+        assert [len(each) for each in index.asked] == {1: [1] * 7, 3: [3, 3, 1], 100: [7]}[batch]
+
+
+# --- stopping and going on ------------------------------------------------------------------------------------------
+
+SLOWLY = """
+import sys, time
+sys.path[:0] = {paths!r}
+from test_silver_making import Searching, strinc
+from refusing import ROWS
+from blendfilter import load, make_silver
+more = [{{"id": f"more {{at}}", "question": f"What is harbour town {{at}}?", "answer": "Ulla"}} for at in range(4)]
+index = Searching(before=lambda query: time.sleep(0.2))
+make_silver(load("qa", [*ROWS, *more]), strinc(), {out!r}, retriever=index, k=3, batch=2)
+"""
+
+
+def rows_in(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.mark.parametrize("after", [0, 4])
+def test_a_killed_one_goes_on_with_the_next_question_and_leaves_the_same_bytes(
+    questions: Questions, after: int, tmp_path: Path
+) -> None:
+    expected = whole(questions, tmp_path)
+    out, partial = tmp_path / "s.jsonl", tmp_path / "s.jsonl.partial"
+    here = Path(__file__).parent
+    code = SLOWLY.format(paths=[str(here), str(here.parent)], out=str(out))
+    process = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 60
+    while not partial.exists() or rows_in(partial) < after:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    there = rows_in(partial)
+    assert after <= there < 7
+    assert not out.exists()
+    if after:
+        with partial.open("ab") as file:
+            file.write(b'{"id": "torn')
+    index = Searching()
+    told: list[tuple[str, int, int | None]] = []
+    summary = make_silver(
+        questions, strinc(), out, retriever=index, k=3, progress=lambda *each: told.append(each)  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert out.read_bytes() == expected
+    assert index.queries == [each.question for each in questions[there:]]
+    assert told == [(silver_making.PHASE, 7, 7)]
+    assert not partial.exists()
+    assert summary.n == 7
+
+
+def test_a_finished_one_asks_nothing(questions: Questions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = whole(questions, tmp_path)
+    first = (tmp_path / "whole.recipe.json").read_bytes()
+    monkeypatch.setattr(Oracle, "check", lambda *_: pytest.fail("the oracle was asked"))
+    index = Searching()
+    again = make_silver(questions, strinc(), tmp_path / "whole.jsonl", retriever=index, k=3)
+    assert index.asked == []
+    assert again.n == 7
+    assert ((tmp_path / "whole.jsonl").read_bytes(), (tmp_path / "whole.recipe.json").read_bytes()) == (expected, first)
+
+
+def test_killed_between_the_last_row_and_the_summary(questions: Questions, tmp_path: Path) -> None:
+    whole(questions, tmp_path)
+    recipe = tmp_path / "whole.recipe.json"
+    full = recipe.read_bytes()
+    settings = json.loads(full)["settings"]
+    silver_making.write_recipe(Places.of(tmp_path / "whole.jsonl"), settings)
+    assert recipe.read_bytes() != full
+    make_silver(questions, strinc(), tmp_path / "whole.jsonl", retriever=Searching(), k=3)
+    assert recipe.read_bytes() == full
+
+
+CHANGED: dict[str, tuple[dict[str, Any], str]] = {
+    "k": ({"k": 2}, "passages.k was 3, now 2"),
+    "threshold": ({"oracle": strinc(threshold=0.5)}, "oracle.threshold was 0.0, now 0.5"),
+    "num_sentences": ({"oracle": strinc(num_sentences=2)}, "oracle.num_sentences was 1, now 2"),
+    "index": ({"retriever": Searching("1" * 16)}, "other settings: other passages. Name"),
+    "measure": ({"oracle": Oracle("lexical", task="qa")}, "oracle.measure was 'strinc', now 'lexical'"),
+    "data": ({"questions": load("qa", ROWS)}, "other settings: other questions"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize("finished", [True, False])
+def test_other_settings_are_refused(name: str, finished: bool, questions: Questions, tmp_path: Path) -> None:
+    change, said = CHANGED[name]
+    asked: dict[str, Any] = {"questions": questions, "oracle": strinc(), "retriever": Searching(), "k": 3}
+    out = tmp_path / "s.jsonl"
+    if finished:
+        make_silver(out=out, **asked)
+    else:
+        begun(questions, out)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(RunMismatch) as refused:
+        make_silver(out=out, **{**asked, **change})
+    line = str(refused.value)
+    assert said in line
+    assert f"Name another file, or delete {out.name if finished else 's.jsonl.partial'} and s.recipe.json" in line
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def begun(questions: Questions, out: Path, rows: int = 2) -> None:
+    """A file that was stopped after so many rows."""
+
+    class Stop(Exception):
+        pass
+
+    def stop(query: str) -> None:
+        if query == questions[rows].question:
+            raise Stop
+
+    with pytest.raises(Stop):
+        make_silver(questions, strinc(), out, retriever=Searching(before=stop), k=3, batch=1)
+    assert rows_in(Places.of(out).partial) == rows
+
+
+def test_the_same_questions_under_another_name_go_on(questions: Questions, tmp_path: Path) -> None:
+    expected = whole(questions, tmp_path)
+    begun(questions, tmp_path / "s.jsonl")
+    renamed = Questions(questions.items, questions.task, "renamed.jsonl")
+    make_silver(renamed, strinc(), tmp_path / "s.jsonl", retriever=Searching(), k=3)
+    assert (tmp_path / "s.jsonl").read_bytes() == expected
+
+
+def test_one_process_writes(questions: Questions, tmp_path: Path) -> None:
+    out = tmp_path / "s.jsonl"
+    begun(questions, out)
+    places = Places.of(out)
+    settings = silver_making.read_recipe(places)["settings"]
+    ids = [each.id for each in questions]
+    with Partial(places, settings, ids), pytest.raises(RunLocked, match=r"s\.jsonl\.partial is being written to"):
+        make_silver(questions, strinc(), out, retriever=Searching(), k=3)
+    make_silver(questions, strinc(), out, retriever=Searching(), k=3)
+
+
+def test_a_partial_file_of_other_settings_is_refused_under_the_lock_too(questions: Questions, tmp_path: Path) -> None:
+    """Another process may have begun it after the first look, while a model was asked."""
+    out = tmp_path / "s.jsonl"
+    begun(questions, out)
+    places, ids = Places.of(out), [each.id for each in questions]
+    settings = silver_making.read_recipe(places)["settings"]
+    with pytest.raises(RunMismatch, match=r"task was 'qa', now 'nq'"):
+        Partial(places, settings | {"task": "nq"}, ids)
+    Partial(places, settings, ids).__exit__()  # the refusal gave the lock back
+
+
+def test_another_process_that_finished_meanwhile_is_no_second_beginning(questions: Questions, tmp_path: Path) -> None:
+    """Both saw no file; the other one had the lock first, and was done when it came to us."""
+    out = tmp_path / "s.jsonl"
+    expected = whole(questions, tmp_path)
+    index = Searching()
+
+    class Late(Oracle):
+        def check(self, asked: object) -> None:
+            make_silver(questions, strinc(), out, retriever=Searching(), k=3)
+
+    make_silver(questions, Late("strinc", task="qa"), out, retriever=index, k=3)
+    assert index.asked == []
+    assert out.read_bytes() == expected
+    assert not Places.of(out).partial.exists()
+
+
+def test_damage_is_told(questions: Questions, tmp_path: Path) -> None:
+    out = tmp_path / "s.jsonl"
+    begun(questions, out)
+    partial = Places.of(out).partial
+    lines = partial.read_bytes().splitlines(keepends=True)
+    partial.write_bytes(lines[1] + lines[0])
+    with pytest.raises(BadData, match=r"s\.jsonl\.partial, line 1: not the row that belongs there; delete the file"):
+        make_silver(questions, strinc(), out, retriever=Searching(), k=3)
+    partial.write_bytes(b"".join(lines))
+    Places.of(out).recipe.unlink()
+    with pytest.raises(BadData, match=r"s\.recipe\.json is missing"):
+        make_silver(questions, strinc(), out, retriever=Searching(), k=3)
+    Places.of(out).recipe.write_text("[]")
+    with pytest.raises(BadData, match="no recipe of this version"):
+        make_silver(questions, strinc(), out, retriever=Searching(), k=3)
+
+
+def test_a_full_disk_leaves_no_half_row(questions: Questions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = whole(questions, tmp_path)
+    written: list[bytes] = []
+
+    def full(fd: int, line: bytes) -> None:
+        real(fd, line if len(written) < 2 else line[:10])
+        written.append(line)
+        if len(written) > 2:
+            raise OSError(28, "No space left on device")
+
+    real = append_only.write_all
+    monkeypatch.setattr(append_only, "write_all", full)
+    with pytest.raises(CannotWrite, match="takes no more rows"):
+        make_silver(questions, strinc(), tmp_path / "s.jsonl", retriever=Searching(), k=3)
+    assert Places.of(tmp_path / "s.jsonl").partial.read_bytes() == b"".join(expected.splitlines(keepends=True)[:2])
+    monkeypatch.undo()
+    make_silver(questions, strinc(), tmp_path / "s.jsonl", retriever=Searching(), k=3)
+    assert (tmp_path / "s.jsonl").read_bytes() == expected
+
+
+# --- CXMI -----------------------------------------------------------------------------------------------------------
+
+
+GONE = ModelError("the server is gone", kind="server_error")
+
+
+def cxmi(model: Likely, journal: Journal | None = None) -> Oracle:
+    return Oracle("cxmi", task="hotpotqa", scorer=KeptScorer(model, journal))
+
+
+def test_cxmi_scores_a_batch_as_one_list_and_goes_on_from_its_journal(questions: Questions, tmp_path: Path) -> None:
+    undisturbed = Likely()
+    with Journal(tmp_path / "whole.journal") as journal:
+        make_silver(questions, cxmi(undisturbed, journal), tmp_path / "whole.jsonl", retriever=Searching(), batch=4)
+    expected = (tmp_path / "whole.jsonl").read_bytes()
+    assert len(undisturbed.lists) == 3  # the self-test's one score, and a list a batch
+    total = sum(map(len, undisturbed.lists))
+    out = tmp_path / "s.jsonl"
+    stopped = Likely(GONE, after=total // 2)
+    with Journal(tmp_path / "s.journal") as journal, pytest.raises(ModelError):
+        make_silver(questions, cxmi(stopped, journal), out, retriever=Searching(), batch=4)
+    again = Likely()
+    with Journal(tmp_path / "s.journal") as journal:
+        make_silver(questions, cxmi(again, journal), out, retriever=Searching(), batch=4)
+    assert out.read_bytes() == expected
+    assert sum(map(len, again.lists)) == total - total // 2, "a journaled score was computed again"
+    first = next(read_silver(out))
+    assert (first.target, first.sentences[first.chosen[0]].score) == (
+        "Ormskerry is an island where an engineer was born.", 3.0,
+    )  # fmt: skip
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def refused(folder: Path, what: type[Exception], said: str, **asked: Any) -> None:
+    """Refused in one line, and nothing was made."""
+    given = {"questions": load("qa", ROWS), "oracle": strinc(), "out": folder / "s.jsonl", "retriever": Searching()}
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(what) as error:
+        make_silver(**{**given, **asked})
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    refused(tmp_path, BadArgument, "is a folder: name a file", out=tmp_path)
+    refused(tmp_path, BadArgument, "written unpacked: name it", out=tmp_path / "s.jsonl.gz")
+    refused(tmp_path, BadArgument, "k must be at least 1", k=0)
+    refused(tmp_path, BadArgument, "batch must be a whole number of at least 1", batch=0)
+    refused(tmp_path, EmptyData, "bring no paragraphs of their own", retriever=None)
+    the = load("qa", [*ROWS, {"id": "bad", "question": "Which?", "answer": "the"}])
+    refused(tmp_path, BadData, "question 'bad'", questions=the)
+    refused(tmp_path, BadData, "(--allow-empty-answers)", questions=the)
+    (tmp_path / "mine.jsonl").write_text("{}\n")
+    refused(tmp_path, BadData, "is there, and is no silver file: name another file", out=tmp_path / "mine.jsonl")
+    refused(tmp_path, BadArgument, "oracle is 'strinc': give what chooses", oracle="strinc")
+    bare = Questions((Question("bare", "Which harbour town?", ()),), load("qa", ROWS).task)
+    refused(tmp_path, BadData, "question 'bare' has no golden answers", questions=bare, allow_empty_answers=True)
+    refused(tmp_path, ModelError, "the server is gone", oracle=cxmi(Likely(GONE)))
+
+
+def test_nobody_is_told_to_delete_what_may_be_anyones(questions: Questions, tmp_path: Path) -> None:
+    """A finished silver file may go; a file of questions under the same name stays, whatever lies beside it."""
+    out = tmp_path / "s.jsonl"
+    make_silver(questions, strinc(), out, retriever=Searching(), k=3)
+    recipe = Places.of(out).recipe
+    kept = recipe.read_bytes()
+    recipe.unlink()
+    with pytest.raises(BadData, match=r"s\.recipe\.json is missing.*or delete s\.jsonl to make it anew"):
+        make_silver(questions, strinc(), out, retriever=Searching(), k=3)
+    recipe.write_bytes(kept)
+    out.write_text('{"id": "one", "question": "Which?", "answer": "That one"}\n')
+    for asked in (3, 2):
+        with pytest.raises(BadData, match=r"is no silver file: name another file$"):
+            make_silver(questions, strinc(), out, retriever=Searching(), k=asked)
+
+
+@pytest.mark.parametrize("content", ['{"flour": "500 g"}', "[1]", "Mix and bake."])
+def test_a_file_with_the_name_of_the_recipe_stays(questions: Questions, tmp_path: Path, content: str) -> None:
+    """`s.recipe.json` beside `s.jsonl` may be anyone's, too."""
+    recipe = Places.of(tmp_path / "s.jsonl").recipe
+    recipe.write_text(content)
+    with pytest.raises(BadData, match=r"s\.recipe\.json is there, and is no recipe of a silver file: name another"):
+        make_silver(questions, strinc(), tmp_path / "s.jsonl", retriever=Searching(), k=3)
+    assert recipe.read_text() == content
+    assert list(tmp_path.iterdir()) == [recipe]
+
+
+def test_empty_answers_may_be_allowed(tmp_path: Path) -> None:
+    rows = [*ROWS[:1], {"id": "bad", "question": "Which harbour town?", "answer": "the"}, *ROWS[1:]]
+    make_silver(
+        load("qa", rows), strinc(), tmp_path / "s.jsonl", retriever=Searching(), k=2, allow_empty_answers=True
+    )  # fmt: skip
+    one, bad, two, three = read_silver(tmp_path / "s.jsonl")
+    assert (bad.id, bad.chosen, bad.target, {each.score for each in bad.sentences}) == ("bad", (), "", {0.0})
+    assert len(bad.passages) == 2
+    assert [each.target for each in (one, two, three)] == [
+        "Ormskerry is an island where an engineer was born.", "Orm Pier is a pier in Tavenby.",
+        "Lise Harrow designed it in 1871.",
+    ]  # fmt: skip
