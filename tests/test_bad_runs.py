@@ -17,10 +17,9 @@ from model_server import MARKER, Server, serve
 from refusing import NOBODY, PASSAGES, ROWS, SECRET, evaluation, lines, refused, untouched, world
 from small_world import Command, tree
 
-from blendfilter import BlendFilter, as_retriever
+from blendfilter import BlendFilter, aio, as_retriever
 from blendfilter.asking import Wording
 from blendfilter.errors import UseAcall
-from blendfilter.lm import bridge
 
 
 @pytest.fixture
@@ -370,7 +369,7 @@ def test_forward_called_on_the_loop_thread() -> None:
         return module(question="Who?")
 
     with pytest.raises(UseAcall, match=r"BlendFilter was called .* on the loop thread: write `await .*acall"):
-        bridge.submit(on_the_loop()).result(10)
+        aio.submit(on_the_loop()).result(10)
 
 
 def test_a_method_of_ones_own_that_calls_forward_on_the_loop_thread(blendfilter: Command, here: Path) -> None:

@@ -16,8 +16,7 @@ from scripted import ScriptedLM
 
 from blendfilter.errors import ReplayMiss
 from blendfilter.journal import Journal
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
 from blendfilter.retrieval.bm25 import BM25

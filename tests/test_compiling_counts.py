@@ -13,8 +13,7 @@ from model_server import serve
 from small_world import CountingEngine
 
 from blendfilter.journal import Journal
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.retrieval.bm25 import BM25
 

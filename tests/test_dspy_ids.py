@@ -19,8 +19,7 @@ from blendfilter.evaluation.settings import settings_of
 from blendfilter.filters.knowledge import KnowledgeFilter, ids_schema, room, schema_of
 from blendfilter.filters.one_call import OneCallFilter
 from blendfilter.journal import Journal
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
 from blendfilter.retrieval.bm25 import BM25

@@ -22,9 +22,9 @@ from blendfilter.evaluation.trace import reasons_of
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.filters.one_call import OneCallFilter, read_judgement
 from blendfilter.filters.reading import IdsRead, negates, read_ids, restates_range
+from blendfilter.lm.journaled import is_refusal
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import cut_at_stop, split_thinking
-from blendfilter.lm.refusals import is_refusal
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.blending import blend, without_conclusion
 from blendfilter.modules.forms import FollowUps, ThoughtsAndActions, forced_answer

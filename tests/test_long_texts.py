@@ -19,10 +19,10 @@ from blendfilter.filters.filco.filter import unquoted
 from blendfilter.filters.filco.oracles import lexical, strinc
 from blendfilter.filters.one_call import read_judgement
 from blendfilter.filters.reading import negates, read_ids, restates_range
+from blendfilter.lm.journaled import is_refusal
 from blendfilter.lm.local.wording import _marks, _parted
 from blendfilter.lm.offline import read
 from blendfilter.lm.profiles import split_thinking
-from blendfilter.lm.refusals import is_refusal
 from blendfilter.modules.blending import blend, without_conclusion
 from blendfilter.modules.forms import FollowUps, ThoughtsAndActions, forced_answer
 from blendfilter.modules.hops import conclusion, read_action, read_hop

@@ -96,11 +96,11 @@ _MOVES = {
 
 def _asked(module: dspy.Module, question: str) -> Any:
     """What a method says; one of somebody's own may be asynchronous alone."""
-    from blendfilter.lm import bridge
+    from blendfilter import aio
 
     if hasattr(type(module), "forward"):  # of the module itself, DSPy would warn
         return module(question=question)
-    return bridge.run(module.acall(question=question), type(module).__name__)
+    return aio.run(module.acall(question=question), type(module).__name__)
 
 
 def _told(said: Any) -> dspy.Prediction:

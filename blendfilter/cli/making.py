@@ -27,7 +27,7 @@ def connect(model: WhichModel, prices: Path | None = None, *, keyless: bool = Fa
     """The model; `keyless`: it will be asked nothing, so that a missing key is no error."""
     from functools import partial
 
-    from blendfilter.lm.connect import connect
+    from blendfilter.lm.model import connect
 
     if model.lm is None and model.api_base:
         raise BadArgument(f"which model at {model.api_base[0]}? name it with --lm")

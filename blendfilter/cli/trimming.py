@@ -230,8 +230,8 @@ def _judge(
     index: str, out: Path | None, judging: Judging, looking: Looking, model: WhichModel, limits: Limits,
     prices: Path | None, allow_hosts: Sequence[str],
 ) -> None:  # fmt: skip
-    from blendfilter.lm.retrying import Allowance
-    from blendfilter.lm.spending import check_priced
+    from blendfilter.lm.attempts import RetryBudget
+    from blendfilter.lm.budget import check_priced
     from blendfilter.trimming.gathering import trim
     from blendfilter.trimming.lines import check_threshold
 
@@ -243,7 +243,7 @@ def _judge(
     judge = _judge_of(judging, wording)
     lm = connect(model, prices)
     check_priced(budget, {lm.name: lm.terms.price})  # these two before a folder is made, which they would leave empty
-    Allowance(judging.max_retries)
+    RetryBudget(judging.max_retries)
     new = not place.exists() or (place.is_dir() and not any(place.iterdir()))
     searched, folder = (_made if new else _gone_on)(index, place, judging, looking, allow_hosts)
     say_what_answers(model)

@@ -39,14 +39,12 @@ from blendfilter.compiling.silver import SilverMetric
 from blendfilter.compiling.stopping import Stopped, Watch, guarded
 from blendfilter.errors import BadArgument, CodeFailed, WorkFailed
 from blendfilter.journal import FILE, Journal
-from blendfilter.lm.budget import Budget
-from blendfilter.lm.connect import connect
-from blendfilter.lm.gate import Gate
-from blendfilter.lm.held import connected, held_by, with_held_connected
-from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.retrying import Allowance
-from blendfilter.lm.spending import check_priced, purse_for
-from blendfilter.lm.terms import Traffic
+from blendfilter.lm.attempts import RetryBudget
+from blendfilter.lm.budget import Budget, check_priced, purse_for
+from blendfilter.lm.call_policy import Traffic
+from blendfilter.lm.model import ConnectedLM, connect
+from blendfilter.lm.module_lms import connected, held_by, with_held_connected
+from blendfilter.lm.rate_limit import Gate
 from blendfilter.lm.tokenisers import tokeniser_for
 from blendfilter.retrieval.progress import Progress, silent
 
@@ -153,7 +151,7 @@ def compile_program(
         purse = purse_for(journal, budget, prices)
         if purse is not None:
             stack.callback(purse.close)
-        traffic = Traffic(gate=Gate(concurrency), purse=purse, retries=Allowance())
+        traffic = Traffic(gate=Gate(concurrency), purse=purse, retries=RetryBudget())
         at_work = _AtWork(Watch(type(student)), journal, traffic)
         made = at_work.made(
             optimiser, _open_again(own.deepcopy()), work, metric, model, guide, seed, max_demo_tokens, progress

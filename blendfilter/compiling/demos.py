@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import dspy
 import pydantic
 
-from blendfilter.lm.tokenisers import Tokeniser
+from blendfilter.lm.tokenisers import TokenCounter
 
 OPTIONAL = frozenset({"offer_none", "topic"})
 """Inputs that a demonstration may leave open."""
@@ -79,14 +79,14 @@ def fits_any(rows: Iterable[Mapping[str, Any]], module: dspy.Module) -> bool:
     return any(complete(row, each) for row in rows for each in predictors)
 
 
-def tokens_of(demo: Mapping[str, Any], tokeniser: Tokeniser) -> float:
+def tokens_of(demo: Mapping[str, Any], tokeniser: TokenCounter) -> float:
     """Tokens of a demonstration: of the text of its fields (a template adds its cues, some words each)."""
     values = [value for name, value in demo.items() if name != "augmented"]
     lines = (item for value in values for item in (value if isinstance(value, list | tuple) else [value]))
     return tokeniser.count("\n".join(map(str, lines)))
 
 
-def hold_to(module: dspy.Module, limit: int | None, tokeniser: Tokeniser) -> Dropped:
+def hold_to(module: dspy.Module, limit: int | None, tokeniser: TokenCounter) -> Dropped:
     """Drop demonstrations until each predictor's fit in `limit` tokens: the longest first, of equals the last added."""
     dropped = left = 0
     for _, predictor in module.named_predictors():

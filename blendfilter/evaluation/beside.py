@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.context import JOURNAL, NOTES, setting
 from blendfilter.errors import BudgetSpent, CannotWrite, ReplayMiss, words_of
 from blendfilter.evaluation.rows import UNION
 from blendfilter.evaluation.settings import retrievers_of
-from blendfilter.lm import bridge
 from blendfilter.modules.base import Method
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.base import Retriever
@@ -101,8 +101,8 @@ class Beside:
     async def _searched(self, wanted: Wanted) -> dict[str, list[Passage] | None]:
         try:
             with setting(NOTES, []):  # a query that is cut here says nothing of what the method did
-                passages = await bridge.in_thread(self._search, wanted)
-        except (BudgetSpent, CannotWrite, *bridge.ENDING):
+                passages = await aio.in_thread(self._search, wanted)
+        except (BudgetSpent, CannotWrite, *aio.ENDING):
             raise
         except BaseException as error:  # whatever an index raises: counted, and told by `warn`
             logger.debug("no search for %r alone with k=%d", wanted.query, wanted.k, exc_info=True)

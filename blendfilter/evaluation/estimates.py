@@ -15,7 +15,7 @@ from blendfilter.evaluation.rehearsal import Rehearsed
 from blendfilter.journal import Journal
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import unknown_price
-from blendfilter.lm.tokenisers import Served, Tokeniser, tokeniser_for
+from blendfilter.lm.tokenisers import TokenCounter, tokeniser_for
 
 SHOWN = 20
 """Characters of an earlier reply from which on a prompt is looked through for it; a shorter one weighs nothing."""
@@ -99,10 +99,10 @@ class Estimator:
 
     def __init__(self, journals: Sequence[Path] = (), *, ask_server: bool = False) -> None:
         self._past, self._ask_server, self._journals = Past.of(journals), ask_server, journals
-        self._tokenisers: dict[str, Tokeniser] = {}
+        self._tokenisers: dict[str, TokenCounter] = {}
         self._models: dict[str, ConnectedLM] = {}
 
-    def tokeniser(self, lm: ConnectedLM) -> Tokeniser:
+    def tokeniser(self, lm: ConnectedLM) -> TokenCounter:
         """The best one at hand for `lm`."""
         if lm.name not in self._tokenisers:
             self._models[lm.name] = lm
@@ -116,7 +116,7 @@ class Estimator:
         """Whose tokens were counted, by the model's name."""
         unheard = " (--ask-server: no server that counts tokens, by /tokenize, was found)"
         return {
-            name: each.name + unheard * (self._ask_server and not isinstance(each, Served))
+            name: each.name + unheard * (self._ask_server and not each.served)
             for name, each in self._tokenisers.items()
         }
 

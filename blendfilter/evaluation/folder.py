@@ -32,17 +32,17 @@ from blendfilter.evaluation.rows import lost, misscored
 from blendfilter.evaluation.settings import check_same, versions
 from blendfilter.evaluation.summary import slim, summarise
 from blendfilter.journal import FILE, Journal, Mode
-from blendfilter.lm.budget import Budget, Purse
+from blendfilter.lm.budget import Budget, BudgetAccount, purse_for
+from blendfilter.lm.prices import Price
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import Prices
-from blendfilter.lm.spending import Priced, purse_for
 
 
 class Opened(NamedTuple):
     """What a sitting works with; `fresh` says that no sitting before it left settings."""
 
     journal: Journal
-    purse: Purse | None
+    purse: BudgetAccount | None
     fresh: bool
 
 
@@ -74,7 +74,7 @@ class RunFolder:
 
     @contextmanager
     def opened(
-        self, reuse: Iterable[str | Path], budget: Budget | None, prices: dict[str, Priced | None]
+        self, reuse: Iterable[str | Path], budget: Budget | None, prices: dict[str, Price | None]
     ) -> Iterator[Opened]:
         """Journal and purse, checked again now that nobody else can write; what a kill left half written is gone."""
         with ExitStack() as stack:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from blendfilter.evaluation.ledger import taken
-from blendfilter.lm.budget import NOTHING, Amount, Purse
+from blendfilter.lm.budget import NOTHING, Amount, BudgetAccount
 
 AT_FIRST = 4
 """Questions under work while nobody knows what one takes."""
@@ -29,7 +29,7 @@ class Frugal:
         read: a call's record by its key.
     """
 
-    def __init__(self, purse: Purse | None, read: Callable[[str], Mapping[str, Any] | None]) -> None:
+    def __init__(self, purse: BudgetAccount | None, read: Callable[[str], Mapping[str, Any] | None]) -> None:
         self._purse, self._read = purse, read
         self._limited = purse is not None and bool(purse.budget.given())
         self._under_work = self._known = 0

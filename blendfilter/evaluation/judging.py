@@ -15,17 +15,16 @@ from typing import Any, NamedTuple
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.asking import SHORT_TOKENS, STOP, Ask
 from blendfilter.context import NOTES, ORDER, QUESTION, CallNote, calls_of, setting
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.evaluation.rescoring import UNREADABLE
 from blendfilter.journal import Journal
-from blendfilter.lm import bridge
-from blendfilter.lm.budget import Purse
-from blendfilter.lm.connect import connect
-from blendfilter.lm.gate import Gate
-from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.terms import Traffic
+from blendfilter.lm.budget import BudgetAccount
+from blendfilter.lm.call_policy import Traffic
+from blendfilter.lm.model import ConnectedLM, connect
+from blendfilter.lm.rate_limit import Gate
 from blendfilter.prompting import Prompts
 from blendfilter.records import one_line
 
@@ -106,7 +105,7 @@ class Judge:
         journal: Journal,
         *,
         concurrency: int,
-        purse: Purse | None = None,
+        purse: BudgetAccount | None = None,
         told: Callable[[int], None] = lambda done: None,
     ) -> list[Verdict]:
         """A verdict for each row, in their order; `told` hears how many are done.
@@ -123,7 +122,7 @@ class Judge:
                     found[order] = await self._verdict(row, lm)
             told(len(found))
 
-        async with bridge.together() as group:
+        async with aio.together() as group:
             for order, row in enumerate(rows):
                 group.create_task(one(order, row))
         return [found[order] for order in range(len(rows))]

@@ -21,8 +21,7 @@ from blendfilter.evaluation.rows import misscored
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.summary import counted, slim, summarise
 from blendfilter.journal import FILE, Journal
-from blendfilter.lm.budget import NOTHING
-from blendfilter.lm.spending import marked
+from blendfilter.lm.budget import NOTHING, marked
 
 _SHOWN_IDS = 5
 _NEAR = 2e-6

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blendfilter import resources
+from blendfilter import aio, resources
+from blendfilter.aio import Steps
 from blendfilter.compiling.programs import load_program
 from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.evaluation.statistics import Interval, wilson_interval
@@ -28,8 +29,6 @@ from blendfilter.files import json_rows
 from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.cdit.judge import Judge, Mode
 from blendfilter.filters.cdit.rules import Rule, components_of, rules_of
-from blendfilter.lm import bridge
-from blendfilter.lm.steps import Steps
 from blendfilter.records import Passage
 
 BOTH: tuple[tuple[str, ...], ...] = (("phi1",), ("phi1", "phi2"))
@@ -177,7 +176,7 @@ def confusion(
     Raises:
         EmptyData: no pairs. What a call of the model raises.
     """
-    return bridge.run(aconfusion(judge, pairs, rules, concurrency=concurrency), "confusion", "await aconfusion(…)")
+    return aio.run(aconfusion(judge, pairs, rules, concurrency=concurrency), "confusion", "await aconfusion(…)")
 
 
 async def aconfusion(

@@ -28,11 +28,9 @@ from blendfilter.evaluation.rehearsal import Rehearsed, rehearse
 from blendfilter.evaluation.repeats import repeat_of
 from blendfilter.evaluation.runner import CONCURRENCY
 from blendfilter.journal import FILE, Journal
-from blendfilter.lm.budget import Amount, Budget
-from blendfilter.lm.connect import connect
+from blendfilter.lm.budget import Amount, Budget, spent_in
 from blendfilter.lm.local.engine import LocalEngine
-from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.spending import spent_in
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.records import Question
 from blendfilter.tasks.base import Questions
 

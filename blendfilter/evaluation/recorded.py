@@ -13,9 +13,8 @@ from typing import Any
 
 from blendfilter.errors import AskedWrong, ReplayMiss
 from blendfilter.evaluation.run import Run
-from blendfilter.lm.local.connecting import remembered
 from blendfilter.lm.local.loading import LOCAL
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, remembered
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
 

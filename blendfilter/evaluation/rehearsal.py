@@ -19,10 +19,9 @@ from dspy import lm15
 from blendfilter.context import QUESTION, REPEAT, STAGE
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.runner import evaluate
-from blendfilter.lm.connect import connect
-from blendfilter.lm.held import held_by, with_held_connected
 from blendfilter.lm.journaled import prompt_of
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, connect
+from blendfilter.lm.module_lms import held_by, with_held_connected
 from blendfilter.lm.offline.engine import OfflineEngine
 from blendfilter.lm.tokenisers import text_of
 from blendfilter.tasks.base import Questions

@@ -261,9 +261,9 @@ def _judged(
     budget: Budget | None,
     progress: Told,
 ) -> _Told:
+    from blendfilter import aio
     from blendfilter.evaluation.judging import Judge
-    from blendfilter.lm import bridge
-    from blendfilter.lm.spending import check_priced, purse_for
+    from blendfilter.lm.budget import check_priced, purse_for
 
     judge = Judge(lm, prompts=prompts)
     prices = {judge.lm.name: judge.lm.terms.price}
@@ -276,7 +276,7 @@ def _judged(
             rows, journal, concurrency=concurrency, purse=purse, told=lambda done: progress("judged", done, len(rows))
         )
         try:
-            verdicts = bridge.run(told, "rescore", "await asyncio.to_thread(run.rescore, …)")
+            verdicts = aio.run(told, "rescore", "await asyncio.to_thread(run.rescore, …)")
         except ServerRefused:
             if not len(journal):  # nothing was said: nothing is to be left
                 journal.path.unlink(missing_ok=True)

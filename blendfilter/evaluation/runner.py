@@ -18,21 +18,20 @@ from typing import Any
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.errors import BadArgument, EmptyData
 from blendfilter.evaluation.folder import RunFolder
 from blendfilter.evaluation.progress import Progress, progress_for
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.settings import check_leak, check_prompts, settings_of
 from blendfilter.evaluation.sitting import Sitting
-from blendfilter.lm import bridge
-from blendfilter.lm.budget import Budget
-from blendfilter.lm.connect import connect
-from blendfilter.lm.gate import Gate
-from blendfilter.lm.held import connected, journal_held, with_held_connected
-from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.retrying import FREE_RETRIES, Allowance
-from blendfilter.lm.spending import Priced, check_priced
-from blendfilter.lm.terms import Traffic
+from blendfilter.lm.attempts import FREE_RETRIES, RetryBudget
+from blendfilter.lm.budget import Budget, check_priced
+from blendfilter.lm.prices import Price
+from blendfilter.lm.call_policy import Traffic
+from blendfilter.lm.model import ConnectedLM, connect
+from blendfilter.lm.module_lms import connected, journal_held, with_held_connected
+from blendfilter.lm.rate_limit import Gate
 from blendfilter.tasks.base import Questions
 
 logger = logging.getLogger(__name__)
@@ -71,7 +70,7 @@ async def _evaluate(
         budget: what the run may take in all its sittings (`Budget(tokens=2_000_000)`); it is no setting of the run, so
             the next sitting may be given more.
         max_retries: attempts beyond the first that this sitting's calls may make together; by default a hundred, four
-            for each call in flight, and one for each call that succeeds (`blendfilter.lm.retrying.Allowance`).
+            for each call in flight, and one for each call that succeeds (`blendfilter.lm.attempts.RetryBudget`).
         seed: of the bootstrap intervals.
         progress: a `Progress`, or False for none.
         name: what the run's record calls the method.
@@ -94,7 +93,7 @@ async def _evaluate(
     settings = settings_of(method, questions, model, seed=seed, name=name, repeats=repeats)
     folder = RunFolder(run, settings, replay=replay)
     gate, prices = Gate(concurrency), {} if replay else _prices(method, model)
-    retries = Allowance(max_retries, free=FREE_RETRIES + 4 * concurrency)
+    retries = RetryBudget(max_retries, free=FREE_RETRIES + 4 * concurrency)
     check_priced(budget, prices)
     folder.check()
     with folder.opened(reuse, budget, prices) as opened, _threads(2 * concurrency) as pool:
@@ -114,9 +113,9 @@ async def _evaluate(
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[bridge.Threads]:
+def _threads(count: int) -> Iterator[aio.Threads]:
     """A pool that is not waited for at its end, which would stop the loop that its work needs."""
-    pool = bridge.Threads(count, "blendfilter-method")
+    pool = aio.Threads(count, "blendfilter-method")
     try:
         yield pool
     finally:
@@ -131,13 +130,13 @@ def _check_numbers(repeats: object, seed: int) -> None:
         raise BadArgument(f"seed is {seed}: give 0 or a positive whole number")
 
 
-evaluate = bridge.waited_for(
+evaluate = aio.waited_for(
     _evaluate, "evaluate", "await aevaluate(…)", " Waits for the run to be done; inside a notebook too."
 )
-aevaluate = bridge.awaited(_evaluate, "aevaluate", " `evaluate`, to be awaited.")
+aevaluate = aio.awaited(_evaluate, "aevaluate", " `evaluate`, to be awaited.")
 
 
-def _prices(method: dspy.Module, model: ConnectedLM) -> dict[str, Priced | None]:
+def _prices(method: dspy.Module, model: ConnectedLM) -> dict[str, Price | None]:
     """What the models that will be asked cost, by name."""
     models = [model, *connected(method).values()]
     return {lm.name: lm.terms.price for lm in models}

@@ -20,8 +20,8 @@ from blendfilter.compiling.recipe import question_digest
 from blendfilter.errors import EmptyData, Leak, RunMismatch
 from blendfilter.evaluation.repeats import repeats_in
 from blendfilter.journal import digest
-from blendfilter.lm.held import connected
 from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.module_lms import connected
 from blendfilter.modules.base import Method
 from blendfilter.prompting import TemplateAdapter, questions_of
 from blendfilter.retrieval.base import Retriever

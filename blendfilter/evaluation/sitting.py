@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.context import CARRIED, JOURNAL, NOTES, ORDER, QUESTION, REPEAT, Asker, CallNote, setting
 from blendfilter.errors import AskedWrong, BudgetSpent, CannotWrite
 from blendfilter.evaluation.beside import Beside
@@ -27,8 +28,7 @@ from blendfilter.evaluation.progress import Progress
 from blendfilter.evaluation.repeats import numbered, repeat_of
 from blendfilter.evaluation.rows import Row, answered, failed, misscored, with_beside
 from blendfilter.journal import Journal
-from blendfilter.lm import bridge
-from blendfilter.lm.budget import Purse
+from blendfilter.lm.budget import BudgetAccount
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.modules.base import Method
 from blendfilter.records import Question
@@ -60,7 +60,7 @@ class Sitting:
         journal: Journal,
         pool: Executor,
         repeats: int = 1,
-        purse: Purse | None = None,
+        purse: BudgetAccount | None = None,
     ) -> None:
         self.method, self.questions, self.lm, self.journal = method, questions, lm, journal
         # Synchronous methods wait in threads of their own: searches and models must find theirs free.
@@ -97,7 +97,7 @@ class Sitting:
             self.frugal.answered(row)
 
         try:
-            async with bridge.together() as group:
+            async with aio.together() as group:
                 for order, turn in enumerate(self.turns):
                     if turn.key not in done:
                         await places.acquire()
@@ -166,11 +166,11 @@ class Sitting:
                     **{CARRIED: Asker(question.id, order, notes, self.journal, turn.repeat)},
                 ),
             ):
-                row = await bridge.awaiting(self._answered(question, notes))
+                row = await aio.awaiting(self._answered(question, notes))
         except (AskedWrong, BudgetSpent, CannotWrite):  # the next question would too, and its calls be paid for in vain
             self._stop_if_spent()  # it may be what came of a call that was refused
             raise
-        except bridge.ENDING:
+        except aio.ENDING:
             raise
         except BaseException as error:  # whatever a method raises is that question's error, and is shown
             logger.debug("question %s failed", question.id, exc_info=True)
@@ -205,7 +205,7 @@ class Sitting:
         """The method's prediction: awaited where it can be, in a worker thread where it is synchronous."""
         if hasattr(self.method, "aforward"):
             return await self.method.acall(question=question)
-        return await bridge.in_thread(functools.partial(self.method, question=question), executor=self.pool)
+        return await aio.in_thread(functools.partial(self.method, question=question), executor=self.pool)
 
     def _told(self, notes: list[CallNote]) -> list[CallNote]:
         """The calls in plan order; a module that is not ours has no plan, and may call side by side: sorted."""

@@ -19,11 +19,11 @@ from typing import Any
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
 from blendfilter.filters.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.filters.scorers import By, scorer_of
-from blendfilter.lm import bridge
 from blendfilter.records import Passage
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.text import shortened
@@ -69,7 +69,7 @@ class _Best(Filter):
             return dspy.Prediction(kept=[], status="empty", reason="", flags={})
         candidates = self.candidates(passages)
         lines = [each.line for each in candidates]
-        scores = await bridge.in_thread(self.scorer, question, lines) if lines else []
+        scores = await aio.in_thread(self.scorer, question, lines) if lines else []
         best = sorted(range(len(candidates)), key=lambda at: -scores[at])[: self.n]
         return dspy.Prediction(
             kept=self.kept(passages, [candidates[at] for at in sorted(best)]),

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, Wording
-from blendfilter.lm import bridge
 from blendfilter.modules.base import cleaned
 from blendfilter.modules.blending import Reasoning
 from blendfilter.prompting import Prompts
@@ -67,7 +67,7 @@ class Answering(dspy.Module):
         )  # fmt: skip
 
     def forward(self, question: str, knowledge: Sequence[Passage] = ()) -> dspy.Prediction:
-        return bridge.run(self.aforward(question=question, knowledge=knowledge), type(self).__name__)
+        return aio.run(self.aforward(question=question, knowledge=knowledge), type(self).__name__)
 
     async def aforward(self, question: str, knowledge: Sequence[Passage] = ()) -> dspy.Prediction:
         """The answer and the reasoning before it."""

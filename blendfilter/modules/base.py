@@ -9,11 +9,11 @@ from typing import Any
 
 import dspy
 
+from blendfilter import aio
+from blendfilter.aio import relayed
 from blendfilter.context import NOTES, CallNote, calls_of, rejoined, setting
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter, Signed, ask_filter
-from blendfilter.lm import bridge
-from blendfilter.lm.relay import relayed
 from blendfilter.modules.shown import Answered
 from blendfilter.records import Excerpt, Passage, one_line
 from blendfilter.retrieval.base import Retriever
@@ -49,7 +49,7 @@ class Method(dspy.Module):
     __signature__ = Signed()
 
     def forward(self, question: str) -> dspy.Prediction:
-        return bridge.run(self.aforward(question=question), type(self).__name__)
+        return aio.run(self.aforward(question=question), type(self).__name__)
 
     async def aforward(self, question: str) -> dspy.Prediction:
         asked = cleaned(question, type(self).__name__)
@@ -97,7 +97,7 @@ def cleaned(question: object, who: str) -> str:
 
 async def search(retriever: Retriever, query: str, k: int) -> list[Passage]:
     """The k best passages for one query, searched in a worker thread."""
-    return (await bridge.in_thread(retriever.search, [query], k))[0]
+    return (await aio.in_thread(retriever.search, [query], k))[0]
 
 
 def union(lists: Iterable[Sequence[Passage]]) -> list[Passage]:

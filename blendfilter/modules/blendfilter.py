@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 import dspy
 
+from blendfilter.aio import Step, Steps
 from blendfilter.asking import Wording
 from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import KnowledgeFilter
-from blendfilter.lm.steps import Step, Steps
 from blendfilter.modules.answering import Answering
 from blendfilter.modules.base import Branch, Method, branch_of, filter_arguments, filtered, flags_of, union
 from blendfilter.modules.blending import QUERIES, Blending

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 
 import dspy
 
+from blendfilter import aio
+from blendfilter.aio import Steps
 from blendfilter.asking import REPLY_TOKENS, STOP, Ask, Wording
 from blendfilter.errors import BadArgument, UnknownName
-from blendfilter.lm import bridge
-from blendfilter.lm.steps import Steps
 from blendfilter.modules.base import check_k, cleaned, search
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, one_line
@@ -140,7 +140,7 @@ class Blending(dspy.Module):
         return query, await self.retrieve(query)
 
     def forward(self, question: str) -> dspy.Prediction:
-        return bridge.run(self.aforward(question=question), type(self).__name__)
+        return aio.run(self.aforward(question=question), type(self).__name__)
 
     async def aforward(self, question: str) -> dspy.Prediction:
         """The queries in use and what each retrieves."""

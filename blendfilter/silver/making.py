@@ -20,7 +20,7 @@ from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
 from blendfilter.filters.candidates import sentences_of
 from blendfilter.filters.filco.oracle import Oracle, Scored
 from blendfilter.filters.filco.oracles import Measure, measure_for, strinc
-from blendfilter.lm.tokenisers import Tokeniser
+from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.lm.tokenisers import tokeniser as default_tokeniser
 from blendfilter.metrics import recall
 from blendfilter.records import Passage, Question
@@ -58,7 +58,7 @@ def make_silver(
     k: int = 5,
     batch: int = BATCH,
     allow_empty_answers: bool = False,
-    tokeniser: Tokeniser | None = None,
+    tokeniser: TokenCounter | None = None,
     progress: Progress = silent,
 ) -> Summary:
     """Write the silver contexts of `questions` to `out`, JSON Lines that `read_silver` reads.

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from blendfilter.filters.filco.oracles import MEASURES
-from blendfilter.lm.tokenisers import Tokeniser
+from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.records import Passage
 from blendfilter.silver.rows import SilverRow, excerpts_of
 from blendfilter.text import normalize_answer, overlap, tokens
@@ -147,7 +147,7 @@ def _questions(count: int) -> str:
     return f"{count:,} question{'s' * (count != 1)}"
 
 
-def summarise(rows: Iterable[SilverRow], *, threshold: float, tokeniser: Tokeniser) -> Summary:
+def summarise(rows: Iterable[SilverRow], *, threshold: float, tokeniser: TokenCounter) -> Summary:
     """What `rows` come to; a sentence whose score is above `threshold` brings its passage into PSG."""
     sums = {name: _Sums() for name in ("all", "positive", "negative")}
     without = unscored = 0
@@ -216,12 +216,12 @@ class _Sums:
         return Figures(**{**means, "not_empty": sums["not_empty"] / left if left else 0.0})
 
 
-def _measured(row: SilverRow, context: Sequence[Passage], tokeniser: Tokeniser) -> Figures:
+def _measured(row: SilverRow, context: Sequence[Passage], tokeniser: TokenCounter) -> Figures:
     """One question's figures in one context."""
     return figures_of(context, row.question, row.output, tokeniser)
 
 
-def figures_of(context: Sequence[Passage], question: str, output: str, tokeniser: Tokeniser) -> Figures:
+def figures_of(context: Sequence[Passage], question: str, output: str, tokeniser: TokenCounter) -> Figures:
     """The figures of one context, whoever filtered it, for one question and its output."""
     text = "\n".join(each.text for each in context)
     precision = overlap(tokens(text), tokens(output)).precision

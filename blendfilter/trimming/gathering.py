@@ -26,17 +26,16 @@ from typing import NamedTuple
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.errors import BadArgument, BadData, BudgetSpent, EmptyData, RunMismatch, words_of
 from blendfilter.filters.cdit.judge import Judge
 from blendfilter.journal import Journal
-from blendfilter.lm import bridge
-from blendfilter.lm.budget import Budget
-from blendfilter.lm.connect import connect
-from blendfilter.lm.gate import Gate
-from blendfilter.lm.held import connected, journal_held, with_held_connected
-from blendfilter.lm.retrying import FREE_RETRIES, Allowance
-from blendfilter.lm.spending import check_priced, purse_for
-from blendfilter.lm.terms import Traffic
+from blendfilter.lm.attempts import FREE_RETRIES, RetryBudget
+from blendfilter.lm.budget import Budget, check_priced, purse_for
+from blendfilter.lm.call_policy import Traffic
+from blendfilter.lm.model import connect
+from blendfilter.lm.module_lms import connected, journal_held, with_held_connected
+from blendfilter.lm.rate_limit import Gate
 from blendfilter.records import Question, one_line
 from blendfilter.retrieval.base import Retriever, check_search
 from blendfilter.retrieval.callables import as_retriever
@@ -103,7 +102,7 @@ async def _trim(
     judge = with_held_connected(judge)
     prices = {each.name: each.terms.price for each in [model, *connected(judge).values()]}
     check_priced(budget, prices)
-    gate, retries = Gate(concurrency), Allowance(max_retries, free=FREE_RETRIES + 4 * concurrency)
+    gate, retries = Gate(concurrency), RetryBudget(max_retries, free=FREE_RETRIES + 4 * concurrency)
     near = similar or similar_named(folder.similarity, index) if reuse else None
     with ExitStack() as stack:
         path = stack.enter_context(_scratch(folder.witnesses)) if dry_run else folder.witnesses
@@ -270,5 +269,5 @@ def _passages(judged: Judged) -> int:
     return len(judged.accepted) + len(judged.rejected) + len(judged.silent)
 
 
-trim = bridge.waited_for(_trim, "trim", "await atrim(…)", " Waits for it to be done; inside a notebook too.")
-atrim = bridge.awaited(_trim, "atrim", " `trim`, to be awaited.")
+trim = aio.waited_for(_trim, "trim", "await atrim(…)", " Waits for it to be done; inside a notebook too.")
+atrim = aio.awaited(_trim, "atrim", " `trim`, to be awaited.")

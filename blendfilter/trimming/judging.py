@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.context import JOURNAL, NOTES, ORDER, QUESTION, setting
 from blendfilter.errors import AskedWrong, BudgetSpent, CannotWrite
 from blendfilter.filters.cdit.judge import Judge
 from blendfilter.journal import Journal
-from blendfilter.lm import bridge
-from blendfilter.lm.budget import Purse
-from blendfilter.lm.held import connected
+from blendfilter.lm.budget import BudgetAccount
 from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.module_lms import connected
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, fingerprint_of
 from blendfilter.retrieval.progress import Progress
@@ -52,7 +52,7 @@ class Sitting:
         journal: Journal,
         writer: Writer,
         before: Witnesses,
-        purse: Purse | None,
+        purse: BudgetAccount | None,
     ) -> None:
         self.index, self.k, self.judge, self.lm = index, k, judge, lm
         self.journal, self.writer, self.before, self.purse = journal, writer, before, purse
@@ -74,7 +74,7 @@ class Sitting:
             return outcome
 
         tasks = []
-        async with bridge.together() as group:
+        async with aio.together() as group:
             for order, turn in enumerate(turns):
                 await places.acquire()
                 tasks.append(group.create_task(one(order, turn)))
@@ -89,11 +89,11 @@ class Sitting:
             dspy.context(lm=self.lm, trace=[], disable_history=True),
         ):
             try:
-                (found,) = await bridge.in_thread(self.index.search, [turn.question], self.k)
+                (found,) = await aio.in_thread(self.index.search, [turn.question], self.k)
                 if self.writer.witnesses.is_judged(turn.id):  # by another judge, without one verdict
                     self.writer.undo_question(turn.id)
                 verdicts = await self._verdicts(turn, list({passage.id: passage for passage in found}.values()))
-            except (AskedWrong, BudgetSpent, CannotWrite, *bridge.ENDING):
+            except (AskedWrong, BudgetSpent, CannotWrite, *aio.ENDING):
                 raise
             except BaseException as error:  # whatever a call or an index raises is this question's error, and is shown
                 if self.purse is not None:
@@ -110,7 +110,7 @@ class Sitting:
         async def one(passage: Passage) -> bool | None:
             if passage.id in half:
                 return half[passage.id]
-            judged = await bridge.awaiting(self.judge.acall(question=turn.question, passage=passage))
+            judged = await aio.awaiting(self.judge.acall(question=turn.question, passage=passage))
             verdict: bool | None = judged.verdict
             self.writer.verdict(turn.question, passage.id, verdict, self.by)
             return verdict
@@ -147,5 +147,5 @@ def _rank(said: object) -> int:
     """What ends the whole sitting comes first, then what this question alone met, then verdicts."""
     if not isinstance(said, BaseException):
         return 2
-    ends = isinstance(said, (AskedWrong, BudgetSpent, CannotWrite, *bridge.ENDING))
+    ends = isinstance(said, (AskedWrong, BudgetSpent, CannotWrite, *aio.ENDING))
     return 0 if ends else 1

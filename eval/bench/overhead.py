@@ -21,12 +21,11 @@ from typing import NamedTuple
 from dspy import lm15
 
 import blendfilter as bf
-from blendfilter.lm.budget import Budget, Purse
-from blendfilter.lm.gate import Gate
+from blendfilter.lm.attempts import Engine, Retry
+from blendfilter.lm.budget import Budget, BudgetAccount
+from blendfilter.lm.call_policy import FREE, CallPolicy, Traffic, on_terms
 from blendfilter.lm.journaled import JournaledEngine
-from blendfilter.lm.metered import Engine
-from blendfilter.lm.retrying import Retry
-from blendfilter.lm.terms import FREE, Terms, Traffic, on_terms
+from blendfilter.lm.rate_limit import Gate
 
 REPLY = lm15.Response(
     id=None,
@@ -55,7 +54,7 @@ class Cost(NamedTuple):
 
 def journaled(journal: bf.Journal | None, traffic: Traffic) -> Engine:
     """The no-op engine as a connected model has it."""
-    inner = on_terms(Nothing(), Terms(retry=Retry()), traffic)
+    inner = on_terms(Nothing(), CallPolicy(retry=Retry()), traffic)
     return JournaledEngine(inner, model="m", address="http://127.0.0.1:1/v1", journal=journal)
 
 
@@ -81,7 +80,7 @@ def in_a_run(journal: bf.Journal) -> Engine:
 
 def with_a_budget(journal: bf.Journal) -> Engine:
     """`evaluate(…, budget=…)`: gate, purse, retries, journal."""
-    return journaled(journal, Traffic(gate=Gate(32), purse=Purse(Budget(10**9, 10**12), journal)))
+    return journaled(journal, Traffic(gate=Gate(32), purse=BudgetAccount(Budget(10**9, 10**12), journal)))
 
 
 def requests(calls: int, size: int, name: str) -> list[lm15.Request]:

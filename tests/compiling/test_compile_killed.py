@@ -13,7 +13,7 @@ from compiled import compile_small, saved
 from model_server import serve
 from small_world import journaled
 
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 
 pytestmark = pytest.mark.slow
 

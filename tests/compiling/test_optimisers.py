@@ -29,7 +29,7 @@ from blendfilter.compiling.optimisers import Effort
 from blendfilter.compiling.silver import silver_examples, silver_metric
 from blendfilter.errors import BadArgument, BadData, EmptyData, Leak, MissingExtra, UnknownName
 from blendfilter.filters.filco.filter import FilCoFilter
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.modules.direct import Direct
 from blendfilter.prompting import Prompts
 

@@ -18,8 +18,8 @@ from small_world import journaled
 
 from blendfilter import BM25, BlendFilter, connect, evaluate, load
 from blendfilter.evaluation.run import Run
+from blendfilter.lm.attempts import Retry
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.retrying import Retry
 
 IN_FLIGHT = 32
 

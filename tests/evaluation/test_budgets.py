@@ -20,12 +20,12 @@ from small_world import Command, CountingEngine, done_by, journaled, small_eval,
 from blendfilter import BM25, BlendFilter, ChainOfThought, connect, evaluate, load
 from blendfilter.errors import BadArgument, BudgetSpent, ServerRefused
 from blendfilter.evaluation.files import read_json
+from blendfilter.lm.attempts import Retry
 from blendfilter.lm.budget import Budget
+from blendfilter.lm.call_policy import CallPolicy
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import Price
 from blendfilter.lm.profiles import Profile
-from blendfilter.lm.retrying import Retry
-from blendfilter.lm.terms import Terms
 from blendfilter.tasks import Questions
 
 IN_FLIGHT = 32
@@ -275,7 +275,7 @@ def test_a_replay_needs_no_budget_and_leaves_the_account_alone(
 
 def priced(price: Price | None) -> tuple[ConnectedLM, CountingEngine]:
     engine = CountingEngine()
-    return ConnectedLM("priced", engine, profile=Profile(), terms=Terms(price=price), temperature=0.0), engine
+    return ConnectedLM("priced", engine, profile=Profile(), terms=CallPolicy(price=price), temperature=0.0), engine
 
 
 def test_a_budget_of_dollars_is_held_at_the_models_price(index: BM25, questions: Questions, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from blendfilter.evaluation.examining.printing import WIDTH, text_of
 from blendfilter.evaluation.examining.seen import SHARES, Seen
 from blendfilter.evaluation.ledger import Entry
 from blendfilter.evaluation.replies import Share
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.lm.offline import read
 from blendfilter.lm.probing import Probe
 

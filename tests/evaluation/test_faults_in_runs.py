@@ -19,8 +19,8 @@ from small_world import Command, Watching, journaled, stable
 from blendfilter import BM25, BlendFilter, ChainOfThought, Run, connect, evaluate, load
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.progress import Running, progress_for
-from blendfilter.lm.gate import Gate
-from blendfilter.lm.retrying import Retry
+from blendfilter.lm.attempts import Retry
+from blendfilter.lm.rate_limit import Gate
 from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 

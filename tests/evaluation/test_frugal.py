@@ -13,7 +13,7 @@ from blendfilter import BM25, BlendFilter, load
 from blendfilter.errors import BudgetSpent
 from blendfilter.evaluation.files import read_rows
 from blendfilter.evaluation.frugal import AT_FIRST, Frugal
-from blendfilter.lm.budget import NOTHING, Amount, Budget, Purse
+from blendfilter.lm.budget import NOTHING, Amount, Budget, BudgetAccount
 
 CALLS: dict[str, dict[str, Any]] = {
     "a": {"attempts": 3, "tokens_in": 60, "tokens_out": 30, "tokens_lost": 10, "cost": 0.5},
@@ -24,8 +24,8 @@ ROW = {"calls": [["x", "a"], ["y", "b"], ["z", "a"], ["w", "copied"], ["v", "gon
 """Four attempts, 200 tokens, a dollar: a call of another run and the second use of one cost nothing."""
 
 
-def frugal(budget: Budget | None, spent: Amount = NOTHING) -> tuple[Frugal, Purse | None]:
-    purse = None if budget is None else Purse(budget, None, spent)
+def frugal(budget: Budget | None, spent: Amount = NOTHING) -> tuple[Frugal, BudgetAccount | None]:
+    purse = None if budget is None else BudgetAccount(budget, None, spent)
     return Frugal(purse, CALLS.get), purse
 
 

@@ -16,7 +16,7 @@ from scripted import ScriptedLM, scripted
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.judging import TEMPLATE, Judge, Verdict, quoted, read_verdict
 from blendfilter.journal import Journal
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.prompting import Prompts, own_prompts
 
 

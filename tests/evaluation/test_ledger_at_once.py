@@ -15,10 +15,10 @@ from small_world import CountingEngine, Watching, done_by, journaled, slowly, st
 from blendfilter import BM25, BlendFilter, Direct, Run, connect, evaluate, load
 from blendfilter.errors import CannotWrite
 from blendfilter.evaluation.known import Known
+from blendfilter.lm.call_policy import CallPolicy
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import Price
 from blendfilter.lm.profiles import Profile
-from blendfilter.lm.terms import Terms
 from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 
@@ -108,7 +108,7 @@ class Priced(CountingEngine):
     """The counting reader at a price."""
 
     def lm(self, name: str = "priced", **defaults: Any) -> ConnectedLM:
-        terms = Terms(price=Price(10, 30, 1))
+        terms = CallPolicy(price=Price(10, 30, 1))
         return ConnectedLM(name, self, profile=Profile(), terms=terms, **{"temperature": 0.0, **defaults})
 
 

@@ -16,12 +16,12 @@ from blendfilter.errors import BadArgument, CannotWrite
 from blendfilter.evaluation.plan import Plan, plan, spread
 from blendfilter.evaluation.planned import duration, text_of_plan
 from blendfilter.lm.budget import Amount, Budget
+from blendfilter.lm.call_policy import CallPolicy
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import read
-from blendfilter.lm.pace import Pace
 from blendfilter.lm.prices import Price
 from blendfilter.lm.profiles import profile_for
-from blendfilter.lm.terms import Terms
+from blendfilter.lm.rate_limit import Pace
 from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 
@@ -268,7 +268,7 @@ def test_a_rehearsal_that_fails_says_so(questions: Questions) -> None:
 
 
 def priced(price: Price | None, **terms: Any) -> ConnectedLM:
-    engine, told = CountingEngine(), Terms(price=price, **terms)
+    engine, told = CountingEngine(), CallPolicy(price=price, **terms)
     return ConnectedLM("m", engine, profile=profile_for("m"), terms=told, temperature=0.0)
 
 

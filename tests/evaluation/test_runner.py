@@ -21,11 +21,10 @@ import pytest
 from dspy.clients.base_lm import GLOBAL_HISTORY
 from small_world import FILES, ROW, CountingEngine, Watching, done_by, journaled, slowly, stable
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, aevaluate, evaluate, load
+from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, aevaluate, aio, evaluate, load
 from blendfilter.errors import (
     BadArgument,
 )
-from blendfilter.lm import bridge
 from blendfilter.tasks import TASKS, Questions
 
 STAGES = {"external": 1, "internal": 1, "topic": 1, "check": 3, "ids": 3, "answer": 1, "short_answer": 1}
@@ -300,8 +299,8 @@ class Forgetful(list[Any]):
 
 
 def test_the_loop_is_shared_and_lives_on(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    first = bridge.loop()
+    first = aio.loop()
     done_by(Direct(index), questions, tmp_path / "a")
     done_by(Direct(index), questions, tmp_path / "b")
-    assert bridge.loop() is first
+    assert aio.loop() is first
     assert first.is_running()

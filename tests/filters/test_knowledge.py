@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from isle import CHECK, LINES, PASSAGES, QUESTION, REPLIES, replies
 from scripted import ScriptedLM, scripted
 
+from blendfilter import aio
 from blendfilter.asking import Wording
 from blendfilter.errors import ModelError, UseAcall
 from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import KnowledgeFilter
-from blendfilter.lm import bridge
 from blendfilter.lm.profiles import Profile
 
 FIVE = list(PASSAGES)
@@ -222,7 +222,7 @@ class TestAlone:
             KnowledgeFilter()(question=QUESTION, passages=FIVE)
 
         with pytest.raises(UseAcall, match=r"await KnowledgeFilter\.acall"):
-            bridge.run(inside())
+            aio.run(inside())
 
     def test_a_filter_of_ones_own_needs_aforward_only(self) -> None:
         class First(Filter):

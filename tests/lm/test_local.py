@@ -14,10 +14,10 @@ from dspy import lm15
 from local_model import asked, engine, replied, text_of, weights
 
 from blendfilter.errors import BadArgument, BadData, WorkFailed
-from blendfilter.lm.connect import connect
 from blendfilter.lm.local import replying
 from blendfilter.lm.local.engine import LocalEngine
 from blendfilter.lm.local.prefixes import TOGETHER
+from blendfilter.lm.model import connect
 from blendfilter.lm.tokenisers import tokeniser_for
 
 CAPITAL = "What is the capital of France? Answer in one sentence."

@@ -12,11 +12,10 @@ from local_model import weights
 from small_world import Command, journaled, stable
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, ModelError, ReplayMiss
-from blendfilter.lm.connect import connect
 from blendfilter.lm.local.engine import LocalEngine
 from blendfilter.lm.local.loading import fingerprint
 from blendfilter.lm.local.prefixes import TOGETHER
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, connect
 
 
 @pytest.fixture
@@ -158,7 +157,7 @@ def test_a_whole_run_replays_byte_for_byte_when_the_file_is_gone(file: Path, ble
 
 
 def test_what_is_remembered_of_a_model_answers_nothing() -> None:
-    from blendfilter.lm.local.connecting import remembered
+    from blendfilter.lm.model import remembered
 
     known = {"name": "smol", "endpoint": "chat", "options": {"weights": "ab", "context": 64, "json_schema": True}}
     lm = remembered(known, MissingFile("no model file smol.gguf"), temperature=0.0)

@@ -14,8 +14,8 @@ from hypothesis import given
 
 from blendfilter.context import ORDER, setting
 from blendfilter.errors import BadArgument, CodeFailed, WorkFailed
+from blendfilter.lm.attempts import Tally, tallied
 from blendfilter.lm.local.turns import BLOCK, PATIENCE, Turns, Waiting, next_of
-from blendfilter.lm.metered import Tally, tallied
 
 
 def none(task: object) -> int:

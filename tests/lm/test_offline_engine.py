@@ -6,7 +6,7 @@ import asyncio
 
 from dspy import lm15
 
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.lm.offline import read
 from blendfilter.lm.offline.engine import OfflineEngine
 

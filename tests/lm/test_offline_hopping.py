@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blendfilter import resources
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.lm.offline import read
 from blendfilter.modules.base import Method
 from blendfilter.modules.hops import FINAL

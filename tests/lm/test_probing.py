@@ -16,8 +16,7 @@ from scripted import ScriptedLM
 
 from blendfilter.errors import ServerRefused
 from blendfilter.lm import probing
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.probing import probe
 
 

@@ -15,12 +15,12 @@ from dspy import lm15
 from scoring_server import BEHAVIOURS, serving
 
 from blendfilter.errors import BadArgument, BudgetSpent, ModelError, ServerRefused
-from blendfilter.lm.budget import Budget, Purse
-from blendfilter.lm.connect import connect
+from blendfilter.lm.budget import Budget, BudgetAccount
+from blendfilter.lm.call_policy import Traffic
+from blendfilter.lm.model import connect
 from blendfilter.lm.scoring import Score, scorer
 from blendfilter.lm.scoring.echoes import ECHO, GENERATION, Way
 from blendfilter.lm.scoring.probing import _OFF, PROBES, Manner, _chosen, manner_of
-from blendfilter.lm.terms import Traffic
 
 PAIRS = [
     ("The capital of France is", " Paris, and"),
@@ -219,7 +219,7 @@ def test_a_connected_models_budget_and_pace_hold_its_scores(folder: Path) -> Non
     with serving(folder) as server:
         lm = connect("tiny", api_base=server.url, requests_per_minute=1200)
         assert len(scorer(lm).backend._called.inner.meters) == 2  # type: ignore[attr-defined]
-        purse = Purse(Budget(calls=14))
+        purse = BudgetAccount(Budget(calls=14))
         ask = scorer(lm.with_journal(None, Traffic(purse=purse)))
         with pytest.raises(BudgetSpent, match="14 of 14 calls are gone"):
             ask.score([(f"The number is {i}", " yes") for i in range(14)])

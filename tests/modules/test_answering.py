@@ -10,8 +10,8 @@ import pytest
 from isle import LINES, PASSAGES, QUESTION, REASONING, TASKS
 from scripted import ScriptedLM, scripted
 
+from blendfilter import aio
 from blendfilter.errors import UseAcall
-from blendfilter.lm import bridge
 from blendfilter.modules.answering import Answering
 
 REPLIES = {"answer": [REASONING], "short_answer": ["Ada Brennock\nbecause she kept it."]}
@@ -62,4 +62,4 @@ def test_the_synchronous_call_on_the_loop_thread() -> None:
         Answering()(question=QUESTION)
 
     with pytest.raises(UseAcall, match=r"await Answering\.acall"):
-        bridge.run(inside())
+        aio.run(inside())

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isle import PASSAGES, nothing
 
+from blendfilter import aio
 from blendfilter.context import NOTES, note, setting
 from blendfilter.errors import BadArgument, UseAcall
 from blendfilter.filters.extractive import SentenceFilter
-from blendfilter.lm import bridge
 from blendfilter.modules.base import FLAGS, Method, union
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.records import Excerpt, Passage
@@ -89,13 +89,13 @@ class TestMethod:
         with pytest.raises(
             UseAcall, match=r"Echo was called synchronously on the loop thread: write `await Echo\.acall"
         ):
-            bridge.run(inside())
+            aio.run(inside())
 
     def test_awaited_it_works_there(self) -> None:
         async def inside() -> str:
             return str((await Echo().acall(question="why?")).answer)
 
-        assert bridge.run(inside()) == "why?"
+        assert aio.run(inside()) == "why?"
 
     def test_a_method_that_forgets_to_answer(self) -> None:
         with pytest.raises(NotImplementedError):

@@ -28,10 +28,10 @@ from isle import (
 )  # fmt: skip
 from scripted import ScriptedLM, response, scripted
 
+from blendfilter import aio
 from blendfilter.context import STAGE
 from blendfilter.errors import BadArgument, ModelError, UseAcall
 from blendfilter.journal import Journal
-from blendfilter.lm import bridge
 from blendfilter.modules.base import FLAGS
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.records import Passage
@@ -338,7 +338,7 @@ class TestRunning:
             BlendFilter(nothing)(question=QUESTION)
 
         with pytest.raises(UseAcall, match=r"write `await BlendFilter\.acall\(…\)` there"):
-            bridge.run(inside())
+            aio.run(inside())
 
     def test_many_questions_at_once_do_not_mix(self) -> None:
         def shelf(query: str, k: int) -> list[Passage]:

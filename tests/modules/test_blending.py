@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from isle import EXTERNAL, INTERNAL, LINES, PASSAGES, Q_EX, Q_IN, QUESTION, Shelf, nothing, replies, three_lists
 from scripted import ScriptedLM, scripted
 
+from blendfilter import aio
 from blendfilter.asking import Wording
 from blendfilter.errors import BadArgument, UnknownName, UseAcall
-from blendfilter.lm import bridge
 from blendfilter.modules.blending import Blending, blend, used_queries, without_conclusion
 
 
@@ -168,4 +168,4 @@ class TestBlending:
             Blending(nothing)(question=QUESTION)
 
         with pytest.raises(UseAcall, match=r"await Blending\.acall"):
-            bridge.run(inside())
+            aio.run(inside())

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 
 from blendfilter.errors import UnknownName
-from blendfilter.lm.tokenisers import Words, tokeniser
+from blendfilter.lm.tokenisers import tokeniser, words
 from blendfilter.records import Passage
 from blendfilter.silver.rows import SilverRow, SilverSentence
 from blendfilter.silver.summary import Figures, contexts_of, summarise
 
-WORDS = Words(1.0, "words")
+WORDS = words(1.0, "words")
 MILL = Passage("1", "Tide Mill", "The rye mill. Ane Lindqvist runs it.")  # 6 words without "The": rye … it
 SHED = Passage("2", "Shed", "Ane was here.")
 QUAY = Passage("3", "Quay", "Grey stone lies here.")

@@ -18,7 +18,7 @@ from model_server import serve
 from blendfilter import BM25, load, open_index
 from blendfilter.filters.cdit.judge import Judge
 from blendfilter.journal import Journal
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.resources import sample
 from blendfilter.trimming.folder import TrimFolder
 from blendfilter.trimming.gathering import trim

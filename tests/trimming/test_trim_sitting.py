@@ -10,12 +10,12 @@ import dspy
 import pytest
 from judged import PIER, WHO_OFF, WHO_ON, Village, village
 
+from blendfilter import aio
 from blendfilter.errors import BadData, BudgetSpent, CannotWrite, ModelError, ServerRefused
 from blendfilter.filters.cdit.judge import Judge
-from blendfilter.lm import bridge
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.connect import connect
-from blendfilter.lm.held import with_held_connected
+from blendfilter.lm.model import connect
+from blendfilter.lm.module_lms import with_held_connected
 from blendfilter.records import Passage
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.trimming.folder import TrimFolder
@@ -113,7 +113,7 @@ def test_what_code_of_ones_own_raises_is_one_questions_error(
         async def aforward(self, question: str, passage: Passage) -> dspy.Prediction:
             if place == "judge" and question == WHO_OFF:
                 if raised is StopIteration:  # in a coroutine Python makes another error of it
-                    return await bridge.in_thread(next, iter(()))  # type: ignore[arg-type]
+                    return await aio.in_thread(next, iter(()))  # type: ignore[arg-type]
                 raise raised
             return await super().aforward(question, passage)
 

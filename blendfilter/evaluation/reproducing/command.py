@@ -20,8 +20,7 @@ from blendfilter.evaluation.reproducing.silver import Silver, measures_of
 from blendfilter.evaluation.reproducing.trimmed import Overlays
 from blendfilter.evaluation.runner import CONCURRENCY
 from blendfilter.journal import Journal, digest
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.scoring import scorer
 from blendfilter.lm.scoring.kept import KeptScorer
 

@@ -32,7 +32,7 @@ from blendfilter.evaluation.reproducing.papers import IN_ALL, Table
 from blendfilter.evaluation.reproducing.runs import Wanted
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.statistics import interval, mcnemar_exact, paired_bootstrap
-from blendfilter.lm.tokenisers import Tokeniser, tokeniser, tokeniser_for
+from blendfilter.lm.tokenisers import TokenCounter, tokeniser, tokeniser_for
 from blendfilter.records import Question
 from blendfilter.silver.making import supported
 from blendfilter.silver.summary import figures_of
@@ -80,7 +80,7 @@ def lines(table: Table, pairs: Pairs, seed: int, *, p_values: bool) -> tuple[lis
     return found, notes
 
 
-def _measured(table: Table, one: Wanted, run: Run, counting: Tokeniser) -> Iterator[Measured]:
+def _measured(table: Table, one: Wanted, run: Run, counting: TokenCounter) -> Iterator[Measured]:
     if table.kind == "judging":
         yield from (Measured(measure, "", values) for measure, values in judging.values(run).items())
         return
@@ -95,7 +95,7 @@ def _measured(table: Table, one: Wanted, run: Run, counting: Tokeniser) -> Itera
         yield from (_tokens if table.kind == "tokens" else _precision)(read, counting)
 
 
-def _precision(rows: Sequence[tuple[Context, Question]], counting: Tokeniser) -> Iterator[Measured]:
+def _precision(rows: Sequence[tuple[Context, Question]], counting: TokenCounter) -> Iterator[Measured]:
     figures = [
         (each.row["id"], figures_of(each.kept, question.question, question.golden_answers[0], counting))
         for each, question in rows
@@ -107,7 +107,7 @@ def _precision(rows: Sequence[tuple[Context, Question]], counting: Tokeniser) ->
     yield Measured("empty", "", _values((name, told.empty) for name, told in figures))
 
 
-def _tokens(rows: Sequence[tuple[Context, Question]], counting: Tokeniser) -> Iterator[Measured]:
+def _tokens(rows: Sequence[tuple[Context, Question]], counting: TokenCounter) -> Iterator[Measured]:
     counted = (
         (each.row["id"], figures_of(each.kept, question.question, question.golden_answers[0], counting).tokens)
         for each, question in rows
@@ -201,7 +201,7 @@ def _means(values: Values) -> list[list[float]] | list[float]:
     return each if min(map(len, each)) == several else [fmean(scores) for scores in each]
 
 
-def _counting(pairs: Pairs) -> Tokeniser:
+def _counting(pairs: Pairs) -> TokenCounter:
     """The reader's own tokeniser where it is at hand; the offline reader has none worth counting by."""
     one, run = pairs[0]
     return tokeniser() if run.offline else tokeniser_for(one.lm)

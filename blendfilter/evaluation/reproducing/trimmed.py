@@ -27,8 +27,7 @@ from blendfilter.filters.cdit.filter import CDITFilter
 from blendfilter.filters.cdit.judge import Judge
 from blendfilter.filters.named import make_filter
 from blendfilter.journal import FILE, Journal, digest
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.retrieval.base import Retriever
 from blendfilter.tasks import Questions
 from blendfilter.trimming.folder import TrimFolder

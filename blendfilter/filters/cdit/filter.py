@@ -15,11 +15,11 @@ from typing import Any
 
 import dspy
 
+from blendfilter.aio import Steps
 from blendfilter.asking import Wording
 from blendfilter.filters.base import Filter
 from blendfilter.filters.cdit.judge import Judge, Mode
 from blendfilter.filters.cdit.rules import Rule
-from blendfilter.lm.steps import Steps
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.callables import as_passage

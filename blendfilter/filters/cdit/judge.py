@@ -19,13 +19,13 @@ from typing import Any, Literal, get_args
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, Wording
 from blendfilter.errors import UnknownName
 from blendfilter.filters.base import Signed
 from blendfilter.filters.cdit.reading import Comparison, contradicts, read_verdict, stated
 from blendfilter.filters.cdit.rules import RULES, Rule, components_of, rules_of
 from blendfilter.filters.knowledge import Reply, holds_to_schema, said, schema_of
-from blendfilter.lm import bridge
 from blendfilter.prompting import Prompts, TemplateAdapter
 from blendfilter.records import Passage
 from blendfilter.retrieval.callables import as_passage
@@ -95,7 +95,7 @@ class Judge(dspy.Module):
         )
 
     def forward(self, question: str, passage: Passage) -> dspy.Prediction:
-        return bridge.run(self.aforward(question=question, passage=passage), type(self).__name__)
+        return aio.run(self.aforward(question=question, passage=passage), type(self).__name__)
 
     async def aforward(self, question: str, passage: Passage) -> dspy.Prediction:
         """The verdict on one passage."""

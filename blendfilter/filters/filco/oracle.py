@@ -13,12 +13,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from blendfilter import aio
 from blendfilter.asking import Wording
 from blendfilter.errors import BadArgument, BadData, Leak, UnknownName
 from blendfilter.filters.candidates import Candidate, sentences_of
 from blendfilter.filters.filco.generation import STAGE_NAME, Generation
 from blendfilter.filters.filco.oracles import MEASURES, THRESHOLDS, Measure, best, lexical, references_for, strinc
-from blendfilter.lm import bridge
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage, Question, one_line
@@ -108,7 +108,7 @@ class Oracle:
             self._answerable(question)
             first = first or question
         if self._ask is not None and first is not None:
-            bridge.run(self._ask.base(first), "Oracle.check", "await oracle.achoose(…)")
+            aio.run(self._ask.base(first), "Oracle.check", "await oracle.achoose(…)")
 
     def answerable(self, question: Question) -> bool:
         """Whether it has an answer that can be looked for; `check` says what is wrong with one that has not."""
@@ -120,7 +120,7 @@ class Oracle:
 
     def choose(self, batch: Batch) -> list[Scored]:
         """The same as `achoose`, waited for."""
-        return bridge.run(self.achoose(batch), "Oracle.choose", "await oracle.achoose(…)")
+        return aio.run(self.achoose(batch), "Oracle.choose", "await oracle.achoose(…)")
 
     async def achoose(self, batch: Batch) -> list[Scored]:
         """The sentences of each question's passages, scored, and the chosen ones; CXMI scores the batch as one list.

@@ -15,7 +15,7 @@ from typing import Literal
 
 from dspy import lm15
 
-from blendfilter.lm import bridge
+from blendfilter import aio
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.local.decoding import decoding_of
 from blendfilter.lm.local.loading import check_threads, check_writes, context_of, fingerprint, open_llama
@@ -80,7 +80,7 @@ class LocalEngine:
             BadData: it does not load the file.
         """
         self.turns.check_process()
-        task = await bridge.in_thread(self._task, request)  # the first call opens the weights here
+        task = await aio.in_thread(self._task, request)  # the first call opens the weights here
         try:
             reply = await self.turns.take(task)
         except Stopped:  # whoever cancels a call is no longer here

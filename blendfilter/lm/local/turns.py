@@ -17,10 +17,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from blendfilter import aio
 from blendfilter.context import ORDER
 from blendfilter.errors import BadArgument, WorkFailed
-from blendfilter.lm import bridge
-from blendfilter.lm.metered import tally
+from blendfilter.lm.attempts import tally
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -70,7 +70,7 @@ class Turns(Generic[T, R]):
     """
 
     def __init__(self, serve: Callable[[T, Callable[[], bool]], R], saving: Callable[[T], int]) -> None:
-        self._serve, self._saving = bridge.carried(serve), saving
+        self._serve, self._saving = aio.carried(serve), saving
         self._waiting: list[Waiting[T, R]] = []
         self._changed = threading.Condition()
         self._ticket = itertools.count()

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
+from blendfilter import aio
 from blendfilter.errors import BadArgument, ModelError
-from blendfilter.lm import bridge
 
 
 class Score(NamedTuple):
@@ -97,7 +97,7 @@ class InProcess:
                 done(at, result)
 
         try:
-            await bridge.in_thread(work, executor=self._thread())
+            await aio.in_thread(work, executor=self._thread())
         except asyncio.CancelledError:
             stop.set()
             raise

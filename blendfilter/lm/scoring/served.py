@@ -16,13 +16,13 @@ from dspy import lm15
 
 from blendfilter.errors import BadArgument, ServerRefused
 from blendfilter.lm import faults
+from blendfilter.lm.attempts import Retry
+from blendfilter.lm.call_policy import FREE, CallPolicy, Traffic, on_terms
 from blendfilter.lm.replicas import ReplicatedEngine
-from blendfilter.lm.retrying import Retry
 from blendfilter.lm.scoring.base import Done, Pair, Result, Score, nothing_before, unusable
 from blendfilter.lm.scoring.echoes import EchoEngine, Way, request, told
 from blendfilter.lm.scoring.probing import Manner, Refusal, manner_of, span
 from blendfilter.lm.scoring.spelling import Told
-from blendfilter.lm.terms import FREE, Terms, Traffic, on_terms
 
 CAN = (
     "what can: vLLM, llama-cpp-python's server (--logits_all true), a GGUF file in this process ('local', PATH.gguf), "
@@ -47,14 +47,14 @@ class Served:
         *,
         label: str = "",
         concurrency: int = 8,
-        terms: Terms | None = None,
+        terms: CallPolicy | None = None,
         traffic: Traffic = FREE,
     ) -> None:
         if concurrency < 1:
             raise BadArgument(f"concurrency must be at least 1, got {concurrency}")
         self.name, self._label, self._address = engine.model, label, engine.address
         self._concurrency = concurrency
-        terms = terms or Terms(retry=Retry())
+        terms = terms or CallPolicy(retry=Retry())
         self._called = on_terms(engine, terms, traffic)
         self._probed = on_terms(engine, dataclasses.replace(terms, retry=_PROBING), traffic)
         self._manner: Manner | None = None

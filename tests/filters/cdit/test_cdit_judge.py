@@ -21,7 +21,7 @@ from blendfilter.errors import BadArgument, ModelError, UnknownName
 from blendfilter.filters.cdit.judge import Judge
 from blendfilter.filters.cdit.reading import Compared
 from blendfilter.filters.cdit.rules import PHI1, PHI2, Rule
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.lm.profiles import Profile
 from blendfilter.prompting import Prompts
 from blendfilter.records import Excerpt, Passage
