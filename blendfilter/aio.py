@@ -267,8 +267,8 @@ class WaitingQueue(Generic[W, T]):
     """Coroutines of any loops that wait for a turn: the oldest question's first (`context.ORDER`), then as they came.
 
     Args:
-        grant: what a waiter gets for what it wants, or None where it must wait (then so do all behind it). Called with
-            the owner's lock held; an error that it raises becomes the waiter's.
+        grant: what a waiter gets for what it wants, or None where it must wait (then so do all behind it). Called
+            under the owner's lock; an error that it raises becomes the waiter's.
         undo: takes back what was granted to a waiter that is gone (cancelled, or its loop closed).
         lock: the owner's, which guards what `grant` reads.
         retry_in: seconds after which a refused waiter may fit without anybody's leaving; None: never by itself.
@@ -350,7 +350,7 @@ class SingleFlight(Generic[T]):
     async def do(self, key: str, found: Callable[[], T | None], work: Callable[[], Awaitable[T]]) -> T:
         """What `found` has, else the result of `work`, started here or under way for an equal `key`.
 
-        `found` is asked once, when no equal work is under way: what `work` leaves there is not missed in between.
+        `found` is called once, when no equal work is under way: what `work` leaves there is not missed in between.
         Where the one who works is cancelled, another takes over.
         """
         while True:

@@ -43,7 +43,7 @@ from blendfilter.lm.attempts import RetryBudget
 from blendfilter.lm.budget import Budget, check_priced, purse_for
 from blendfilter.lm.call_policy import Traffic
 from blendfilter.lm.model import ConnectedLM, connect
-from blendfilter.lm.module_lms import connected, held_by, with_held_connected
+from blendfilter.lm.module_lms import connected_lms, lms_of, with_lms_connected
 from blendfilter.lm.rate_limit import Gate
 from blendfilter.lm.tokenisers import tokeniser_for
 from blendfilter.retrieval.progress import Progress, silent
@@ -133,8 +133,8 @@ def compile_program(
     optimiser = optimiser_called(optimizer, student, work.train)
     model = connect(lm if lm is not None else dspy.settings.lm or "offline")
     guide = connect(teacher) if teacher is not None else model
-    own = with_held_connected(student)
-    prices = {each.name: each.terms.price for each in [model, guide, *connected(own).values()]}
+    own = with_lms_connected(student)
+    prices = {each.name: each.terms.price for each in [model, guide, *connected_lms(own).values()]}
     check_priced(budget, prices)
     asked: dict[str, Any] = {
         **_what_of(student), "task": task, "measure": measure, "optimizer": optimizer,
@@ -215,7 +215,7 @@ class _AtWork(NamedTuple):
     ) -> _Made:  # fmt: skip
         """Score, optimise, score again. Raises: what ended it."""
         asked, teacher = self._through(model), self._through(guide)
-        for held in held_by(student):
+        for held in lms_of(student):
             held.put(self._through(connect(held.lm)))
         measured = Measured(metric.asking(asked) if isinstance(metric, SilverMetric) else metric, self.watch, progress)
         train = random.Random(seed).sample(work.train, len(work.train))
@@ -313,7 +313,7 @@ def _open_again(program: dspy.Module) -> dspy.Module:
 
 def _unbound(program: dspy.Module, student: dspy.Module) -> dspy.Module:
     """`program` with the models that `student` holds: the journal that its own went through is closed."""
-    theirs: Mapping[str, Any] = {held.name: held.lm for held in held_by(student)}
-    for held in held_by(program):
+    theirs: Mapping[str, Any] = {held.name: held.lm for held in lms_of(student)}
+    for held in lms_of(program):
         held.put(theirs.get(held.name))
     return program

@@ -33,9 +33,8 @@ from blendfilter.evaluation.settings import check_same, versions
 from blendfilter.evaluation.summary import slim, summarise
 from blendfilter.journal import FILE, Journal, Mode
 from blendfilter.lm.budget import Budget, BudgetAccount, purse_for
-from blendfilter.lm.prices import Price
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.prices import Prices
+from blendfilter.lm.prices import Price, Prices
 
 
 class Opened(NamedTuple):

@@ -21,7 +21,7 @@ from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.model import ConnectedLM, connect
-from blendfilter.lm.module_lms import held_by, with_held_connected
+from blendfilter.lm.module_lms import lms_of, with_lms_connected
 from blendfilter.lm.offline.engine import OfflineEngine
 from blendfilter.lm.tokenisers import text_of
 from blendfilter.tasks.base import Questions
@@ -90,8 +90,8 @@ def rehearse(
 
 def _with_stand_ins(method: dspy.Module, made: list[Rehearsed]) -> dspy.Module:
     """`method`, or a copy where it brings models of its own: one that is asked here would be paid for."""
-    copied = with_held_connected(method)
-    for held in held_by(copied):
+    copied = with_lms_connected(method)
+    for held in lms_of(copied):
         held.put(stand_in(connect(held.lm), made))
     return copied
 

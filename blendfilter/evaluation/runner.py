@@ -27,10 +27,10 @@ from blendfilter.evaluation.settings import check_leak, check_prompts, settings_
 from blendfilter.evaluation.sitting import Sitting
 from blendfilter.lm.attempts import FREE_RETRIES, RetryBudget
 from blendfilter.lm.budget import Budget, check_priced
-from blendfilter.lm.prices import Price
 from blendfilter.lm.call_policy import Traffic
 from blendfilter.lm.model import ConnectedLM, connect
-from blendfilter.lm.module_lms import connected, journal_held, with_held_connected
+from blendfilter.lm.module_lms import connected_lms, journal_lms, with_lms_connected
+from blendfilter.lm.prices import Price
 from blendfilter.lm.rate_limit import Gate
 from blendfilter.tasks.base import Questions
 
@@ -89,7 +89,7 @@ async def _evaluate(
     _check_numbers(repeats, seed)
     check_leak(method, questions)
     check_prompts(method)
-    method = with_held_connected(method)
+    method = with_lms_connected(method)
     settings = settings_of(method, questions, model, seed=seed, name=name, repeats=repeats)
     folder = RunFolder(run, settings, replay=replay)
     gate, prices = Gate(concurrency), {} if replay else _prices(method, model)
@@ -101,7 +101,7 @@ async def _evaluate(
         traffic = Traffic(gate=gate, purse=purse, retries=retries)
         if not replay:
             folder.write_record(model, concurrency, [question.id for question in questions], budget)
-        journal_held(method, journal, traffic)
+        journal_lms(method, journal, traffic)
         sitting = Sitting(method, questions, model.with_journal(journal, traffic), journal, pool, repeats, purse)
         shown = progress_for([*questions.task.metrics], progress, gate) if isinstance(progress, bool) else progress
         with folder.stopping(opened, len(sitting.turns)):
@@ -138,7 +138,7 @@ aevaluate = aio.awaited(_evaluate, "aevaluate", " `evaluate`, to be awaited.")
 
 def _prices(method: dspy.Module, model: ConnectedLM) -> dict[str, Price | None]:
     """What the models that will be asked cost, by name."""
-    models = [model, *connected(method).values()]
+    models = [model, *connected_lms(method).values()]
     return {lm.name: lm.terms.price for lm in models}
 
 

@@ -21,7 +21,7 @@ from blendfilter.errors import EmptyData, Leak, RunMismatch
 from blendfilter.evaluation.repeats import repeats_in
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.module_lms import connected
+from blendfilter.lm.module_lms import connected_lms
 from blendfilter.modules.base import Method
 from blendfilter.prompting import TemplateAdapter, questions_of
 from blendfilter.retrieval.base import Retriever
@@ -68,7 +68,7 @@ def _model(lm: ConnectedLM) -> dict[str, Any]:
 
 def own_models(method: dspy.Module) -> dict[str, Any]:
     """The models that it holds itself, by where they stand: a predictor's name, or an attribute's."""
-    return {name: _model(lm) for name, lm in connected(method).items()}
+    return {name: _model(lm) for name, lm in connected_lms(method).items()}
 
 
 def code_digest(method: dspy.Module) -> str:

@@ -165,7 +165,7 @@ def _keep(entry: Mapping[str, Any]) -> None:
 
 
 def _with_cost(response: lm15.Response, history: list[Mapping[str, Any]]) -> lm15.Response:
-    """`response` with what DSPy says that it cost, unless its provider said so itself; unknown stays unknown."""
+    """`response` with the cost by DSPy's prices, unless its provider stated one; unknown stays unknown."""
     data = dict(response.provider_data or {})
     cost = stated(history[-1].get("cost")) if history else None
     if cost is None or stated(data.get("cost")) is not None:

@@ -36,7 +36,7 @@ FREE_RETRIES = 100
 """Retries that a run has at its start; every call that succeeds earns it one more."""
 
 
-class Engine(Protocol):
+class ModelEngine(Protocol):
     """What answers one request."""
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
@@ -208,7 +208,7 @@ class AttemptingEngine:
 
     def __init__(
         self,
-        inner: Engine,
+        inner: ModelEngine,
         meters: Sequence[Meter] = (),
         retry: Retry | None = None,
         retries: RetryBudget | None = None,

@@ -29,7 +29,7 @@ from blendfilter.aio import WaitingQueue
 from blendfilter.errors import BadArgument, BlendFilterError, BudgetSpent
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
-from blendfilter.lm.attempts import Engine, Tally, tally
+from blendfilter.lm.attempts import ModelEngine, Tally, tally
 from blendfilter.lm.prices import Price, stated
 from blendfilter.lm.tokens import at_least, at_most
 
@@ -232,7 +232,7 @@ class BudgetMeter:
         price: what the model's tokens cost; None: unknown.
     """
 
-    def __init__(self, engine: Engine, purse: BudgetAccount | None = None, price: Price | None = None) -> None:
+    def __init__(self, engine: ModelEngine, purse: BudgetAccount | None = None, price: Price | None = None) -> None:
         self._cap: Callable[[lm15.Request], int | None] = getattr(engine, "reply_cap", lambda r: r.config.max_tokens)
         self._engine, self._purse, self._price = engine, purse, price
         self._learned = self._ran_on = 0

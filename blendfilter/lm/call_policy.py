@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blendfilter.lm.attempts import AttemptingEngine, Engine, Meter, Retry, RetryBudget
+from blendfilter.lm.attempts import AttemptingEngine, Meter, ModelEngine, Retry, RetryBudget
 from blendfilter.lm.budget import BudgetAccount, BudgetMeter
 from blendfilter.lm.prices import Price, Prices
 from blendfilter.lm.rate_limit import Gate, Pace
@@ -46,7 +46,7 @@ FREE = Traffic()
 """Outside a run there are no limits."""
 
 
-def on_terms(engine: Engine, terms: CallPolicy, traffic: Traffic) -> AttemptingEngine:
+def on_terms(engine: ModelEngine, terms: CallPolicy, traffic: Traffic) -> AttemptingEngine:
     """`engine`, called on `terms` and within `traffic`."""
     # An attempt's turn comes first, so that the oldest question's goes on first; the budget last, for what is set aside
     # for an attempt is set aside no longer than it is on its way.

@@ -18,7 +18,7 @@ from dspy.clients.backend_selection import CLIENT_KEYS
 
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.lm.adopted import AdoptedEngine, address_of, called_by_dspy, extra_of, profile_of
-from blendfilter.lm.attempts import Engine, Retry
+from blendfilter.lm.attempts import ModelEngine, Retry
 from blendfilter.lm.call_policy import CallPolicy
 from blendfilter.lm.local.engine import LocalEngine
 from blendfilter.lm.local.loading import LOCAL, weights_of
@@ -98,7 +98,7 @@ class ConnectionSettings:
 
     @property
     def how(self) -> dict[str, Any]:
-        """How the model is spoken to: what its engine is made with, and its calls are told apart by."""
+        """How the model is spoken to: part of its engine, and of its calls' keys."""
         return {name: getattr(self, name) for name in ("endpoint", "thinking", "reasoning", "extra_body")}
 
     def policy(self, model: str, provider: str | None, timeout: float | None = ATTEMPT) -> CallPolicy:
@@ -110,11 +110,11 @@ class ConnectionSettings:
         return CallPolicy(retry, Pace(**pace) if pace else None, price, self.prices)
 
 
-class Connection(NamedTuple):
+class OpenedModel(NamedTuple):
     """An opened connection; the fields are the arguments of `ConnectedLM`."""
 
     model: str
-    engine: Engine
+    engine: ModelEngine
     profile: Profile
     identity: Mapping[str, Any]
     address: str = ""
@@ -123,7 +123,7 @@ class Connection(NamedTuple):
     decoding: Mapping[str, Any] = {}
 
 
-def opened(settings: ConnectionSettings) -> Connection:
+def opened(settings: ConnectionSettings) -> OpenedModel:
     """The engine behind `settings`, and all that a model has to know of it. Raises: as `connect`."""
     name = settings.name
     if isinstance(name, dspy.BaseLM):
@@ -140,7 +140,7 @@ def opened(settings: ConnectionSettings) -> Connection:
         raise BadArgument("offline is a reader in this process: name the model that the address serves")
     _refuse_limits(settings)
     state = {"name": name, "label": settings.label, **settings.decoding}
-    return Connection(
+    return OpenedModel(
         name, OfflineEngine(), Profile(), {"label": settings.label}, state=state, decoding=settings.decoding
     )
 
@@ -194,8 +194,8 @@ def is_local(name: str, api_base: object = None) -> bool:
     return api_base is None and (name == LOCAL or name.startswith(f"{LOCAL}/") or file)
 
 
-def _local(settings: ConnectionSettings) -> Connection:
-    """A model in this process, told from another by its file's name, the fingerprint of its weights and the context."""
+def _local(settings: ConnectionSettings) -> OpenedModel:
+    """A model in this process; file name, fingerprint of the weights and context are its identity."""
     _refuse_limits(settings, but="deadline")
     if settings.extra_body:
         raise BadArgument("extra_body is for a server's requests: a model in this process takes none")
@@ -209,12 +209,12 @@ def _local(settings: ConnectionSettings) -> Connection:
     file = {"weights": engine.fingerprint, "context": engine.context, "json_schema": profile.json_schema or None}
     options = {**how, "endpoint": None, **file}
     identity = {"label": settings.label, "endpoint": settings.endpoint, "options": options}
-    return Connection(
+    return OpenedModel(
         engine.model, engine, profile, identity, engine.address, None, settings.state(), settings.decoding
     )
 
 
-def _served(settings: ConnectionSettings) -> Connection:
+def _served(settings: ConnectionSettings) -> OpenedModel:
     """A model behind one server, or behind several that share its calls."""
     places = [place_of(settings.name, address, settings.api_key) for address in addresses_of(settings.api_base)]
     model, schema = places[0][1], settings.json_schema
@@ -230,7 +230,7 @@ def _served(settings: ConnectionSettings) -> Connection:
     addresses = [each.address for each in engines]  # as they are recorded: without a login
     known = dataclasses.replace(settings, api_base=addresses[0] if len(addresses) == 1 else addresses)
     state = known.state() if settings.api_base else settings.state()
-    return Connection(
+    return OpenedModel(
         engine.model,
         engine,
         profile,
@@ -242,7 +242,7 @@ def _served(settings: ConnectionSettings) -> Connection:
     )
 
 
-def _adopted(settings: ConnectionSettings, lm: dspy.BaseLM) -> Connection:
+def _adopted(settings: ConnectionSettings, lm: dspy.BaseLM) -> OpenedModel:
     """A user's own model, its decoding settings taken over."""
     check_adoptable(settings, lm, frozenset({"label", "prices", *_LIMITS}))
     given = {name: value for name, value in lm.kwargs.items() if value is not None}
@@ -256,7 +256,7 @@ def _adopted(settings: ConnectionSettings, lm: dspy.BaseLM) -> Connection:
     at_home = provider in PROVIDERS and called_by_dspy(lm) and not address
     name, place = (model, provider) if at_home else (str(lm.model), None)
     terms = settings.policy(name, place, timeout=None)  # its own timeout holds
-    return Connection(
+    return OpenedModel(
         lm.model,
         AdoptedEngine(lm, estimate=terms.price is None and not address),
         profile_of(lm),

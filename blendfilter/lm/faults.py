@@ -72,15 +72,15 @@ def translate(error: Exception, *, key: str = "") -> lm15.LM15Error:
     if isinstance(cause, http.TooLarge):  # it would be as large again
         fault: lm15.LM15Error = lm15.ProviderError(message)
     elif isinstance(cause, httpx.TooManyRedirects):
-        fault = lm15.InvalidRequestError(_clean(f"{message}: check the address", key))
+        fault = lm15.InvalidRequestError(_clean(f"{why}: check the address", key))
     elif isinstance(cause, UnicodeError | httpx.InvalidURL):
-        fault = lm15.InvalidRequestError(_clean(f"HTTP cannot carry it ({message})", key))
+        fault = lm15.InvalidRequestError(_clean(f"HTTP cannot carry it ({why})", key))
     elif isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
-        fault = lm15.TransportError(_clean(f"no connection ({message})", key), provider_code=NO_CONNECTION)
+        fault = lm15.TransportError(_clean(f"no connection ({why})", key), provider_code=NO_CONNECTION)
     elif isinstance(error, openai.APITimeoutError | httpx.TimeoutException):
         fault = lm15.TimeoutError("no reply within the time allowed for one attempt")
     elif isinstance(error, openai.APIConnectionError | httpx.HTTPError):
-        fault = lm15.TransportError(_clean(f"the connection broke off ({message})", key))
+        fault = lm15.TransportError(_clean(f"the connection broke off ({why})", key))
     else:
         fault = unforeseen(error, key=key)
     return fault
@@ -113,7 +113,7 @@ def _of_status(status: int, body: Mapping[str, Any], headers: Mapping[str, str],
 def _class_of(status: int, code: str, message: str) -> type[Any]:
     if _too_long(status, code, message):
         return lm15.ContextLengthError  # type: ignore[no-any-return]
-    if status == 403 and _MODERATED.search(f"{code} {message}"):
+    if status == 403 and _MODERATED.search(f"{code} {why}"):
         return lm15.InvalidRequestError  # type: ignore[no-any-return]  # this prompt is refused, not the key
     if code == "insufficient_quota":
         return lm15.BillingError  # type: ignore[no-any-return]
@@ -127,7 +127,7 @@ def _too_long(status: int, code: str, message: str) -> bool:
 
 
 def _body(error: openai.APIStatusError) -> Mapping[str, Any]:
-    """What the server said, whatever its layout: OpenAI's `error` object (already unwrapped), a bare string, a page."""
+    """The server's error, whatever its layout: OpenAI's `error` object (already unwrapped), a bare string, a page."""
     return error.body if isinstance(error.body, Mapping) else {"message": _text(error.body)}
 
 
@@ -227,22 +227,22 @@ _KINDS = (
     (lm15.ServerError, "server_error"),
 )
 _WORDS: Mapping[str, str] = {
-    NO_CONNECTION: "no model server answers at {where}: {said}; start it, or give its address (--api-base URL)",
-    "unauthorized": "{where} refuses the key{http}: {said}; {hint}",
-    "no_credit": "{where} refuses to go on without credit{http}: {said}; check the account's plan and limits",
-    "no_model": "{where} does not serve this model{http}: {said}; check the model's name (--lm)",
-    "not_found": "{where} has nothing at this path{http}: {said}; check that the address ends in /v1, and --endpoint",
-    "context_too_long": "the prompt is longer than the model's context: {said}",
+    NO_CONNECTION: "no model server answers at {where}: {why}; start it, or give its address (--api-base URL)",
+    "unauthorized": "{where} refuses the key{http}: {why}; {hint}",
+    "no_credit": "{where} refuses to go on without credit{http}: {why}; check the account's plan and limits",
+    "no_model": "{where} does not serve this model{http}: {why}; check the model's name (--lm)",
+    "not_found": "{where} has nothing at this path{http}: {why}; check that the address ends in /v1, and --endpoint",
+    "context_too_long": "the prompt is longer than the model's context: {why}",
 }
 
 
 def _worded(kind: str, error: BaseException, address: str) -> str:
-    # lm15 puts advice of its own after a blank line; what the server said stands before it.
-    said = str(getattr(error, "message", "") or error).split("\n\n")[0].strip().rstrip(".") or type(error).__name__
-    said = _clean(said, "")  # an engine that is not ours may pass on a key that its server echoed
+    # lm15 puts advice of its own after a blank line; the server's message stands before it.
+    text = str(getattr(error, "message", "") or error).split("\n\n")[0].strip().rstrip(".") or type(error).__name__
+    text = _clean(text, "")  # an engine that is not ours may pass on a key that its server echoed
     status = getattr(error, "status", None)
     http = f" (HTTP {status})" if status else ""
     hint = getattr(error, "key_hint", "") or "check the key in the environment"
     # What becomes a question's error names no address: it is stored, and a resumed run may have another.
-    line = _WORDS.get(kind, "{said}{http}").format(where=address or "the model server", said=said, http=http, hint=hint)
+    line = _WORDS.get(kind, "{why}{http}").format(where=address or "the model server", why=text, http=http, hint=hint)
     return "; ".join([line, *getattr(error, "__notes__", ())])

@@ -21,7 +21,7 @@ from blendfilter.context import REPEAT, SAMPLE, STAGE, note, who
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
-from blendfilter.lm.attempts import Engine, tallied
+from blendfilter.lm.attempts import ModelEngine, tallied
 from blendfilter.lm.prices import Price, cost_of, stated
 
 _PARAMETERS = (
@@ -45,7 +45,7 @@ class JournaledEngine:
 
     def __init__(
         self,
-        inner: Engine,
+        inner: ModelEngine,
         *,
         model: str,
         label: str = "",
@@ -125,7 +125,7 @@ class JournaledEngine:
                 # Of several servers, the one that refused.
                 final = faults.final(known, address=getattr(fault, "address", self.address), stage=STAGE.get())
         if isinstance(final, ServerRefused):  # no model was called, so there is nothing to record
-            raise final  # outside of the block: what the server said may hold the key, and is no part of this error
+            raise final  # outside of the block: the server's message may hold the key, and is no part of this error
         record = {
             "key": key,
             "kind": "call",

@@ -21,13 +21,13 @@ from dspy._vendor.lm15.result import response_to_events
 from dspy.utils.exceptions import LMError
 
 from blendfilter import aio
-from blendfilter.context import NOTES, SAMPLE, STAGE, CallNote, Sample, rejoined, setting
+from blendfilter.context import NOTES, SAMPLE, STAGE, CallNote, CallSample, rejoined, setting
 from blendfilter.errors import AskedWrong, BadArgument, BlendFilterError, ReplayMiss
 from blendfilter.journal import Journal, Mode
 from blendfilter.lm.adopted import AdoptedEngine
-from blendfilter.lm.attempts import Engine
+from blendfilter.lm.attempts import ModelEngine
 from blendfilter.lm.call_policy import FREE, CallPolicy, Traffic, on_terms
-from blendfilter.lm.connection import Connection, ConnectionSettings, check_adoptable, opened
+from blendfilter.lm.connection import ConnectionSettings, OpenedModel, check_adoptable, opened
 from blendfilter.lm.journaled import JournaledEngine
 from blendfilter.lm.prices import Prices, read_prices
 from blendfilter.lm.profiles import Profile, profile_for
@@ -133,7 +133,7 @@ class ConnectedLM(dspy.LM):
     def __init__(
         self,
         model: str,
-        engine: Engine,
+        engine: ModelEngine,
         *,
         profile: Profile,
         identity: Mapping[str, Any] | None = None,
@@ -151,7 +151,7 @@ class ConnectedLM(dspy.LM):
         self.address = address
         self.state = dict(state or {})
         in_keys = dict(self.identity)
-        if "options" in in_keys:  # a schema is in the keys of the calls that are held to one
+        if "options" in in_keys:  # a call's key has the schema that it asks for, if any
             in_keys["options"] = {k: v for k, v in (in_keys["options"] or {}).items() if k != "json_schema"}
         called = on_terms(engine, self.terms, traffic)
         journaled = JournaledEngine(
@@ -170,13 +170,13 @@ class ConnectedLM(dspy.LM):
         logging.getLogger("dspy.clients.lm").addFilter(_unless_noted)  # once: a filter that is there is not added again
 
     @classmethod
-    def over(cls, connection: Connection, **settings: Any) -> ConnectedLM:
+    def over(cls, connection: OpenedModel, **settings: Any) -> ConnectedLM:
         """The model over an opened connection."""
         fields = {name: value for name, value in connection._asdict().items() if name != "decoding"}
         return cls(**fields, **connection.decoding, **settings)
 
     def with_journal(self, journal: Journal | None, traffic: Traffic = FREE) -> ConnectedLM:
-        """The same model, its calls kept in `journal` and held to what `traffic` allows."""
+        """The same model, its calls kept in `journal`, within what `traffic` allows."""
         return type(self)(
             self.name,
             self.inner,
@@ -215,15 +215,17 @@ class ConnectedLM(dspy.LM):
         rollout = options.get("rollout_id")
         with rejoined():
             if n == 1:
-                return await self._one(Sample(rollout), prompt, messages, kwargs)
+                return await self._one(CallSample(rollout), prompt, messages, kwargs)
             kwargs = {**kwargs, "n": 1, "num_generations": None}
-            return await self._several([Sample(rollout, i) for i in range(n)], prompt, messages, kwargs)
+            return await self._several([CallSample(rollout, i) for i in range(n)], prompt, messages, kwargs)
 
-    async def _several(self, samples: list[Sample], prompt: Any, messages: Any, kwargs: dict[str, Any]) -> list[Any]:
+    async def _several(
+        self, samples: list[CallSample], prompt: Any, messages: Any, kwargs: dict[str, Any]
+    ) -> list[Any]:
         """The outputs of all samples; calls are noted in the samples' order, not in that of arrival."""
         noted: list[list[CallNote]] = [[] for _ in samples]
 
-        async def one(sample: Sample, notes: list[CallNote]) -> Any:
+        async def one(sample: CallSample, notes: list[CallNote]) -> Any:
             with setting(NOTES, notes):
                 return await self._one(sample, prompt, messages, kwargs)
 
@@ -242,7 +244,7 @@ class ConnectedLM(dspy.LM):
             replies += outputs
         return replies
 
-    async def _one(self, sample: Sample, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Any:
+    async def _one(self, sample: CallSample, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Any:
         stage = STAGE.get() or _stage_in_caller()
         with setting(SAMPLE, sample), setting(STAGE, stage):
             try:
@@ -283,7 +285,7 @@ def _unless_noted(record: logging.LogRecord) -> bool:
 class _Asynchronous:
     """DSPy's asynchronous engine over ours; a stream is the whole reply, once it is there and journaled."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ModelEngine) -> None:
         self.complete = engine.complete
 
     async def stream(self, request: lm15.Request) -> Any:
@@ -294,7 +296,7 @@ class _Asynchronous:
 class _Synchronous:
     """The same over the bridge."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ModelEngine) -> None:
         self._engine = engine
 
     def complete(self, request: lm15.Request) -> lm15.Response:

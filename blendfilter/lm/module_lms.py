@@ -27,7 +27,7 @@ class ModuleLM(NamedTuple):
         setattr(self.holder, self.attribute, lm)
 
 
-def held_by(method: dspy.Module) -> list[ModuleLM]:
+def lms_of(method: dspy.Module) -> list[ModuleLM]:
     """All of them, in the order of the method's parts."""
     found = []
     for path, module in method.named_sub_modules():
@@ -39,22 +39,22 @@ def held_by(method: dspy.Module) -> list[ModuleLM]:
     return found
 
 
-def with_held_connected(method: dspy.Module) -> dspy.Module:
+def with_lms_connected(method: dspy.Module) -> dspy.Module:
     """`method`, or a copy whose models are connected, where it has some."""
-    if not held_by(method):
+    if not lms_of(method):
         return method
     copied: dspy.Module = method.deepcopy()
-    for found in held_by(copied):
+    for found in lms_of(copied):
         found.put(connect(found.lm))
     return copied
 
 
-def connected(method: dspy.Module) -> dict[str, ConnectedLM]:
+def connected_lms(method: dspy.Module) -> dict[str, ConnectedLM]:
     """Its models that are connected, by name."""
-    return {found.name: found.lm for found in held_by(method) if isinstance(found.lm, ConnectedLM)}
+    return {found.name: found.lm for found in lms_of(method) if isinstance(found.lm, ConnectedLM)}
 
 
-def journal_held(method: dspy.Module, journal: Journal, traffic: Traffic) -> None:
+def journal_lms(method: dspy.Module, journal: Journal, traffic: Traffic) -> None:
     """Keep their calls in `journal`, within what `traffic` allows."""
-    for found in held_by(method):
+    for found in lms_of(method):
         found.put(connect(found.lm).with_journal(journal, traffic))

@@ -69,11 +69,11 @@ class _Prober:
             final = faults.final(error, address=self.engine.address, stage="probe")
             if isinstance(final, ServerRefused):
                 raise final from None
-        asked = {
+        probes = {
             "JSON schema": self.json_schema, "log-probabilities": self.logprobs, "echo": self.echo, "n": self.n,
             "seed": self.seed, "stop": self.stop, "models listed": self.models,
         }  # fmt: skip
-        found = [await self._answered(name, ask) for name, ask in asked.items()]
+        found = [await self._answered(name, ask) for name, ask in probes.items()]
         # How a call is accounted for shows in the replies that there were.
         return [*found, Probe("usage", *self.usage()), Probe("cached tokens", *self.cached())]
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from blendfilter.errors import BadArgument
 
 EFFORTS = ("off", "minimal", "low", "medium", "high")
-"""How much thinking can be asked for; `off` is `thinking=False`."""
+"""Levels of thinking; `off` is `thinking=False`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Profile:
             before the reply. The reply is cut at the stop strings on this end in any case.
         accepts_temperature: the sampling settings (temperature, top_p, penalties, log-probabilities) may be sent.
         max_tokens_param: the name of the cap on the reply's tokens.
-        thinks: thinks before it replies unless told not to.
+        thinks: thinks before it replies unless that is switched off.
         thinking_tokens: added to the cap where it thinks, since thinking counts against it.
         switch: how thinking is steered: `reasoning_effort`, or a flag of the chat template
             (`enable_thinking`, `thinking`) in `chat_template_kwargs`; None where it cannot be.

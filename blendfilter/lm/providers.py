@@ -118,5 +118,5 @@ def check_address(api_base: str) -> None:
         good = False
     if not good:
         raise BadArgument(f"'{http.shown(str(api_base))}' is no address: write it as http://host:port/v1")
-    if parts.query or parts.fragment:  # it would be shown and recorded with the address (a login is not)
+    if parts.query or parts.fragment:  # it would be recorded with the address (a login is not)
         raise BadArgument("the address must hold no query, such as a key: put the key into BLENDFILTER_API_KEY")

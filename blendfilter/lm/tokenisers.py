@@ -1,6 +1,6 @@
 """How many tokens a text is, for estimates: the best tokeniser at hand for a model, and what it is called.
 
-In this order: the server's own (`POST /tokenize` of vLLM and llama.cpp; asked only where the caller says so), the one
+In this order: the server's own (`POST /tokenize` of vLLM and llama.cpp; only where the caller wants it), the one
 of a model in this process, tiktoken where the file of the model's encoding lies on this machine (nothing is
 downloaded), tokens a byte as earlier calls of the model counted them, tiktoken's other encodings, and words times
 `TOKENS_A_WORD`. Every estimate names its tokeniser.

@@ -34,7 +34,7 @@ from blendfilter.lm.attempts import FREE_RETRIES, RetryBudget
 from blendfilter.lm.budget import Budget, check_priced, purse_for
 from blendfilter.lm.call_policy import Traffic
 from blendfilter.lm.model import connect
-from blendfilter.lm.module_lms import connected, journal_held, with_held_connected
+from blendfilter.lm.module_lms import connected_lms, journal_lms, with_lms_connected
 from blendfilter.lm.rate_limit import Gate
 from blendfilter.records import Question, one_line
 from blendfilter.retrieval.base import Retriever, check_search
@@ -99,8 +99,8 @@ async def _trim(
     check_base(index, folder)
     check_search(asked.texts, asked.k)
     model = connect(lm if lm is not None else dspy.settings.lm or "offline")
-    judge = with_held_connected(judge)
-    prices = {each.name: each.terms.price for each in [model, *connected(judge).values()]}
+    judge = with_lms_connected(judge)
+    prices = {each.name: each.terms.price for each in [model, *connected_lms(judge).values()]}
     check_priced(budget, prices)
     gate, retries = Gate(concurrency), RetryBudget(max_retries, free=FREE_RETRIES + 4 * concurrency)
     near = similar or similar_named(folder.similarity, index) if reuse else None
@@ -112,7 +112,7 @@ async def _trim(
         if purse is not None:
             stack.callback(purse.close)
         traffic = Traffic(gate=gate, purse=purse, retries=retries)
-        journal_held(judge, journal, traffic)
+        journal_lms(judge, journal, traffic)
         before, spent = Witnesses.read(path), spent_in(journal, model.terms.prices)
         sitting = Sitting(index, asked.k, judge, model.with_journal(journal, traffic), journal, writer, before, purse)
         judged = {name: each for name, each in before.judged.items() if not taught_nothing(each, sitting.by)}

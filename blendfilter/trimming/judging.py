@@ -21,7 +21,7 @@ from blendfilter.filters.cdit.judge import Judge
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import BudgetAccount
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.module_lms import connected
+from blendfilter.lm.module_lms import connected_lms
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, fingerprint_of
 from blendfilter.retrieval.progress import Progress
@@ -127,7 +127,7 @@ class Sitting:
 def by_of(judge: Judge, lm: ConnectedLM) -> By:
     """Who judges: a digest of all that shapes the judge's verdicts, and its parts that people know by name."""
     told = judge.identity()
-    own = next(iter(connected(judge).values()), lm)  # a judge may hold a model of its own
+    own = next(iter(connected_lms(judge).values()), lm)  # a judge may hold a model of its own
     label = own.identity.get("label")
     return By(
         judge=fingerprint_of(told)[:12],

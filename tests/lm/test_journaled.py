@@ -15,7 +15,7 @@ from dspy import lm15
 from model_server import serve
 from scripted import ScriptedEngine, response, scripted
 
-from blendfilter.context import NOTES, ORDER, QUESTION, SAMPLE, STAGE, CallNote, Sample, setting
+from blendfilter.context import NOTES, ORDER, QUESTION, SAMPLE, STAGE, CallNote, CallSample, setting
 from blendfilter.errors import ModelError, ReplayMiss, ServerRefused
 from blendfilter.journal import Journal
 from blendfilter.lm.attempts import AttemptingEngine, Retry
@@ -23,8 +23,9 @@ from blendfilter.lm.journaled import JournaledEngine, prompt_of
 from blendfilter.lm.model import connect
 from blendfilter.lm.rate_limit import Gate
 
-
 # ---- hits and misses
+
+
 def test_a_miss_is_called_and_on_file_before_it_is_used_and_a_hit_is_not_called(tmp_path: Path) -> None:
     live = Live()
     with Journal(tmp_path) as journal:
@@ -58,7 +59,9 @@ def test_without_a_journal_every_call_is_made_and_noted() -> None:
 
 
 # ---- the key
-def key_of(asked: lm15.Request, sample: Sample = Sample(), **options: Any) -> str:
+
+
+def key_of(asked: lm15.Request, sample: CallSample = CallSample(), **options: Any) -> str:
     with setting(NOTES, []) as notes, setting(SAMPLE, sample):
         ask(journaled(Live(), **options), asked)
     return str(notes[0].key)
@@ -72,8 +75,8 @@ def key_of(asked: lm15.Request, sample: Sample = Sample(), **options: Any) -> st
         (request(), {"endpoint": "completions"}),
         (request(), {"options": {"thinking": False}}),
         (request(), {"options": {"extra_body": {"top_k": 20}}}),
-        (request(), {"sample": Sample(None, 1)}),
-        (request(), {"sample": Sample(1, 0)}),
+        (request(), {"sample": CallSample(None, 1)}),
+        (request(), {"sample": CallSample(1, 0)}),
         (request("Question: q \nAnswer:"), {}),
         (request(system="Be brief."), {}),
         (request(temperature=0.7), {}),
@@ -110,6 +113,8 @@ def test_a_single_user_message_is_its_text_and_a_conversation_its_roles() -> Non
 
 
 # ---- samples
+
+
 def test_three_samples_are_three_records_and_replay_in_order_whatever_arrived_first(tmp_path: Path) -> None:
     arrived = []
 
@@ -153,6 +158,8 @@ def test_predict_with_n_gives_every_completion_live_and_replayed(tmp_path: Path)
 
 
 # ---- failures
+
+
 def test_a_final_error_is_journaled_and_replayed_as_itself_and_called_again_by_auto(tmp_path: Path) -> None:
     too_long = lm15.ContextLengthError("9 tokens too many", status=400)
     live = ScriptedEngine([too_long, "now it fits"])
@@ -217,6 +224,8 @@ def test_a_replay_miss_names_question_and_stage(tmp_path: Path) -> None:
 
 
 # ---- what is in a request beside its words
+
+
 def tool(name: str) -> lm15.FunctionTool:
     return lm15.FunctionTool(name=name, description="looks it up", parameters={"type": "object", "properties": {}})
 
@@ -330,7 +339,7 @@ def test_a_record_says_what_was_sent_and_what_came_back(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         engine = journaled(ScriptedEngine([answer]), journal, label="b", address="http://127.0.0.1:9/v1",
                            options={"thinking": False, "extra_body": None})  # fmt: skip
-        with setting(STAGE, "topic"), setting(SAMPLE, Sample(3, 1)):
+        with setting(STAGE, "topic"), setting(SAMPLE, CallSample(3, 1)):
             live = asyncio.run(engine.complete(asked))
             served = asyncio.run(engine.complete(asked))
         (record,) = journal.records()

@@ -8,7 +8,7 @@ import pytest
 from dspy import lm15
 from local_model import IDS, asked, llama, replied, text_of, weights
 
-from blendfilter.context import REPEAT, SAMPLE, Sample, setting
+from blendfilter.context import REPEAT, SAMPLE, CallSample, setting
 from blendfilter.lm.local.decoding import Decoding, decoding_of, grammar_of, sampler
 from blendfilter.lm.local.engine import LocalEngine
 
@@ -65,7 +65,7 @@ def test_a_seed_is_of_the_request_and_its_sample() -> None:
     seeds = [decoding_of(config, "p").seed, decoding_of(config, "p").seed]
     assert seeds[0] == seeds[1]
     seeds = [seeds[0], decoding_of(config, "other").seed, decoding_of(lm15.Config(seed=4), "p").seed]
-    for sample in (Sample(None, 1), Sample(None, 2), Sample(7, 0)):
+    for sample in (CallSample(None, 1), CallSample(None, 2), CallSample(7, 0)):
         with setting(SAMPLE, sample):
             seeds.append(decoding_of(config, "p").seed)
     with setting(REPEAT, 2):

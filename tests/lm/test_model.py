@@ -41,6 +41,8 @@ ANSWER = "[[ ## answer ## ]]\nfour\n[[ ## completed ## ]]"
 
 
 # ---- calling it
+
+
 @pytest.mark.filterwarnings("ignore:Passing OpenAI-style message:DeprecationWarning")
 def test_it_is_called_with_a_text_messages_or_a_request_awaited_or_not() -> None:
     with scripted(["a", "b", "c", "d"]) as lm:
@@ -77,6 +79,8 @@ def test_a_refusal_is_our_error_through_a_predictor_too() -> None:
 
 
 # ---- samples
+
+
 def test_n_replies_are_n_calls_with_their_sample(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal, scripted(["a", "b", "c"], journal=journal) as lm:
         assert lm("hello", n=2, temperature=1.0) == ["a", "b"]
@@ -111,6 +115,8 @@ def test_a_copy_with_a_rollout_asks_anew_and_shares_journal_and_engine(tmp_path:
 
 
 # ---- stages of a user's own modules
+
+
 class Own(dspy.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -142,6 +148,8 @@ def test_a_modules_batch_and_parallel_keep_each_call_under_its_stage() -> None:
 
 
 # ---- callbacks, copies, state
+
+
 class Watch(BaseCallback):
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -200,6 +208,8 @@ def test_a_program_with_its_model_saves_and_loads(tmp_path: Path) -> None:
 
 
 # ---- the fake itself
+
+
 def test_a_script_raises_at_its_end_and_says_what_was_left() -> None:
     lm = ScriptedLM({"ids": ["1"], "check": ["x"]})
     with setting(STAGE, "ids"):
@@ -262,6 +272,8 @@ def test_settings_reach_the_server() -> None:
 
 
 # ---- names that lead nowhere
+
+
 @pytest.mark.parametrize("name", ["openai/gpt-4o-mini", "groq/llama-3.3-70b"])
 def test_a_provider_without_its_key_names_the_variable(name: str) -> None:
     variable = f"{name.split('/', maxsplit=1)[0].upper()}_API_KEY"

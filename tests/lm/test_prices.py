@@ -37,6 +37,8 @@ def written(folder: Path, text: str) -> Path:
 
 
 # --- the shipped file -----------------------------------------------------------------------------------------------
+
+
 def outside() -> dict[str, Price]:
     """litellm's map of prices, read and not imported, under our names."""
     spec = importlib.util.find_spec("litellm")
@@ -83,6 +85,8 @@ def test_a_dated_snapshot_has_its_familys_price_where_the_file_says_so(tmp_path:
 
 
 # --- which price holds ----------------------------------------------------------------------------------------------
+
+
 def test_ours_hold_at_the_provider_and_nowhere_else(tmp_path: Path) -> None:
     mini = Price(0.15, 0.6, 0.075)
     own = read_prices(written(tmp_path, '[models]\n"gpt-4o-mini" = { input = 0, output = 0 }\n'))
@@ -129,6 +133,8 @@ def test_a_journaled_call_is_priced_by_who_served_it(tmp_path: Path) -> None:
 
 
 # --- what a call costs ----------------------------------------------------------------------------------------------
+
+
 def test_cached_tokens_cost_what_the_price_says_of_them() -> None:
     assert Price(2, 8, 0.5).of(1_000_000, 1_000_000, cached=600_000) == pytest.approx(0.8 + 0.3 + 8)
     assert Price(2, 8).of(1_000_000, 0, cached=600_000) == 2

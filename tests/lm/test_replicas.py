@@ -80,6 +80,8 @@ async def asked(engine: Any, count: int, at_once: int = 8) -> Counter[str]:
 
 
 # ---- sharing
+
+
 @pytest.mark.parametrize("at_once", [1, 7, 32])
 def test_equal_servers_are_asked_equally(at_once: int) -> None:
     servers = [Server(name) for name in "abc"]
@@ -95,6 +97,8 @@ def test_a_slow_server_is_asked_less() -> None:
 
 
 # ---- going round
+
+
 def test_a_server_that_refuses_is_gone_round_and_comes_back() -> None:
     async def main() -> tuple[Counter[str], Counter[str]]:
         engine = replicated(a, b)
@@ -214,6 +218,8 @@ def test_a_server_that_hangs_is_left_to_itself() -> None:
 
 
 # ---- real servers
+
+
 def free_port() -> int:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -255,6 +261,8 @@ def test_a_server_that_refuses_the_key_is_named_alone() -> None:
 
 
 # ---- one model
+
+
 def key_of(lm: Any) -> str:
     lm.inner = connect("offline").inner
     with setting(NOTES, []) as notes:

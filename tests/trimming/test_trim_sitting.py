@@ -15,7 +15,7 @@ from blendfilter.errors import BadData, BudgetSpent, CannotWrite, ModelError, Se
 from blendfilter.filters.cdit.judge import Judge
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import connect
-from blendfilter.lm.module_lms import with_held_connected
+from blendfilter.lm.module_lms import with_lms_connected
 from blendfilter.records import Passage
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.trimming.folder import TrimFolder
@@ -91,7 +91,7 @@ def test_who_judges_is_the_model_by_name_and_label_the_judges_own_before_the_cal
     assert by_of(Judge(), connect("offline")).model == "offline"
     judge = Judge()
     judge.set_lm(own)
-    assert by_of(with_held_connected(judge), callers).model == "offline (own)"
+    assert by_of(with_lms_connected(judge), callers).model == "offline (own)"
 
 
 def test_the_measure_is_the_folders_own(index: BM25, tmp_path: Path) -> None:
