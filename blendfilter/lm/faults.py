@@ -72,15 +72,15 @@ def translate(error: Exception, *, key: str = "") -> lm15.LM15Error:
     if isinstance(cause, http.TooLarge):  # it would be as large again
         fault: lm15.LM15Error = lm15.ProviderError(message)
     elif isinstance(cause, httpx.TooManyRedirects):
-        fault = lm15.InvalidRequestError(_clean(f"{why}: check the address", key))
+        fault = lm15.InvalidRequestError(_clean(f"{message}: check the address", key))
     elif isinstance(cause, UnicodeError | httpx.InvalidURL):
-        fault = lm15.InvalidRequestError(_clean(f"HTTP cannot carry it ({why})", key))
+        fault = lm15.InvalidRequestError(_clean(f"HTTP cannot carry it ({message})", key))
     elif isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
-        fault = lm15.TransportError(_clean(f"no connection ({why})", key), provider_code=NO_CONNECTION)
+        fault = lm15.TransportError(_clean(f"no connection ({message})", key), provider_code=NO_CONNECTION)
     elif isinstance(error, openai.APITimeoutError | httpx.TimeoutException):
         fault = lm15.TimeoutError("no reply within the time allowed for one attempt")
     elif isinstance(error, openai.APIConnectionError | httpx.HTTPError):
-        fault = lm15.TransportError(_clean(f"the connection broke off ({why})", key))
+        fault = lm15.TransportError(_clean(f"the connection broke off ({message})", key))
     else:
         fault = unforeseen(error, key=key)
     return fault
@@ -113,7 +113,7 @@ def _of_status(status: int, body: Mapping[str, Any], headers: Mapping[str, str],
 def _class_of(status: int, code: str, message: str) -> type[Any]:
     if _too_long(status, code, message):
         return lm15.ContextLengthError  # type: ignore[no-any-return]
-    if status == 403 and _MODERATED.search(f"{code} {why}"):
+    if status == 403 and _MODERATED.search(f"{code} {message}"):
         return lm15.InvalidRequestError  # type: ignore[no-any-return]  # this prompt is refused, not the key
     if code == "insufficient_quota":
         return lm15.BillingError  # type: ignore[no-any-return]
