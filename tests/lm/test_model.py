@@ -37,6 +37,9 @@ from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.providers import PROVIDERS
 
+HERE = "http://127.0.0.1:9/v1"
+
+
 ANSWER = "[[ ## answer ## ]]\nfour\n[[ ## completed ## ]]"
 
 
@@ -68,25 +71,6 @@ def test_a_call_that_fails_raises_our_error_with_its_stage(fault: Exception, kin
     for error in (waited.value, awaited.value):
         assert (error.kind, error.stage) == (kind, "ids")
         assert not comes_of_itself(error)
-
-
-def test_a_refusal_is_our_error_through_a_predictor_too() -> None:
-    predict = dspy.Predict("question -> answer")
-    with scripted([lm15.AuthError("bad key", status=401)]) as lm, dspy.context(lm=lm):
-        with pytest.raises(ServerRefused, match="refuses the key"):
-            predict(question="?")
-        assert lm.calls == 1
-
-
-# ---- samples
-
-
-def test_n_replies_are_n_calls_with_their_sample(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal, scripted(["a", "b", "c"], journal=journal) as lm:
-        assert lm("hello", n=2, temperature=1.0) == ["a", "b"]
-        assert lm("hello", rollout_id=4, temperature=1.0) == ["c"]
-        assert lm("hello", temperature=1.0) == ["a"]  # the first of n is what one call gives
-        assert [record["sample"] for record in journal.records()] == [[None, 0], [None, 1], [4, 0]]
 
 
 def test_where_one_sample_fails_the_others_are_waited_for_and_noted(tmp_path: Path) -> None:
@@ -231,6 +215,9 @@ def test_a_replay_miss_comes_through_the_model(tmp_path: Path) -> None:
             predict(question="?")
 
 
+# ---- from a name to a model
+
+
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))
 def test_a_providers_prefix_gives_address_and_model(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known = PROVIDERS[provider]
@@ -248,71 +235,146 @@ def test_a_providers_prefix_gives_address_and_model(provider: str, monkeypatch: 
         ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),  # the owner's name is no provider
         ("vllm/Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
         ("openai/gpt-4o-mini", "gpt-4o-mini"),
-        ("llama3.2", "llama3.2"),
         ("mistral", "mistral"),  # a provider's name alone is a model's name there
     ],
 )
 def test_with_an_address_only_a_providers_prefix_comes_off(name: str, model: str) -> None:
-    with serve(keep=True) as server:
-        lm = connect(name, api_base=server.url + "/")
-        assert (lm.name, lm.address) == (model, server.url)
-        assert lm("hello") == ["So the answer is 42."]
-        (body,) = server.stats()["bodies"]
-    assert (body["model"], body["temperature"]) == (model, 0.0)
+    lm = connect(name, api_base=f"{HERE}/")
+    assert (lm.name, lm.address) == (model, HERE)
 
 
-def test_settings_reach_the_server() -> None:
+def test_settings_reach_the_server_and_a_call_may_set_otherwise() -> None:
     with serve(keep=True) as server:
         lm = connect("m", api_base=server.url, endpoint="completions", temperature=0.5, top_p=0.9, seed=7,
                      max_tokens=3, extra_body={"top_k": 20})  # fmt: skip
         assert lm("hello", stop=["\nQuestion:"]) == ["So the answer"]
-        (body,) = server.stats()["bodies"]
-    assert body == {"model": "m", "prompt": "hello", "temperature": 0.5, "top_p": 0.9, "seed": 7, "max_tokens": 3,
-                    "stop": ["\nQuestion:"], "top_k": 20}  # fmt: skip
-
-
-# ---- names that lead nowhere
-
-
-@pytest.mark.parametrize("name", ["openai/gpt-4o-mini", "groq/llama-3.3-70b"])
-def test_a_provider_without_its_key_names_the_variable(name: str) -> None:
-    variable = f"{name.split('/', maxsplit=1)[0].upper()}_API_KEY"
-    with pytest.raises(NoKey, match=f"{name} wants a key: set {variable}, or point --api-base at a server of your own"):
-        connect(name)
-
-
-def test_an_unknown_provider_brings_a_suggestion() -> None:
-    with pytest.raises(UnknownName, match=r"no provider 'opnai'\. Did you mean 'openai'\?.*groq.*--api-base URL"):
-        connect("opnai/gpt-4o-mini")
-
-
-@pytest.mark.parametrize("name", ["gpt-4o-mini", "", "openai", "openai/"])
-def test_a_name_without_a_provider_says_how_to_write_it(name: str) -> None:
-    with pytest.raises(BadArgument, match=r"names no provider: write provider/model \(openai/"):
-        connect(name)
-
-
-def test_the_offline_reader_is_at_no_address() -> None:
-    with pytest.raises(BadArgument, match="offline is a reader in this process: name the model that the address"):
-        connect("offline", api_base="http://localhost:8000/v1")
+        lm("hello", max_tokens=2, temperature=0.7)
+        first, second = server.stats()["bodies"]
+    assert first == {"model": "m", "prompt": "hello", "temperature": 0.5, "top_p": 0.9, "seed": 7, "max_tokens": 3,
+                     "stop": ["\nQuestion:"], "top_k": 20}  # fmt: skip
+    assert (second["max_tokens"], second["temperature"]) == (2, 0.7)
+    assert connect("offline").kwargs == {"temperature": 0.0}, "greedy, as in the papers"
+    assert connect("offline", temperature=None).kwargs == {}
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("name", "options", "kind", "message"),
     [
-        ("nosuch/model", {}),
-        ("openai/gpt-4o-mini", {}),
-        ("m", {"api_base": "localhost"}),
-        ("m", {"api_base": "http://127.0.0.1:9/v1", "endpoint": "chats"}),
-        ("m", {"api_base": "http://127.0.0.1:9/v1", "reasoning": "much"}),
-        ("m", {"api_base": "http://127.0.0.1:9/v1", "reasoning": "low", "thinking": False}),
-        ("offline", {"mode": "play"}),
+        ("openai/gpt-4o-mini", {}, NoKey, "openai/gpt-4o-mini wants a key: set OPENAI_API_KEY, or point --api-base at"),
+        ("opnai/gpt-4o-mini", {}, UnknownName, r"no provider 'opnai'\. Did you mean 'openai'\?.*groq.*--api-base URL"),
+        ("gpt-4o-mini", {}, BadArgument, r"names no provider: write provider/model \(openai/"),
+        ("", {}, BadArgument, r"names no provider: write provider/model \(openai/"),
+        ("openai/", {}, BadArgument, r"names no provider: write provider/model \(openai/"),
+        ("offline", {"api_base": HERE}, BadArgument, "offline is a reader in this process: name the model"),
+        ("m", {"api_base": HERE, "endpoint": "chats"}, BadArgument, r"no endpoint 'chats' \(known: chat, completions"),
+        ("m", {"api_base": HERE, "reasoning": "low", "thinking": False}, BadArgument, "contradict each other"),
+        ("m", {"api_base": HERE, "prices": {"m": 1}}, BadArgument, "name a TOML file of prices"),
+        ("m", {"api_base": HERE, "min_p": 0.1}, UnknownName, r"extra_body=\{'min_p'"),
+        (3, {}, BadArgument, "3 is no model"),
+        ("offline", {"mode": "play"}, AskedWrong, "play"),
+        ("offline", {"timout": 5}, UnknownName, "no setting 'timout'. Did you mean 'timeout'"),
+        ("openai/gpt-4o-mini", {"api_key": "k-123456789", "rpm": 3}, UnknownName, "mean 'requests_per_minute'"),
+        ("openai/gpt-4o-mini", {"api_key": "k-123456789", "max_token": 7}, UnknownName, "mean 'max_tokens'"),
     ],
-)
-def test_what_is_refused_makes_no_journal(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(AskedWrong):
+    ids=str,
+)  # fmt: skip
+def test_what_is_refused_is_one_line_and_makes_no_journal(
+    tmp_path: Path, name: Any, options: dict[str, Any], kind: type[AskedWrong], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
         connect(name, journal=tmp_path / "run", **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_dspy_hands_on_is_a_setting() -> None:
+    assert connect("m", api_base=HERE, n=2, logit_bias={"5": 1}).kwargs["logit_bias"] == {"5": 1}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://host:port/v1",
+        "http://localhost:99999/v1",
+        "http://localhost:0/v1",
+        "http:///v1",
+        "ftp://x",
+        "localhost",
+        "",
+    ],
+)
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(BadArgument, match=f"'{address}' is no address: write it as http://host:port/v1"):
+        connect("m", api_base=address)
+
+
+def test_a_key_in_the_address_is_refused_and_kept_out_of_the_message() -> None:
+    for address in ("http://h/v1?api-key=SECRET123", "http://h:99999/v1?api-key=SECRET123"):
+        with pytest.raises(BadArgument, match="address") as refused:
+            connect("m", api_base=address)
+        assert "SECRET123" not in str(refused.value)
+    with pytest.raises(BadArgument, match="hold no query, such as a key: put the key into BLENDFILTER_API_KEY"):
+        connect("m", api_base="http://h/v1?api-key=SECRET123")
+
+
+MALFORMED = [
+    "http://me:SECRET123@host:notaport", "htp://me:SECRET123@host/v1", "http://me:SECRET123@ho st/v1",
+    "http://me:SECRET123@[::1/v1", "http://me:SECRET123@[::g]:1/v1", "http://me:SECRET123@", "me:SECRET123@host",
+    "//me:SECRET123@host", "http:/me:SECRET123@host/v1", "http://me:SECRET123%40host:9", "http://me:a/SECRET123@h:1",
+    "http://me:SECRET123?@host:1", "http://me:SECRET123#x@host:1", "http://me:SECRET123@host:99999",
+    "http://me:a@SECRET123@host:x", "http://me:SECRET123\uff20host:1x", "http://me:[SECRET123@h/v1", "http://h/v1#SECRET123",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["one", "several", "own", "index"])
+def test_no_login_is_shown_of_what_is_no_address(how: str) -> None:
+    for address in MALFORMED:
+        shown = ""
+        try:
+            if how == "own":  # a user's own model has an address of its own, which is shown and recorded
+                shown = connect(dspy.LM("openai/m", api_base=address, api_key="sk-0123")).address
+            elif how == "index":
+                open_index(address, attempts=1)
+            else:
+                connect("m", api_base=address if how == "one" else [HERE, address])
+                pytest.fail(f"{address} was taken for an address")
+        except AskedWrong as refused:
+            shown = str(refused)
+        assert "SECRET123" not in shown, address
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"api_base": HERE}, {"api_key": "sk-test-0123456789"}, {"temperature": 1.0}, {"thinking": False},
+        {"extra_body": {"top_k": 5}}, {"json_schema": True}, {"seed": 3}, {"label": "b"}, {"attempts": 2},
+    ],
+    ids=lambda options: next(iter(options)),
+)  # fmt: skip
+def test_settings_for_a_model_that_is_made_already_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match="is made already: give its settings where it is made, or use its copy"):
+        connect(connect("m", api_base=HERE), journal=tmp_path / "run", **options)
+    assert list(tmp_path.iterdir()) == []
+    if not options.keys() & {"label", "attempts"}:  # which an adopted model takes
+        with pytest.raises(BadArgument, match="openai/x is made already"):
+            connect(dspy.LM("openai/x", api_key="sk-test-0123456789"), **options)
+
+
+def test_a_refused_key_says_where_it_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(behave="unauthorized") as server:
+
+        def line(name: str = "m", key: str | None = None) -> str:
+            with pytest.raises(ServerRefused) as refused:
+                connect(name, api_base=server.url, api_key=key)("hello")
+            return str(refused.value)
+
+        assert line().endswith("; none was given: set BLENDFILTER_API_KEY")
+        assert line(key="key-0123456789").endswith("; check the key that was given (api_key=)")
+        monkeypatch.setenv("OPENAI_API_KEY", "key-of-openai-987")
+        assert line("openai/m").endswith("; check the key in the variable OPENAI_API_KEY")
+        assert "key-of-openai-987" not in line("openai/m")
+
+
+# ---- journals
 
 
 def test_the_mode_is_the_journals(tmp_path: Path) -> None:
@@ -331,12 +393,11 @@ def test_the_mode_is_the_journals(tmp_path: Path) -> None:
 
 
 def test_a_connected_model_takes_another_journal_and_keeps_the_rest(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal:
-        lm = connect("m", api_base="http://127.0.0.1:9/v1", label="b", temperature=0.5)
-        other = connect(lm, journal=journal)
-        assert isinstance(other, ConnectedLM)
-        assert (other.journal, lm.journal) == (journal, None)
-        assert other.inner is lm.inner
+    with Journal(tmp_path / "one") as one, Journal(tmp_path / "two") as two:
+        lm = connect("m", api_base=HERE, label="b", temperature=0.5, journal=one)
+        other = connect(lm, journal=two)
+        assert connect(lm) is lm
+        assert (other.journal, lm.journal, other.inner) == (two, one, lm.inner)
         assert (other.identity, other.address, other.kwargs) == (lm.identity, lm.address, lm.kwargs)
         assert other.dump_state() == lm.dump_state()
 
@@ -344,55 +405,22 @@ def test_a_connected_model_takes_another_journal_and_keeps_the_rest(tmp_path: Pa
 def test_a_label_tells_two_servers_with_one_name_apart_and_a_new_port_does_not(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal, serve(reply="from the first") as first, serve(reply="from the second") as second:
         assert connect("m", api_base=first.url, journal=journal)("hello") == ["from the first"]
-        assert connect("m", api_base=second.url, journal=journal)("hello") == ["from the first"]
+        assert connect("vllm/m", api_base=second.url, journal=journal)("hello") == ["from the first"]
         assert connect("m", api_base=second.url, journal=journal, label="b")("hello") == ["from the second"]
         assert [record["address"] for record in journal.records()] == [first.url, second.url]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "meant"),
-    [
-        ({"rpm": 3}, "requests_per_minute"),
-        ({"tpm": 3}, "tokens_per_minute"),
-        ({"timout": 5}, "timeout"),
-        ({"max_token": 7}, "max_tokens"),
-        ({"temprature": 1}, "temperature"),
-    ],
-)
-@pytest.mark.parametrize("name", ["offline", "openai/gpt-4o-mini"])
-def test_a_mistyped_setting_is_told_at_once(wrong: dict[str, Any], meant: str, name: str) -> None:
-    with pytest.raises(UnknownName, match=f"no setting '{next(iter(wrong))}'. Did you mean '{meant}'?"):
-        connect(name, api_key="k-123456789", **wrong)
+def test_one_name_at_two_providers_is_two_models() -> None:
+    def key_of(lm: ConnectedLM) -> str:
+        with setting(NOTES, []) as notes:
+            lm.inner = connect("offline").inner
+            lm.with_journal(None)("hello")
+        return str(notes[0].key)
 
-
-def test_what_dspy_hands_on_is_a_setting() -> None:
-    lm = connect("m", api_base="http://127.0.0.1:9/v1", n=2, logit_bias={"5": 1}, metadata={"a": "b"})
-    assert lm.kwargs["logit_bias"] == {"5": 1}
-    with pytest.raises(UnknownName, match=r"extra_body=\{'min_p'"):
-        connect("m", api_base="http://127.0.0.1:9/v1", min_p=0.1)
-
-
-def test_what_is_no_model_or_no_prices_is_one_line() -> None:
-    with pytest.raises(BadArgument, match="3 is no model"):
-        connect(3)  # type: ignore[arg-type]
-    with pytest.raises(BadArgument, match="name a TOML file of prices"):
-        connect("m", api_base="http://127.0.0.1:9/v1", prices={"m": 1})  # type: ignore[arg-type]
-
-
-def test_a_refused_key_says_where_it_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serve(behave="unauthorized") as server:
-
-        def told(name: str = "m", key: str | None = None) -> str:
-            with pytest.raises(ServerRefused) as refused:
-                connect(name, api_base=server.url, api_key=key)("hello")
-            return str(refused.value)
-
-        assert told().endswith("; none was given: set BLENDFILTER_API_KEY")
-        assert told(key="key-0123456789").endswith("; check the key that was given (api_key=)")
-        monkeypatch.setenv("OPENAI_API_KEY", "key-of-openai-987")
-        line = told("openai/m")
-        assert line.endswith("; check the key in the variable OPENAI_API_KEY")
-        assert "key-of-openai-987" not in line
+    groq, together = (connect(f"{name}/llama-3.1-8b", api_key="sk-test-01234") for name in ("groq", "together"))
+    assert groq.name == together.name == "llama-3.1-8b"
+    assert groq.identity != together.identity
+    assert key_of(groq) != key_of(together)
 
 
 def test_dspys_line_on_a_cut_reply_stays_where_no_note_is_kept(caplog: pytest.LogCaptureFixture) -> None:
@@ -408,111 +436,3 @@ def test_dspys_line_on_a_cut_reply_stays_where_no_note_is_kept(caplog: pytest.Lo
         finally:
             monitor.removeHandler(caplog.handler)
     assert any("truncated" in line for line in caplog.messages)
-
-
-HERE = "http://127.0.0.1:9/v1"
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "http://host:port/v1",
-        "http://localhost:99999/v1",
-        "http://localhost:0/v1",
-        "http://",
-        "http:///v1",
-        "ftp://x",
-        "localhost",
-        "//x/v1",
-        "",
-    ],
-)
-def test_what_is_no_address_is_refused(address: str, tmp_path: Path) -> None:
-    with pytest.raises(BadArgument, match=f"'{address}' is no address: write it as http://host:port/v1"):
-        connect("m", api_base=address, journal=tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("address", ["http://h/v1?api-key=SECRET123", "http://h:99999/v1?api-key=SECRET123"])
-def test_a_key_in_the_address_is_refused_and_not_shown(address: str) -> None:
-    with pytest.raises(BadArgument) as told:
-        connect("m", api_base=address)
-    assert "SECRET123" not in str(told.value)
-    assert "address" in str(told.value)
-
-
-MALFORMED = [
-    "http://me:SECRET123@host:notaport", "htp://me:SECRET123@host/v1", "http://me:SECRET123@ho st/v1",
-    "http://me:SECRET123@[::1/v1", "http://me:SECRET123@[::g]:1/v1", "http://me:SECRET123@", "me:SECRET123@host",
-    "//me:SECRET123@host", "http:/me:SECRET123@host/v1", "http://me:SECRET123%40host:9", "http://me:a/SECRET123@h:1",
-    "http://me:SECRET123?@host:1", "http://me:SECRET123#x@host:1", "http://me:SECRET123@host:99999",
-    "http://me:a@SECRET123@host:x", "http://me:SECRET123\uff20host:1x", "http://me:[SECRET123@h/v1", "http://h/v1#SECRET123",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("address", MALFORMED)
-@pytest.mark.parametrize("how", ["one", "several", "own", "index"])
-def test_no_login_is_shown_of_what_is_no_address(address: str, how: str) -> None:
-    shown = ""
-    try:
-        if how == "own":  # a user's own model has an address of its own, which is shown and recorded
-            shown = connect(dspy.LM("openai/m", api_base=address, api_key="sk-0123")).address
-        elif how == "index":
-            open_index(address, attempts=1)
-        else:
-            connect("m", api_base=address if how == "one" else ["http://127.0.0.1:9/v1", address])
-            pytest.fail("it was taken for an address")
-    except AskedWrong as told:
-        shown = str(told)
-    assert "SECRET123" not in shown
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"api_base": HERE},
-        {"api_key": "sk-test-0123456789"},
-        {"temperature": 1.0},
-        {"top_p": 0.5},
-        {"thinking": False},
-        {"reasoning": "low"},
-        {"extra_body": {"top_k": 5}},
-        {"json_schema": True},
-        {"seed": 3},
-        {"label": "b"},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_settings_for_a_model_that_is_made_already_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
-    lm = connect("m", api_base=HERE)
-    with pytest.raises(BadArgument, match="is made already: give its settings where it is made, or use its copy"):
-        connect(lm, journal=tmp_path / "run", **options)
-    assert list(tmp_path.iterdir()) == []
-    if "label" not in options:  # which is how an adopted model is told from another
-        with pytest.raises(BadArgument, match="openai/x is made already"):
-            connect(dspy.LM("openai/x", api_key="sk-test-0123456789"), **options)
-
-
-def test_a_connected_model_keeps_its_own_journal(tmp_path: Path) -> None:
-    with Journal(tmp_path / "one") as one, Journal(tmp_path / "two") as two:
-        lm = connect("offline", journal=one)
-        assert connect(lm) is lm
-        assert connect(lm).journal is one
-        assert connect(lm, journal=two).journal is two
-        assert lm.journal is one
-
-
-def key_of(lm: ConnectedLM) -> str:
-    """The journal key of one call, which no server answers."""
-    with setting(NOTES, []) as notes:
-        lm.inner = connect("offline").inner
-        lm.with_journal(None)("hello")
-    return str(notes[0].key)
-
-
-def test_one_name_at_two_providers_is_two_models() -> None:
-    key = "sk-test-0123456789"
-    groq, together = (connect(f"{name}/llama-3.1-8b", api_key=key) for name in ("groq", "together"))
-    assert groq.name == together.name == "llama-3.1-8b"
-    assert groq.identity != together.identity
-    assert key_of(groq) != key_of(together)

@@ -317,21 +317,6 @@ def test_refusals_are_final_and_hold_no_key(served: Callable[..., Server], behav
     assert caught.value.__context__ is None
 
 
-def test_every_fault_that_passes_is_waited_out(served: Callable[..., Server]) -> None:
-    server = served(behave="flaky", share=0.6, seed=1)
-    engine = AttemptingEngine(engine_at(server), retry=Retry(wait_first=0.001))
-
-    async def main() -> list[lm15.Response]:
-        return await asyncio.gather(*[engine.complete(ask(f"question {i}")) for i in range(60)])
-
-    responses = asyncio.run(main())
-    stats = server.stats()
-    assert {response.text for response in responses} == {REPLY}
-    assert sum(response.provider_data["attempts"] for response in responses) == stats["requests"]
-    assert stats["faults"].keys() == {"rate-limit", "error", "drop", "html", "truncated"}
-    assert stats["statuses"]["200"] - stats["faults"]["html"] - stats["faults"]["truncated"] == 60
-
-
 def test_each_loop_has_its_own_connections_and_dead_loops_are_dropped(served: Callable[..., Server]) -> None:
     engine = engine_at(served())
     for _ in range(3):

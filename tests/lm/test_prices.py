@@ -16,7 +16,7 @@ from scripted import response
 from small_world import Command
 
 from blendfilter import connect
-from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter.errors import BadData, MissingFile
 from blendfilter.journal import Journal
 from blendfilter.lm.call_policy import CallPolicy
 from blendfilter.lm.model import ConnectedLM
@@ -116,12 +116,6 @@ def test_a_users_file_goes_before_ours_and_names_brokers_by_their_own_names(tmp_
 def test_a_dspy_lm_is_priced_where_dspy_calls_its_provider() -> None:
     assert connect(dspy.LM("openai/gpt-4o-mini")).terms.price == Price(0.15, 0.6, 0.075)
     assert connect(dspy.LM("openai/gpt-4o-mini", api_base="http://127.0.0.1:9/v1")).terms.price is None
-
-
-def test_a_model_that_is_made_takes_no_prices(tmp_path: Path) -> None:
-    own = written(tmp_path, '[models]\n"m" = { input = 0, output = 0 }\n')
-    with pytest.raises(BadArgument, match="is made already"):
-        connect(connect("offline"), prices=own)
 
 
 def test_a_journaled_call_is_priced_by_who_served_it(tmp_path: Path) -> None:
