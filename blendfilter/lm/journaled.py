@@ -121,9 +121,13 @@ class JournaledEngine:
                 tried = (response.provider_data or {}).get("attempts", 1)
             except (lm15.LM15Error, RecursionError) as fault:  # the latter of a tool call that is nested without bound
                 tried = getattr(fault, "attempts", 1)
-                known = fault if isinstance(fault, lm15.LM15Error) else faults.unforeseen(fault)
-                # Of several servers, the one that refused.
-                final = faults.final(known, address=getattr(fault, "address", self.address), stage=STAGE.get())
+                # Of several servers, the address of the one that refused. No variable keeps the fault: its message may
+                # hold the key, and debuggers show the variables of each frame.
+                final = faults.final(
+                    fault if isinstance(fault, lm15.LM15Error) else faults.unforeseen(fault),
+                    address=getattr(fault, "address", self.address),
+                    stage=STAGE.get(),
+                )
         if isinstance(final, ServerRefused):  # no model was called, so there is nothing to record
             raise final  # outside of the block: the server's message may hold the key, and is no part of this error
         record = {

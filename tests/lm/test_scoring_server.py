@@ -218,7 +218,7 @@ def test_a_connected_models_budget_and_pace_hold_its_scores(folder: Path) -> Non
     """What a run allows its calls, it allows its scores; the self-test is paid for too."""
     with serving(folder) as server:
         lm = connect("tiny", api_base=server.url, requests_per_minute=1200)
-        assert len(scorer(lm).backend._called.inner.meters) == 2  # type: ignore[attr-defined]
+        assert len(scorer(lm).backend._called.meters) == 2  # type: ignore[attr-defined]
         purse = BudgetAccount(Budget(calls=14))
         ask = scorer(lm.with_journal(None, Traffic(purse=purse)))
         with pytest.raises(BudgetSpent, match="14 of 14 calls are gone"):
