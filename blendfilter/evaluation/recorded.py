@@ -13,8 +13,9 @@ from typing import Any
 
 from blendfilter.errors import AskedWrong, ReplayMiss
 from blendfilter.evaluation.run import Run
+from blendfilter.lm.local.connecting import remembered
 from blendfilter.lm.local.loading import LOCAL
-from blendfilter.lm.model import ConnectedLM, remembered
+from blendfilter.lm.model import ConnectedLM
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
 
@@ -47,4 +48,4 @@ def recorded_model(run: Path, file: str, gone: AskedWrong, **decoding: Any) -> C
     known = Run(run).settings.get("lm") or {}
     weights = (known.get("options") or {}).get("weights")
     same = file == LOCAL or Path(file).stem == known.get("name")
-    return remembered(known, gone, **decoding) if weights and same else None
+    return ConnectedLM(**remembered(known, gone), **decoding) if weights and same else None

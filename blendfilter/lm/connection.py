@@ -20,8 +20,7 @@ from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.lm.adopted import AdoptedEngine, address_of, called_by_dspy, extra_of, profile_of
 from blendfilter.lm.attempts import ModelEngine, Retry
 from blendfilter.lm.call_policy import CallPolicy
-from blendfilter.lm.local.engine import LocalEngine
-from blendfilter.lm.local.loading import LOCAL, weights_of
+from blendfilter.lm.local.connecting import is_local, local_model, refuse_for_a_server
 from blendfilter.lm.offline.engine import OfflineEngine
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.prices import Prices, price_of
@@ -130,10 +129,14 @@ def opened(settings: ConnectionSettings) -> OpenedModel:
         return _adopted(settings, name)
     _check(settings)
     if is_local(name, settings.api_base):
-        return _local(settings)
-    for option in ("context", "threads"):
-        if getattr(settings, option) is not None:
-            raise BadArgument(f"{option} is for a model in this process (local, or a .gguf file): leave it out")
+        _refuse_limits(settings, but="deadline")
+        made = local_model(
+            name, settings.how, settings.decoding, context=settings.context, threads=settings.threads,
+            deadline=settings.deadline, json_schema=settings.json_schema, label=settings.label,
+        )  # fmt: skip
+        fields = {field: made[field] for field in ("model", "engine", "profile", "identity", "address", "state")}
+        return OpenedModel(**fields, decoding=settings.decoding)
+    refuse_for_a_server(settings.context, settings.threads)
     if name != "offline":
         return _served(settings)
     if settings.api_base is not None:
@@ -181,37 +184,6 @@ def _refuse_limits(settings: ConnectionSettings, but: str = "") -> None:
     for name in _LIMITS:
         if getattr(settings, name) is not None and name != but:
             raise BadArgument(f"{settings.name} answers in this process: {name} is for models behind a server")
-
-
-def is_local(name: str, api_base: object = None) -> bool:
-    """Whether `name` says a model in this process: `local`, `local/PATH`, or a path that ends in .gguf.
-
-    >>> is_local("local"), is_local("models/qwen3-4b.gguf"), is_local("llamacpp/qwen3-4b.gguf")
-    (True, True, False)
-    """
-    served = name.partition("/")[0] in PROVIDERS
-    file = name.lower().endswith(".gguf") and not served
-    return api_base is None and (name == LOCAL or name.startswith(f"{LOCAL}/") or file)
-
-
-def _local(settings: ConnectionSettings) -> OpenedModel:
-    """A model in this process; file name, fingerprint of the weights and context are its identity."""
-    _refuse_limits(settings, but="deadline")
-    if settings.extra_body:
-        raise BadArgument("extra_body is for a server's requests: a model in this process takes none")
-    path = weights_of(settings.name.removeprefix(f"{LOCAL}/") or None)
-    profile = dataclasses.replace(profile_for(path.stem), json_schema=settings.json_schema is not False)
-    how = {name: value for name, value in settings.how.items() if name != "extra_body"}
-    threads = 1 if settings.threads is None else settings.threads
-    engine = LocalEngine(
-        path, context=settings.context, threads=threads, profile=profile, deadline=settings.deadline, **how
-    )
-    file = {"weights": engine.fingerprint, "context": engine.context, "json_schema": profile.json_schema or None}
-    options = {**how, "endpoint": None, **file}
-    identity = {"label": settings.label, "endpoint": settings.endpoint, "options": options}
-    return OpenedModel(
-        engine.model, engine, profile, identity, engine.address, None, settings.state(), settings.decoding
-    )
 
 
 def _served(settings: ConnectionSettings) -> OpenedModel:

@@ -22,7 +22,7 @@ from dspy.utils.exceptions import LMError
 
 from blendfilter import aio
 from blendfilter.context import NOTES, SAMPLE, STAGE, CallNote, CallSample, rejoined, setting
-from blendfilter.errors import AskedWrong, BadArgument, BlendFilterError, ReplayMiss
+from blendfilter.errors import BadArgument, BlendFilterError
 from blendfilter.journal import Journal, Mode
 from blendfilter.lm.adopted import AdoptedEngine
 from blendfilter.lm.attempts import ModelEngine
@@ -30,7 +30,7 @@ from blendfilter.lm.call_policy import FREE, CallPolicy, Traffic, on_terms
 from blendfilter.lm.connection import ConnectionSettings, OpenedModel, check_adoptable, opened
 from blendfilter.lm.journaled import JournaledEngine
 from blendfilter.lm.prices import Prices, read_prices
-from blendfilter.lm.profiles import Profile, profile_for
+from blendfilter.lm.profiles import Profile
 from blendfilter.secrets import Key
 
 
@@ -330,22 +330,3 @@ def _stage_in_caller() -> str:
             path = str(name).removesuffix(".predict")
             return type(asking).__name__.lower() if path == "self" else path
     return type(asking).__name__.lower()
-
-
-class MissingModel:
-    """The engine of a model that is not there any more: every call is an error that says why."""
-
-    def __init__(self, reason: AskedWrong) -> None:
-        self.reason = reason
-
-    async def complete(self, request: lm15.Request) -> lm15.Response:
-        """Raise `ReplayMiss`."""
-        raise ReplayMiss(f"the model would have to be asked, and {self.reason}")
-
-
-def remembered(known: Mapping[str, Any], gone: AskedWrong, **settings: Any) -> ConnectedLM:
-    """A model as a run's settings name it (`name`, `label`, `endpoint`, `options`), for a replay without its file."""
-    identity = {key: known[key] for key in ("label", "endpoint", "options") if key in known}
-    schema = bool((known.get("options") or {}).get("json_schema"))
-    profile = dataclasses.replace(profile_for(known["name"]), json_schema=schema)
-    return ConnectedLM(known["name"], MissingModel(gone), profile=profile, identity=identity, **settings)

@@ -237,7 +237,7 @@ class OpenAIEngine:
         cut = len(text) < len(reply)
         thought = thought or hidden
         parts = (lm15.ThinkingPart(thought), lm15.TextPart(text)) if thought else (lm15.TextPart(text),)
-        scores, complete = _scores(choice.get("logprobs"), raw, text)
+        logprobs, complete = scores(choice.get("logprobs"), raw, text)
         provider_data: dict[str, Any] = {"address": self.address}
         if (cost := usage.get("cost")) is not None:
             provider_data["cost"] = cost
@@ -253,7 +253,7 @@ class OpenAIEngine:
             message=lm15.Message("assistant", parts),
             finish_reason="stop" if cut else _FINISH.get(str(choice.get("finish_reason")), "stop"),
             usage=_usage_of(usage),
-            logprobs=scores,
+            logprobs=logprobs,
             provider_data=provider_data,
             adaptations=_adaptations(request.config, body),
             logprobs_complete=complete,
@@ -368,7 +368,7 @@ def _response_format(wanted: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": inner}
 
 
-def _scores(raw: Any, text: str, reply: str) -> tuple[tuple[lm15.TokenLogprob, ...] | None, bool]:
+def scores(raw: Any, text: str, reply: str) -> tuple[tuple[lm15.TokenLogprob, ...] | None, bool]:
     """The log-probabilities of the tokens that lie wholly in `reply`, and whether they cover all of it."""
     tokens = _tokens(raw) if isinstance(raw, dict) else []
     if not tokens:

@@ -157,10 +157,10 @@ def test_a_whole_run_replays_byte_for_byte_when_the_file_is_gone(file: Path, ble
 
 
 def test_what_is_remembered_of_a_model_answers_nothing() -> None:
-    from blendfilter.lm.model import remembered
+    from blendfilter.lm.local.connecting import remembered
 
     known = {"name": "smol", "endpoint": "chat", "options": {"weights": "ab", "context": 64, "json_schema": True}}
-    lm = remembered(known, MissingFile("no model file smol.gguf"), temperature=0.0)
+    lm = ConnectedLM(**remembered(known, MissingFile("no model file smol.gguf")), temperature=0.0)
     assert (lm.name, lm.profile.json_schema) == ("smol", True)
     with pytest.raises(ReplayMiss, match=r"would have to be asked, and no model file smol\.gguf"):
         lm("Who?")
