@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from blendfilter.filters.knowledge import OneCallFilter as OneCallFilter
     from blendfilter.journal import Journal as Journal
     from blendfilter.lm.budget import Budget as Budget
-    from blendfilter.lm.connect import connect as connect
+    from blendfilter.lm.model import connect as connect
     from blendfilter.lm.scoring import Score as Score
     from blendfilter.lm.scoring import scorer as scorer
     from blendfilter.modules.answering import Answering as Answering
@@ -136,7 +136,7 @@ _HOME = {
     "as_retriever": "retrieval.callables",
     "compare": "evaluation.comparison",
     "compile_program": "compiling.compile",
-    "connect": "lm.connect",
+    "connect": "lm.model",
     "evaluate": "evaluation.runner",
     "frontier": "report.plots",
     "load": "tasks.loading",

@@ -10,10 +10,9 @@ import anyio.to_thread
 import dspy
 import pydantic
 
-from blendfilter import resources
+from blendfilter import aio, resources
 from blendfilter.context import STAGE, setting
 from blendfilter.errors import BadData, UnknownName
-from blendfilter.lm import bridge
 from blendfilter.lm.adopted import is_asynchronous
 from blendfilter.prompting import SHARED, WHOLE_READERS, Prompts, TemplateAdapter, own_prompts
 
@@ -77,7 +76,7 @@ class Ask(dspy.Predict):
             lm = inputs.get("lm") or self.lm or dspy.settings.lm
             if lm is not None and not is_asynchronous(lm):
                 # One of anyio's threads, because DSPy's status messages find their way back from those.
-                return await anyio.to_thread.run_sync(bridge.carried(partial(super().forward, **inputs)))
+                return await anyio.to_thread.run_sync(aio.carried(partial(super().forward, **inputs)))
             return await super().aforward(**inputs)
 
     @property

@@ -18,12 +18,12 @@ class CallNote(NamedTuple):
 
     stage: str
     key: str
-    """Empty where it is an event alone, and no model was asked (a search that cut its query)."""
+    """Empty where it is an event alone, and no model was called (a search that cut its query)."""
     event: str = ""
     """`empty_reply`, `cut_reply`, `refused_reply`, `query_cut`, or empty for a reply that ended well."""
 
 
-class Sample(NamedTuple):
+class CallSample(NamedTuple):
     """Which of several equal requests this is: DSPy's `rollout_id` and i of n; never the order of arrival."""
 
     rollout_id: int | None = None
@@ -38,8 +38,8 @@ ORDER: ContextVar[int] = ContextVar("blendfilter_order", default=0)
 """Its place in the run: the oldest question's calls go first."""
 STAGE: ContextVar[str] = ContextVar("blendfilter_stage", default="")
 """Name of the predictor that asks."""
-_ONLY = Sample()
-SAMPLE: ContextVar[Sample] = ContextVar("blendfilter_sample", default=_ONLY)
+_ONLY = CallSample()
+SAMPLE: ContextVar[CallSample] = ContextVar("blendfilter_sample", default=_ONLY)
 NOTES: ContextVar[list[CallNote] | None] = ContextVar("blendfilter_notes", default=None)
 """Where the calls of the step at hand are noted; None outside a method."""
 BRANCH: ContextVar[str | None] = ContextVar("blendfilter_branch", default=None)
@@ -52,7 +52,7 @@ JOURNAL: ContextVar[Any] = ContextVar("blendfilter_search_journal", default=None
 
 @contextmanager
 def setting(variable: ContextVar[Any], value: Any) -> Iterator[Any]:
-    """`variable` holds `value` inside the block, and what it held before after it."""
+    """`variable` holds `value` inside the block, and its old value after it."""
     token = variable.set(value)
     try:
         yield value
@@ -93,7 +93,7 @@ def rejoined() -> Iterator[None]:
 
 
 def note(key: str, event: str = "", stage: str | None = None) -> None:
-    """Record one call of the step at hand (no-op where nobody keeps notes)."""
+    """Record one call of the step at hand (no-op outside a method)."""
     notes = NOTES.get()
     if notes is not None:
         notes.append(CallNote(STAGE.get() if stage is None else stage, key, event))

@@ -12,14 +12,13 @@ import dspy
 
 from blendfilter.errors import BadArgument
 from blendfilter.journal import Journal
-from blendfilter.lm.budget import Budget, Purse
-from blendfilter.lm.connect import connect
-from blendfilter.lm.gate import Gate
-from blendfilter.lm.held import connected, journal_held, with_held_connected
-from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.retrying import FREE_RETRIES, Allowance
-from blendfilter.lm.spending import Priced, check_priced, purse_for
-from blendfilter.lm.terms import Traffic
+from blendfilter.lm.attempts import FREE_RETRIES, RetryBudget
+from blendfilter.lm.budget import Budget, BudgetAccount, check_priced, purse_for
+from blendfilter.lm.call_policy import Traffic
+from blendfilter.lm.model import ConnectedLM, connect
+from blendfilter.lm.module_lms import connected_lms, journal_lms, with_lms_connected
+from blendfilter.lm.prices import Price
+from blendfilter.lm.rate_limit import Gate
 
 CONCURRENCY = 16
 """Model calls in flight, by default."""
@@ -67,13 +66,13 @@ class RunContext:
             raise BadArgument(f"budget is {budget!r:.40}: say what it limits, bf.Budget(calls=…, tokens=…, dollars=…)")
         self.model = connect(lm if lm is not None else dspy.settings.lm or "offline")
         self.others = [connect(other) for other in others]
-        self.module = None if module is None else with_held_connected(module)
+        self.module = None if module is None else with_lms_connected(module)
         self.budget, self.replay = budget, replay
-        own = connected(self.module).values() if self.module is not None else ()
+        own = connected_lms(self.module).values() if self.module is not None else ()
         models = () if replay else (self.model, *self.others, *own)
-        self.prices: dict[str, Priced | None] = {model.name: model.terms.price for model in models}
+        self.prices: dict[str, Price | None] = {model.name: model.terms.price for model in models}
         self.gate = Gate(concurrency)
-        self._retries = Allowance(max_retries, free=FREE_RETRIES + RETRIES_PER_PLACE * concurrency)
+        self._retries = RetryBudget(max_retries, free=FREE_RETRIES + RETRIES_PER_PLACE * concurrency)
         self._open: tuple[Journal, Traffic] | None = None
         if not replay:
             check_priced(budget, self.prices)
@@ -89,7 +88,7 @@ class RunContext:
         try:
             self._open = journal, Traffic(gate=self.gate, purse=purse, retries=self._retries)
             if self.module is not None:
-                journal_held(self.module, *self._open)
+                journal_lms(self.module, *self._open)
             yield self
         finally:
             self._open = None
@@ -102,7 +101,7 @@ class RunContext:
         return self._opened()[0]
 
     @property
-    def purse(self) -> Purse | None:
+    def purse(self) -> BudgetAccount | None:
         """The budget account of the open run; None where no limit was ever set."""
         return self._opened()[1].purse
 

@@ -31,15 +31,14 @@ from typing import Any, NamedTuple
 import dspy
 
 import blendfilter as bf
-from blendfilter import resources
+from blendfilter import aio, resources
+from blendfilter.aio import Steps
 from blendfilter.compiling.programs import load_program
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData
 from blendfilter.evaluation.statistics import Interval, wilson_interval
 from blendfilter.files import json_rows
 from blendfilter.filters.cdit import CDITFilter, Judge, Mode, Rule, components_of, rules_of
 from blendfilter.journal import Journal
-from blendfilter.lm import bridge
-from blendfilter.lm.steps import Steps
 from blendfilter.records import Passage
 
 BOTH: tuple[tuple[str, ...], ...] = (("phi1",), ("phi1", "phi2"))
@@ -181,7 +180,7 @@ def confusion(
     Raises:
         EmptyData: no pairs. What a call of the model raises.
     """
-    return bridge.run(aconfusion(judge, pairs, rules, concurrency=concurrency), "confusion", "await aconfusion(…)")
+    return aio.run(aconfusion(judge, pairs, rules, concurrency=concurrency), "confusion", "await aconfusion(…)")
 
 
 async def aconfusion(

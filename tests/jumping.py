@@ -1,7 +1,7 @@
 """An event loop whose clock jumps to the next timer instead of waiting for it: minutes of traffic in milliseconds.
 
 result, seconds = jumping.run(main())          # inside, asyncio.sleep, timeouts and loop.time() agree
-RetryingEngine(…, clock=jumping.now)           # and so does this clock
+AttemptingEngine(…, clock=jumping.now)          # and so does this clock
 """
 
 from __future__ import annotations

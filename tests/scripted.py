@@ -20,10 +20,10 @@ from dspy import lm15
 
 from blendfilter.context import STAGE
 from blendfilter.journal import Journal
+from blendfilter.lm.call_policy import FREE, Traffic
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.profiles import Profile
-from blendfilter.lm.terms import FREE, Traffic
 
 Reply: TypeAlias = str | lm15.Response | BaseException | Callable[[str], Any]
 """What is said, what is raised, or a function of the prompt that gives one of these."""

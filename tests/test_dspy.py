@@ -17,7 +17,7 @@ from isle import PASSAGES, QUESTION, REPLIES, Echo, one_list, replies, three_lis
 from scripted import ScriptedLM, response
 
 from blendfilter.journal import Journal
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.retrieval.bm25 import BM25

@@ -18,8 +18,7 @@ from blendfilter.evaluation.run_settings import settings_of
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, ids_schema, room, schema_of
 from blendfilter.journal import Journal
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
 from blendfilter.retrieval.bm25 import BM25

@@ -20,9 +20,9 @@ from blendfilter.evaluation.answer_judge import read_verdict
 from blendfilter.evaluation.reply_counts import numbered_lines
 from blendfilter.filters.ids import IdsRead, negates, read_ids, restates_range
 from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, read_judgement
+from blendfilter.lm.journaled import is_refusal
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import cut_at_stop, split_thinking
-from blendfilter.lm.refusals import is_refusal
 from blendfilter.modules.blendfilter import BlendFilter, blend, without_conclusion
 from blendfilter.modules.iter_retgen import IterRetGen
 from blendfilter.modules.multi_hop import (

@@ -15,9 +15,8 @@ from blendfilter import ChainOfThought, http
 from blendfilter.errors import BadArgument, BadData, ModelError, ServerRefused
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.journal import Journal
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.retrying import Retry
+from blendfilter.lm.attempts import Retry
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.retrieval.remote import Remote
 from blendfilter.tasks.loading import load
 

@@ -263,12 +263,6 @@ def test_the_whole_check_is_one_command() -> None:
 
 # --- circles --------------------------------------------------------------------------------------------------------
 
-KNOWN_CIRCLES = [
-    {"blendfilter.lm.connect", "blendfilter.lm.model", "blendfilter.lm.local"},
-    {"blendfilter.trimming.similar"},
-]
-"""Packages or modules of circles that are still to be mended."""
-
 
 def imports_of(name: str, path: Path, modules: set[str]) -> set[str]:
     """The package's modules that a module imports, inside functions too, but not for type checkers alone."""
@@ -308,9 +302,13 @@ def test_there_are_no_import_circles() -> None:
     circles = {
         frozenset(other for other in seen if name in below[other]) for name, seen in below.items() if name in seen
     }
-    unknown = [
-        sorted(circle)
-        for circle in circles
-        if not any(all(name.startswith(tuple(known)) for name in circle) for known in KNOWN_CIRCLES)
-    ]
-    assert not unknown
+    assert sorted(map(sorted, circles)) == []
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -11,7 +11,7 @@ import pytest
 
 from blendfilter.errors import RunLocked
 from blendfilter.journal import Journal, digest
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 
 
 def made(name: Any, **fields: Any) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from blendfilter.filters.cdit import read_comparison, read_verdict
 from blendfilter.filters.filco import unquoted
 from blendfilter.filters.ids import negates, read_ids, restates_range
 from blendfilter.filters.knowledge import read_judgement
+from blendfilter.lm.journaled import is_refusal
 from blendfilter.lm.offline import read
 from blendfilter.lm.profiles import split_thinking
-from blendfilter.lm.refusals import is_refusal
 from blendfilter.modules.blendfilter import blend, without_conclusion
 from blendfilter.modules.multi_hop import (
     FOLLOW_UPS,

@@ -30,9 +30,8 @@ from index_server import served
 from blendfilter import resources, secrets
 from blendfilter.errors import BadArgument, BlendFilterError
 from blendfilter.evaluation.runner import evaluate
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.retrying import Retry
+from blendfilter.lm.attempts import Retry
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.bm25 import BM25

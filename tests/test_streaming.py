@@ -11,7 +11,7 @@ import pytest
 from isle import QUESTION, Echo, replies, three_lists
 from scripted import ScriptedLM
 
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
 

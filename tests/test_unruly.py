@@ -12,9 +12,9 @@ import unruly
 
 from blendfilter.evaluation.run_status import stage_of
 from blendfilter.journal import Journal
-from blendfilter.lm.connect import connect
+from blendfilter.lm.journaled import is_refusal
+from blendfilter.lm.model import connect
 from blendfilter.lm.profiles import split_thinking
-from blendfilter.lm.refusals import is_refusal
 from blendfilter.records import Passage
 from blendfilter.report.doctor import Examination, examine
 from blendfilter.resources import sample

@@ -95,12 +95,12 @@ def _answered(module: dspy.Module, question: str) -> dspy.Prediction:
     """The method's prediction; a user's method may be asynchronous alone, or return a mapping or a bare answer."""
     import dspy
 
-    from blendfilter.lm import bridge
+    from blendfilter import aio
 
     if hasattr(type(module), "forward"):  # of the module itself, DSPy would warn
         result: Any = module(question=question)
     else:
-        result = bridge.run(module.acall(question=question), type(module).__name__)
+        result = aio.run(module.acall(question=question), type(module).__name__)
     if not isinstance(result, dspy.Prediction):
         result = dspy.Prediction(**result) if isinstance(result, Mapping) else dspy.Prediction(answer=result)
     if "answer" not in result:

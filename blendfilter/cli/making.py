@@ -26,7 +26,7 @@ OF_ONE_METHOD = ("without", "filter", "filter_union", "hops", "style", "iteratio
 
 def connect(model: JudgeOptions, prices: Path | None = None, *, keyless: bool = False, **more: Any) -> ConnectedLM:
     """The model; `keyless`: no call will be made, so that a missing key is no error."""
-    from blendfilter.lm.connect import connect
+    from blendfilter.lm.model import connect
 
     if model.lm is None and model.api_base:
         raise BadArgument(f"which model at {model.api_base[0]}? name it with --lm")

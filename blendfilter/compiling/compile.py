@@ -53,9 +53,9 @@ from blendfilter.errors import BadArgument, BadData, CodeFailed, EmptyData, Leak
 from blendfilter.files import write_whole
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.gate import Gate
-from blendfilter.lm.held import held_by
 from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.module_lms import lms_of
+from blendfilter.lm.rate_limit import Gate
 from blendfilter.lm.tokenisers import tokeniser_for
 from blendfilter.prompting import TemplateAdapter
 from blendfilter.retrieval.progress import Progress, silent
@@ -167,8 +167,8 @@ def compile_program(
     dropped = {} if max_demo_tokens is None else {"demos_dropped": made.demos.dropped}
     recipe["settings"] |= {"demos": made.demos.left, **dropped}
     program = _open_again(made.program)
-    theirs = {own.name: own.lm for own in held_by(student)}
-    for own in held_by(program):  # its own models were journaled, and the journal is closed
+    theirs = {own.name: own.lm for own in lms_of(student)}
+    for own in lms_of(program):  # its own models were journaled, and the journal is closed
         own.put(theirs.get(own.name))
     program.compiled_by = ProgramRecipe(
         **recipe,
@@ -209,7 +209,7 @@ class _Compilation(NamedTuple):
     ) -> _Made:
         """Score, optimise, score again. Raises: what ended it."""
         lm, teacher = self._guarded(self.context.model), self._guarded(self.teacher)
-        for own in held_by(student):
+        for own in lms_of(student):
             own.put(self._guarded(own.lm))
         metric = self.metric.asking(lm) if isinstance(self.metric, SilverMetric) else self.metric
         counted = CountedMetric(metric, self.watch, self.progress)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import dspy
 import pydantic
 
-from blendfilter.lm.tokenisers import Tokeniser
+from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.prompting import OPTIONAL_FIELDS
 
 
@@ -77,14 +77,14 @@ def keep_own_fields(module: dspy.Module) -> None:
         predictor.demos = [reduced(demo, predictor) for demo in predictor.demos if complete(demo, predictor)]
 
 
-def tokens_of(demo: Mapping[str, Any], tokeniser: Tokeniser) -> float:
+def tokens_of(demo: Mapping[str, Any], tokeniser: TokenCounter) -> float:
     """Tokens of a demonstration: of the text of its fields (a template adds its cues, some words each)."""
     values = [value for name, value in demo.items() if name != "augmented"]
     lines = (item for value in values for item in (value if isinstance(value, list | tuple) else [value]))
     return tokeniser.count("\n".join(map(str, lines)))
 
 
-def hold_to(module: dspy.Module, limit: int | None, tokeniser: Tokeniser) -> DemoCount:
+def hold_to(module: dspy.Module, limit: int | None, tokeniser: TokenCounter) -> DemoCount:
     """Drop demonstrations until each predictor's fit in `limit` tokens: the longest first, of equals the last added."""
     dropped = left = 0
     for _, predictor in module.named_predictors():

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.asking import SHORT_TOKENS, STOP, Ask
 from blendfilter.context import NOTES, ORDER, QUESTION, calls_of, setting
 from blendfilter.errors import BadArgument, ModelError
-from blendfilter.lm import bridge
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.prompting import Prompts
 from blendfilter.records import one_line, whole_characters
@@ -116,7 +116,7 @@ class AnswerJudge:
                     found[order] = await self._verdict(row, lm)
             progress(len(found))
 
-        async with bridge.together() as group:
+        async with aio.together() as group:
             for order, row in enumerate(rows):
                 group.create_task(judge(order, row))
         return [found[order] for order in range(len(rows))]

@@ -26,11 +26,9 @@ from blendfilter.evaluation.rows import repeat_of
 from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
 from blendfilter.evaluation.run_loop import AnswerKey
 from blendfilter.journal import FILE, Journal
-from blendfilter.lm.budget import Amount, Budget
-from blendfilter.lm.connect import connect
+from blendfilter.lm.budget import Amount, Budget, spent_in
 from blendfilter.lm.local import LocalEngine
-from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.spending import spent_in
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.records import Question
 from blendfilter.run_context import CONCURRENCY
 from blendfilter.tasks.base import Questions

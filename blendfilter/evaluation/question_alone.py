@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.context import JOURNAL, NOTES, setting
 from blendfilter.errors import BudgetSpent, CannotWrite, ReplayMiss, words_of
 from blendfilter.evaluation.rows import UNION, PredictionRow, retrieval_figures
 from blendfilter.evaluation.run_settings import retrievers_of
 from blendfilter.evaluation.summary import QUESTION_ALONE
-from blendfilter.lm import bridge
 from blendfilter.modules.base import Method
 from blendfilter.records import Passage, Question, one_line
 from blendfilter.retrieval.base import Retriever
@@ -102,8 +102,8 @@ class QuestionAlone:
     async def _found(self, search: _AloneSearch) -> Found:
         try:
             with setting(NOTES, []):  # a query that is cut here says nothing of what the method did
-                passages = await bridge.in_thread(self._searched, search)
-        except (BudgetSpent, CannotWrite, *bridge.ENDING):
+                passages = await aio.in_thread(self._searched, search)
+        except (BudgetSpent, CannotWrite, *aio.ENDING):
             raise
         except BaseException as error:  # whatever an index raises: counted, and reported by `warn`
             logger.debug("no search for %r alone with k=%d", search.query, search.k, exc_info=True)

@@ -20,13 +20,12 @@ from blendfilter.context import QUESTION, REPEAT, STAGE
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.journal import Journal
-from blendfilter.lm.connect import connect
-from blendfilter.lm.held import held_by, with_held_connected
 from blendfilter.lm.journaled import prompt_of
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, connect
+from blendfilter.lm.module_lms import lms_of, with_lms_connected
 from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.prices import unknown_price
-from blendfilter.lm.tokenisers import Served, Tokeniser, text_of, tokeniser_for
+from blendfilter.lm.tokenisers import TokenCounter, text_of, tokeniser_for
 from blendfilter.tasks.base import Questions
 
 SHORTEST = 20
@@ -93,8 +92,8 @@ def rehearse(
 ) -> Rehearsal:
     """Answer `questions` with stand-ins, in `folder`. Raises: as `evaluate`, but for what only a server says."""
     made: list[RehearsedCall] = []
-    copied = with_held_connected(method)  # a model of the method's own that were called here would be paid for
-    for own in held_by(copied):
+    copied = with_lms_connected(method)  # a model of the method's own that were called here would be paid for
+    for own in lms_of(copied):
         own.put(stand_in(connect(own.lm), made))
     run = evaluate(
         copied, questions, lm=stand_in(lm, made), run=folder, reuse=reuse, repeats=repeats, progress=False, name=name
@@ -144,7 +143,7 @@ class Estimator:
 
     def __init__(self, journals: Sequence[Path] = (), *, ask_server: bool = False) -> None:
         self._ask_server, self._journals = ask_server, journals
-        self._tokenisers: dict[str, Tokeniser] = {}
+        self._tokenisers: dict[str, TokenCounter] = {}
         self._models: dict[str, ConnectedLM] = {}
         self._past: dict[tuple[str, str], _StageHistory] = {}
         for record in _successful_calls(journals):
@@ -155,7 +154,7 @@ class Estimator:
                 past.replies += 1
                 past.tokens_out += record["tokens_out"]
 
-    def tokeniser(self, lm: ConnectedLM) -> Tokeniser:
+    def tokeniser(self, lm: ConnectedLM) -> TokenCounter:
         """The best one at hand for `lm`."""
         if lm.name not in self._tokenisers:
             self._models[lm.name] = lm
@@ -168,7 +167,7 @@ class Estimator:
         """Whose tokens were counted, by the model's name."""
         unheard = " (--ask-server: no server that counts tokens, by /tokenize, was found)"
         return {
-            name: tokeniser.name + unheard * (self._ask_server and not isinstance(tokeniser, Served))
+            name: tokeniser.name + unheard * (self._ask_server and not tokeniser.served)
             for name, tokeniser in self._tokenisers.items()
         }
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
+from blendfilter import aio
 from blendfilter.errors import (
     BadArgument,
     BadData,
@@ -32,7 +33,6 @@ from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import read_json, write_json
 from blendfilter.evaluation.summary import score_of, signature
 from blendfilter.journal import FILE, Journal, digest
-from blendfilter.lm import bridge
 from blendfilter.metrics import METRICS, metric
 from blendfilter.run_context import RunContext
 
@@ -220,7 +220,7 @@ def _verdicts(
             rows, context.lm, window=2 * concurrency, progress=lambda done: progress("judged", done, len(rows))
         )
         try:
-            verdicts = bridge.run(work, "rescore", "await asyncio.to_thread(run.rescore, …)")
+            verdicts = aio.run(work, "rescore", "await asyncio.to_thread(run.rescore, …)")
         except ServerRefused:
             if not len(journal):  # no call came to anything: nothing is left behind
                 journal.path.unlink(missing_ok=True)

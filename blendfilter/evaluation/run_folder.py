@@ -21,7 +21,7 @@ from blendfilter.errors import AskedWrong, BadArgument, BadData, BudgetSpent, Mi
 from blendfilter.evaluation.rows import LOSSES, Loss, how_far, key_of, misscored, repeat_of, repeats_in
 from blendfilter.files import write_whole
 from blendfilter.journal import FILE, Count, Journal, Key
-from blendfilter.lm.budget import Purse
+from blendfilter.lm.budget import BudgetAccount
 from blendfilter.settings_diff import different_settings
 
 RUN = "run.json"
@@ -330,7 +330,7 @@ class RunFolder:
         write_json(self.path / RUN, {"settings": self.settings, "versions": versions, "notes": notes})
 
     @contextmanager
-    def stopping(self, journal: Journal, purse: Purse | None, answers: int) -> Iterator[None]:
+    def stopping(self, journal: Journal, purse: BudgetAccount | None, answers: int) -> Iterator[None]:
         """What stops a session at once leaves nothing in the way, and says how far the run is."""
         predictions = self.path / PREDICTIONS
         try:
@@ -397,7 +397,7 @@ class RunFolder:
             return known
         return max(map(repeat_of, read_rows(self.path / PREDICTIONS)), default=1)
 
-    def _forget(self, journal: Journal, purse: Purse | None) -> None:
+    def _forget(self, journal: Journal, purse: BudgetAccount | None) -> None:
         """Remove what a first session left that got no call and no row done, or its settings would stand in the way.
 
         Not the journal where it holds what counts in the run's limits: calls that were refused, or came to nothing.

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.context import CARRIED, JOURNAL, NOTES, ORDER, QUESTION, REPEAT, Asker, CallNote, setting
 from blendfilter.errors import AskedWrong, BudgetSpent, CannotWrite
 from blendfilter.evaluation.ledger import taken
@@ -29,8 +30,7 @@ from blendfilter.evaluation.question_alone import QuestionAlone
 from blendfilter.evaluation.rows import PredictionRow, answered, failed, misscored, numbered, repeat_of
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RowAppender, check_row, iterate_rows, line_of
 from blendfilter.evaluation.run_progress import RunProgress
-from blendfilter.lm import bridge
-from blendfilter.lm.budget import NOTHING, Amount, Purse
+from blendfilter.lm.budget import NOTHING, Amount, BudgetAccount
 from blendfilter.modules.base import Method
 from blendfilter.records import Question
 from blendfilter.run_context import RunContext
@@ -103,7 +103,7 @@ class RunLoop:
             self.admission.answered(row)
 
         try:
-            async with bridge.together() as group:
+            async with aio.together() as group:
                 for order, slot in enumerate(self.slots):
                     if slot.key not in done:
                         await places.acquire()
@@ -173,11 +173,11 @@ class RunLoop:
                     **{CARRIED: Asker(question.id, order, notes, self.journal, slot.repeat)},
                 ),
             ):
-                row = await bridge.awaiting(self._row(question, notes))
+                row = await aio.awaiting(self._row(question, notes))
         except (AskedWrong, BudgetSpent, CannotWrite):  # the next question would too, and its calls be paid for in vain
             self._stop_if_spent()  # it may be what came of a call that was refused
             raise
-        except bridge.ENDING:
+        except aio.ENDING:
             raise
         except BaseException as error:  # whatever a method raises is that question's error, and stands in its row
             logger.debug("question %s failed", question.id, exc_info=True)
@@ -195,7 +195,7 @@ class RunLoop:
             prediction = await self.method.acall(question=question.question)
         else:
             call = functools.partial(self.method, question=question.question)
-            prediction = await bridge.in_thread(call, executor=self.pool)
+            prediction = await aio.in_thread(call, executor=self.pool)
         row = answered(self.questions.task, question, prediction, self._in_order(notes))
         row = await self.alone.added(row, question, prediction)
         check_row(json.loads(line_of(row)))  # what the file cannot store is this question's error, not the run's
@@ -229,7 +229,7 @@ class Admission:
         read: a call's record by its key.
     """
 
-    def __init__(self, purse: Purse | None, read: Callable[[str], Mapping[str, Any] | None]) -> None:
+    def __init__(self, purse: BudgetAccount | None, read: Callable[[str], Mapping[str, Any] | None]) -> None:
         self._purse, self._read = purse, read
         self._limited = purse is not None and bool(purse.budget.given())
         self._under_work = self._known = 0

@@ -21,9 +21,9 @@ from blendfilter.compiling.programs import question_digest, recipes_in
 from blendfilter.errors import AskedWrong, EmptyData, Leak, ReplayMiss
 from blendfilter.evaluation.run import Run
 from blendfilter.journal import digest
-from blendfilter.lm.held import connected
 from blendfilter.lm.local import LOCAL, remembered
 from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.module_lms import connected_lms
 from blendfilter.modules.base import Method
 from blendfilter.prompting import TemplateAdapter, questions_of
 from blendfilter.records import Passage
@@ -38,7 +38,7 @@ def settings_of(
     method: dspy.Module, questions: Questions, lm: ConnectedLM, *, seed: int, name: str | None = None, repeats: int = 1
 ) -> dict[str, Any]:
     """The settings of a run, as JSON; `repeats` are named where there are several."""
-    own = {label: _model(model) for label, model in connected(method).items()}
+    own = {label: _model(model) for label, model in connected_lms(method).items()}
     known = getattr(method, "method_name", None) or f"{type(method).__module__}:{type(method).__qualname__}"
     return {
         "task": questions.task.name,

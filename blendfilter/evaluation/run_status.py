@@ -26,9 +26,8 @@ from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, iterate_rows
 from blendfilter.evaluation.summary import counted, slim, summarise
 from blendfilter.journal import FILE
-from blendfilter.lm.budget import NOTHING
+from blendfilter.lm.budget import NOTHING, marked
 from blendfilter.lm.journaled import event_of
-from blendfilter.lm.spending import marked
 
 _SHOWN_IDS = 5
 _NEAR = 2e-6

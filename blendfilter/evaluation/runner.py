@@ -20,6 +20,7 @@ from typing import Any
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.errors import BadArgument, EmptyData
 from blendfilter.evaluation.ledger import ledger
 from blendfilter.evaluation.run import Run
@@ -28,7 +29,6 @@ from blendfilter.evaluation.run_loop import RunLoop
 from blendfilter.evaluation.run_progress import RunProgress, progress_for
 from blendfilter.evaluation.run_settings import check_leak, check_prompts, settings_of, versions
 from blendfilter.evaluation.summary import slim, summarise
-from blendfilter.lm import bridge
 from blendfilter.lm.budget import Budget
 from blendfilter.run_context import CONCURRENCY, RunContext
 from blendfilter.tasks.base import Questions
@@ -68,7 +68,7 @@ def evaluate(
         budget: what the run may take in all its sessions (`Budget(tokens=2_000_000)`); it is no setting of the run, so
             the next session may be given more.
         max_retries: attempts beyond the first that this session's calls may make together; by default a hundred, four
-            for each call in flight, and one for each call that succeeds (`blendfilter.lm.retrying.Allowance`).
+            for each call in flight, and one for each call that succeeds (`blendfilter.lm.attempts.RetryBudget`).
         seed: of the bootstrap intervals.
         progress: a `RunProgress`, or False for none.
         name: what the run's record calls the method.
@@ -83,7 +83,7 @@ def evaluate(
     work = _evaluated(
         method, questions, lm, run, concurrency, reuse, replay, repeats, budget, max_retries, seed, progress, name
     )
-    return bridge.run(work, "evaluate", "await aevaluate(…)")
+    return aio.run(work, "evaluate", "await aevaluate(…)")
 
 
 async def aevaluate(
@@ -106,7 +106,7 @@ async def aevaluate(
     work = _evaluated(
         method, questions, lm, run, concurrency, reuse, replay, repeats, budget, max_retries, seed, progress, name
     )
-    return await asyncio.wrap_future(bridge.submit(work))
+    return await asyncio.wrap_future(aio.submit(work))
 
 
 async def _evaluated(
@@ -155,9 +155,9 @@ async def _evaluated(
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[bridge.Threads]:
+def _threads(count: int) -> Iterator[aio.Threads]:
     """A pool that is not waited for at its end, which would stop the loop that its work needs."""
-    pool = bridge.Threads(count, "blendfilter-method")
+    pool = aio.Threads(count, "blendfilter-method")
     try:
         yield pool
     finally:

@@ -19,8 +19,8 @@ import anyio
 import anyio.to_thread
 import dspy
 
+from blendfilter import aio
 from blendfilter.errors import BadArgument
-from blendfilter.lm import bridge
 from blendfilter.records import Passage
 from blendfilter.retrieval.callables import as_passage
 
@@ -46,7 +46,7 @@ class Filter(dspy.Module):
     __signature__ = Signed()
 
     def forward(self, question: str, passages: Sequence[Passage], **more: Any) -> dspy.Prediction:
-        return bridge.run(self.aforward(question=question, passages=passages, **more), type(self).__name__)
+        return aio.run(self.aforward(question=question, passages=passages, **more), type(self).__name__)
 
     async def aforward(self, question: str, passages: Sequence[Passage]) -> dspy.Prediction:
         """The passages kept, in their order."""
@@ -73,11 +73,11 @@ async def ask_filter(select: dspy.Module, question: str, passages: Sequence[Pass
             through as it is.
     """
     if getattr(type(select), "aforward", Filter.aforward) is not Filter.aforward:
-        returned = await bridge.awaiting(select.acall(question=question, passages=passages, **more))
+        returned = await aio.awaiting(select.acall(question=question, passages=passages, **more))
     elif getattr(type(select), "forward", Filter.forward) is Filter.forward:
         raise BadArgument(f"the filter {type(select).__name__} says nothing: write its aforward, or its forward")
     else:
-        call = bridge.carried(partial(select, question=question, passages=passages, **more))
+        call = aio.carried(partial(select, question=question, passages=passages, **more))
         # A thread of its own: shared ones could all be taken by filters that wait for a synchronous model.
         returned = await anyio.to_thread.run_sync(call, limiter=anyio.CapacityLimiter(1))
     return _checked(type(select).__name__, returned, passages)

@@ -29,14 +29,14 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import dspy
 
+from blendfilter import aio
+from blendfilter.aio import Steps
 from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, TaskWording
 from blendfilter.context import JUDGED, setting
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.filters.base import Filter, Signed
 from blendfilter.filters.knowledge import holds_to_schema, reply_of, schema_of
-from blendfilter.lm import bridge
 from blendfilter.lm.profiles import split_thinking
-from blendfilter.lm.steps import Steps
 from blendfilter.prompting import Prompts, TemplateAdapter
 from blendfilter.quoting import LONGEST_REPLY, own_lines, own_words
 from blendfilter.records import Passage, one_line
@@ -447,7 +447,7 @@ class Judge(dspy.Module):
         )
 
     def forward(self, question: str, passage: Passage) -> dspy.Prediction:
-        return bridge.run(self.aforward(question=question, passage=passage), type(self).__name__)
+        return aio.run(self.aforward(question=question, passage=passage), type(self).__name__)
 
     async def aforward(self, question: str, passage: Passage) -> dspy.Prediction:
         """The verdict on one passage."""

@@ -32,10 +32,10 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.errors import BadArgument, BadData, UnknownName
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.filters.base import Filter, selection
-from blendfilter.lm import bridge
 from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.records import Passage, whole_characters
 from blendfilter.retrieval.analyser import Analyser
@@ -95,7 +95,7 @@ class _Best(Filter):
             return selection()
         candidates = sentences_of(passages) if self.sentences else passages_of(passages)
         lines = [candidate.line for candidate in candidates]
-        scores = await bridge.in_thread(self.scorer, question, lines) if lines else []
+        scores = await aio.in_thread(self.scorer, question, lines) if lines else []
         best = sorted(range(len(candidates)), key=lambda at: -scores[at])[: self.n]
         chosen = [candidates[at] for at in sorted(best)]
         kept = excerpts(passages, chosen) if self.sentences else [passages[each.position] for each in chosen]

@@ -1,8 +1,7 @@
 """A user's own `dspy.LM` (or `BaseLM`) as an engine, so that its calls are journaled and counted like ours.
 
-In: a request. Out: the model's response in one attempt, with the cost that DSPy knows; or an lm15 error, whatever the
-model raised. DSPy's cache, its retries, its history and its usage are off on this inner call: the journal is the cache,
-ours are the retries, and the model around it is the one that DSPy is told of.
+DSPy's cache, its retries, its history and its usage are off on this inner call: the journal is the cache, ours are the
+retries, and the model around it is the one that DSPy counts. Whatever the model raises becomes an lm15 error.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from dspy import lm15
 from dspy.clients.engines.litellm_errors import to_lm15_error
 from dspy.utils import exceptions
 
-from blendfilter import http, secrets
+from blendfilter import aio, http, secrets
 from blendfilter.context import setting
 from blendfilter.errors import BadArgument, MissingExtra
-from blendfilter.lm import bridge, faults
+from blendfilter.lm import faults
 from blendfilter.lm.prices import stated
 from blendfilter.lm.profiles import Profile, holds_schema
 
@@ -50,7 +49,7 @@ _FAULTS: tuple[tuple[type[exceptions.LMError], type[lm15.LM15Error]], ...] = (
 """DSPy's errors and what engines call them; a class stands before those that it is a kind of."""
 
 _SECRET = frozenset({"api_key", "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "azure_ad_token"})
-"""Settings of a user's model that are no more to be shown than its key."""
+"""Settings of a user's model that are as secret as its key."""
 _HISTORY: ContextVar[list[Mapping[str, Any]] | None] = ContextVar("blendfilter_adopted_history", default=None)
 
 
@@ -59,15 +58,15 @@ class AdoptedEngine:
 
     Args:
         lm: the user's model, which is left as it is.
-        estimate: whether what DSPy reckons that a call cost is handed on: its prices are those of the providers.
+        estimate: hand on what a call costs by DSPy's prices, which are those of the providers.
     """
 
     def __init__(self, lm: dspy.BaseLM, *, estimate: bool = False) -> None:
         self.lm = lm
         self._estimate = estimate
         self._extra = extra_of(lm)
-        self._asked = lm.copy(cache=False, num_retries=0)
-        self._asked.update_history = _keep
+        self._inner = lm.copy(cache=False, num_retries=0)
+        self._inner.update_history = _keep
         secrets.know(*(str(value) for name, value in lm.kwargs.items() if name in _SECRET and value))
         secrets.know(unquote(_parts_of(lm).password or ""))
 
@@ -79,7 +78,10 @@ class AdoptedEngine:
         fault: lm15.LM15Error
         try:
             with _alone() as history:
-                response: lm15.Response = await self._answer(own)
+                if is_asynchronous(self._inner):
+                    response: lm15.Response = await aio.awaiting(self._inner.acall(request=own))
+                else:
+                    response = await aio.in_thread(partial(self._inner, request=own))
         except exceptions.LMError as error:
             fault = _fault(error)
         except ImportError as error:
@@ -88,11 +90,6 @@ class AdoptedEngine:
             return _with_cost(response, history) if self._estimate else response
         # Outside the except block: a provider's own error may hold the request, and with it the key.
         raise fault
-
-    async def _answer(self, own: lm15.Request) -> Any:
-        if is_asynchronous(self._asked):
-            return await bridge.awaiting(self._asked.acall(request=own))
-        return await bridge.in_thread(partial(self._asked, request=own))
 
     def __repr__(self) -> str:
         return f"AdoptedEngine({self.lm.model!r})"
@@ -107,20 +104,21 @@ def is_asynchronous(lm: Any) -> bool:
 
 def extra_of(lm: dspy.BaseLM) -> dict[str, Any]:
     """The fields that a user's model adds to every request; DSPy puts no `extra_body` into one that it is handed."""
-    return dict(lm.kwargs.get("extra_body") or {}) if _asked_by_dspy(lm) else {}
+    return dict(lm.kwargs.get("extra_body") or {}) if called_by_dspy(lm) else {}
 
 
-def _asked_by_dspy(lm: dspy.BaseLM) -> bool:
+def called_by_dspy(lm: dspy.BaseLM) -> bool:
+    """Whether DSPy's own client speaks to the server, not an engine of the user's."""
     return isinstance(lm, dspy.LM) and isinstance(lm.engine, str)
 
 
 def _place_of(lm: dspy.BaseLM) -> str:
     """The address as it was given: in the model's settings, or in the variables that DSPy reads one from."""
-    told = lm.kwargs.get("api_base") or lm.kwargs.get("base_url")
-    if not told and _asked_by_dspy(lm):
+    place = lm.kwargs.get("api_base") or lm.kwargs.get("base_url")
+    if not place and called_by_dspy(lm):
         provider = str(lm.model).partition("/")[0].upper()
-        told = os.environ.get(f"{provider}_API_BASE") or os.environ.get(f"{provider}_BASE_URL")
-    return str(told or "")
+        place = os.environ.get(f"{provider}_API_BASE") or os.environ.get(f"{provider}_BASE_URL")
+    return str(place or "")
 
 
 def _parts_of(lm: dspy.BaseLM) -> SplitResult:
@@ -144,14 +142,14 @@ def address_of(lm: dspy.BaseLM) -> str:
 def profile_of(lm: dspy.BaseLM) -> Profile:
     """What is known of a user's model: a schema is taken where DSPy itself speaks to a provider that documents it."""
     provider, _, name = str(lm.model).partition("/")
-    if not _asked_by_dspy(lm) or lm.model_type != "chat" or _place_of(lm):
+    if not called_by_dspy(lm) or lm.model_type != "chat" or _place_of(lm):
         return Profile()
     return Profile(json_schema=holds_schema(provider, name) if provider in ("openai", "mistral") else None)
 
 
 @contextmanager
 def _alone() -> Iterator[list[Mapping[str, Any]]]:
-    """Inside the block a call is told to nobody but the list that is given: callbacks, streams, usage, histories."""
+    """Inside the block a call is seen by the list that is given, not by DSPy's callbacks, streams, usage, histories."""
     with (
         setting(_HISTORY, []) as history,
         dspy.context(send_stream=None, callbacks=[], usage_tracker=None, disable_history=False),
@@ -160,14 +158,14 @@ def _alone() -> Iterator[list[Mapping[str, Any]]]:
 
 
 def _keep(entry: Mapping[str, Any]) -> None:
-    """In the place of `update_history`: an entry belongs to the call that made it, and to no module's history."""
+    """An entry belongs to the call that made it, and to no module's history: in place of `update_history`."""
     history = _HISTORY.get()
     if history is not None:
         history.append(entry)
 
 
 def _with_cost(response: lm15.Response, history: list[Mapping[str, Any]]) -> lm15.Response:
-    """`response` with what DSPy says that it cost, unless its provider said so itself; unknown stays unknown."""
+    """`response` with the cost by DSPy's prices, unless its provider stated one; unknown stays unknown."""
     data = dict(response.provider_data or {})
     cost = stated(history[-1].get("cost")) if history else None
     if cost is None or stated(data.get("cost")) is not None:
@@ -186,8 +184,8 @@ def _fault(error: exceptions.LMError) -> lm15.LM15Error:
         cause.__cause__ = cause.__context__ = None
         return cause
     kind = next(kind for own, kind in _FAULTS if isinstance(error, own))
-    told = {name: getattr(error, name) for name in ("status", "provider_code", "retry_after")}
-    return kind(error.message or str(error), **told)
+    facts = {name: getattr(error, name) for name in ("status", "provider_code", "retry_after")}
+    return kind(error.message or str(error), **facts)
 
 
 _RENAMED = (exceptions.LMLockTimeoutError, exceptions.LMNotConfiguredError)
@@ -195,27 +193,27 @@ _RENAMED = (exceptions.LMLockTimeoutError, exceptions.LMNotConfiguredError)
 
 def _of_client(error: BaseException | None) -> BaseException | None:
     """The lm15 error for what an HTTP client raised inside a model of the user's own making; others as they are."""
-    told = error
+    fault = error
     if type(error).__module__.startswith("litellm") and isinstance(error, Exception):
-        told = to_lm15_error(error)
+        fault = to_lm15_error(error)
     elif isinstance(error, openai.OpenAIError | httpx.HTTPError):
-        told = faults.translate(error)
+        fault = faults.translate(error)
     elif isinstance(error, lm15.LM15Error):
         pass  # one kind of these is a TimeoutError too
     elif isinstance(error, TimeoutError):
-        told = lm15.TimeoutError(str(error) or "no reply in time")
+        fault = lm15.TimeoutError(str(error) or "no reply in time")
     elif isinstance(error, ConnectionError):
-        told = lm15.TransportError(str(error) or type(error).__name__)
-        told.__cause__ = error
-    return told
+        fault = lm15.TransportError(str(error) or type(error).__name__)
+        fault.__cause__ = error
+    return fault
 
 
 def _unreached(error: BaseException | None) -> bool:
     """Whether no connection came about, by what an error came of."""
-    met: list[BaseException] = []  # a user's error may come of itself
-    while error is not None and error not in met:
+    seen: list[BaseException] = []  # a user's error may come of itself
+    while error is not None and error not in seen:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | ConnectionRefusedError):
             return True
-        met.append(error)
+        seen.append(error)
         error = error.__cause__ or error.__context__
     return False

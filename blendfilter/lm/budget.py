@@ -1,8 +1,14 @@
 """The budget: limits of calls, tokens and dollars that a run never passes, over all its sittings.
 
-In: the limits, and what an attempt may take at the most. Out: leave to make it, or `BudgetSpent`. An attempt is
-reserved at its bound and settled at what it really took. What does not fit now waits, oldest question first, as long as
-attempts in flight may give something back; what does not fit when none is in flight ends the run.
+An attempt is reserved at its bound and settled at what it took. What does not fit now waits, oldest question first, as
+long as attempts in flight may give something back; what does not fit when none is in flight ends the run.
+
+What an attempt took is its response's usage, at our price or at its server's stated cost, whichever is more. An attempt
+that may have been answered without our hearing of it (a dropped connection, a body that cannot be read, a timeout, a
+5xx, a cancelled call) took all that was reserved; its record says so as ``tokens_lost``. Once a later attempt at the
+same call is answered, its prompt is known to have had as many tokens as that one's, and the rest of its bound is given
+back; its reply stays at the cap. A refusal (429 and other 4xx) took a call and no tokens; where no connection came
+about, nothing was taken.
 
 What was spent is read from the run's journal. Attempts in flight when a process is killed stand in no record, so the
 account keeps a mark there, raised in steps ahead of what is reserved and set to the true figure at a clean end: a kill
@@ -11,21 +17,28 @@ may waste a step, and never hides a call.
 
 from __future__ import annotations
 
-import asyncio
-import heapq
-import itertools
 import math
 import threading
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from blendfilter.context import ORDER
+from dspy import lm15
+
+from blendfilter.aio import WaitingQueue
 from blendfilter.errors import BadArgument, BlendFilterError, BudgetSpent
 from blendfilter.journal import Journal, digest
+from blendfilter.lm import faults
+from blendfilter.lm.attempts import ModelEngine, Tally, tally
+from blendfilter.lm.prices import Price, stated
+from blendfilter.lm.tokens import at_least, at_most
 
 MARK = digest("budget")
 """The one key of the marks: a later one replaces those before it."""
 STEP = 4
 """Attempts by which a mark runs ahead."""
+TIMED_OUT = 408
+"""The one 4xx after which the call may have been made all the same."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,7 @@ class Budget:
 
     def given(self) -> dict[str, float]:
         """The limits that there are, by name."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +85,7 @@ class Amount:
         return Amount(self.calls + other.calls, self.tokens + other.tokens, self.dollars + other.dollars)
 
     def __sub__(self, other: Amount) -> Amount:
-        return Amount(self.calls - other.calls, self.tokens - other.tokens, self.dollars - other.dollars)
+        return self + other.times(-1)
 
     def times(self, factor: int) -> Amount:
         """This, so many times."""
@@ -86,10 +99,7 @@ class Amount:
 
     def capped(self, budget: Budget) -> Amount:
         """No more than the limits."""
-        return Amount(**{
-            name: value if (limit := getattr(budget, name)) is None else min(value, limit)
-            for name, value in asdict(self).items()
-        })  # fmt: skip
+        return replace(self, **{name: min(getattr(self, name), limit) for name, limit in budget.given().items()})
 
     def words(self) -> str:
         """As one reads it; dollars where there are some.
@@ -102,22 +112,18 @@ class Amount:
 
     def within(self, budget: Budget) -> bool:
         """Whether no limit is passed."""
-        return (
-            (budget.calls is None or self.calls <= budget.calls)
-            and (budget.tokens is None or self.tokens <= budget.tokens)
-            and (budget.dollars is None or self.dollars <= budget.dollars)
-        )
+        return all(getattr(self, name) <= limit for name, limit in budget.given().items())
 
 
 NOTHING = Amount()
 
 
-class Purse:
+class BudgetAccount:
     """What is left of a run's budget, drawn on by all its models, from whichever loops.
 
     Args:
         budget: the limits.
-        journal: where the marks are kept; None: nowhere (a replay, which asks no model).
+        journal: where the marks are kept; None: nowhere (a replay, which calls no model).
         spent: what earlier sittings took.
     """
 
@@ -127,31 +133,19 @@ class Purse:
         self._journal = journal
         self._mark = spent
         self._stopped = ""
-        self._waiting: list[tuple[int, int, Amount, asyncio.Future[None]]] = []
-        self._ticket = itertools.count()
         self._lock = threading.Lock()
+        self._queue = WaitingQueue(self._take, lambda taken: self.settle(taken, NOTHING), self._lock)
 
     async def reserve(self, wanted: Amount) -> None:
         """Set `wanted` aside, waiting for what may come back. Raises: BudgetSpent."""
-        with self._lock:
-            if not self._waiting and self._take(wanted):
-                return
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            heapq.heappush(self._waiting, (ORDER.get(), next(self._ticket), wanted, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            # It may have been set aside in the same instant: give it back.
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.settle(wanted, NOTHING)
-            raise
+        await self._queue.turn(wanted)
 
     def settle(self, reserved: Amount, spent: Amount) -> None:
-        """What was set aside has become `spent`; who waits is served, oldest question first."""
+        """What was set aside has become `spent`; those who wait are served, oldest question first."""
         with self._lock:
             self.reserved -= reserved
             self.spent += spent
-            self._serve()
+        self._queue.serve()
 
     @property
     def touched(self) -> bool:
@@ -159,7 +153,7 @@ class Purse:
         return self.spent + self.reserved != NOTHING
 
     def check(self) -> None:
-        """Raise `BudgetSpent` where somebody was refused, whether or not he passed it on."""
+        """Raise `BudgetSpent` where a call was refused, whether or not that error was passed on."""
         if self._stopped:
             raise BudgetSpent(self._stopped)
 
@@ -171,46 +165,18 @@ class Purse:
             if true != self._mark:
                 self._write(true)
 
-    def _take(self, wanted: Amount) -> bool:
+    def _take(self, wanted: Amount) -> Amount | None:
         self.check()
         needed = self.spent + self.reserved + wanted
         if needed.within(self.budget):
             if needed.most(self._mark) != self._mark:
                 self._write((needed + wanted.times(STEP)).capped(self.budget).most(self._mark))
             self.reserved += wanted
-            return True
+            return wanted
         if self.reserved.calls == 0:
             self._stopped = self._why(wanted)  # or a smaller call would slip through while the run is being ended
             raise BudgetSpent(self._stopped)
-        return False
-
-    def _serve(self) -> None:
-        while self._waiting:
-            _, _, wanted, turn = self._waiting[0]
-            error: Exception | None = None
-            if not turn.done():
-                try:
-                    if not self._take(wanted):
-                        return
-                except BlendFilterError as raised:  # a spent budget, a full disk: told to whoever waits
-                    error = raised
-                self._send(turn, wanted, error)
-            heapq.heappop(self._waiting)
-
-    def _send(self, turn: asyncio.Future[None], wanted: Amount, error: Exception | None) -> None:
-        try:
-            turn.get_loop().call_soon_threadsafe(self._tell, turn, wanted, error)
-        except RuntimeError:  # its loop is closed: nobody waits there any more
-            self.reserved -= NOTHING if error else wanted
-
-    def _tell(self, turn: asyncio.Future[None], wanted: Amount, error: Exception | None) -> None:
-        if turn.done():  # cancelled while it was on its way
-            if error is None:
-                self.settle(wanted, NOTHING)
-        elif error is None:
-            turn.set_result(None)
-        else:
-            turn.set_exception(error)
+        return None
 
     def _write(self, mark: Amount) -> None:
         if self._journal is not None:
@@ -218,19 +184,216 @@ class Purse:
         self._mark = mark
 
     def _why(self, wanted: Amount) -> str:
-        needed = self.spent + wanted
-        passed = [name for name, limit in self.budget.given().items() if getattr(needed, name) > limit]
-        small = any(getattr(wanted, name) > limit for name, limit in self.budget.given().items())
+        needed, limits = self.spent + wanted, self.budget.given()
+        reasons = []
+        for name, limit in limits.items():
+            spent, more = getattr(self.spent, name), getattr(wanted, name)
+            if getattr(needed, name) <= limit:
+                continue
+            if name == "dollars":
+                why = f"${spent:.4f} of ${limit:g} are gone, and the next call may cost ${more:.4f}"
+                least = f": give ${math.ceil(1e4 * (spent + more)) / 1e4:.4f} or more"
+            else:
+                why = f"{spent:,} of {limit:,} {name} are gone"
+                why += f", and the next call may take {more:,}" if name == "tokens" else ""
+                least = f": give {spent + more:,} or more"
+            reasons.append(why + (least if more > limit else ""))
+        small = any(getattr(wanted, name) > limit for name, limit in limits.items())
         what = "the budget is too small for one call: " if small else "the budget is spent: "
-        return what + " and ".join(_in_words(name, self, wanted) for name in passed)
+        return what + " and ".join(reasons)
 
 
-def _in_words(name: str, purse: Purse, wanted: Amount) -> str:
-    limit, spent, more = (getattr(each, name) for each in (purse.budget, purse.spent, wanted))
-    if name == "dollars":
-        least = math.ceil(1e4 * (spent + more)) / 1e4
-        told = f"${spent:.4f} of ${limit:g} are gone, and the next call may cost ${more:.4f}"
-        return told + (f": give ${least:.4f} or more" if more > limit else "")
-    takes = f", and the next call may take {more:,}" if name == "tokens" else ""
-    takes += f": give {spent + more:,} or more" if more > limit else ""
-    return f"{spent:,} of {limit:,} {name} are gone{takes}"
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What one attempt takes at the most: tokens of the prompt, of the reply (None: unknown), and all of it.
+
+    `learned`, `ran_on` and `dearer` are the parts of the prompt, the reply and the price that were learned from earlier
+    calls, which took more than their bound. `unsent` is what the engine left out of the request (None: unknown): where
+    it is the same, two attempts at one call have the same prompt. `least` is what the prompt's text takes.
+    """
+
+    prompt: int
+    reply: int | None
+    whole: Amount
+    learned: int = 0
+    ran_on: int = 0
+    dearer: float = 0.0
+    unsent: frozenset[str] | None = frozenset()
+    least: int = 0
+
+
+class BudgetMeter:
+    """A meter: the attempts at one model, paid from a run's budget account.
+
+    Args:
+        engine: the model's. Where it has a ``reply_cap(request)``, that is how many tokens a reply can have (a model
+            that thinks may write more than ``max_tokens``); else the request's ``max_tokens`` is.
+        purse: what the run has; None: no limit, only what is lost is counted.
+        price: what the model's tokens cost; None: unknown.
+    """
+
+    def __init__(self, engine: ModelEngine, purse: BudgetAccount | None = None, price: Price | None = None) -> None:
+        self._cap: Callable[[lm15.Request], int | None] = getattr(engine, "reply_cap", lambda r: r.config.max_tokens)
+        self._engine, self._purse, self._price = engine, purse, price
+        self._learned = self._ran_on = 0
+        self._dearer = 0.0
+
+    async def before(self, request: lm15.Request) -> Bound:
+        """Wait until the attempt fits. Raises: BudgetSpent; BadArgument where it has no bound and needs one."""
+        prompt, cap = at_most(request) + self._learned, self._cap(request)
+        reply = None if cap is None else cap + self._ran_on
+        whole = Amount(1, prompt + (reply or 0), self._dollars(prompt, reply or 0) + self._dearer)
+        bound = Bound(
+            prompt, reply, whole, self._learned, self._ran_on, self._dearer, least=at_least(_parts_of(request))
+        )
+        if self._purse is not None:
+            limits = self._purse.budget
+            if limits.dollars is not None and self._price is None:
+                raise unpriced(request.model)
+            if reply is None and (limits.tokens is not None or limits.dollars is not None):
+                raise BadArgument(
+                    "a call without max_tokens has no bound, so no limit of tokens or dollars can hold it: "
+                    "give connect(…, max_tokens=…), or limit the calls"
+                )
+            await self._purse.reserve(whole)
+        # Now and not before: while this one waited, another call may have learned what the server refuses.
+        return replace(bound, unsent=getattr(self._engine, "unsent", bound.unsent))
+
+    def after(self, bound: Bound, response: lm15.Response | None, error: BaseException | None) -> None:
+        """Settle; what is lost is noted in the call's own account."""
+        account = tally()
+        if response is not None:
+            took = self._taken(bound, response) - self._regained(account, bound, response)
+        elif getattr(error, "provider_code", None) == faults.NO_CONNECTION:
+            took = NOTHING
+            account.attempts -= 1
+        elif error is not None and _refused(error):
+            took = Amount(calls=1)
+        else:
+            took = bound.whole
+            account.lost += took.tokens
+            account.unheard.append(bound)
+        if self._purse is not None:
+            self._purse.settle(bound.whole, took)
+
+    def _dollars(self, tokens_in: int, tokens_out: int, cached: int = 0) -> float:
+        return self._price.of(tokens_in, tokens_out, cached) if self._price else 0.0
+
+    def _taken(self, bound: Bound, response: lm15.Response) -> Amount:
+        """What the response states; what it does not state counts as its bound, and as lost."""
+        usage = response.usage
+        lost_in = 0 if usage.input_tokens is not None else bound.prompt
+        lost_out = 0 if usage.output_tokens is not None else bound.reply or 0
+        tally().lost += lost_in + lost_out
+        tokens_in, tokens_out = lost_in or usage.input_tokens or 0, lost_out or usage.output_tokens or 0
+        # A count too small for its text is in the ledger as stated, and voids no limit: it is charged at its bound.
+        if 0 < tokens_in < bound.least:
+            tokens_in = bound.prompt
+        if 0 < tokens_out < (least := at_least(response.message.parts)):
+            tokens_out = max(least, bound.reply or 0)
+        # The server's figure counts where it is the larger: one that states less than our price voids no limit.
+        dollars = self._dollars(tokens_in, tokens_out, usage.cache_read_tokens or 0)
+        dollars = max(dollars, stated((response.provider_data or {}).get("cost")) or 0.0)
+        # A chat template that adds more than it was allowed, a reply beyond its cap, a dearer price: from now on it is.
+        self._learned = max(self._learned, bound.learned + tokens_in - bound.prompt)
+        if bound.reply is not None:
+            self._ran_on = max(self._ran_on, bound.ran_on + tokens_out - bound.reply)
+        self._dearer = max(self._dearer, bound.dearer + dollars - bound.whole.dollars)
+        return Amount(1, tokens_in + tokens_out, dollars)
+
+    def _regained(self, account: Tally, bound: Bound, response: lm15.Response) -> Amount:
+        """What was set aside for lost attempts at the same call beyond the prompt that this reply states."""
+        tokens_in, regained = response.usage.input_tokens, NOTHING
+        if tokens_in is None or bound.unsent is None:
+            return NOTHING
+        for lost in account.unheard:
+            if lost.unsent == bound.unsent and tokens_in < lost.prompt:
+                dollars = self._dollars(tokens_in, lost.reply or 0) + lost.dearer
+                regained += Amount(0, lost.prompt - tokens_in, lost.whole.dollars - dollars)
+        account.unheard.clear()
+        account.lost -= regained.tokens
+        return regained
+
+
+def purse_for(journal: Journal, budget: Budget | None, prices: Mapping[str, Price | None]) -> BudgetAccount | None:
+    """The account of a run's next sitting; None where the run has never had a limit.
+
+    A run that once had a budget keeps its account in every sitting, or a later limit would count too little.
+    """
+    if budget is None and journal.read(MARK) is None:
+        return None
+    budget = budget or Budget()
+    return BudgetAccount(budget, journal, spent_in(journal, prices, budget))
+
+
+def check_priced(budget: Budget | None, prices: Mapping[str, Price | None]) -> None:
+    """Raise `BadArgument` for a limit of dollars over a model without a price, before anything is begun."""
+    if budget is not None and budget.dollars is not None:
+        for name, price in prices.items():
+            if price is None:
+                raise unpriced(name)
+
+
+def spent_in(journal: Journal, prices: Mapping[str, Price | None], budget: Budget) -> Amount:
+    """What a run has spent so far, by its journal's records and its mark.
+
+    Calls copied from another run cost this one nothing. `prices`, by a model's name: a call counts at the larger of
+    its recorded cost and what they make of it.
+
+    Raises:
+        BadArgument: a limit of dollars, and calls whose price is unknown. BadData: a damaged record.
+    """
+    for _, damage in journal.damages():
+        raise damage
+    summed = NOTHING
+    for record in journal.records("call"):
+        if not record.get("reused"):
+            summed += _spent_by(record, prices, budget)
+    return summed.most(marked(journal))
+
+
+def marked(journal: Journal) -> Amount:
+    """A run's account as its last sitting left it; one that was killed left it a little ahead."""
+    record = journal.read(MARK, "budget")
+    return NOTHING if record is None else Amount(*(record.get(n, 0) for n in ("calls", "tokens", "dollars")))
+
+
+def _spent_by(record: Mapping[str, Any], prices: Mapping[str, Price | None], budget: Budget) -> Amount:
+    tokens_in, tokens_out, lost = (record.get(name) or 0 for name in ("tokens_in", "tokens_out", "tokens_lost"))
+    attempts, cost = record.get("attempts") or 1, stated(record.get("cost"))
+    price = prices.get(record["model"])
+    if price is not None:
+        paid = price.of(tokens_in, tokens_out, record.get("tokens_cached") or 0)
+        cost = max(paid, cost or 0.0) + max(price.of(lost, 0), price.of(0, lost))
+    elif budget.dollars is not None and (cost is None or lost) and tokens_in + tokens_out + lost:
+        raise unpriced(record["model"])
+    return Amount(attempts, tokens_in + tokens_out + lost, cost or 0.0)
+
+
+def unpriced(name: str) -> BadArgument:
+    """The error for a limit of dollars on a model without a price."""
+    return BadArgument(
+        f"no price is known for the model '{name}', so no limit of dollars can hold it: give its price "
+        "(--prices FILE), or limit the tokens"
+    )
+
+
+def _parts_of(request: lm15.Request) -> list[Any]:
+    return [part for message in request.messages for part in message.parts]
+
+
+def _refused(error: BaseException) -> bool:
+    """Whether the model certainly was not called."""
+    if isinstance(error, BlendFilterError):
+        return True  # of this end: it never went out
+    if not isinstance(error, lm15.LM15Error):
+        return False
+    status: int | None = getattr(error, "status", None)
+    if status is not None:
+        return 400 <= status < 500 and status != TIMED_OUT
+    return isinstance(error, _NOT_SENT)
+
+
+_NOT_SENT = (
+    lm15.InvalidRequestError, lm15.AuthError, lm15.BillingError, lm15.RateLimitError, lm15.UnsupportedFeatureError,
+)  # fmt: skip

@@ -1,8 +1,8 @@
-"""What goes wrong between us and a model server: three readings of one fault.
+"""Faults of a model server: translated, judged, worded and journaled.
 
 `translate` turns what the `openai` client raises into DSPy's lm15 errors, the language that engines speak; `retryable`
-says whether trying again can help; `final` says what the user is told once it cannot. `describe` and `restore` carry a
-final error through the journal. No key passes: `translate` takes it out of whatever the server echoes.
+says whether trying again can help; `final` is the user's error once it cannot. `describe` and `restore` carry it
+through the journal. No key passes: `translate` takes it out of whatever the server echoes.
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ def translate(error: Exception, *, key: str = "") -> lm15.LM15Error:
     if isinstance(error, openai.APIStatusError):
         return _of_status(error.status_code, _body(error), error.response.headers, key)
     cause = error.__cause__ if isinstance(error, openai.APIConnectionError) and error.__cause__ else error
-    told = _said(cause)
+    message = str(cause) or type(cause).__name__
     if isinstance(cause, http.TooLarge):  # it would be as large again
-        fault: lm15.LM15Error = lm15.ProviderError(told)
+        fault: lm15.LM15Error = lm15.ProviderError(message)
     elif isinstance(cause, httpx.TooManyRedirects):
-        fault = lm15.InvalidRequestError(_clean(f"{told}: check the address", key))
+        fault = lm15.InvalidRequestError(_clean(f"{message}: check the address", key))
     elif isinstance(cause, UnicodeError | httpx.InvalidURL):
-        fault = lm15.InvalidRequestError(_clean(f"HTTP cannot carry it ({told})", key))
+        fault = lm15.InvalidRequestError(_clean(f"HTTP cannot carry it ({message})", key))
     elif isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
-        fault = lm15.TransportError(_clean(f"no connection ({told})", key), provider_code=NO_CONNECTION)
+        fault = lm15.TransportError(_clean(f"no connection ({message})", key), provider_code=NO_CONNECTION)
     elif isinstance(error, openai.APITimeoutError | httpx.TimeoutException):
         fault = lm15.TimeoutError("no reply within the time allowed for one attempt")
     elif isinstance(error, openai.APIConnectionError | httpx.HTTPError):
-        fault = lm15.TransportError(_clean(f"the connection broke off ({told})", key))
+        fault = lm15.TransportError(_clean(f"the connection broke off ({message})", key))
     else:
         fault = unforeseen(error, key=key)
     return fault
@@ -127,7 +127,7 @@ def _too_long(status: int, code: str, message: str) -> bool:
 
 
 def _body(error: openai.APIStatusError) -> Mapping[str, Any]:
-    """What the server said, whatever its layout: OpenAI's `error` object (already unwrapped), a bare string, a page."""
+    """The server's error, whatever its layout: OpenAI's `error` object (already unwrapped), a bare string, a page."""
     return error.body if isinstance(error.body, Mapping) else {"message": _text(error.body)}
 
 
@@ -137,8 +137,8 @@ def _code(body: Mapping[str, Any]) -> str:
 
 
 def _message(body: Mapping[str, Any], status: int) -> str:
-    told = (_text(body.get(name)) for name in ("message", "detail", "error"))
-    return next((text for text in told if text), f"HTTP {status}")
+    texts = (_text(body.get(name)) for name in ("message", "detail", "error"))
+    return next((text for text in texts if text), f"HTTP {status}")
 
 
 def _text(value: Any) -> str:
@@ -147,10 +147,6 @@ def _text(value: Any) -> str:
         return str(value or "")
     except RecursionError:
         return ""
-
-
-def _said(error: BaseException) -> str:
-    return str(error) or type(error).__name__
 
 
 def _clean(text: str, key: str) -> str:
@@ -190,7 +186,7 @@ def throttled(error: BaseException | None) -> bool:
 
 
 def final(error: BaseException, *, address: str, stage: str = "") -> ServerRefused | ModelError:
-    """What the user is told: `ServerRefused` where nothing can be done on this end, else `ModelError` of `stage`."""
+    """The user's error: `ServerRefused` where nothing can be done on this end, else `ModelError` of `stage`."""
     return restore(describe(error, address=address), stage=stage)
 
 
@@ -201,7 +197,7 @@ def describe(error: BaseException, *, address: str = "") -> dict[str, Any]:
     if isinstance(error, ServerRefused):
         return {"kind": "refused", "message": str(error), "status": None}
     kind = _kind(error)
-    return {"kind": kind, "message": _told(kind, error, address), "status": getattr(error, "status", None)}
+    return {"kind": kind, "message": _worded(kind, error, address), "status": getattr(error, "status", None)}
 
 
 def restore(record: Mapping[str, Any], *, stage: str = "") -> ServerRefused | ModelError:
@@ -217,36 +213,36 @@ def _kind(error: BaseException) -> str:
         return NO_CONNECTION if error.provider_code == NO_CONNECTION else "server_error"
     if isinstance(error, lm15.InvalidRequestError) and error.status == 404:
         return "no_model" if isinstance(error, lm15.UnsupportedModelError) else "not_found"
-    kinds = (
-        (lm15.AuthError, "unauthorized"),
-        (lm15.BillingError, "no_credit"),
-        (lm15.UnsupportedModelError, "no_model"),
-        (lm15.ContextLengthError, "context_too_long"),
-        (lm15.InvalidRequestError, "bad_request"),
-        (lm15.RateLimitError, "rate_limited"),
-        (lm15.TimeoutError, "timeout"),
-        (lm15.ServerError, "server_error"),
-    )
-    return next((kind for known, kind in kinds if isinstance(error, known)), "unexpected")
+    return next((kind for known, kind in _KINDS if isinstance(error, known)), "unexpected")
 
 
-_TOLD: Mapping[str, str] = {
-    NO_CONNECTION: "no model server answers at {where}: {said}; start it, or give its address (--api-base URL)",
-    "unauthorized": "{where} refuses the key{http}: {said}; {hint}",
-    "no_credit": "{where} refuses to go on without credit{http}: {said}; check the account's plan and limits",
-    "no_model": "{where} does not serve this model{http}: {said}; check the model's name (--lm)",
-    "not_found": "{where} has nothing at this path{http}: {said}; check that the address ends in /v1, and --endpoint",
-    "context_too_long": "the prompt is longer than the model's context: {said}",
+_KINDS = (
+    (lm15.AuthError, "unauthorized"),
+    (lm15.BillingError, "no_credit"),
+    (lm15.UnsupportedModelError, "no_model"),
+    (lm15.ContextLengthError, "context_too_long"),
+    (lm15.InvalidRequestError, "bad_request"),
+    (lm15.RateLimitError, "rate_limited"),
+    (lm15.TimeoutError, "timeout"),
+    (lm15.ServerError, "server_error"),
+)
+_WORDS: Mapping[str, str] = {
+    NO_CONNECTION: "no model server answers at {where}: {why}; start it, or give its address (--api-base URL)",
+    "unauthorized": "{where} refuses the key{http}: {why}; {hint}",
+    "no_credit": "{where} refuses to go on without credit{http}: {why}; check the account's plan and limits",
+    "no_model": "{where} does not serve this model{http}: {why}; check the model's name (--lm)",
+    "not_found": "{where} has nothing at this path{http}: {why}; check that the address ends in /v1, and --endpoint",
+    "context_too_long": "the prompt is longer than the model's context: {why}",
 }
 
 
-def _told(kind: str, error: BaseException, address: str) -> str:
-    # lm15 puts advice of its own after a blank line; what the server said stands before it.
-    said = str(getattr(error, "message", "") or error).split("\n\n")[0].strip().rstrip(".") or type(error).__name__
-    said = _clean(said, "")  # an engine that is not ours may pass on a key that its server echoed
+def _worded(kind: str, error: BaseException, address: str) -> str:
+    # lm15 puts advice of its own after a blank line; the server's message stands before it.
+    text = str(getattr(error, "message", "") or error).split("\n\n")[0].strip().rstrip(".") or type(error).__name__
+    text = _clean(text, "")  # an engine that is not ours may pass on a key that its server echoed
     status = getattr(error, "status", None)
     http = f" (HTTP {status})" if status else ""
     hint = getattr(error, "key_hint", "") or "check the key in the environment"
     # What becomes a question's error names no address: it is stored, and a resumed run may have another.
-    told = _TOLD.get(kind, "{said}{http}").format(where=address or "the model server", said=said, http=http, hint=hint)
-    return "; ".join([told, *getattr(error, "__notes__", ())])
+    line = _WORDS.get(kind, "{why}{http}").format(where=address or "the model server", why=text, http=http, hint=hint)
+    return "; ".join([line, *getattr(error, "__notes__", ())])

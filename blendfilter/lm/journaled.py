@@ -1,15 +1,13 @@
 """Model calls through the journal: an engine around an engine.
 
 A hit is served from the file; a miss is called, appended, then used. Equal requests in flight share one call. A call
-that failed for good is recorded too: a replay fails the same way, `auto` calls again. What the server address was is
-recorded and never hashed: a job may come back on another port.
+that failed for good is recorded too: a replay fails the same way, `auto` calls again. The server's address is recorded
+and never hashed: a job may come back on another port.
 """
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import threading
+import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,13 +16,18 @@ from dspy import lm15
 from dspy._vendor.lm15.serde import response_from_dict, response_to_dict
 
 from blendfilter import secrets
+from blendfilter.aio import SingleFlight
 from blendfilter.context import BRANCH, JUDGED, REPEAT, SAMPLE, STAGE, note, who
-from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused, copied
+from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
-from blendfilter.lm.metered import Engine, tallied
+from blendfilter.lm.attempts import ModelEngine, tallied
 from blendfilter.lm.prices import Price, cost_of, stated
-from blendfilter.lm.refusals import is_refusal
+
+_PARAMETERS = (
+    "temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty",
+    "response_format", "logprobs", "extensions",
+)  # fmt: skip
 
 
 class JournaledEngine:
@@ -42,7 +45,7 @@ class JournaledEngine:
 
     def __init__(
         self,
-        inner: Engine,
+        inner: ModelEngine,
         *,
         model: str,
         label: str = "",
@@ -57,8 +60,7 @@ class JournaledEngine:
         self.options = {name: value for name, value in (options or {}).items() if value is not None}
         self.journal = journal
         self.price = price
-        self._flights: dict[str, concurrent.futures.Future[dict[str, Any]]] = {}
-        self._lock = threading.Lock()
+        self._flights: SingleFlight[dict[str, Any]] = SingleFlight()
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The response to `request`, from the journal or from the model.
@@ -66,24 +68,20 @@ class JournaledEngine:
         Raises:
             ReplayMiss: a replay does not hold it. ServerRefused, ModelError: the call failed for good.
         """
-        asked = self._asked(request)
-        key = digest(asked)
-        record = self._found(key)
-        if record is None:
-            record = await self._called_once(key, asked, request)
+        hashed = self._hashed(request)
+        key = digest(hashed)
+        record = await self._flights.do(key, lambda: self._found(key), lambda: self._call(key, hashed, request))
         if record.get("error"):
-            raise _replayed(record)
+            error = faults.restore(record["error"])
+            if isinstance(error, ModelError):
+                error.stage, error.attempts = STAGE.get(), record.get("attempts") or 0
+                note(key, "error")
+            raise error
         note(key, event_of(record))
         return _response(record, self.model)
 
-    def _found(self, key: str) -> dict[str, Any] | None:
-        if self.journal is None:
-            return None
-        record = self.journal.find(key, "call")
-        failed = record is not None and record.get("error")
-        return None if failed and self.journal.mode != "replay" else record
-
-    def _asked(self, request: lm15.Request) -> dict[str, Any]:
+    def _hashed(self, request: lm15.Request) -> dict[str, Any]:
+        """What a call's key is made of."""
         sample, repeat = SAMPLE.get(), REPEAT.get()
         return {
             "model": self.model,
@@ -95,100 +93,61 @@ class JournaledEngine:
             "sample": [sample.rollout_id, sample.i, *([repeat] if repeat > 1 else [])],
         }
 
-    async def _called_once(self, key: str, asked: dict[str, Any], request: lm15.Request) -> dict[str, Any]:
-        if self.journal is not None and self.journal.closed:
-            raise BadArgument(
-                f"{who()} asks for a call, but its journal ({self.journal.path}) is closed: the run is over"
-            )
-        if self.journal is not None and self.journal.mode == "replay":
+    def _found(self, key: str) -> dict[str, Any] | None:
+        """The record that the journal's mode may serve; None: the model is to be called."""
+        if self.journal is None:
+            return None
+        record = self.journal.find(key, "call")
+        if record is not None and (not record.get("error") or self.journal.mode == "replay"):
+            return record
+        if self.journal.closed:
+            raise BadArgument(f"{who()} makes a call, but its journal ({self.journal.path}) is closed: the run is over")
+        if self.journal.mode == "replay":
             raise ReplayMiss(
                 f"not in the journal: {who()} asks for call {key[:12]}, which {self.journal.path} does not hold; "
                 "the run changed (prompt, settings, index) or never finished: run it without --replay"
             )
-        while True:
-            with self._lock:
-                flight = self._flights.get(key)
-                if flight is None:
-                    mine = self._flights[key] = concurrent.futures.Future()
-            if flight is None:
-                return await self._lead(key, asked, request, mine)
-            try:
-                return await asyncio.shield(asyncio.wrap_future(flight))
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if not flight.cancelled() or (task is not None and task.cancelling()):
-                    raise
-                continue  # Only the one who called for us was cancelled: somebody takes over.
-            except Exception as error:  # noqa: BLE001 - whatever the one who called for us met
-                failure = copied(error)
-            raise failure
+        return None
 
-    async def _lead(
-        self,
-        key: str,
-        asked: dict[str, Any],
-        request: lm15.Request,
-        flight: concurrent.futures.Future[dict[str, Any]],
-    ) -> dict[str, Any]:
-        try:
-            # Once more: another loop may have answered since this one looked.
-            record = self._found(key) or await self._call(key, asked, request)
-        except BaseException as error:
-            if isinstance(error, Exception):
-                flight.set_exception(error)
-                flight.exception()  # retrieved: nobody may be following
-            else:
-                flight.cancel()
-            raise
-        else:
-            flight.set_result(record)
-            return record
-        finally:
-            with self._lock:
-                self._flights.pop(key, None)
-
-    async def _call(self, key: str, asked: dict[str, Any], request: lm15.Request) -> dict[str, Any]:
-        start, asked_at = time.perf_counter(), time.time()
-        error: dict[str, Any] | None = None
-        final: ServerRefused | ModelError | None
+    async def _call(self, key: str, hashed: dict[str, Any], request: lm15.Request) -> dict[str, Any]:
+        start, began_at = time.perf_counter(), time.time()
+        final: ServerRefused | ModelError | None = None
         response: lm15.Response | None = None
-        said: dict[str, Any] = {}
+        reply: dict[str, Any] = {}
         with tallied() as tally:
             try:
                 response = await self.inner.complete(request)
-                said = _said(response, self.price)
+                reply = _recorded(response, self.price)
+                tried = (response.provider_data or {}).get("attempts", 1)
             except (lm15.LM15Error, RecursionError) as fault:  # the latter of a tool call that is nested without bound
                 tried = getattr(fault, "attempts", 1)
-                # Of several servers, the one that refused.
-                final = _final(fault, getattr(fault, "address", self.address))
-                error = faults.describe(final)
-            else:
-                final, tried = None, (response.provider_data or {}).get("attempts", 1)
-        if isinstance(final, ServerRefused):  # nothing was asked of a model, so there is nothing to record
-            raise final  # outside of the block: what the server said may hold the key, and is no part of this error
+                # Of several servers, the address of the one that refused. No variable keeps the fault: its message may
+                # hold the key, and debuggers show the variables of each frame.
+                final = faults.final(
+                    fault if isinstance(fault, lm15.LM15Error) else faults.unforeseen(fault),
+                    address=getattr(fault, "address", self.address),
+                    stage=STAGE.get(),
+                )
+        if isinstance(final, ServerRefused):  # no model was called, so there is nothing to record
+            raise final  # outside of the block: the server's message may hold the key, and is no part of this error
         record = {
             "key": key,
             "kind": "call",
             "stage": STAGE.get(),
             **({"branch": BRANCH.get()} if BRANCH.get() else {}),
             **({"judged": list(JUDGED.get())} if JUDGED.get() else {}),
-            **asked,
+            **hashed,
             "address": (response.provider_data or {}).get("address", self.address) if response else self.address,
-            **said,
-            "at": round(tally.went_out or asked_at, 3),
+            **reply,
+            "at": round(tally.went_out or began_at, 3),
             "seconds": round(time.perf_counter() - start - tally.waited, 6),
             "attempts": tally.attempts or tried,
             **({"tokens_lost": tally.lost} if tally.lost else {}),
-            "error": error,
+            "error": final and faults.describe(final),
         }
         if self.journal is not None:
             self.journal.append(record)
         return record
-
-
-def _final(fault: Exception, address: str) -> ServerRefused | ModelError:
-    known = fault if isinstance(fault, lm15.LM15Error) else faults.unforeseen(fault)
-    return faults.final(known, address=address, stage=STAGE.get())
 
 
 def prompt_of(request: lm15.Request) -> str | list[list[str]]:
@@ -204,26 +163,20 @@ def _text(parts: Any) -> str:
     return "\n".join(part.text if hasattr(part, "text") else repr(part) for part in parts)
 
 
-_PARAMETERS = (
-    "temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty",
-    "response_format", "logprobs", "extensions",
-)  # fmt: skip
-
-
 def _parameters(request: lm15.Request) -> dict[str, Any]:
     config = request.config
-    set_ones = {name: value for name in _PARAMETERS if (value := getattr(config, name)) is not None}
+    given = {name: value for name in _PARAMETERS if (value := getattr(config, name)) is not None}
     if config.stop:
-        set_ones["stop"] = list(config.stop)
+        given["stop"] = list(config.stop)
     if config.reasoning is not None:
-        set_ones["reasoning"] = repr(config.reasoning)
+        given["reasoning"] = repr(config.reasoning)
     if request.tools:
-        set_ones["tools"] = [repr(tool) for tool in request.tools]
-        set_ones["tool_choice"] = repr(config.tool_choice)
-    return set_ones
+        given["tools"] = [repr(tool) for tool in request.tools]
+        given["tool_choice"] = repr(config.tool_choice)
+    return given
 
 
-def _said(response: lm15.Response, price: Price | None) -> dict[str, Any]:
+def _recorded(response: lm15.Response, price: Price | None) -> dict[str, Any]:
     """The part of a record that the model gave, and what it cost then: prices change, a record does not."""
     usage, data = response.usage, response.provider_data or {}
     parts = response.message.parts
@@ -231,38 +184,31 @@ def _said(response: lm15.Response, price: Price | None) -> dict[str, Any]:
     safe = secrets.hidden(reply)
     # A server that echoes the key it was sent must not write it into our files, in pieces neither.
     logprobs = [[t.token, t.logprob] for t in response.logprobs or ()] if safe == reply else []
-    said: dict[str, Any] = {
+    # Tool calls and the like have no place of their own: such a response is kept whole.
+    plain = all(isinstance(part, lm15.TextPart | lm15.ThinkingPart) for part in parts)
+    record: dict[str, Any] = {
         "reply": safe,
         "reasoning": secrets.hidden(_whole(part.text for part in parts if isinstance(part, lm15.ThinkingPart))),
         "finish": response.finish_reason,
-        # It went on past a stop string, and was cut there: tokens that nobody reads.
+        # It went on past a stop string, and was cut there: tokens that are not read.
         **({"ran_on": True} if data.get("ran_on") else {}),
         **({"logprobs": logprobs} if logprobs else {}),
         "tokens_in": usage.input_tokens,
         "tokens_out": usage.output_tokens,
         "tokens_cached": usage.cache_read_tokens,
-        # Tool calls and the like have no place above: such a response is kept whole.
-        **(
-            {}
-            if all(isinstance(part, _PLAIN) for part in parts)
-            else {"response": secrets.hidden_in(response_to_dict(response))}
-        ),
+        **({} if plain else {"response": secrets.hidden_in(response_to_dict(response))}),
     }
-    said |= _cost(data, cost_of(said, price))
-    return said
-
-
-def _cost(data: Mapping[str, Any], reckoned: float | None) -> dict[str, Any]:
-    """What a call cost: the larger of what its server states and what our price makes of it, and which that is."""
-    said, wrong = stated(data.get("cost")), data.get("disbelieved")
-    by_price = reckoned is not None and reckoned > (said or 0.0)
-    by = {"cost_by": "price" if by_price else data.get("cost_by", "server")}
-    return {
-        "cost": reckoned if said is None or by_price else said,
-        **(by if said is not None else {}),
-        **({"cost_stated": said} if said is not None and by_price else {}),
-        **({"disbelieved": wrong} if wrong else {}),
-    }
+    # The cost is the larger of what the server states and what our price makes of it.
+    paid, by_us = stated(data.get("cost")), cost_of(record, price)
+    by_price = by_us is not None and by_us > (paid or 0.0)
+    record["cost"] = by_us if paid is None or by_price else paid
+    if paid is not None:
+        record["cost_by"] = "price" if by_price else data.get("cost_by", "server")
+        if by_price:
+            record["cost_stated"] = paid
+    if wrong := data.get("disbelieved"):
+        record["disbelieved"] = wrong
+    return record
 
 
 def _whole(texts: Iterable[str]) -> str:
@@ -270,21 +216,15 @@ def _whole(texts: Iterable[str]) -> str:
     return "".join(texts).encode("utf-8", "replace").decode()
 
 
-_PLAIN = (lm15.TextPart, lm15.ThinkingPart)
-
-
 def _response(record: Mapping[str, Any], model: str) -> lm15.Response:
     if "response" in record:
         return response_from_dict(record["response"])
-    parts: list[Any] = []
-    if record["reasoning"]:
-        parts.append(lm15.ThinkingPart(text=record["reasoning"]))
-    parts.append(lm15.TextPart(text=record["reply"]))
+    parts: list[Any] = [lm15.ThinkingPart(text=record["reasoning"])] if record["reasoning"] else []
     scores = record.get("logprobs")
     return lm15.Response(
         id=None,
         model=model,
-        message=lm15.Message(role="assistant", parts=tuple(parts)),
+        message=lm15.Message(role="assistant", parts=(*parts, lm15.TextPart(text=record["reply"]))),
         finish_reason=record["finish"],
         usage=lm15.Usage(
             input_tokens=record["tokens_in"],
@@ -296,7 +236,7 @@ def _response(record: Mapping[str, Any], model: str) -> lm15.Response:
 
 
 def event_of(record: Mapping[str, Any]) -> str:
-    """What the reply of a call's record is counted as; nothing where it ended well."""
+    """How the reply in a call's record ended: `empty_reply`, `refused_reply`, `cut_reply`, or nothing if well."""
     if not record["reply"].strip() and "response" not in record:
         return "empty_reply"
     if record["finish"] == "content_filter" or is_refusal(record["reply"]):
@@ -304,9 +244,29 @@ def event_of(record: Mapping[str, Any]) -> str:
     return "cut_reply" if record["finish"] == "length" else ""
 
 
-def _replayed(record: Mapping[str, Any]) -> Exception:
-    error = faults.restore(record["error"])
-    if isinstance(error, ModelError):
-        error.stage, error.attempts = STAGE.get(), record.get("attempts") or 0
-        note(record["key"], "error")
-    return error
+_CANNOT = r"(?:can(?:no|')t|can not|won't|will not|(?:am|'m) (?:unable|not able|not allowed|not comfortable)(?: to)?)"
+_HELP = (
+    r"(?:(?:help|assist)(?:ing)?(?: you)?(?: (?:with|in|on)\b|\s*[.,;!]|\s*$)"
+    r"|comply\b|(?:fulfil+|complete|process|respond to|continue with|engage (?:with|in)|discuss)(?:ing)? "
+    r"(?:this|that|these|those|your|such)\b|(?:provide|share|give)(?:ing)? (?:that|this|such|you with that)\b)"
+)
+_REFUSAL = re.compile(
+    r"\W{0,8}(?:(?:i'?m|i am) (?:very |so |really )?(?:sorry|afraid)\W{1,4}|sorry\W{1,4}|(?:i )?apologi[sz]e\W{1,4}"
+    r"|unfortunately\W{1,4}|as an? (?:ai|artificial|large|language)[^.\n]{0,40}?,\s?|but |however,? |that )*"
+    rf"i(?: {_CANNOT}|'m (?:unable|not able|not allowed|not comfortable)(?: to)?)"
+    rf" (?:really |actually )?{_HELP}",
+    re.IGNORECASE,
+)
+_OPENING = 300
+"""Characters of a reply that are read for a refusal."""
+
+
+def is_refusal(reply: str) -> bool:
+    """Whether a reply opens with declining; one that does not know the answer is an answer.
+
+    >>> is_refusal("I'm sorry, but I can't help with that."), is_refusal("I cannot tell from the knowledge who it was.")
+    (True, False)
+    >>> is_refusal("I Can't Help Myself is a song of 1965.")
+    False
+    """
+    return _REFUSAL.match(reply[:_OPENING].replace("’", "'")) is not None

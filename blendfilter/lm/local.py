@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dspy import lm15
 
+from blendfilter import aio
 from blendfilter.context import REPEAT, SAMPLE
 from blendfilter.errors import AskedWrong, BadArgument, BadData, MissingExtra, MissingFile, ReplayMiss, WorkFailed
 from blendfilter.extras import how_to_install, needed
-from blendfilter.lm import bridge
+from blendfilter.lm.attempts import tally
 from blendfilter.lm.journaled import prompt_of
-from blendfilter.lm.metered import tally
+from blendfilter.lm.openai import scores
 from blendfilter.lm.profiles import Profile, cut_at_stop, effort_of, profile_for, split_thinking
 from blendfilter.lm.providers import PROVIDERS
-from blendfilter.lm.wire import scores
 
 if TYPE_CHECKING:
     from llama_cpp import Llama
@@ -261,7 +261,7 @@ class LocalEngine:
                 loop.call_soon_threadsafe(turn.set_result, None)
             return self._answer(request, stop)
 
-        answer = asyncio.ensure_future(bridge.in_thread(work, executor=self._weights.thread))
+        answer = asyncio.ensure_future(aio.in_thread(work, executor=self._weights.thread))
         try:
             await asyncio.wait({answer, turn}, return_when=asyncio.FIRST_COMPLETED)
             tally().waits(time.perf_counter() - came)  # waiting for its turn is no time of the model's
@@ -395,7 +395,7 @@ class _Weights:
 
     def __init__(self, path: Path, context: int, threads: int) -> None:
         self._how = path, context, threads
-        self.thread = bridge.Threads(1, "blendfilter-local-model")
+        self.thread = aio.Threads(1, "blendfilter-local-model")
         self.llama: Llama | None = None
         self._logits_all = False
         self._lock = threading.Lock()

@@ -1,7 +1,7 @@
-"""The `dspy.LM` that `connect()` returns: keeps each call's sample, names its stage, raises our errors.
+"""`connect()`, and the `dspy.LM` that it returns: its calls are retried, journaled and counted, its errors are ours.
 
 DSPy strips `rollout_id` and `n` before an engine sees a request, so three samples of one prompt would arrive equal.
-This subclass splits `n` itself and carries (rollout_id, i) beside the request. Engines are asynchronous only;
+`ConnectedLM` splits `n` itself and carries (rollout_id, i) beside the request. Engines are asynchronous only;
 synchronous callers come over the bridge. DSPy's own cache and retries are off: the journal is the cache.
 """
 
@@ -11,23 +11,109 @@ import asyncio
 import dataclasses
 import logging
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 import dspy
 from dspy import lm15
 from dspy._vendor.lm15.result import response_to_events
 from dspy.utils.exceptions import LMError
 
-from blendfilter.context import NOTES, SAMPLE, STAGE, CallNote, Sample, rejoined, setting
-from blendfilter.errors import BlendFilterError
-from blendfilter.journal import Journal
-from blendfilter.lm import bridge
+from blendfilter import aio
+from blendfilter.context import NOTES, SAMPLE, STAGE, CallNote, CallSample, rejoined, setting
+from blendfilter.errors import BadArgument, BlendFilterError
+from blendfilter.journal import Journal, Mode
 from blendfilter.lm.adopted import AdoptedEngine
+from blendfilter.lm.attempts import ModelEngine
+from blendfilter.lm.call_policy import FREE, CallPolicy, Traffic, on_terms
+from blendfilter.lm.connection import ConnectionSettings, OpenedModel, check_adoptable, opened
 from blendfilter.lm.journaled import JournaledEngine
-from blendfilter.lm.metered import Engine
+from blendfilter.lm.prices import Prices, read_prices
 from blendfilter.lm.profiles import Profile
-from blendfilter.lm.terms import FREE, Terms, Traffic, on_terms
+from blendfilter.secrets import Key
+
+
+def connect(
+    name: str | dspy.BaseLM = "offline",
+    *,
+    api_base: str | Sequence[str] | None = None,
+    api_key: str | None = None,
+    endpoint: Literal["chat", "completions"] = "chat",
+    temperature: float | None = 0.0,
+    top_p: float | None = None,
+    label: str = "",
+    thinking: bool | None = None,
+    reasoning: str | None = None,
+    extra_body: Mapping[str, Any] | None = None,
+    json_schema: bool | None = None,
+    prices: Prices | str | Path | None = None,
+    journal: Journal | str | Path | None = None,
+    mode: Mode = "auto",
+    timeout: float | None = None,
+    attempts: int | None = None,
+    deadline: float | None = None,
+    requests_per_minute: int | None = None,
+    tokens_per_minute: int | None = None,
+    context: int | None = None,
+    threads: int | None = None,
+    **defaults: Any,
+) -> ConnectedLM:
+    """A language model for DSPy.
+
+    Args:
+        name: `offline` (the rule-based reader: shows the pipeline, not its quality); `provider/model` for a known
+            provider (`openai/gpt-4o-mini`, `ollama/llama3.2`); any model name with `api_base`; `local` or the path of
+            a GGUF file for a model in this process; or a `dspy.LM` of your own, which is then journaled like ours.
+        api_base: an OpenAI-compatible server, `http://localhost:8000/v1`; or several that serve the same model, among
+            which the calls are shared.
+        api_key: its key; else the variable of the provider that `name` says (`OPENAI_API_KEY`), or for a server of
+            your own `BLENDFILTER_API_KEY`. Never stored.
+        endpoint: `chat`, or `completions` for base models and GPT-3.5-turbo-instruct.
+        temperature, top_p: decoding; greedy by default, as in the papers.
+        label: tells two servers apart that serve different weights under one name.
+        thinking: False asks a model that thinks by default not to. reasoning: `low`, `medium` or `high` effort.
+        extra_body: fields for the request as they stand (`{"top_k": 20}`); they are recorded, so no place for a key.
+        json_schema: whether the server can hold a reply to a JSON schema; the ids step then asks for one. None: as the
+            provider documents it (`profiles.holds_schema`); a server at an address of your own gets none.
+        prices: a file of your own prices, which go before ours (`blendfilter/lm/prices.toml`, for models called at
+            their provider); the cost of a model without a price is unknown, never 0.
+        journal: a folder or file, or an open `Journal`; without one nothing is kept.
+        mode: `auto`, `record` or `replay`.
+        timeout: seconds that one attempt may take (120). attempts: how many a call has (6). deadline: seconds that all
+            of them may take with the waits between them (600); that a model in this process may read and write
+            for one (as long as it takes).
+        requests_per_minute, tokens_per_minute: what the server is sent at the most, in any sixty seconds.
+        context, threads: of a model in this process: tokens of prompt and reply together (what it was trained on, up to
+            8,192) and processor threads (1).
+        defaults: more decoding settings for every call (`seed`, `max_tokens`).
+
+    Raises:
+        UnknownName: no such provider, no such setting. NoKey: the provider wants a key. BadArgument: no such
+            endpoint; a key among the fields of the request, where it would be recorded.
+
+    >>> connect("offline").name
+    'offline'
+    """
+    api_key = Key(api_key) if api_key else None  # before anything may fail: a traceback shows local variables
+    if isinstance(prices, str | Path):
+        prices = read_prices(prices)
+    elif prices is not None and not isinstance(prices, Prices):
+        raise BadArgument(f"prices is {prices!r:.40}: name a TOML file of prices ('prices.toml')")
+    settings = ConnectionSettings(
+        name, api_base, api_key, endpoint, label, thinking, reasoning, dict(extra_body) if extra_body else None,
+        json_schema, prices, timeout, attempts, deadline, requests_per_minute, tokens_per_minute, context, threads,
+        {"temperature": temperature, "top_p": top_p, **defaults},
+    )  # fmt: skip
+    if isinstance(name, ConnectedLM):
+        check_adoptable(settings, name, frozenset())
+        lm = name
+    else:
+        lm = ConnectedLM.over(opened(settings))
+    # The journal is opened last of all: a name that is refused leaves no file and no lock behind.
+    if journal is None:
+        return lm
+    return lm.with_journal(Journal(journal, mode) if isinstance(journal, str | Path) else journal)
 
 
 class ConnectedLM(dspy.LM):
@@ -40,33 +126,36 @@ class ConnectedLM(dspy.LM):
         address: where it is, for messages and records.
         state: the arguments that `connect()` was given (never a key), for saving and loading.
         journal: where its calls are kept.
-        terms, traffic: how faults are tried again, and what a run allows (`blendfilter.lm.terms`).
+        terms, traffic: how faults are tried again, and what a run allows (`blendfilter.lm.call_policy`).
         defaults: temperature, top_p, max_tokens and the like.
     """
 
     def __init__(
         self,
         model: str,
-        engine: Engine,
+        engine: ModelEngine,
         *,
         profile: Profile,
         identity: Mapping[str, Any] | None = None,
         address: str = "",
         state: Mapping[str, Any] | None = None,
         journal: Journal | None = None,
-        terms: Terms | None = None,
+        terms: CallPolicy | None = None,
         traffic: Traffic = FREE,
         **defaults: Any,
     ) -> None:
         self.inner = engine
-        self.terms, self.traffic = terms or Terms(), traffic
+        self.terms, self.traffic = terms or CallPolicy(), traffic
         self.profile = profile
         self.identity = dict(identity or {})
         self.address = address
         self.state = dict(state or {})
+        in_keys = dict(self.identity)
+        if "options" in in_keys:  # a call's key has the schema that it asks for, if any
+            in_keys["options"] = {k: v for k, v in (in_keys["options"] or {}).items() if k != "json_schema"}
         called = on_terms(engine, self.terms, traffic)
         journaled = JournaledEngine(
-            called, model=model, address=address, journal=journal, price=self.terms.price, **_in_keys(self.identity)
+            called, model=model, address=address, journal=journal, price=self.terms.price, **in_keys
         )
         super().__init__(
             f"blendfilter/{model}",
@@ -80,8 +169,14 @@ class ConnectedLM(dspy.LM):
         self.journal = journal
         logging.getLogger("dspy.clients.lm").addFilter(_unless_noted)  # once: a filter that is there is not added again
 
+    @classmethod
+    def over(cls, connection: OpenedModel, **settings: Any) -> ConnectedLM:
+        """The model over an opened connection."""
+        fields = {name: value for name, value in connection._asdict().items() if name != "decoding"}
+        return cls(**fields, **connection.decoding, **settings)
+
     def with_journal(self, journal: Journal | None, traffic: Traffic = FREE) -> ConnectedLM:
-        """The same model, its calls kept in `journal` and held to what `traffic` allows."""
+        """The same model, its calls kept in `journal`, within what `traffic` allows."""
         return type(self)(
             self.name,
             self.inner,
@@ -111,7 +206,7 @@ class ConnectedLM(dspy.LM):
         return getattr(self.inner.lm, name) if isinstance(self.inner, AdoptedEngine) else unknown
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        return bridge.run(self.acall(prompt, messages=messages, **kwargs), "lm")
+        return aio.run(self.acall(prompt, messages=messages, **kwargs), "lm")
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """As `dspy.LM.acall`. Raises: `ServerRefused`, `ModelError`, `ReplayMiss` of this package."""
@@ -120,15 +215,17 @@ class ConnectedLM(dspy.LM):
         rollout = options.get("rollout_id")
         with rejoined():
             if n == 1:
-                return await self._one(Sample(rollout), prompt, messages, kwargs)
+                return await self._one(CallSample(rollout), prompt, messages, kwargs)
             kwargs = {**kwargs, "n": 1, "num_generations": None}
-            return await self._several([Sample(rollout, i) for i in range(n)], prompt, messages, kwargs)
+            return await self._several([CallSample(rollout, i) for i in range(n)], prompt, messages, kwargs)
 
-    async def _several(self, samples: list[Sample], prompt: Any, messages: Any, kwargs: dict[str, Any]) -> list[Any]:
+    async def _several(
+        self, samples: list[CallSample], prompt: Any, messages: Any, kwargs: dict[str, Any]
+    ) -> list[Any]:
         """The outputs of all samples; calls are noted in the samples' order, not in that of arrival."""
         noted: list[list[CallNote]] = [[] for _ in samples]
 
-        async def one(sample: Sample, notes: list[CallNote]) -> Any:
+        async def one(sample: CallSample, notes: list[CallNote]) -> Any:
             with setting(NOTES, notes):
                 return await self._one(sample, prompt, messages, kwargs)
 
@@ -147,7 +244,7 @@ class ConnectedLM(dspy.LM):
             replies += outputs
         return replies
 
-    async def _one(self, sample: Sample, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Any:
+    async def _one(self, sample: CallSample, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Any:
         stage = STAGE.get() or _stage_in_caller()
         with setting(SAMPLE, sample), setting(STAGE, stage):
             try:
@@ -172,8 +269,6 @@ class ConnectedLM(dspy.LM):
     @classmethod
     def load_state(cls, state: Mapping[str, Any], *, allow_custom_lm_class: bool = False) -> ConnectedLM:
         """The model again, through `connect()`."""
-        from blendfilter.lm.connect import connect
-
         given = {name: value for name, value in state.items() if name != "_dspy_lm_class"}
         return connect(given.pop("name"), **given)
 
@@ -190,25 +285,22 @@ def _unless_noted(record: logging.LogRecord) -> bool:
 class _Asynchronous:
     """DSPy's asynchronous engine over ours; a stream is the whole reply, once it is there and journaled."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    async def complete(self, request: lm15.Request) -> lm15.Response:
-        return await self._engine.complete(request)
+    def __init__(self, engine: ModelEngine) -> None:
+        self.complete = engine.complete
 
     async def stream(self, request: lm15.Request) -> Any:
-        for event in _word_by_word(await self._engine.complete(request)):
+        for event in _word_by_word(await self.complete(request)):
             yield event
 
 
 class _Synchronous:
     """The same over the bridge."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ModelEngine) -> None:
         self._engine = engine
 
     def complete(self, request: lm15.Request) -> lm15.Response:
-        return bridge.run(self._engine.complete(request), "lm")
+        return aio.run(self._engine.complete(request), "lm")
 
     def stream(self, request: lm15.Request) -> Any:
         yield from _word_by_word(self.complete(request))
@@ -225,12 +317,6 @@ def _word_by_word(response: lm15.Response) -> Iterator[Any]:
 
 
 _WORD = re.compile(r"\s*\S+|\s+")
-
-
-def _in_keys(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of `identity` that is in every call's key: a schema is in those of the calls that are held to one."""
-    options = {name: value for name, value in (identity.get("options") or {}).items() if name != "json_schema"}
-    return {**identity, "options": options} if "options" in identity else dict(identity)
 
 
 def _stage_in_caller() -> str:

@@ -1,14 +1,17 @@
-"""Any OpenAI-compatible server as an engine: one request in, one response or one lm15 error out.
+"""Any OpenAI-compatible server as an engine: one request of text messages in, one response or one lm15 error out.
 
-Input: a `dspy.lm15.Request` of text messages. Output: a `dspy.lm15.Response`: its text (empty where the model said
-nothing, never an exception), its reasoning apart, finish reason, usage, log-probabilities if asked. Retries, journal
-and budget are engines around this one. What a model family refuses is its `Profile`'s business; what the profile does
-not know, the server's refusals teach once for the engine's life.
+A response has its text (empty where the model was silent, never an exception), its reasoning apart, finish reason,
+usage, and log-probabilities if requested. Retries, journal and budget are engines around this one. What a model family
+refuses is its `Profile`'s business; what the profile does not know, the server's refusals teach for the engine's life.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import ssl
+import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -17,11 +20,11 @@ import httpx
 import openai
 from dspy import lm15
 
-from blendfilter import secrets
-from blendfilter.lm import faults, wire
-from blendfilter.lm.clients import Clients
-from blendfilter.lm.metered import another_attempt
-from blendfilter.lm.profiles import Learned, Profile, cut_at_stop, effort_of, split_thinking
+from blendfilter import http, secrets
+from blendfilter.lm import faults
+from blendfilter.lm.attempts import another_attempt
+from blendfilter.lm.profiles import Profile, cut_at_stop, effort_of, split_thinking
+from blendfilter.lm.tokens import noted
 
 E = TypeVar("E", bound="OpenAIEngine")
 
@@ -29,6 +32,10 @@ MAX_ADAPTATIONS = 5
 """Refused parameters that one call may give up before the refusal counts as its error."""
 
 _ESSENTIAL = frozenset({"model", "messages", "prompt"})
+_SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
+_SETTINGS = (*_SAMPLING, "seed", "service_tier", "store")
+"""What a request's config and the wire call by the same name."""
+_CAPS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 _FINISH: Mapping[str, Literal["length", "content_filter", "tool_call"]] = {
     "length": "length",
     "max_tokens": "length",
@@ -37,6 +44,7 @@ _FINISH: Mapping[str, Literal["length", "content_filter", "tool_call"]] = {
     "tool_calls": "tool_call",
     "function_call": "tool_call",
 }
+_COUNTS = {"tokens_in": "prompt_tokens", "tokens_out": "completion_tokens"}
 
 
 class OpenAIEngine:
@@ -69,18 +77,17 @@ class OpenAIEngine:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.model, self.endpoint = model, endpoint
-        self.address = _without_login(base_url.rstrip("/"))
-        self.learned = Learned()
+        self.address, login = _without_login(base_url.rstrip("/"))
+        self.refused: set[str] = set()
         self._chat = endpoint == "chat"
         # A raw prompt passes no chat template, so there is no thinking to steer and none of its refusals.
         self._profile = (profile or Profile()) if self._chat else Profile()
         self._effort = effort_of(thinking, reasoning)
         self._extra = dict(extra_body or {})
         self._key = api_key
-        login = _login(base_url)
         more = (value for value in (headers or {}).values() if len(value) >= secrets.SHORTEST)
         secrets.know(api_key, *login.values(), *(value.partition(" ")[2] for value in login.values()), *more)
-        self._clients = Clients(self.address, api_key, timeout, {**login, **(headers or {})})
+        self._clients = HTTPClients(self.address, api_key, timeout, {**login, **(headers or {})})
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The model's response, in one attempt. Raises: an lm15 error (`faults.translate`)."""
@@ -89,7 +96,7 @@ class OpenAIEngine:
         while True:
             refused = None
             try:
-                reply = await self._clients.post(self.path, self.learned.fit(body))
+                reply = await self._clients.send("POST", self.path, self._fit(body))
             except faults.OF_A_CALL as error:
                 fault = faults.translate(error, key=self._key)
                 if isinstance(error, openai.APIStatusError):
@@ -100,7 +107,8 @@ class OpenAIEngine:
             if refused is None or adapted == MAX_ADAPTATIONS:
                 fault.key_hint = getattr(self._key, "hint", "")
                 raise fault
-            self.learned.learn(refused)
+            # From now on it is dropped, or renamed where it has another spelling that is still untried.
+            self.refused |= {refused, "top_logprobs"} if refused == "logprobs" else {refused}
             adapted += 1
             await another_attempt(fault)
 
@@ -112,18 +120,19 @@ class OpenAIEngine:
     @property
     def unsent(self) -> frozenset[str]:
         """Parameters that are left out because the server refuses them: what its prompts hold depends on it."""
-        return frozenset(self.learned.refused)
+        return frozenset(self.refused)
 
     def body_of(self, request: lm15.Request) -> dict[str, Any]:
         """What `request` is sent as, less what the server is known to refuse."""
-        return self.learned.fit(self._body(request))
+        return self._fit(self._body(request))
 
     def reply_cap(self, request: lm15.Request) -> int | None:
         """Tokens that a reply to `request` has at the most, thinking included; None: it is sent without a cap."""
-        body = self.body_of(request)
-        caps = [cap for name in ("max_tokens", "max_completion_tokens") if isinstance(cap := body.get(name), int)]
+        config = request.config
+        fields = self._fit({**self._cap(config), **(config.extensions or {}), **self._extra})
+        caps = [cap for name in _CAPS if isinstance(cap := fields.get(name), int)]
         # Servers that draw several replies to one request bill for each.
-        replies = max(n if isinstance(n := body.get(name), int) else 1 for name in ("n", "best_of"))
+        replies = max(n if isinstance(n := fields.get(name), int) else 1 for name in ("n", "best_of"))
         return max(caps) * replies if caps else None
 
     async def raw(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -132,11 +141,11 @@ class OpenAIEngine:
         For questions about the server itself. Raises: an lm15 error.
         """
         try:
-            reply = await (self._clients.get(path) if body is None else self._clients.post(path, body))
+            reply = await self._clients.send("GET" if body is None else "POST", path, body)
         except faults.OF_A_CALL as error:
             fault = faults.translate(error, key=self._key)
         else:
-            return wire.json_of(reply)
+            return _json_of(reply)
         raise fault
 
     def at_completions(self, kind: type[E]) -> E:
@@ -156,70 +165,85 @@ class OpenAIEngine:
 
     def _body(self, request: lm15.Request) -> dict[str, Any]:
         config, profile = request.config, self._profile
-        effort = config.reasoning.effort if config.reasoning else self._effort
-        thinks = profile.thinks_at(effort)
+        effort = self._effort_of(config)
         body: dict[str, Any] = {"model": self.model, **self._prompt(request)}
-        for name in wire.SETTINGS:
+        for name in _SETTINGS:
             value = getattr(config, name)
-            if value is not None and (profile.accepts_temperature or name not in wire.SAMPLING):
+            if value is not None and (profile.accepts_temperature or name not in _SAMPLING):
                 body[name] = value
-        if config.max_tokens is not None:
-            body[profile.max_tokens_param] = config.max_tokens + (profile.thinking_tokens if thinks else 0)
-        if config.stop and profile.accepts_stop and not thinks:
+        body |= self._cap(config)
+        if config.stop and profile.accepts_stop and not profile.thinks_at(effort):
             body["stop"] = list(config.stop[:4])  # OpenAI takes no more; the reply is cut on this end anyway
         if config.response_format is not None and profile.json_schema is not False:
-            body["response_format"] = wire.response_format(config.response_format)
+            body["response_format"] = _response_format(config.response_format)
         if config.logprobs is not None and profile.accepts_temperature:
-            body.update(self._scores_wanted(config.logprobs))
-        body.update(profile.steering(effort))
-        return wire.merged(wire.merged(body, config.extensions or {}), self._extra)
+            body["logprobs"] = True if self._chat else config.logprobs
+            if self._chat and config.logprobs:
+                body["top_logprobs"] = config.logprobs
+        body |= profile.steering(effort)
+        for more in (config.extensions or {}, self._extra):
+            for name, value in more.items():  # objects (`chat_template_kwargs`) are joined, not replaced
+                old = body.get(name)
+                body[name] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+        return body
+
+    def _effort_of(self, config: lm15.Config) -> str | None:
+        return config.reasoning.effort if config.reasoning else self._effort
+
+    def _cap(self, config: lm15.Config) -> dict[str, int]:
+        if config.max_tokens is None:
+            return {}
+        thinks = self._profile.thinks_at(self._effort_of(config))
+        return {self._profile.max_tokens_param: config.max_tokens + (self._profile.thinking_tokens if thinks else 0)}
+
+    def _fit(self, body: dict[str, Any]) -> dict[str, Any]:
+        """`body` itself, without what the server refuses."""
+        for name in self.refused & body.keys():
+            value, other = body.pop(name), _CAPS.get(name)
+            if other is not None and other not in self.refused:
+                body.setdefault(other, value)
+        return body
 
     def _prompt(self, request: lm15.Request) -> dict[str, Any]:
         if request.tools:
             raise lm15.UnsupportedFeatureError("this engine sends text only: no tools", feature="tools")
-        rows = [("system", wire.text_of(request.system))] if request.system else []
-        rows += [("system" if m.role == "developer" else m.role, wire.text_of(m.parts)) for m in request.messages]
+        rows = [("system", _text_of(request.system))] if request.system else []
+        rows += [("system" if m.role == "developer" else m.role, _text_of(m.parts)) for m in request.messages]
         if not self._chat:
             return {"prompt": "\n\n".join(text for _, text in rows)}
         return {"messages": [{"role": role, "content": text} for role, text in rows]}
-
-    def _scores_wanted(self, alternatives: int) -> dict[str, Any]:
-        if not self._chat:
-            return {"logprobs": alternatives}
-        return {"logprobs": True, **({"top_logprobs": alternatives} if alternatives else {})}
 
     # ---- response
 
     def _answer(self, request: lm15.Request, body: dict[str, Any], reply: httpx.Response) -> lm15.Response:
         """The reply, read. Raises: an lm15 error where it is none, or not in OpenAI's shape."""
         try:
-            return self._response(request, body, self._read(reply))
+            data = _json_of(reply)
+            choices = data.get("choices")
+            if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+                raise faults.in_reply(data, key=self._key)
+            return self._response(request, body, data)
         except lm15.LM15Error:
             raise
         except faults.OF_A_REPLY as odd:
-            told = f"the reply is not in the shape of OpenAI's ({type(odd).__name__}: {odd})"
-        raise lm15.TransportError(told)
-
-    def _read(self, reply: httpx.Response) -> dict[str, Any]:
-        data = wire.json_of(reply)
-        choices = data.get("choices")
-        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-            raise faults.in_reply(data, key=self._key)
-        return data
+            what = f"the reply is not in the shape of OpenAI's ({type(odd).__name__}: {odd})"
+        raise lm15.TransportError(what)
 
     def _response(self, request: lm15.Request, body: dict[str, Any], data: dict[str, Any]) -> lm15.Response:
-        choice, usage = data["choices"][0], wire.object_of(data.get("usage"))
-        raw, thought = self._said(choice)
-        hidden, said = split_thinking(raw)
-        text = cut_at_stop(said, request.config.stop)
-        cut = len(text) < len(said)
+        choice, usage = data["choices"][0], _object(data.get("usage"))
+        raw, thought = self._text_and_thought(choice)
+        hidden, reply = split_thinking(raw)
+        text = cut_at_stop(reply, request.config.stop)
+        cut = len(text) < len(reply)
         thought = thought or hidden
         parts = (lm15.ThinkingPart(thought), lm15.TextPart(text)) if thought else (lm15.TextPart(text),)
-        scores, complete = wire.scores(choice.get("logprobs"), raw, text)
+        logprobs, complete = scores(choice.get("logprobs"), raw, text)
         provider_data: dict[str, Any] = {"address": self.address}
         if (cost := usage.get("cost")) is not None:
             provider_data["cost"] = cost
-        if wrong := wire.no_counts(usage):
+        stated = {name: usage.get(field) for name, field in _COUNTS.items()}
+        wrong = {name: noted(value) for name, value in stated.items() if value is not None and _count(value) is None}
+        if wrong:
             provider_data["disbelieved"] = wrong
         if cut:
             provider_data["ran_on"] = True
@@ -228,35 +252,184 @@ class OpenAIEngine:
             model=str(data.get("model") or self.model),
             message=lm15.Message("assistant", parts),
             finish_reason="stop" if cut else _FINISH.get(str(choice.get("finish_reason")), "stop"),
-            usage=wire.usage_of(usage),
-            logprobs=scores,
+            usage=_usage_of(usage),
+            logprobs=logprobs,
             provider_data=provider_data,
-            adaptations=wire.adaptations(request.config, body),
+            adaptations=_adaptations(request.config, body),
             logprobs_complete=complete,
         )
 
-    def _said(self, choice: dict[str, Any]) -> tuple[str, str]:
+    def _text_and_thought(self, choice: dict[str, Any]) -> tuple[str, str]:
         """The reply's raw text, and the reasoning that came beside it."""
         if not self._chat:
             return str(choice.get("text") or ""), ""
         message = choice.get("message") or {}
         content, thought = message.get("content"), message.get("reasoning_content") or message.get("reasoning")
         if isinstance(content, list):  # Mistral: blocks of text and of thinking
-            thought = thought or "".join(wire.flat(b.get("thinking")) for b in content if b.get("type") == "thinking")
-            content = "".join(wire.flat(b.get("text")) for b in content if b.get("type") == "text")
+            thought = thought or "".join(_flat(b.get("thinking")) for b in content if b.get("type") == "thinking")
+            content = "".join(_flat(b.get("text")) for b in content if b.get("type") == "text")
         return str(content or message.get("refusal") or ""), str(thought or "")
 
 
-def _login(url: str) -> dict[str, str]:
-    """The login before the host as the header that it stands for: in an address, HTTP clients would log it."""
+class HTTPClients:
+    """`openai` clients of one server, kept for each event loop: a connection belongs to the loop that opened it.
+
+    Each client carries one call at a time. A pool looks over all its connections for every call, so one client with 32
+    in flight costs about twice the processor time of 32 clients with one connection each.
+    """
+
+    def __init__(self, base_url: str, key: str, timeout: float, headers: Mapping[str, str]) -> None:
+        self._settings: dict[str, Any] = {
+            "base_url": base_url,
+            "api_key": key or "none",  # never None: the client would look for one in the environment
+            "timeout": httpx.Timeout(timeout, connect=min(timeout, 10.0)),
+            "max_retries": 0,
+            "default_headers": dict(headers),
+        }
+        self._lock = threading.Lock()  # loops of several threads may come at once
+        self._trust: ssl.SSLContext | None = None
+        self._idle: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[openai.AsyncOpenAI]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
+        """The raw reply, of a bounded size. Raises: the `openai` client's errors."""
+        loop = asyncio.get_running_loop()
+        idle = self._idle.get(loop)
+        if idle is None:
+            with self._lock:
+                for dead in [known for known in self._idle if known.is_closed()]:
+                    del self._idle[dead]
+                idle = self._idle[loop] = []
+        client = idle.pop() if idle else self._new()
+        try:
+            if method == "GET":
+                return await client.get(path, cast_to=httpx.Response)
+            return await client.post(path, body=body, cast_to=httpx.Response)
+        finally:
+            idle.append(client)
+
+    def _new(self) -> openai.AsyncOpenAI:
+        if self._trust is None:
+            self._trust = httpx.create_ssl_context()  # some 20 ms: once for all clients
+        client = http.AsyncClient(verify=self._trust, timeout=self._settings["timeout"])
+        return openai.AsyncOpenAI(http_client=client, **self._settings)
+
+    async def aclose(self) -> None:
+        """Close those of the running loop."""
+        for client in self._idle.pop(asyncio.get_running_loop(), []):
+            await client.close()
+
+
+def _without_login(url: str) -> tuple[str, dict[str, str]]:
+    """The address without a login, and the login as the header that it stands for: clients would log it in a URL."""
     parts = urlsplit(url)
     if "@" not in parts.netloc:
-        return {}
+        return url, {}
     name, password = unquote(parts.username or ""), unquote(parts.password or "")
     secrets.know(password)
-    return {"Authorization": f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"}
+    header = {"Authorization": f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"}
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(), header
 
 
-def _without_login(url: str) -> str:
-    parts = urlsplit(url)
-    return url if "@" not in parts.netloc else parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+def _text_of(content: Any) -> str:
+    """The text of a message's parts. Raises: UnsupportedFeatureError for an image, a tool's result and the like."""
+    if isinstance(content, str):
+        return content
+    for part in content:
+        if not isinstance(part, lm15.TextPart | lm15.ThinkingPart):
+            raise lm15.UnsupportedFeatureError(f"this engine sends text only: no {part.type}", feature="messages")
+    return "\n".join(part.text for part in content if isinstance(part, lm15.TextPart))
+
+
+def _json_of(reply: httpx.Response) -> dict[str, Any]:
+    """The object that a reply's body is. Raises: `TransportError` where it is none."""
+    try:
+        data = http.json_of(reply.content)
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        raise lm15.TransportError(f"the reply is not JSON, or is cut off ({len(reply.content)} bytes)")
+    return data
+
+
+def _flat(content: Any) -> str:
+    """The text of content that may come in blocks, and in blocks of blocks."""
+    if isinstance(content, list):
+        return "".join(_flat(block.get("text") if isinstance(block, dict) else block) for block in content)
+    return str(content or "")
+
+
+def _response_format(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """lm15's flat response format in the wire's nesting."""
+    if wanted.get("type") != "json_schema":
+        return dict(wanted)
+    inner = {"name": "response", **{name: value for name, value in wanted.items() if name != "type"}}
+    return {"type": "json_schema", "json_schema": inner}
+
+
+def scores(raw: Any, text: str, reply: str) -> tuple[tuple[lm15.TokenLogprob, ...] | None, bool]:
+    """The log-probabilities of the tokens that lie wholly in `reply`, and whether they cover all of it."""
+    tokens = _tokens(raw) if isinstance(raw, dict) else []
+    if not tokens:
+        return None, True
+    if reply == text or "".join(token.token for token in tokens) != text:
+        return tuple(tokens), reply == text
+    start, at, kept = text.rfind(reply), 0, []
+    for token in tokens:
+        if start <= at and at + len(token.token) <= start + len(reply):
+            kept.append(token)
+        at += len(token.token)
+    return tuple(kept), "".join(token.token for token in kept) == reply
+
+
+def _tokens(raw: dict[str, Any]) -> list[lm15.TokenLogprob]:
+    rows = raw.get("content")
+    if rows is None:  # the completions endpoint: parallel lists, alternatives as {token: score}
+        tops = raw.get("top_logprobs") or [None] * len(raw.get("tokens") or [])
+        rows = [
+            {
+                "token": token,
+                "logprob": score,
+                "top_logprobs": [{"token": t, "logprob": s} for t, s in (top or {}).items()],
+            }
+            for token, score, top in zip(raw.get("tokens") or [], raw.get("token_logprobs") or [], tops, strict=False)
+        ]
+    return [
+        lm15.TokenLogprob(
+            token=row["token"],
+            logprob=row["logprob"],
+            top=tuple(lm15.TopLogprob(t["token"], t["logprob"]) for t in row.get("top_logprobs") or ()),
+        )
+        for row in rows
+        if row.get("logprob") is not None
+    ]
+
+
+def _usage_of(usage: Mapping[str, Any]) -> lm15.Usage:
+    """Tokens as far as they are stated; what is no count is unknown, never 0."""
+    cached = _object(usage.get("prompt_tokens_details")).get("cached_tokens")
+    return lm15.Usage(
+        input_tokens=_count(usage.get("prompt_tokens")),
+        output_tokens=_count(usage.get("completion_tokens")),
+        cache_read_tokens=_count(usage.get("prompt_cache_hit_tokens") if cached is None else cached),  # DeepSeek's name
+        reasoning_tokens=_count(_object(usage.get("completion_tokens_details")).get("reasoning_tokens")),
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    """`value` where it is an object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _adaptations(config: lm15.Config, body: Mapping[str, Any]) -> tuple[lm15.Adaptation, ...]:
+    """What was not sent, for DSPy's history: a temperature that a reasoning model refuses, say."""
+    names = [name for name in (*_SETTINGS, "response_format") if getattr(config, name) is not None and name not in body]
+    made = [(name, "dropped", "this model or server does not accept it") for name in names]
+    if config.stop and "stop" not in body:
+        made.append(("stop", "client_side", "the reply is cut on this end"))
+    return tuple(lm15.Adaptation(field=f"config.{name}", action=action, reason=why) for name, action, why in made)

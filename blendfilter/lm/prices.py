@@ -1,8 +1,7 @@
-"""What tokens cost: from a model and where it is called to a price, or to None where nobody has told one.
+"""What tokens cost: `prices.toml` (dollars for a million tokens, with its date), and files of the user's own before it.
 
-In: `prices.toml` (dollars for a million tokens, with its date), and a file of the user's own that looks the same and
-goes before it. Out: a `Price`. The shipped prices hold for a model called at its provider; a server at an address of
-the user's own costs what the user's file says. An unknown price is None, never 0.
+The shipped prices hold for a model called at its provider; a server at an address of the user's own costs what the
+user's file says. An unknown price is None, never 0.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ def _names(model: str, provider: str | None) -> Iterator[str]:
 
 
 def unknown_price(model: str, own: Prices | None) -> str:
-    """Why nobody knows what `model` costs, in words."""
+    """Why the price of `model` is unknown, in words."""
     if own is None:
         return "no price is known (--prices FILE)"
     names = {name.lower(): name for name in sorted(own.listed)}
@@ -135,7 +134,7 @@ def stated(cost: Any) -> float | None:
 
 
 def cost_of(record: Mapping[str, Any], price: Price | None) -> float | None:
-    """What a journaled call cost: what is recorded of it, else by `price`; None: nobody knows."""
+    """What a journaled call cost: what is recorded of it, else by `price`; None: unknown."""
     if (recorded := stated(record.get("cost"))) is not None:
         return recorded
     tokens_in, tokens_out = record.get("tokens_in"), record.get("tokens_out")
@@ -160,16 +159,16 @@ def read_prices(path: str | Path) -> Prices:
     if not path.is_file():
         raise MissingFile(f"no price file at {path}: write one; {_EXAMPLE}")
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise BadData(f"{path}: not TOML ({error}); {_EXAMPLE}") from error
-    if unknown := told.keys() - {"date", "source", "models"}:
+    if unknown := data.keys() - {"date", "source", "models"}:
         raise BadData(f"{path}: no field '{sorted(unknown)[0]}' is known (known: date, source, models); {_EXAMPLE}")
-    models = told.get("models")
+    models = data.get("models")
     if not isinstance(models, dict) or not models:
         raise BadData(f"{path}: it names no models: {_EXAMPLE}")
     return Prices(
-        path, str(told.get("date", "")), {name: _listed(f"{path}, '{name}'", value) for name, value in models.items()}
+        path, str(data.get("date", "")), {name: _listed(f"{path}, '{name}'", value) for name, value in models.items()}
     )
 
 

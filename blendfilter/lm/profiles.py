@@ -1,7 +1,6 @@
-"""What a model family accepts on the wire, and how its thinking is told from its reply.
+"""What a model family accepts on the wire, and how its thinking is split from its reply.
 
-Input: a model's name, or a reply's text. Output: a `Profile`, or (reasoning, reply). Families are known by name; what
-a name does not tell, the server's own refusals teach (`Learned`).
+Families are known by name; what a name does not tell, the server's own refusals teach (`OpenAIEngine.refused`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, Literal
 from blendfilter.errors import BadArgument
 
 EFFORTS = ("off", "minimal", "low", "medium", "high")
-"""How much thinking can be asked for; `off` is `thinking=False`."""
+"""Levels of thinking; `off` is `thinking=False`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +25,13 @@ class Profile:
             before the reply. The reply is cut at the stop strings on this end in any case.
         accepts_temperature: the sampling settings (temperature, top_p, penalties, log-probabilities) may be sent.
         max_tokens_param: the name of the cap on the reply's tokens.
-        thinks: thinks before it replies unless told not to.
+        thinks: thinks before it replies unless that is switched off.
         thinking_tokens: added to the cap where it thinks, since thinking counts against it.
         switch: how thinking is steered: `reasoning_effort`, or a flag of the chat template
             (`enable_thinking`, `thinking`) in `chat_template_kwargs`; None where it cannot be.
         off: the word of `reasoning_effort` that comes nearest to no thinking.
         can_stop_thinking: the switch really turns it off (else `off` only makes it short).
-        json_schema: the server holds a reply to a JSON schema (`holds_schema`, or what the user says); None: unknown.
+        json_schema: the server holds a reply to a JSON schema (`holds_schema`, or the user's word); None: unknown.
     """
 
     accepts_stop: bool = True
@@ -118,8 +117,8 @@ def holds_schema(provider: str, model: str) -> bool | None:
     """Whether `provider` documents that it holds replies of `model` to a JSON schema; None: not known.
 
     OpenAI's list is by model; Mistral excepts one model. At Groq, Together and behind OpenRouter it depends on the
-    model or its host, DeepSeek has JSON without a schema, and a server at an address of the user's own may be anything:
-    those are asked only where the user says so.
+    model or its host, DeepSeek has JSON without a schema, and a server at the user's address may be anything:
+    those get a schema only where the user says so.
 
     >>> holds_schema("openai", "gpt-4o-mini"), holds_schema("openai", "gpt-4-turbo"), holds_schema("groq", "llama3")
     (True, None, None)
@@ -153,37 +152,6 @@ def effort_of(thinking: bool | None, reasoning: str | None) -> str | None:
     return reasoning or ("medium" if thinking else "off")
 
 
-_CAPS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-
-
-class Learned:
-    """The parameters that one server has refused; kept by an engine for its life.
-
-    >>> learned = Learned()
-    >>> learned.learn("max_tokens"); learned.learn("stop")
-    >>> learned.fit({"model": "m", "max_tokens": 9, "stop": ["x"]})
-    {'model': 'm', 'max_completion_tokens': 9}
-    """
-
-    def __init__(self) -> None:
-        self.refused: set[str] = set()
-
-    def learn(self, name: str) -> None:
-        """From now on `name` is dropped, or renamed where it has another spelling that is still untried."""
-        self.refused.add(name)
-        if name == "logprobs":
-            self.refused.add("top_logprobs")  # which means nothing without it
-
-    def fit(self, body: dict[str, Any]) -> dict[str, Any]:
-        """`body` itself, without what the server refuses."""
-        for name in self.refused & body.keys():
-            value = body.pop(name)
-            other = _CAPS.get(name)
-            if other is not None and other not in self.refused:
-                body.setdefault(other, value)
-        return body
-
-
 _THINK = re.compile(r"<(/?)think>|\[(/?)THINK\]", re.IGNORECASE)
 
 
@@ -203,7 +171,7 @@ def split_thinking(text: str) -> tuple[str, str]:
     if not tags:
         return "", text
     thoughts: list[str] = []
-    said: list[str] = []
+    spoken: list[str] = []
     start, thinking = 0, False
     for tag in tags:
         closes = bool(tag.group(1) or tag.group(2))
@@ -212,11 +180,11 @@ def split_thinking(text: str) -> tuple[str, str]:
         elif thinking:
             continue  # an opening tag inside thinking is part of it
         else:
-            said.append(text[start : tag.start()])
+            spoken.append(text[start : tag.start()])
         start, thinking = tag.end(), not closes
-    (thoughts if thinking else said).append(text[start:])
+    (thoughts if thinking else spoken).append(text[start:])
     reasoning = "\n".join(thought.strip() for thought in thoughts if thought.strip())
-    return reasoning, "".join(said).strip()
+    return reasoning, "".join(spoken).strip()
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:

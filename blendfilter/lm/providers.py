@@ -1,7 +1,6 @@
 """Where models are served: from a model's name to an address, the name that its server knows, and a key.
 
-In: `openai/gpt-4o-mini`, or any name with an address of the user's own. Out: what `OpenAIEngine` is made of. This is
-the one place that reads keys from the environment.
+The one place that reads keys from the environment.
 """
 
 from __future__ import annotations
@@ -66,11 +65,11 @@ def place_of(name: str, api_base: str | None, api_key: str | None) -> tuple[str,
 
 
 _NO_KEY = "none"
-"""What servers are sent that want none."""
+"""Sent to servers that want no key."""
 
 
 def _key(given: str | None, variable: str) -> Key:
-    """The key that was given, else that of the environment variable; it says of itself where it is from."""
+    """The key that was given, else that of the environment variable; its hint says where it is from."""
     if given:
         return _fit(Key(given, "check the key that was given (api_key=)"), "the key that was given (api_key=)")
     if found := os.environ.get(variable):
@@ -101,10 +100,10 @@ def addresses_of(api_base: str | Sequence[str] | None) -> tuple[str | None, ...]
     given = [api_base] if isinstance(api_base, str) else list(api_base)
     if not given:
         raise BadArgument("api_base is an empty list: name at least one address, or leave it out")
-    for each in given:
-        check_address(each)
-    addresses = tuple(each.rstrip("/") for each in given)
-    if twice := sorted({each for each in addresses if addresses.count(each) > 1}):
+    for address in given:
+        check_address(address)
+    addresses = tuple(address.rstrip("/") for address in given)
+    if twice := sorted({address for address in addresses if addresses.count(address) > 1}):
         raise BadArgument(f"the address {http.without_login(twice[0])} is given twice: name each server once")
     return addresses
 
@@ -119,5 +118,5 @@ def check_address(api_base: str) -> None:
         good = False
     if not good:
         raise BadArgument(f"'{http.without_login(str(api_base))}' is no address: write it as http://host:port/v1")
-    if parts.query or parts.fragment:  # it would be shown and recorded with the address (a login is not)
+    if parts.query or parts.fragment:  # it would be recorded with the address (a login is not)
         raise BadArgument("the address must hold no query, such as a key: put the key into BLENDFILTER_API_KEY")

@@ -1,13 +1,12 @@
 """Several servers of one model as one engine: calls are shared fairly, and go round a server that is down.
 
-In: a request. Out: the response of one of `engines`, with the address that answered. A call goes where the fewest are
-in flight, in rotation among equals; a retry goes to another server first. A server that refuses the connection or
-throttles rests, longer each time, and so does one that fails three times on end: a server that fails at once would
-otherwise seem the least busy of all. After its rest one call tries it; an answer brings it back. What was on its way
-when the rest began neither ends it nor makes it longer.
+A call goes where the fewest are in flight, in rotation among equals; a retry goes to another server first. A server
+that refuses the connection or throttles rests, longer each time, and so does one that fails three times on end: a
+server that fails at once would otherwise seem the least busy of all. After its rest one call tries it; an answer brings
+it back. What was on its way when the rest began neither ends it nor makes it longer.
 
-A refused connection is no attempt, for nothing was asked: the call goes on to the next server. Only when all refuse is
-it an error, which names them all.
+A refused connection is no attempt, for no model was called: the call goes on to the next server. Only when all refuse
+is it an error, which names them all.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from dspy import lm15
 
 from blendfilter.lm import faults
-from blendfilter.lm.metered import Engine, tally
+from blendfilter.lm.attempts import tally
 
 REST_FIRST, REST_MAX = 1.0, 30.0
 """Seconds that a server rests; each time on end twice as long."""
@@ -30,35 +29,19 @@ FAILURES = 3
 """Faults on end after which a server rests, whatever they are."""
 
 
-class Addressed(Engine, Protocol):
-    """An engine that knows where it calls."""
-
-    address: str
-
-
 @dataclass
 class _Replica:
-    engine: Addressed
+    engine: Any
     in_flight: int = 0
     failures: int = 0
     rests: int = 0
     rests_until: float = 0.0
-    news: int = 0
-    """How often it was sent to rest by now: what a call sent before says of it is old."""
+    epoch: int = 0
+    """How often it was sent to rest by now: the outcome of a call sent before is old."""
 
     def ready(self, now: float) -> bool:
         """Whether it takes calls; after a rest only one, until that is answered."""
         return now >= self.rests_until and (self.rests == 0 or self.in_flight == 0)
-
-    def rest(self, now: float, asked: float | None) -> None:
-        seconds = min(REST_MAX, REST_FIRST * 2.0**self.rests)
-        self.rests_until = max(self.rests_until, now + max(seconds, min(asked or 0.0, REST_MAX)))
-        self.rests = min(self.rests + 1, 8)
-        self.news += 1
-
-    def recover(self) -> None:
-        self.failures = self.rests = 0
-        self.rests_until = 0.0
 
 
 class ReplicatedEngine:
@@ -88,35 +71,39 @@ class ReplicatedEngine:
 
     def reply_cap(self, request: lm15.Request) -> int | None:
         """Tokens that a reply can have at the most, whichever of them answers; None: one of them sends no cap."""
-        caps = [_cap_of(engine, request) for engine in self.engines]
-        known = [cap for cap in caps if cap is not None]
-        return max(known) if len(known) == len(caps) else None
+        caps = [engine.reply_cap(request) for engine in self.engines]
+        return None if None in caps else max(caps)
 
     @property
     def unsent(self) -> frozenset[str] | None:
         """Parameters that are left out because the servers refuse them; None where they differ in that."""
-        told = {getattr(engine, "unsent", frozenset[str]()) for engine in self.engines}
-        return told.pop() if len(told) == 1 else None
+        unsent: set[frozenset[str]] = {engine.unsent for engine in self.engines}
+        return unsent.pop() if len(unsent) == 1 else None
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The response of one of them. Raises: its lm15 error; where none takes a connection, that."""
         failed_at, refused = tally().failed_at, set[str]()
         while True:
-            replica, news = self._taken(failed_at, refused)
+            replica, epoch = self._taken(failed_at, refused)
             address = replica.engine.address
             try:
                 response: lm15.Response = await replica.engine.complete(request)
             except BaseException as error:
-                self._failed(replica, news, error)
+                unreached = getattr(error, "provider_code", None) == faults.NO_CONNECTION
+                self._failed(replica, epoch, error, unreached)
                 failed_at.add(address)
-                if _no_connection(error) and len(refused) + 1 < len(self._replicas):
+                if unreached and len(refused) + 1 < len(self._replicas):
                     refused.add(address)
                     continue
-                if isinstance(error, lm15.LM15Error) and not _no_connection(error):
+                if isinstance(error, lm15.LM15Error) and not unreached:
                     error.address = address
                     self._ease(error)
                 raise
-            self._answered(replica, news)
+            with self._lock:
+                replica.in_flight -= 1
+                if epoch == replica.epoch:
+                    replica.failures = replica.rests = 0
+                    replica.rests_until = 0.0
             return response
 
     async def aclose(self) -> None:
@@ -125,7 +112,7 @@ class ReplicatedEngine:
             await engine.aclose()
 
     def _taken(self, failed_at: set[str], refused: set[str]) -> tuple[_Replica, int]:
-        """The next replica, counted as in flight, and its `news`.
+        """The next replica, counted as in flight, and its epoch.
 
         One that rests, or failed this call before, only for want of better.
         """
@@ -142,26 +129,22 @@ class ReplicatedEngine:
 
             chosen = self._replicas[min(range(count), key=rank)]
             chosen.in_flight += 1
-            return chosen, chosen.news
+            return chosen, chosen.epoch
 
-    def _answered(self, replica: _Replica, news: int) -> None:
+    def _failed(self, replica: _Replica, epoch: int, error: BaseException, unreached: bool) -> None:
         with self._lock:
             replica.in_flight -= 1
-            if news == replica.news:
-                replica.recover()
-
-    def _failed(self, replica: _Replica, news: int, error: BaseException) -> None:
-        with self._lock:
-            replica.in_flight -= 1
-            if news != replica.news:
-                return
             # A call that is cancelled may have met its deadline here; of a refused request the server is not the cause.
-            if not faults.retryable(error) and not isinstance(error, asyncio.CancelledError):
+            if epoch != replica.epoch or not (faults.retryable(error) or isinstance(error, asyncio.CancelledError)):
                 return
             replica.failures += 1
             busy = faults.throttled(error)
-            if busy or _no_connection(error) or replica.failures >= FAILURES:
-                replica.rest(self._clock(), getattr(error, "retry_after", None) if busy else None)
+            if busy or unreached or replica.failures >= FAILURES:
+                seconds = min(REST_MAX, REST_FIRST * 2.0**replica.rests)
+                wanted = min((getattr(error, "retry_after", None) or 0.0) if busy else 0.0, REST_MAX)
+                replica.rests_until = max(replica.rests_until, self._clock() + max(seconds, wanted))
+                replica.rests = min(replica.rests + 1, 8)
+                replica.epoch += 1
 
     def _ease(self, error: lm15.LM15Error) -> None:
         """How long one server wants to be left alone is not how long the call must wait, where another is free."""
@@ -172,13 +155,3 @@ class ReplicatedEngine:
 
     def __repr__(self) -> str:
         return f"ReplicatedEngine({list(self.engines)!r})"
-
-
-def _cap_of(engine: Any, request: lm15.Request) -> int | None:
-    said = getattr(engine, "reply_cap", None)
-    cap: int | None = said(request) if said else request.config.max_tokens
-    return cap
-
-
-def _no_connection(error: BaseException) -> bool:
-    return getattr(error, "provider_code", None) == faults.NO_CONNECTION

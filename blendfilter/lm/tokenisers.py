@@ -1,9 +1,9 @@
 """How many tokens a text is, for estimates: the best tokeniser at hand for a model, and what it is called.
 
-In: a model, and calls of it that were journaled. Out: a `Tokeniser`; every estimate names its. In this order: the
-server's own (`POST /tokenize` of vLLM and llama.cpp; asked only where the caller says so), the own one of a model in
-this process, tiktoken where the model's encoding lies on this machine (nothing is downloaded), tokens a byte as earlier
-calls of the model counted them, tiktoken's other encoding, and words times `TOKENS_A_WORD`.
+In this order: the server's own (`POST /tokenize` of vLLM and llama.cpp; only where the caller wants it), the one
+of a model in this process, tiktoken where the file of the model's encoding lies on this machine (nothing is
+downloaded), tokens a byte as earlier calls of the model counted them, tiktoken's other encodings, and words times
+`TOKENS_A_WORD`. Every estimate names its tokeniser.
 
 An estimate is no bound: a budget reserves by `blendfilter.lm.tokens`. Of a chat template's own tokens (some ten a call)
 only the measured one knows.
@@ -11,27 +11,23 @@ only the measured one knows.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import importlib.util
 import os
 import tempfile
-import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dspy import lm15
 
+from blendfilter import aio
 from blendfilter.errors import MissingFile, UnknownName
-from blendfilter.lm import bridge
 from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.tokens import bytes_of
 
 if TYPE_CHECKING:
-    import tiktoken
-
     from blendfilter.lm.model import ConnectedLM
 
 TOKENS_A_WORD = 1.4
@@ -41,95 +37,26 @@ ENOUGH = 20
 """Calls that a measured count wants at least."""
 
 
-class Tokeniser(Protocol):
-    """Counts tokens; `name` says whose they are."""
-
-    @property
-    def name(self) -> str:
-        """What an estimate calls it."""
-
-    def count(self, text: str) -> float:
-        """Tokens of `text`; an estimate may be a fraction."""
-
-
 @dataclass(frozen=True)
-class Words:
+class TokenCounter:
+    """Counts the tokens of a text (an estimate may be a fraction); `name` is what an estimate calls it."""
+
+    name: str
+    count: Callable[[str], float]
+    served: bool = False
+    """Counted by a server, a request a text."""
+
+
+def words(factor: float, name: str) -> TokenCounter:
     """Words between white space, times a factor."""
-
-    factor: float
-    name: str
-
-    def count(self, text: str) -> float:
-        """Tokens of `text`."""
-        return len(text.split()) * self.factor
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Tokens a byte of the prompt, as servers counted them."""
-
-    a_byte: float
-    calls: int
-    model: str
-
-    @property
-    def name(self) -> str:
-        """How many calls it rests on."""
-        return f"{self.a_byte:.3f} tokens a byte, as {self.calls:,} earlier calls of {self.model} were counted"
-
-    def count(self, text: str) -> float:
-        """Tokens of `text`."""
-        return bytes_of(text) * self.a_byte
-
-
-@dataclass(frozen=True)
-class Own:
-    """The tokeniser of a model in this process (an engine with a `count_tokens`)."""
-
-    engine: Any
-    name: str
-
-    def count(self, text: str) -> float:
-        """Tokens of `text`."""
-        return float(self.engine.count_tokens(text))
-
-
-@dataclass(frozen=True)
-class Served:
-    """The tokeniser of a server, a request a text; no model is asked."""
-
-    engine: Any
-    name: str
-
-    def count(self, text: str) -> float:
-        """Tokens of `text`. Raises: lm15 errors, where the server counts no tokens."""
-        # vLLM reads `prompt` and llama.cpp `content`; each leaves the other's field alone.
-        body = {"model": self.engine.model, "prompt": text, "content": text}
-        root = self.engine.address.removesuffix("/v1")
-        said = bridge.run(self.engine.raw(f"{root}/tokenize", body), "tokenise")
-        count = said.get("count", len(said["tokens"]) if isinstance(said.get("tokens"), list) else None)
-        if not isinstance(count, int):
-            raise lm15.ServerError(f"{root}/tokenize told no count")
-        return float(count)
-
-
-@dataclass(frozen=True)
-class Tiktoken:
-    """An encoding of OpenAI's."""
-
-    encoding: tiktoken.Encoding
-    name: str
-
-    def count(self, text: str) -> float:
-        """Tokens of `text`; control tokens in it are text."""
-        return float(len(self.encoding.encode_ordinary(text)))
+    return TokenCounter(name, lambda text: len(text.split()) * factor)
 
 
 WORDS = "words"
-RULE = Words(TOKENS_A_WORD, f"words times {TOKENS_A_WORD} (a rule of thumb)")
+RULE = words(TOKENS_A_WORD, f"words times {TOKENS_A_WORD} (a rule of thumb)")
 
 
-def tokeniser(name: str | None = None) -> Tokeniser:
+def tokeniser(name: str | None = None) -> TokenCounter:
     """Where no model is meant: `words`, or one of tiktoken's encodings; without a name, the first of these at hand.
 
     Raises:
@@ -142,19 +69,19 @@ def tokeniser(name: str | None = None) -> Tokeniser:
         return RULE
     if name is not None and name not in _ENCODINGS:
         raise UnknownName.of("tokeniser", name, (WORDS, *_ENCODINGS))
-    there = importlib.util.find_spec("tiktoken") is not None
-    for each in (_PLAIN, *_ENCODINGS) if name is None else (name,):
-        if there and (found := _encoding(each)) is not None:
-            return Tiktoken(found, f"tiktoken's {each}")
-    if name is not None:
-        raise MissingFile(f"tiktoken's {name} is not on this machine: TIKTOKEN_CACHE_DIR names its folder, or take "
-                          f"'{WORDS}'")  # fmt: skip
-    return RULE
+    found = (_encoding(each) for each in (("cl100k_base", *_ENCODINGS) if name is None else (name,)))
+    if (first := next((each for each in found if each is not None), None)) is not None:
+        return first
+    if name is None:
+        return RULE
+    raise MissingFile(
+        f"tiktoken's {name} is not on this machine: TIKTOKEN_CACHE_DIR names its folder, or take '{WORDS}'"
+    )
 
 
 def tokeniser_for(
     lm: ConnectedLM, *, ask_server: bool = False, calls: Iterable[Mapping[str, Any]] = ()
-) -> Tokeniser:  # fmt: skip
+) -> TokenCounter:  # fmt: skip
     """The best tokeniser at hand for `lm`; `calls` are records of a journal, those of other models left out.
 
     >>> from blendfilter import connect
@@ -162,15 +89,15 @@ def tokeniser_for(
     'words, as the offline reader counts them'
     """
     if isinstance(lm.inner, OfflineEngine):
-        return Words(1.0, "words, as the offline reader counts them")
+        return words(1.0, "words, as the offline reader counts them")
     return next(found for found in _at_hand(lm, ask_server, calls) if found is not None)
 
 
-def _at_hand(lm: ConnectedLM, ask_server: bool, calls: Iterable[Mapping[str, Any]]) -> Iterator[Tokeniser | None]:
+def _at_hand(lm: ConnectedLM, ask_server: bool, calls: Iterable[Mapping[str, Any]]) -> Iterator[TokenCounter | None]:
     if ask_server:
         yield _served(lm)
     if hasattr(lm.inner, "count_tokens"):
-        yield Own(lm.inner, f"the tokeniser of {lm.name}")
+        yield TokenCounter(f"the tokeniser of {lm.name}", lm.inner.count_tokens)
     name = lm.name.rpartition("/")[2]
     yield of_openai(name)
     yield measured(lm.name, calls)
@@ -178,25 +105,38 @@ def _at_hand(lm: ConnectedLM, ask_server: bool, calls: Iterable[Mapping[str, Any
     yield RULE
 
 
-def _served(lm: ConnectedLM) -> Served | None:
+def _served(lm: ConnectedLM) -> TokenCounter | None:
     engine: Any = next(iter(getattr(lm.inner, "engines", ())), lm.inner)  # replicas serve one model
     if not hasattr(engine, "raw"):
         return None
-    found = Served(engine, f"the tokeniser of {engine.address}")
+    root = engine.address.removesuffix("/v1")
+
+    def count(text: str) -> float:
+        # vLLM reads `prompt` and llama.cpp `content`; each leaves the other's field alone.
+        body = {"model": engine.model, "prompt": text, "content": text}
+        reply = aio.run(engine.raw(f"{root}/tokenize", body), "tokenise")
+        number = reply.get("count", len(reply["tokens"]) if isinstance(reply.get("tokens"), list) else None)
+        if not isinstance(number, int):
+            raise lm15.ServerError(f"{root}/tokenize gave no count")
+        return float(number)
+
     try:
-        found.count("one two")
+        count("one two")
     except lm15.LM15Error:
         return None
-    return found
+    return TokenCounter(f"the tokeniser of {engine.address}", count, served=True)
 
 
-def measured(model: str, calls: Iterable[Mapping[str, Any]]) -> Measured | None:
-    """Tokens a byte over the calls of `model`; None where there are too few."""
+def measured(model: str, calls: Iterable[Mapping[str, Any]]) -> TokenCounter | None:
+    """Tokens a byte of the prompt, as servers counted the calls of `model`; None where there are too few."""
     number = tokens = size = 0
     for call in calls:
         if call.get("model") == model and call.get("tokens_in"):
             number, tokens, size = number + 1, tokens + call["tokens_in"], size + bytes_of(text_of(call["prompt"]))
-    return Measured(tokens / size, number, model) if number >= ENOUGH and size else None
+    if number < ENOUGH or not size:
+        return None
+    name = f"{tokens / size:.3f} tokens a byte, as {number:,} earlier calls of {model} were counted"
+    return TokenCounter(name, lambda text: bytes_of(text) * tokens / size)
 
 
 def text_of(prompt: str | list[list[str]]) -> str:
@@ -206,15 +146,20 @@ def text_of(prompt: str | list[list[str]]) -> str:
 
 # --- tiktoken ---
 
-_ENCODINGS = ("o200k_base", "cl100k_base", "p50k_base", "r50k_base")
-_PLAIN = "cl100k_base"
-"""The one that is taken where none is named."""
+_ENCODINGS = {
+    "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+    "cl100k_base": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+    "p50k_base": "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069",
+    "r50k_base": "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
+}
+"""tiktoken's encodings, with the SHA-256 of each one's file."""
+_ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/{name}.tiktoken"
 
 
-def of_openai(model: str, *, exactly: bool = True) -> Tiktoken | None:
-    """tiktoken's encoding of `model`, or (not `exactly`) another of the family; None where it is not on this machine.
+def of_openai(model: str, *, exactly: bool = True) -> TokenCounter | None:
+    """tiktoken's encoding of `model`, or (not `exactly`) another of the family.
 
-    None too where tiktoken knows no such model.
+    None where it is not on this machine, or tiktoken knows no such model.
     """
     if importlib.util.find_spec("tiktoken") is None:
         return None
@@ -227,36 +172,36 @@ def of_openai(model: str, *, exactly: bool = True) -> Tiktoken | None:
     for name in [wanted] if exactly else _ENCODINGS:
         if name in _ENCODINGS and (found := _encoding(name)) is not None:
             near = "" if name == wanted else f" (the model's own, {wanted}, is not on this machine)"
-            return Tiktoken(found, f"tiktoken's {name}{near}")
+            return TokenCounter(found.name + near, found.count)
     return None
 
 
-def _encoding(name: str) -> tiktoken.Encoding | None:
-    import tiktoken
-    import tiktoken_ext.openai_public as public  # type: ignore[import-untyped]
-
-    make = getattr(public, name)
-    # The same function over a loader that reads files and never the network.
-    offline = types.FunctionType(make.__code__, {**make.__globals__, "load_tiktoken_bpe": _ranks})
-    try:
-        return tiktoken.Encoding(**offline())
-    except FileNotFoundError:
+def _encoding(name: str) -> TokenCounter | None:
+    """tiktoken's encoding, where its file is on this machine: tiktoken would download a missing or damaged one."""
+    if importlib.util.find_spec("tiktoken") is None:
         return None
+    import tiktoken
 
-
-def _ranks(address: str, expected_hash: str | None = None) -> dict[bytes, int]:
-    """A vocabulary from where tiktoken, or litellm, keeps it. Raises: FileNotFoundError."""
-    name = hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest()
-    for folder in _folders():
-        path = folder / name
-        data = path.read_bytes() if path.is_file() else b""
-        if data and (expected_hash is None or hashlib.sha256(data).hexdigest() == expected_hash):
-            pairs = (line.split() for line in data.splitlines() if line)
-            return {base64.b64decode(token): int(rank) for token, rank in pairs}
-    raise FileNotFoundError(address)
+    file = hashlib.sha1(_ADDRESS.format(name=name).encode(), usedforsecurity=False).hexdigest()
+    paths = (folder / file for folder in _folders())
+    good = (p for p in paths if p.is_file() and hashlib.sha256(p.read_bytes()).hexdigest() == _ENCODINGS[name])
+    if (path := next(good, None)) is None:
+        return None
+    before = os.environ.get("TIKTOKEN_CACHE_DIR")
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(path.parent)
+    try:
+        encoding = tiktoken.get_encoding(name)
+    finally:
+        if before is None:
+            del os.environ["TIKTOKEN_CACHE_DIR"]
+        else:
+            os.environ["TIKTOKEN_CACHE_DIR"] = before
+    # Control tokens in a text are text.
+    return TokenCounter(f"tiktoken's {name}", lambda text: float(len(encoding.encode_ordinary(text))))
 
 
 def _folders() -> Iterator[Path]:
+    """Where tiktoken, or litellm, keeps vocabularies."""
     for variable in ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"):
         if named := os.environ.get(variable):
             yield Path(named)

@@ -1,12 +1,10 @@
-"""How many tokens a call can have, with no tokeniser at hand; and what a server's own account of it is worth.
+"""Bounds on the tokens of a call, without a tokeniser; and which of a server's own counts can be true.
 
-In: a request. Out: a bound that is safe to reserve, not an estimate: three to five times what English text really is.
-And a response: out comes the same without those of its figures that cannot be true.
-
-A token of a byte-level vocabulary covers a byte or more, so a text has no more tokens than its UTF-8 has bytes. Around
-the texts a chat template puts tokens of its own, some with a system message that nobody sent (Mistral's has about 400
-tokens, gpt-oss' about 80), so a request and each message are allowed some more. What is not text (an image) has no
-bound that can be read off its bytes; it counts as more than any model we know makes of one.
+`at_most` is safe to reserve, not an estimate: three to five times what English text really is. A token of a byte-level
+vocabulary covers a byte or more, so a text has no more tokens than its UTF-8 has bytes. Around the texts a chat
+template puts tokens of its own, some with a system message that was never sent (Mistral's has about 400 tokens,
+gpt-oss' about 80), so a request and each message are allowed some more. What is not text (an image) counts as more
+than any model we know makes of one.
 """
 
 from __future__ import annotations
@@ -36,10 +34,10 @@ over text of any language, which is four or five for English."""
 
 
 def at_most(request: lm15.Request) -> int:
-    """Tokens that the prompt of `request` cannot exceed; those of the reply are another matter.
+    """Tokens that the prompt of `request` cannot exceed; its reply is not counted.
 
-    >>> asked = lm15.Request(model="m", messages=(lm15.Message.user("Who? Élodie."),), config=lm15.Config())
-    >>> at_most(asked) - A_REQUEST - A_MESSAGE  # 12 characters
+    >>> request = lm15.Request(model="m", messages=(lm15.Message.user("Who? Élodie."),), config=lm15.Config())
+    >>> at_most(request) - A_REQUEST - A_MESSAGE  # 12 characters
     13
     """
     system = _of_parts(request.system) + A_MESSAGE if request.system else 0
@@ -49,31 +47,31 @@ def at_most(request: lm15.Request) -> int:
     return A_REQUEST + system + messages + sum(_INDENTED * bytes_of(repr(each)) + A_MESSAGE for each in written)
 
 
-def at_least(text: Iterable[Any]) -> int:
+def at_least(parts: Iterable[Any]) -> int:
     """Tokens that the text among these parts must have: a server that states fewer is not charged less for.
 
     >>> at_least([]), at_least([lm15.TextPart("42")]), at_least([lm15.TextPart("word " * 1000)])
     (0, 1, 617)
     """
-    characters = sum(len(told) for part in text if isinstance(told := getattr(part, "text", None), str))
+    characters = sum(len(text) for part in parts if isinstance(text := getattr(part, "text", None), str))
     return max(1, (characters - _FREE) // _A_TOKEN) if characters else 0
 
 
 def believed(request: lm15.Request, response: lm15.Response) -> lm15.Response:
-    """`response`, where what it says that it took can be true; else without the figures that cannot.
+    """`response` without the figures that cannot be true.
 
-    A count that is none (negative, 0 for a text, more than any call has) counts as not told, and so does a cost that is
+    A count that is none (negative, 0 for a text, more than any call has) becomes unknown, and so does a cost that is
     none. What was dropped is kept as ``provider_data["disbelieved"]``. Where a provider counts cached tokens apart
     (Anthropic), they are added to those of the prompt.
     """
     usage, data = response.usage, response.provider_data or {}
     wrong: dict[str, Any] = dict(data.get("disbelieved") or {})
-    tokens_in, tokens_out, cached = usage.input_tokens, usage.output_tokens, usage.cache_read_tokens
+    tokens_in, cached = usage.input_tokens, usage.cache_read_tokens
     least = at_least(part for message in request.messages for part in message.parts)
     if cached and tokens_in is not None and tokens_in < least:
-        whole = tokens_in + (cached or 0) + (usage.cache_write_tokens or 0)
+        whole = tokens_in + cached + (usage.cache_write_tokens or 0)
         tokens_in = whole if least <= whole <= MANY else tokens_in
-    counts = {"tokens_in": tokens_in, "tokens_out": tokens_out, "tokens_cached": cached}
+    counts = {"tokens_in": tokens_in, "tokens_out": usage.output_tokens, "tokens_cached": cached}
     bounds = {"tokens_in": min(1, least), "tokens_out": min(1, at_least(response.message.parts)), "tokens_cached": 0}
     for name, count in counts.items():
         if count is not None and not bounds[name] <= count <= MANY:

@@ -8,11 +8,11 @@ from typing import Any
 
 import dspy
 
+from blendfilter import aio
+from blendfilter.aio import relayed
 from blendfilter.context import JUDGED, NOTES, calls_of, rejoined, setting
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter, Signed, ask_filter
-from blendfilter.lm import bridge
-from blendfilter.lm.relay import relayed
 from blendfilter.modules.prediction import Branch, MethodPrediction
 from blendfilter.records import Excerpt, Passage, one_line
 from blendfilter.retrieval.base import Retriever
@@ -31,7 +31,7 @@ class QuestionModule(dspy.Module):
     __signature__ = Signed()
 
     def forward(self, question: str, *args: Any, **more: Any) -> dspy.Prediction:
-        return bridge.run(self.aforward(question, *args, **more), type(self).__name__)
+        return aio.run(self.aforward(question, *args, **more), type(self).__name__)
 
     async def aforward(self, question: str) -> dspy.Prediction:
         raise NotImplementedError
@@ -123,7 +123,7 @@ def check_k(k: object) -> int:
 
 async def search(retriever: Retriever, query: str, k: int) -> list[Passage]:
     """The k best passages for one query, searched in a worker thread."""
-    return (await bridge.in_thread(retriever.search, [query], k))[0]
+    return (await aio.in_thread(retriever.search, [query], k))[0]
 
 
 async def filtered(select: Filter | None, question: str, passages: Sequence[Passage], **more: Any) -> dspy.Prediction:

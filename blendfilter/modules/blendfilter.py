@@ -25,11 +25,11 @@ from typing import Any, TypeAlias
 
 import dspy
 
+from blendfilter.aio import Step, Steps
 from blendfilter.asking import PromptSettings, TaskWording
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import KnowledgeFilter
-from blendfilter.lm.steps import Step, Steps
 from blendfilter.modules.answering import Answering, Reasoning
 from blendfilter.modules.base import (
     Method,

@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 import dspy
 
+from blendfilter import aio
 from blendfilter.asking import Ask, PromptSettings, TaskWording
 from blendfilter.context import STAGE, setting
 from blendfilter.errors import BadArgument, BadData, Leak, ModelError, UnknownName
 from blendfilter.journal import digest
-from blendfilter.lm import bridge
 from blendfilter.lm.scoring.base import TOO_LONG, Result, Score, TextPair
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.lm.scoring.served import CAN
@@ -124,7 +124,7 @@ class Oracle:
             self._answerable(question)
             first = first or question
         if self._ask is not None and first is not None:
-            bridge.run(self._ask.base(first), "Oracle.check", "await oracle.achoose(…)")
+            aio.run(self._ask.base(first), "Oracle.check", "await oracle.achoose(…)")
 
     def answerable(self, question: Question) -> bool:
         """Whether it has an answer that can be looked for; `check` says what is wrong with one that has none."""
@@ -136,7 +136,7 @@ class Oracle:
 
     def choose(self, batch: Batch) -> list[OracleChoice]:
         """The same as `achoose`, waited for."""
-        return bridge.run(self.achoose(batch), "Oracle.choose", "await oracle.achoose(…)")
+        return aio.run(self.achoose(batch), "Oracle.choose", "await oracle.achoose(…)")
 
     async def achoose(self, batch: Batch) -> list[OracleChoice]:
         """The sentences of each question's passages, scored, and the chosen ones; CXMI scores the batch as one list.

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from blendfilter.append_only import AppendOnly
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData, RunMismatch, UnknownName
 from blendfilter.files import json_rows, write_whole
-from blendfilter.lm.tokenisers import Tokeniser
+from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.lm.tokenisers import tokeniser as default_tokeniser
 from blendfilter.metrics import recall
 from blendfilter.oracles.candidates import sentences_of
@@ -60,7 +60,7 @@ def make_silver(
     k: int = 5,
     batch: int = BATCH,
     allow_empty_answers: bool = False,
-    tokeniser: Tokeniser | None = None,
+    tokeniser: TokenCounter | None = None,
     progress: Progress = silent,
 ) -> Summary:
     """Write the silver contexts of `questions` to `out`, JSON Lines that `read_silver` reads.

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from blendfilter.lm.tokenisers import Tokeniser
+from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.oracles.measures import MEASURES
 from blendfilter.oracles.silver_rows import SilverRow
 from blendfilter.records import Passage
@@ -143,7 +143,7 @@ def _questions(count: int) -> str:
     return f"{count:,} question{'s' * (count != 1)}"
 
 
-def summarise(rows: Iterable[SilverRow], *, threshold: float, tokeniser: Tokeniser) -> Summary:
+def summarise(rows: Iterable[SilverRow], *, threshold: float, tokeniser: TokenCounter) -> Summary:
     """What `rows` come to; a sentence whose score is above `threshold` brings its passage into PSG."""
     sums = {name: _Sums() for name in ("all", "positive", "negative")}
     without = unscored = 0
@@ -216,7 +216,7 @@ class _Sums:
         return SilverGroup(self.n, *means)
 
 
-def figures_of(context: Sequence[Passage], question: str, output: str, tokeniser: Tokeniser) -> Figures:
+def figures_of(context: Sequence[Passage], question: str, output: str, tokeniser: TokenCounter) -> Figures:
     """The figures of one context, by any filter, for one question and its output."""
     text = "\n".join(each.text for each in context)
     precision = overlap(tokens(text), tokens(output)).precision

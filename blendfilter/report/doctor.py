@@ -25,8 +25,7 @@ from blendfilter.evaluation.run_status import BAD, RunStatus, Share, check_share
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.evaluation.statistics import wilson_interval
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.probing import Probe, probe
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.records import Question

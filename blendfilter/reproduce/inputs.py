@@ -25,8 +25,7 @@ from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.registry import make_filter
 from blendfilter.filters.silver import SilverFilter
 from blendfilter.journal import FILE, Journal, digest
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.oracles.measures import MEASURES, Measure, measure_for
 from blendfilter.oracles.oracle import Oracle

@@ -25,7 +25,7 @@ from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.statistics import holm, interval, mcnemar_exact, paired_bootstrap
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.prices import cost_of
-from blendfilter.lm.tokenisers import Tokeniser, tokeniser, tokeniser_for
+from blendfilter.lm.tokenisers import TokenCounter, tokeniser, tokeniser_for
 from blendfilter.oracles.silver_making import supported
 from blendfilter.oracles.silver_summary import figures_of
 from blendfilter.records import Question
@@ -142,7 +142,7 @@ def result(
 # --- lines ---
 
 
-def _lines(table: PaperTable, pairs: Pairs, counting: Tokeniser, seed: int, offline: bool) -> Iterator[ResultLine]:
+def _lines(table: PaperTable, pairs: Pairs, counting: TokenCounter, seed: int, offline: bool) -> Iterator[ResultLine]:
     measured = {(one.place, one.point): list(_measured(table, one, run, counting)) for one, run in pairs}
     runs = {(one.place, one.point): run.name for one, run in pairs}
     # What the offline reader answers is compared with nothing; what its filters leave can be.
@@ -285,7 +285,7 @@ def by_label(pairs: Pairs) -> dict[str, dict[str, Run]]:
 # --- measures: the values of a run ---
 
 
-def _measured(table: PaperTable, one: TableRun, run: Run, counting: Tokeniser) -> Iterator[_Measured]:
+def _measured(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter) -> Iterator[_Measured]:
     if table.kind == "judging":
         yield from (_Measured(measure, values) for measure, values in judging_values(run).items())
         return
@@ -389,7 +389,7 @@ def judging_values(run: Run) -> dict[str, Values]:
 # --- notes ---
 
 
-def _counted(table: PaperTable, pairs: Pairs, counting: Tokeniser) -> Iterator[str]:
+def _counted(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterator[str]:
     """How a table of contexts was counted, and what of it is unknown."""
     if table.kind == "tokens":
         prompt = "words, as the offline reader counts" if pairs[0][1].offline else "as the model's server counted"

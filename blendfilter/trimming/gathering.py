@@ -30,6 +30,7 @@ from typing import Literal, NamedTuple, cast
 import dspy
 import numpy as np
 
+from blendfilter import aio
 from blendfilter.context import JOURNAL, NOTES, ORDER, QUESTION, setting
 from blendfilter.errors import (
     AskedWrong,
@@ -43,10 +44,9 @@ from blendfilter.errors import (
 )
 from blendfilter.filters.cdit import Judge
 from blendfilter.journal import Journal
-from blendfilter.lm import bridge
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.held import connected
 from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.module_lms import connected_lms
 from blendfilter.records import Passage, Question, one_line
 from blendfilter.retrieval.base import Retriever, check_search, fingerprint_of
 from blendfilter.retrieval.callables import as_retriever
@@ -128,7 +128,7 @@ def trim(
         index, questions, judge, folder, lm, k, reuse, guard, similar, concurrency, budget, max_retries, dry_run,
         progress,
     )  # fmt: skip
-    return bridge.run(_gather(job), "trim", "await atrim(…)")
+    return aio.run(_gather(job), "trim", "await atrim(…)")
 
 
 async def atrim(
@@ -153,7 +153,7 @@ async def atrim(
         index, questions, judge, folder, lm, k, reuse, guard, similar, concurrency, budget, max_retries, dry_run,
         progress,
     )  # fmt: skip
-    return await asyncio.wrap_future(bridge.submit(_gather(job)))
+    return await asyncio.wrap_future(aio.submit(_gather(job)))
 
 
 async def _gather(job: _TrimJob) -> Trimming:
@@ -432,7 +432,7 @@ class _JudgingSession:
             return outcome
 
         tasks = []
-        async with bridge.together() as group:
+        async with aio.together() as group:
             for order, planned in enumerate(plan):
                 await places.acquire()
                 tasks.append(group.create_task(one(order, planned)))
@@ -447,11 +447,11 @@ class _JudgingSession:
             dspy.context(lm=self.lm, trace=[], disable_history=True),
         ):
             try:
-                (found,) = await bridge.in_thread(self.index.search, [planned.question], self.k)
+                (found,) = await aio.in_thread(self.index.search, [planned.question], self.k)
                 if self.writer.witnesses.is_judged(planned.id):  # by another judge, without one verdict
                     self.writer.undo_question(planned.id)
                 verdicts = await self._verdicts(planned, list({passage.id: passage for passage in found}.values()))
-            except (AskedWrong, BudgetSpent, CannotWrite, *bridge.ENDING):
+            except (AskedWrong, BudgetSpent, CannotWrite, *aio.ENDING):
                 raise
             except BaseException as error:  # whatever a call or an index raises is this question's error
                 if self.context.purse is not None:
@@ -468,7 +468,7 @@ class _JudgingSession:
         async def one(passage: Passage) -> bool | None:
             if passage.id in half:
                 return half[passage.id]
-            judged = await bridge.awaiting(self.judge.acall(question=planned.question, passage=passage))
+            judged = await aio.awaiting(self.judge.acall(question=planned.question, passage=passage))
             verdict: bool | None = judged.verdict
             self.writer.verdict(planned.question, passage.id, verdict, self.by)
             return verdict
@@ -476,7 +476,7 @@ class _JudgingSession:
         results = await asyncio.gather(*(one(passage) for passage in passages), return_exceptions=True)
         errors = [each for each in results if isinstance(each, BaseException)]
         if errors:  # what ends the whole session comes before what this question alone met
-            ends = (AskedWrong, BudgetSpent, CannotWrite, *bridge.ENDING)
+            ends = (AskedWrong, BudgetSpent, CannotWrite, *aio.ENDING)
             raise next((error for error in errors if isinstance(error, ends)), errors[0])
         return {
             passage.id: verdict
@@ -488,7 +488,7 @@ class _JudgingSession:
 def judged_by(judge: Judge, lm: ConnectedLM) -> JudgedBy:
     """Who judges: a digest of all that shapes the judge's verdicts, and its parts that people know by name."""
     identity = judge.identity()
-    own = next(iter(connected(judge).values()), lm)  # a judge may have a model of its own
+    own = next(iter(connected_lms(judge).values()), lm)  # a judge may have a model of its own
     label = own.identity.get("label")
     return JudgedBy(
         judge=fingerprint_of(identity)[:12],

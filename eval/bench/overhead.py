@@ -21,12 +21,11 @@ from typing import NamedTuple
 from dspy import lm15
 
 import blendfilter as bf
-from blendfilter.lm.budget import Budget, Purse
-from blendfilter.lm.gate import Gate
+from blendfilter.lm.attempts import ModelEngine, Retry
+from blendfilter.lm.budget import Budget, BudgetAccount
+from blendfilter.lm.call_policy import FREE, CallPolicy, Traffic, on_terms
 from blendfilter.lm.journaled import JournaledEngine
-from blendfilter.lm.metered import Engine
-from blendfilter.lm.retrying import Retry
-from blendfilter.lm.terms import FREE, Terms, Traffic, on_terms
+from blendfilter.lm.rate_limit import Gate
 
 REPLY = lm15.Response(
     id=None,
@@ -53,35 +52,35 @@ class Cost(NamedTuple):
     at_once: float
 
 
-def journaled(journal: bf.Journal | None, traffic: Traffic) -> Engine:
+def journaled(journal: bf.Journal | None, traffic: Traffic) -> ModelEngine:
     """The no-op engine as a connected model has it."""
-    inner = on_terms(Nothing(), Terms(retry=Retry()), traffic)
+    inner = on_terms(Nothing(), CallPolicy(retry=Retry()), traffic)
     return JournaledEngine(inner, model="m", address="http://127.0.0.1:1/v1", journal=journal)
 
 
-def bare(_: bf.Journal) -> Engine:
+def bare(_: bf.Journal) -> ModelEngine:
     """The engine alone."""
     return Nothing()
 
 
-def connected(_: bf.Journal) -> Engine:
+def connected(_: bf.Journal) -> ModelEngine:
     """`connect(…)`: retries, no journal."""
     return journaled(None, FREE)
 
 
-def kept(journal: bf.Journal) -> Engine:
+def kept(journal: bf.Journal) -> ModelEngine:
     """`connect(…, journal=…)`: retries and journal."""
     return journaled(journal, FREE)
 
 
-def in_a_run(journal: bf.Journal) -> Engine:
+def in_a_run(journal: bf.Journal) -> ModelEngine:
     """`evaluate(…)`: gate, retries, journal."""
     return journaled(journal, Traffic(gate=Gate(32)))
 
 
-def with_a_budget(journal: bf.Journal) -> Engine:
+def with_a_budget(journal: bf.Journal) -> ModelEngine:
     """`evaluate(…, budget=…)`: gate, purse, retries, journal."""
-    return journaled(journal, Traffic(gate=Gate(32), purse=Purse(Budget(10**9, 10**12), journal)))
+    return journaled(journal, Traffic(gate=Gate(32), purse=BudgetAccount(Budget(10**9, 10**12), journal)))
 
 
 def requests(calls: int, size: int, name: str) -> list[lm15.Request]:
@@ -91,7 +90,7 @@ def requests(calls: int, size: int, name: str) -> list[lm15.Request]:
     return [lm15.Request(model="m", messages=(lm15.Message.user(text),), config=config) for text in texts]
 
 
-async def one_by_one(engine: Engine, asked: list[lm15.Request]) -> list[float]:
+async def one_by_one(engine: ModelEngine, asked: list[lm15.Request]) -> list[float]:
     """Seconds of each call."""
     took = []
     for request in asked:
@@ -101,7 +100,7 @@ async def one_by_one(engine: Engine, asked: list[lm15.Request]) -> list[float]:
     return took
 
 
-async def at_once(engine: Engine, asked: list[lm15.Request], in_flight: int = 32) -> float:
+async def at_once(engine: ModelEngine, asked: list[lm15.Request], in_flight: int = 32) -> float:
     """Seconds a call of all of them, so many in flight."""
     left = iter(asked)
 
@@ -114,7 +113,7 @@ async def at_once(engine: Engine, asked: list[lm15.Request], in_flight: int = 32
     return (time.perf_counter() - start) / len(asked)
 
 
-def cost(make: Callable[[bf.Journal], Engine], calls: int, size: int) -> Cost:
+def cost(make: Callable[[bf.Journal], ModelEngine], calls: int, size: int) -> Cost:
     """Measure one way of calling, over a journal of its own."""
     with tempfile.TemporaryDirectory() as folder, bf.Journal(folder) as journal:
         engine = make(journal)

@@ -25,7 +25,7 @@ import dspy
 from model_server import Server, serve
 
 import blendfilter as bf
-from blendfilter.lm import bridge
+from blendfilter import aio
 from blendfilter.modules.methods import METHODS as NAMES
 from blendfilter.modules.methods import make_method
 from blendfilter.resources import sample
@@ -139,8 +139,8 @@ def cpu(args: argparse.Namespace) -> None:
                 prompts = [
                     record["prompt"] for record in bf.Journal(folder, "replay").records() if record["kind"] == "call"
                 ]
-            bare, _ = _spent(lambda prompts=prompts: bridge.run(_bare(server.url, prompts, 32)))
-            alone, _ = _spent(lambda prompts=prompts: bridge.run(_bare(server.url, prompts, 1)))
+            bare, _ = _spent(lambda prompts=prompts: aio.run(_bare(server.url, prompts, 32)))
+            alone, _ = _spent(lambda prompts=prompts: aio.run(_bare(server.url, prompts, 1)))
             rounds.append((spent / made, bare / made, alone / made, made / seconds))
     rounds = rounds[1:] or rounds  # the first round pays for imports and first connections
     whole, bare, alone, rate = (statistics.median(column) for column in zip(*rounds, strict=True))

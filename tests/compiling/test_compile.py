@@ -54,8 +54,7 @@ from blendfilter.errors import (
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
 from blendfilter.retrieval.bm25 import BM25

@@ -22,12 +22,12 @@ from blendfilter import BM25, BlendFilter, ChainOfThought, connect, evaluate, lo
 from blendfilter.errors import BadArgument, BudgetSpent, ServerRefused
 from blendfilter.evaluation.run_folder import read_json, read_rows
 from blendfilter.evaluation.run_loop import AT_FIRST, Admission
-from blendfilter.lm.budget import NOTHING, Amount, Budget, Purse
+from blendfilter.lm.attempts import Retry
+from blendfilter.lm.budget import NOTHING, Amount, Budget, BudgetAccount
+from blendfilter.lm.call_policy import CallPolicy
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import Price
 from blendfilter.lm.profiles import Profile
-from blendfilter.lm.retrying import Retry
-from blendfilter.lm.terms import Terms
 from blendfilter.tasks import Questions
 
 IN_FLIGHT = 32
@@ -277,7 +277,7 @@ def test_a_replay_needs_no_budget_and_leaves_the_account_alone(
 
 def priced(price: Price | None) -> tuple[ConnectedLM, CountingEngine]:
     engine = CountingEngine()
-    return ConnectedLM("priced", engine, profile=Profile(), terms=Terms(price=price), temperature=0.0), engine
+    return ConnectedLM("priced", engine, profile=Profile(), terms=CallPolicy(price=price), temperature=0.0), engine
 
 
 def test_a_budget_of_dollars_is_held_at_the_models_price(index: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -442,8 +442,8 @@ ROW = {"calls": [["x", "a"], ["y", "b"], ["z", "a"], ["w", "copied"], ["v", "gon
 """Four attempts, 200 tokens, a dollar: a call of another run and the second use of one cost nothing."""
 
 
-def frugal(budget: Budget | None, spent: Amount = NOTHING) -> tuple[Admission, Purse | None]:
-    purse = None if budget is None else Purse(budget, None, spent)
+def frugal(budget: Budget | None, spent: Amount = NOTHING) -> tuple[Admission, BudgetAccount | None]:
+    purse = None if budget is None else BudgetAccount(budget, None, spent)
     return Admission(purse, CALLS.get), purse
 
 

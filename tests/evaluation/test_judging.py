@@ -15,7 +15,7 @@ from scripted import ScriptedLM, scripted
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.answer_judge import TEMPLATE, AnswerJudge, AnswerVerdict, quoted, read_verdict
 from blendfilter.journal import Journal
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.prompting import Prompts, own_prompts
 from blendfilter.run_context import RunContext
 

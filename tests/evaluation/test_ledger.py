@@ -21,11 +21,11 @@ from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, connect,
 from blendfilter.evaluation.ledger import LedgerEntry, busy_seconds, latency, ledger, tokens_of
 from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.journal import Journal
+from blendfilter.lm.attempts import Retry
+from blendfilter.lm.call_policy import CallPolicy
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import Price, read_prices
 from blendfilter.lm.profiles import Profile
-from blendfilter.lm.retrying import Retry
-from blendfilter.lm.terms import Terms
 from blendfilter.report.page_head import head_of
 from blendfilter.report.plots import headline, point_of
 from blendfilter.report.run_text import cost, ledger_notes, share, tokens
@@ -259,7 +259,7 @@ class Priced(CountingEngine):
     """The counting reader at a price."""
 
     def lm(self, name: str = "priced", **defaults: Any) -> ConnectedLM:
-        terms = Terms(price=Price(10, 30, 1))
+        terms = CallPolicy(price=Price(10, 30, 1))
         return ConnectedLM(name, self, profile=Profile(), terms=terms, **{"temperature": 0.0, **defaults})
 
 

@@ -12,9 +12,8 @@ import dspy
 import pytest
 from small_world import Command, CountingEngine, here, sample_cache  # noqa: F401 - fixtures
 
-from blendfilter import BM25, BlendFilter, Direct, Run, evaluate
+from blendfilter import BM25, BlendFilter, Direct, Run, aio, evaluate
 from blendfilter.filters.extractive import PassageFilter
-from blendfilter.lm import bridge
 from blendfilter.tasks import Questions
 
 pytestmark = pytest.mark.timeout(120)
@@ -274,7 +273,7 @@ def test_a_keyboard_interrupt_in_a_method_ends_the_run_as_ctrl_c_does(
     method.check = lambda question: None
     again = evaluated(method, questions, tmp_path / "run")
     assert again.errors == 0
-    assert bridge.loop().is_running()
+    assert aio.loop().is_running()
 
 
 def test_a_question_that_failed_so_is_asked_again(index: BM25, questions: Questions, tmp_path: Path) -> None:

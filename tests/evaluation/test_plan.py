@@ -15,12 +15,12 @@ from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, SelfAsk,
 from blendfilter.errors import CannotWrite
 from blendfilter.evaluation.plan import RunPlan, duration, plan, spread
 from blendfilter.lm.budget import Amount, Budget
+from blendfilter.lm.call_policy import CallPolicy
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import read
-from blendfilter.lm.pace import Pace
 from blendfilter.lm.prices import Price
 from blendfilter.lm.profiles import profile_for
-from blendfilter.lm.terms import Terms
+from blendfilter.lm.rate_limit import Pace
 from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 
@@ -253,7 +253,7 @@ def test_a_rehearsal_that_fails_says_so(questions: Questions) -> None:
 
 
 def priced(price: Price | None, **terms: Any) -> ConnectedLM:
-    engine, told = CountingEngine(), Terms(price=price, **terms)
+    engine, told = CountingEngine(), CallPolicy(price=price, **terms)
     return ConnectedLM("m", engine, profile=profile_for("m"), terms=told, temperature=0.0)
 
 

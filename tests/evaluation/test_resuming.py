@@ -28,8 +28,8 @@ from blendfilter.errors import (
 )
 from blendfilter.evaluation.run_progress import RunningScores, progress_for
 from blendfilter.journal import FILE, Journal
-from blendfilter.lm.gate import Gate
-from blendfilter.lm.retrying import Retry
+from blendfilter.lm.attempts import Retry
+from blendfilter.lm.rate_limit import Gate
 from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 

@@ -35,7 +35,7 @@ from blendfilter.filters.cdit import (
     rules_of,
 )
 from blendfilter.filters.registry import make_filter
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.lm.profiles import Profile
 from blendfilter.prompting import Prompts
 from blendfilter.records import Excerpt, Passage

@@ -6,24 +6,26 @@ import asyncio
 import dataclasses
 import logging
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
 import dspy
+import httpx
+import openai
 import pytest
 from dspy import lm15
 from dspy.clients.base_lm import GLOBAL_HISTORY
-from dspy.utils import DummyLM
+from dspy.utils import exceptions
 from model_server import serve
 from openai.types.chat import ChatCompletion
 from scripted import response
 
-from blendfilter.errors import ModelError, ReplayMiss, ServerRefused
+from blendfilter.errors import BadArgument, MissingExtra, ModelError, ReplayMiss, ServerRefused
 from blendfilter.journal import Journal
-from blendfilter.lm.adopted import AdoptedEngine, is_asynchronous
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.retrying import Retry
+from blendfilter.lm.adopted import AdoptedEngine
+from blendfilter.lm.attempts import Retry
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.prompting import TemplateAdapter
 
 pytestmark = pytest.mark.filterwarnings("ignore:Implementing custom LMs:DeprecationWarning")
@@ -106,23 +108,6 @@ def test_an_asynchronous_engine_is_awaited_on_the_loop() -> None:
     assert engine.threads == {"blendfilter-loop", threading.main_thread().name}
 
 
-def test_slow_synchronous_models_run_side_by_side() -> None:
-    together = threading.Barrier(4, timeout=10)
-
-    class Slow(Shout):
-        def complete(self, request: lm15.Request) -> lm15.Response:
-            together.wait()  # passes only where four calls are inside at once
-            return super().complete(request)
-
-    lm = connect(dspy.LM("own/slow", engine=Slow()))
-    replies = asyncio.run(_all(lm, ["a", "b", "c", "d"]))
-    assert replies == [["A"], ["B"], ["C"], ["D"]]
-
-
-async def _all(lm: Any, prompts: list[str]) -> list[Any]:
-    return await asyncio.gather(*(lm.acall(prompt) for prompt in prompts))
-
-
 @pytest.mark.parametrize("kind", [Legacy, AsyncLegacy])
 def test_a_base_lm_from_before_engines_works(tmp_path: Path, kind: type[Legacy]) -> None:
     own = kind("old/model", temperature=0.2)
@@ -135,25 +120,6 @@ def test_a_base_lm_from_before_engines_works(tmp_path: Path, kind: type[Legacy])
     assert [(seen["messages"][-1]["content"], seen["temperature"]) for seen in inner.seen] == [
         ("hello", 0.2), ("hello", 0.9),
     ]  # fmt: skip
-
-
-def test_dspys_own_dummy_answers_predictors(tmp_path: Path) -> None:
-    predict = dspy.Predict("question -> answer")
-    with Journal(tmp_path) as journal:
-        lm = connect(DummyLM([{"answer": "red"}, {"answer": "blue"}]), journal=journal)
-        with dspy.context(lm=lm):
-            assert [predict(question=question).answer for question in ("a", "b", "a")] == ["red", "blue", "red"]
-        assert [record["stage"] for record in journal.records()] == ["predict", "predict"]
-
-
-def test_three_samples_of_an_adopted_model_are_three_records(tmp_path: Path) -> None:
-    engine = Shout()
-    with Journal(tmp_path) as journal:
-        lm = connect(dspy.LM("own/shout", engine=engine, temperature=1.0), journal=journal)
-        assert lm("hello", n=3) == ["HELLO"] * 3
-        # They come from worker threads, in any order.
-        assert sorted(record["sample"][1] for record in journal.records()) == [0, 1, 2]
-    assert len(engine.calls) == 3
 
 
 def test_a_dspy_lm_reaches_its_own_server_with_its_own_settings_and_no_secret_is_kept(
@@ -189,34 +155,12 @@ def test_the_faults_of_a_dspy_lm_are_told_like_ours(behave: str, error: type[Exc
     assert "verysecret" not in str(told.value)
 
 
-def test_an_error_inside_a_users_model_is_that_calls_error(tmp_path: Path) -> None:
-    class Broken(Legacy):
-        def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
-            raise RuntimeError("out of memory")
-
-    with Journal(tmp_path) as journal:
-        lm = connect(Broken("own/broken"), journal=journal)
-        with pytest.raises(ModelError, match="out of memory"):
-            lm("hello")
-        assert [record["error"]["kind"] for record in journal.records()] == ["unexpected"]
-
-
 def test_a_users_model_is_saved_as_itself() -> None:
     own = dspy.LM("openai/test-model", api_key="sk-verysecret0123", temperature=0.3)
     state = connect(own).dump_state()
     again = dspy.BaseLM.load_state(state)
     assert (type(again), again.model, again.kwargs["temperature"]) == (dspy.LM, "openai/test-model", 0.3)
     assert "verysecret" not in str(state)
-
-
-def test_which_models_can_be_awaited() -> None:
-    assert not is_asynchronous(Legacy("old/model"))
-    assert is_asynchronous(AsyncLegacy("old/model"))
-    assert not is_asynchronous(dspy.LM("own/shout", engine=Shout()))
-    assert is_asynchronous(dspy.LM("own/shout", engine=Shout(), async_engine=AsyncShout()))
-    assert is_asynchronous(dspy.LM("openai/gpt-4o-mini"))
-    assert is_asynchronous(DummyLM([]))
-    assert is_asynchronous(connect("offline"))
 
 
 ABILITIES = ("supports_function_calling", "supports_response_schema", "supports_reasoning", "supported_params")
@@ -232,31 +176,8 @@ def test_what_a_users_model_can_do_is_still_known(name: str) -> None:
         assert lm.supports_function_calling is True
 
 
-def test_of_our_own_models_nothing_is_claimed() -> None:
-    assert [getattr(connect("offline"), each) for each in ABILITIES] == [False, False, False, set()]
-
-
-# ---- attempts, costs and what a call leaves behind
-
-
-def hasty(lm: ConnectedLM) -> ConnectedLM:
-    """The same, whose retries do not wait."""
-    lm.terms = dataclasses.replace(lm.terms, retry=Retry(wait_first=0.001, wait_max=0.002))
-    return lm.with_journal(lm.journal)
-
-
 def own_at(url: str, name: str = "openai/gpt-4o-mini", **more: Any) -> dspy.LM:
     return dspy.LM(name, api_base=url, api_key="sk-verysecret0123", **more)
-
-
-def test_attempts_are_counted_by_us_and_dspys_own_retries_are_off(tmp_path: Path) -> None:
-    with serve(behave="flaky", share=0.6, keep=True) as server, Journal(tmp_path) as journal:
-        lm = hasty(connect(own_at(server.url, num_retries=7), journal=journal))
-        assert [lm(f"hello {i}") for i in range(8)] == [["So the answer is 42."]] * 8
-        records = list(journal.records())
-        assert sum(record["attempts"] for record in records) == server.stats()["requests"] > 8
-        assert sum(record["tokens_out"] for record in records) == server.stats()["tokens_out"]
-    assert not any(record["error"] for record in records)
 
 
 def test_dspys_prices_are_those_of_providers_and_say_nothing_of_a_server_of_ones_own(tmp_path: Path) -> None:
@@ -272,29 +193,6 @@ def test_dspys_prices_are_those_of_providers_and_say_nothing_of_a_server_of_ones
     assert 0 < reckoned.provider_data["cost"] < 1e-4
     assert "cost" not in (unknown.provider_data or {})
     assert costs == [None, 1.0]
-
-
-def test_what_a_provider_says_that_a_call_cost_goes_before_what_dspy_reckons() -> None:
-    class Dear:
-        def complete(self, request: lm15.Request) -> lm15.Response:
-            return dataclasses.replace(response("yes"), provider_data={"cost": 3.0})
-
-    engine = AdoptedEngine(dspy.LM("openai/gpt-4o-mini", engine=Dear()), estimate=True)
-    said = asyncio.run(engine.complete(lm15.Request(model="m", messages=(lm15.Message.user("hello"),))))
-    assert said.provider_data["cost"] == 3.0
-
-
-def test_cached_tokens_are_recorded(tmp_path: Path) -> None:
-    class Cached(Legacy):
-        def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
-            said = body("yes")
-            said["usage"]["prompt_tokens_details"] = {"cached_tokens": 2}
-            return ChatCompletion.model_validate(said)
-
-    with Journal(tmp_path) as journal:
-        connect(Cached("old/model"), journal=journal)("hello")
-        (record,) = journal.records()
-    assert (record["tokens_in"], record["tokens_cached"], record["tokens_out"]) == (3, 2, 2)
 
 
 @pytest.mark.parametrize("make", [lambda: dspy.LM("own/shout", engine=Shout()), lambda: AsyncLegacy("old/model")])
@@ -355,21 +253,163 @@ def test_a_schema_reaches_the_server_of_a_users_model() -> None:
     assert sent["response_format"]["json_schema"]["schema"] == schema
 
 
-def test_a_stream_is_the_reply_once_and_listeners_hear_its_field() -> None:
-    class Marked(AsyncShout):
-        async def complete(self, request: lm15.Request) -> lm15.Response:  # type: ignore[override]
-            await super().complete(request)
-            return response("[[ ## answer ## ]]\ndark red\n\n[[ ## completed ## ]]")
+class Awaited(dspy.BaseLM):  # type: ignore[misc]
+    """A user's model that is awaited."""
 
-    engine = Marked()
-    program = dspy.streamify(
-        dspy.Predict("question -> answer"),
-        stream_listeners=[dspy.streaming.StreamListener(signature_field_name="answer")],
-        async_streaming=False,
-    )
-    with dspy.context(
-        lm=connect(dspy.LM("own/marked", engine=Shout(), async_engine=engine)), adapter=dspy.ChatAdapter()
-    ):
-        *pieces, last = program(question="Which?")
-    assert "".join(piece.chunk for piece in pieces) == last.answer == "dark red"
-    assert len(engine.calls) == 1
+    async def aforward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
+        return self.forward(prompt, messages, **kwargs)
+
+
+def hasty(lm: ConnectedLM) -> ConnectedLM:
+    """The same, whose retries do not wait."""
+    lm.terms = dataclasses.replace(lm.terms, retry=Retry(wait_first=0.001, wait_max=0.002))
+    return lm.with_journal(lm.journal)
+
+
+REQUEST = httpx.Request("POST", "http://127.0.0.1/v1", headers={"Authorization": "Bearer sk-verysecret0123"})
+
+
+def of_openai(status: int, message: str, **more: Any) -> openai.APIStatusError:
+    kind = openai.RateLimitError if status == 429 else openai.BadRequestError
+    response = httpx.Response(status, request=REQUEST, headers={"retry-after": "0"})
+    return kind(message, response=response, body={"message": message, **more})
+
+
+FAULTS = [
+    (exceptions.LMTransportError("gone"), "server_error", True),
+    (exceptions.LMLockTimeoutError("held"), "server_error", True),
+    (exceptions.LMTimeoutError("slow"), "timeout", True),
+    (exceptions.LMServerError("down", status=503), "server_error", True),
+    (exceptions.LMRateLimitError("busy", status=429, retry_after=0.0), "rate_limited", True),
+    (exceptions.LMInvalidRequestError("bad", status=400), "bad_request", False),
+    (exceptions.ContextWindowExceededError(message="long"), "context_too_long", False),
+    (exceptions.LMAuthError("no", status=401), "refused", False),
+    (exceptions.LMNotConfiguredError("no key"), "refused", False),
+    (exceptions.LMBillingError("no credit"), "refused", False),
+    (exceptions.LMUnsupportedModelError("which?", status=404), "refused", False),
+    (exceptions.LMUnsupportedFeatureError("cannot"), "unexpected", False),
+    (exceptions.LMConfigurationError("odd"), "unexpected", False),
+    (exceptions.LMProviderError("odd"), "unexpected", False),
+    (exceptions.LMUnexpectedError("odd"), "unexpected", False),
+    (exceptions.LMStreamAssemblyError("half"), "unexpected", False),
+    (exceptions.LMCollectionLimitError("much"), "unexpected", False),
+    (exceptions.LMError("odd"), "unexpected", False),
+    (lm15.RateLimitError("busy", status=429), "rate_limited", True),
+    (lm15.ProviderError("a page", status=200), "server_error", True),
+    (of_openai(429, "busy"), "rate_limited", True),
+    (of_openai(400, "too long", code="context_length_exceeded"), "context_too_long", False),
+    (httpx.ReadTimeout("slow", request=REQUEST), "timeout", True),
+    (httpx.ConnectError("refused", request=REQUEST), "refused", True),
+    (TimeoutError(), "timeout", True),
+    (ConnectionResetError("reset"), "server_error", True),
+    (ConnectionRefusedError("nobody"), "refused", True),
+    (ValueError("a bug"), "unexpected", False),
+    (MemoryError(), "unexpected", False),
+]
+
+
+def test_every_error_that_dspy_has_is_known() -> None:
+    every = {
+        kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, exceptions.LMError)
+    }
+    assert every - {type(fault) for fault, _, _ in FAULTS} == set()
+
+
+@pytest.mark.parametrize("kind", ["engine", "forward", "aforward"])
+@pytest.mark.parametrize(("fault", "said", "again"), FAULTS, ids=lambda value: type(value).__name__)
+def test_whatever_a_model_raises_is_one_of_our_faults(
+    fault: Exception, said: str, again: bool, kind: str, tmp_path: Path
+) -> None:
+    tried = 0
+
+    class Failing(Awaited if kind == "aforward" else dspy.BaseLM):  # type: ignore[misc]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            nonlocal tried
+            tried += 1
+            raise fault
+
+        def complete(self, request: lm15.Request) -> lm15.Response:
+            return self.forward()  # type: ignore[no-any-return]
+
+    own = dspy.LM("own/failing", engine=Failing("x")) if kind == "engine" else Failing("own/failing")
+    with Journal(tmp_path) as journal:
+        lm = hasty(connect(own, journal=journal))
+        with pytest.raises(ServerRefused if said == "refused" else ModelError) as told:
+            lm("hello")
+        records = list(journal.records())
+    assert (tried > 1) is again
+    if said == "refused":
+        assert records == []
+    else:
+        assert [(record["error"]["kind"], record["attempts"]) for record in records] == [(said, tried)]
+        assert told.value.kind == said  # type: ignore[attr-defined]
+    assert "verysecret" not in "".join(traceback.format_exception(told.value)) + repr(told.value.__dict__)
+
+
+def test_litellms_raw_errors_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    litellm = pytest.importorskip("litellm")
+    tried = 0
+
+    class Raw(dspy.BaseLM):
+        def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
+            nonlocal tried
+            tried += 1
+            if tried == 1:
+                raise litellm.RateLimitError("busy", llm_provider="openai", model="m")
+            raise litellm.ContextWindowExceededError("much too long", model="m", llm_provider="openai")
+
+    with pytest.raises(ModelError, match="much too long") as told:
+        hasty(connect(Raw("own/raw")))("hello")
+    assert (told.value.kind, tried) == ("context_too_long", 2)
+
+
+def test_a_missing_package_is_a_missing_extra() -> None:
+    class Lacking(dspy.BaseLM):
+        def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
+            raise ImportError("install anthropic-tools")
+
+    with pytest.raises(MissingExtra, match=r"own/lacking cannot be called: install anthropic-tools"):
+        connect(Lacking("own/lacking"))("hello")
+
+
+def test_where_a_users_model_is_served_is_recorded_without_a_login(tmp_path: Path) -> None:
+    own = dspy.LM("openai/x", api_base="http://me:sk-verysecret0123@127.0.0.1:9/v1?key=verysecret", api_key="none")
+    assert connect(own).address == "http://127.0.0.1:9/v1"
+    assert connect(dspy.LM("openai/x", base_url="http://127.0.0.1:9/v1")).address == "http://127.0.0.1:9/v1"
+    assert connect(dspy.LM("openai/x")).address == ""
+
+
+@pytest.mark.parametrize("variable", ["OPENAI_API_BASE", "OPENAI_BASE_URL"])
+def test_a_server_that_the_environment_names_is_no_provider(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = connect(dspy.LM("openai/gpt-4o-mini"))
+    monkeypatch.setenv(variable, "http://127.0.0.1:9/v1")
+    away = connect(dspy.LM("openai/gpt-4o-mini"))
+    assert (home.address, home.profile.json_schema, home.terms.price is None) == ("", True, False)
+    assert (away.address, away.profile.json_schema, away.terms.price) == ("http://127.0.0.1:9/v1", None, None)
+    assert connect(dspy.LM("openai/x", engine=Shout())).address == ""
+
+
+def test_a_text_completion_model_is_refused_before_any_call() -> None:
+    with pytest.raises(BadArgument, match=r"openai/m is a text-completion model.*endpoint='completions'"):
+        connect(dspy.LM("openai/m", model_type="text", api_key="k"))
+
+
+@pytest.mark.parametrize("engine", ["auto", "litellm"])
+def test_fields_of_its_own_are_sent_and_tell_its_calls_apart(engine: str, tmp_path: Path) -> None:
+    extra = {"top_k": 20, "chat_template_kwargs": {"enable_thinking": False}}
+    with serve(keep=True) as server, Journal(tmp_path) as journal:
+        for given in ({"extra_body": extra}, {}):
+            lm = connect(dspy.LM("openai/m", api_base=server.url, api_key="k", engine=engine, **given), journal=journal)
+            lm("hello")
+        sent, plain = server.stats()["bodies"]
+        keys = [record["key"] for record in journal.records()]
+    assert {name: sent.get(name) for name in extra} == extra
+    assert not extra.keys() & plain.keys()
+    assert len(set(keys)) == 2
+
+
+def test_a_key_among_these_fields_is_refused() -> None:
+    own = dspy.LM("openai/m", api_key="k", extra_body={"plugins": [{"api_key": "sk-test-0123456789"}]})
+    with pytest.raises(BadArgument, match="extra_body must hold no key, and 'api_key' looks like one"):
+        connect(own)

@@ -1,21 +1,47 @@
-"""The purse: what it lets go, who waits for what, and the marks it leaves in the journal."""
+"""The budget: what an attempt is reserved at and charged, what waits, and what a journal says was spent.
+
+Order, cancellation and several loops are the waiting queue's: `test_aio`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
+from calls import Live, request
+from dspy import lm15
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_server import serve
+from scripted import response
 
 from blendfilter.context import ORDER, setting
 from blendfilter.errors import BadArgument, BudgetSpent
-from blendfilter.journal import Journal
-from blendfilter.lm.budget import MARK, NOTHING, STEP, Amount, Budget, Purse
+from blendfilter.journal import Journal, digest
+from blendfilter.lm.attempts import Retry, tallied
+from blendfilter.lm.budget import (
+    MARK,
+    NOTHING,
+    STEP,
+    Amount,
+    Budget,
+    BudgetAccount,
+    BudgetMeter,
+    purse_for,
+    spent_in,
+)  # fmt: skip
+from blendfilter.lm.call_policy import CallPolicy, Traffic, on_terms
+from blendfilter.lm.faults import NO_CONNECTION
+from blendfilter.lm.journaled import JournaledEngine
+from blendfilter.lm.openai import OpenAIEngine
+from blendfilter.lm.prices import Price
+from blendfilter.lm.profiles import profile_for
+from blendfilter.lm.tokens import A_MESSAGE, A_PICTURE, A_REQUEST, at_most
 
 
 def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -31,60 +57,53 @@ def tokens(count: int) -> Amount:
 
 
 @pytest.mark.parametrize(
-    ("limits", "said"),
+    ("limits", "message"),
     [
         ({"calls": 0}, "0 calls (--max-calls): give a whole number of 1 or more"),
         ({"calls": True}, "True calls"),
-        ({"tokens": -5}, "-5 tokens (--max-tokens)"),
-        ({"tokens": 1.5}, "1.5 tokens"),
+        ({"tokens": 1.5}, "1.5 tokens (--max-tokens)"),
         ({"dollars": 0}, "0 dollars (--max-cost): give a number above 0"),
         ({"dollars": float("nan")}, "nan dollars"),
-        ({"dollars": float("inf")}, "inf dollars"),
         ({"dollars": "5"}, "'5' dollars"),
     ],
 )
-def test_a_limit_that_is_none_is_refused(limits: dict[str, float], said: str) -> None:
+def test_a_limit_that_is_none_is_refused(limits: dict[str, float], message: str) -> None:
     with pytest.raises(BadArgument) as refused:
         Budget(**limits)  # type: ignore[arg-type]
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("budget", "spent", "wanted", "message"),
+    [
+        (Budget(calls=2), Amount(2), tokens(1), "^the budget is spent: 2 of 2 calls are gone$"),
+        (
+            Budget(calls=9, tokens=2_000, dollars=0.5), Amount(3, 1_500, 0.25), tokens(501),
+            "^the budget is spent: 1,500 of 2,000 tokens are gone, and the next call may take 501$",
+        ),
+        (
+            Budget(dollars=0.5), Amount(3, 0, 0.25), Amount(1, 0, 0.3),
+            r"\$0\.2500 of \$0\.5 are gone, and the next call may cost \$0\.3000$",
+        ),
+        (
+            Budget(tokens=2_000), NOTHING, tokens(3_635),
+            "^the budget is too small for one call: 0 of 2,000 tokens .* may take 3,635: give 3,635 or more$",
+        ),
+        (Budget(dollars=0.01), NOTHING, Amount(1, 0, 0.03001), r"small for .* \$0\.0300: give \$0\.0301 or more$"),
+    ],
+    ids=["calls", "tokens", "dollars", "too few tokens", "too few dollars"],
+)  # fmt: skip
 @in_a_loop
-async def test_what_fits_goes_and_what_cannot_fit_ends_the_run() -> None:
-    purse = Purse(Budget(calls=2))
-    for _ in range(2):
-        await purse.reserve(tokens(10))
-        purse.settle(tokens(10), tokens(3))
-    with pytest.raises(BudgetSpent, match="2 of 2 calls are gone"):
-        await purse.reserve(tokens(10))
-    assert purse.spent == Amount(2, 6)
-
-
-@in_a_loop
-async def test_the_message_names_the_limit_that_would_be_passed() -> None:
-    purse = Purse(Budget(calls=9, tokens=2_000, dollars=0.5), spent=Amount(3, 1_500, 0.25))
-    with pytest.raises(
-        BudgetSpent, match=r"^the budget is spent: 1,500 of 2,000 tokens are gone, and the next call ma"
-    ):
-        await purse.reserve(Amount(1, 501, 0.0))
-    again = Purse(Budget(dollars=0.5), spent=Amount(3, 0, 0.25))
-    with pytest.raises(BudgetSpent, match=r"\$0\.2500 of \$0\.5 are gone, and the next call may cost \$0\.3000"):
-        await again.reserve(Amount(1, 0, 0.3))
-
-
-@in_a_loop
-async def test_a_limit_below_one_call_says_what_would_do() -> None:
-    for budget, wanted, said in (
-        (Budget(tokens=2_000), tokens(3_635), r"0 of 2,000 tokens are gone, .* may take 3,635: give 3,635 or more$"),
-        (Budget(dollars=0.01), Amount(1, 0, 0.03001), r"\$0\.0300: give \$0\.0301 or more$"),
-    ):
-        with pytest.raises(BudgetSpent, match="^the budget is too small for one call: .*" + said):
-            await Purse(budget).reserve(wanted)
+async def test_what_cannot_fit_ends_the_run_and_names_the_limit(
+    budget: Budget, spent: Amount, wanted: Amount, message: str
+) -> None:
+    with pytest.raises(BudgetSpent, match=message):
+        await BudgetAccount(budget, spent=spent).reserve(wanted)
 
 
 @in_a_loop
 async def test_what_does_not_fit_waits_for_what_comes_back_oldest_question_first() -> None:
-    purse, went = Purse(Budget(tokens=100)), []
+    purse, went = BudgetAccount(Budget(tokens=100)), []
 
     async def call(order: int, count: int) -> None:
         with setting(ORDER, order):
@@ -106,55 +125,34 @@ async def test_what_does_not_fit_waits_for_what_comes_back_oldest_question_first
 
 
 @in_a_loop
-async def test_once_it_is_spent_all_that_wait_are_told_and_nothing_smaller_slips_through() -> None:
-    purse = Purse(Budget(tokens=100))
+async def test_once_it_is_spent_all_that_wait_are_refused_and_nothing_smaller_slips_through() -> None:
+    purse = BudgetAccount(Budget(tokens=100))
     await purse.reserve(tokens(60))
     waiting = [asyncio.create_task(purse.reserve(tokens(count))) for count in (90, 5)]
     await asyncio.sleep(0)
     purse.settle(tokens(60), tokens(20))
-    for told in await asyncio.gather(*waiting, return_exceptions=True):
-        assert isinstance(told, BudgetSpent)
+    for ended in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(ended, BudgetSpent)
     with pytest.raises(BudgetSpent):
         await purse.reserve(tokens(1))
-    assert purse.spent == tokens(20)
-    assert purse.reserved == NOTHING
+    assert (purse.spent, purse.reserved) == (tokens(20), NOTHING)
 
 
-@pytest.mark.parametrize("told", [False, True])
 @in_a_loop
-async def test_who_is_cancelled_while_waiting_takes_nothing(told: bool) -> None:
-    purse = Purse(Budget(tokens=100))
+async def test_a_wait_that_is_cancelled_as_it_is_granted_takes_nothing() -> None:
+    purse = BudgetAccount(Budget(tokens=100))
     await purse.reserve(tokens(80))
     waiting = asyncio.create_task(purse.reserve(tokens(50)))
     await asyncio.sleep(0)
-    purse.settle(tokens(80), tokens(10))  # sets 50 aside for it …
-    if told:
-        await asyncio.sleep(0)
-    waiting.cancel()  # … in the same instant
+    purse.settle(tokens(80), tokens(10))  # sets 50 aside for it
+    await asyncio.sleep(0)
+    waiting.cancel()
     await asyncio.wait([waiting])
-    await asyncio.sleep(0.01)
     assert purse.reserved == NOTHING
 
 
-@in_a_loop
-async def test_who_waited_on_a_loop_that_is_closed_takes_nothing() -> None:
-    purse = Purse(Budget(calls=2))
-    for _ in range(2):
-        await purse.reserve(tokens(1))
-    forgotten = asyncio.new_event_loop()
-    waiting = forgotten.create_task(purse.reserve(tokens(1)))
-    await asyncio.to_thread(forgotten.run_until_complete, asyncio.sleep(0))
-    forgotten.close()
-    waiting._log_destroy_pending = False  # type: ignore[attr-defined]
-    later = asyncio.create_task(purse.reserve(tokens(1)))
-    await asyncio.sleep(0)
-    purse.settle(tokens(1), NOTHING)
-    await asyncio.wait_for(later, 5)
-    assert purse.reserved.calls == 2
-
-
 def test_it_is_drawn_on_from_several_loops_at_once() -> None:
-    purse, gone = Purse(Budget(calls=300)), []
+    purse, gone = BudgetAccount(Budget(calls=300)), []
 
     async def one() -> None:
         await purse.reserve(tokens(1))
@@ -163,8 +161,8 @@ def test_it_is_drawn_on_from_several_loops_at_once() -> None:
         purse.settle(tokens(1), tokens(1))
 
     async def many() -> None:
-        told = await asyncio.gather(*(one() for _ in range(200)), return_exceptions=True)
-        assert {type(each) for each in told} <= {type(None), BudgetSpent}
+        ended = await asyncio.gather(*(one() for _ in range(200)), return_exceptions=True)
+        assert {type(each) for each in ended} <= {type(None), BudgetSpent}
 
     async def everywhere() -> None:
         await asyncio.gather(*(asyncio.to_thread(asyncio.run, many()) for _ in range(4)))
@@ -181,7 +179,7 @@ def test_it_is_drawn_on_from_several_loops_at_once() -> None:
 )
 def test_no_order_of_arrival_passes_a_limit(limit: int, calls: list[tuple[int, int, int]]) -> None:
     """Whatever is reserved, whatever it becomes (never more), and however long it takes."""
-    purse, most = Purse(Budget(tokens=limit)), 0
+    purse, most = BudgetAccount(Budget(tokens=limit)), 0
 
     async def call(bound: int, share: int, turns: int) -> None:
         nonlocal most
@@ -194,10 +192,10 @@ def test_no_order_of_arrival_passes_a_limit(limit: int, calls: list[tuple[int, i
     async def all_of_them() -> list[BaseException | None]:
         return await asyncio.wait_for(asyncio.gather(*(call(*each) for each in calls), return_exceptions=True), 10)
 
-    told = asyncio.run(all_of_them())
+    ended = asyncio.run(all_of_them())
     assert most <= limit
     assert purse.reserved == NOTHING
-    assert all(each is None or isinstance(each, BudgetSpent) for each in told)
+    assert all(each is None or isinstance(each, BudgetSpent) for each in ended)
 
 
 # ---- marks
@@ -211,7 +209,7 @@ def marks(folder: Path) -> list[Amount]:
 @in_a_loop
 async def test_a_mark_runs_ahead_of_what_is_set_aside_and_is_true_at_the_end(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
-        purse = Purse(Budget(calls=1000), journal)
+        purse = BudgetAccount(Budget(calls=1000), journal)
         for number in range(1, 41):
             await purse.reserve(tokens(10))
             assert marks(tmp_path)[-1].calls >= number
@@ -223,18 +221,13 @@ async def test_a_mark_runs_ahead_of_what_is_set_aside_and_is_true_at_the_end(tmp
 
 
 @in_a_loop
-async def test_a_mark_never_passes_the_limit(tmp_path: Path) -> None:
+async def test_a_mark_never_passes_the_limit_and_what_is_out_at_the_end_counts_as_spent(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
-        purse = Purse(Budget(calls=3, tokens=100), journal)
+        BudgetAccount(Budget(calls=9), journal).close()
+        assert MARK not in journal, "a sitting that made no call writes nothing"
+        purse = BudgetAccount(Budget(calls=3, tokens=100), journal)
         await purse.reserve(tokens(40))
         assert marks(tmp_path) == [Amount(3, 100)]
-
-
-@in_a_loop
-async def test_what_is_out_at_the_end_counts_as_spent(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal:
-        purse = Purse(Budget(calls=9), journal)
-        await purse.reserve(tokens(40))
         purse.close()
         with pytest.raises(BudgetSpent, match="the sitting is over"):
             await purse.reserve(tokens(1))
@@ -242,7 +235,216 @@ async def test_what_is_out_at_the_end_counts_as_spent(tmp_path: Path) -> None:
     assert marks(tmp_path)[-1] == Amount(1, 40)
 
 
-def test_a_sitting_that_asked_nothing_writes_nothing(tmp_path: Path) -> None:
+# ---- bounds
+
+
+def test_a_prompt_is_bound_by_its_bytes_and_what_a_template_may_add() -> None:
+    def bound(*parts: Any, **more: Any) -> int:
+        return at_most(lm15.Request(model="m", messages=(lm15.Message("user", parts),), **more))
+
+    text = lm15.TextPart
+    assert at_most(request("abé")) == A_REQUEST + A_MESSAGE + 4
+    assert at_most(request("abc", system="be brief")) == A_REQUEST + 2 * A_MESSAGE + 3 + 8
+    assert bound(text("one"), text("two")) == A_REQUEST + A_MESSAGE + len("one\ntwo")
+    assert bound(text("lone \ud800")) == A_REQUEST + A_MESSAGE + 8
+    schema = {"type": "json_schema", "schema": {"type": "object", "properties": {"ids": {"type": "array"}}}}
+    assert at_most(request("q", response_format=schema)) >= at_most(request("q")) + 2 * len(repr(schema))
+    tool = lm15.FunctionTool(name="search", description="d" * 200)
+    assert bound(text("q"), tools=(tool,)) >= bound(text("q")) + 2 * 200
+    assert bound(text("?"), lm15.ImagePart(url="http://127.0.0.1/a.png", media_type="image/png")) > A_PICTURE
+
+
+def test_a_reply_is_bound_by_its_cap_with_its_thinking() -> None:
+    def cap(model: str, asked: lm15.Request = ASKED, **more: Any) -> int | None:
+        engine = OpenAIEngine("http://127.0.0.1:1/v1", "", model=model, profile=profile_for(model), **more)
+        return engine.reply_cap(asked)
+
+    assert cap("gpt-4o-mini") == 32
+    assert cap("o3-mini") == 32 + 8192
+    assert cap("Qwen/Qwen3-8B", thinking=False) == 32
+    assert cap("plain", extra_body={"n": 3, "max_tokens": 50}) == 150
+    assert cap("plain", request(max_tokens=None)) is None
+
+
+# ---- what an attempt is charged
+
+ASKED = request("Question: q", max_tokens=32)
+BOUND = at_most(ASKED) + 32
+LOST = lm15.ServerError("broken", status=500)
+MUTE = lm15.Response(id=None, model="m", message=lm15.Message.assistant("x"), finish_reason="stop", usage=lm15.Usage())
+PRICE = Price(input=1.0, output=10.0, cached=0.5)
+
+
+class Changing(Live):
+    """An engine that leaves out of a request what a test says."""
+
+    unsent: frozenset[str] | None = frozenset()
+
+
+def charged(
+    *ends: lm15.Response | BaseException,
+    price: Price | None = None,
+    learns: Mapping[int, frozenset[str] | None] = MappingProxyType({}),
+) -> tuple[Amount, int]:
+    """What a call whose attempts end so takes, and what is lost; `learns`: before which attempt its engine what."""
+    purse, engine = BudgetAccount(Budget(calls=50)), Changing()
+    meter = BudgetMeter(engine, purse, price)
+    with tallied() as account:
+        for number, end in enumerate(ends):
+            engine.unsent = learns.get(number, engine.unsent)
+            bound = asyncio.run(meter.before(ASKED))
+            assert (purse.reserved.calls, purse.reserved.tokens) == (1, BOUND)
+            meter.after(bound, *((end, None) if isinstance(end, lm15.Response) else (None, end)))
+    assert purse.reserved == NOTHING
+    return purse.spent, account.lost
+
+
+@pytest.mark.parametrize(
+    ("end", "took"),
+    [
+        (response("two words", usage=(7, 2)), Amount(1, 9)),
+        (response("a b c"), Amount(1, at_most(ASKED) + 3)),
+        (MUTE, Amount(1, BOUND)),
+        (lm15.TransportError("refused", provider_code=NO_CONNECTION), NOTHING),
+        (lm15.RateLimitError("slow down", status=429), Amount(1)),
+        (lm15.AuthError("who?", status=401), Amount(1)),
+        (lm15.ServerError("conflict", status=409), Amount(1)),
+        (lm15.UnsupportedFeatureError("no tools", feature="tools"), Amount(1)),
+        (BudgetSpent("of another meter"), Amount(1)),
+        (LOST, Amount(1, BOUND)),
+        (lm15.TimeoutError("too slow", status=408), Amount(1, BOUND)),
+        (lm15.TimeoutError("no reply"), Amount(1, BOUND)),
+        (lm15.TransportError("the connection broke off"), Amount(1, BOUND)),
+        (asyncio.CancelledError(), Amount(1, BOUND)),
+        (RuntimeError("a user's engine"), Amount(1, BOUND)),
+    ],
+    ids=["stated", "half stated", "not stated", "unreached", "429", "401", "409", "feature", "meter", "500", "408",
+         "timeout", "cut", "cancelled", "unknown"],
+)  # fmt: skip
+def test_a_refusal_takes_no_tokens_and_what_may_have_been_answered_all_that_was_reserved(
+    end: lm15.Response | BaseException, took: Amount
+) -> None:
+    assert charged(end)[0] == took
+
+
+@pytest.mark.parametrize(
+    ("ends", "dollars"),
+    [
+        ([LOST], (at_most(ASKED) + 320) / 1e6),
+        ([response("x", usage=(100, 10))], 200e-6),
+        ([response("x", usage=(100, 10), provider_data={"cost": 0.25})], 0.25),
+        ([response("x", usage=(100, 10), provider_data={"cost": 0.0})], 200e-6),
+        ([LOST, response("x", usage=(7, 2))], (7 + 320 + 7 + 20) / 1e6),
+    ],
+    ids=["lost", "our price", "a dearer server", "a server that says 0", "a lost prompt comes back"],
+)
+def test_dollars_are_charged_at_our_price_or_the_servers_if_that_is_more(ends: list[Any], dollars: float) -> None:
+    assert charged(*ends, price=PRICE)[0].dollars == pytest.approx(dollars)
+
+
+def test_what_a_call_took_beyond_its_bound_is_expected_from_then_on() -> None:
+    """A template that adds a thousand tokens, a server that ignores max_tokens, one whose price is above ours."""
+    meter = BudgetMeter(Live(), BudgetAccount(Budget(calls=20)), PRICE)
+
+    def once(*took: dict[str, Any]) -> Amount:
+        bounds = [asyncio.run(meter.before(ASKED)) for _ in took]
+        for bound, each in zip(bounds, took, strict=True):
+            meter.after(bound, response("x", **each), None)
+        return bounds[-1].whole
+
+    beyond = {"usage": (at_most(ASKED) + 1000, 1)}
+    assert once({"usage": (5, 1)}).tokens == BOUND
+    once(beyond, beyond, beyond)
+    assert once({"usage": (7, 1032)}).tokens == BOUND + 1000, "learned once from three at once"
+    plain = once({"usage": (7, 2), "provider_data": {"cost": 3.0}})
+    assert plain.tokens == BOUND + 2000
+    assert once({"usage": (7, 2)}).dollars == pytest.approx(3.0)
+
+
+def test_a_reply_states_how_long_the_prompts_of_lost_attempts_were() -> None:
+    reply = response("two words", usage=(7, 2))
+    assert charged(LOST, lm15.TimeoutError("slow"), reply) == (Amount(3, 9 + 2 * (7 + 32)), 2 * (7 + 32))
+    assert charged(LOST, lm15.RateLimitError("slow down", status=429), reply)[1] == 7 + 32
+    assert charged(LOST, LOST) == (Amount(2, 2 * BOUND), 2 * BOUND)
+    assert charged(LOST, MUTE)[1] == 2 * BOUND
+    assert charged(LOST, response("x", usage=(at_most(ASKED) + 500, 1)))[1] == BOUND
+
+
+@pytest.mark.parametrize("later", [frozenset({"response_format"}), None])
+def test_an_attempt_that_was_sent_otherwise_says_nothing_of_those_before(later: frozenset[str] | None) -> None:
+    """A schema that the server refuses from now on may have stood in the lost prompt."""
+    reply = response("x", usage=(7, 1))
+    assert charged(LOST, reply, learns={1: later})[1] == BOUND
+    assert charged(LOST, LOST, reply, learns={1: later})[1] == BOUND + (BOUND if later is None else 7 + 32)
+
+
+@in_a_loop
+async def test_what_an_engine_learns_while_a_call_waits_for_its_turn_is_seen() -> None:
+    engine = Changing()
+    meter = BudgetMeter(engine, BudgetAccount(Budget(tokens=BOUND)))
+    first = await meter.before(ASKED)
+    second = asyncio.create_task(meter.before(ASKED))
+    await asyncio.sleep(0)
+    engine.unsent = frozenset({"stop"})
+    meter.after(first, response("x", usage=(0, 0)), None)
+    assert (await second).unsent == {"stop"}
+
+
+# ---- in records
+
+
+def called(tmp_path: Path, url: str, **more: Any) -> dict[str, Any]:
+    """The record of one call at a server."""
+    engine = OpenAIEngine(url, "", model="m")
+    terms = on_terms(engine, CallPolicy(retry=Retry(wait_first=0.001, wait_max=0.01)), Traffic(**more))
     with Journal(tmp_path) as journal:
-        Purse(Budget(calls=9), journal).close()
-        assert MARK not in journal
+        asyncio.run(JournaledEngine(terms, model="m", journal=journal).complete(ASKED))
+        (record,) = journal.records("call")
+    return record
+
+
+def test_a_record_says_what_its_failed_attempts_may_have_cost_with_or_without_a_budget(tmp_path: Path) -> None:
+    for name, more in (("free", {}), ("limited", {"purse": BudgetAccount(Budget(calls=50))})):
+        with serve(behave="flaky", share=1.0, seed=3) as server:
+            record = called(tmp_path / name, server.url, **more)
+            stats = server.stats()
+        refused = stats["faults"].get("rate-limit", 0)
+        assert record["attempts"] == stats["requests"] == 4
+        assert record["tokens_lost"] == (3 - refused) * (record["tokens_in"] + 32) > 0
+    with serve() as server:
+        assert "tokens_lost" not in called(tmp_path / "calm", server.url)
+
+
+def record(number: int, **more: Any) -> dict[str, Any]:
+    return {"key": digest(number), "kind": "call", "model": "m", "attempts": 1, "cost": None, **more}
+
+
+@pytest.mark.parametrize("cost", [0, -5.0, True, float("nan"), 10**400, "much"])
+def test_a_cost_that_an_earlier_sitting_believed_does_not_void_the_limit_of_this_one(tmp_path: Path, cost: Any) -> None:
+    with Journal(tmp_path) as journal:
+        journal.append(record(1, tokens_in=100, tokens_out=10, cost=cost))
+        assert spent_in(journal, {"m": PRICE}, Budget(dollars=1)).dollars == pytest.approx(200e-6)
+        journal.append(record(2, tokens_in=100, tokens_out=10, cost=0.5))
+        assert spent_in(journal, {"m": PRICE}, Budget(dollars=1)).dollars == pytest.approx(0.5002)
+
+
+def test_what_was_spent_is_read_from_records_and_mark_whichever_is_more(tmp_path: Path) -> None:
+    records = [
+        record(1, tokens_in=100, tokens_out=10, attempts=3, tokens_lost=50),
+        record(2, error={"kind": "timeout"}, tokens_lost=7),
+        record(2, tokens_in=5, tokens_out=5),  # called again: both count
+        record(3, tokens_in=1000, tokens_out=1000, reused=True),
+        {"key": digest("search"), "kind": "a user's own", "hits": []},
+    ]
+    with Journal(tmp_path) as journal:
+        journal.append(*records)
+        assert spent_in(journal, {}, Budget(calls=1)) == Amount(5, 177)
+        dollars = (100 + 100 + 5 + 50) / 1e6 + (50 + 7) * 10 / 1e6
+        assert spent_in(journal, {"m": PRICE}, Budget(dollars=1)).dollars == pytest.approx(dollars)
+        assert purse_for(journal, None, {}) is None
+        journal.append({"key": MARK, "kind": "budget", "calls": 99, "tokens": 99, "dollars": 9.0})
+        journal.append({"key": MARK, "kind": "budget", "calls": 9, "tokens": 9, "dollars": 0.5})
+        assert spent_in(journal, {}, Budget(calls=1)) == Amount(9, 177, 0.5)
+        purse = purse_for(journal, None, {})
+    assert purse is not None
+    assert purse.spent.calls == 9

@@ -1,23 +1,27 @@
-"""Model calls through the journal: what is served, what a key holds, what failures leave behind."""
+"""Model calls through the journal: what is served, what a key and a record hold, what failures leave behind."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
-from calls import Live, ask, journaled, request
+from calls import Live, ask, journaled, request, text_of
 from dspy import lm15
+from model_server import serve
 from scripted import ScriptedEngine, response, scripted
 
-from blendfilter.context import NOTES, ORDER, QUESTION, SAMPLE, STAGE, CallNote, Sample, setting
+from blendfilter.context import NOTES, ORDER, QUESTION, SAMPLE, STAGE, CallNote, CallSample, setting
 from blendfilter.errors import ModelError, ReplayMiss, ServerRefused
 from blendfilter.journal import Journal
-from blendfilter.lm.connect import connect
-from blendfilter.lm.journaled import prompt_of
+from blendfilter.lm.attempts import AttemptingEngine, Retry
+from blendfilter.lm.journaled import JournaledEngine, prompt_of
+from blendfilter.lm.model import connect
+from blendfilter.lm.rate_limit import Gate
 
 # ---- hits and misses
 
@@ -54,22 +58,10 @@ def test_without_a_journal_every_call_is_made_and_noted() -> None:
     assert notes[0].key == notes[1].key
 
 
-def test_a_reused_run_is_copied_in_call_by_call(tmp_path: Path) -> None:
-    live = Live()
-    with Journal(tmp_path / "old") as journal:
-        ask(journaled(live, journal), request("one"))
-        ask(journaled(live, journal), request("two"))
-    with Journal(tmp_path / "new", reuse=[tmp_path / "old"]) as journal:
-        engine = journaled(live, journal)
-        assert [ask(engine, request("one")), ask(engine, request("three"))] == ["reply 1", "reply 3"]
-    with Journal(tmp_path / "new", "replay") as alone:
-        assert [record["prompt"] for record in alone.records()] == ["one", "three"]
-
-
 # ---- the key
 
 
-def key_of(asked: lm15.Request, sample: Sample = Sample(), **options: Any) -> str:
+def key_of(asked: lm15.Request, sample: CallSample = CallSample(), **options: Any) -> str:
     with setting(NOTES, []) as notes, setting(SAMPLE, sample):
         ask(journaled(Live(), **options), asked)
     return str(notes[0].key)
@@ -83,8 +75,8 @@ def key_of(asked: lm15.Request, sample: Sample = Sample(), **options: Any) -> st
         (request(), {"endpoint": "completions"}),
         (request(), {"options": {"thinking": False}}),
         (request(), {"options": {"extra_body": {"top_k": 20}}}),
-        (request(), {"sample": Sample(None, 1)}),
-        (request(), {"sample": Sample(1, 0)}),
+        (request(), {"sample": CallSample(None, 1)}),
+        (request(), {"sample": CallSample(1, 0)}),
         (request("Question: q \nAnswer:"), {}),
         (request(system="Be brief."), {}),
         (request(temperature=0.7), {}),
@@ -111,10 +103,6 @@ def test_where_it_is_called_and_who_asks_do_not_change_the_key() -> None:
     assert key_of(replace(request(), model="blendfilter/m")) == plain
     with setting(STAGE, "ids"), setting(QUESTION, "q7"), setting(ORDER, 3):
         assert key_of(request()) == plain
-
-
-def test_stop_strings_given_in_another_order_are_another_request() -> None:
-    assert key_of(request(stop=("a", "b"))) != key_of(request(stop=("b", "a")))
 
 
 def test_a_single_user_message_is_its_text_and_a_conversation_its_roles() -> None:
@@ -196,43 +184,6 @@ def test_a_final_error_is_journaled_and_replayed_as_itself_and_called_again_by_a
     assert len(live.prompts) == 2
 
 
-@pytest.mark.parametrize(
-    ("fault", "kind"),
-    [
-        (lm15.RateLimitError("slow down", status=429), "rate_limited"),
-        (lm15.ServerError("oops", status=500), "server_error"),
-        (lm15.TimeoutError("no reply"), "timeout"),
-        (lm15.InvalidRequestError("what?", status=400), "bad_request"),
-        (lm15.TransportError("broke off"), "server_error"),
-    ],
-)
-def test_every_fault_of_one_call_is_recorded_with_its_kind(tmp_path: Path, fault: Exception, kind: str) -> None:
-    with Journal(tmp_path) as journal, pytest.raises(ModelError) as error:
-        ask(journaled(ScriptedEngine([fault]), journal))
-    assert error.value.kind == kind
-    with Journal(tmp_path, "replay") as journal:
-        assert [record["error"]["kind"] for record in journal.records()] == [kind]
-
-
-@pytest.mark.parametrize(
-    "fault", [lm15.AuthError("bad key", status=401), lm15.TransportError("no", provider_code="no_connection")]
-)
-def test_a_server_that_refuses_leaves_nothing_in_the_journal(tmp_path: Path, fault: Exception) -> None:
-    with Journal(tmp_path) as journal:
-        with pytest.raises(ServerRefused, match=r"http://127\.0\.0\.1:9/v1"):
-            ask(journaled(ScriptedEngine([fault]), journal, address="http://127.0.0.1:9/v1"))
-        assert len(journal) == 0
-
-
-def test_an_error_of_the_program_itself_is_no_models_error(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal:
-        engine = journaled(ScriptedEngine([TypeError("a bug"), "fixed"]), journal)
-        with pytest.raises(TypeError, match="a bug"):
-            ask(engine)
-        assert len(journal) == 0
-        assert ask(engine) == "fixed"
-
-
 def test_a_replay_miss_names_question_and_stage(tmp_path: Path) -> None:
     Journal(tmp_path).close()
     told = r"question 'q7', stage 'ids' asks for call [0-9a-f]{12}, which .*journal\.jsonl does not hold"
@@ -251,27 +202,14 @@ def tool(name: str) -> lm15.FunctionTool:
     return lm15.FunctionTool(name=name, description="looks it up", parameters={"type": "object", "properties": {}})
 
 
-def test_a_models_reasoning_and_a_calls_do_not_hide_each_other() -> None:
-    """The option is the model's setting, the effort this call's: each may change the reply."""
-    efforts = [request(reasoning=lm15.Reasoning(effort=effort)) for effort in ("low", "high")]
-    keys = [
-        key_of(asked, options=options)
-        for asked in (request(), *efforts)
-        for options in ({}, {"reasoning": "low"}, {"reasoning": "high"})
-    ]
-    assert len(set(keys)) == 9
-
-
-def test_tools_and_how_they_are_to_be_chosen_are_part_of_the_key() -> None:
-    asked = [
-        request(),
-        replace(request(), tools=(tool("search"),)),
-        replace(request(), tools=(tool("look"),)),
-        replace(request(), tools=(tool("search"), tool("look"))),
-        replace(request(tool_choice=lm15.ToolChoice(mode="required")), tools=(tool("search"),)),
-    ]
-    assert len({key_of(each) for each in asked}) == len(asked)
-    assert key_of(asked[1]) == key_of(replace(request(), tools=(tool("search"),)))
+def test_tools_and_efforts_are_part_of_the_key() -> None:
+    """Of an effort both count: the option is the model's setting, that of the request this call's."""
+    tools = [(), (tool("search"),), (tool("look"),), (tool("search"), tool("look"))]
+    keys = [key_of(replace(request(), tools=each)) for each in tools]
+    keys.append(key_of(replace(request(tool_choice=lm15.ToolChoice(mode="required")), tools=tools[1])))
+    efforts = [request(), *(request(reasoning=lm15.Reasoning(effort=effort)) for effort in ("low", "high"))]
+    keys += [key_of(each, options={"reasoning": option}) for each in efforts for option in ("low", "high")]
+    assert len(set(keys)) == len(keys) == 11
 
 
 def test_a_reply_with_tool_calls_survives_the_journal(tmp_path: Path) -> None:
@@ -295,30 +233,209 @@ def test_a_reply_with_tool_calls_survives_the_journal(tmp_path: Path) -> None:
     assert notes[0].event == ""
 
 
-def test_a_reply_of_tool_calls_alone_is_not_empty() -> None:
-    call = lm15.ToolCallPart(id="1", name="search", input={})
+def test_equal_calls_in_flight_share_one_request_and_are_each_noted(tmp_path: Path) -> None:
+    async def slow(_: lm15.Request, number: int) -> lm15.Response:
+        await asyncio.sleep(0.02)
+        return response(f"reply {number}")
 
-    async def answer(_: lm15.Request, __: int) -> lm15.Response:
-        message = lm15.Message(role="assistant", parts=(call,))
-        return lm15.Response(id=None, model="m", message=message, finish_reason="tool_call", usage=lm15.Usage())
+    live = Live(slow)
 
-    with setting(NOTES, []) as notes:
-        asyncio.run(journaled(Live(answer)).complete(request()))
-    assert [note.event for note in notes] == [""]
+    async def five(engine: JournaledEngine) -> list[str]:
+        answers = await asyncio.gather(*(engine.complete(request()) for _ in range(5)))
+        return [text_of(answer) for answer in answers]
+
+    with Journal(tmp_path) as journal:
+        engine = journaled(live, journal)
+        with setting(NOTES, []) as notes:
+            assert asyncio.run(five(engine)) == ["reply 1"] * 5
+        assert live.calls == 1
+        assert len(list(journal.records())) == 1
+        assert len(notes) == 5
 
 
-def test_samples_are_noted_in_their_order_whatever_arrived_first() -> None:
-    async def slow_first(_: lm15.Request, __: int) -> lm15.Response:
-        i = SAMPLE.get().i
-        await asyncio.sleep(0.04 - 0.02 * i)
-        return response("" if i == 0 else f"sample {i}")
+def test_where_the_leader_is_cancelled_a_follower_takes_over(tmp_path: Path) -> None:
+    asked = asyncio.Event()
 
-    lm = connect("offline")
-    lm.inner = Live(slow_first)
-    lm = lm.with_journal(None)
-    with setting(NOTES, []) as notes:
-        lm("prompt", n=3, temperature=1.0)
-    assert [note.event for note in notes] == ["empty_reply", "", ""]
-    with setting(NOTES, []) as first:
-        lm("prompt", temperature=1.0)
-    assert notes[0] == first[0]
+    async def first_never(_: lm15.Request, number: int) -> lm15.Response:
+        asked.set()
+        await asyncio.sleep(60 if number == 1 else 0)
+        return response(f"reply {number}")
+
+    live = Live(first_never)
+
+    async def main(engine: JournaledEngine) -> list[str]:
+        leader, *followers = (asyncio.create_task(engine.complete(request())) for _ in range(4))
+        await asked.wait()
+        await asyncio.sleep(0.01)  # the others come too
+        leader.cancel()
+        answers = await asyncio.wait_for(asyncio.gather(*followers), 5)
+        assert leader.cancelled()
+        return [text_of(answer) for answer in answers]
+
+    with Journal(tmp_path) as journal:
+        assert asyncio.run(main(journaled(live, journal))) == ["reply 2"] * 3
+        assert len(list(journal.records())) == 1
+    assert live.calls == 2
+
+
+def test_a_refusal_reaches_every_follower_and_the_next_call_is_made() -> None:
+    async def refused(_: lm15.Request, number: int) -> lm15.Response:
+        await asyncio.sleep(0.01)
+        if number == 1:
+            raise lm15.AuthError("bad key", status=401)
+        return response("let in")
+
+    live = Live(refused)
+    engine = journaled(live)
+
+    async def three() -> list[Any]:
+        return await asyncio.gather(*(engine.complete(request()) for _ in range(3)), return_exceptions=True)
+
+    ended = asyncio.run(three())
+    assert [type(each) for each in ended] == [ServerRefused] * 3
+    assert len({id(each) for each in ended}) == 3, "one object raised in three places would gather their tracebacks"
+    assert len({str(each) for each in ended}) == 1
+    assert ask(engine) == "let in"
+
+
+def test_a_record_says_what_was_sent_and_what_came_back(tmp_path: Path) -> None:
+    answer = response(
+        "Orm Pier",
+        reasoning="it is a pier",
+        usage=(12, 3),
+        logprobs=(lm15.TokenLogprob("Orm", -0.25), lm15.TokenLogprob(" Pier", -1.5)),
+        provider_data={"attempts": 4, "cost": 0.25},
+    )
+    answer = replace(answer, usage=replace(answer.usage, cache_read_tokens=8))
+    asked = request("Question: q\nTopic:", stop=("\n",), top_p=0.9)
+    with Journal(tmp_path) as journal:
+        engine = journaled(ScriptedEngine([answer]), journal, label="b", address="http://127.0.0.1:9/v1",
+                           options={"thinking": False, "extra_body": None})  # fmt: skip
+        with setting(STAGE, "topic"), setting(SAMPLE, CallSample(3, 1)):
+            live = asyncio.run(engine.complete(asked))
+            served = asyncio.run(engine.complete(asked))
+        (record,) = journal.records()
+    assert record.pop("seconds") >= 0
+    assert abs(time.time() - record.pop("at")) < 60
+    assert len(record.pop("key")) == 32
+    assert record == {
+        "kind": "call", "stage": "topic", "model": "m", "label": "b", "endpoint": "chat",
+        "prompt": "Question: q\nTopic:",
+        "parameters": {"temperature": 0.0, "top_p": 0.9, "max_tokens": 32, "stop": ["\n"],
+                       "options": {"thinking": False}},
+        "sample": [3, 1], "address": "http://127.0.0.1:9/v1",
+        "reply": "Orm Pier", "reasoning": "it is a pier", "finish": "stop",
+        "logprobs": [["Orm", -0.25], [" Pier", -1.5]],
+        "tokens_in": 12, "tokens_out": 3, "tokens_cached": 8, "cost": 0.25, "cost_by": "server",
+        "attempts": 4, "error": None,
+    }  # fmt: skip
+    # Live and served are the same response, so that a resumed run reads what the first one read.
+    assert live == served
+    assert [type(part) for part in served.message.parts] == [lm15.ThinkingPart, lm15.TextPart]
+    assert served.logprobs == answer.logprobs
+    assert served.finish_reason == "stop"
+    assert (served.usage.input_tokens, served.usage.output_tokens, served.usage.cache_read_tokens) == (12, 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("reply", "finish", "event"),
+    [
+        ("fine", "stop", ""),
+        (" \n", "length", "empty_reply"),
+        ("cut o", "length", "cut_reply"),
+        ("I'm sorry, but I can’t help with that.", "stop", "refused_reply"),
+        ("fine", "content_filter", "refused_reply"),
+    ],
+)
+def test_how_a_reply_ended_is_noted_live_and_served(tmp_path: Path, reply: str, finish: str, event: str) -> None:
+    live = ScriptedEngine([response(reply, finish=finish)])
+    with Journal(tmp_path) as journal, setting(STAGE, "ids"), setting(NOTES, []) as notes:
+        assert [ask(journaled(live, journal)) for _ in range(2)] == [reply, reply]
+        (record,) = journal.records()
+    assert notes == [CallNote("ids", record["key"], event)] * 2
+
+
+def test_attempts_and_seconds_are_those_of_the_call_without_its_wait_at_the_gate(tmp_path: Path) -> None:
+    async def slow(_: lm15.Request, number: int) -> lm15.Response:
+        await asyncio.sleep(0.05)
+        if number == 1:
+            raise lm15.ServerError("busy", status=503)
+        return response("done")
+
+    async def no_wait(_: float) -> None:
+        return None
+
+    async def main(engine: JournaledEngine) -> None:
+        await asyncio.gather(*(engine.complete(request(f"prompt {i}")) for i in range(4)))
+
+    with Journal(tmp_path) as journal:
+        engine = journaled(AttemptingEngine(Live(slow), [Gate(1)], Retry(), sleep=no_wait), journal)
+        began = time.perf_counter()
+        asyncio.run(main(engine))
+        whole = time.perf_counter() - began
+        *others, first = journal.records()
+    # The first call's second attempt waits for its turn like the others: it holds no place while it waits.
+    assert [record["attempts"] for record in others] == [1, 1, 1]
+    assert (first["prompt"], first["attempts"]) == ("prompt 0", 2)
+    assert first["seconds"] >= 0.1
+    assert min(record["seconds"] for record in others) >= 0.05
+    # One place, so none overlap: with a wait in any of them, together they would be longer than all of it took.
+    assert sum(record["seconds"] for record in (*others, first)) <= whole
+    went = [record["at"] for record in (*others, first)]
+    assert max(went) - min(went) >= 0.1, "when each went out, not when it was made"
+
+
+def test_the_journal_is_looked_up_once_a_call(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        engine, find, looked = journaled(Live(), journal), journal.find, list[str]()
+
+        def counted(key: str, kind: str | None = None) -> Any:
+            looked.append(key)
+            return find(key, kind)
+
+        journal.find = counted  # type: ignore[method-assign]
+        assert [ask(engine), ask(engine)] == ["reply 1", "reply 1"]
+    assert len(looked) == 2, "once for the miss, once for the hit"
+
+
+def test_hits_go_past_a_full_gate(tmp_path: Path) -> None:
+    async def main(engine: JournaledEngine, gate: Gate) -> None:
+        await engine.complete(request())
+        await gate.before()
+        await asyncio.wait_for(engine.complete(request()), 5)
+
+    gate = Gate(1)
+    with Journal(tmp_path) as journal:
+        asyncio.run(main(journaled(AttemptingEngine(Live(), [gate]), journal), gate))
+
+
+SECRET = "sk-verysecret0123456789abcdef"
+
+
+@pytest.mark.parametrize("behave", ["plain", "unauthorized", "context", "reasoning"])
+def test_no_byte_of_a_key_reaches_journal_state_or_message(
+    tmp_path: Path, behave: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    monkeypatch.setenv("BLENDFILTER_API_KEY", SECRET)
+    texts: list[str] = []
+    with serve(behave=behave) as server, Journal(tmp_path) as journal:
+        login = server.url.replace("http://", "http://user:hunter2hunter2@")
+        models = [
+            connect("openai/test-model", api_base=server.url, journal=journal, label="provider's variable"),
+            connect("test-model", api_base=server.url, journal=journal, label="own server's variable"),
+            connect("test-model", api_base=server.url, api_key=SECRET, journal=journal, label="argument"),
+            connect("test-model", api_base=login, journal=journal, label="login"),
+        ]
+        for lm in models:
+            try:
+                texts += lm("prompt CONTEXT-TOO-LONG")
+            except (ServerRefused, ModelError) as error:
+                texts.append(f"{error!r} {error.__cause__!r} {error.__context__!r}")
+            texts.append(f"{lm.dump_state()} {lm.inner!r} {lm.address} {lm.__dict__} {lm.history}")
+        assert server.stats()["requests"] >= len(models)
+    written = (tmp_path / "journal.jsonl").read_bytes().decode()
+    assert written.count("\n") == (0 if behave == "unauthorized" else len(models))
+    for text in (written, *texts):
+        for secret in (SECRET, "hunter2", "Authorization", "Bearer"):
+            assert secret not in text

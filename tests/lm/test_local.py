@@ -19,12 +19,11 @@ from dspy import lm15
 from local_model import engine, reply, request, text_of, weights
 from small_world import Command, journaled, stable
 
-from blendfilter.context import REPEAT, SAMPLE, Sample, setting
+from blendfilter.context import REPEAT, SAMPLE, CallSample, setting
 from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, ModelError, ReplayMiss, WorkFailed
 from blendfilter.lm import local
-from blendfilter.lm.connect import connect
 from blendfilter.lm.local import LocalEngine, context_of, fingerprint, open_llama, open_vocabulary, weights_of
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.profiles import profile_for
 from blendfilter.lm.tokenisers import tokeniser_for
 
@@ -178,7 +177,7 @@ class TestCalls:
 
     def test_a_seed_is_of_the_request_and_its_sample(self) -> None:
         seeds = [local._seed(3, [1]), local._seed(3, [2]), local._seed(4, [1])]
-        for sample in (Sample(None, 1), Sample(None, 2), Sample(7, 0)):
+        for sample in (CallSample(None, 1), CallSample(None, 2), CallSample(7, 0)):
             with setting(SAMPLE, sample):
                 seeds.append(local._seed(3, [1]))
         with setting(REPEAT, 2):

@@ -1,12 +1,11 @@
-"""The `dspy.LM` that `connect()` returns, as DSPy and people use it."""
+"""connect() and the dspy.LM that it returns, as DSPy and people use it."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import gc
 import json
-import warnings
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,32 @@ import dspy
 import pytest
 from dspy import lm15
 from dspy.utils.callback import BaseCallback
+from model_server import serve
 from scripted import ScriptedLM, scripted
 from small_world import comes_of_itself
 
+from blendfilter import open_index
 from blendfilter.context import NOTES, SAMPLE, STAGE, setting
-from blendfilter.errors import ModelError, ReplayMiss, ServerRefused, UseAcall
+from blendfilter.errors import (
+    AskedWrong,
+    BadArgument,
+    MissingFile,
+    ModelError,
+    NoKey,
+    ReplayMiss,
+    RunLocked,
+    ServerRefused,
+    UnknownName,
+)
 from blendfilter.journal import Journal
-from blendfilter.lm import bridge
-from blendfilter.lm.connect import connect
-from blendfilter.lm.gate import Gate
+from blendfilter.lm.attempts import Retry
 from blendfilter.lm.journaled import prompt_of
-from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.terms import Traffic
+from blendfilter.lm.model import ConnectedLM, connect
+from blendfilter.lm.openai import OpenAIEngine
+from blendfilter.lm.providers import PROVIDERS
+
+HERE = "http://127.0.0.1:9/v1"
+
 
 ANSWER = "[[ ## answer ## ]]\nfour\n[[ ## completed ## ]]"
 
@@ -45,12 +58,6 @@ def test_it_is_called_with_a_text_messages_or_a_request_awaited_or_not() -> None
         assert prompt_of(lm.inner.requests[1]) == [["system", "s"], ["user", "u"]]
 
 
-def test_history_is_kept_as_dspy_keeps_it() -> None:
-    with scripted(["a"]) as lm:
-        lm("hello")
-    assert (lm.history[-1]["prompt"], lm.history[-1]["outputs"]) == ("hello", ["a"])
-
-
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [(lm15.ContextLengthError("too long", status=400), "context_too_long"), (lm15.TimeoutError("late"), "timeout")],
@@ -64,51 +71,6 @@ def test_a_call_that_fails_raises_our_error_with_its_stage(fault: Exception, kin
     for error in (waited.value, awaited.value):
         assert (error.kind, error.stage) == (kind, "ids")
         assert not comes_of_itself(error)
-
-
-def test_a_refusal_is_our_error_through_a_predictor_too() -> None:
-    predict = dspy.Predict("question -> answer")
-    with scripted([lm15.AuthError("bad key", status=401)]) as lm, dspy.context(lm=lm):
-        with pytest.raises(ServerRefused, match="refuses the key"):
-            predict(question="?")
-        assert lm.calls == 1
-
-
-def test_a_failed_call_is_not_tried_again_by_dspy() -> None:
-    with scripted([lm15.ServerError("busy", status=503)]) as lm:
-        with pytest.raises(ModelError):
-            lm("hello")
-        assert lm.calls == 1
-
-
-def test_no_cache_of_dspys_stands_before_the_journal() -> None:
-    with scripted(["one", "two"]) as lm:
-        assert [lm("hello"), lm("hello")] == [["one"], ["two"]]
-
-
-def test_the_synchronous_call_on_the_loop_thread_says_what_to_write() -> None:
-    lm = connect("offline")
-
-    async def inside() -> Any:
-        return lm("hello")
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with pytest.raises(UseAcall, match=r"lm was called synchronously .* write `await lm\.acall\(…\)` there"):
-            bridge.run(inside())
-        gc.collect()
-    assert not [each for each in caught if "never awaited" in str(each.message)]
-
-
-# ---- samples
-
-
-def test_n_replies_are_n_calls_with_their_sample(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal, scripted(["a", "b", "c"], journal=journal) as lm:
-        assert lm("hello", n=2, temperature=1.0) == ["a", "b"]
-        assert lm("hello", rollout_id=4, temperature=1.0) == ["c"]
-        assert lm("hello", temperature=1.0) == ["a"]  # the first of n is what one call gives
-        assert [record["sample"] for record in journal.records()] == [[None, 0], [None, 1], [4, 0]]
 
 
 def test_where_one_sample_fails_the_others_are_waited_for_and_noted(tmp_path: Path) -> None:
@@ -128,37 +90,12 @@ def test_where_one_sample_fails_the_others_are_waited_for_and_noted(tmp_path: Pa
         assert len([note for note in notes if note.event != "error"]) == 2
 
 
-def test_samples_are_noted_in_their_order_not_in_that_of_arrival(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal, scripted(["c", "b", "a"], journal=journal) as lm:
-        quick = lm.inner.complete
-
-        async def slower_first(request: Any) -> Any:
-            await asyncio.sleep(0.03 * (2 - SAMPLE.get().i))
-            return await quick(request)
-
-        lm.inner.complete = slower_first  # type: ignore[method-assign]
-        with setting(NOTES, []) as notes:
-            assert lm("hello", num_generations=3, temperature=1.0) == ["a", "b", "c"]
-        arrived = {record["key"]: record["sample"][1] for record in journal.records()}
-    assert list(arrived.values()) == [2, 1, 0]
-    assert [arrived[note.key] for note in notes] == [0, 1, 2]
-
-
 def test_a_copy_with_a_rollout_asks_anew_and_shares_journal_and_engine(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal, scripted(["a", "b"], journal=journal) as lm:
         other = lm.copy(rollout_id=1, temperature=1.0)
         assert (lm("hello"), other("hello"), other("hello"), lm("hello")) == (["a"], ["b"], ["b"], ["a"])
         assert [record["sample"] for record in journal.records()] == [[None, 0], [1, 0]]
         assert lm.kwargs == {"temperature": 0.0}
-
-
-def test_two_stages_that_send_one_prompt_share_its_call_and_each_note_it(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal, scripted(["a"], journal=journal) as lm, setting(NOTES, []) as notes:
-        for stage in ("check", "ids"):
-            with setting(STAGE, stage):
-                lm("hello")
-        assert [note.stage for note in notes] == ["check", "ids"]
-        assert [record["stage"] for record in journal.records()] == ["check"]
 
 
 # ---- stages of a user's own modules
@@ -186,14 +123,6 @@ def test_a_predictor_of_a_users_own_module_is_named_by_its_attribute() -> None:
     with scripted(own_replies) as lm, dspy.context(lm=lm):
         Own()(question="?")
     assert [stage for stage, _ in lm.prompts] == ["draft", "self_check", "steps[0]"]
-
-
-def test_predictors_outside_a_module_are_named_by_their_kind() -> None:
-    with scripted(lambda _, __: "[[ ## reasoning ## ]]\nx\n" + ANSWER) as lm, dspy.context(lm=lm):
-        dspy.Predict("question -> answer")(question="?")
-        dspy.ChainOfThought("question -> answer")(question="?")
-        lm("plain")
-    assert [stage for stage, _ in lm.prompts] == ["predict", "predict", ""]
 
 
 def test_a_modules_batch_and_parallel_keep_each_call_under_its_stage() -> None:
@@ -237,24 +166,6 @@ def test_a_deep_copy_shares_engine_and_journal_but_not_settings_or_history(tmp_p
         assert module.deepcopy().lm.inner is lm.inner
 
 
-def test_with_journal_keeps_settings_and_counts_by_the_gate(tmp_path: Path) -> None:
-    lm = connect("offline", label="b", max_tokens=9)
-    gate = Gate(1)
-    with Journal(tmp_path) as journal:
-        other = lm.with_journal(journal, Traffic(gate=gate))
-        assert (other.kwargs, other.identity, other.name) == (lm.kwargs, {"label": "b"}, "offline")
-
-        async def main() -> None:
-            async with gate:
-                call = asyncio.create_task(other.acall("hello"))
-                await asyncio.sleep(0.05)
-                assert not call.done()
-            await call
-
-        asyncio.run(main())
-        assert len(journal) == 1
-
-
 def test_state_goes_round_without_a_key() -> None:
     lm = connect("openai/test-model", api_base="http://127.0.0.1:9/v1", api_key="sk-secret0123456789", label="b",
                  endpoint="completions", temperature=0.5, top_p=0.9, seed=3, extra_body={"top_k": 20},
@@ -268,11 +179,6 @@ def test_state_goes_round_without_a_key() -> None:
     assert (again.kwargs, again.profile) == (lm.kwargs, lm.profile)
     with pytest.raises(ValueError, match="Refusing to import"):
         dspy.BaseLM.load_state(state)
-
-
-def test_state_is_that_of_a_changed_copy() -> None:
-    state = connect("offline").copy(temperature=1.0, max_tokens=7).dump_state()
-    assert ConnectedLM.load_state(state).kwargs == {"temperature": 1.0, "max_tokens": 7}
 
 
 def test_a_program_with_its_model_saves_and_loads(tmp_path: Path) -> None:
@@ -307,3 +213,226 @@ def test_a_replay_miss_comes_through_the_model(tmp_path: Path) -> None:
         predict = dspy.Predict("question -> answer")
         with pytest.raises(ReplayMiss, match="stage 'predict' asks for call"):
             predict(question="?")
+
+
+# ---- from a name to a model
+
+
+@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+def test_a_providers_prefix_gives_address_and_model(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = PROVIDERS[provider]
+    if known.key_variable:
+        monkeypatch.setenv(known.key_variable, "sk-test-0123456789")
+    lm = connect(f"{provider}/owner/some-model")
+    assert (lm.name, lm.address) == ("owner/some-model", known.base_url)
+    assert isinstance(lm.inner, OpenAIEngine)
+    assert lm.terms.retry == Retry(timeout=120.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),  # the owner's name is no provider
+        ("vllm/Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
+        ("openai/gpt-4o-mini", "gpt-4o-mini"),
+        ("mistral", "mistral"),  # a provider's name alone is a model's name there
+    ],
+)
+def test_with_an_address_only_a_providers_prefix_comes_off(name: str, model: str) -> None:
+    lm = connect(name, api_base=f"{HERE}/")
+    assert (lm.name, lm.address) == (model, HERE)
+
+
+def test_settings_reach_the_server_and_a_call_may_set_otherwise() -> None:
+    with serve(keep=True) as server:
+        lm = connect("m", api_base=server.url, endpoint="completions", temperature=0.5, top_p=0.9, seed=7,
+                     max_tokens=3, extra_body={"top_k": 20})  # fmt: skip
+        assert lm("hello", stop=["\nQuestion:"]) == ["So the answer"]
+        lm("hello", max_tokens=2, temperature=0.7)
+        first, second = server.stats()["bodies"]
+    assert first == {"model": "m", "prompt": "hello", "temperature": 0.5, "top_p": 0.9, "seed": 7, "max_tokens": 3,
+                     "stop": ["\nQuestion:"], "top_k": 20}  # fmt: skip
+    assert (second["max_tokens"], second["temperature"]) == (2, 0.7)
+    assert connect("offline").kwargs == {"temperature": 0.0}, "greedy, as in the papers"
+    assert connect("offline", temperature=None).kwargs == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kind", "message"),
+    [
+        ("openai/gpt-4o-mini", {}, NoKey, "openai/gpt-4o-mini wants a key: set OPENAI_API_KEY, or point --api-base at"),
+        ("opnai/gpt-4o-mini", {}, UnknownName, r"no provider 'opnai'\. Did you mean 'openai'\?.*groq.*--api-base URL"),
+        ("gpt-4o-mini", {}, BadArgument, r"names no provider: write provider/model \(openai/"),
+        ("", {}, BadArgument, r"names no provider: write provider/model \(openai/"),
+        ("openai/", {}, BadArgument, r"names no provider: write provider/model \(openai/"),
+        ("offline", {"api_base": HERE}, BadArgument, "offline is a reader in this process: name the model"),
+        ("m", {"api_base": HERE, "endpoint": "chats"}, BadArgument, r"no endpoint 'chats' \(known: chat, completions"),
+        ("m", {"api_base": HERE, "reasoning": "low", "thinking": False}, BadArgument, "contradict each other"),
+        ("m", {"api_base": HERE, "prices": {"m": 1}}, BadArgument, "name a TOML file of prices"),
+        ("m", {"api_base": HERE, "min_p": 0.1}, UnknownName, r"extra_body=\{'min_p'"),
+        (3, {}, BadArgument, "3 is no model"),
+        ("offline", {"mode": "play"}, AskedWrong, "play"),
+        ("offline", {"timout": 5}, UnknownName, "no setting 'timout'. Did you mean 'timeout'"),
+        ("openai/gpt-4o-mini", {"api_key": "k-123456789", "rpm": 3}, UnknownName, "mean 'requests_per_minute'"),
+        ("openai/gpt-4o-mini", {"api_key": "k-123456789", "max_token": 7}, UnknownName, "mean 'max_tokens'"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_refused_is_one_line_and_makes_no_journal(
+    tmp_path: Path, name: Any, options: dict[str, Any], kind: type[AskedWrong], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        connect(name, journal=tmp_path / "run", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_dspy_hands_on_is_a_setting() -> None:
+    assert connect("m", api_base=HERE, n=2, logit_bias={"5": 1}).kwargs["logit_bias"] == {"5": 1}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://host:port/v1",
+        "http://localhost:99999/v1",
+        "http://localhost:0/v1",
+        "http:///v1",
+        "ftp://x",
+        "localhost",
+        "",
+    ],
+)
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(BadArgument, match=f"'{address}' is no address: write it as http://host:port/v1"):
+        connect("m", api_base=address)
+
+
+def test_a_key_in_the_address_is_refused_and_kept_out_of_the_message() -> None:
+    for address in ("http://h/v1?api-key=SECRET123", "http://h:99999/v1?api-key=SECRET123"):
+        with pytest.raises(BadArgument, match="address") as refused:
+            connect("m", api_base=address)
+        assert "SECRET123" not in str(refused.value)
+    with pytest.raises(BadArgument, match="hold no query, such as a key: put the key into BLENDFILTER_API_KEY"):
+        connect("m", api_base="http://h/v1?api-key=SECRET123")
+
+
+MALFORMED = [
+    "http://me:SECRET123@host:notaport", "htp://me:SECRET123@host/v1", "http://me:SECRET123@ho st/v1",
+    "http://me:SECRET123@[::1/v1", "http://me:SECRET123@[::g]:1/v1", "http://me:SECRET123@", "me:SECRET123@host",
+    "//me:SECRET123@host", "http:/me:SECRET123@host/v1", "http://me:SECRET123%40host:9", "http://me:a/SECRET123@h:1",
+    "http://me:SECRET123?@host:1", "http://me:SECRET123#x@host:1", "http://me:SECRET123@host:99999",
+    "http://me:a@SECRET123@host:x", "http://me:SECRET123\uff20host:1x", "http://me:[SECRET123@h/v1", "http://h/v1#SECRET123",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["one", "several", "own", "index"])
+def test_no_login_is_shown_of_what_is_no_address(how: str) -> None:
+    for address in MALFORMED:
+        shown = ""
+        try:
+            if how == "own":  # a user's own model has an address of its own, which is shown and recorded
+                shown = connect(dspy.LM("openai/m", api_base=address, api_key="sk-0123")).address
+            elif how == "index":
+                open_index(address, attempts=1)
+            else:
+                connect("m", api_base=address if how == "one" else [HERE, address])
+                pytest.fail(f"{address} was taken for an address")
+        except AskedWrong as refused:
+            shown = str(refused)
+        assert "SECRET123" not in shown, address
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"api_base": HERE}, {"api_key": "sk-test-0123456789"}, {"temperature": 1.0}, {"thinking": False},
+        {"extra_body": {"top_k": 5}}, {"json_schema": True}, {"seed": 3}, {"label": "b"}, {"attempts": 2},
+    ],
+    ids=lambda options: next(iter(options)),
+)  # fmt: skip
+def test_settings_for_a_model_that_is_made_already_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match="is made already: give its settings where it is made, or use its copy"):
+        connect(connect("m", api_base=HERE), journal=tmp_path / "run", **options)
+    assert list(tmp_path.iterdir()) == []
+    if not options.keys() & {"label", "attempts"}:  # which an adopted model takes
+        with pytest.raises(BadArgument, match="openai/x is made already"):
+            connect(dspy.LM("openai/x", api_key="sk-test-0123456789"), **options)
+
+
+def test_a_refused_key_says_where_it_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(behave="unauthorized") as server:
+
+        def line(name: str = "m", key: str | None = None) -> str:
+            with pytest.raises(ServerRefused) as refused:
+                connect(name, api_base=server.url, api_key=key)("hello")
+            return str(refused.value)
+
+        assert line().endswith("; none was given: set BLENDFILTER_API_KEY")
+        assert line(key="key-0123456789").endswith("; check the key that was given (api_key=)")
+        monkeypatch.setenv("OPENAI_API_KEY", "key-of-openai-987")
+        assert line("openai/m").endswith("; check the key in the variable OPENAI_API_KEY")
+        assert "key-of-openai-987" not in line("openai/m")
+
+
+# ---- journals
+
+
+def test_the_mode_is_the_journals(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="no journal at"):
+        connect("offline", journal=tmp_path, mode="replay")
+    lm = connect("offline", journal=tmp_path)
+    with pytest.raises(RunLocked):
+        connect("offline", journal=tmp_path)
+    reply = lm("hello")
+    assert lm.journal is not None
+    lm.journal.close()
+    replaying = connect("offline", journal=tmp_path, mode="replay")
+    assert replaying("hello") == reply
+    with pytest.raises(ReplayMiss):
+        replaying("hello there")
+
+
+def test_a_connected_model_takes_another_journal_and_keeps_the_rest(tmp_path: Path) -> None:
+    with Journal(tmp_path / "one") as one, Journal(tmp_path / "two") as two:
+        lm = connect("m", api_base=HERE, label="b", temperature=0.5, journal=one)
+        other = connect(lm, journal=two)
+        assert connect(lm) is lm
+        assert (other.journal, lm.journal, other.inner) == (two, one, lm.inner)
+        assert (other.identity, other.address, other.kwargs) == (lm.identity, lm.address, lm.kwargs)
+        assert other.dump_state() == lm.dump_state()
+
+
+def test_a_label_tells_two_servers_with_one_name_apart_and_a_new_port_does_not(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal, serve(reply="from the first") as first, serve(reply="from the second") as second:
+        assert connect("m", api_base=first.url, journal=journal)("hello") == ["from the first"]
+        assert connect("vllm/m", api_base=second.url, journal=journal)("hello") == ["from the first"]
+        assert connect("m", api_base=second.url, journal=journal, label="b")("hello") == ["from the second"]
+        assert [record["address"] for record in journal.records()] == [first.url, second.url]
+
+
+def test_one_name_at_two_providers_is_two_models() -> None:
+    def key_of(lm: ConnectedLM) -> str:
+        with setting(NOTES, []) as notes:
+            lm.inner = connect("offline").inner
+            lm.with_journal(None)("hello")
+        return str(notes[0].key)
+
+    groq, together = (connect(f"{name}/llama-3.1-8b", api_key="sk-test-01234") for name in ("groq", "together"))
+    assert groq.name == together.name == "llama-3.1-8b"
+    assert groq.identity != together.identity
+    assert key_of(groq) != key_of(together)
+
+
+def test_dspys_line_on_a_cut_reply_stays_where_no_note_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    with serve() as server, caplog.at_level(logging.WARNING, "dspy.clients.lm"):
+        lm = connect("m", api_base=server.url, max_tokens=2)
+        monitor = logging.getLogger("dspy.clients.lm")
+        monitor.addHandler(caplog.handler)
+        try:
+            with setting(NOTES, notes := []):
+                lm("noted")
+            assert [(note.event, caplog.messages) for note in notes] == [("cut_reply", [])]
+            lm("by itself")
+        finally:
+            monitor.removeHandler(caplog.handler)
+    assert any("truncated" in line for line in caplog.messages)

@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from blendfilter import resources
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.lm.offline import OfflineEngine, read
 from blendfilter.lm.offline.reader import take_apart
 from blendfilter.metrics import accuracy, choice

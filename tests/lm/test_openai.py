@@ -1,4 +1,4 @@
-"""The engine against a local server that behaves as real ones do."""
+"""The engine against a local server that behaves as real ones do, and what it knows of model families."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import gc
 import json
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +14,26 @@ import httpx
 import openai
 import pytest
 from dspy import lm15
+from hypothesis import given
+from hypothesis import strategies as st
 from model_server import MARKER, THOUGHT, Server, serve
 
+from blendfilter.errors import BadArgument
+from blendfilter.lm.attempts import AttemptingEngine, Retry
+from blendfilter.lm.call_policy import CallPolicy, Traffic, on_terms
 from blendfilter.lm.openai import MAX_ADAPTATIONS, OpenAIEngine
-from blendfilter.lm.profiles import Profile, profile_for
-from blendfilter.lm.retrying import Retry, RetryingEngine
+from blendfilter.lm.profiles import (
+    Profile,
+    cut_at_stop,
+    effort_of,
+    holds_schema,
+    profile_for,
+    split_thinking,
+)
 
 KEY = "sk-proj-abcdef0123456789"
+
+
 REPLY = "So the answer is 42."
 
 
@@ -60,10 +72,10 @@ def reading(data: Any, **settings: Any) -> OpenAIEngine:
     engine = OpenAIEngine("http://127.0.0.1:9/v1", KEY, model="m", **settings)
     content = data if isinstance(data, bytes) else json.dumps(data).encode()
 
-    async def post(path: str, body: dict[str, Any]) -> httpx.Response:
+    async def send(method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
         return httpx.Response(200, content=content)
 
-    engine._clients.post = post  # type: ignore[method-assign]
+    engine._clients.send = send  # type: ignore[method-assign]
     return engine
 
 
@@ -134,20 +146,20 @@ def test_an_unknown_reasoning_model_teaches_the_engine_once(served: Callable[...
     assert call(engine, request).text == REPLY
     assert server.stats()["requests"] == 2 + 3
     assert server.stats()["bodies"][-1].keys() == {"model", "messages", "max_completion_tokens"}
-    assert engine.learned.refused == {"temperature", "max_tokens", "stop"}
+    assert engine.refused == {"temperature", "max_tokens", "stop"}
 
 
 def test_a_server_that_refuses_whatever_it_is_sent_is_not_asked_for_ever() -> None:
     engine, sent = OpenAIEngine("http://127.0.0.1:9/v1", KEY, model="m"), []
 
-    async def post(path: str, body: dict[str, Any]) -> httpx.Response:
+    async def send(method: str, path: str, body: dict[str, Any]) -> httpx.Response:
         sent.append(dict(body))
         name = next(name for name in body if name not in ("model", "messages"))
         said = {"message": f"Unsupported parameter: '{name}'", "param": name, "code": "unsupported_parameter"}
         reply = httpx.Response(400, json={"error": said}, request=httpx.Request("POST", f"http://127.0.0.1:9{path}"))
         raise openai.BadRequestError("no", response=reply, body=said)
 
-    engine._clients.post = post  # type: ignore[method-assign]
+    engine._clients.send = send  # type: ignore[method-assign]
     asked = {"temperature": 0.5, "top_p": 0.5, "top_k": 5, "frequency_penalty": 0.5, "presence_penalty": 0.5, "seed": 1}
     with pytest.raises(lm15.InvalidRequestError, match="Unsupported parameter"):
         call(engine, ask(**asked, max_tokens=9))
@@ -165,14 +177,23 @@ def test_a_format_is_sent_unless_the_server_is_known_to_take_none(
     assert [each.field for each in told] == ([] if sent else ["config.response_format"])
 
 
-def test_calls_side_by_side_may_learn_the_same_thing(served: Callable[..., Server]) -> None:
-    server = served(behave="reasoning")
-    engine = engine_at(server)
+def test_a_refused_cap_is_renamed_once_and_log_probabilities_go_with_their_alternatives() -> None:
+    engine, asked = reading({}, profile=profile_for("plain")), ask(max_tokens=5, logprobs=3)
+    for refused, left in (
+        ("", {"max_tokens": 5, "logprobs": True, "top_logprobs": 3}),
+        ("max_tokens", {"max_completion_tokens": 5, "logprobs": True, "top_logprobs": 3}),
+        ("max_completion_tokens", {"logprobs": True, "top_logprobs": 3}),
+    ):
+        engine.refused |= {refused}
+        assert {name: value for name, value in engine.body_of(asked).items() if name in left or "max" in name} == left
 
-    async def main() -> list[lm15.Response]:
-        return await asyncio.gather(*[engine.complete(ask(f"{i}", max_tokens=9, stop=("\n",))) for i in range(8)])
 
-    assert {response.text for response in asyncio.run(main())} == {REPLY}
+def test_a_body_is_built_once_a_call(served: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, built = engine_at(served()), list[dict[str, Any]]()
+    build = engine._body
+    monkeypatch.setattr(engine, "_body", lambda request: built.append(build(request)) or built[-1])
+    call(on_terms(engine, CallPolicy(retry=Retry()), Traffic()), ask(max_tokens=9))
+    assert len(built) == 1, "its bound needs the caps alone"
 
 
 def test_thinking_in_the_text_is_taken_apart(served: Callable[..., Server]) -> None:
@@ -199,12 +220,6 @@ def test_thinking_switched_off(served: Callable[..., Server]) -> None:
     assert high["chat_template_kwargs"] == {"enable_thinking": True, "x": 1}
     assert high["max_tokens"] > 10
     assert "stop" not in high
-
-
-def test_an_empty_reply_is_a_response(served: Callable[..., Server]) -> None:
-    response = call(engine_at(served(behave="empty-at-cap")), ask())
-    assert (response.text, response.finish_reason) == ("", "length")
-    assert response.message.parts == (lm15.TextPart(""),)
 
 
 def test_a_cut_reply_says_so_and_a_stop_string_wins(served: Callable[..., Server]) -> None:
@@ -280,11 +295,6 @@ def test_a_body_that_is_no_reply_is_a_transport_fault(data: Any) -> None:
         call(reading(data), ask())
 
 
-def test_an_error_inside_a_200_is_that_error() -> None:
-    with pytest.raises(lm15.RateLimitError):
-        call(reading({"error": {"message": "slow down", "code": 429}}), ask())
-
-
 def test_text_is_all_that_goes_out() -> None:
     picture = lm15.Message.user([lm15.ImagePart(url="http://127.0.0.1/x.png")])
     with pytest.raises(lm15.UnsupportedFeatureError, match="image"):
@@ -299,39 +309,12 @@ def test_refusals_are_final_and_hold_no_key(served: Callable[..., Server], behav
     server = served(behave=behave)
     engine = engine_at(server)
     with pytest.raises(kind) as caught:
-        call(RetryingEngine(engine), ask(f"{MARKER} How many?"))
+        call(AttemptingEngine(engine, retry=Retry()), ask(f"{MARKER} How many?"))
     assert server.stats()["requests"] == 1
     told = "".join(traceback.format_exception(caught.value)) + repr(engine) + repr(caught.value.__context__)
     assert KEY not in told
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
-
-
-def test_a_server_that_hangs_times_out(served: Callable[..., Server]) -> None:
-    with pytest.raises(lm15.TimeoutError):
-        call(engine_at(served(behave="hang"), timeout=0.2), ask())
-
-
-def test_a_server_that_is_not_there() -> None:
-    engine = OpenAIEngine("http://user:secret@127.0.0.1:9/v1/", KEY, model="m")
-    assert engine.address == "http://127.0.0.1:9/v1"
-    with pytest.raises(lm15.TransportError, match="no connection"):
-        call(engine, ask())
-
-
-def test_every_fault_that_passes_is_waited_out(served: Callable[..., Server]) -> None:
-    server = served(behave="flaky", share=0.6, seed=1)
-    engine = Retry(wait_first=0.001).around(engine_at(server))
-
-    async def main() -> list[lm15.Response]:
-        return await asyncio.gather(*[engine.complete(ask(f"question {i}")) for i in range(60)])
-
-    responses = asyncio.run(main())
-    stats = server.stats()
-    assert {response.text for response in responses} == {REPLY}
-    assert sum(response.provider_data["attempts"] for response in responses) == stats["requests"]
-    assert stats["faults"].keys() == {"rate-limit", "error", "drop", "html", "truncated"}
-    assert stats["statuses"]["200"] - stats["faults"]["html"] - stats["faults"]["truncated"] == 60
 
 
 def test_each_loop_has_its_own_connections_and_dead_loops_are_dropped(served: Callable[..., Server]) -> None:
@@ -350,17 +333,6 @@ def test_each_loop_has_its_own_connections_and_dead_loops_are_dropped(served: Ca
     asyncio.run(main())
 
 
-def test_64_calls_are_in_flight_together(served: Callable[..., Server]) -> None:
-    server = served(delay=0.3)
-
-    async def main() -> None:
-        engine = engine_at(server)
-        await asyncio.gather(*[engine.complete(ask(str(i))) for i in range(64)])
-
-    asyncio.run(main())
-    assert server.stats()["max_in_flight"] == 64
-
-
 def test_the_environment_lends_no_key(served: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with serve(behave="unauthorized") as server, pytest.raises(lm15.AuthError) as caught:
@@ -368,22 +340,136 @@ def test_the_environment_lends_no_key(served: Callable[..., Server], monkeypatch
     assert "provided: none" in caught.value.message
 
 
-@contextmanager
-def raw(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.root) as client:
-        yield client
+PLAIN = st.text(st.characters(blacklist_characters="<[", blacklist_categories=["Cs"]))
 
 
-def test_the_server_itself(served: Callable[..., Server]) -> None:
-    server = served(context_limit=20)
-    with raw(server) as client:
-        assert client.get("/v1/models").json()["data"][0]["id"] == "test-model"
-        assert client.get("/nothing").status_code == 404
-        body = {"model": "m", "prompt": "x" * 21}
-        assert client.post("/v1/completions", json=body).json()["error"]["code"] == "context_length_exceeded"
-        reply = client.post("/v1/completions", json={"model": "m", "prompt": "two words", "n": 3}).json()
-        assert [c["text"] for c in reply["choices"]] == [REPLY]
-        assert reply["usage"] == {"prompt_tokens": 2, "completion_tokens": 5, "total_tokens": 7}
-    stats = server.stats()
-    assert (stats["requests"], stats["max_in_flight"], stats["statuses"]) == (2, 1, {"400": 1, "200": 1})
-    assert stats["prompts"] == ["x" * 21, "two words"]
+SOUP = st.lists(
+    st.sampled_from(["<think>", "</think>", "<THINK>", "</Think>", "[THINK]", "[/THINK]", "word", " ", "\n"])
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gpt-4o-mini", "llama3.2", "Qwen/Qwen2.5-7B-Instruct", "Qwen3-30B-A3B-Instruct-2507", "qwen3-coder", "gemma-o3x"],
+)
+def test_ordinary_models_accept_everything(name: str) -> None:
+    assert profile_for(name) == Profile()
+
+
+@pytest.mark.parametrize("name", ["o1", "openai/o3-mini", "o4-mini-2025-04-16", "gpt-5", "gpt-5-nano", "gpt-5.1"])
+def test_openai_reasoning_models_refuse_stop_temperature_and_max_tokens(name: str) -> None:
+    profile = profile_for(name)
+    assert (profile.accepts_stop, profile.accepts_temperature) == (False, False)
+    assert profile.max_tokens_param == "max_completion_tokens"
+    assert profile.thinks
+    assert profile.thinking_tokens > 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "deepseek-reasoner", "Qwen/QwQ-32B", "mistralai/Magistral-Small-2506"],
+)
+def test_models_that_always_think_have_no_switch(name: str) -> None:
+    profile = profile_for(name)
+    assert profile.thinks
+    assert profile.steering("off") == {}
+    assert profile.thinks_at("off")
+
+
+def test_the_dial_is_spelled_as_each_family_wants_it() -> None:
+    assert profile_for("qwen3:8b").steering("off") == {"chat_template_kwargs": {"enable_thinking": False}}
+    assert profile_for("Qwen/Qwen3-8B").steering("high") == {"chat_template_kwargs": {"enable_thinking": True}}
+    assert profile_for("deepseek-ai/DeepSeek-V3.1").steering("low") == {"chat_template_kwargs": {"thinking": True}}
+    assert [profile_for(n).steering("off")["reasoning_effort"] for n in ("o3", "gpt-5", "gpt-5.2", "gpt-oss-20b")] == [
+        "low", "minimal", "none", "low",
+    ]  # fmt: skip
+    assert profile_for("gpt-4o").steering("low") == {}
+
+
+def test_whether_a_reply_comes_with_thinking() -> None:
+    qwen, hybrid, plain = profile_for("qwen3-8b"), profile_for("deepseek-v3.1"), Profile()
+    assert [qwen.thinks_at(e) for e in (None, "off", "low")] == [True, False, True]
+    assert [hybrid.thinks_at(e) for e in (None, "off", "low")] == [False, False, True]
+    assert [plain.thinks_at(e) for e in (None, "off", "low")] == [False, False, False]
+
+
+def test_thinking_and_reasoning_are_one_dial() -> None:
+    assert [effort_of(t, r) for t, r in [(None, None), (False, None), (True, "low"), (False, "off")]] == [
+        None, "off", "low", "off",
+    ]  # fmt: skip
+    with pytest.raises(BadArgument, match="known: off, minimal"):
+        effort_of(None, "hard")
+    with pytest.raises(BadArgument, match="contradict"):
+        effort_of(False, "high")
+    with pytest.raises(BadArgument, match="contradict"):
+        effort_of(True, "off")
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "reply"),
+    [
+        ("<think>\na\n</think>\n\nb", "a", "b"),
+        ("a</think>b", "a", "b"),
+        ("<think>a, never done", "a, never done", ""),
+        ("<THINK>a</Think> b <think>c</think> d", "a\nc", "b  d"),
+        ("<think>a <think> b</think>c", "a <think> b", "c"),
+        ("[THINK]a[/THINK]b", "a", "b"),
+        ("<think></think>b", "", "b"),
+        ("<think>", "", ""),
+        ("  b  ", "", "  b  "),
+    ],
+)
+def test_thinking_is_split_from_the_reply(text: str, reasoning: str, reply: str) -> None:
+    assert split_thinking(text) == (reasoning, reply)
+
+
+@given(PLAIN, PLAIN)
+def test_the_opening_tag_may_be_missing(thought: str, reply: str) -> None:
+    expected = (thought.strip(), reply.strip())
+    assert split_thinking(f"<think>{thought}</think>{reply}") == expected
+    assert split_thinking(f"{thought}</think>{reply}") == expected
+
+
+@given(SOUP)
+def test_no_tag_reaches_the_reply_and_no_word_is_lost(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    reasoning, reply = split_thinking(text)
+    assert split_thinking(reply) == ("", reply)
+    assert (reasoning + reply).count("word") == text.count("word")
+
+
+@given(st.text("ab\n. "), st.lists(st.text("ab\n. ", max_size=3), max_size=3))
+def test_cutting_at_stop_strings_is_idempotent(text: str, stop: list[str]) -> None:
+    cut = cut_at_stop(text, stop)
+    assert text.startswith(cut)
+    assert cut_at_stop(cut, stop) == cut
+    assert not any(string in cut for string in stop if string)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "gpt-4o", "gpt-4o-mini", "gpt-4o-mini-2024-07-18", "gpt-4o-2024-08-06", "gpt-4o-2024-11-20", "gpt-4.1",
+        "gpt-4.1-nano-2025-04-14", "gpt-4.5-preview", "gpt-5", "gpt-5.2", "gpt-5-chat-latest", "o1", "o1-2024-12-17",
+        "o3", "o3-mini", "o4-mini-2025-04-16", "GPT-4o-mini", "gpt-4o-search-preview",
+    ],
+)  # fmt: skip
+def test_openais_models_with_structured_outputs(model: str) -> None:
+    assert holds_schema("openai", model) is True
+    assert holds_schema("openrouter", f"openai/{model}") is True
+    assert holds_schema("groq", model) is None
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["gpt-4o-2024-05-13", "gpt-4", "gpt-4-turbo", "gpt-4-0613", "gpt-3.5-turbo", "o1-mini", "o1-preview",
+     "chatgpt-4o-latest", "gpt-4o-audio-preview", "gpt-4o-realtime-preview", "ft:gpt-3.5-turbo:x", "davinci-002"],
+)  # fmt: skip
+def test_openais_models_without_them_or_unknown(model: str) -> None:
+    assert holds_schema("openai", model) is None
+
+
+def test_servers_that_constrain_whatever_they_serve() -> None:
+    assert [holds_schema(each, "any/model") for each in ("vllm", "llamacpp", "ollama")] == [True] * 3
+    assert [holds_schema(each, "any") for each in ("together", "groq", "deepseek", "", "m")] == [None] * 5
+    assert holds_schema("mistral", "open-codestral-mamba") is None

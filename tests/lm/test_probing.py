@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable
 from typing import Any
 
 import model_server
@@ -16,8 +15,7 @@ from scripted import ScriptedLM
 
 from blendfilter.errors import ServerRefused
 from blendfilter.lm import probing
-from blendfilter.lm.connect import connect
-from blendfilter.lm.model import ConnectedLM
+from blendfilter.lm.model import connect
 from blendfilter.lm.probing import probe
 
 
@@ -79,7 +77,7 @@ def able(*supports: str, **more: Any) -> Able:
     return made
 
 
-def told(model: model_server.Model, name: str = "test-model", **options: Any) -> dict[str, tuple[str, str]]:
+def answers_of(model: model_server.Model, name: str = "test-model", **options: Any) -> dict[str, tuple[str, str]]:
     with unruly.serving(model) as address:
         return {each.name: (each.answer, each.why) for each in probe(connect(name, api_base=address, **options))}
 
@@ -89,32 +87,19 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "WAIT", 0.0)
 
 
-def test_a_server_that_supports_everything() -> None:
-    model = able(*ALL)
-    answers = told(model)
-    assert {answer for answer, _ in answers.values()} == {"yes"}
-    assert {name for name, (_, why) in answers.items() if why} == {"echo"}
-    assert len(model.asked) == 9
-    assert all(body["max_tokens"] <= 48 for body in model.asked)
-
-
-def test_thinking_before_a_reply_is_no_part_of_it() -> None:
-    assert {answer for answer, _ in told(able(*ALL, thinks=True)).values()} == {"yes"}
+def test_a_server_that_supports_everything_thinking_before_its_replies_or_not() -> None:
+    for thinks in (False, True):
+        model = able(*ALL, thinks=thinks)
+        answers = answers_of(model)
+        assert {answer for answer, _ in answers.values()} == {"yes"}
+        assert {name for name, (_, why) in answers.items() if why} == {"echo"}
+        assert len(model.asked) == 9
+        assert all(body["max_tokens"] <= 48 for body in model.asked)
 
 
 def test_a_server_that_takes_every_field_and_heeds_none_is_seen_through() -> None:
-    answers = told(able())
-    assert {name: answer for name, (answer, _) in answers.items()} == {
-        "JSON schema": "no",
-        "log-probabilities": "no",
-        "echo": "no",
-        "n": "no",
-        "seed": "no",
-        "stop": "no",
-        "models listed": "yes",
-        "usage": "no",
-        "cached tokens": "no",
-    }
+    answers = answers_of(able())
+    assert {name for name, (answer, _) in answers.items() if answer != "no"} == {"models listed"}
     assert all(why for name, (answer, why) in answers.items() if answer == "no")
     assert "The sea is wide." in answers["JSON schema"][1]
 
@@ -122,46 +107,42 @@ def test_a_server_that_takes_every_field_and_heeds_none_is_seen_through() -> Non
 @pytest.mark.parametrize("missing", sorted(ALL - {"usage"}))
 def test_each_is_told_apart_from_the_others(missing: str) -> None:
     names = {"schema": "JSON schema", "logprobs": "log-probabilities", "cached": "cached tokens"}
-    answers = told(able(*ALL - {missing}))
+    answers = answers_of(able(*ALL - {missing}))
     assert {name for name, (answer, _) in answers.items() if answer != "yes"} == {names.get(missing, missing)}
 
 
-@pytest.mark.parametrize(
-    ("field", "name"), [("response_format", "JSON schema"), ("logprobs", "log-probabilities"), ("n", "n")]
-)
-def test_a_refusal_is_a_no_in_the_servers_words(field: str, name: str) -> None:
-    answer, why = told(able(*ALL, refuses=frozenset({field})))[name]
+def test_a_refusal_is_a_no_in_the_servers_words() -> None:
+    answer, why = answers_of(able(*ALL, refuses=frozenset({"response_format"})))["JSON schema"]
     assert answer == "no"
-    assert f"'{field}' is not supported" in why
+    assert "'response_format' is not supported" in why
 
 
 def test_parameters_that_a_family_refuses_stand_in_no_probes_way() -> None:
-    """OpenAI's reasoning models refuse max_tokens and temperature; what is asked is something else."""
+    """OpenAI's reasoning models refuse max_tokens and temperature; the probes are about something else."""
     model = able(*ALL - {"echo"}, refuses=frozenset({"max_tokens"}))
-    assert {name for name, (answer, _) in told(model).items() if answer != "yes"} == {"echo"}
+    assert {name for name, (answer, _) in answers_of(model).items() if answer != "yes"} == {"echo"}
 
 
-def test_one_reply_for_every_seed_says_nothing() -> None:
-    model = able(*ALL)
-    model.text = lambda prompt, body: "12345678"  # type: ignore[method-assign]
-    assert told(model)["seed"] == ("cannot tell", "two seeds gave one reply at temperature 1")
+NOT_OBEYED = "JSON, but not by the schema (it said {text!r})"
 
 
-def test_a_model_that_cannot_repeat_a_line_says_nothing_of_stop() -> None:
-    model = able(*ALL)
-    model.text = lambda prompt, body: ""  # type: ignore[method-assign]
-    answers = told(model)
-    assert answers["stop"][0] == "cannot tell"
-    assert answers["seed"][0] == "cannot tell"
-    # A model that thinks may use the cap up before it says anything: that is no disobedience.
-    assert answers["JSON schema"] == ("cannot tell", "its reply was empty")
-
-
-@pytest.mark.parametrize("text", ['{"ids": [1]}', '{"ids": []}', '{"ids": "3"}', '{"ids": [3, 8]}'])
-def test_json_that_is_not_the_schemas_is_no_obedience(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "name", "answer", "why"),
+    [
+        ("12345678", "seed", "cannot tell", "two seeds gave one reply at temperature 1"),
+        ("", "stop", "cannot tell", "it did not repeat a line (its reply was empty)"),
+        ("", "seed", "cannot tell", "its replies were empty"),
+        # A model that thinks may use the cap up before it says anything: that is no disobedience.
+        ("", "JSON schema", "cannot tell", "its reply was empty"),
+        ('{"ids": [1]}', "JSON schema", "no", NOT_OBEYED),
+        ('{"ids": []}', "JSON schema", "no", NOT_OBEYED),
+        ('{"ids": "3"}', "JSON schema", "no", NOT_OBEYED),
+    ],
+)
+def test_a_reply_that_obeys_by_chance_or_not_quite_is_no_yes(text: str, name: str, answer: str, why: str) -> None:
     model = able(*ALL)
     model.text = lambda prompt, body: text  # type: ignore[method-assign]
-    assert told(model)["JSON schema"] == ("no", f"JSON, but not by the schema (it said {text!r})")
+    assert answers_of(model)[name] == (answer, why.format(text=text))
 
 
 def test_a_prompt_that_comes_back_without_scores_is_no_echo() -> None:
@@ -169,45 +150,36 @@ def test_a_prompt_that_comes_back_without_scores_is_no_echo() -> None:
     plain = model.choice
     for scores in (None, [], {"token_logprobs": None}, {"token_logprobs": 1}, {"token_logprobs": [None, -1.0, -1.0]}):
         model.choice = lambda *asked, scores=scores, **how: {**plain(*asked, **how), "logprobs": scores}  # type: ignore[method-assign, misc]
-        assert told(model)["echo"] == ("no", "it repeats the prompt without log-probabilities")
+        assert answers_of(model)["echo"] == ("no", "it repeats the prompt without log-probabilities")
 
 
-def test_a_probe_that_takes_too_long_is_tried_once() -> None:
+def test_a_name_that_is_not_listed_is_named() -> None:
+    assert answers_of(able(*ALL), "another")["models listed"] == (
+        "yes", "but not under the name 'another': it lists test-model",
+    )  # fmt: skip
+
+
+def test_faults_that_pass_are_tried_again_and_those_that_stay_are_answers_without_a_key() -> None:
     model = able(*ALL)
-    plain, tried = model.answer, []
+    plain, tried = model.answer, {"n": 0, "stop": 0}
 
     async def answer(path: str, body: dict[str, Any], key: str) -> Reply:
-        if "stop" in body:
-            tried.append(body)
+        for name in tried:
+            tried[name] += name in body
+        if "stop" in body:  # one that takes too long is tried once
             await asyncio.sleep(1.0)
-        return await plain(path, body, key)
-
-    model.answer = answer  # type: ignore[method-assign]
-    assert told(model, timeout=0.3)["stop"][0] == "cannot tell"
-    assert len(tried) == 1
-
-
-def test_a_name_that_is_not_listed_is_said() -> None:
-    assert told(able(*ALL), "another")["models listed"] == (
-        "yes",
-        "but not under the name 'another': it lists test-model",
-    )
-
-
-def test_faults_that_pass_are_tried_again_and_those_that_stay_are_answers() -> None:
-    model = able(*ALL)
-    plain, turns = model.answer, {"n": 0}
-
-    async def answer(path: str, body: dict[str, Any], key: str) -> Reply:
-        turns["n"] += "n" in body
-        fails = "stop" in body or ("n" in body and turns["n"] < probing.ATTEMPTS)
+        if "response_format" in body:
+            return refusal(400, f"no schema for {key}")
+        fails = "logprobs" in body or ("n" in body and tried["n"] < probing.ATTEMPTS)
         return refusal(500, "The server had an error.") if fails else await plain(path, body, key)
 
     model.answer = answer  # type: ignore[method-assign]
-    answers = told(model)
+    answers = answers_of(model, timeout=0.3, api_key="hidden-key-of-mine")
     assert answers["n"] == ("yes", "")
-    assert turns["n"] == probing.ATTEMPTS
-    assert answers["stop"] == ("cannot tell", "it says: The server had an error (HTTP 500)")
+    assert answers["stop"][0] == "cannot tell"
+    assert tried == {"n": probing.ATTEMPTS, "stop": 1}
+    assert answers["log-probabilities"] == ("cannot tell", "it says: The server had an error (HTTP 500)")
+    assert "[key]" in answers["JSON schema"][1]
 
 
 @pytest.mark.parametrize("behave", ["unauthorized", "no-model"])
@@ -218,22 +190,7 @@ def test_a_refused_key_or_model_stops_at_once(behave: str) -> None:
         assert server.stats()["requests"] == 1
 
 
-def test_no_server_stops_at_once() -> None:
+def test_no_server_stops_at_once_and_a_model_in_this_process_has_none() -> None:
     with pytest.raises(ServerRefused, match=r"no model server answers at http://127\.0\.0\.1:9/v1"):
         probe(connect("test-model", api_base="http://127.0.0.1:9/v1"))
-
-
-@pytest.mark.parametrize("make", [lambda: connect("offline"), lambda: ScriptedLM([])])
-def test_a_model_in_this_process_is_asked_nothing(make: Callable[[], ConnectedLM]) -> None:
-    assert probe(make()) == []
-
-
-def test_a_key_that_a_server_echoes_is_in_no_answer() -> None:
-    model = able(*ALL)
-    plain = model.answer
-
-    async def answer(path: str, body: dict[str, Any], key: str) -> Reply:
-        return refusal(400, f"no n for {key}") if "n" in body else await plain(path, body, key)
-
-    model.answer = answer  # type: ignore[method-assign]
-    assert "[key]" in told(model, api_key="hidden-key-of-mine")["n"][1]
+    assert probe(connect("offline")) == probe(ScriptedLM([])) == []

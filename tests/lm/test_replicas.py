@@ -1,4 +1,4 @@
-"""Several servers of one model: shared fairly, gone round where one is down, one model as far as anybody can tell."""
+"""Several servers of one model: shared fairly, gone round where one is down, and one model for the journal."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from blendfilter.context import NOTES, setting
 from blendfilter.errors import BadArgument, ServerRefused
 from blendfilter.journal import Journal
 from blendfilter.lm import faults
-from blendfilter.lm.connect import connect
-from blendfilter.lm.metered import tallied
-from blendfilter.lm.replicas import FAILURES, REST_FIRST, ReplicatedEngine
-from blendfilter.lm.retrying import Retry, RetryingEngine
+from blendfilter.lm.attempts import AttemptingEngine, Retry, tallied
+from blendfilter.lm.model import connect
+from blendfilter.lm.replicas import REST_FIRST, ReplicatedEngine
 
 REQUEST = lm15.Request(model="m", messages=(lm15.Message.user("q"),))
 
@@ -115,14 +114,6 @@ def test_a_server_that_refuses_is_gone_round_and_comes_back() -> None:
     assert back["a"] == pytest.approx(20, abs=4)
 
 
-def test_a_server_that_is_down_is_asked_now_and_then_only() -> None:
-    a, b = Server("a"), Server("b")
-    a.fault = refused
-    _, seconds = jumping.run(asked(replicated(a, b), 800))
-    assert seconds == pytest.approx(100, abs=2)
-    assert 9 <= a.calls <= 11, "all that came at first, then one after each rest: 1, 2, 4, 8, 16, 30 seconds"
-
-
 def test_after_its_rest_one_call_tries_it() -> None:
     async def main() -> int:
         engine = replicated(a, b)
@@ -141,7 +132,7 @@ def test_after_its_rest_one_call_tries_it() -> None:
 def test_a_server_that_throttles_rests_and_the_others_are_asked() -> None:
     async def main() -> Counter[str]:
         a.fault = throttling
-        engine = RetryingEngine(replicated(a, b), clock=jumping.now)
+        engine = AttemptingEngine(replicated(a, b), (), Retry(), clock=jumping.now)
         return await asked(engine, 40, 4)
 
     a, b = Server("a"), Server("b")
@@ -205,7 +196,7 @@ def test_where_all_throttle_their_wait_is_kept_to() -> None:
 
 def test_a_retry_goes_to_another_server_first() -> None:
     async def main() -> Counter[str]:
-        return await asked(RetryingEngine(replicated(a, b, c), Retry(attempts=3), clock=jumping.now), 30)
+        return await asked(AttemptingEngine(replicated(a, b, c), (), Retry(attempts=3), clock=jumping.now), 30)
 
     a, b, c = Server("a"), Server("b"), Server("c")
     a.fault = b.fault = broken
@@ -213,58 +204,17 @@ def test_a_retry_goes_to_another_server_first() -> None:
     assert told == {"c": 30}, "two of three are broken, and three attempts are enough for every call"
 
 
-def test_a_server_that_fails_at_once_does_not_seem_the_least_busy() -> None:
-    a, b = Server("a"), Server("b")
-    a.fault = broken
-
-    async def main() -> Counter[str]:
-        return await asked(RetryingEngine(replicated(a, b), clock=jumping.now), 200, 2)
-
-    jumping.run(main())
-    assert a.calls < 20 + FAILURES
-
-
-def test_a_refused_request_says_nothing_of_its_server() -> None:
-    a, b = Server("a"), Server("b")
-
-    async def main() -> Counter[str]:
-        engine = replicated(a, b)
-        a.fault = b.fault = lambda: lm15.InvalidRequestError("bad", status=400)
-        for _ in range(20):
-            with pytest.raises(lm15.InvalidRequestError):
-                await engine.complete(REQUEST)
-        a.fault = b.fault = None
-        return await asked(engine, 20)
-
-    assert jumping.run(main())[0] == {"a": 10, "b": 10}
-
-
 def test_a_server_that_hangs_is_left_to_itself() -> None:
     """Its calls are cut off from outside; that counts against it."""
 
     async def main() -> Counter[str]:
-        retry = Retry(timeout=5)
-        return await asked(RetryingEngine(retry.within(replicated(a, b)), retry, clock=jumping.now), 60, 1)
+        return await asked(AttemptingEngine(replicated(a, b), (), Retry(timeout=5), clock=jumping.now), 60, 1)
 
     a, b = Server("a", 10_000), Server("b")
     told, seconds = jumping.run(main())
     assert told == {"b": 60}
     assert a.calls < 12
     assert seconds < 60 + a.calls * (5 + 1)
-
-
-def test_all_down_is_one_error() -> None:
-    a, b = Server("a"), Server("b")
-    a.fault = b.fault = refused
-
-    async def main() -> None:
-        engine = RetryingEngine(replicated(a, b), clock=jumping.now)
-        with pytest.raises(lm15.TransportError) as caught:
-            await asked(engine, 1)
-        assert caught.value.attempts == 3
-
-    _, seconds = jumping.run(main())
-    assert seconds < 3
 
 
 # ---- real servers
@@ -336,12 +286,6 @@ def test_it_survives_saving_without_a_login() -> None:
     assert again.address == lm.address == "http://127.0.0.1:9/v1, http://127.0.0.1:10/v1"
 
 
-def test_one_address_in_a_list_is_one_address() -> None:
-    lm = connect("m", api_base=["http://127.0.0.1:9/v1"])
-    assert not isinstance(lm.inner, ReplicatedEngine)
-    assert lm.dump_state()["api_base"] == "http://127.0.0.1:9/v1"
-
-
 @pytest.mark.parametrize(
     ("addresses", "told"),
     [
@@ -363,8 +307,8 @@ def test_what_one_of_the_servers_refuses_bounds_a_call_to_any_of_them() -> None:
     asked = lm15.Request(model="m", messages=(lm15.Message.user("q"),), config=lm15.Config(max_tokens=32))
     assert (lm.inner.reply_cap(asked), lm.inner.unsent) == (32, frozenset())
     second = lm.inner.engines[1]
-    second.learned.learn("seed")
+    second.refused.add("seed")
     assert (lm.inner.reply_cap(asked), lm.inner.unsent) == (32, None)
     for name in ("max_tokens", "max_completion_tokens"):
-        second.learned.learn(name)
+        second.refused.add(name)
     assert lm.inner.reply_cap(asked) is None

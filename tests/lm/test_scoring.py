@@ -20,7 +20,7 @@ from scripted import ScriptedLM
 from blendfilter.context import STAGE, setting
 from blendfilter.errors import BadArgument, BadData, ModelError, ReplayMiss, UnknownName
 from blendfilter.journal import Journal
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.lm.scoring import Score, score, scorer
 from blendfilter.lm.scoring.base import Result, TextPair
 from blendfilter.lm.scoring.huggingface import HuggingFace

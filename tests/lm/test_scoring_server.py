@@ -13,10 +13,10 @@ import scoring_models as made
 from scoring_server import serving
 
 from blendfilter.errors import BadArgument, BudgetSpent, ModelError, ServerRefused
-from blendfilter.lm.budget import Budget, Purse
-from blendfilter.lm.connect import connect
+from blendfilter.lm.budget import Budget, BudgetAccount
+from blendfilter.lm.call_policy import Traffic
+from blendfilter.lm.model import connect
 from blendfilter.lm.scoring import Score, scorer
-from blendfilter.lm.terms import Traffic
 
 PAIRS = [
     ("The capital of France is", " Paris, and"),
@@ -165,8 +165,8 @@ def test_a_connected_models_budget_and_pace_hold_its_scores(folder: Path) -> Non
     """What a run allows its calls, it allows its scores; the self-test is paid for too."""
     with serving(folder) as server:
         lm = connect("tiny", api_base=server.url, requests_per_minute=1200)
-        assert len(scorer(lm).backend._called.inner.meters) == 2  # type: ignore[attr-defined]
-        purse = Purse(Budget(calls=14))
+        assert len(scorer(lm).backend._called.meters) == 2  # type: ignore[attr-defined]
+        purse = BudgetAccount(Budget(calls=14))
         ask = scorer(lm.with_journal(None, Traffic(purse=purse)))
         with pytest.raises(BudgetSpent, match="14 of 14 calls are gone"):
             ask.score([(f"The number is {i}", " yes") for i in range(14)])

@@ -93,7 +93,7 @@ def test_earlier_calls_of_the_model_count(bare: None) -> None:
 def test_messages_are_measured_as_their_texts() -> None:
     found = measured("m", [call(prompt=[["system", "x" * 60], ["user", "y" * 38]])] * ENOUGH)
     assert found is not None
-    assert found.a_byte == pytest.approx(0.3), "two characters lie between them"
+    assert found.count("x" * 10) == pytest.approx(3), "two characters lie between them"
 
 
 def test_a_rule_of_thumb_says_that_it_is_one(bare: None) -> None:

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isle import PASSAGES
 
+from blendfilter import aio
 from blendfilter.context import NOTES, note, setting
 from blendfilter.errors import UseAcall
 from blendfilter.filters.extractive import SentenceFilter
-from blendfilter.lm import bridge
 from blendfilter.modules.base import FLAGS, Method, union
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.records import Excerpt, Passage
@@ -80,7 +80,7 @@ class TestMethod:
         with pytest.raises(
             UseAcall, match=r"Echo was called synchronously on the loop thread: write `await Echo\.acall"
         ):
-            bridge.run(inside())
+            aio.run(inside())
 
 
 A, B, C = PASSAGES[:3]

@@ -9,7 +9,7 @@ import pytest
 from isle import QUESTION, one_list
 from model_server import serve
 
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.modules.base import Method
 from blendfilter.modules.iter_retgen import IterRetGen
 from blendfilter.modules.react import ReAct

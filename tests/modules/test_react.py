@@ -11,7 +11,7 @@ from scripted import ScriptedLM, scripted
 
 from blendfilter import resources
 from blendfilter.errors import BadData, UnknownName
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.modules.react import ReAct
 from blendfilter.records import Passage
 from blendfilter.retrieval.bm25 import BM25

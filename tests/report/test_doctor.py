@@ -21,7 +21,7 @@ from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.reply_counts import SHARES, ReplyCounts, count_replies
 from blendfilter.evaluation.run_status import RunStatus, Share
 from blendfilter.filters.filco import FilCoFilter
-from blendfilter.lm.connect import connect
+from blendfilter.lm.model import connect
 from blendfilter.lm.offline import read
 from blendfilter.lm.probing import Probe
 from blendfilter.modules.blendfilter import BlendFilter

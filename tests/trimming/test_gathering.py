@@ -23,7 +23,7 @@ from judged import AGAIN, PIER, WHO_OFF, WHO_ON, Village, village
 from model_server import serve
 from scripted import ScriptedLM
 
-from blendfilter import load, open_index
+from blendfilter import aio, load, open_index
 from blendfilter.errors import (
     BadArgument,
     BadData,
@@ -36,10 +36,9 @@ from blendfilter.errors import (
 )
 from blendfilter.filters.cdit import Judge
 from blendfilter.journal import Journal
-from blendfilter.lm import bridge
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.connect import connect
-from blendfilter.lm.held import with_held_connected
+from blendfilter.lm.model import connect
+from blendfilter.lm.module_lms import with_lms_connected
 from blendfilter.modules.ralm import RALM
 from blendfilter.records import Passage, Question
 from blendfilter.resources import sample
@@ -427,7 +426,7 @@ def test_who_judges_is_the_model_by_name_and_label_the_judges_own_before_the_cal
     assert judged_by(Judge(), connect("offline")).model == "offline"
     judge = Judge()
     judge.set_lm(own)
-    assert judged_by(with_held_connected(judge), callers).model == "offline (own)"
+    assert judged_by(with_lms_connected(judge), callers).model == "offline (own)"
 
 
 def test_the_measure_is_the_folders_own(index: BM25, tmp_path: Path) -> None:
@@ -449,7 +448,7 @@ def test_what_code_of_ones_own_raises_is_one_questions_error(
         async def aforward(self, question: str, passage: Passage) -> dspy.Prediction:
             if place == "judge" and question == WHO_OFF:
                 if raised is StopIteration:  # in a coroutine Python makes another error of it
-                    return await bridge.in_thread(next, iter(()))  # type: ignore[arg-type]
+                    return await aio.in_thread(next, iter(()))  # type: ignore[arg-type]
                 raise raised
             return await super().aforward(question, passage)
 

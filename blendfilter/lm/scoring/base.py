@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Protocol
 
+from blendfilter import aio
 from blendfilter.errors import BadArgument, ModelError
-from blendfilter.lm import bridge
 
 
 class Score(NamedTuple):
@@ -85,7 +85,7 @@ class InProcess:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._worker: bridge.Threads | None = None
+        self._worker: aio.Threads | None = None
         self._process = 0
 
     def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
@@ -103,15 +103,15 @@ class InProcess:
                 done(at, result)
 
         try:
-            await bridge.in_thread(work, executor=self._thread())
+            await aio.in_thread(work, executor=self._thread())
         except asyncio.CancelledError:
             stop.set()
             raise
 
-    def _thread(self) -> bridge.Threads:
+    def _thread(self) -> aio.Threads:
         with self._lock:
             if self._worker is None or self._process != os.getpid():  # a forked process has no such thread
-                self._worker, self._process = bridge.Threads(1, "blendfilter-scores"), os.getpid()
+                self._worker, self._process = aio.Threads(1, "blendfilter-scores"), os.getpid()
             return self._worker
 
 

@@ -16,10 +16,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from blendfilter import aio
 from blendfilter.context import STAGE, who
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss, copied
 from blendfilter.journal import Journal, digest
-from blendfilter.lm import bridge, faults
+from blendfilter.lm import faults
 from blendfilter.lm.scoring.base import Backend, Result, Score, TextPair, unusable
 
 _Flight = concurrent.futures.Future[Result]
@@ -44,7 +45,7 @@ class KeptScorer:
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
         """A score for each (prompt, continuation), in their order."""
-        return bridge.run(self.ascore(pairs), "scorer", "await scorer.ascore(…)")
+        return aio.run(self.ascore(pairs), "scorer", "await scorer.ascore(…)")
 
     async def ascore(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
         """The same, awaited."""

@@ -23,11 +23,11 @@ from dspy import lm15
 
 from blendfilter.errors import BadArgument, ServerRefused
 from blendfilter.lm import faults
+from blendfilter.lm.attempts import Retry
+from blendfilter.lm.call_policy import FREE, CallPolicy, Traffic, on_terms
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.replicas import ReplicatedEngine
-from blendfilter.lm.retrying import Retry
 from blendfilter.lm.scoring.base import Done, Result, Score, TextPair, nothing_before, unusable
-from blendfilter.lm.terms import FREE, Terms, Traffic, on_terms
 
 CAN = (
     "what can: vLLM, or another server whose completions echo the prompt with log-probabilities, a GGUF file in this "
@@ -82,14 +82,14 @@ class ScoringServer:
         *,
         label: str = "",
         concurrency: int = 8,
-        terms: Terms | None = None,
+        terms: CallPolicy | None = None,
         traffic: Traffic = FREE,
     ) -> None:
         if concurrency < 1:
             raise BadArgument(f"concurrency must be at least 1, got {concurrency}")
         self.name, self._label, self._address = engine.model, label, engine.address
         self._concurrency = concurrency
-        terms = terms or Terms(retry=Retry())
+        terms = terms or CallPolicy(retry=Retry())
         self._called = on_terms(engine, terms, traffic)
         self._tested = on_terms(engine, dataclasses.replace(terms, retry=Retry(attempts=2)), traffic)
         self._way: Mapping[str, Any] | None = None

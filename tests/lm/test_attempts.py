@@ -1,0 +1,504 @@
+"""What every attempt passes, how faults are tried again, and which faults of a real server are."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dspy
+import jumping
+import pytest
+from dspy import lm15
+from model_server import Server, serve
+from small_world import Command
+
+from blendfilter.errors import BadArgument, BlendFilterError, ModelError, ServerRefused
+from blendfilter.journal import Journal
+from blendfilter.lm import faults
+from blendfilter.lm.attempts import NEVER_REACHED, AttemptingEngine, Retry, RetryBudget, tallied, tally
+from blendfilter.lm.budget import BudgetMeter
+from blendfilter.lm.call_policy import CallPolicy, Traffic, on_terms
+from blendfilter.lm.model import connect
+from blendfilter.lm.rate_limit import Gate, Pace
+
+REQUEST = lm15.Request(model="m", messages=(lm15.Message.user("q"),))
+REPLY = lm15.Response(
+    id=None, model="m", message=lm15.Message.assistant("a"), finish_reason="stop", usage=lm15.Usage(),
+    provider_data={"address": "here"},
+)  # fmt: skip
+UNREACHED = lm15.TransportError("no connection", provider_code=faults.NO_CONNECTION)
+
+
+# ---- meters
+
+
+class Watched:
+    """A meter and an engine that write down what they see."""
+
+    def __init__(self, seen: list[Any], name: str, *, raises: BaseException | None = None, seconds: float = 0) -> None:
+        self.seen, self.name, self.raises, self.seconds = seen, name, raises, seconds
+
+    async def before(self, request: lm15.Request) -> str:
+        await asyncio.sleep(self.seconds)
+        if self.raises:
+            raise self.raises
+        self.seen.append(f"+{self.name}")
+        return f"ticket of {self.name}"
+
+    def after(self, ticket: str, response: lm15.Response | None, error: BaseException | None) -> None:
+        assert ticket == f"ticket of {self.name}"
+        self.seen.append((f"-{self.name}", response, error))
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        await asyncio.sleep(self.seconds)
+        self.seen.append("call")
+        if self.raises:
+            raise self.raises
+        return REPLY
+
+
+@pytest.mark.parametrize("fault", [None, lm15.ServerError("500")])
+def test_an_attempt_passes_its_meters_in_order_and_each_learns_what_it_ended_in(fault: Exception | None) -> None:
+    seen: list[Any] = []
+    engine = AttemptingEngine(Watched(seen, "engine", raises=fault), [Watched(seen, "a"), Watched(seen, "b")])
+    (ended,) = asyncio.run(_ended(engine))
+    assert ended is (fault or REPLY)
+    end = (None, fault) if fault else (REPLY, None)
+    assert seen == ["+a", "+b", "call", ("-b", *end), ("-a", *end)]
+
+
+async def _ended(engine: AttemptingEngine) -> list[Any]:
+    return await asyncio.gather(engine.complete(REQUEST), return_exceptions=True)
+
+
+def test_a_meter_that_lets_nothing_go_gives_back_those_that_were_passed_and_no_others() -> None:
+    seen: list[Any] = []
+    spent = KeyError("spent")
+    meters = [Watched(seen, "a"), Watched(seen, "b", raises=spent), Watched(seen, "c")]
+    with pytest.raises(KeyError):
+        asyncio.run(AttemptingEngine(Watched(seen, "engine"), meters).complete(REQUEST))
+    assert seen == ["+a", ("-a", None, spent)]
+
+
+@pytest.mark.parametrize("where", ["waiting", "calling"])
+def test_a_cancelled_call_gives_everything_back(where: str) -> None:
+    seen: list[Any] = []
+    meters = [Watched(seen, "a"), Watched(seen, "b", seconds=30 if where == "waiting" else 0)]
+
+    async def main() -> None:
+        task = asyncio.create_task(AttemptingEngine(Watched(seen, "engine", seconds=30), meters).complete(REQUEST))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    back = [(each[0], type(each[2])) for each in seen if isinstance(each, tuple)]
+    passed = ["a"] if where == "waiting" else ["b", "a"]
+    assert back == [(f"-{name}", asyncio.CancelledError) for name in passed]
+
+
+def test_waiting_for_a_turn_is_counted_apart_from_calling() -> None:
+    async def main() -> None:
+        engine = AttemptingEngine(Watched([], "engine", seconds=0.1), [Watched([], "a", seconds=0.05)])
+        began = time.perf_counter()
+        with tallied() as account:
+            await engine.complete(REQUEST)
+            first = account.went_out
+            await engine.complete(REQUEST)
+            assert tally() is account
+        assert 0.09 <= account.waited <= time.perf_counter() - began - 2 * 0.1
+        assert account.went_out == first > 0
+
+    asyncio.run(main())
+
+
+def test_an_attempt_is_given_its_turn_before_it_is_paced_and_paid_for() -> None:
+    gate, pace = Gate(2), Pace(5)
+    engine = on_terms(Watched([], "engine"), CallPolicy(retry=Retry(), pace=pace), Traffic(gate=gate))
+    first, second, third = engine.meters
+    assert (first, second) == (gate, pace)
+    assert isinstance(third, BudgetMeter)
+    assert on_terms(Watched([], "engine"), CallPolicy(), Traffic()).retry is None, "a model in this process has none"
+
+
+# ---- retries, on a clock that only waiting moves
+
+
+class Scripted:
+    """Returns or raises what its script says, or takes so many seconds; fails where the script has run out."""
+
+    def __init__(self, *script: lm15.Response | Exception | float) -> None:
+        self.script, self.cut = list(script), 0
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        if isinstance(step, lm15.Response):
+            return step
+        try:
+            await asyncio.sleep(step)
+        except asyncio.CancelledError:
+            self.cut += 1
+            raise
+        return REPLY
+
+
+def called(
+    inner: Any, retry: Retry | None = None, retries: RetryBudget | None = None, meters: Any = ()
+) -> tuple[Any, int, float]:
+    """How a call ended, in how many attempts, and the seconds that it took."""
+
+    async def main() -> Any:
+        engine = AttemptingEngine(inner, meters, retry or Retry(), retries, clock=jumping.now)
+        with tallied():
+            return await _ended(engine)
+
+    (ended,), seconds = jumping.run(main())
+    tried = ended.provider_data["attempts"] if isinstance(ended, lm15.Response) else getattr(ended, "attempts", 0)
+    return ended, tried, seconds
+
+
+def test_the_first_success_counts_one_attempt() -> None:
+    response, _, seconds = called(Scripted(REPLY))
+    assert (response.provider_data, seconds) == ({"address": "here", "attempts": 1}, 0)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "retry", "least"),
+    [
+        ([lm15.ServerError("500"), lm15.TransportError("cut"), lm15.TimeoutError("late")], Retry(), 0.5 + 1 + 2),
+        ([lm15.ServerError("500")] * 5, Retry(wait_max=1.0), 0.5 + 4 * 1.0),
+        ([lm15.RateLimitError("slow", retry_after=20.0)], Retry(), 20.0),
+        ([lm15.RateLimitError("slow", retry_after=0.01)], Retry(), 0.5),
+    ],
+    ids=["growing", "bounded", "Retry-After", "a shorter Retry-After"],
+)
+def test_faults_that_pass_are_waited_out_with_up_to_a_quarter_of_jitter(
+    faulty: list[Exception], retry: Retry, least: float
+) -> None:
+    _, tried, seconds = called(Scripted(*faulty, REPLY), retry)
+    assert tried == len(faulty) + 1
+    assert least <= seconds <= 1.25 * least
+
+
+@pytest.mark.parametrize(
+    ("script", "tried"),
+    [
+        ([lm15.RateLimitError("slow", retry_after=3600.0)], 1),
+        ([lm15.AuthError("no")], 1),
+        ([lm15.ContextLengthError("long")], 1),
+        ([lm15.BillingError("pay")], 1),
+        ([lm15.ServerError(str(i)) for i in range(6)], 6),
+        ([UNREACHED] * NEVER_REACHED, NEVER_REACHED),
+    ],
+    ids=["a wait beyond the deadline", "key", "length", "credit", "used up", "wrong address"],
+)
+def test_it_gives_up_with_the_last_fault_and_the_count(script: list[Exception], tried: int) -> None:
+    inner = Scripted(*script)
+    error, attempts, seconds = called(inner)
+    assert error is script[-1]
+    assert (attempts, inner.script) == (tried, [])
+    assert tried == 6 or seconds < 3
+
+
+def test_a_server_that_was_there_is_waited_for() -> None:
+    async def main() -> int:
+        engine = AttemptingEngine(Scripted(REPLY, *[UNREACHED] * 5, REPLY), (), Retry(), clock=jumping.now)
+        await engine.complete(REQUEST)
+        return int((await engine.complete(REQUEST)).provider_data["attempts"])
+
+    assert jumping.run(main())[0] == 6
+
+
+def test_calls_side_by_side_keep_their_own_counts() -> None:
+    left = {str(i): i for i in range(5)}
+
+    class Flaky:
+        async def complete(self, request: lm15.Request) -> lm15.Response:
+            await asyncio.sleep(0)
+            name = request.messages[0].text
+            left[name] -= 1
+            if left[name] >= 0:
+                raise lm15.ServerError(name)
+            return REPLY
+
+    async def main() -> list[int]:
+        engine = AttemptingEngine(Flaky(), (), Retry(), clock=jumping.now)
+        asked = [lm15.Request(model="m", messages=(lm15.Message.user(str(i)),)) for i in range(5)]
+        return [r.provider_data["attempts"] for r in await asyncio.gather(*map(engine.complete, asked))]
+
+    assert jumping.run(main())[0] == [1, 2, 3, 4, 5]
+
+
+def test_an_attempt_that_takes_too_long_is_cut_off_and_made_again() -> None:
+    inner = Scripted(1000.0, 3.0)
+    _, attempts, seconds = called(inner, Retry(timeout=10))
+    assert (attempts, inner.cut) == (2, 1)
+    assert 13.5 <= seconds <= 13.7
+
+
+def test_no_attempt_reaches_beyond_the_deadline() -> None:
+    inner = Scripted(40.0, 40.0, 40.0)
+    error, attempts, seconds = called(inner, Retry(timeout=30, deadline=50))
+    assert isinstance(error, lm15.TimeoutError)
+    assert "time allowed for this call" in error.message
+    assert seconds == pytest.approx(50)
+    assert (attempts, inner.cut) == (2, 2)
+
+
+def test_an_engine_that_raises_a_timeout_of_its_own_is_not_mistaken_for_ours() -> None:
+    error, _, _ = called(Scripted(TimeoutError("mine")), Retry(timeout=10))
+    assert (type(error), str(error)) == (TimeoutError, "mine")
+
+
+def test_what_a_call_waits_for_its_turn_is_no_part_of_its_deadline() -> None:
+    class Queue:
+        async def before(self, request: lm15.Request) -> None:
+            await asyncio.sleep(500)
+            tally().waited += 500 - 1e-9  # the engine counts by the real clock, which stands still here
+
+        def after(self, ticket: None, response: lm15.Response | None, error: BaseException | None) -> None:
+            pass
+
+    _, attempts, seconds = called(Scripted(1000.0, 1000.0, 5.0), Retry(timeout=20, deadline=60), meters=[Queue()])
+    assert attempts == 3
+    assert seconds > 1500
+
+
+@pytest.mark.parametrize("name", ["deadline", "timeout"])
+@pytest.mark.parametrize("seconds", [0, -1.0, math.inf, math.nan, "60"])
+def test_a_time_that_is_none_is_refused(name: str, seconds: object) -> None:
+    with pytest.raises(BadArgument, match=f"{name} must be a number of seconds above 0"):
+        Retry(**{name: seconds})  # type: ignore[arg-type]
+
+
+# ---- the retry budget
+
+
+def test_a_run_that_has_used_up_its_retries_takes_faults_as_they_come_and_warns_once() -> None:
+    retries = RetryBudget(3)
+    broken = [lm15.ServerError("broken", status=500) for _ in range(2)]
+    inner = Scripted(*[lm15.ServerError("500", status=500)] * 3, REPLY, *broken)
+    assert called(inner, retries=retries)[1] == 4
+    with pytest.warns(UserWarning, match="the 3 retries that this run may make are used up: from here on a") as warned:
+        ended = [called(inner, retries=retries) for _ in broken]
+    assert ([attempts for _, attempts, _ in ended], len(warned)) == ([1, 1], 1)
+    final = faults.final(broken[0], address="here", stage="ids")
+    assert str(final) == "broken (HTTP 500); the 3 retries that this run may make are used up"
+    assert str(faults.restore(faults.describe(final))) == str(final)
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_retries_at_all_are_no_surprise() -> None:
+    error, _, _ = called(Scripted(lm15.ServerError("broken")), retries=RetryBudget(0))
+    assert str(faults.final(error, address="here")) == "broken"
+
+
+def test_every_call_that_succeeds_earns_a_retry_and_what_is_not_tried_again_uses_none() -> None:
+    retries = RetryBudget(free=2)
+    inner = Scripted(*[REPLY] * 5, lm15.AuthError("no"), *[UNREACHED] * NEVER_REACHED)
+    for _ in range(7):
+        called(inner, retries=retries)
+    assert (retries.total, retries.used) == (7, NEVER_REACHED - 1)
+
+
+@pytest.mark.parametrize("limit", [-1, 2.5, True, "3"])
+def test_a_retry_budget_that_is_none_is_refused(limit: object) -> None:
+    with pytest.raises(BadArgument, match=r"max_retries \(--max-retries\) must be a whole number of 0 or more"):
+        RetryBudget(limit)  # type: ignore[arg-type]
+
+
+# ---- a real server
+
+QUICK = Retry(wait_first=0.01)
+SHORT = 0.5
+"""Seconds that an attempt may take where a server hangs, and only there: a busy machine may take long to send one."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serve(behave="asked", retry_after="0") as running:
+        yield running
+
+
+class Outcome(NamedTuple):
+    """What came of one call: the reply or the error, the server's own count, the journal's record if there is one."""
+
+    reply: str | None
+    error: BlendFilterError | None
+    requests: int
+    record: dict[str, Any] | None
+
+
+def outcome(server: Server, folder: Path, prompt: str, retry: Retry = QUICK, **traffic: Any) -> Outcome:
+    server.reset()
+    reply = error = None
+    with Journal(folder) as journal:
+        lm = connect("m", api_base=server.url)
+        lm.terms = CallPolicy(retry=retry)
+        try:
+            (reply,) = lm.with_journal(journal, Traffic(**traffic))(prompt)
+        except BlendFilterError as raised:
+            error = raised
+        records = list(journal.records())
+    assert len(records) <= 1
+    return Outcome(reply, error, server.stats()["requests"], records[0] if records else None)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "408",
+        "409",
+        "425",
+        "429",
+        "500",
+        "503",
+        "504",
+        "rate-limit",
+        "busy",
+        "drop",
+        "html",
+        "truncated",
+        "torn",
+        "hang",
+    ],
+)
+def test_a_fault_that_passes_is_tried_again(fault: str, server: Server, tmp_path: Path) -> None:
+    retry = Retry(wait_first=0.01, timeout=SHORT) if fault == "hang" else QUICK
+    done = outcome(server, tmp_path, f"[2 x {fault}] How many?", retry)
+    assert (done.reply, done.error, done.requests) == ("So the answer is 42.", None, 3)
+    assert done.record is not None
+    assert (done.record["attempts"], done.record["error"]) == (3, None)
+    assert server.stats()["faults"] == ({} if fault == "hang" else {fault: 2})
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "requests"),
+    [
+        ("429", "rate_limited", 3),
+        ("500", "server_error", 3),
+        ("408", "timeout", 3),
+        ("hang", "timeout", 3),
+        ("drop", "server_error", 3),
+        ("torn", "server_error", 3),
+        ("400", "bad_request", 1),
+        ("413", "bad_request", 1),
+        ("context", "context_too_long", 1),
+    ],
+)
+def test_a_fault_that_does_not_pass_is_the_calls_error(
+    fault: str, kind: str, requests: int, server: Server, tmp_path: Path
+) -> None:
+    timeout = SHORT if fault == "hang" else None
+    done = outcome(server, tmp_path, f"[9 x {fault}] How many?", Retry(attempts=3, wait_first=0.01, timeout=timeout))
+    assert isinstance(done.error, ModelError)
+    assert (done.error.kind, done.requests) == (kind, requests)
+    assert done.record is not None
+    assert (done.record["attempts"], done.record["error"]["kind"]) == (requests, kind)
+    assert "reply" not in done.record, "a failed call is no empty answer"
+
+
+@pytest.mark.parametrize("fault", ["401", "402", "403", "404"])
+def test_a_server_that_refuses_us_is_called_once_and_leaves_no_record(
+    fault: str, server: Server, tmp_path: Path
+) -> None:
+    done = outcome(server, tmp_path, f"[9 x {fault}] How many?")
+    assert isinstance(done.error, ServerRefused)
+    assert (done.requests, done.record) == (1, None)
+
+
+def test_a_call_that_failed_is_made_again_on_whatever_terms(server: Server, tmp_path: Path) -> None:
+    """Terms are no part of a call's key: the answer takes the place of the error."""
+    prompt = "[3 x 500] How many?"
+    failed = outcome(server, tmp_path, prompt, Retry(attempts=3, wait_first=0.01))
+    with Journal(tmp_path) as journal:
+        lm = connect("m", api_base=server.url, journal=journal, attempts=1, deadline=30)
+        assert lm(prompt) == ["So the answer is 42."]
+        first, second = journal.records()
+        assert journal.find(first["key"]) == second
+    assert first == failed.record
+    assert first["key"] == second["key"]
+    assert (second["attempts"], second["error"]) == (1, None)
+
+
+def test_a_servers_retry_after_is_kept_to_up_to_the_deadline(tmp_path: Path) -> None:
+    for seconds, requests, least in (("0.6", 2, 0.6), ("3600", 1, 0.0)):
+        with serve(behave="asked", retry_after=seconds) as server:
+            began = time.monotonic()
+            assert outcome(server, tmp_path / seconds, "[1 x rate-limit] q").requests == requests
+            assert least <= time.monotonic() - began < 5
+
+
+def test_a_run_without_retries_left_says_so_in_the_calls_error(server: Server, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="the 1 retries that this run may make are used up"):
+        done = outcome(server, tmp_path, "[9 x 500] q", retries=RetryBudget(1), gate=Gate(4))
+    assert done.requests == 2
+    assert "are used up" in str(done.error)
+    assert done.record is not None
+    assert done.record["error"]["message"] == str(done.error)
+
+
+# ---- how they are given
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"attempts": 0}, "attempts must be a whole number of at least 1, got 0"),
+        ({"timeout": "60"}, "timeout must be a number of seconds above 0"),
+        ({"requests_per_minute": 0}, "requests_per_minute"),
+    ],
+)
+def test_terms_that_cannot_be_are_refused_before_a_journal_is_opened(
+    settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadArgument, match=message):
+        connect("m", api_base="http://127.0.0.1:9/v1", journal=tmp_path / "run", **settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_in_this_process_has_no_server_to_wait_for() -> None:
+    with pytest.raises(BadArgument, match="offline answers in this process: requests_per_minute is for models behind"):
+        connect("offline", requests_per_minute=60)
+
+
+def test_a_users_own_model_is_called_on_our_terms() -> None:
+    lm = connect(dspy.LM("openai/x", api_key="sk-test-0123456789"), attempts=2, timeout=9, tokens_per_minute=1000)
+    assert lm.terms.retry == Retry(attempts=2, timeout=9)
+    assert lm.terms.pace is not None
+    assert connect(dspy.LM("openai/x", api_key="sk-test-0123456789")).terms.retry == Retry(timeout=None)
+
+
+def test_the_command_line_sets_the_terms(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = Command(monkeypatch, capsys)
+
+    def ask(question: str, *more: object) -> Any:
+        server.reset()
+        return command("ask", question, "--method", "cot", "--lm", "m", "--api-base", server.url, *more)
+
+    for option, value, message in (
+        ("--attempts", 0, "attempts must be"),
+        ("--timeout", "nan", "timeout must be"),
+        ("--deadline", -2, "deadline must be"),
+        ("--rpm", 0, "requests_per_minute (--rpm) must be"),
+        ("--tpm", -1, "tokens_per_minute (--tpm) must be"),
+    ):
+        refused = ask("How many?", option, value)
+        assert (refused.code, len(refused.notices)) == (2, 1)
+        assert message in refused.error
+    ended = ask("[9 x 500] How many?", "--attempts", 1, "--rpm", 100, "--tpm", 100000)
+    assert (ended.code, server.stats()["requests"]) == (1, 1)
+    assert "The server had an error" in ended.error or "says 500" in ended.error
+    with serve() as other:
+        assert ask("How many?", "--api-base", other.url).code == 0
+        assert [server.stats()["requests"], other.stats()["requests"]] == [1, 1], "several addresses share a question"

@@ -1,0 +1,333 @@
+"""The gate and the pace: never more than the limit, and no faster than the server takes.
+
+Order, cancellation and several loops are the waiting queue's: `test_aio`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import jumping
+import pytest
+from dspy import lm15
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blendfilter.errors import BadArgument
+from blendfilter.lm import faults
+from blendfilter.lm.attempts import AttemptingEngine, Retry, RetryBudget
+from blendfilter.lm.model import connect
+from blendfilter.lm.rate_limit import CAUTION, MARGIN, REPLY, SECONDS, Gate, Pace, Window
+from blendfilter.lm.tokens import at_most
+
+REQUEST = lm15.Request(
+    model="m", messages=(lm15.Message.user("Which isle is the largest?"),), config=lm15.Config(max_tokens=40)
+)
+BOUND = at_most(REQUEST) + 40
+HERE = "http://127.0.0.1:9/v1"
+SLOW = lm15.RateLimitError("slow down", status=429)
+
+
+def reply(tokens_in: int | None = 1, tokens_out: int | None = 0) -> lm15.Response:
+    return lm15.Response(
+        id=None, model="m", message=lm15.Message.assistant("a"), finish_reason="stop",
+        usage=lm15.Usage(input_tokens=tokens_in, output_tokens=tokens_out),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [0, -3, 2.5, True, "60"])
+def test_a_limit_that_is_none_is_refused(limit: object) -> None:
+    with pytest.raises(BadArgument, match=f"concurrency must be a whole number of at least 1, got {limit!r}"):
+        Gate(limit)  # type: ignore[arg-type]
+    for name, option in (("requests_per_minute", "--rpm"), ("tokens_per_minute", "--tpm")):
+        with pytest.raises(BadArgument, match=rf"{name} \({option}\) must be a whole number of at least 1"):
+            connect("m", api_base=HERE, **{name: limit})  # type: ignore[arg-type]
+
+
+# ---- the gate
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_never_more_than_the_limit_under_random_sleeps_errors_and_cancellations(seed: int) -> None:
+    rng = random.Random(seed)
+    limit, inside, most, came = rng.randint(1, 6), 0, 0, 0
+    gate = Gate(limit)
+
+    async def call(seconds: float = 0.0, error: Exception | None = None) -> None:
+        nonlocal inside, most, came
+        ticket = await gate.before()
+        came += 1
+        inside += 1
+        most = max(most, inside)
+        try:
+            await asyncio.sleep(seconds)
+            if error is not None:
+                raise error
+        finally:
+            inside -= 1
+            gate.after(ticket)
+
+    async def main() -> None:
+        tasks = []
+        for _ in range(300):
+            error = KeyError("inside") if rng.random() < 0.1 else None
+            tasks.append(asyncio.create_task(call(rng.random() * 0.002, error)))
+            if rng.random() < 0.3:
+                await asyncio.sleep(0)
+            if rng.random() < 0.3:
+                rng.choice(tasks).cancel()
+            assert gate.in_flight <= limit
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert (most, gate.in_flight) == (limit, 0)
+        assert sum(isinstance(result, asyncio.CancelledError) for result in results) > 10
+        assert came >= sum(result is None for result in results), "whoever was not cancelled got in"
+        await asyncio.wait_for(asyncio.gather(*(call() for _ in range(limit))), 1)
+
+    asyncio.run(main())
+
+
+def entered(gate: Gate, count: int) -> list[int]:
+    """The tickets of `count` calls that go out at once."""
+
+    async def main() -> list[int]:
+        return [await gate.before(REQUEST) for _ in range(count)]
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "allowed"),
+    [
+        (SLOW, 8),
+        (lm15.ServerError("busy", status=503, retry_after=2.0), 8),
+        (lm15.ServerError("busy", status=503), 16),
+        (lm15.BillingError("no credit", status=429), 16),
+        (lm15.TimeoutError("late"), 16),
+        (asyncio.CancelledError(), 16),
+    ],
+    ids=["429", "503 with Retry-After", "503", "no credit", "timeout", "cancelled"],
+)
+def test_only_a_server_that_throttles_is_sent_less(error: BaseException, allowed: int) -> None:
+    gate = Gate(16)
+    (ticket,) = entered(gate, 1)
+    gate.after(ticket, None, error)
+    assert gate.allowed == allowed
+
+
+def test_a_round_of_refusals_halves_the_places_once_and_a_round_of_replies_makes_one_more() -> None:
+    gate = Gate(16)
+    for ticket in entered(gate, 16):
+        gate.after(ticket, None, SLOW)
+    assert (gate.allowed, gate.in_flight) == (8, 0)
+    sizes = []
+    for _ in range(30):
+        for ticket in entered(gate, gate.allowed):
+            gate.after(ticket, reply())
+        sizes.append(gate.allowed)
+    assert sizes[:7] == [8, 9, 10, 11, 12, 13, 14]  # just short of nine after the first round: the step shrinks in it
+    assert sizes[-1] == 16
+
+
+def test_the_last_step_is_taken_with_caution() -> None:
+    gate = Gate(4)
+    gate.after(*entered(gate, 1), None, SLOW)  # 4 were too many: 2 are left, and 3 are the last step before
+    replies = []
+    for _ in range(2):
+        before, count = gate.allowed, 0
+        while gate.allowed == before:
+            gate.after(*entered(gate, 1), reply())
+            count += 1
+        replies.append(count)
+    assert replies[0] <= 3
+    assert replies[1] >= 3 * (CAUTION - 1)
+
+
+def test_places_that_come_back_are_taken_by_those_who_wait() -> None:
+    async def main() -> int:
+        gate = Gate(8)
+        tickets = [await gate.before(REQUEST) for _ in range(8)]
+        gate.after(tickets[0], None, SLOW)
+        gate.after(tickets[1], reply())
+        waiting = [asyncio.create_task(gate.before(REQUEST)) for _ in range(4)]
+        await asyncio.sleep(0)
+        assert gate.in_flight == 6, "more are out than may be: none joins them"
+        for ticket in tickets[2:]:
+            gate.after(ticket, reply())
+        await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        return gate.in_flight
+
+    assert asyncio.run(main()) == 4
+
+
+@given(st.integers(1, 9), st.lists(st.sampled_from(["in", "reply", "slow", "fault"]), max_size=200))
+def test_what_is_allowed_stays_between_one_and_the_limit(limit: int, steps: list[str]) -> None:
+    gate, out = Gate(limit), []
+    for step in steps:
+        if step == "in" and gate.in_flight < gate.allowed:
+            out += entered(gate, 1)
+        elif step != "in" and out:
+            error = {"slow": SLOW, "fault": lm15.ServerError("500")}.get(step)
+            gate.after(out.pop(0), None if error else reply(), error)
+        assert 1 <= gate.allowed <= limit
+        assert gate.in_flight == len(out)
+
+
+class Capacity:
+    """Refuses whatever is more than it can take at a time."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity, self.inside, self.refused = capacity, 0, 0
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        self.inside += 1
+        try:
+            await asyncio.sleep(0.02)
+            if self.inside > self.capacity:
+                self.refused += 1
+                raise SLOW
+            await asyncio.sleep(0.98)
+        finally:
+            self.inside -= 1
+        return reply()
+
+
+@pytest.mark.parametrize(("capacity", "limit"), [(8, 32), (2, 64), (1, 16), (5, 8)])
+def test_throughput_settles_near_what_a_server_can_take(capacity: int, limit: int) -> None:
+    async def main() -> int:
+        gate, retries = Gate(limit), RetryBudget(free=100 + 4 * limit)
+        engine = AttemptingEngine(server, [gate], Retry(), retries, clock=jumping.now)
+        await asyncio.gather(*(engine.complete(REQUEST) for _ in range(400)))
+        return retries.used
+
+    server = Capacity(capacity)
+    retries, seconds = jumping.run(main())
+    assert retries == server.refused
+    assert 400 / seconds >= 0.85 * capacity, "calls a second, each of which takes one"
+    assert server.refused < 200
+
+
+# ---- the pace
+
+
+@given(
+    st.integers(1, 6),
+    st.lists(st.tuples(st.floats(0, 40), st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=60),
+)
+def test_no_window_holds_more_than_the_limit(limit: int, asked: list[tuple[float, int, int]]) -> None:
+    """Each thing waits for its turn after a pause, goes out at an estimate, and is corrected to what it really was."""
+    window, now, sent = Window(limit, 60.0), 0.0, []
+    for pause, estimate, less in asked:
+        now += pause
+        wait = window.wait(now, estimate)
+        assert wait >= 0
+        assert wait < 1e-9 or window.wait(now + wait / 2, estimate) > 0, "it might have gone earlier"
+        now += wait
+        while (more := window.wait(now, estimate)) > 0:  # rounding
+            now += max(more, 1e-9)
+        real = max(0, estimate - less)
+        window.correct(window.add(now, estimate), real)
+        sent.append((now, real))
+    # A window that begins with something sent is the fullest.
+    fullest = max(sum(n for at, n in sent if start <= at < start + 60 - 1e-6) for start, _ in sent)
+    assert fullest <= max(limit, *(real for _, real in sent)), "or what is larger than the limit, alone"
+
+
+def test_a_correction_makes_room_at_once_and_none_for_what_is_gone() -> None:
+    window = Window(10, 60.0)
+    first = window.add(0.0, 9)
+    assert window.wait(1.0, 5) > 0
+    window.correct(first, 4)
+    assert window.wait(1.0, 5) == 0.0
+    assert window.wait(70.0, 10) == 0.0
+    window.correct(first, 99)
+    window.add(70.0, 10)
+    assert window.wait(130.0, 10) == 0.0
+
+
+def went(pace: Pace, count: int) -> list[float]:
+    """When `count` calls that come at once, each of which takes no time, go out."""
+    times: list[float] = []
+
+    async def one() -> None:
+        ticket = await pace.before(REQUEST)
+        times.append(jumping.now())
+        pace.after(ticket, reply(BOUND - 40, 40), None)
+
+    async def main() -> None:
+        await asyncio.gather(*(one() for _ in range(count)))
+
+    jumping.run(main())
+    return times
+
+
+def test_requests_and_tokens_keep_to_their_limits_and_use_them_up() -> None:
+    for pace in (Pace(3, clock=jumping.now), Pace(None, 3 * BOUND, clock=jumping.now)):
+        times = went(pace, 9)
+        assert [time - times[0] for time in times] == pytest.approx(
+            [0] * 3 + [SECONDS] * 3 + [2 * SECONDS] * 3, abs=0.1
+        )
+
+
+@pytest.mark.parametrize(
+    ("response", "error", "counted"),
+    [
+        (reply(30, 12), None, 42),
+        (reply(None, 12), None, BOUND),
+        (None, lm15.ServerError("500"), BOUND),
+        (None, lm15.TransportError("no connection", provider_code=faults.NO_CONNECTION), 0),
+    ],
+    ids=["stated", "not stated", "a fault", "never sent"],
+)
+def test_what_an_attempt_counts(response: lm15.Response | None, error: Exception | None, counted: int) -> None:
+    async def main() -> float:
+        pace = Pace(None, 10**6, clock=jumping.now)
+        pace.after(await pace.before(REQUEST), response, error)
+        return pace._tokens._total if pace._tokens else 0.0
+
+    assert jumping.run(main())[0] == counted
+
+
+def test_what_calls_took_at_most_is_what_the_next_is_taken_for() -> None:
+    async def main() -> tuple[float, float]:
+        pace = Pace(None, 10**6, clock=jumping.now)
+        assert pace._tokens is not None
+        await pace.before(replace(REQUEST, config=lm15.Config()))
+        uncapped = pace._tokens._total
+        pace.after(await pace.before(REQUEST), reply(BOUND // 2), None)
+        pace.after(await pace.before(REQUEST), reply(10), None)  # a short one, by chance
+        await pace.before(REQUEST)
+        return uncapped, pace._tokens._total - uncapped
+
+    uncapped, total = jumping.run(main())[0]
+    assert uncapped == at_most(REQUEST) + REPLY
+    assert total == pytest.approx(BOUND // 2 + 10 + BOUND // 2 * MARGIN)
+
+
+def test_a_cancelled_wait_takes_no_place() -> None:
+    async def main() -> float:
+        pace = Pace(1, clock=jumping.now)
+        await pace.before(REQUEST)
+        doomed = [asyncio.create_task(pace.before(REQUEST)) for _ in range(5)]
+        last = asyncio.create_task(pace.before(REQUEST))
+        await asyncio.sleep(1)
+        for each in doomed:
+            each.cancel()
+        await last
+        return jumping.now()
+
+    assert jumping.run(main())[0] == pytest.approx(SECONDS, abs=0.01)
+
+
+def test_copies_of_a_model_share_its_pace_and_it_survives_saving() -> None:
+    lm = connect("m", api_base=HERE, requests_per_minute=60, tokens_per_minute=9000, attempts=2, deadline=9)
+    pace = lm.terms.pace
+    assert pace is not None
+    assert lm.copy(temperature=1.0).terms.pace is pace
+    assert lm.with_journal(None).terms.pace is pace
+    again = type(lm).load_state(lm.dump_state()).terms
+    assert again.pace is not None
+    assert (again.pace.requests_per_minute, again.pace.tokens_per_minute) == (60, 9000)
+    assert again.retry == lm.terms.retry
+    assert connect("m", api_base=HERE).terms.pace is None
