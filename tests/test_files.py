@@ -99,7 +99,7 @@ def test_any_bytes_are_values_or_one_clear_error(data: bytes) -> None:
         ('["\\ud83d"]', "item 1: holds half a character"),
         ("[" * 100_000, "nested too deeply"),
         ('{"a": ' + "1" * 5000 + "}", "line 1: does not parse as JSON"),
-        (gzip.compress(b'{"a": 1}\n' * 9999)[:-20], "damaged gzip"),
+        (gzip.compress(b'{"a": 1}\n' * 9999, mtime=0)[:-20], "damaged gzip"),
         (b"\x1f\x8b nothing of the kind", "damaged gzip|cannot be read"),
     ],
 )
