@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
 from blendfilter.files import opened
-from blendfilter.jsonlist import LONGEST, too_long
+from blendfilter.files import LONGEST, too_long
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.chunking import WORDS, Heading, Span, chunk, headings
 from blendfilter.retrieval.manifest import read_manifest

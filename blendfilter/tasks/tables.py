@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import cast
 
 from blendfilter.errors import BadData
-from blendfilter.files import Row, first_character, json_rows, opened
-from blendfilter.jsonlist import LONGEST as MOST
-from blendfilter.jsonlist import too_long
+from blendfilter.files import LONGEST as MOST
+from blendfilter.files import Row, first_character, json_rows, opened, too_long
 
 LONGEST = 2**24
 """Characters that one field may have: a table may hold whole articles, and Python's own limit is 131,072."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from blendfilter.errors import BadData
-from blendfilter.jsonlist import list_values
+from blendfilter.files import list_values
 from blendfilter.records import Passage, Question
 from blendfilter.tasks import load
 
