@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from blendfilter.records import Question as Question
     from blendfilter.retrieval.base import Retriever as Retriever
     from blendfilter.retrieval.bm25 import BM25 as BM25
+    from blendfilter.retrieval.bm25 import RankBM25 as RankBM25
     from blendfilter.retrieval.callables import as_retriever as as_retriever
     from blendfilter.retrieval.colbert import ColBERT as ColBERT
     from blendfilter.retrieval.corpus import pooled as pooled
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
     from blendfilter.retrieval.indexes import open_index as open_index
     from blendfilter.retrieval.precomputed import Precomputed as Precomputed
     from blendfilter.retrieval.precomputed import write_hits as write_hits
-    from blendfilter.retrieval.rank_bm25 import RankBM25 as RankBM25
     from blendfilter.retrieval.remote import Remote as Remote
     from blendfilter.silver.making import make_silver as make_silver
     from blendfilter.silver.rows import read_silver as read_silver
@@ -113,7 +113,7 @@ _HOME = {
     "Question": "records",
     "Questions": "tasks.base",
     "RALM": "modules.ralm",
-    "RankBM25": "retrieval.rank_bm25",
+    "RankBM25": "retrieval.bm25",
     "ReAct": "modules.react",
     "Retriever": "retrieval.base",
     "Rule": "filters.cdit.rules",

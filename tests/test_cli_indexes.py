@@ -14,11 +14,10 @@ from small_world import Command, tree
 
 from blendfilter.records import Passage
 from blendfilter.retrieval import indexes
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.base import Hits, Retriever
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.hits import Hits
 from blendfilter.retrieval.manifest import read_manifest
-from blendfilter.retrieval.passages import StoredPassages
+from blendfilter.retrieval.stored import StoredPassages
 
 
 @pytest.fixture

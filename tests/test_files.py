@@ -32,7 +32,7 @@ from blendfilter.silver.keeping import Places, write_recipe
 from blendfilter.trimming import whole
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3),
 )
 OBJECTS = st.lists(st.dictionaries(st.text(max_size=4), JSON, max_size=3), max_size=6)

@@ -28,7 +28,7 @@ from blendfilter.modules.forms import FollowUps, ThoughtsAndActions, forced_answ
 from blendfilter.modules.hops import conclusion, read_action, read_hop
 from blendfilter.prompting import _options, _own_lines
 from blendfilter.quoting import LONGEST_REPLY, end_of, own_lines, own_words
-from blendfilter.retrieval.chunking import chunk
+from blendfilter.retrieval.documents import chunk
 from blendfilter.text import choices, normalize_answer, sentences, short_reply, whole_reply
 
 LENGTH = 200_000

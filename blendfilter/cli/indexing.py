@@ -147,8 +147,7 @@ def search(
 
 
 def _show_hits(index: str, query: str, k: int, allow_hosts: list[str]) -> None:
-    from blendfilter.retrieval.base import check_search
-    from blendfilter.retrieval.hits import cut_of
+    from blendfilter.retrieval.base import check_search, cut_of
     from blendfilter.retrieval.indexes import open_index
 
     check_search([query], k)  # before an index is opened, which may take a while

@@ -206,9 +206,8 @@ def corpus_file(corpus: str) -> Path:
 
 def passages_to_index(corpus: str, chunk: str | None) -> Path | Iterator[Passage]:
     """What an index is built of: a corpus file as it is, or, with `chunk`, its texts or a folder's cut to that size."""
-    from blendfilter.retrieval.chunking import chunk_size
     from blendfilter.retrieval.corpus import read_corpus
-    from blendfilter.retrieval.documents import chunked, read_documents, refuse_index
+    from blendfilter.retrieval.documents import chunk_size, chunked, read_documents, refuse_index
 
     words = None if chunk is None else chunk_size(chunk)
     path = corpus_file(corpus)

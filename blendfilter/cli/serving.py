@@ -39,9 +39,9 @@ def serve(
     """
     from blendfilter.retrieval.hybrid import open_indexes
     from blendfilter.server import index_server
-    from blendfilter.server.limits import Limits
+    from blendfilter.server.exchange import ServerLimits
 
-    limits = Limits(
+    limits = ServerLimits(
         max_k=max_k, max_query_chars=max_query_chars, max_body=max_body, max_batch=max_batch,
         max_connections=max_connections,
     )  # fmt: skip

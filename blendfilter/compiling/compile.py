@@ -48,7 +48,7 @@ from blendfilter.lm.retrying import Allowance
 from blendfilter.lm.spending import check_priced, purse_for
 from blendfilter.lm.terms import Traffic
 from blendfilter.lm.tokenisers import tokeniser_for
-from blendfilter.retrieval.progress import Progress, silent
+from blendfilter.retrieval.base import ProgressCallback, silent
 
 BEFORE, OPTIMISING, AFTER = "score before", "optimising", "score after"
 """The phases that progress is told."""
@@ -96,7 +96,7 @@ def compile_program(
     measure: str = "",
     note: str = "",
     out: str | Path | None = None,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> Compiled:
     """Compile `student`; the module itself is left as it is.
 
@@ -213,7 +213,7 @@ class _AtWork(NamedTuple):
 
     def made(
         self, optimiser: Optimiser, student: dspy.Module, work: _Asked, metric: Callable[..., Any],
-        model: ConnectedLM, guide: ConnectedLM, seed: int, max_demo_tokens: int | None, progress: Progress,
+        model: ConnectedLM, guide: ConnectedLM, seed: int, max_demo_tokens: int | None, progress: ProgressCallback,
     ) -> _Made:  # fmt: skip
         """Score, optimise, score again. Raises: what ended it."""
         asked, teacher = self._through(model), self._through(guide)

@@ -19,7 +19,7 @@ import dspy
 
 from blendfilter.compiling.stopping import Stopped, Watch, for_good
 from blendfilter.errors import BadArgument, BlendFilterError, words_of
-from blendfilter.retrieval.progress import Progress
+from blendfilter.retrieval.base import ProgressCallback
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Measured:
         progress: told how often it was asked.
     """
 
-    def __init__(self, metric: Callable[..., Any], watch: Watch, progress: Progress) -> None:
+    def __init__(self, metric: Callable[..., Any], watch: Watch, progress: ProgressCallback) -> None:
         self.metric, self.watch, self.progress = metric, watch, progress
         self.phase, self.total, self.done = "", 0, 0
         self._five = _takes_five(metric)

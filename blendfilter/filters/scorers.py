@@ -24,10 +24,9 @@ from typing import Any, Literal, NoReturn, TypeAlias
 from blendfilter.errors import BadArgument, BadData, UnknownName
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.retrieval.analyser import Analyser
+from blendfilter.retrieval.bm25 import LuceneOkapi, OkapiScorer
 from blendfilter.retrieval.callables import name_of
-from blendfilter.retrieval.encoder_files import encoder_folder
-from blendfilter.retrieval.encoders import Encoder, load_encoder
-from blendfilter.retrieval.rank_bm25 import LuceneOkapi, OkapiScorer
+from blendfilter.retrieval.encoders import Encoder, encoder_folder, load_encoder
 
 Scores: TypeAlias = list[float]
 Function: TypeAlias = Callable[[str, Sequence[str]], Sequence[float]]

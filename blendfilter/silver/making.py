@@ -24,9 +24,8 @@ from blendfilter.lm.tokenisers import Tokeniser
 from blendfilter.lm.tokenisers import tokeniser as default_tokeniser
 from blendfilter.metrics import recall
 from blendfilter.records import Passage, Question
-from blendfilter.retrieval.base import Retriever, check_search
+from blendfilter.retrieval.base import ProgressCallback, Retriever, check_search, silent
 from blendfilter.retrieval.callables import as_retriever
-from blendfilter.retrieval.progress import Progress, silent
 from blendfilter.silver.keeping import (
     Partial,
     Places,
@@ -59,7 +58,7 @@ def make_silver(
     batch: int = BATCH,
     allow_empty_answers: bool = False,
     tokeniser: Tokeniser | None = None,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> Summary:
     """Write the silver contexts of `questions` to `out`, JSON Lines that `read_silver` reads.
 
@@ -148,7 +147,7 @@ def _make(
     batch: int,
     places: Places,
     settings: dict[str, Any],
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> None:
     """The rows that are missing, then the file under its name."""
     with Partial(places, settings, [question.id for question in questions]) as partial:

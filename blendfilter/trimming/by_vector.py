@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from blendfilter.retrieval.base import coarse
 from blendfilter.retrieval.encoders import Encoder, Vectors
-from blendfilter.retrieval.ranking import coarse
 from blendfilter.trimming.kept_vectors import vectors_of
 from blendfilter.trimming.similar import Near
 

@@ -2,7 +2,7 @@
 
     similarity(q, q') = score(q, q') / score(q, q),  at most 1
 
-with BM25 as in `blendfilter.retrieval.lexical` and its usual k1 and b. The collection is the judged questions and the
+with BM25 as in `blendfilter.retrieval.bm25` and its usual k1 and b. The collection is the judged questions and the
 new one besides, so that a word no judged question has weighs most, and one question alone can be compared. Words are
 stemmed and none is a stop word: `on`, `off`, `who` and `not` are what such questions differ in.
 
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blendfilter.retrieval.analyser import Analyser
-from blendfilter.retrieval.ranking import coarse
+from blendfilter.retrieval.base import coarse
 from blendfilter.trimming.similar import Near
 
 K1, B = 0.9, 0.4

@@ -172,7 +172,7 @@ def default_place(location: str | os.PathLike[str]) -> str:
     'indexes/wiki.trimmed'
     """
     if is_address(location):
-        from blendfilter.retrieval.wire import address_of
+        from blendfilter.retrieval.remote import address_of
 
         plain = address_of(os.fspath(location)).url  # a login in it is shown nowhere
         raise BadArgument(f"there is no place beside {plain}: name a folder for its witnesses (--out DIR)")

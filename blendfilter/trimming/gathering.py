@@ -38,9 +38,8 @@ from blendfilter.lm.retrying import FREE_RETRIES, Allowance
 from blendfilter.lm.spending import check_priced, purse_for
 from blendfilter.lm.terms import Traffic
 from blendfilter.records import Question, one_line
-from blendfilter.retrieval.base import Retriever, check_search
+from blendfilter.retrieval.base import ProgressCallback, Retriever, check_search, silent
 from blendfilter.retrieval.callables import as_retriever
-from blendfilter.retrieval.progress import Progress, silent
 from blendfilter.trimming.folder import DEPTH, TrimFolder, is_trimmed
 from blendfilter.trimming.judging import Outcome, Sitting, taught_nothing
 from blendfilter.trimming.overlay import Trimmed
@@ -68,7 +67,7 @@ async def _trim(
     budget: Budget | None = None,
     max_retries: int | None = None,
     dry_run: bool = False,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> Trimming:
     """Gather witnesses for the overlay in `folder`.
 

@@ -23,8 +23,7 @@ from blendfilter.lm.budget import Purse
 from blendfilter.lm.held import connected
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever, fingerprint_of
-from blendfilter.retrieval.progress import Progress
+from blendfilter.retrieval.base import ProgressCallback, Retriever, fingerprint_of
 from blendfilter.trimming.planning import Turn
 from blendfilter.trimming.witnesses import By, Judged, Witnesses, Writer
 
@@ -58,7 +57,7 @@ class Sitting:
         self.journal, self.writer, self.before, self.purse = journal, writer, before, purse
         self.by = by_of(judge, lm)
 
-    async def outcomes(self, turns: Sequence[Turn], concurrency: int, progress: Progress) -> list[Outcome]:
+    async def outcomes(self, turns: Sequence[Turn], concurrency: int, progress: ProgressCallback) -> list[Outcome]:
         """What became of each of `turns`, in their order."""
         places = asyncio.Semaphore(2 * concurrency)
         done = 0

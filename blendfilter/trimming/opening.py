@@ -16,7 +16,7 @@ from blendfilter.errors import BadData, MissingFile
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.indexes import ADDRESSES, open_index
 from blendfilter.retrieval.manifest import MANIFEST
-from blendfilter.retrieval.wire import check_host
+from blendfilter.retrieval.remote import check_host
 from blendfilter.trimming.folder import SUFFIX, TrimFolder, is_address, is_trimmed
 from blendfilter.trimming.kept_vectors import FILE as VECTORS
 from blendfilter.trimming.overlay import Trimmed

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from blendfilter.retrieval.progress import Progress, silent
+from blendfilter.retrieval.base import ProgressCallback, silent
 from blendfilter.trimming.by_vector import ByVector
 from blendfilter.trimming.unlike import unlike
 from blendfilter.trimming.witnesses import Judged, question_id
@@ -49,7 +49,7 @@ def turns_of(
     min_similarity: float | None = None,
     *,
     guard: bool = True,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> list[Turn]:
     """What is to be done with each question, in order.
 
@@ -99,7 +99,7 @@ class _Nearest:
         self.texts: list[str] = []
         self.vectors: dict[str, Vectors] = {}
 
-    def encode(self, texts: Sequence[str], progress: Progress) -> None:
+    def encode(self, texts: Sequence[str], progress: ProgressCallback) -> None:
         """Where the measure is by vector: many at once, and each once, though it is compared and then added."""
         if self.by_vector is None:
             return

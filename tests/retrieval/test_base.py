@@ -12,8 +12,7 @@ import pytest
 from blendfilter.context import NOTES, STAGE, CallNote, setting
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import CutQueries, Retriever, ShortCorpus, check_search, fingerprint_of
-from blendfilter.retrieval.hits import Hits
+from blendfilter.retrieval.base import CutQueries, Hits, Retriever, ShortCorpus, check_search, fingerprint_of
 
 TOWN = Passage("1", "Ormskerry", "A harbour town.", 2.0)
 

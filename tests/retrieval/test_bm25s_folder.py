@@ -14,6 +14,7 @@ import bm25s
 import numpy as np
 import pytest
 import Stemmer
+from blendfilter.retrieval.vocabulary import PATTERN
 from bm25s.tokenization import Tokenizer
 
 from blendfilter.errors import BadData, MissingFile, UnknownName
@@ -22,7 +23,6 @@ from blendfilter.resources import sample
 from blendfilter.retrieval.bm25s_folder import open_bm25s
 from blendfilter.retrieval.corpus import read_corpus
 from blendfilter.retrieval.indexes import open_index
-from blendfilter.retrieval.vocabulary import PATTERN
 
 PASSAGES = list(read_corpus(sample("corpus.jsonl")))
 LINES = [passage.line for passage in PASSAGES]

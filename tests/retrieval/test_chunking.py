@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument
-from blendfilter.retrieval.chunking import chunk, chunk_size, headings
+from blendfilter.retrieval.documents import chunk, chunk_size, headings
 
 
 def cut(text: str, words: int) -> list[str]:

@@ -19,10 +19,10 @@ from blendfilter.context import JOURNAL, setting
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, UnknownName
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
-from blendfilter.retrieval import dense_faiss
+from blendfilter.retrieval import dense
+from blendfilter.retrieval.base import cut_of
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.dense import Dense
-from blendfilter.retrieval.hits import cut_of
 from blendfilter.retrieval.indexes import build, open_index
 
 pytest.importorskip("faiss")
@@ -85,9 +85,9 @@ def test_the_others_find_nearly_what_flat_finds(
     sample: Dense, vectors: Any, settings: dict[str, Any], least: float
 ) -> None:
     queries = sample.encoder.encode_queries([passage.title for passage in sample.passages[:40]]).vectors
-    exact = dense_faiss.nearest(sample.faiss, queries, 10)
-    index = dense_faiss.build_index(vectors, settings, lambda *_: None)
-    found = dense_faiss.nearest(index, queries, 10)
+    exact = dense.nearest(sample.faiss, queries, 10)
+    index = dense.build_index(vectors, settings, lambda *_: None)
+    found = dense.nearest(index, queries, 10)
     shares = [len({*a.positions} & {*b.positions}) / 10 for a, b in zip(exact, found, strict=True)]
     assert np.mean(shares) >= least
 
@@ -95,11 +95,11 @@ def test_the_others_find_nearly_what_flat_finds(
 def test_fewer_cells_looked_into_find_less(sample: Dense, vectors: Any) -> None:
     """`nprobe` is really sent: with one cell of eight, much is missed."""
     queries = sample.encoder.encode_queries([passage.title for passage in sample.passages[:40]]).vectors
-    exact = dense_faiss.nearest(sample.faiss, queries, 10)
+    exact = dense.nearest(sample.faiss, queries, 10)
 
     def recall(nprobe: int) -> float:
         settings = {"index": "ivf", "nlist": 4, "nprobe": nprobe}
-        found = dense_faiss.nearest(dense_faiss.build_index(vectors, settings, lambda *_: None), queries, 10)
+        found = dense.nearest(dense.build_index(vectors, settings, lambda *_: None), queries, 10)
         return float(np.mean([len({*a.positions} & {*b.positions}) / 10 for a, b in zip(exact, found, strict=True)]))
 
     assert recall(1) < recall(2) < recall(4) == 1

@@ -14,8 +14,7 @@ import pytest
 from checkpoints import minilm, minilm_package, tiny_bert
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
-from blendfilter.retrieval.encoder_files import encoder_folder
-from blendfilter.retrieval.encoders import Encoder, Vectors, load_encoder
+from blendfilter.retrieval.encoders import Encoder, Vectors, encoder_folder, load_encoder
 
 pytest.importorskip("sentence_transformers")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blendfilter.records import Passage
-from blendfilter.retrieval.hits import Hits, cut_of
+from blendfilter.retrieval.base import Hits, cut_of
 
 TOWN = Passage("1", "Ormskerry", "A harbour town.")
 

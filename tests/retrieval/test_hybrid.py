@@ -20,10 +20,9 @@ from blendfilter.errors import BadArgument, MissingFile
 from blendfilter.journal import Journal
 from blendfilter.modules.base import union
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever, fingerprint_of
+from blendfilter.retrieval.base import Hits, Retriever, cut_of, fingerprint_of
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.callables import as_retriever
-from blendfilter.retrieval.hits import Hits, cut_of
 from blendfilter.retrieval.hybrid import Hybrid, fuse, open_indexes
 
 HENS = [Passage("p1", "", "red red fox"), Passage("p2", "", "red hen"), Passage("p3", "", "blue hen dog egg")]

@@ -11,10 +11,9 @@ from blendfilter.errors import BadData, MissingFile, UnknownName
 from blendfilter.records import Passage
 from blendfilter.retrieval import indexes
 from blendfilter.retrieval.base import Retriever
-from blendfilter.retrieval.bm25 import BM25
+from blendfilter.retrieval.bm25 import BM25, RankBM25
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.indexes import ENGINES, build, open_index, register_kind
-from blendfilter.retrieval.rank_bm25 import RankBM25
 
 CORPUS = [Passage("1", "Fell", "A hill."), Passage("2", "Ormskerry", "A harbour town.")]
 

@@ -17,9 +17,7 @@ from blendfilter.errors import BadArgument, ReplayMiss
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever
-from blendfilter.retrieval.hits import Hits, cut_of
-from blendfilter.retrieval.journaled import search
+from blendfilter.retrieval.base import Hits, Retriever, cut_of, search
 
 PASSAGES = {
     "1": Passage("1", "Orm Pier", "Orm Pier opened in 1871."),

@@ -14,11 +14,9 @@ import pytest
 from blendfilter.errors import BadArgument, BadData
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import PATTERNS, Analyser
-from blendfilter.retrieval.bm25 import BM25
+from blendfilter.retrieval.bm25 import BM25, Lexical, RankBM25
 from blendfilter.retrieval.indexes import open_index
-from blendfilter.retrieval.lexical import Lexical
-from blendfilter.retrieval.passages import StoredPassages
-from blendfilter.retrieval.rank_bm25 import RankBM25
+from blendfilter.retrieval.stored import StoredPassages
 
 TOWNS = [Passage(str(n), f"Town {n}", f"A harbour with {n} boats and a mill.") for n in range(40)]
 

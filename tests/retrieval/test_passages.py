@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, BadData
 from blendfilter.records import Passage
-from blendfilter.retrieval.passages import Ledger, StoredPassages, keep
+from blendfilter.retrieval.stored import Ledger, StoredPassages, keep
 
 any_text = st.text(st.characters(exclude_categories=()))  # lone surrogates too
 records = st.builds(Passage, any_text, any_text, any_text)

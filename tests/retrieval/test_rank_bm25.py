@@ -16,8 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from blendfilter.records import Passage
-from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.rank_bm25 import RankBM25
+from blendfilter.retrieval.bm25 import BM25, RankBM25
 
 words = st.lists(st.sampled_from(["red", "hen", "fox", "dog", "egg"]), max_size=7).map(" ".join)
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.retrieval.ranking import best, coarse
+from blendfilter.retrieval.base import best, coarse
 
 few_values = st.sampled_from([0.0, 0.1, 0.25, 0.3, 1.0, 7.5, 1e-9])
 

@@ -22,13 +22,12 @@ from blendfilter.context import JOURNAL, NOTES, CallNote, setting
 from blendfilter.errors import BadArgument, BadData, IndexChanged, RunMismatch, ServerRefused
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
-from blendfilter.retrieval import wire
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval import remote as wire
+from blendfilter.retrieval.base import Hits, Retriever, cut_of
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.hits import Hits, cut_of
 from blendfilter.retrieval.indexes import open_index
 from blendfilter.retrieval.remote import Remote
-from blendfilter.server.limits import Limits
+from blendfilter.server.exchange import ServerLimits
 
 TOKEN = "2f6c91d0a4"
 QUERIES = ["Which harbour town keeps a watch-house?", "lighthouse designer", "zzz", "the lens of Fallow Tooth"]
@@ -66,7 +65,7 @@ def local() -> BM25:
 
 @pytest.fixture(scope="module")
 def url(local: BM25) -> Iterator[str]:
-    with served(local, limits=Limits(max_k=50)) as server:
+    with served(local, limits=ServerLimits(max_k=50)) as server:
         yield server.url
 
 
@@ -100,14 +99,14 @@ def test_odd_passages_and_cut_queries_come_whole() -> None:
 
 def test_batches_keep_to_both_sides_limits(local: BM25) -> None:
     queries = [f"town number {number}" for number in range(23)]
-    limits = Limits(max_queries=10)
+    limits = ServerLimits(max_queries=10)
     for options, requests in (({}, 3), ({"batch_size": 4}, 6), ({"batch_size": 100}, 3)):
         with served(local, limits=limits) as server, Remote(server.url, **options) as remote:
             assert remote.search(queries, 3) == local.search(queries, 3)
             assert remote._wire.ask("/info")["served"]["requests"] == requests
     # 23 queries of about 600 bytes into bodies of 2,000
     long = [f"{query} {'ü' * 100}" for query in queries]
-    with served(local, limits=Limits(max_body=2_000)) as server, Remote(server.url) as remote:
+    with served(local, limits=ServerLimits(max_body=2_000)) as server, Remote(server.url) as remote:
         assert remote.search(long, 3) == local.search(long, 3)
         assert remote._wire.ask("/info")["served"]["requests"] == 8
 
@@ -220,7 +219,7 @@ def info(**other: Any) -> dict[str, Any]:
     ],
 )
 def test_who_does_not_speak_our_language(monkeypatch: pytest.MonkeyPatch, about: Any, said: str) -> None:
-    monkeypatch.setattr(wire.Wire, "ask", lambda *_args, **_kwargs: about)
+    monkeypatch.setattr(wire.ServerConnection, "ask", lambda *_args, **_kwargs: about)
     with pytest.raises(BadData, match=said):
         Remote("http://127.0.0.1:1")
 
@@ -242,7 +241,7 @@ def test_who_does_not_speak_our_language(monkeypatch: pytest.MonkeyPatch, about:
 )
 def test_replies_that_make_no_sense(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
     replies = [info(), reply]
-    monkeypatch.setattr(wire.Wire, "ask", lambda *_args, **_kwargs: replies.pop(0))
+    monkeypatch.setattr(wire.ServerConnection, "ask", lambda *_args, **_kwargs: replies.pop(0))
     remote = Remote("http://127.0.0.1:1")
     with pytest.raises(BadData, match=r"http://127.0.0.1:1 answered"):
         remote("town", k=5)

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import Stemmer
+from blendfilter.retrieval.vocabulary import PATTERN, Vocabulary, found_analyser
 from bm25s.stopwords import STOPWORDS_EN, STOPWORDS_EN_PLUS, STOPWORDS_GERMAN
 
 from blendfilter.retrieval.analyser import Analyser
-from blendfilter.retrieval.vocabulary import PATTERN, Vocabulary, found_analyser
 
 SNOWBALL = Stemmer.Stemmer("english")
 PLAIN = [

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter.errors import AskedWrong, BadArgument, BadData, BlendFilterError, ServerRefused
-from blendfilter.retrieval import wire
-from blendfilter.retrieval.wire import TOKEN as VARIABLE
-from blendfilter.retrieval.wire import Wire, address_of, said_by
+from blendfilter.retrieval import remote
+from blendfilter.retrieval.remote import TOKEN as VARIABLE
+from blendfilter.retrieval.remote import ServerConnection, address_of, quoted
 from blendfilter.secrets import checked
 
 TOKEN = "2f6c91d0a4"
@@ -82,11 +82,11 @@ def telling(*replies: Reply) -> Iterator[Told]:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "WAIT_FIRST", 0.01)
+    monkeypatch.setattr(remote, "WAIT_FIRST", 0.01)
 
 
-def line(told: Told, *, token: str | None = None, timeout: float = 5.0, attempts: int = 4) -> Wire:
-    return Wire(told.url, token, timeout, attempts)
+def line(told: Told, *, token: str | None = None, timeout: float = 5.0, attempts: int = 4) -> ServerConnection:
+    return ServerConnection(told.url, token, timeout, attempts)
 
 
 @pytest.mark.parametrize(
@@ -244,6 +244,6 @@ def test_tokens_that_cannot_be_sent(token: str) -> None:
 
 
 def test_what_a_server_says_is_made_harmless() -> None:
-    assert said_by("a\n\x1b[2Jb\u2028c") == "a [2Jb c"
-    assert len(said_by("x" * 5000)) == 301
-    assert said_by(json.dumps({"token": TOKEN}), TOKEN) == '{"token": "[key]"}'
+    assert quoted("a\n\x1b[2Jb\u2028c") == "a [2Jb c"
+    assert len(quoted("x" * 5000)) == 301
+    assert quoted(json.dumps({"token": TOKEN}), TOKEN) == '{"token": "[key]"}'

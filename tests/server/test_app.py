@@ -15,10 +15,9 @@ import pytest
 from index_server import sample_index, served
 
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.base import Hits, Retriever
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.hits import Hits
-from blendfilter.server.limits import Limits
+from blendfilter.server.exchange import ServerLimits
 
 TOKEN = "2f6c91d0a4"
 TOWN = "Which harbour town keeps a watch-house?"
@@ -31,7 +30,7 @@ def index() -> BM25:
 
 @pytest.fixture(scope="module")
 def url(index: BM25) -> Iterator[str]:
-    limits = Limits(max_k=20, max_query_chars=500, max_body=20_000, max_queries=8)
+    limits = ServerLimits(max_k=20, max_query_chars=500, max_body=20_000, max_queries=8)
     with served(index, limits=limits) as server:
         yield server.url
 
@@ -179,7 +178,7 @@ def test_who_sends_too_much_hears_why(url: str) -> None:
 
 def test_a_body_that_dawdles(index: BM25) -> None:
     with (
-        served(index, limits=Limits(body_seconds=1)) as server,
+        served(index, limits=ServerLimits(body_seconds=1)) as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=10) as line,
     ):
         line.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
@@ -206,7 +205,7 @@ def test_a_client_that_does_not_wait_for_its_answer_harms_nobody() -> None:
 def test_what_a_client_gave_up_is_not_searched() -> None:
     """One that loses patience tries again: its old queries must not stand before its new ones."""
     slow = Slow(lasts=threading.Event())
-    with served(slow, limits=Limits(max_batch=1)) as server, ThreadPoolExecutor(1) as pool:
+    with served(slow, limits=ServerLimits(max_batch=1)) as server, ThreadPoolExecutor(1) as pool:
         for path, body in (("/search", {"queries": ["a", "b", "c", "d"], "k": 1}), ("/", {"query": "e", "k": 1})):
             with pytest.raises(httpx.ReadTimeout):
                 httpx.post(server.url + path, json=body, timeout=0.3)
@@ -275,7 +274,7 @@ def test_an_index_of_unknown_length_is_served() -> None:
 
 def test_a_full_queue_says_when_to_come_back() -> None:
     slow = Slow(lasts=threading.Event())
-    with served(slow, limits=Limits(max_queries=2, max_waiting=2)) as server, ThreadPoolExecutor(2) as pool:
+    with served(slow, limits=ServerLimits(max_queries=2, max_waiting=2)) as server, ThreadPoolExecutor(2) as pool:
         first = pool.submit(httpx.get, server.url, params={"query": "first"})
         while not slow.batches:
             time.sleep(0.005)

@@ -11,7 +11,7 @@ import pytest
 
 from blendfilter.errors import BadArgument, CodeFailed
 from blendfilter.records import Passage
-from blendfilter.server.batching import Batcher, Counts
+from blendfilter.server.batching import Batcher, ServedCounts
 
 
 class Engine:
@@ -62,7 +62,7 @@ def test_what_arrives_during_a_search_goes_together_by_k_oldest_first() -> None:
         await first
         assert [texts(each) for each in found] == [["a 5"], ["b 5", "c 5"], ["d 10"], ["e 5"], ["f 10"]]
         assert engine.batches == [(["first"], 1), (["a", "b", "c", "e"], 5), (["d", "f"], 10)]
-        assert batcher.counts == Counts(requests=6, queries=7, batches=3, largest_batch=4)
+        assert batcher.counts == ServedCounts(requests=6, queries=7, batches=3, largest_batch=4)
         assert len(engine.threads) == 1
         assert engine.threads != {threading.get_ident()}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.server.guard import is_local, knows
+from blendfilter.server.connections import is_local, knows
 
 TOKEN = "2f6c91d0a4"
 

@@ -6,8 +6,8 @@ import json
 import math
 
 from blendfilter.records import Passage
-from blendfilter.retrieval.hits import Hits
-from blendfilter.server.replies import Json, pid_of, results, shown, softmax, topk
+from blendfilter.retrieval.base import Hits
+from blendfilter.server.exchange import Json, pid_of, results, softmax, topk, without_paths
 
 
 def test_topk_is_what_colberts_server_sends() -> None:
@@ -67,4 +67,4 @@ def test_no_path_and_no_address_behind_this_machine_is_told() -> None:
         "at": f"file://{home}/c",
         "k1": 1,
     }
-    assert shown(told) == {"of": [{"checkpoint": "mini"}], "at": "c", "k1": 1}
+    assert without_paths(told) == {"of": [{"checkpoint": "mini"}], "at": "c", "k1": 1}

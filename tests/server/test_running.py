@@ -18,7 +18,7 @@ from small_world import Command
 from blendfilter.errors import BadArgument
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.server import index_server
-from blendfilter.server.limits import Limits
+from blendfilter.server.exchange import ServerLimits
 from blendfilter.server.running import IndexServer
 
 TOKEN = "2f6c91d0a45be873"
@@ -176,7 +176,7 @@ def test_the_version_six_loopback() -> None:
 
 def test_limits_fit_together() -> None:
     with pytest.raises(BadArgument, match=r"max_waiting \(10\) must be at least max_queries \(256\)"):
-        Limits(max_waiting=10)
+        ServerLimits(max_waiting=10)
 
 
 def test_it_stops_before_it_started() -> None:

@@ -18,7 +18,7 @@ from blendfilter.context import JOURNAL, setting
 from blendfilter.errors import BadArgument
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
-from blendfilter.retrieval.hits import cut_of
+from blendfilter.retrieval.base import cut_of
 from blendfilter.retrieval.hybrid import Hybrid
 from blendfilter.trimming import lines
 from blendfilter.trimming.by_words import ByWords

@@ -16,8 +16,7 @@ from blendfilter.filters.filco.oracle import Oracle
 from blendfilter.filters.filco.oracles import MEASURES, Measure, measure_for
 from blendfilter.journal import Journal, digest
 from blendfilter.lm.scoring.kept import KeptScorer
-from blendfilter.retrieval.base import Retriever
-from blendfilter.retrieval.progress import Progress
+from blendfilter.retrieval.base import ProgressCallback, Retriever
 from blendfilter.silver.filter import SilverFilter
 from blendfilter.silver.making import WITHOUT_MODEL, make_silver, settings_of
 from blendfilter.tasks import TASKS, Questions
@@ -109,7 +108,7 @@ class Silver:
         make_silver(questions, oracle, path, retriever=retriever, k=k, progress=self._progress(task, measure))
         return path
 
-    def _progress(self, task: str, measure: Measure) -> Progress:
+    def _progress(self, task: str, measure: Measure) -> ProgressCallback:
         """A line a batch where a model is asked, which takes its time."""
 
         def told(phase: str, done: int, total: int | None = None, /) -> None:

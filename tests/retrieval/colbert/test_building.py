@@ -13,13 +13,14 @@ import torch
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.records import Passage
-from blendfilter.retrieval.colbert import ColBERT, building, plan, worker
-from blendfilter.retrieval.colbert.building import Recipe, Sample, check_recipe, compress, train
-from blendfilter.retrieval.colbert.checkpoint import Checkpoint
+from blendfilter.retrieval.colbert import ColBERT, building
+from blendfilter.retrieval.colbert import building as plan
+from blendfilter.retrieval.colbert import building as worker
+from blendfilter.retrieval.colbert.building import BuildSettings, VectorSample, check_settings, compress, train
 from blendfilter.retrieval.colbert.compat import patch_colbert
-from blendfilter.retrieval.colbert.encoder import Encoder
-from blendfilter.retrieval.colbert.searching import Effort
-from blendfilter.retrieval.passages import StoredPassages
+from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
+from blendfilter.retrieval.colbert.index import SearchEffort
+from blendfilter.retrieval.stored import StoredPassages
 
 QUERIES = ["Which river is of 17?", "the king of the island", "castle 88", "hill 5 5 5"]
 
@@ -44,7 +45,7 @@ def test_colbert_ais_own_searcher_finds_the_same(index: ColBERT, towns: list[Pas
     from colbert.infra import ColBERTConfig
 
     assert index.path is not None
-    effort = Effort(ncells=1, threshold=0.5, ndocs=256)
+    effort = SearchEffort(ncells=1, threshold=0.5, ndocs=256)
     theirs = Searcher(
         index=index.path.name, index_root=str(index.path.parent), checkpoint=str(checkpoint),
         collection=[passage.line for passage in towns], verbose=0,
@@ -133,10 +134,10 @@ def test_many_chunks_are_one(
     assert hits(other) == hits(index)
 
 
-def test_the_sample_is_what_encoding_anew_gives(towns: list[Passage], encoder: Encoder, tmp_path: Path) -> None:
+def test_the_sample_is_what_encoding_anew_gives(towns: list[Passage], encoder: TokenEncoder, tmp_path: Path) -> None:
     for name in ("kept", "anew"):
         (tmp_path / name).mkdir()
-    recipe = Recipe(4, partitions=8)  # few centroids want few passages: most are encoded later
+    recipe = BuildSettings(4, partitions=8)  # few centroids want few passages: most are encoded later
     _, sample = train(tmp_path / "kept", towns, encoder, recipe)
     train(tmp_path / "anew", towns, encoder, recipe)
     assert sum(compress(tmp_path / "kept", towns, encoder, 64, [0], sample)) == len(towns)
@@ -147,15 +148,15 @@ def test_the_sample_is_what_encoding_anew_gives(towns: list[Passage], encoder: E
 
 
 def test_what_is_sampled_is_not_encoded_twice(
-    towns: list[Passage], encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    towns: list[Passage], encoder: TokenEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, sample = train(tmp_path, towns, encoder, Recipe(4))
+    _, sample = train(tmp_path, towns, encoder, BuildSettings(4))
     monkeypatch.setattr(encoder, "passages", lambda *_: pytest.fail("encoded again"))
     assert list(compress(tmp_path, towns, encoder, 64, [0], sample)) == [len(towns)]
 
 
 def test_a_sample_gives_back_what_was_put_in() -> None:
-    sample = Sample()
+    sample = VectorSample()
     first, second = torch.arange(10.0).view(5, 2), torch.arange(6.0).view(3, 2)
     sample.add([7, 2], first, [1, 4])
     sample.add([0], second, [3])
@@ -166,12 +167,12 @@ def test_a_sample_gives_back_what_was_put_in() -> None:
     assert sample.vectors().shape == (8, 2)
 
 
-def test_a_larger_corpus_is_sampled(encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_larger_corpus_is_sampled(encoder: TokenEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "LOOK", 8)
     monkeypatch.setattr(building, "BLOCK", 5)
     many = [Passage(str(n), "", f"river {n} of the sea") for n in range(120)]
     told: list[Any] = []
-    made, sample = train(tmp_path, many, encoder, Recipe(4, partitions=4), lambda *row: told.append(row))
+    made, sample = train(tmp_path, many, encoder, BuildSettings(4, partitions=4), lambda *row: told.append(row))
     expected = plan.planned(120, len(sample.vectors()) / made.sample, "cpu", 4)
     assert 8 < made.sample < 120
     assert abs(made.sample - expected.sample) <= 3  # the length was estimated from the first eight
@@ -249,7 +250,7 @@ def test_the_smallest_settings_build(checkpoint: Path) -> None:
     one = [Passage("a", "", "river of the sea")]
     index = ColBERT.build(one, checkpoint=checkpoint, doc_maxlen=4, partitions=1, nbits=1)
     assert index.manifest.settings["vectors"] == 4
-    check_recipe(Recipe(1, 4, 1, 1), Checkpoint(checkpoint))
+    check_settings(BuildSettings(1, 4, 1, 1), ColBERTCheckpoint(checkpoint))
 
 
 def test_phases_are_told_in_order(towns: list[Passage], checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

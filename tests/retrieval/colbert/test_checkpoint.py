@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from blendfilter.errors import BadData, MissingFile
 from blendfilter.retrieval.colbert import ColBERT
-from blendfilter.retrieval.colbert.checkpoint import Checkpoint
+from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint
 
 WEIGHTS = "model.safetensors"
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ def test_a_path_that_is_not_there(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("the hub was asked"))
     with pytest.raises(MissingFile, match=f"no checkpoint at {name}: name its folder, or a model on the hub") as error:
-        Checkpoint(name)
+        ColBERTCheckpoint(name)
     one_line(error)
 
 
@@ -60,7 +60,7 @@ def test_a_file_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     Path("org").mkdir()
     Path("org/model").touch()
     with pytest.raises(MissingFile, match="no checkpoint at org/model"):
-        Checkpoint("org/model")
+        ColBERTCheckpoint("org/model")
 
 
 def test_a_hub_name_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_a_hub_name_without_a_network(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(
         MissingFile, match=r"no checkpoint 'nobody/nothing-colbert': .* the hub did not give it"
     ) as error:
-        Checkpoint("nobody/nothing-colbert")
+        ColBERTCheckpoint("nobody/nothing-colbert")
     assert len(one_line(error)) < 300
     assert {str(host) for host in asked} <= {"huggingface.co"}
 
@@ -88,7 +88,7 @@ def test_a_build_without_its_checkpoint_leaves_nothing(tmp_path: Path, towns: An
 
 def test_a_plain_bert_is_none() -> None:
     with pytest.raises(BadData, match=r"is no ColBERT checkpoint: it has no projection \(linear.weight\)") as error:
-        Checkpoint(tiny_bert())
+        ColBERTCheckpoint(tiny_bert())
     one_line(error)
 
 
@@ -149,7 +149,7 @@ def test_damage_is_told(damage: Callable[[Path], object], said: str, copy: Path)
     transformers.utils.logging.add_handler(handler)
     try:
         with pytest.raises(BadData, match=said) as error:
-            Checkpoint(copy).load(CPU)
+            ColBERTCheckpoint(copy).load(CPU)
     finally:
         transformers.utils.logging.remove_handler(handler)
     one_line(error)
@@ -160,12 +160,12 @@ def test_damage_is_told(damage: Callable[[Path], object], said: str, copy: Path)
 def test_code_in_a_checkpoint_is_not_run(copy: Path) -> None:
     (copy / "theirs.py").write_text("raise SystemExit('it was run')")
     edit(copy / "tokenizer_config.json", auto_map={"AutoTokenizer": ["theirs.Tokenizer", None]})
-    Checkpoint(copy).load(CPU)
+    ColBERTCheckpoint(copy).load(CPU)
 
 
 def test_settings_are_colbert_ais_where_nothing_is_said(copy: Path) -> None:
     (copy / "artifact.metadata").unlink()
-    found = Checkpoint(copy)
+    found = ColBERTCheckpoint(copy)
     assert found.dim == 32, "from the weights"
     assert (found.settings.query_maxlen, found.settings.doc_maxlen) == (32, 220)
     assert found.settings.mask_punctuation
@@ -173,15 +173,15 @@ def test_settings_are_colbert_ais_where_nothing_is_said(copy: Path) -> None:
 
 
 def test_the_limit_is_the_least_of_what_is_said(copy: Path) -> None:
-    assert Checkpoint(copy).limit == 512
+    assert ColBERTCheckpoint(copy).limit == 512
     edit(copy / "tokenizer_config.json", model_max_length=300)
-    assert Checkpoint(copy).limit == 300
+    assert ColBERTCheckpoint(copy).limit == 300
     edit(copy / "tokenizer_config.json", model_max_length=10**30)
-    assert Checkpoint(copy).limit == 512
+    assert ColBERTCheckpoint(copy).limit == 512
 
 
 def test_sha256_follows_the_content(copy: Path, checkpoint: Path) -> None:
-    here, there = Checkpoint(checkpoint), Checkpoint(copy)
+    here, there = ColBERTCheckpoint(checkpoint), ColBERTCheckpoint(copy)
     assert here.sha256 == there.sha256
     assert here.name != there.name
 
@@ -189,19 +189,19 @@ def test_sha256_follows_the_content(copy: Path, checkpoint: Path) -> None:
         weights["linear.weight"][0, 0] += 1e-4
 
     reweigh(copy, nudge)
-    assert Checkpoint(copy).sha256 != here.sha256
-    assert Checkpoint(tiny_colbert(seed=1)).sha256 != here.sha256
+    assert ColBERTCheckpoint(copy).sha256 != here.sha256
+    assert ColBERTCheckpoint(tiny_colbert(seed=1)).sha256 != here.sha256
 
 
 @pytest.mark.parametrize("name", ["artifact.metadata", "tokenizer_config.json"])
 def test_sha256_follows_the_settings(name: str, copy: Path, checkpoint: Path) -> None:
     edit(copy / name, query_maxlen=48)
-    assert Checkpoint(copy).sha256 != Checkpoint(checkpoint).sha256
+    assert ColBERTCheckpoint(copy).sha256 != ColBERTCheckpoint(checkpoint).sha256
 
 
 def test_old_weights_load_as_well(copy: Path, checkpoint: Path) -> None:
     torch.save(load_file(copy / WEIGHTS), copy / "pytorch_model.bin")
     (copy / WEIGHTS).unlink()
-    found, plain = Checkpoint(copy), Checkpoint(checkpoint)
+    found, plain = ColBERTCheckpoint(copy), ColBERTCheckpoint(checkpoint)
     assert found.dim == 32
     assert torch.equal(found.load(CPU)[0].linear.weight, plain.load(CPU)[0].linear.weight)

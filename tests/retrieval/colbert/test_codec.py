@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from blendfilter.retrieval.colbert import codec
-from blendfilter.retrieval.colbert.codec import kmeans, nearest, trained
+from blendfilter.retrieval.colbert import building
+from blendfilter.retrieval.colbert.building import kmeans, nearest, trained
 from blendfilter.retrieval.colbert.compat import parts
 
 CPU = torch.device("cpu")
@@ -61,15 +61,15 @@ def test_a_centroid_that_lost_its_vectors_gets_one() -> None:
 def test_progress_of_rounds() -> None:
     told: list[object] = []
     kmeans(unit(50), 4, 3, CPU, lambda *row: told.append(row))
-    assert told == [(codec.CLUSTERING, done, 3) for done in (1, 2, 3)]
+    assert told == [(building.CLUSTERING, done, 3) for done in (1, 2, 3)]
 
 
 def test_nearest_in_blocks_is_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, centroids = unit(333), unit(40, seed=1)
     whole = (vectors @ centroids.T).argmax(1)
-    monkeypatch.setattr(codec, "BLOCK", 7 * 40)
+    monkeypatch.setattr(building, "BLOCK", 7 * 40)
     assert torch.equal(nearest(vectors, centroids), whole)
-    monkeypatch.setattr(codec, "BLOCK", 1)
+    monkeypatch.setattr(building, "BLOCK", 1)
     assert torch.equal(nearest(vectors.half(), centroids), (vectors.half().float() @ centroids.T).argmax(1))
 
 
@@ -104,7 +104,7 @@ def test_more_centroids_than_vectors_and_one_vector() -> None:
 
 
 def test_wide_vectors_do_not_overflow_torchs_quantile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "MOST_QUANTILE", 64)
+    monkeypatch.setattr(building, "MOST_QUANTILE", 64)
     asked: list[int] = []
     plain = torch.Tensor.quantile
 

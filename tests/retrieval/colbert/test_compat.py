@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from blendfilter.errors import MissingExtra
-from blendfilter.retrieval.colbert.codec import codec_class, trained
+from blendfilter.retrieval.colbert.building import codec_class, trained
 from blendfilter.retrieval.colbert.compat import decompress, load_kernels, packbits, parts, patch_colbert
 
 KERNELS = ("filter_pids_cpp", "decompress_residuals_cpp", "segmented_lookup_cpp", "segmented_maxsim_cpp")

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from blendfilter.retrieval.colbert.checkpoint import Checkpoint
 from blendfilter.retrieval.colbert.compat import parts, patch_colbert
-from blendfilter.retrieval.colbert.encoder import Encoder
+from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
 
 QUERIES = ["river", "Which king, born in the town, was on the hill?", "a sea " * 9, "the 4 castles' harbours"]
 PASSAGES = ["The river.", "Town 7 | A hill, a castle; and the sea!", "...", "king " * 300, "island " * 30, "a"]
@@ -27,7 +26,7 @@ def colbert_ai(folder: Path) -> Any:
     return Theirs(str(folder), colbert_config=parts().config(), verbose=0)
 
 
-def test_queries_are_colbert_ais(encoder: Encoder, checkpoint: Path) -> None:
+def test_queries_are_colbert_ais(encoder: TokenEncoder, checkpoint: Path) -> None:
     theirs = colbert_ai(checkpoint).queryFromText(QUERIES)
     ours = encoder.queries(QUERIES, batch_size=3)
     assert [len(vectors) for vectors in ours.vectors] == [32] * 4
@@ -35,7 +34,7 @@ def test_queries_are_colbert_ais(encoder: Encoder, checkpoint: Path) -> None:
     assert ours.cut == [False] * 4
 
 
-def test_passages_are_colbert_ais(encoder: Encoder, checkpoint: Path) -> None:
+def test_passages_are_colbert_ais(encoder: TokenEncoder, checkpoint: Path) -> None:
     theirs, lengths = colbert_ai(checkpoint).docFromText(PASSAGES, bsize=2, keep_dims="flatten")
     ours, counts = encoder.passages(PASSAGES, batch_size=4)
     assert counts == lengths
@@ -45,7 +44,7 @@ def test_passages_are_colbert_ais(encoder: Encoder, checkpoint: Path) -> None:
     assert torch.allclose(ours.float(), theirs.float(), atol=1e-3)
 
 
-def test_batches_change_nothing(encoder: Encoder) -> None:
+def test_batches_change_nothing(encoder: TokenEncoder) -> None:
     mixed = [*QUERIES, "river king " * 20, "hill " * 90]
     alone = [encoder.queries([query]).vectors[0] for query in mixed]
     assert [len(vectors) for vectors in alone] == [32, 32, 32, 32, 43, 93]
@@ -57,13 +56,13 @@ def test_batches_change_nothing(encoder: Encoder) -> None:
         assert torch.allclose(encoder.passages([text])[0].float(), own.float(), atol=1e-3)
 
 
-def test_vectors_have_length_one(encoder: Encoder) -> None:
+def test_vectors_have_length_one(encoder: TokenEncoder) -> None:
     vectors = torch.cat(encoder.queries(QUERIES).vectors)
     assert torch.allclose(vectors.norm(dim=1), torch.ones(len(vectors)), atol=1e-5)
 
 
 @pytest.mark.parametrize("words", [28, 29, 30, 40, 300, 508, 509])
-def test_a_long_query_is_read_whole(words: int, encoder: Encoder) -> None:
+def test_a_long_query_is_read_whole(words: int, encoder: TokenEncoder) -> None:
     beginning = "river " * (words - 1)
     read = encoder.queries([beginning + "king", beginning + "sea"])
     assert [len(vectors) for vectors in read.vectors] == [max(32, words + 3)] * 2
@@ -74,7 +73,9 @@ def test_a_long_query_is_read_whole(words: int, encoder: Encoder) -> None:
     assert torch.isfinite(separator).all()
 
 
-def test_a_long_query_is_what_colbert_ai_reads_when_it_is_told_its_length(encoder: Encoder, checkpoint: Path) -> None:
+def test_a_long_query_is_what_colbert_ai_reads_when_it_is_told_its_length(
+    encoder: TokenEncoder, checkpoint: Path
+) -> None:
     query = " ".join(["river", "king", "sea", "hill"] * 12)
     theirs = colbert_ai(checkpoint)
     try:
@@ -85,7 +86,7 @@ def test_a_long_query_is_what_colbert_ai_reads_when_it_is_told_its_length(encode
     assert torch.allclose(encoder.queries([query]).vectors[0], expected, atol=1e-5)
 
 
-def test_above_the_models_limit_the_end_is_kept_and_told(encoder: Encoder) -> None:
+def test_above_the_models_limit_the_end_is_kept_and_told(encoder: TokenEncoder) -> None:
     end = " ".join(["king", "sea", "hill", "castle", "town"] * 101 + ["born", "in", "the", "island"])  # 509
     read = encoder.queries(["river " + end, "harbour harbour " + end, end])
     assert read.cut == [True, True, False]
@@ -94,7 +95,7 @@ def test_above_the_models_limit_the_end_is_kept_and_told(encoder: Encoder) -> No
         assert torch.allclose(vectors, read.vectors[2], atol=1e-5)
 
 
-def test_a_query_of_ten_thousand_words(encoder: Encoder, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_query_of_ten_thousand_words(encoder: TokenEncoder, recwarn: pytest.WarningsRecorder) -> None:
     read = encoder.queries(["river king " * 5_000])
     assert read.cut == [True]
     assert read.vectors[0].shape == (512, 32)
@@ -102,7 +103,7 @@ def test_a_query_of_ten_thousand_words(encoder: Encoder, recwarn: pytest.Warning
 
 
 @pytest.mark.parametrize("text", ["\u200b", "\ufeff", "\x00", "\ud800"])
-def test_text_that_leaves_no_token_or_no_character(text: str, encoder: Encoder) -> None:
+def test_text_that_leaves_no_token_or_no_character(text: str, encoder: TokenEncoder) -> None:
     read = encoder.queries([text])
     assert read.vectors[0].shape == (32, 32)
     assert torch.isfinite(read.vectors[0]).all()
@@ -112,11 +113,11 @@ def test_text_that_leaves_no_token_or_no_character(text: str, encoder: Encoder) 
 
 
 def test_a_query_maxlen_above_what_the_model_reads(checkpoint: Path) -> None:
-    wide = Encoder(Checkpoint(checkpoint), "cpu", query_maxlen=2_000)
+    wide = TokenEncoder(ColBERTCheckpoint(checkpoint), "cpu", query_maxlen=2_000)
     assert wide.queries(["river"]).vectors[0].shape == (512, 32)
 
 
-def test_threads_share_an_encoder(encoder: Encoder) -> None:
+def test_threads_share_an_encoder(encoder: TokenEncoder) -> None:
     expected = encoder.queries(QUERIES).vectors
     with ThreadPoolExecutor(4) as pool:
         for read in pool.map(lambda _: encoder.queries(QUERIES), range(12)):

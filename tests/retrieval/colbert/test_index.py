@@ -19,8 +19,8 @@ from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile
 from blendfilter.records import Passage
 from blendfilter.retrieval.colbert import ColBERT
 from blendfilter.retrieval.colbert import index as index_module
-from blendfilter.retrieval.colbert.encoder import Encoder
-from blendfilter.retrieval.colbert.searching import Effort
+from blendfilter.retrieval.colbert.encoder import TokenEncoder
+from blendfilter.retrieval.colbert.index import SearchEffort
 from blendfilter.retrieval.indexes import build, open_index
 
 QUERIES = ["Which river is of 17?", "the king of the island", "castle 88", "hill 5 5 5"]
@@ -50,7 +50,7 @@ def test_hits_are_passages_best_first(index: ColBERT, towns: list[Passage]) -> N
     assert index.search(list(reversed(QUERIES)), 7) == list(reversed(found))
 
 
-def test_scores_are_maxsim_over_the_vectors_that_are_kept(index: ColBERT, encoder: Encoder) -> None:
+def test_scores_are_maxsim_over_the_vectors_that_are_kept(index: ColBERT, encoder: TokenEncoder) -> None:
     scorer = index._scorer._scorer
     lengths = scorer.doclens.tolist()
     small = type(scorer.embeddings)(
@@ -58,7 +58,7 @@ def test_scores_are_maxsim_over_the_vectors_that_are_kept(index: ColBERT, encode
     )
     kept = scorer.codec.decompress(small)
     place = {passage.id: at for at, passage in enumerate(index.passages)}
-    wide = Effort(ncells=64, threshold=-1.0, ndocs=4 * len(index))
+    wide = SearchEffort(ncells=64, threshold=-1.0, ndocs=4 * len(index))
     for query, hits in zip(QUERIES, ColBERT.open(index.path or "", effort=wide).search(QUERIES, 20), strict=True):
         scores = brute(kept, lengths, encoder.queries([query]).vectors[0])
         for hit in hits:
@@ -210,12 +210,12 @@ def test_files_that_do_not_match_the_manifest(name: str, copy: Path) -> None:
 
 
 def test_effort_makes_another_index(index: ColBERT) -> None:
-    one, other = (ColBERT.open(index.path or "", effort=Effort(1, 0.5, ndocs)) for ndocs in (256, 16))
+    one, other = (ColBERT.open(index.path or "", effort=SearchEffort(1, 0.5, ndocs)) for ndocs in (256, 16))
     assert len({index.fingerprint, one.fingerprint, other.fingerprint}) == 3
     assert other.info()["fingerprint"] == other.fingerprint
     assert len(other("river", k=4)) == 4
     with pytest.raises(BadArgument, match="ncells of at least 1"):
-        ColBERT.open(index.path or "", effort=Effort(0, 0.5, 256))
+        ColBERT.open(index.path or "", effort=SearchEffort(0, 0.5, 256))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -21,7 +21,7 @@ import os, resource, signal, sys
 from pathlib import Path
 from blendfilter.records import Passage
 from blendfilter.retrieval.colbert import ColBERT, index as module
-from blendfilter.retrieval.colbert.checkpoint import Checkpoint
+from blendfilter.retrieval.colbert.encoder import Checkpoint
 from blendfilter.retrieval.colbert.encoder import Encoder
 import torch
 

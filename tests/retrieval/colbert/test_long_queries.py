@@ -13,10 +13,10 @@ from checkpoints import minilm_colbert
 
 from blendfilter import Direct, evaluate, load
 from blendfilter.records import Passage
+from blendfilter.retrieval.base import cut_of
 from blendfilter.retrieval.colbert import ColBERT
-from blendfilter.retrieval.colbert.searching import Effort
+from blendfilter.retrieval.colbert.index import SearchEffort
 from blendfilter.retrieval.corpus import read_corpus
-from blendfilter.retrieval.hits import cut_of
 
 SAMPLE = Path(__file__).parents[3] / "blendfilter" / "sample" / "corpus.jsonl"
 PLACES = {
@@ -93,7 +93,7 @@ def test_candidates_are_sought_for_the_last_words_too(isles: ColBERT) -> None:
         "sw-024": "The River Sallow flows for 39 kilometres through the orchards",
         "sw-096": "Anwen Skarl was a painter born at Gravenloe",
     }
-    found = ColBERT.open(isles.path or "", effort=Effort(1, 0.0, 400))
+    found = ColBERT.open(isles.path or "", effort=SearchEffort(1, 0.0, 400))
     missed = 0
     for name, words in asked.items():
         query = blended(words)

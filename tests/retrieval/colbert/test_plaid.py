@@ -17,8 +17,7 @@ from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.records import Passage
 from blendfilter.retrieval.colbert import ColBERT
 from blendfilter.retrieval.colbert.compat import gpus_seen, patch_colbert
-from blendfilter.retrieval.colbert.plaid import TsvPassages, open_plaid
-from blendfilter.retrieval.colbert.searching import Effort
+from blendfilter.retrieval.colbert.index import SearchEffort, TsvPassages, open_plaid
 from blendfilter.retrieval.indexes import open_index
 
 pytest.importorskip("faiss")
@@ -71,7 +70,7 @@ def test_it_opens_and_finds_what_colbert_ai_finds(made: Made, checkpoint: Path, 
     from colbert import Searcher
 
     before = tree(made.folder)
-    index = open_index(made.folder, effort=Effort(1, 0.5, 256))
+    index = open_index(made.folder, effort=SearchEffort(1, 0.5, 256))
     assert isinstance(index, ColBERT)
     assert len(index) == len(towns)
     with contextlib.redirect_stdout(io.StringIO()):

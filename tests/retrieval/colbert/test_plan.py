@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument
-from blendfilter.retrieval.colbert.plan import PER_CENTROID, nbits_for, planned
-from blendfilter.retrieval.colbert.searching import Effort, check_effort, effort_for
+from blendfilter.retrieval.colbert.building import PER_CENTROID, nbits_for, planned
+from blendfilter.retrieval.colbert.index import SearchEffort, check_effort, effort_for
 
 
 @given(st.integers(1, 10**8), st.floats(3, 220), st.sampled_from(["cpu", "cuda"]))
@@ -44,7 +44,7 @@ def test_k_passages_can_be_scored_in_full(k: int, passages: int) -> None:
     assert effort_for(k, passages).ndocs // 4 >= k
 
 
-@pytest.mark.parametrize("effort", [Effort(0, 0.5, 256), Effort(1, 0.5, 3), Effort(-1, 0.5, 0)])
-def test_no_effort(effort: Effort) -> None:
+@pytest.mark.parametrize("effort", [SearchEffort(0, 0.5, 256), SearchEffort(1, 0.5, 3), SearchEffort(-1, 0.5, 0)])
+def test_no_effort(effort: SearchEffort) -> None:
     with pytest.raises(BadArgument, match="ncells of at least 1 and ndocs of at least 4"):
         check_effort(effort)

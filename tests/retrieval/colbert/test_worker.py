@@ -17,12 +17,13 @@ import pytest
 
 from blendfilter.errors import WorkFailed
 from blendfilter.records import Passage
-from blendfilter.retrieval.colbert import ColBERT, building, plan, worker
+from blendfilter.retrieval.colbert import ColBERT, building
+from blendfilter.retrieval.colbert import building as plan
+from blendfilter.retrieval.colbert import building as worker
 from blendfilter.retrieval.colbert import index as index_module
-from blendfilter.retrieval.colbert.building import ENCODING, compress
-from blendfilter.retrieval.colbert.encoder import Encoder
-from blendfilter.retrieval.colbert.worker import Job, chunks_of, compress_beside
-from blendfilter.retrieval.passages import StoredPassages
+from blendfilter.retrieval.colbert.building import ENCODING, WorkerJob, chunks_of, compress, compress_beside
+from blendfilter.retrieval.colbert.encoder import TokenEncoder
+from blendfilter.retrieval.stored import StoredPassages
 
 CHUNK = 40
 IN_EVERY_PROCESS = f"""
@@ -46,7 +47,7 @@ if any("worker" in word for word in sys.orig_argv):
 """
 PARENT = """
 import json, os, sys
-from blendfilter.retrieval.colbert.worker import Job, compress_beside
+from blendfilter.retrieval.colbert.building import Job, compress_beside
 compress_beside([Job(*json.loads(sys.argv[1]), os.getpid())], 150)
 """
 
@@ -98,12 +99,12 @@ def chunk_files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 def test_two_workers_write_what_one_process_writes(
-    unfinished: Path, checkpoint: Path, encoder: Encoder, tmp_path: Path, started: list[subprocess.Popen[bytes]]
+    unfinished: Path, checkpoint: Path, encoder: TokenEncoder, tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
     alone = Path(shutil.copytree(unfinished, tmp_path / "alone"))
     list(compress(alone, StoredPassages(alone), encoder, 64, range(chunks_of(150))))
     told: list[Any] = []
-    jobs = [Job(str(unfinished), str(checkpoint), "cpu", 220, 64, rank, 2, os.getpid()) for rank in range(2)]
+    jobs = [WorkerJob(str(unfinished), str(checkpoint), "cpu", 220, 64, rank, 2, os.getpid()) for rank in range(2)]
     compress_beside(jobs, 150, lambda *row: told.append(row))
     assert len(chunk_files(alone)) == 4 * 4
     assert chunk_files(unfinished) == chunk_files(alone)
@@ -129,7 +130,7 @@ def test_a_worker_that_fails_is_told_and_the_others_end(
     unfinished: Path, checkpoint: Path, tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
     told = (checkpoint, tmp_path / "gone")
-    jobs = [Job(str(unfinished), str(told[rank]), "cpu", 220, 64, rank, 2, os.getpid()) for rank in range(2)]
+    jobs = [WorkerJob(str(unfinished), str(told[rank]), "cpu", 220, 64, rank, 2, os.getpid()) for rank in range(2)]
     said = r"^encoding on cpu \(1\) failed: .*MissingFile: no checkpoint at .*gone"
     with pytest.raises(WorkFailed, match=said) as error:
         compress_beside(jobs, 150)
@@ -145,7 +146,7 @@ def test_a_worker_that_was_killed_says_how_it_ended(
         started[0].send_signal(signal.SIGKILL)
         started[0].wait()
 
-    job = Job(str(unfinished), str(checkpoint), "cpu", 220, 64, 0, 1, os.getpid())
+    job = WorkerJob(str(unfinished), str(checkpoint), "cpu", 220, 64, 0, 1, os.getpid())
     with pytest.raises(WorkFailed, match=r"encoding on cpu \(0\) failed: exit status -9"):
         compress_beside([job], 150, kill)
 
@@ -156,7 +157,7 @@ def test_workers_end_with_a_build_that_is_stopped(
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    job = Job(str(unfinished), str(checkpoint), "cpu", 220, 64, 0, 1, os.getpid())
+    job = WorkerJob(str(unfinished), str(checkpoint), "cpu", 220, 64, 0, 1, os.getpid())
     with pytest.raises(KeyboardInterrupt):
         compress_beside([job], 150, stop)
     assert started[0].poll() == -signal.SIGKILL
