@@ -1,7 +1,10 @@
-"""The routes over a real connection: answers, limits, refusals, the token, batches."""
+"""The routes over a real connection: answers, limits, refusals, the token, batches, DSPy's own client."""
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 import socket
 import statistics
 import threading
@@ -10,14 +13,21 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import dspy
 import httpx
 import pytest
+import requests
+from dspy.clients.cache import Cache
+from hypothesis import given
+from hypothesis import strategies as st
 from index_server import sample_index, served
 
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, Retriever
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.server.exchange import ServerLimits
+from blendfilter.retrieval.callables import as_retriever
+from blendfilter.server.connections import is_local, knows
+from blendfilter.server.exchange import Json, ServerLimits, pid_of, results, topk, without_paths
 
 TOKEN = "2f6c91d0a4"
 TOWN = "Which harbour town keeps a watch-house?"
@@ -71,11 +81,6 @@ def test_the_two_formats_say_the_same(url: str, index: BM25) -> None:
     assert got["fingerprint"] == index.fingerprint
     assert got["results"][0] == {"query_cut": False, "passages": []}
     assert [row["text"] for row in got["results"][1]["passages"]] == [passage.text for passage in found]
-
-
-def test_k_has_a_default(url: str) -> None:
-    assert len(httpx.get(url, params={"query": "the town"}).json()["topk"]) == 10
-    assert len(httpx.post(f"{url}/search", json={"queries": ["town"]}).json()["results"][0]["passages"]) == 5
 
 
 def test_info_and_health(url: str, index: BM25) -> None:
@@ -265,13 +270,6 @@ def test_a_search_that_fails_is_told_without_its_reasons(caplog: pytest.LogCaptu
     assert "a secret of the engine" in caplog.text
 
 
-def test_an_index_of_unknown_length_is_served() -> None:
-    with served(Slow(0)) as server:
-        told = httpx.get(f"{server.url}/info").json()
-    assert told["passages"] is None
-    assert "private" not in str(told)
-
-
 def test_a_full_queue_says_when_to_come_back() -> None:
     slow = Slow(lasts=threading.Event())
     with served(slow, limits=ServerLimits(max_queries=2, max_waiting=2)) as server, ThreadPoolExecutor(2) as pool:
@@ -308,3 +306,167 @@ def test_the_searching_thread_ends_with_its_server(index: BM25) -> None:
         (own,) = searching() - before
     own.join(5)
     assert not own.is_alive()
+
+
+def basic(text: str) -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(text.encode()).decode()}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": f"Bearer {TOKEN}"},
+        {"authorization": f"bearer  {TOKEN} "},
+        basic(f"any:{TOKEN}"),
+        basic(f":{TOKEN}"),
+    ],
+)
+def test_the_token_is_known_in_each_of_its_forms(headers: dict[str, str]) -> None:
+    assert knows(headers, TOKEN)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": ""},
+        {"authorization": "Bearer"},
+        {"authorization": TOKEN},
+        {"authorization": f"Token {TOKEN}"},
+        {"authorization": f"Bearer {TOKEN}0"},
+        {"authorization": f"Bearer {TOKEN[:-1]}"},
+        {"authorization": "Bearer ￿é"},
+        {"authorization": "Basic %%%"},
+        basic(f"{TOKEN}:"),
+        basic(TOKEN),
+        basic(f"any:{TOKEN}:more"),
+    ],
+)
+def test_nothing_else_is(headers: dict[str, str]) -> None:
+    assert not knows(headers, TOKEN)
+
+
+@given(st.text())
+def test_no_header_breaks_the_check(value: str) -> None:
+    assert not knows({"authorization": value}, TOKEN)
+    assert not knows({"authorization": f"Basic {value}"}, TOKEN)
+    assert is_local(value) in (True, False)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:8893", "127.8.8.8", "[::1]", "[::1]:8893"])
+def test_names_of_this_machine(host: str) -> None:
+    assert is_local(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "10.0.0.1", "[::2]", "0.0.0.0"]
+)
+def test_names_of_others(host: str) -> None:
+    assert not is_local(host)
+
+
+def test_topk_is_what_colberts_server_sends() -> None:
+    found = topk([Passage("7", "Fell", "A\nhill.", 2.0), Passage("x-1", "", "No title.", 2.0 - math.log(3))])["topk"]
+    assert [row.pop("prob") for row in found] == [0.75, 0.25]  # e^0 : e^-ln 3 = 3 : 1
+    assert found == [
+        {"text": "Fell | A hill.", "long_text": "Fell | A hill.", "pid": 7, "rank": 1, "score": 2.0, "title": "Fell"},
+        {"text": "No title.", "long_text": "No title.", "pid": "x-1", "rank": 2, "score": 2.0 - math.log(3)},
+    ]
+    assert topk([]) == {"topk": []}
+
+
+def test_no_score_and_no_number_are_null() -> None:
+    rows = topk([Passage("1", "", "a"), Passage("2", "", "b", 1.0), Passage("3", "", "c", math.nan)])["topk"]
+    assert [(row["score"], row["prob"]) for row in rows] == [(None, None), (1.0, None), (None, None)]
+
+
+def test_ids_that_are_numbers_and_those_that_only_look_so() -> None:
+    assert [pid_of(name) for name in ("0", "12", "012", "00", "-1", "1.5", "٣", "²", "9" * 18, "9" * 19)] == [
+        0, 12, "012", "00", "-1", "1.5", "٣", "²", int("9" * 18), "9" * 19,
+    ]  # fmt: skip
+
+
+def test_results_are_whole() -> None:
+    odd = Passage("1", "T", "half \ud83d and 東京\n", 0.1 + 0.2, {"start": 3})
+    sent = json.loads(Json(results("00ff", [Hits([odd], cut=True), []])).body)
+    assert sent == {
+        "fingerprint": "00ff",
+        "results": [
+            {
+                "query_cut": True,
+                "passages": [
+                    {
+                        "id": "1",
+                        "title": "T",
+                        "text": odd.text,
+                        "score": 0.30000000000000004,
+                        "metadata": {"start": 3},
+                    }
+                ],
+            },
+            {"query_cut": False, "passages": []},
+        ],
+    }
+
+
+def test_no_path_and_no_address_behind_this_machine_is_told() -> None:
+    home = "/" + "home/ann/models"
+    told = {
+        "path": f"{home}/a",
+        "of": [{"path": "b", "url": "http://inside:8893", "checkpoint": f"{home}/mini/"}],
+        "at": f"file://{home}/c",
+        "k1": 1,
+    }
+    assert without_paths(told) == {"of": [{"checkpoint": "mini"}], "at": "c", "k1": 1}
+
+
+@pytest.fixture(autouse=True)
+def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DSPy keeps what it found under address, query and k; each test must really ask."""
+    none = Cache(
+        enable_disk_cache=False,
+        enable_memory_cache=False,
+        disk_cache_dir="",
+        disk_size_limit_bytes=0,
+        memory_max_entries=0,
+    )
+    monkeypatch.setattr(dspy, "cache", none)
+
+
+@pytest.fixture(scope="module")
+def plain_url(index: BM25) -> Iterator[str]:
+    with served(index) as server:
+        yield server.url
+
+
+@pytest.mark.parametrize("post", [False, True])
+def test_colbertv2(plain_url: str, index: BM25, post: bool) -> None:
+    client = dspy.ColBERTv2(url=plain_url, post_requests=post)
+    found = client(TOWN, k=3)
+    assert [row["long_text"] for row in found] == [row["text"] for row in found]
+    assert [row.text for row in found] == [passage.line for passage in index(TOWN, k=3)]
+    assert [str(row.pid) for row in found] == [passage.id for passage in index(TOWN, k=3)]
+    assert client(TOWN, k=2, simplify=True) == [passage.line for passage in index(TOWN, k=2)]
+
+
+@pytest.mark.parametrize("post", [False, True])
+def test_colbertv2_by_host_and_port_and_with_the_index_in_the_address(plain_url: str, index: BM25, post: bool) -> None:
+    host, _, port = plain_url.rpartition(":")
+    assert dspy.ColBERTv2(url=host, port=port, post_requests=post)(TOWN, k=1)
+    assert dspy.ColBERTv2(url=f"{plain_url}/?index={index.fingerprint}", post_requests=post)(TOWN, k=1)
+    with pytest.raises(requests.HTTPError, match="409"):
+        dspy.ColBERTv2(url=f"{plain_url}/?index=0011223344556677", post_requests=post)(TOWN, k=1)
+
+
+@pytest.mark.parametrize("post", [False, True])
+def test_colbertv2_with_a_token(index: BM25, post: bool) -> None:
+    with served(index, token=TOKEN) as server:
+        with_token = server.url.replace("://", f"://any:{TOKEN}@")
+        assert dspy.ColBERTv2(url=f"{with_token}/", post_requests=post)(TOWN, k=1)[0].text == index(TOWN, k=1)[0].line
+        with pytest.raises(requests.HTTPError, match="401"):
+            dspy.ColBERTv2(url=server.url, post_requests=post)(TOWN, k=1)
+
+
+def test_colbertv2_as_a_retriever_of_ours(plain_url: str, index: BM25) -> None:
+    found = as_retriever(dspy.ColBERTv2(url=plain_url))(TOWN, k=3)
+    assert [passage.title for passage in found] == [passage.title for passage in index(TOWN, k=3)]

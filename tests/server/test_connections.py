@@ -230,9 +230,9 @@ def test_a_search_that_hangs_does_not_keep_the_process_from_ending() -> None:
 import time
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.server import index_server
-from blendfilter.server.exchange import Limits
+from blendfilter.server.exchange import ServerLimits
 
-server = index_server(as_retriever(lambda query, k: time.sleep(900)), port=0, limits=Limits(stop_seconds=1))
+server = index_server(as_retriever(lambda query, k: time.sleep(900)), port=0, limits=ServerLimits(stop_seconds=1))
 server.run(ready=lambda: print(server.line("hangs"), flush=True))
 """
     with Process(code=code) as server, ThreadPoolExecutor(1) as pool:
