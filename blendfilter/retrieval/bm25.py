@@ -44,15 +44,7 @@ from blendfilter.retrieval.manifest import (
     why_no_index,
     write_manifest,
 )
-from blendfilter.retrieval.stored import (
-    Corpus,
-    Stored,
-    StoredPassages,
-    check_array,
-    corpus_name,
-    gather,
-    manifest_of,
-)
+from blendfilter.retrieval.stored import Corpus, Stored, StoredPassages, check_array, corpus_name, gather, manifest_of
 
 
 class Documents:

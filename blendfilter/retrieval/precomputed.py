@@ -23,18 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
-from blendfilter.files import (
-    BOM,
-    GZIP,
-    check_free,
-    first_character,
-    json_rows,
-    opened,
-    parsed,
-    put,
-    raw_lines,
-    writing,
-)
+from blendfilter.files import BOM, GZIP, check_free, first_character, json_rows, opened, parsed, put, raw_lines, writing
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, ProgressCallback, Retriever, cut_of, fingerprint_of, silent
 from blendfilter.retrieval.callables import as_passage

@@ -22,14 +22,7 @@ from blendfilter.errors import BadArgument, ReplayMiss
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import SearchWarnings, (
-    Hits,
-    Retriever,
-    best,
-    check_search,
-    cut_of,
-    fingerprint_of,
-)
+from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, best, check_search, cut_of, fingerprint_of
 
 TOWN = Passage("1", "Ormskerry", "A harbour town.", 2.0)
 
@@ -91,9 +84,7 @@ def test_a_short_corpus_and_a_cut_query_are_each_warned_of_once() -> None:
         searched.check_cut("short", False)
     with pytest.warns(UserWarning, match="k=4 is more than the corpus holds: at most 3 passages"):
         searched.check_k(4)
-    with pytest.warns(
-        UserWarning, match=r"a query of 1,200 words was cut: the encoder reads 32 tokens; each"
-    ):
+    with pytest.warns(UserWarning, match=r"a query of 1,200 words was cut: the encoder reads 32 tokens; each"):
         searched.check_cut("word " * 1200, True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

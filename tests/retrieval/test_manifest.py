@@ -327,10 +327,7 @@ def test_what_fails_leaves_nothing(tmp_path: Path, error: type[BaseException]) -
 
 
 def test_a_full_disk_is_told_with_the_index_that_did_not_fit(tmp_path: Path) -> None:
-    with (
-        pytest.raises(OSError, match="No space left; nothing of it is left") as told,
-        building(tmp_path / "i"),
-    ):
+    with pytest.raises(OSError, match="No space left; nothing of it is left") as told, building(tmp_path / "i"):
         raise OSError(errno.ENOSPC, "No space left")
     assert (told.value.errno, told.value.filename) == (errno.ENOSPC, str(tmp_path / "i"))
     with pytest.raises(PermissionError) as other, building(tmp_path / "i"):

@@ -395,13 +395,7 @@ def test_results_are_whole() -> None:
             {
                 "query_cut": True,
                 "passages": [
-                    {
-                        "id": "1",
-                        "title": "T",
-                        "text": odd.text,
-                        "score": 0.30000000000000004,
-                        "metadata": {"start": 3},
-                    }
+                    {"id": "1", "title": "T", "text": odd.text, "score": 0.30000000000000004, "metadata": {"start": 3}}
                 ],
             },
             {"query_cut": False, "passages": []},

@@ -23,11 +23,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from pickle import PickleError
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -92,33 +92,8 @@ def check_settings(settings: BuildSettings, checkpoint: ColBERTCheckpoint) -> No
         raise BadArgument(f"batch_size must be at least 1, got {settings.batch_size}")
 
 
-class VectorSample:
-    """The vectors that the centroids are trained on, and whose passages need not be encoded again."""
-
-    def __init__(self) -> None:
-        self._blocks: list[Any] = []
-        self._found: dict[int, tuple[int, int, int]] = {}
-
-    def add(self, positions: Sequence[int], vectors: Any, lengths: Sequence[int]) -> None:
-        """Keep the vectors of the passages at `positions`."""
-        start = 0
-        for at, length in zip(positions, lengths, strict=True):
-            self._found[at] = (len(self._blocks), start, length)
-            start += length
-        self._blocks.append(vectors)
-
-    def vectors(self) -> Any:
-        """All of them, (n, dim)."""
-        flat = torch.cat(self._blocks)
-        self._blocks = list(flat.split([len(block) for block in self._blocks]))  # views, so that they are kept once
-        return flat
-
-    def of(self, at: int) -> Any | None:
-        """The vectors of the passage at that position, where it was sampled."""
-        if at not in self._found:
-            return None
-        block, start, length = self._found[at]
-        return self._blocks[block][start : start + length]
+SampledVectors = dict[int, Any]
+"""The vectors of sampled passages by their positions: what centroids are trained on need not be encoded again."""
 
 
 def train(
@@ -127,25 +102,28 @@ def train(
     encoder: TokenEncoder,
     settings: BuildSettings,
     progress: ProgressCallback = silent,
-) -> tuple[IndexPlan, VectorSample]:
-    """VectorSample, train and save the codec; returns the plan it follows, and the sample."""
+) -> tuple[IndexPlan, SampledVectors]:
+    """Sample, train and save the codec; returns the plan it follows, and the sample."""
     chosen = np.random.default_rng(SEED).permutation(len(passages))
-    sample, lengths = VectorSample(), list[int]()
+    sample: SampledVectors = {}
 
     def encode(positions: Sequence[int]) -> None:
         vectors, counts = encoder.passages([passages[at].line for at in positions], settings.batch_size)
-        sample.add(positions, vectors, counts)
-        lengths.extend(counts)
+        sample.update(zip(positions, vectors.split(counts), strict=True))
 
     encode(chosen[:LOOK].tolist())
-    plan = planned(len(passages), sum(lengths) / len(lengths), encoder.device.type, settings.partitions)
-    while len(lengths) < plan.sample:
-        progress(SAMPLING, len(lengths), plan.sample)
-        encode(chosen[len(lengths) : min(len(lengths) + BLOCK, plan.sample)].tolist())
-    progress(SAMPLING, len(lengths), len(lengths))
+    length = sum(map(len, sample.values())) / len(sample)
+    plan = planned(len(passages), length, encoder.device.type, settings.partitions)
+    while len(sample) < plan.sample:
+        progress(SAMPLING, len(sample), plan.sample)
+        encode(chosen[len(sample) : min(len(sample) + BLOCK, plan.sample)].tolist())
+    progress(SAMPLING, len(sample), len(sample))
+    flat = torch.cat(list(sample.values()))
+    # views of it, so that the vectors are in memory once
+    sample = dict(zip(sample, flat.split([len(vectors) for vectors in sample.values()]), strict=True))
     with on_device(encoder.device):
         codec = trained(
-            sample.vectors(),
+            flat,
             count=plan.partitions,
             rounds=ROUNDS,
             config=config_of(encoder.checkpoint, settings),
@@ -162,7 +140,7 @@ def train(
     }
     numbers = {"num_chunks": -(-len(passages) // CHUNK), "num_partitions": len(codec.centroids)}
     (folder / "plan.json").write_text(json.dumps({"config": config, **numbers}, indent=1) + "\n", encoding="utf-8")
-    return IndexPlan(len(codec.centroids), len(lengths)), sample
+    return IndexPlan(len(codec.centroids), len(sample)), sample
 
 
 def compress(
@@ -171,10 +149,9 @@ def compress(
     encoder: TokenEncoder,
     batch_size: int,
     chunks: Sequence[int],
-    sample: VectorSample | None = None,
+    sample: SampledVectors | None = None,
 ) -> Iterator[int]:
     """Encode, compress and write the chunks of those numbers; yields the number of passages of each block done."""
-    known = sample or VectorSample()
     with on_device(encoder.device):
         codec = codec_class().load(str(folder))
     for chunk in chunks:
@@ -182,7 +159,7 @@ def compress(
         first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, len(passages))
         for start in range(first, last, BLOCK):
             block = range(start, min(start + BLOCK, last))
-            vectors = _encoded(passages, block, encoder, batch_size, known)
+            vectors = _encoded(passages, block, encoder, batch_size, sample or {})
             small = codec.compress(torch.cat(vectors))
             codes.append(small.codes)
             residuals.append(small.residuals)
@@ -192,10 +169,10 @@ def compress(
 
 
 def _encoded(
-    passages: Sequence[Passage], block: Sequence[int], encoder: TokenEncoder, batch_size: int, sample: VectorSample
+    passages: Sequence[Passage], block: Sequence[int], encoder: TokenEncoder, batch_size: int, sample: SampledVectors
 ) -> list[Any]:
     """The vectors of each passage of a block, from the sample where it has them."""
-    found = {at: vectors for at in block if (vectors := sample.of(at)) is not None}
+    found = {at: sample[at] for at in block if at in sample}
     new = [at for at in block if at not in found]
     if new:
         vectors, counts = encoder.passages([passages[at].line for at in new], batch_size)
@@ -424,48 +401,37 @@ def compress_beside(jobs: Sequence[WorkerJob], passages: int, progress: Progress
     """Run a worker a job and wait for all. Raises `WorkFailed`, with its last line, where one ends badly."""
     with ExitStack() as stack:
         started = [stack.enter_context(_started(job)) for job in jobs]
-        while not all([_ended_well(worker) for worker in started]):  # noqa: C419 - all are looked at every time
+        while not all([ended_well() for ended_well in started]):  # noqa: C419 - all are looked at every time
             done = len(list(Path(jobs[0].folder).glob("[0-9]*.metadata.json")))
             progress(ENCODING, min(done * CHUNK, passages), passages)
             time.sleep(LOOK_EVERY)
         progress(ENCODING, passages, passages)
 
 
-class _Worker(NamedTuple):
-    job: WorkerJob
-    process: subprocess.Popen[bytes]
-    stderr: IO[bytes]
-
-
 @contextmanager
-def _started(job: WorkerJob) -> Iterator[_Worker]:
-    """The worker of a job; it does not outlive the block.
+def _started(job: WorkerJob) -> Iterator[Callable[[], bool]]:
+    """The worker of a job, which does not outlive the block, as a function: whether it has ended well.
 
     A process of its own, and no fork: it needs no guard in the user's script, and sees one GPU.
     """
     visible = {"CUDA_VISIBLE_DEVICES": _gpu(job.rank)} if job.device == "cuda" else {}
     with tempfile.TemporaryFile() as stderr:  # a pipe that is not read would stop it once it is full
-        process = subprocess.Popen(
-            [sys.executable, "-c", _WORKER, json.dumps(job)],
-            env={**os.environ, **visible},
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-        )
+        command = [sys.executable, "-c", _WORKER, json.dumps(job)]
+        process = subprocess.Popen(command, env={**os.environ, **visible}, stdout=subprocess.DEVNULL, stderr=stderr)
+
+        def ended_well() -> bool:
+            if state := process.poll():
+                stderr.seek(0)
+                lines = stderr.read().decode(errors="replace").strip().splitlines()
+                why = lines[-1] if lines else f"exit status {state}"
+                raise WorkFailed(f"encoding on {job.device} ({job.rank}) failed: {why}")
+            return state == 0
+
         try:
-            yield _Worker(job, process, stderr)
+            yield ended_well
         finally:
             process.kill()
             process.wait()
-
-
-def _ended_well(worker: _Worker) -> bool:
-    state = worker.process.poll()
-    if state:
-        worker.stderr.seek(0)
-        lines = worker.stderr.read().decode(errors="replace").strip().splitlines()
-        where = f"{worker.job.device} ({worker.job.rank})"
-        raise WorkFailed(f"encoding on {where} failed: {lines[-1] if lines else f'exit status {state}'}")
-    return state == 0
 
 
 def _gpu(rank: int) -> str:

@@ -113,7 +113,7 @@ class ColBERT(Stored):
         `checkpoint` is a folder or a name on the hub; `nbits` (1, 2, 4, 8) is what is kept of each dimension, by
         default 4 for up to 100,000 passages and 2 beyond; `doc_maxlen` is where passages are cut, in tokens. `gpus`:
         how many to use, all there are by default, 0 for the CPU. `partitions` is the number of centroids, by default as
-        the size asks (`colbert.plan`). The folder appears whole or not at all. Raises `MissingFile` and `BadData` for a
+        `planned` has it. The folder appears whole or not at all. Raises `MissingFile` and `BadData` for a
         checkpoint that is not there or is none, `EmptyData`, `BadData` (two passages with one id), `BadArgument`,
         `MissingExtra`, and `OSError` where the disk is full.
         """

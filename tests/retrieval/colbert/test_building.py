@@ -28,7 +28,6 @@ from blendfilter.retrieval.colbert.building import (
     ENCODING,
     PER_CENTROID,
     BuildSettings,
-    VectorSample,
     WorkerJob,
     check_settings,
     chunks_of,
@@ -171,30 +170,17 @@ def test_what_is_sampled_is_not_encoded_twice(
     assert list(compress(tmp_path, towns, encoder, 64, [0], sample)) == [len(towns)]
 
 
-def test_a_sample_gives_back_what_was_put_in() -> None:
-    sample = VectorSample()
-    first, second = torch.arange(10.0).view(5, 2), torch.arange(6.0).view(3, 2)
-    sample.add([7, 2], first, [1, 4])
-    sample.add([0], second, [3])
-    assert torch.equal(sample.of(2), first[1:])
-    assert torch.equal(sample.of(7), first[:1])
-    assert torch.equal(sample.of(0), second)
-    assert sample.of(1) is None
-    assert sample.vectors().shape == (8, 2)
-
-
 def test_a_larger_corpus_is_sampled(encoder: TokenEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "LOOK", 8)
     monkeypatch.setattr(building, "BLOCK", 5)
     many = [Passage(str(n), "", f"river {n} of the sea") for n in range(120)]
     told: list[Any] = []
     made, sample = train(tmp_path, many, encoder, BuildSettings(4, partitions=4), lambda *row: told.append(row))
-    expected = building.planned(120, len(sample.vectors()) / made.sample, "cpu", 4)
+    expected = building.planned(120, sum(map(len, sample.values())) / made.sample, "cpu", 4)
     assert 8 < made.sample < 120
     assert abs(made.sample - expected.sample) <= 3  # the length was estimated from the first eight
-    positions = [at for at in range(120) if sample.of(at) is not None]
-    assert len(positions) == made.sample
-    assert max(positions) > 100, "from all over the corpus"
+    assert len(sample) == made.sample
+    assert max(sample) > 100, "from all over the corpus"
     assert [row for row in told if row[0] == building.SAMPLING][-1][1:] == (made.sample, made.sample)
 
 
