@@ -19,7 +19,6 @@ import os
 import pickle
 import subprocess
 import sys
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +36,6 @@ from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import PATTERNS, Analyser, snowball
 from blendfilter.retrieval.bm25 import BM25, Lexical, RankBM25
 from blendfilter.retrieval.indexes import open_index
-from blendfilter.retrieval.stored import StoredPassages
 
 HENS = [Passage("p1", "", "red red fox"), Passage("p2", "", "red hen"), Passage("p3", "", "blue hen dog egg")]
 TOWNS = [Passage(str(n), f"Town {n}", f"A harbour with {n} boats and a mill.") for n in range(40)]
@@ -67,26 +65,9 @@ def test_a_repeated_word_counts_as_often_as_it_occurs() -> None:
     assert {p.id: p.score for p in thrice} == pytest.approx({p.id: (p.score or 0) + 2 * red.get(p.id, 0) for p in once})
 
 
-def test_words_nobody_knows_add_nothing() -> None:
-    index = BM25.build(HENS)
-    assert index("red zebra quagga", k=3) == index("red", k=3)
-    assert index("zebra", k=3) == []
-    assert index("and the of", k=3) == [], "stop words alone"
-    assert index("?!", k=3) == []
-
-
 def test_ties_keep_corpus_order_at_the_kth_place() -> None:
     index = BM25.build([Passage(f"{n}", "", "hen" if n != 250 else "hen hen") for n in range(300)])
     assert ids(index("hen", k=4)) == ["250", "0", "1", "2"]
-
-
-def test_a_k_above_the_corpus_works_and_says_so_once() -> None:
-    index = BM25.build(HENS)
-    with pytest.warns(UserWarning, match="k=50 is more than the corpus holds: at most 3 passages"):
-        assert len(index("red hen", k=50)) == 3
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        index("red", k=50)
 
 
 def test_built_in_a_folder_and_opened_again(tmp_path: Path) -> None:
@@ -309,16 +290,6 @@ def test_real_passages_and_questions(shared_data: Path, tmp_path: Path) -> None:
     agree(one.search(questions + blended, 10), other.search(questions + blended, 10), 1.9)
 
 
-def test_its_folder_opens_again(tmp_path: Path) -> None:
-    corpus = [Passage("1", "Fell", "A hill."), Passage("2", "Ormskerry", "A harbour town."), Passage("3", "", "")]
-    built = RankBM25.build(corpus, tmp_path / "index", b=1)
-    opened = RankBM25.open(tmp_path / "index")
-    assert opened("a town on a hill", 3) == built("a town on a hill", 3)
-    assert [p.id for p in opened("a town on a hill", 3)] == ["1", "2"]
-    assert opened.fingerprint == built.fingerprint != BM25.build(corpus, b=1).fingerprint
-    assert opened("sea", 3) == []
-
-
 def damage(index: Path, name: str) -> None:
     """Other bytes in the file, as many as before."""
     (index / name).write_bytes(b"x" * (index / name).stat().st_size)
@@ -402,15 +373,6 @@ def test_postings_that_name_no_passage_are_told_by_the_search(tmp_path: Path) ->
         index("harbour", k=1)
 
 
-def test_passages_that_were_spoilt_are_told_when_one_is_read(tmp_path: Path) -> None:
-    BM25.build(TOWNS, tmp_path / "index")
-    damage(tmp_path / "index", "passages.jsonl")
-    with pytest.raises(BadData, match=r"is damaged: passage 1 of passages.jsonl is none; build it again"):
-        StoredPassages(tmp_path / "index")[0]
-    with pytest.raises(BadData, match=r"is damaged: passages.jsonl is not as it was written; build it again"):
-        BM25.open(tmp_path / "index")
-
-
 ANALYSER = Analyser()
 
 
@@ -447,12 +409,6 @@ def test_an_analyser_of_bad_settings() -> None:
         Analyser(pattern="(")
     with pytest.raises(UnknownName, match=r"no stemmer 'englisch'\. Did you mean 'english'"):
         Analyser(stemmer="englisch")
-
-
-@given(st.text())
-def test_any_text_gives_terms(text: str) -> None:
-    terms = ANALYSER(text)
-    assert all(isinstance(term, str) and term for term in terms)
 
 
 def test_threads_share_one_stemmer() -> None:

@@ -66,11 +66,6 @@ def test_doubled_quotes_of_a_dpr_file_are_single_ones(tmp_path: Path) -> None:
     assert next(read_corpus(path)).text == '"The ""Old"" mill."'
 
 
-def test_numbers_are_ids_and_metadata_is_kept(tmp_path: Path) -> None:
-    (one,) = read_corpus(written(tmp_path, '{"id": 7, "text": "A quay.", "metadata": {"year": 1961}}'))
-    assert (one.id, one.metadata) == ("7", {"year": 1961})
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -138,10 +133,6 @@ def test_a_large_corpus_is_never_whole_in_memory(tmp_path: Path, kind: str) -> N
     finally:
         tracemalloc.stop()
     assert peak < path.stat().st_size / 2
-
-
-def test_the_first_passage_comes_before_the_rest_is_read(tmp_path: Path) -> None:
-    assert next(read_corpus(written(tmp_path, '{"id": "1", "text": "a"}\nbroken'))).id == "1"
 
 
 def question(name: str, *context: Passage) -> Question:

@@ -193,20 +193,12 @@ def test_paragraphs_are_packed_together() -> None:
     assert cut("one\r\n\r\ntwo three\r\n\r\nfour", 3) == ["one\r\n\r\ntwo three", "four"]
 
 
-def test_a_paragraph_that_fits_is_not_cut_to_fill_the_one_before() -> None:
-    assert cut("a b c.\n\nd e. f g", 5) == ["a b c.", "d e. f g"]
-
-
 def test_a_long_paragraph_ends_at_a_sentence_in_the_last_third() -> None:
     assert cut("a b c d e. f g h i j", 6) == ["a b c d e.", "f g h i j"]
     assert cut('a b c d "Why?" f g h', 6) == ['a b c d "Why?"', "f g h"]
     assert cut("a b c d. e! f g h i j", 6) == ["a b c d. e!", "f g h i j"], "the last of them"
     assert cut("a b c d. e f g h i j", 6) == ["a b c d. e f", "g h i j"], "the fourth word of six is too early"
     assert cut("a b v1.5 d e/f.g f g", 6) == ["a b v1.5 d e/f.g f", "g"], "a full stop inside a word ends nothing"
-
-
-def test_what_is_left_of_a_long_paragraph_takes_the_next_one_in() -> None:
-    assert cut("a b c d e\n\nf g", 4) == ["a b c d", "e\n\nf g"]
 
 
 def test_a_heading_goes_with_what_follows() -> None:
@@ -258,10 +250,3 @@ def test_levels_of_drawn_headings_go_by_first_appearance() -> None:
 def test_sizes_that_are_none(size: str) -> None:
     with pytest.raises(BadArgument, match=re.escape(f"a number of words with a w, such as 100w; got '{size}'")):
         chunk_size(size)
-
-
-def test_sizes() -> None:
-    assert (chunk_size("1w"), chunk_size(" 250w ")) == (1, 250)
-    for words in (0, -1, True, 2.0, "5"):
-        with pytest.raises(BadArgument, match="at least one word"):
-            chunk("a", words)  # type: ignore[arg-type]

@@ -135,16 +135,6 @@ def test_what_the_server_does_not_allow(url: str) -> None:
     assert remote("town")
 
 
-def test_more_than_the_corpus_holds_is_said_here_too() -> None:
-    few = BM25.build([Passage("1", "Fell", "A hill.")])
-    with served(few) as server, Remote(server.url) as remote:
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            assert len(remote("hill", k=3)) == len(remote("a hill", k=3)) == 1
-        here = [each for each in told if "k=3 is more than the corpus holds" in str(each.message)]
-        assert len(here) == 2  # ours and the server's, which runs in this process
-
-
 def _in_a_child(remote: Remote, pipe: Any) -> None:
     pipe.send([passage.id for passage in remote("harbour town", k=2)])
 
@@ -251,12 +241,6 @@ def test_replies_that_make_no_sense(monkeypatch: pytest.MonkeyPatch, reply: Any)
     remote = Remote("http://127.0.0.1:1")
     with pytest.raises(BadData, match=r"http://127.0.0.1:1 answered"):
         remote("town", k=5)
-
-
-@pytest.mark.parametrize("options", [{"attempts": 0}, {"batch_size": 0}, {"timeout": 0}, {"timeout": float("inf")}])
-def test_settings_out_of_range(options: dict[str, Any]) -> None:
-    with pytest.raises(BadArgument, match="must be 1 or more"):
-        Remote("http://127.0.0.1:1", **options)
 
 
 # --- the journal and runs -------------------------------------------------------------------------------------------

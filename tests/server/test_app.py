@@ -25,7 +25,6 @@ from index_server import sample_index, served
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, Retriever
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.callables import as_retriever
 from blendfilter.server.connections import is_local, knows
 from blendfilter.server.exchange import Json, ServerLimits, pid_of, results, topk, without_paths
 
@@ -459,8 +458,3 @@ def test_colbertv2_with_a_token(index: BM25, post: bool) -> None:
         assert dspy.ColBERTv2(url=f"{with_token}/", post_requests=post)(TOWN, k=1)[0].text == index(TOWN, k=1)[0].line
         with pytest.raises(requests.HTTPError, match="401"):
             dspy.ColBERTv2(url=server.url, post_requests=post)(TOWN, k=1)
-
-
-def test_colbertv2_as_a_retriever_of_ours(plain_url: str, index: BM25) -> None:
-    found = as_retriever(dspy.ColBERTv2(url=plain_url))(TOWN, k=3)
-    assert [passage.title for passage in found] == [passage.title for passage in index(TOWN, k=3)]

@@ -127,21 +127,6 @@ def test_an_engine_that_loses_a_query_is_found_out() -> None:
     asyncio.run(run())
 
 
-def test_an_engine_that_raises_stop_iteration_fails_its_query_alone() -> None:
-    """A future takes no StopIteration: the batcher's own task would end, and everybody after it would wait for ever."""
-
-    def search(queries: Sequence[str], k: int) -> list[list[Passage]]:
-        return [[next(Passage(query, "", query) for query in queries if query != "bad")]]
-
-    async def run() -> None:
-        batcher = Batcher(search)
-        with pytest.raises(CodeFailed, match="StopIteration"):
-            await asyncio.wait_for(batcher.find(["bad"], 1), 60)
-        assert texts(await asyncio.wait_for(batcher.find(["a"], 1), 60)) == ["a"]
-
-    asyncio.run(run())
-
-
 def test_whoever_gives_up_costs_nobody_anything() -> None:
     async def run() -> None:
         engine = Engine()

@@ -142,12 +142,6 @@ def test_what_it_does_not_start_with(folder: Path, blendfilter: Command, words: 
     assert said in refused.error
 
 
-def test_no_index_no_server(tmp_path: Path, blendfilter: Command) -> None:
-    refused = blendfilter("serve", tmp_path / "gone")
-    assert refused.code == 2
-    assert "no index at" in refused.error
-
-
 def test_a_token_that_headers_cannot_carry(folder: Path, blendfilter: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLENDFILTER_INDEX_TOKEN", "pass wörd")
     refused = blendfilter("serve", folder, "--port", 0)

@@ -34,7 +34,6 @@ from blendfilter.retrieval.colbert.building import (
     compress,
     compress_beside,
     kmeans,
-    nbits_for,
     nearest,
     planned,
     train,
@@ -162,14 +161,6 @@ def test_the_sample_is_what_encoding_anew_gives(towns: list[Passage], encoder: T
     assert (tmp_path / "kept" / "doclens.0.json").read_text() == (tmp_path / "anew" / "doclens.0.json").read_text()
 
 
-def test_what_is_sampled_is_not_encoded_twice(
-    towns: list[Passage], encoder: TokenEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, sample = train(tmp_path, towns, encoder, BuildSettings(4))
-    monkeypatch.setattr(encoder, "passages", lambda *_: pytest.fail("encoded again"))
-    assert list(compress(tmp_path, towns, encoder, 64, [0], sample)) == [len(towns)]
-
-
 def test_a_larger_corpus_is_sampled(encoder: TokenEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "LOOK", 8)
     monkeypatch.setattr(building, "BLOCK", 5)
@@ -182,14 +173,6 @@ def test_a_larger_corpus_is_sampled(encoder: TokenEncoder, tmp_path: Path, monke
     assert len(sample) == made.sample
     assert max(sample) > 100, "from all over the corpus"
     assert [row for row in told if row[0] == building.SAMPLING][-1][1:] == (made.sample, made.sample)
-
-
-def test_passages_of_nothing_but_punctuation(checkpoint: Path) -> None:
-    passages = [Passage("a", "", "..."), Passage("b", "!", "?"), Passage("c", "", "river")]
-    index = ColBERT.build(passages, checkpoint=checkpoint)
-    assert index.manifest.settings["vectors"] == 3 + 3 + 4
-    assert "c" in {hit.id for hit in index("river", k=3)}
-    assert index("!", k=3)
 
 
 def test_half_a_character_is_indexed(checkpoint: Path) -> None:
@@ -245,23 +228,6 @@ def test_phases_are_told_in_order(towns: list[Passage], checkpoint: Path, monkey
     ]  # fmt: skip
 
 
-def test_memory_of_passages_is_one_block(
-    towns: list[Passage], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The corpus is read from a stream, and passages are asked for one by one, never as a slice."""
-    asked: list[Any] = []
-    plain = StoredPassages.__getitem__
-
-    def watched(self: StoredPassages, position: Any) -> Any:
-        asked.append(position)
-        return plain(self, position)
-
-    monkeypatch.setattr(StoredPassages, "__getitem__", watched)
-    ColBERT.build(iter(towns), tmp_path / "index", checkpoint=checkpoint)
-    assert all(isinstance(position, int) for position in asked)
-    assert len(asked) == len(towns)
-
-
 @given(st.integers(1, 10**8), st.floats(3, 220), st.sampled_from(["cpu", "cuda"]))
 def test_a_plan_holds_together(passages: int, length: float, device: str) -> None:
     plan = planned(passages, length, device)
@@ -270,14 +236,6 @@ def test_a_plan_holds_together(passages: int, length: float, device: str) -> Non
     rule = {"cpu": 4, "cuda": 16}[device] * math.sqrt(passages * length)
     assert rule / 2 < plan.partitions <= max(rule, 1)
     assert plan.sample == passages or plan.sample * length >= plan.partitions * PER_CENTROID
-
-
-def test_small_indexes_afford_more() -> None:
-    assert [nbits_for(size) for size in (0, 100_000, 100_001)] == [4, 4, 2]
-    small, large = effort_for(10, 100_000), effort_for(10, 100_001)
-    assert small.ncells > large.ncells
-    assert small.ndocs > large.ndocs
-    assert small.threshold < large.threshold
 
 
 @given(st.integers(1, 5_000), st.integers(1, 10**7))
@@ -296,11 +254,6 @@ def unit(rows: int, dim: int = 32, seed: int = 0) -> torch.Tensor:
     return torch.nn.functional.normalize(centres[torch.arange(rows) % 8] + 0.4 * noise, dim=1)
 
 
-def objective(vectors: torch.Tensor, centroids: torch.Tensor) -> float:
-    """The mean similarity of vectors and their centroids, which spherical k-means raises."""
-    return (vectors @ centroids.T).max(1).values.mean().item()
-
-
 def test_a_worked_example() -> None:
     """Two bundles, symmetric about (1, 0) and (0, 1): (0.96, 0.28) + (0.96, -0.28) = (1.92, 0), so their centroids are
     the axes. Where both start in the first bundle, the second one draws (0.96, 0.28) along at first:
@@ -310,13 +263,6 @@ def test_a_worked_example() -> None:
     centroids = kmeans(vectors, 2, 4, CPU)
     ordered = centroids[centroids[:, 0].argsort(descending=True)]
     assert torch.allclose(ordered, torch.tensor([[1.0, 0.0], [0.0, 1.0]]), atol=1e-6)
-
-
-def test_rounds_do_not_make_it_worse() -> None:
-    vectors = unit(2_000)
-    values = [objective(vectors, kmeans(vectors, 16, rounds, CPU)) for rounds in range(6)]
-    assert values == sorted(values)
-    assert values[-1] > values[0] + 0.02
 
 
 def test_the_same_every_time_and_each_of_length_one() -> None:
@@ -355,15 +301,6 @@ def test_more_bits_lose_less() -> None:
     assert losses[0] < 0.1
     assert losses[1] < 0.03
     assert losses[2] < 0.003
-
-
-def test_buckets_are_equally_full() -> None:
-    vectors = unit(4_000)
-    made = trained(vectors, count=16, rounds=4, config=parts().config(dim=32, nbits=2), device=CPU)
-    residuals = vectors - made.centroids[nearest(vectors, made.centroids)]
-    shares = torch.bucketize(residuals, made.bucket_cutoffs).flatten().bincount(minlength=4) / residuals.numel()
-    assert (shares - 0.25).abs().max() < 0.02
-    assert made.bucket_weights[0] < made.bucket_cutoffs[0] < made.bucket_weights[1]
 
 
 def test_more_centroids_than_vectors_and_one_vector() -> None:

@@ -55,15 +55,6 @@ def test_the_unpatched_class_fails_and_ours_loads(checkpoint: Path) -> None:
     assert torch.equal(model.bert.embeddings.word_embeddings.weight, kept["bert.embeddings.word_embeddings.weight"])
 
 
-def test_patching_twice_is_patching_once() -> None:
-    from colbert.modeling import base_colbert, hf_colbert
-
-    patch_colbert()
-    once = hf_colbert.class_factory
-    patch_colbert()
-    assert hf_colbert.class_factory is once is base_colbert.class_factory
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("told", [None, "true"])
 def test_the_process_is_left_as_it_was(told: str | None, checkpoint: Path) -> None:

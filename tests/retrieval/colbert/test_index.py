@@ -44,19 +44,6 @@ def brute(vectors: torch.Tensor, lengths: list[int], query: torch.Tensor) -> tor
     return torch.stack([(own @ query.T).max(0).values.sum() for own in vectors.split(lengths)])
 
 
-def test_hits_are_passages_best_first(index: ColBERT, towns: list[Passage]) -> None:
-    by_id = {passage.id: passage for passage in towns}
-    found = index.search(QUERIES, 7)
-    for hits in found:
-        assert len(hits) == 7
-        scores = [hit.score for hit in hits if hit.score is not None]
-        assert scores == sorted(scores, reverse=True)
-        for hit in hits:
-            assert (hit.title, hit.text) == (by_id[hit.id].title, by_id[hit.id].text)
-    assert found[0] != found[1]
-    assert index.search(list(reversed(QUERIES)), 7) == list(reversed(found))
-
-
 def test_scores_are_maxsim_over_the_vectors_that_are_kept(index: ColBERT, encoder: TokenEncoder) -> None:
     scorer = index._scorer._scorer
     lengths = scorer.doclens.tolist()
@@ -148,12 +135,6 @@ def test_effort_makes_another_index(index: ColBERT) -> None:
         ColBERT.open(index.path or "", effort=SearchEffort(0, 0.5, 256))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(index: ColBERT) -> None:
-    with pytest.raises(BadArgument, match="torch sees no GPU on this machine"):
-        ColBERT.open(index.path or "", gpu=True)
-
-
 def test_an_index_of_memory_goes_with_its_folder(checkpoint: Path, towns: list[Passage]) -> None:
     index = build("colbert", towns, checkpoint=checkpoint)
     assert isinstance(index, ColBERT)
@@ -176,13 +157,6 @@ def test_a_failed_build_of_memory_leaves_no_folder(
             ColBERT.build([Passage("a", "", "x"), Passage("a", "", "y")], checkpoint=checkpoint)
         gc.collect()
     assert not list(tmp_path.iterdir())
-
-
-def test_an_index_is_not_replaced_unasked(copy: Path, checkpoint: Path, towns: list[Passage]) -> None:
-    with pytest.raises(BadArgument, match=r"there is an index at .* already"):
-        ColBERT.build(towns, copy, checkpoint=checkpoint)
-    replaced = ColBERT.build(towns[:20], copy, checkpoint=checkpoint, overwrite=True)
-    assert len(replaced) == 20
 
 
 pytest.importorskip("faiss")
@@ -257,13 +231,6 @@ def test_passages_have_their_titles(made: PlaidFolder, towns: list[Passage]) -> 
     assert told["settings"]["nbits"] == 2
     assert told["settings"]["doc_maxlen"] == 60
     assert index.encoder.doc_maxlen == 60
-
-
-def test_the_fingerprint_follows_what_lies_there(made: PlaidFolder, plaid: PlaidFolder) -> None:
-    first = open_plaid(made.folder).fingerprint
-    assert open_plaid(plaid.folder, collection=plaid.collection).fingerprint == first, "not the place"
-    plaid.collection.write_text(plaid.collection.read_text().replace("river", "brook"))
-    assert open_plaid(plaid.folder, collection=plaid.collection).fingerprint != first
 
 
 def test_a_collection_that_moved(plaid: PlaidFolder) -> None:
