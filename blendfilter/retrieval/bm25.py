@@ -210,7 +210,7 @@ class Lexical(Stored):
             except BadData as error:
                 damaged = True
                 warnings.warn(f"{error} (doing so now)", stacklevel=2)
-            if why := why_no_index(folder):  # a damaged manifest, or files of somebody's own: nothing is lost
+            if why := why_no_index(folder):  # a damaged manifest, or files of the user's own: nothing is lost
                 aside = folder.rename(folder.with_name(f"{folder.name}.damaged-{uuid.uuid4().hex[:12]}"))
                 warnings.warn(f"{folder} is no whole index any more ({why}) and was put aside as {aside}", stacklevel=2)
         return cls.build(path, folder, k1=k1, b=b, analyser=analyser, overwrite=damaged, share=True, progress=progress)

@@ -1,8 +1,8 @@
 """Folders that bm25s saved (`retriever.save(folder, corpus=…)`), opened as they are, their arrays memory-mapped.
 
 The scores are bm25s' own; passages without a term of the query are left out. A folder does not record how its texts
-were analysed, and a query must be analysed in the same way. So whoever opens it names the stemmer and the stop words,
-in Python or in a file `analyser.json` beside the index.
+were analysed, and a query must be analysed in the same way. So the user names the stemmer and the stop words, in Python
+or in a file `analyser.json` in the folder.
 """
 
 from __future__ import annotations

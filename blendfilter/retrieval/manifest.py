@@ -43,7 +43,7 @@ UNREADABLE = (
 )  # fmt: skip
 """What readers raise of files that are not theirs; a size out of a damaged file may be beyond all memory."""
 _UNFINISHED = ".unfinished"
-"""A file in every folder that is being built, so that no folder of somebody else's is taken for one."""
+"""A file in every folder that is being built, so that no other folder is taken for one."""
 
 
 def index_cache() -> Path:
@@ -130,7 +130,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
-    """The manifest of an index folder, held against its files' names and sizes; `check_content` goes on from there.
+    """The manifest of an index folder, checked against its files' names and sizes; `check_content` goes on from there.
 
     Raises `MissingFile` where nothing is there, `BadData` where it is no index, newer than this version, or damaged.
     """
@@ -224,7 +224,7 @@ def why_no_index(folder: Path) -> str:
     """Why `folder` is no index that may be replaced or removed; empty where it is one.
 
     An index is a folder with a manifest of ours that lists every file in it; a damaged one is an index too. A file, a
-    folder or a link that the manifest does not list is somebody's own.
+    folder or a link that the manifest does not list is the user's own.
     """
     if not folder.is_dir():
         return "it is a file" if folder.exists() else "it is a link that leads nowhere"

@@ -44,7 +44,7 @@ from blendfilter.server.exchange import (
 )
 
 COME_BACK = 1
-"""Seconds after which a busy server may be asked again."""
+"""Seconds after which a client may try a busy server again."""
 
 
 def application(index: Retriever, limits: ServerLimits | None = None, *, token: str | None = None) -> Starlette:

@@ -80,7 +80,7 @@ class IndexServer:
         )
 
     def line(self, name: str) -> str:
-        """One line for whoever started it: the address, what is served, and how to use it from DSPy."""
+        """One line for the person who started it: the address, what is served, and how to use it from DSPy."""
         count, fingerprint = passages_of(self._index), self._index.fingerprint
         served = f"{self._index.info()['kind']}, {f'{count:,} passages, ' if count else ''}fingerprint {fingerprint}"
         address = f"{self.url.replace('://', f'://{self._login}')}/?index={fingerprint}"
