@@ -12,6 +12,7 @@ import os
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, NamedTuple, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -115,7 +116,12 @@ class Remote(Retriever):
         hint = () if ambient else (_GIVE_IT,)
         sent = found and secrets.checked(found, f"the token ({TOKEN})")
         self._connection = ServerConnection(self.url, sent, timeout, attempts, *hint)
-        self._options = {"timeout": timeout, "attempts": attempts, "batch_size": batch_size, "ambient": ambient}
+        self._options: dict[str, Any] = {
+            "timeout": timeout,
+            "attempts": attempts,
+            "batch_size": batch_size,
+            "ambient": ambient,
+        }
         self._about = self._info()
         self.fingerprint = self._about.fingerprint
         self._batch = min(batch_size, self._about.limits.max_queries)
@@ -160,7 +166,7 @@ class Remote(Retriever):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a pickle is a file like any other: the token stays out, and whoever loads it has their own
-        return _reopened, (self.url, self._options)
+        return partial(Remote, **self._options), (self.url,)
 
     def _info(self) -> _InfoReply:
         foreign = (
@@ -188,7 +194,7 @@ class Remote(Retriever):
     def _find(self, batch: Sequence[str], k: int) -> list[Hits]:
         most = http.LARGEST + A_PASSAGE * k * len(batch)
         reply = self._connection.request("/search", f'{{"k":{k},"queries":[{",".join(batch)}]}}'.encode(), limit=most)
-        if self._connection.has_token:  # what a server echoes of it would stand in journals, and in prompts for a model
+        if self._connection.token:  # what a server echoes of it would stand in journals, and in prompts for a model
             reply = secrets.hidden_in(reply)
         found = self._checked(_SearchReply, reply)
         if found.fingerprint != self.fingerprint:
@@ -210,10 +216,6 @@ class Remote(Retriever):
             first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole reply"
         raise BadData(f"{self.url} answered what cannot be read: {quoted(where)}: {first['msg']}")
-
-
-def _reopened(url: str, options: dict[str, Any]) -> Remote:
-    return Remote(url, **options)
 
 
 # --- requests -------------------------------------------------------------------------------------------------------
@@ -242,7 +244,7 @@ class ServerConnection:
     ) -> None:
         self.url = url
         self._how_to_give = how_to_give
-        self._token, self._timeout, self._attempts = token, timeout, attempts
+        self.token, self._timeout, self._attempts = token, timeout, attempts
         secrets.know(token)
         self._clients: dict[int, httpx.Client] = {}
 
@@ -277,11 +279,6 @@ class ServerConnection:
         times = "1 attempt" if tried == 1 else f"{tried} attempts"
         raise ServerRefused(f"the index server at {self.url} {why} ({times}){hint}")
 
-    @property
-    def has_token(self) -> bool:
-        """Whether requests carry a token."""
-        return bool(self._token)
-
     def close(self) -> None:
         """Close the connections of this process."""
         client = self._clients.pop(os.getpid(), None)
@@ -298,7 +295,7 @@ class ServerConnection:
         except httpx.RequestError as error:
             fault = self._fault(error)
         except (httpx.InvalidURL, UnicodeError) as error:  # a redirect, or a header, that is none
-            fault = _PassingFault(f"answered what is no HTTP ({quoted(str(error), self._token)})")
+            fault = _PassingFault(f"answered what is no HTTP ({quoted(str(error), self.token)})")
         # outside the except block, as in `request`
         raise fault
 
@@ -306,7 +303,7 @@ class ServerConnection:
         process = os.getpid()
         client = self._clients.get(process)
         if client is None:
-            authorization = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+            authorization = {"Authorization": f"Bearer {self.token}"} if self.token else {}
             made = httpx.Client(
                 timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, 10.0)),
                 headers={"Accept-Encoding": http.PACKINGS, **authorization},
@@ -321,7 +318,7 @@ class ServerConnection:
         return client
 
     def _fault(self, error: httpx.RequestError) -> _PassingFault:
-        why = quoted(str(error) or type(error).__name__, self._token)
+        why = quoted(str(error) or type(error).__name__, self.token)
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
             return _PassingFault(f"cannot be reached ({why})", hint=": `blendfilter serve INDEX` starts one")
         if isinstance(error, httpx.TimeoutException):
@@ -342,7 +339,7 @@ class ServerConnection:
         if status == 200:
             raise _PassingFault("answered in something else than JSON")
         message = value.get("message") if isinstance(value, Mapping) else None
-        stated = quoted(str(message or reply.reason_phrase or "no reason given"), self._token)
+        stated = quoted(str(message or reply.reason_phrase or "no reason given"), self.token)
         if status in (408, 429) or status >= 500:
             raise _PassingFault(f"failed with {status}: {stated}", http.seconds_to_wait(reply.headers) or 0.0)
         if status in (400, 413, 422):
@@ -350,7 +347,7 @@ class ServerConnection:
         if status == 401:
             wrong = (
                 f"does not know the token it was given ({TOKEN})"
-                if self._token
+                if self.token
                 else f"wants a token: {self._how_to_give}"
             )
             raise ServerRefused(f"the index server at {self.url} {wrong}")

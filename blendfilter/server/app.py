@@ -67,10 +67,10 @@ def application(index: Retriever, limits: ServerLimits | None = None, *, token: 
         middleware=[Middleware(Guard, token=token, limits=service.limits)],
         exception_handlers={
             HTTPException: _refused,
-            BadArgument: _wrong,
-            asyncio.QueueFull: _busy,
-            ClientDisconnect: _gone,
-            Exception: _failed,
+            BadArgument: _always(400),
+            asyncio.QueueFull: _always(503, "too many queries are waiting: try again", {"Retry-After": str(COME_BACK)}),
+            ClientDisconnect: _always(400, "the request broke off"),  # no one is left to read it
+            Exception: _always(500, "the search failed"),  # the framework logs the error itself
         },
         lifespan=lifespan,
     )
@@ -154,17 +154,10 @@ async def _refused(_: Request, error: Any) -> Json:
     return refusal(error.status_code, why, error.headers)
 
 
-async def _wrong(_: Request, error: Exception) -> Json:
-    return refusal(400, str(error))
+def _always(status: int, message: str = "", headers: dict[str, str] | None = None) -> Any:
+    """A handler that answers every error alike, by default with the error's own message."""
 
+    async def handler(_: Request, error: Exception) -> Json:
+        return refusal(status, message or str(error), headers)
 
-async def _busy(_: Request, _error: Exception) -> Json:
-    return refusal(503, "too many queries are waiting: try again", {"Retry-After": str(COME_BACK)})
-
-
-async def _gone(_: Request, _error: Exception) -> Json:
-    return refusal(400, "the request broke off")  # no one is left to read it
-
-
-async def _failed(_: Request, _error: Exception) -> Json:
-    return refusal(500, "the search failed")  # the framework logs the error itself
+    return handler
