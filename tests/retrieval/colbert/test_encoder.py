@@ -19,7 +19,7 @@ from checkpoints import tiny_bert, tiny_colbert
 from safetensors.torch import load_file, save_file
 
 from blendfilter.errors import BadData, MissingFile
-from blendfilter.retrieval.colbert.compat import parts, patch_colbert
+from blendfilter.retrieval.colbert.compat import load_kernels, parts, patch_colbert
 from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
 
 WEIGHTS = "model.safetensors"
@@ -203,6 +203,7 @@ PASSAGES = ["The river.", "Town 7 | A hill, a castle; and the sea!", "...", "kin
 def colbert_ai(folder: Path) -> Any:
     """colbert-ai's own encoder of that checkpoint."""
     patch_colbert()
+    load_kernels()  # or its own encoder compiles them anew, behind a lock that outlives whoever is killed
     from colbert.modeling.checkpoint import Checkpoint as Theirs
 
     return Theirs(str(folder), colbert_config=parts().config(), verbose=0)
