@@ -36,6 +36,9 @@ _ESCAPE = re.compile(
     r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<lone>\\u[dD][89a-fA-F]..(?!(?:\\(?:u.{0,3})?)?\Z))|\\.", re.DOTALL
 )
 """Escapes of a JSON text; a lone surrogate at its end may be half of a pair that was cut off."""
+_WHOLE_ESCAPES = re.compile(
+    r"(?:[^\\]+|\\[^u]|\\u(?![dD][89abAB])....|\\u[dD][89abAB]..(?:\\u[dD][c-fC-F]..|(?=.{6})))*", re.DOTALL
+)
 
 
 class Line(NamedTuple):
@@ -306,19 +309,18 @@ class _ListItems:
 
 
 def _blocks(stream: BufferedIOBase, name: str) -> Iterator[str]:
-    """The text of `stream` in pieces that no escape of a character spans: each ends at a space or a comma."""
+    """The text of `stream` in pieces that end in no escape, nor between the two of a pair of surrogates."""
     decoder, rest = codecs.getincrementaldecoder("utf-8-sig")(), ""
     read, data = 0, b" "
     while data:
-        data = stream.read(max(_BLOCK, len(rest)))
+        data = stream.read(_BLOCK)
         try:
             text = decoder.decode(data, final=not data)
         except UnicodeDecodeError:
             hint = "save the file as UTF-8, or fetch it again"
             raise BadData(f"{name}: not UTF-8 (somewhere after character {read:,}): {hint}") from None
         read, rest = read + len(text), rest + text
-        end = 1 + max(rest.rfind(" "), rest.rfind(",")) if data else len(rest)
+        whole_escapes = _WHOLE_ESCAPES.match(rest) if data and "\\" in rest[-12:] else None
+        end = whole_escapes.end() if whole_escapes else len(rest)
         yield rest[:end]
         rest = rest[end:]
-        if len(rest) > LONGEST:
-            raise BadData(f"{name}: {too_long('an item of the list')}")

@@ -268,6 +268,8 @@ def _workshop(target: Path) -> tuple[Path, int]:
             return folder, lock
         if lock is not None:
             os.close(lock)
+        with suppress(OSError):  # not there, or already taken away
+            folder.rmdir()
 
 
 def sweep(target: Path) -> None:
