@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from blendfilter.report.plots import plot as plot
     from blendfilter.retrieval.base import Retriever as Retriever
     from blendfilter.retrieval.bm25 import BM25 as BM25
+    from blendfilter.retrieval.bm25 import RankBM25 as RankBM25
     from blendfilter.retrieval.callables import as_retriever as as_retriever
     from blendfilter.retrieval.colbert import ColBERT as ColBERT
     from blendfilter.retrieval.corpus import pooled as pooled
@@ -75,7 +76,6 @@ if TYPE_CHECKING:
     from blendfilter.retrieval.indexes import open_index as open_index
     from blendfilter.retrieval.precomputed import Precomputed as Precomputed
     from blendfilter.retrieval.precomputed import write_hits as write_hits
-    from blendfilter.retrieval.rank_bm25 import RankBM25 as RankBM25
     from blendfilter.retrieval.remote import Remote as Remote
     from blendfilter.tasks.base import Questions as Questions
     from blendfilter.tasks.loading import load as load
@@ -113,7 +113,7 @@ _HOME = {
     "Question": "records",
     "Questions": "tasks.base",
     "RALM": "modules.ralm",
-    "RankBM25": "retrieval.rank_bm25",
+    "RankBM25": "retrieval.bm25",
     "ReAct": "modules.react",
     "Retriever": "retrieval.base",
     "Rule": "filters.cdit",

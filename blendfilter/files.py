@@ -8,10 +8,12 @@ Files of our own appear whole or not at all (`write_whole`), and a disk that is 
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gzip
 import json
 import os
+import re
 import threading
 import zlib
 from collections.abc import Iterable, Iterator
@@ -20,11 +22,23 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ijson
+
 from blendfilter.errors import BadArgument, BadData, MissingFile
-from blendfilter.jsonlist import LONGEST, list_values, too_long, whole
 
 GZIP = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
+LONGEST = 64 << 20
+"""Characters of one value of a JSON list, and bytes of one line or document, once unpacked."""
+_BLOCK = 1 << 16
+_DEEPEST = 500
+_ESCAPE = re.compile(
+    r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<lone>\\u[dD][89a-fA-F]..(?!(?:\\(?:u.{0,3})?)?\Z))|\\.", re.DOTALL
+)
+"""Escapes of a JSON text; a lone surrogate at its end may be half of a pair that was cut off."""
+_WHOLE_ESCAPES = re.compile(
+    r"(?:[^\\]+|\\[^u]|\\u(?![dD][89abAB])....|\\u[dD][89abAB]..(?:\\u[dD][c-fC-F]..|(?=.{6})))*", re.DOTALL
+)
 
 
 class TextLine(NamedTuple):
@@ -189,3 +203,124 @@ def parsed(text: str, where: str) -> Any:
     except ValueError as error:
         raise BadData(f"{where}: does not parse as JSON ({error})") from None
     return whole(value, text, where)
+
+
+def whole(value: Any, source: str, where: str) -> Any:
+    """`value`, parsed from the JSON text `source`. Raises `BadData` where an escape in it is half a character."""
+    if _half_character(source) is not None:
+        raise BadData(f"{where}: holds half a character (a lone surrogate escape): fix or drop the row")
+    return value
+
+
+def _half_character(source: str) -> int | None:
+    """Where a lone surrogate escape stands in a JSON text."""
+    if "\\ud" not in source and "\\uD" not in source:
+        return None
+    return next((match.start() for match in _ESCAPE.finditer(source) if match["lone"]), None)
+
+
+def too_long(what: str) -> str:
+    """Why something larger than anything of its kind is refused: a small file may unpack to gigabytes."""
+    return f"{what} is longer than {LONGEST >> 20} MiB: is it the right file? If so, break it up"
+
+
+def list_values(stream: BufferedIOBase, name: str, *, inside: bool = False) -> Iterator[Any]:
+    """The values of the JSON list in `stream`, with one value and one block in memory.
+
+    `name` is the file's, for messages. With `inside` the list is part of something larger, so more may follow it.
+    Whole numbers beyond 64 bits and `NaN` are refused.
+
+    Raises:
+        BadData: the list is cut off, does not parse (at which item), is followed by more, or is not UTF-8.
+    """
+    events = ijson.sendable_list()
+    parser = ijson.basic_parse_coro(events, use_float=True)
+    items, count, size, read = _ListItems(), 0, 0, 0
+    for text in _blocks(stream, name):
+        half, fault = _half_character(text), ""  # ijson's own parser reads half a character as a question mark
+        try:
+            if piece := text[:half].encode():  # nothing would mean the end
+                parser.send(piece)
+        except (ijson.JSONError, ValueError) as error:
+            fault = str(error).partition("\n")[0]
+        size, read = size + len(text), read + len(text)
+        try:
+            for value in items.of(events):
+                count, size = count + 1, 0
+                yield value
+        except RecursionError:
+            raise BadData(f"{name}, item {count + 1}: nested too deeply to be data") from None
+        events.clear()
+        if items.ended and inside:
+            return
+        if items.ended and fault:
+            raise BadData(f"{name}: something follows the JSON list after item {count}: expected one list and no more")
+        where = f"{name}, item {count + 1}" if items.open else f"{name}, after item {count}"
+        if fault:
+            raise BadData(f"{where}: does not parse as JSON ({fault})")
+        if half is not None:
+            whole(None, text[half:], f"{name}, item {count + 1}")
+        if size > LONGEST:
+            raise BadData(f"{where}: {too_long('the item')}")
+    if not items.ended:
+        raise BadData(
+            f"{name}: the JSON list ends {'in' if items.open else 'after'} item {count + items.open}, after {read:,} "
+            "characters, without being closed; the download looks cut off: fetch the file again"
+        )
+
+
+class _ListItems:
+    """The items of a JSON list, put together from a parser's events."""
+
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._keys: list[str] = []
+        self.ended = False
+
+    @property
+    def open(self) -> bool:
+        """Whether an item has begun and not ended."""
+        return len(self._stack) > 1
+
+    def of(self, events: list[tuple[str, Any]]) -> Iterator[Any]:
+        """The items that `events` complete. Raises `RecursionError` for nesting that is too deep."""
+        stack, keys = self._stack, self._keys
+        for event, value in events:
+            if event == "map_key":
+                keys[-1] = value
+                continue
+            if event in ("start_map", "start_array"):
+                if len(stack) == _DEEPEST:
+                    raise RecursionError
+                stack.append({} if event == "start_map" else [])
+                keys.append("")
+                continue
+            if event in ("end_map", "end_array"):
+                value = stack.pop()  # noqa: PLW2901
+                keys.pop()
+            if len(stack) > 1 and isinstance(stack[-1], dict):
+                stack[-1][keys[-1]] = value
+            elif len(stack) > 1:
+                stack[-1].append(value)
+            elif stack:
+                yield value
+            else:
+                self.ended = True
+
+
+def _blocks(stream: BufferedIOBase, name: str) -> Iterator[str]:
+    """The text of `stream` in pieces that end in no escape, nor between the two of a pair of surrogates."""
+    decoder, rest = codecs.getincrementaldecoder("utf-8-sig")(), ""
+    read, data = 0, b" "
+    while data:
+        data = stream.read(_BLOCK)
+        try:
+            text = decoder.decode(data, final=not data)
+        except UnicodeDecodeError:
+            hint = "save the file as UTF-8, or fetch it again"
+            raise BadData(f"{name}: not UTF-8 (somewhere after character {read:,}): {hint}") from None
+        read, rest = read + len(text), rest + text
+        whole_escapes = _WHOLE_ESCAPES.match(rest) if data and "\\" in rest[-12:] else None
+        end = whole_escapes.end() if whole_escapes else len(rest)
+        yield rest[:end]
+        rest = rest[end:]

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter import jsonlist
+from blendfilter import files
 from blendfilter.compiling.compile import bind
 from blendfilter.compiling.programs import HeldOutScore, ProgramRecipe, save_program
 from blendfilter.errors import BadData, MissingFile
@@ -29,7 +29,8 @@ from blendfilter.oracles.silver_making import Places, write_recipe
 from blendfilter.report import canvas
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3)
+    st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3),
 )
 OBJECTS = st.lists(st.dictionaries(st.text(max_size=4), JSON, max_size=3), max_size=6)
 
@@ -60,8 +61,8 @@ def test_json_lines_and_lists_give_the_same_rows_plain_or_packed(tmp_path: Path)
 def test_a_list_read_in_blocks_of_any_size_is_the_same(values: list[object], indent: int | None, block: int) -> None:
     data = json.dumps(values, indent=indent, ensure_ascii=False).encode("utf-8", "replace")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonlist, "BLOCK", block)
-        assert list(jsonlist.list_values(io.BytesIO(data), "x")) == json.loads(data)
+        patch.setattr(files, "_BLOCK", block)
+        assert list(files.list_values(io.BytesIO(data), "x")) == json.loads(data)
 
 
 @given(OBJECTS.filter(bool), st.data())
@@ -69,14 +70,14 @@ def test_a_list_cut_anywhere_is_refused(values: list[object], data: st.DataObjec
     whole = json.dumps(values, ensure_ascii=True)
     cut = whole[: data.draw(st.integers(1, len(whole) - 1))].encode()
     with pytest.raises(BadData, match="cut off"):
-        list(jsonlist.list_values(io.BytesIO(cut), "x"))
+        list(files.list_values(io.BytesIO(cut), "x"))
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_values_or_one_clear_error(data: bytes) -> None:
     message = ""
     try:
-        list(jsonlist.list_values(io.BytesIO(b"[" + data), "x"))
+        list(files.list_values(io.BytesIO(b"[" + data), "x"))
     except BadData as error:
         message = str(error)
     assert "\n" not in message
@@ -87,12 +88,12 @@ def test_any_bytes_are_values_or_one_clear_error(data: bytes) -> None:
     [
         ('{"a": 1}\n\n{"a": }\n', r"line 3: does not parse as JSON \(Expecting value at character 7\)"),
         ("question\tanswer\n", "line 1: does not parse as JSON .* one JSON object a line"),
-        ('[{"a": 1}, {"a": x}]', r"item 2: does not parse as JSON \(Expecting value at character 18\)"),
-        ('[{"a": 1} {"a": 2}]', "item 1: does not parse .*comma"),
+        ('[{"a": 1}, {"a": x}]', "item 2: does not parse as JSON .*invalid char"),
+        ('[{"a": 1} {"a": 2}]', "after item 1: does not parse .*','"),
         ('[{"a": 1}] []', "something follows the JSON list after item 1"),
         ('[{"a": 1}, {"a": "half', "ends in item 2, after 22 characters.* cut off"),
-        ('[{"a": 1},', "ends in item 2.* cut off"),
-        ('[{"a": 1}', "ends in item 1.* cut off"),
+        ('[{"a": 1},', "ends after item 1, .* cut off"),
+        ('[{"a": 1}', "ends after item 1.* cut off"),
         (b'{"a": "\xff"}', "line 1: not UTF-8"),
         (b'["\xff"]', "not UTF-8"),
         ('{"a": "\\ud83d"}', "line 1: holds half a character"),

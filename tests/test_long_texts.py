@@ -33,7 +33,7 @@ from blendfilter.oracles.measures import lexical, strinc
 from blendfilter.prompting import _options, _own_lines
 from blendfilter.quoting import LONGEST_REPLY, end_of, own_lines, own_words
 from blendfilter.report.trace import reasons_of
-from blendfilter.retrieval.chunking import chunk
+from blendfilter.retrieval.documents import chunk
 from blendfilter.text import choices, normalize_answer, sentences, short_reply, whole_reply
 
 LENGTH = 200_000

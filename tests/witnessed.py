@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever, fingerprint_of
-from blendfilter.retrieval.hits import Hits
+from blendfilter.retrieval.base import Hits, Retriever, fingerprint_of
 from blendfilter.trimming import witnesses
 from blendfilter.trimming.witnesses import JudgedBy, Witnesses, question_id
 

@@ -33,7 +33,7 @@ class Bars:
 
     Used as `with Bars() as bars`.
 
-    `bars(phase, done, total)` is what `blendfilter.retrieval.progress.Progress` asks for; without a total, it counts.
+    `bars(phase, done, total)` is a `blendfilter.retrieval.base.ProgressCallback`; without a total, it counts.
     """
 
     def __init__(self) -> None:

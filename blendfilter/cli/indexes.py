@@ -95,9 +95,8 @@ def index(
 
 def _passages(corpus: str, chunk: str | None) -> Path | Iterator[Passage]:
     """What an index is built of: a corpus file as it is, or, with `chunk`, its texts or a folder's cut to that size."""
-    from blendfilter.retrieval.chunking import chunk_size
     from blendfilter.retrieval.corpus import read_corpus
-    from blendfilter.retrieval.documents import chunked, read_documents, refuse_index
+    from blendfilter.retrieval.documents import chunk_size, chunked, read_documents, refuse_index
 
     words = None if chunk is None else chunk_size(chunk)
     path = corpus_file(corpus)
@@ -158,8 +157,7 @@ def search(
 
 
 def _show_hits(index: str, query: str, k: int, allow_hosts: list[str]) -> None:
-    from blendfilter.retrieval.base import check_search
-    from blendfilter.retrieval.hits import cut_of
+    from blendfilter.retrieval.base import check_search, cut_of
     from blendfilter.retrieval.indexes import open_index
 
     check_search([query], k)  # before an index is opened, which may take a while
@@ -253,9 +251,9 @@ def serve(
     """
     from blendfilter.retrieval.hybrid import open_indexes
     from blendfilter.server import index_server
-    from blendfilter.server.limits import Limits
+    from blendfilter.server.exchange import ServerLimits
 
-    limits = Limits(
+    limits = ServerLimits(
         max_k=max_k, max_query_chars=max_query_chars, max_body=max_body, max_batch=max_batch,
         max_connections=max_connections,
     )  # fmt: skip

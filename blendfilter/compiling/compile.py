@@ -58,7 +58,7 @@ from blendfilter.lm.module_lms import lms_of
 from blendfilter.lm.rate_limit import Gate
 from blendfilter.lm.tokenisers import tokeniser_for
 from blendfilter.prompting import TemplateAdapter
-from blendfilter.retrieval.progress import Progress, silent
+from blendfilter.retrieval.base import ProgressCallback, silent
 from blendfilter.run_context import RunContext
 
 SETTINGS_FILE = "compile.json"
@@ -109,7 +109,7 @@ def compile_program(
     measure: str = "",
     note: str = "",
     out: str | Path | None = None,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> Compiled:
     """Compile `student`; the module itself is left as it is.
 
@@ -196,7 +196,7 @@ class _Compilation(NamedTuple):
     effort: OptimiserEffort
     teacher: ConnectedLM
     metric: Callable[..., Any]
-    progress: Progress
+    progress: ProgressCallback
 
     def run(
         self,

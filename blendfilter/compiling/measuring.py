@@ -26,7 +26,7 @@ from dspy.utils.callback import BaseCallback
 from blendfilter.compiling.programs import HeldOutScore
 from blendfilter.errors import BadArgument, BlendFilterError, ModelError, WorkFailed, words_of
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.retrieval.progress import Progress
+from blendfilter.retrieval.base import ProgressCallback
 
 FOR_GOOD = frozenset({"context_too_long", "bad_request"})
 """Kinds of model errors that the same call meets again."""
@@ -176,7 +176,7 @@ class AcceptingMetric:
 class CountedMetric:
     """`metric` with all five arguments of DSPy's, counted for `progress`; its own errors end the work."""
 
-    def __init__(self, metric: Callable[..., Any], watch: CompilationWatch, progress: Progress) -> None:
+    def __init__(self, metric: Callable[..., Any], watch: CompilationWatch, progress: ProgressCallback) -> None:
         self.metric, self.watch, self.progress = metric, watch, progress
         self.phase, self.total, self.done = "", 0, 0
         self._takes_five = _takes_five(metric)

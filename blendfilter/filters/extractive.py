@@ -39,10 +39,9 @@ from blendfilter.filters.base import Filter, selection
 from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
 from blendfilter.records import Passage, whole_characters
 from blendfilter.retrieval.analyser import Analyser
+from blendfilter.retrieval.bm25 import LuceneOkapi, OkapiScorer
 from blendfilter.retrieval.callables import as_passage, name_of
-from blendfilter.retrieval.encoder_files import encoder_folder
-from blendfilter.retrieval.encoders import Encoder, load_encoder
-from blendfilter.retrieval.rank_bm25 import LuceneOkapi, OkapiScorer
+from blendfilter.retrieval.encoders import Encoder, encoder_folder, load_encoder
 from blendfilter.text import shortened
 
 Scores: TypeAlias = list[float]

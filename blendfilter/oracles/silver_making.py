@@ -33,9 +33,8 @@ from blendfilter.oracles.oracle import Oracle, OracleChoice
 from blendfilter.oracles.silver_rows import SilverRow, SilverSentence, line_of, read_silver, row_of
 from blendfilter.oracles.silver_summary import Summary, summarise
 from blendfilter.records import Passage, Question
-from blendfilter.retrieval.base import Retriever, check_search
+from blendfilter.retrieval.base import ProgressCallback, Retriever, check_search, silent
 from blendfilter.retrieval.callables import as_retriever
-from blendfilter.retrieval.progress import Progress, silent
 from blendfilter.tasks.base import Questions
 
 FORMAT = 1
@@ -61,7 +60,7 @@ def make_silver(
     batch: int = BATCH,
     allow_empty_answers: bool = False,
     tokeniser: TokenCounter | None = None,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> Summary:
     """Write the silver contexts of `questions` to `out`, JSON Lines that `read_silver` reads.
 
@@ -150,7 +149,7 @@ def _make(
     batch: int,
     places: Places,
     settings: dict[str, Any],
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> None:
     """The rows that are missing, then the file under its name."""
     with Partial(places, settings, [question.id for question in questions]) as partial:

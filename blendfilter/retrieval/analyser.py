@@ -1,7 +1,7 @@
 """Text into the terms that BM25 counts: one analyser for passages and questions alike.
 
-In: any text. Out: lower-cased words without English stop words, cut to their stems by Snowball's English stemmer
-(Porter 2, https://snowballstem.org/algorithms/english/stemmer.html).
+Lower-cased words without English stop words, cut to their stems by Snowball's English stemmer (Porter 2,
+https://snowballstem.org/algorithms/english/stemmer.html).
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ STOP_WORDS = (
 )
 """Lucene's English stop words: few, so that hardly a title vanishes."""
 
-PATTERNS = (r"\w+", r"(?u)\b\w\w+\b", r"\S+")
-"""The word patterns that an index may bring with it: ours, that of bm25s and scikit-learn, white space between words.
+BM25S_PATTERN = r"(?u)\b\w\w+\b"
+"""What bm25s and scikit-learn take for a word."""
+PATTERNS = (r"\w+", BM25S_PATTERN, r"\S+")
+"""The word patterns that an index may bring with it: ours, bm25s', white space between words.
 
 Another one out of a file is not run: a regular expression can be written to take for ever.
 """
@@ -37,7 +39,7 @@ class Analyser:
     """Callable: text to terms, in reading order, repeats kept. Safe to share between threads, to pickle and to store.
 
     `pattern` finds the words, `stop_words` are dropped before stemming, `stemmer` is a Snowball language or None;
-    without `lower` capitals stay, which only folders of other programs ask for.
+    without `lower` capitals stay, as in some folders of other programs.
 
     >>> Analyser()("The harbours of Ormskerry were built in 1882.")
     ['harbour', 'ormskerri', 'were', 'built', '1882']
@@ -70,7 +72,7 @@ class Analyser:
 
     def settings(self) -> dict[str, Any]:
         """What makes this analyser, as JSON values; `from_settings` reads them back."""
-        # told only where it is unusual, so that the fingerprints of indexes built before it was there still hold
+        # named only where it is unusual, so that the fingerprints of indexes built before there was a choice still hold
         case = {} if self.lower else {"lower": False}
         return {"pattern": self.pattern, "stop_words": list(self.stop_words), "stemmer": self.stemmer, **case}
 
@@ -81,9 +83,9 @@ class Analyser:
 
     @classmethod
     def of_index(cls, settings: Mapping[str, Any], folder: object, given: Analyser | None = None) -> Analyser:
-        """The analyser of the index in `folder`, out of its settings; `given` by the caller where it is not of ours.
+        """The analyser of the index in `folder`, out of its settings, or `given` where its pattern is not of ours.
 
-        Raises `BadArgument` for a pattern outside `PATTERNS` that nobody gave, and for another analyser than it was.
+        Raises `BadArgument` for a pattern outside `PATTERNS` that was not given, and for another analyser than it was.
         """
         if given is not None:
             if given.settings() != settings:

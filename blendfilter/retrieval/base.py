@@ -1,6 +1,7 @@
-"""What every index answers: `search(queries, k)`, and a fingerprint that changes whenever its results may.
+"""What every index answers, `search(queries, k)`, and what all of them need for it: hits, ranking, journaled searches.
 
-In: questions as strings. Out: a list of passages for each, best first, with scores where the engine has any.
+An index has a fingerprint, which changes whenever its results may. It is part of the key of each journaled search, so a
+run serves no stale hits.
 """
 
 from __future__ import annotations
@@ -9,20 +10,47 @@ import hashlib
 import json
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, Self
 
-from blendfilter.context import JOURNAL, note, rejoined
-from blendfilter.errors import BadArgument
+import numpy as np
+from numpy.typing import NDArray
+
+from blendfilter.context import JOURNAL, note, rejoined, who
+from blendfilter.errors import BadArgument, ReplayMiss
+from blendfilter.journal import Journal, digest
 from blendfilter.records import Passage
-from blendfilter.retrieval import journaled
-from blendfilter.retrieval.hits import cut_of
+
+Find = Callable[[Sequence[str], int], list[list[Passage]]]
+Scores = NDArray[np.float64]
+
+_GROUP = 64
+_GRAIN = 2.0**30  # scores within one part in 10^9 are one score: two sums of the same terms may differ in the last bits
+
+
+class Hits(list[Passage]):
+    """Passages, best first. `cut`: the engine could not read the whole query.
+
+    A plain list of passages does where nothing was cut.
+
+    >>> cut_of(Hits([], cut=True)), cut_of([])
+    (True, False)
+    """
+
+    def __init__(self, passages: Iterable[Passage] = (), *, cut: bool = False) -> None:
+        super().__init__(passages)
+        self.cut = cut
+
+
+def cut_of(hits: Sequence[Passage]) -> bool:
+    """Whether the query of these hits was cut."""
+    return isinstance(hits, Hits) and hits.cut
 
 
 class Retriever(ABC):
     """An index, wherever it lies. It never changes once open, so threads share it and copies are the index itself.
 
-    Subclasses set `fingerprint` (16 hex digits; it is part of every journaled search's key) and write `find`.
+    Subclasses set `fingerprint` (16 hex digits) and write `find`.
     """
 
     fingerprint: str
@@ -38,7 +66,7 @@ class Retriever(ABC):
             if journal is None:
                 found = self.find(queries, k)
             else:
-                found = journaled.search(journal, self.fingerprint, self.find, queries, k)
+                found = _journaled(journal, self.fingerprint, self.find, queries, k)
             for hits in found:
                 if cut_of(hits):
                     note("", "query_cut")
@@ -61,10 +89,9 @@ class Retriever(ABC):
         raise TypeError(f"a {type(self).__name__} does not know how many passages it searches")
 
     def __bool__(self) -> bool:
-        """True: an index is something even where its length is not known."""
-        return True
+        return True  # even where the length is not known
 
-    # DSPy copies modules, and with them what they hold; nobody wants a second copy of five million passages.
+    # DSPy copies modules with what they hold; a second copy of five million passages is of no use
     def __copy__(self) -> Self:
         return self
 
@@ -72,21 +99,17 @@ class Retriever(ABC):
         return self
 
 
-class CutQueries:
-    """Says once that an engine cannot read queries as long as these, and how long the longest it reads is."""
+class ProgressCallback(Protocol):
+    """Called now and then during long work, in order: `done` of `total` things of `phase` are done.
 
-    def __init__(self, limit: str) -> None:
-        self.limit = limit
-        self.said = False
+    A `total` of None is not known yet. The command line draws a bar a phase; a notebook may pass `print`.
+    """
 
-    def check(self, query: str, cut: bool) -> None:
-        """Warn on the first query that was cut; every one of them is flagged besides (`Hits.cut`)."""
-        if cut and not self.said:
-            self.said = True
-            warnings.warn(
-                f"a query of {len(query.split()):,} words was cut: {self.limit}; each one is flagged (query_cut)",
-                stacklevel=4,
-            )
+    def __call__(self, phase: str, done: int, total: int | None = None, /) -> object: ...
+
+
+def silent(phase: str, done: int, total: int | None = None, /) -> None:
+    """A `ProgressCallback` that does nothing."""
 
 
 def fingerprint_of(*parts: Any) -> str:
@@ -116,17 +139,132 @@ def check_search(queries: Sequence[str], k: int) -> None:
             raise BadArgument(f"{which} is empty ({query!r}): there is nothing to search for")
 
 
-class ShortCorpus:
-    """Says once that `k` asks for more passages than there are."""
+class SearchWarnings:
+    """Warnings that an index gives once: `k` above its number of passages, queries longer than its engine reads.
 
-    def __init__(self, passages: int) -> None:
-        self.passages = passages
-        self.said = False
+    `limit` says how long the longest query is that the engine reads.
+    """
 
-    def check(self, k: int) -> None:
-        """Warn on the first `k` above the number of passages; the search goes on with what there is."""
-        if k > self.passages and not self.said:
-            self.said = True
-            warnings.warn(
-                f"k={k} is more than the corpus holds: at most {self.passages} passages come back", stacklevel=4
-            )
+    def __init__(self, passages: int | None, limit: str = "") -> None:
+        self._passages, self._limit = passages, limit
+        self._given = set[str]()
+
+    def check_k(self, k: int) -> None:
+        """Warn where `k` is above the number of passages; the search goes on with what there is."""
+        if self._passages is not None and k > self._passages:
+            self._warn("k", f"k={k} is more than the corpus holds: at most {self._passages} passages come back")
+
+    def check_cut(self, query: str, cut: bool) -> None:
+        """Warn of a query that was cut; every one of them is flagged besides (`Hits.cut`)."""
+        if cut:
+            words = f"a query of {len(query.split()):,} words was cut"
+            self._warn("cut", f"{words}: {self._limit}; each one is flagged (query_cut)")
+
+    def _warn(self, kind: str, message: str) -> None:
+        if kind not in self._given:
+            self._given.add(kind)
+            warnings.warn(message, stacklevel=5)
+
+
+# --- searches through a journal -------------------------------------------------------------------------------------
+
+
+def _journaled(journal: Journal, fingerprint: str, find: Find, queries: Sequence[str], k: int) -> list[list[Passage]]:
+    """`find(queries, k)`, with those already in the journal served from it, so that a replay needs no index.
+
+    A search's record holds ids and scores, and the keys under which the journal keeps each passage's text once.
+    Raises `ReplayMiss` in a replay whose journal lacks one of the searches.
+    """
+    keys = [digest("search", fingerprint, query, k) for query in queries]
+    served = {key: found for key in dict.fromkeys(keys) if (found := _recorded(journal, key)) is not None}
+    missing = {key: query for key, query in zip(keys, queries, strict=True) if key not in served}
+    if missing and journal.mode == "replay":
+        query = next(iter(missing.values()))
+        raise ReplayMiss(
+            f"not in the journal: {who() or 'a search'} searches index {fingerprint} for {query[:80]!r}, k={k}, "
+            f"which {journal.path} does not hold; run it without --replay"
+        )
+    if missing:
+        for (key, query), found in zip(missing.items(), find(list(missing.values()), k), strict=True):
+            passages = [_passage_record(fingerprint, passage) for passage in found]
+            journal.append(*passages, new_only=True)
+            record = {
+                "key": key,
+                "kind": "search",
+                "fingerprint": fingerprint,
+                "query": query,
+                "k": k,
+                "ids": [passage.id for passage in found],
+                "scores": [None if passage.score is None else float(passage.score) for passage in found],
+                "passages": [passage["key"] for passage in passages],
+                **({"query_cut": True} if cut_of(found) else {}),
+            }
+            # a search made twice at once is kept once; `record` mode replaces what an earlier run found
+            journal.append(record, new_only=journal.mode != "record")
+            served[key] = found
+    return [served[key] for key in keys]
+
+
+def _passage_record(fingerprint: str, passage: Passage) -> dict[str, object]:
+    """The text is part of the key, because a search service may give different excerpts under one id."""
+    content: dict[str, object] = {"id": passage.id, "title": passage.title, "text": passage.text}
+    if passage.metadata:
+        content["metadata"] = json.loads(json.dumps(dict(passage.metadata), default=str))
+    return {"key": digest("passage", fingerprint, content), "kind": "passage", "fingerprint": fingerprint, **content}
+
+
+def _recorded(journal: Journal, key: str) -> list[Passage] | None:
+    record = journal.find(key, "search")
+    if record is None:
+        return None
+    passages = []
+    for name, score in zip(record["passages"], record["scores"], strict=True):
+        kept = journal.find(name, "passage")
+        if kept is None:
+            return None
+        passages.append(Passage(kept["id"], kept["title"], kept["text"], score, kept.get("metadata", {})))
+    return Hits(passages, cut=True) if record.get("query_cut") else passages
+
+
+# --- the best k of many scores --------------------------------------------------------------------------------------
+
+
+def best(scores: Scores, k: int) -> list[int]:
+    """Positions of the `k` highest positive scores; fewer where fewer are positive. Equal scores: corpus order.
+
+    The same on every machine: partial selection alone would pick any of those tied at the k-th place, so everything
+    level with it is sorted.
+
+    >>> best(np.array([1.0, 3.0, 0.0, 3.0, 1.0]), 3)
+    [1, 3, 0]
+    """
+    matching = np.flatnonzero(scores >= floor) if (floor := _floor(scores, k)) > 0 else np.flatnonzero(scores > 0)
+    found = scores[matching]
+    if len(found) > k:
+        near = found >= _just_below(np.partition(found, -k)[-k])
+        matching, found = matching[near], found[near]
+    order = np.argsort(-coarse(found), kind="stable")[:k]
+    return [int(position) for position in matching[order]]
+
+
+def _floor(scores: Scores, k: int) -> float:
+    """A score that at least `k` passages reach, found without sorting: the k-th highest of many groups' maxima.
+
+    0 where there are too few passages for that to pay.
+    """
+    groups = len(scores) // _GROUP
+    if groups < 2 * k:
+        return 0.0
+    maxima = scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
+    return _just_below(np.partition(maxima, -k)[-k])
+
+
+def _just_below(score: np.float64) -> float:
+    return float(score * (1 - 4 / _GRAIN))
+
+
+def coarse(scores: Any, grain: float = _GRAIN) -> Scores:
+    """Scores with so many steps between a power of two and the next, so that rounding noise orders nothing."""
+    mantissa, exponent = np.frexp(np.asarray(scores, dtype=np.float64))
+    coarsened: Scores = np.ldexp(np.round(mantissa * grain) / grain, exponent)
+    return coarsened

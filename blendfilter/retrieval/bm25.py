@@ -1,24 +1,243 @@
-"""BM25 over bm25s (Lù 2024, https://arxiv.org/abs/2407.03618): every term's score in every passage is counted once, at
-building time, into a sparse matrix; a query adds up a few of its columns. Memory-mapped, for millions of passages.
+"""BM25 (Robertson & Zaragoza 2009) with Lucene's idf, over passages as one line, `Title | text`:
+score(q, p) = sum over the terms t of q of  ln(1 + (N - df + 0.5) / (df + 0.5)) * tf / (tf + k1 (1 - b + b |p| / avg)).
 
-In: passages, then queries. Out: as `Lexical`. Scores are kept in 64 bits, so that no rounding orders passages.
+A query gets the passages that share a term with it, at most k, best first. A term counts as often as the query repeats
+it; terms that no passage has count nothing. Two engines differ in who counts:
+
+- `BM25`, the one to use, over bm25s (Lù 2024, https://arxiv.org/abs/2407.03618): every term's score in every passage is
+  counted at building time into a sparse matrix, and a query adds up a few of its columns. Memory-mapped, in 64 bits.
+- `RankBM25`, the reference, over rank-bm25's `BM25Okapi`: plain dictionaries, slow, easy to follow, for small corpora.
+  Its scores are higher by the constant factor (k1 + 1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import os
+import uuid
+import warnings
+from abc import abstractmethod
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, Self
 
 import bm25s
 import numpy as np
+from rank_bm25 import BM25Okapi
 
-from blendfilter.errors import BadData
+from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
-from blendfilter.retrieval.lexical import Documents, Lexical
-from blendfilter.retrieval.passages import check_array
-from blendfilter.retrieval.ranking import Scores
+from blendfilter.retrieval.base import ProgressCallback, Scores, best, fingerprint_of, silent
+from blendfilter.retrieval.corpus import corpus_hash
+from blendfilter.retrieval.manifest import (
+    FORMAT,
+    MANIFEST,
+    CorpusInfo,
+    Manifest,
+    building,
+    index_cache,
+    opening,
+    versions_of,
+    why_no_index,
+    write_manifest,
+)
+from blendfilter.retrieval.stored import Corpus, Stored, StoredPassages, check_array, corpus_name, gather, manifest_of
+
+
+class Documents:
+    """The analysed corpus as flat arrays, four bytes a term: each document a list of term numbers."""
+
+    def __init__(self) -> None:
+        self.vocabulary: dict[str, int] = {}
+        self._terms = array("i")
+        self._ends = array("q", [0])
+
+    def add(self, terms: Iterable[str]) -> None:
+        """Append one document."""
+        numbers = self.vocabulary
+        self._terms.extend(numbers.setdefault(term, len(numbers)) for term in terms)
+        self._ends.append(len(self._terms))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for start, end in zip(self._ends, self._ends[1:], strict=False):
+            yield self._terms[start:end].tolist()
+
+    def words(self) -> Iterator[list[str]]:
+        """Each document as its terms, in order."""
+        terms = list(self.vocabulary)
+        for numbers in self:
+            yield [terms[number] for number in numbers]
+
+
+class LexicalScorer(Protocol):
+    """An engine at work. `factor` is the constant by which its scores exceed the formula's."""
+
+    factor: float
+
+    def scores(self, terms: list[str]) -> Scores:
+        """One score a passage, in corpus order; terms outside the vocabulary add nothing."""
+
+
+def lexical_search(
+    query: str, k: int, analyser: Analyser, scorer: LexicalScorer, passages: Sequence[Passage]
+) -> list[Passage]:
+    """The `k` best passages that share a term with `query`; equal scores keep corpus order, at the k-th place too."""
+    terms = analyser(query)
+    if not terms:
+        return []
+    scores = scorer.scores(terms)
+    # compared by the formula alone, so that both engines see the same ties
+    level = scores if scorer.factor == 1 else scores / scorer.factor
+    return [passages[at].scored(float(scores[at])) for at in best(level, k)]
+
+
+class Lexical(Stored):
+    """A BM25 index: `build` one, `open` one, or let `for_corpus` do either."""
+
+    kind: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        passages: Sequence[Passage],
+        scorer: LexicalScorer,
+        path: Path | None,
+        analyser: Analyser,
+    ) -> None:
+        super().__init__(manifest, passages, path)
+        self.analyser = analyser
+        self._scorer = scorer
+
+    @classmethod
+    @abstractmethod
+    def _score(cls, documents: Documents, k1: float, b: float, folder: Path | None) -> LexicalScorer:
+        """Count `documents`; with a `folder`, leave there what `_load` wants."""
+
+    @classmethod
+    @abstractmethod
+    def _load(
+        cls, folder: Path, passages: Sequence[Passage], settings: dict[str, Any], analyse: Analyser
+    ) -> LexicalScorer:
+        """The scorer of an index folder."""
+
+    @classmethod
+    def build(
+        cls,
+        corpus: Corpus,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        k1: float = 0.9,
+        b: float = 0.4,
+        analyser: Analyser | None = None,
+        overwrite: bool = False,
+        share: bool = False,
+        progress: ProgressCallback = silent,
+    ) -> Self:
+        """Index `corpus` (a file, or passages) into the folder `out`, or in memory without one.
+
+        With `out` the corpus is streamed: passages go to the folder one by one and are read from there afterwards.
+        The folder appears whole or not at all; one that is there already is refused, replaced (`overwrite`), or, where
+        another builder was faster, used instead (`share`).
+        Raises `EmptyData`, `BadData` (two passages with one id), `BadArgument`.
+        """
+        settings = settings_of(k1, b, analyser)
+        with building(out, overwrite=overwrite, share=share) if out is not None else nullcontext() as folder:
+            index = cls._build(corpus, settings, folder, progress)
+        return index if out is None else cls.open(out, analyser=analyser)
+
+    @classmethod
+    def _build(cls, corpus: Corpus, settings: dict[str, Any], folder: Path | None, progress: ProgressCallback) -> Self:
+        analyse, documents = Analyser.from_settings(settings["analyser"]), Documents()
+        gathered = gather(corpus, folder, progress, lambda passage: documents.add(analyse(passage.line)))
+        if not documents.vocabulary:
+            raise EmptyData(
+                f"{corpus_name(gathered.corpus.name)} has {len(documents)} passages and not one word to index in them"
+            )
+        manifest = Manifest(
+            kind=cls.kind,
+            fingerprint=_fingerprint(cls.kind, gathered.corpus, settings),
+            passages=len(gathered.passages),
+            corpus=gathered.corpus,
+            settings=settings,
+            versions=versions_of(*cls.packages),
+        )
+        scorer = cls._score(documents, settings["k1"], settings["b"], folder)
+        written = write_manifest(folder, manifest) if folder else manifest
+        return cls(written, gathered.passages, scorer, folder, analyse)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], *, analyser: Analyser | None = None) -> Self:
+        """The index in `folder`, its arrays and passages memory-mapped. Raises as `manifest_of` does.
+
+        `analyser` is the one that it was built with, where that finds words by another pattern than `PATTERNS`.
+        """
+        manifest = manifest_of(folder, cls.kind, lambda made: _fingerprint(made.kind, made.corpus, made.settings))
+        settings, path = manifest.settings, Path(folder)
+        with opening(path):
+            analyse, passages = Analyser.of_index(settings["analyser"], path, analyser), StoredPassages(path)
+            return cls(manifest, passages, cls._load(path, passages, settings, analyse), path, analyse)
+
+    @classmethod
+    def for_corpus(
+        cls,
+        path: str | os.PathLike[str],
+        cache_dir: str | os.PathLike[str] | None = None,
+        *,
+        k1: float = 0.9,
+        b: float = 0.4,
+        analyser: Analyser | None = None,
+        progress: ProgressCallback = silent,
+    ) -> Self:
+        """The index of a corpus file, built the first time and used again while the file's content is the same.
+
+        It is kept under `cache_dir`, by default `$BLENDFILTER_CACHE/indexes` or `~/.cache/blendfilter/indexes`; a
+        damaged one is built again. Two builders at once both end well: the first to finish is kept.
+        """
+        settings = settings_of(k1, b, analyser)
+        key = fingerprint_of(cls.kind, FORMAT, corpus_hash(Path(path)), settings)
+        folder = Path(cache_dir or index_cache()) / f"{cls.kind}-{Path(path).name.split('.')[0]}-{key}"
+        damaged = False
+        if (folder / MANIFEST).exists():
+            try:
+                return cls.open(folder, analyser=analyser)
+            except BadData as error:
+                damaged = True
+                warnings.warn(f"{error} (doing so now)", stacklevel=2)
+            if why := why_no_index(folder):  # a damaged manifest, or files of the user's own: nothing is lost
+                aside = folder.rename(folder.with_name(f"{folder.name}.damaged-{uuid.uuid4().hex[:12]}"))
+                warnings.warn(f"{folder} is no whole index any more ({why}) and was put aside as {aside}", stacklevel=2)
+        return cls.build(path, folder, k1=k1, b=b, analyser=analyser, overwrite=damaged, share=True, progress=progress)
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """At most `k` passages a query; only those that share a term with it, so there may be fewer, or none.
+
+        Equal scores keep corpus order, at the k-th place too. A `k` above the number of passages warns once.
+        """
+        self._warnings.check_k(k)
+        return [lexical_search(query, k, self.analyser, self._scorer, self.passages) for query in queries]
+
+
+def _fingerprint(kind: str, corpus: CorpusInfo, settings: dict[str, Any]) -> str:
+    return fingerprint_of(kind, corpus.sha256, settings)
+
+
+def settings_of(k1: float, b: float, analyser: Analyser | None) -> dict[str, Any]:
+    """An index's settings, for its manifest. Raises `BadArgument` unless k1 > 0 and 0 <= b <= 1."""
+    if not 0 < k1 < float("inf"):
+        raise BadArgument(f"BM25's k1 must be above 0, got {k1} (usual: 0.9 to 1.5)")
+    if not 0 <= b <= 1:
+        raise BadArgument(f"BM25's b must lie between 0 and 1, got {b} (usual: 0.4 to 0.75)")
+    return {"k1": float(k1), "b": float(b), "method": "lucene", "analyser": (analyser or Analyser()).settings()}
+
+
+# --- bm25s ----------------------------------------------------------------------------------------------------------
 
 
 class BM25(Lexical):
@@ -47,7 +266,7 @@ class BM25(Lexical):
     def _load(
         cls, folder: Path, passages: Sequence[Passage], settings: dict[str, Any], analyse: Analyser
     ) -> SparseScorer:
-        engine = loaded(folder)
+        engine = load_bm25s(folder)
         if engine.scores["num_docs"] != len(passages):
             raise ValueError(f"it counts {engine.scores['num_docs']!r:.40} passages")
         return SparseScorer(engine, folder)
@@ -64,7 +283,7 @@ class SparseScorer:
         self._engine, self._folder = engine, folder
 
     def scores(self, terms: list[str]) -> Scores:
-        """One score a passage; terms outside the vocabulary add nothing. Raises `BadData` for damaged postings."""
+        """One score a passage. Raises `BadData` for damaged postings."""
         try:
             scores: Scores = self._engine.get_scores_from_ids(self._engine.get_tokens_ids(terms))
         except (IndexError, ValueError, TypeError) as error:  # a passage's number that none has
@@ -72,18 +291,66 @@ class SparseScorer:
         return scores
 
 
-def loaded(folder: Path) -> bm25s.BM25:
+def load_bm25s(folder: Path) -> bm25s.BM25:
     """The object that bm25s saved in a folder, memory-mapped, counting with numpy whatever it was saved with.
 
     Raises `ValueError` where its files do not fit each other, and what bm25s raises of files that are not its own.
     """
-    for array in folder.glob("*.index.npy"):
-        check_array(array)
+    for array_file in folder.glob("*.index.npy"):
+        check_array(array_file)
     engine = bm25s.BM25.load(folder, mmap=True, show_progress=False, override_params={"backend": "numpy"})
     data, indices, indptr = (engine.scores[name] for name in ("data", "indices", "indptr"))
     words = engine.vocab_dict.values()
-    sound = all(np.issubdtype(each.dtype, np.integer) for each in (indices, indptr))
+    sound = all(np.issubdtype(numbers.dtype, np.integer) for numbers in (indices, indptr))
     sound = sound and len(data) == len(indices) == int(indptr[-1])
     if not (sound and min(words, default=0) >= 0 and max(words, default=0) < len(indptr)):
         raise ValueError("its arrays and words do not fit each other")
     return engine
+
+
+# --- rank-bm25 ------------------------------------------------------------------------------------------------------
+
+
+class RankBM25(Lexical):
+    """The second BM25 engine, for comparison. Its folder holds the passages alone; opening it counts them again.
+
+    >>> index = RankBM25.build([Passage("1", "Ormskerry", "A harbour town."), Passage("2", "Fell", "A hill.")])
+    >>> [passage.title for passage in index("Which town has harbours?", k=2)]
+    ['Ormskerry']
+    """
+
+    kind: ClassVar[str] = "rank-bm25"
+    packages: ClassVar[tuple[str, ...]] = ("rank-bm25", "PyStemmer", "numpy")
+
+    @classmethod
+    def _score(cls, documents: Documents, k1: float, b: float, folder: Path | None) -> OkapiScorer:
+        return OkapiScorer(LuceneOkapi(documents.words(), k1=k1, b=b))
+
+    @classmethod
+    def _load(
+        cls, folder: Path, passages: Sequence[Passage], settings: dict[str, Any], analyse: Analyser
+    ) -> OkapiScorer:
+        lists = (analyse(passage.line) for passage in passages)
+        return OkapiScorer(LuceneOkapi(lists, k1=settings["k1"], b=settings["b"]))
+
+
+class LuceneOkapi(BM25Okapi):
+    """`BM25Okapi` with Lucene's idf, which is above 0 for every word; its own is negative for common words."""
+
+    def _calc_idf(self, nd: dict[str, int]) -> None:
+        for word, passages in nd.items():
+            self.idf[word] = math.log(1 + (self.corpus_size - passages + 0.5) / (passages + 0.5))
+
+
+class OkapiScorer:
+    """rank-bm25's counts at work. It only reads, so threads share it."""
+
+    def __init__(self, engine: LuceneOkapi) -> None:
+        self._engine = engine
+        self.factor: float = engine.k1 + 1
+
+    def scores(self, terms: list[str]) -> Scores:
+        """One score a passage."""
+        with np.errstate(invalid="ignore"):  # b = 1 and a passage without a word: 0 / 0, which means no match
+            scores: Scores = np.nan_to_num(self._engine.get_scores(terms))
+        return scores

@@ -1,9 +1,8 @@
 """Folders that bm25s saved (`retriever.save(folder, corpus=…)`), opened as they are, their arrays memory-mapped.
 
-In: such a folder. Out: a retriever with bm25s' own scores, passages without a term of the query left out.
-
-A folder does not say how its texts were analysed, and a query must be analysed in the same way; its vocabulary shows it
-(rules: `blendfilter.retrieval.vocabulary`). Where they are wrong, `stopwords` and `stemmer` say what is right.
+The scores are bm25s' own; passages without a term of the query are left out. A folder does not record how its texts
+were analysed, and a query must be analysed in the same way. So the user names the stemmer and the stop words, in Python
+or in a file `analyser.json` in the folder.
 """
 
 from __future__ import annotations
@@ -13,39 +12,58 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import bm25s
 import numpy as np
+from bm25s import stopwords as word_lists
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
+from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, UnknownName
 from blendfilter.records import Passage
+from blendfilter.retrieval.analyser import BM25S_PATTERN, PATTERNS, Analyser
 from blendfilter.retrieval.base import fingerprint_of
-from blendfilter.retrieval.bm25 import SparseScorer, loaded
+from blendfilter.retrieval.bm25 import SparseScorer, lexical_search, load_bm25s
 from blendfilter.retrieval.callables import as_passage
-from blendfilter.retrieval.layouts import IDS
+from blendfilter.retrieval.corpus import IDS
 from blendfilter.retrieval.manifest import UNREADABLE, CorpusInfo, Manifest
-from blendfilter.retrieval.passages import Lines
-from blendfilter.retrieval.ranking import best
-from blendfilter.retrieval.stored import Stored
-from blendfilter.retrieval.vocabulary import Found, Vocabulary, found_analyser
+from blendfilter.retrieval.stored import PassageLines, Stored
 
 KIND = "bm25s"
 PARAMS, VOCABULARY, INDPTR = "params.index.json", "vocab.index.json", "indptr.csc.index.npy"
 CORPUS, LINES = "corpus.jsonl", "corpus.mmindex.json"
+ANALYSER = "analyser.json"
 _ARRAYS = ("data.csc.index.npy", "indices.csc.index.npy", INDPTR)
+_NONE = "none"
+_LISTS: dict[str, tuple[str, ...]] = {
+    "english": word_lists.STOPWORDS_EN,
+    **{
+        name.removeprefix("STOPWORDS_").lower().replace("en_plus", "english_plus"): words
+        for name, words in vars(word_lists).items()
+        if name.startswith("STOPWORDS_") and name != "STOPWORDS_EN"
+    },
+}
+"""bm25s' lists of stop words, by the names that it takes."""
 
 
 def open_bm25s(
-    folder: str | os.PathLike[str], *, stopwords: str | Iterable[str] | None = None, stemmer: str | None = None
+    folder: str | os.PathLike[str],
+    *,
+    stemmer: str | None = None,
+    stopwords: str | Iterable[str] | None = None,
+    analyser: Analyser | None = None,
 ) -> Bm25sFolder:
     """The index that bm25s saved in `folder`.
 
-    `stopwords` (a list, or one that bm25s has by name, such as ``"english"``) and `stemmer` (a language of Snowball's)
-    are what its texts were analysed with, ``"none"`` for without; what is not said is found from the vocabulary.
+    `stemmer` (a language of Snowball's) and `stopwords` (a list, or the name of one of bm25s' lists, such as
+    ``"english"``) are what its texts were analysed with; ``"none"`` for without. Words are found by bm25s' own pattern,
+    in lower case. An `analyser` replaces all of that. Without a `stemmer`, the folder's `analyser.json` counts:
+    ``{"stemmer": "english", "stopwords": "english"}``, and if need be ``"pattern"`` and ``"lower"``.
 
-    Raises `MissingFile` where nothing is there, `BadData` where files are missing, damaged or without passages, and
-    `UnknownName` for stop words or a stemmer nobody knows.
+    Raises:
+        MissingFile: nothing is there. BadData, EmptyData: files are missing, damaged or without passages.
+        BadArgument: neither given nor recorded is how the texts were analysed. UnknownName: no such stemmer or list.
     """
     path = Path(folder)
     if not path.is_dir():
@@ -55,38 +73,41 @@ def open_bm25s(
             raise BadData(f"the bm25s folder at {folder} is damaged: {name} is missing; save it again")
     if not (path / CORPUS).is_file():
         raise BadData(f"the bm25s folder at {folder} holds no passages: save it with retriever.save(DIR, corpus=…)")
-    engine = _loaded(path)
+    try:
+        engine = load_bm25s(path)
+    except (OSError, *UNREADABLE) as error:
+        raise BadData(f"the bm25s folder at {path} cannot be read ({str(error)[:200]}): save it again") from None
     passages = FolderPassages(path)
     count = engine.scores["num_docs"] or 0
     if len(passages) != count:
         raise BadData(f"the bm25s folder at {folder} holds {len(passages):,} passages and an index of {count}")
     if not count:
         raise EmptyData(f"the bm25s folder at {folder} holds no passages")
-    return Bm25sFolder(path, engine, passages, _analyser(path, engine, stopwords, stemmer))
+    if all(word.isdecimal() for word in engine.vocab_dict if word) and any(engine.vocab_dict):
+        raise BadData(
+            f"the bm25s folder at {path} was indexed by token numbers and does not hold the words: "
+            "index it again from Tokenizer.tokenize(…, return_as='tuple')"
+        )
+    if analyser is None:
+        analyser = _recorded(path) if stemmer is None else _given(stemmer, stopwords)
+    return Bm25sFolder(path, engine, passages, analyser)
 
 
 class Bm25sFolder(Stored):
     """What `open_bm25s` opens. It only reads, so threads share it."""
 
-    def __init__(self, path: Path, engine: bm25s.BM25, passages: FolderPassages, found: Found) -> None:
-        self.analyser = found.analyser
-        super().__init__(_manifest(path, engine, passages, found), passages, path)
+    def __init__(self, path: Path, engine: bm25s.BM25, passages: FolderPassages, analyser: Analyser) -> None:
+        self.analyser = analyser
+        super().__init__(_manifest(path, engine, passages, analyser), passages, path)
         self._scorer = SparseScorer(engine, path)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query, by bm25s' scores; equal scores keep the order of its corpus."""
-        self._short.check(k)
-        return [self._search(query, k) for query in queries]
-
-    def _search(self, query: str, k: int) -> list[Passage]:
-        terms = self.analyser(query)
-        if not terms:
-            return []
-        scores = self._scorer.scores(terms)
-        return [self.passages[at].scored(float(scores[at])) for at in best(scores, k)]
+        self._warnings.check_k(k)
+        return [lexical_search(query, k, self.analyser, self._scorer, self.passages) for query in queries]
 
 
-class FolderPassages(Lines):
+class FolderPassages(PassageLines):
     """The rows of `corpus.jsonl` by position; a row without an id has its position for one."""
 
     def __init__(self, folder: Path) -> None:
@@ -122,24 +143,52 @@ def _scanned(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     return starts[starts < len(data)]
 
 
-def _loaded(path: Path) -> bm25s.BM25:
-    try:
-        return loaded(path)
-    except (OSError, *UNREADABLE) as error:
-        raise BadData(f"the bm25s folder at {path} cannot be read ({str(error)[:200]}): save it again") from None
+class _RecordedAnalyser(BaseModel):
+    """`analyser.json`."""
+
+    model_config = ConfigDict(extra="forbid")
+    stemmer: str
+    stopwords: str | list[str]
+    pattern: str = BM25S_PATTERN
+    lower: bool = True
 
 
-def _analyser(path: Path, engine: bm25s.BM25, stopwords: str | Iterable[str] | None, stemmer: str | None) -> Found:
-    vocabulary = Vocabulary(engine.vocab_dict, np.diff(engine.scores["indptr"]), engine.scores["num_docs"])
-    if vocabulary.numbers_only:
-        raise BadData(
-            f"the bm25s folder at {path} was indexed by token numbers and does not hold the words: "
-            "index it again from Tokenizer.tokenize(…, return_as='tuple')"
+def _recorded(folder: Path) -> Analyser:
+    path = folder / ANALYSER
+    if not path.is_file():
+        raise BadArgument(
+            f"the bm25s folder at {folder} does not say how its texts were analysed: open_index(DIR, "
+            f'stemmer="english", stopwords="english"), "none" for without; or write {{"stemmer": "english", '
+            f'"stopwords": "english"}} into its {ANALYSER}'
         )
-    return found_analyser(vocabulary, path, stopwords=stopwords, stemmer=stemmer)
+    try:
+        record = _RecordedAnalyser.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole file"
+        raise BadData(f"{path} is no record of an analyser: {where}: {first['msg']}; correct it") from None
+    if record.pattern not in PATTERNS:
+        raise BadData(
+            f"{path}: its pattern must be one of {', '.join(PATTERNS)}; give another one in Python, analyser=…"
+        )
+    return _given(record.stemmer, record.stopwords, record.pattern, record.lower)
 
 
-def _manifest(path: Path, engine: bm25s.BM25, passages: FolderPassages, found: Found) -> Manifest:
+def _given(
+    stemmer: str, stopwords: str | Iterable[str] | None, pattern: str = BM25S_PATTERN, lower: bool = True
+) -> Analyser:
+    if stopwords is None or stopwords == _NONE:
+        words: tuple[str, ...] = ()
+    elif not isinstance(stopwords, str):
+        words = tuple(stopwords)
+    elif stopwords in _LISTS:
+        words = tuple(_LISTS[stopwords])
+    else:
+        raise UnknownName.of("list of stop words", stopwords, [*_LISTS, _NONE])
+    return Analyser(pattern, words, None if stemmer == _NONE else stemmer, lower)
+
+
+def _manifest(path: Path, engine: bm25s.BM25, passages: FolderPassages, analyser: Analyser) -> Manifest:
     """What the folder would say of itself.
 
     Its arrays may be many gigabytes, so the fingerprint stands on their sizes, and on the content of what is small: the
@@ -149,12 +198,11 @@ def _manifest(path: Path, engine: bm25s.BM25, passages: FolderPassages, found: F
     lines = hashlib.sha256(passages.offsets.tobytes()).hexdigest()
     sizes = {name: (path / name).stat().st_size for name in (*_ARRAYS, CORPUS)}
     contents = [hashlib.sha256((path / name).read_bytes()).hexdigest() for name in (PARAMS, VOCABULARY, INDPTR)]
-    settings = {name: getattr(engine, name) for name in ("k1", "b", "delta", "method", "idf_method")}
-    settings |= {"analyser": found.analyser.settings(), "analyser_found": found.how}
+    settings: dict[str, Any] = {name: getattr(engine, name) for name in ("k1", "b", "delta", "method", "idf_method")}
     return Manifest(
         kind=KIND,
-        fingerprint=fingerprint_of(KIND, sizes, contents, lines, found.analyser.settings()),
+        fingerprint=fingerprint_of(KIND, sizes, contents, lines, analyser.settings()),
         passages=len(passages),
         corpus=CorpusInfo(name=CORPUS, sha256=lines),
-        settings=settings,
+        settings=settings | {"analyser": analyser.settings()},
     )

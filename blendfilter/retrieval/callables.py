@@ -1,8 +1,7 @@
-"""Any function as an index: `as_retriever(search)`, whatever shape its passages come in.
+"""Any callable `(query, k)` as an index: `as_retriever(search)`, whatever shape its passages come in.
 
-In: a callable `(query, k)`. Out: a `Retriever`. Read are our `Passage`, mappings (`{title, text}`, FlashRAG's
-`{contents}`, `dspy.ColBERTv2`'s `{text, pid, score}`, `{long_text}`), strings `Title | text`, objects with a
-`.long_text`, and a `dspy.Prediction` with `.passages` of any of these.
+Read are our `Passage`, mappings (`{title, text}`, FlashRAG's `{contents}`, `dspy.ColBERTv2`'s `{text, pid, score}`,
+`{long_text}`), strings `Title | text`, objects with a `.long_text`, and a `dspy.Prediction` with `.passages` of these.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, fingerprint_of
-from blendfilter.retrieval.layouts import at_bar
+from blendfilter.retrieval.corpus import IDS, at_bar
 
 ACCEPTED = (
     "a retriever is an index (open_index, BM25.build) or a callable (query, k) that returns passages: "
@@ -53,10 +52,10 @@ class CallableRetriever(Retriever):
         self.name = name_of(searcher)
         stated = fingerprint or getattr(searcher, "fingerprint", None)
         own = isinstance(stated, str) and re.fullmatch("[0-9a-f]{16}", stated)
-        # a client's address is all that tells two of one class apart
+        # a client's address is all that distinguishes two of one class
         unstated = [self.name, str(getattr(searcher, "url", ""))]
         self.fingerprint = str(stated) if own else fingerprint_of("callable", stated or unstated)
-        self._ask = asker(searcher)
+        self._call = _with_k(searcher)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """One call of the function a query, in order. What the function raises comes through as it is."""
@@ -67,15 +66,15 @@ class CallableRetriever(Retriever):
         return {"kind": "callable", "fingerprint": self.fingerprint, "name": self.name}
 
     def _items(self, query: str, k: int) -> Iterable[Any]:
-        found = self._ask(query, k)
+        found = self._call(query, k)
         found = getattr(found, "passages", found)
         if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
             raise BadArgument(f"{self.name} returned {type(found).__name__}, not a list of passages: {ACCEPTED}")
         return found
 
 
-def asker(searcher: Callable[..., Any]) -> Callable[[str, int], Any]:
-    """How to call it: `k=` where it has one, else a second positional argument, else the query alone."""
+def _with_k(searcher: Callable[..., Any]) -> Callable[[str, int], Any]:
+    """`searcher` called with `k=` where it has one, else with a second argument, else with the query alone."""
     try:
         parameters = inspect.signature(searcher).parameters.values()
     except ValueError:  # written in C, without a signature
@@ -118,7 +117,7 @@ def as_passage(item: Any) -> Passage:
 
 
 def _from_mapping(row: Mapping[str, Any]) -> Passage:
-    name = next((row[key] for key in ("id", "_id", "pid", "docid") if row.get(key) is not None), None)
+    name = next((row[key] for key in IDS if row.get(key) is not None), None)
     if isinstance(row.get("contents"), str):
         title, _, text = row["contents"].partition("\n")
         title, text = (title.strip().strip('"'), text) if text else ("", title)

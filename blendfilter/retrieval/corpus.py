@@ -1,6 +1,6 @@
 """Corpora as passages: files in the common layouts, read as a stream, and the paragraphs that questions bring along.
 
-In: a path (plain or gzipped), or questions. Out: `Passage` records. The layout is told from the first row:
+A file is plain or gzipped. Its first row decides the layout:
 
 ========================  ==============================================================================================
 this package, BEIR        JSON Lines ``{"id" or "_id", "title", "text"}``; without ids, positions from 0 are the ids
@@ -15,24 +15,58 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from blendfilter.errors import BadData, EmptyData
-from blendfilter.files import first_character, json_rows, lines, opened
+from blendfilter.files import JsonRow, TextLine, first_character, json_rows, lines, opened
 from blendfilter.records import Passage, Question
-from blendfilter.retrieval.layouts import Placed, from_columns, from_json
 from blendfilter.text import folded
+
+IDS = ("id", "_id", "pid", "docid")
+TEXTS = ("text", "contents", "passage", "paragraph_text")
+BAR = " | "
+
+
+class _Placed(NamedTuple):
+    """A passage, and the words for its place in the file."""
+
+    where: str
+    passage: Passage
+
+
+class IdCheck:
+    """Finds an id that occurs twice among millions: each is remembered by eight bytes of hash."""
+
+    def __init__(self) -> None:
+        self._hashes = array("q")
+
+    def add(self, name: str) -> None:
+        """Take note of an id."""
+        self._hashes.append(hash(name))
+
+    def repeated(self, places: Callable[[], Iterable[tuple[Any, str]]]) -> tuple[Any, Any, str] | None:
+        """The first id that occurs twice, after its two places; `places` gives them all again, where hashes agree."""
+        values, counts = np.unique(np.frombuffer(self._hashes, dtype=np.int64), return_counts=True)
+        suspects = set(values[counts > 1].tolist())
+        first: dict[str, Any] = {}
+        for where, name in places() if suspects else ():
+            if hash(name) in suspects and first.setdefault(name, where) != where:
+                return first[name], where, name
+        return None
+
+    def __len__(self) -> int:
+        return len(self._hashes)
 
 
 def read_corpus(path: str | Path) -> Iterator[Passage]:
     """The passages of a corpus file in its order, one by one; never the whole file in memory.
 
-    Ids are remembered as eight bytes each, and looked through for repeats at the end of the file: a reader who stops
-    early gets no such check.
+    Repeated ids are looked for at the end of the file: a reader who stops early gets no such check.
 
     Raises:
         MissingFile: no such file.
@@ -40,40 +74,23 @@ def read_corpus(path: str | Path) -> Iterator[Passage]:
         BadData: a row that does not parse, misses a field or has no text (which line), not UTF-8, damaged gzip, or an
             id that occurs twice (both places).
     """
-    hashes = array("q")
-    for placed in _placed(path):
-        hashes.append(hash(placed.passage.id))
+    ids = IdCheck()
+    for placed in _placed_passages(path):
+        ids.add(placed.passage.id)
         yield placed.passage
-    if not hashes:
+    if not len(ids):
         raise EmptyData(f"{path} has no passages: is it the right file?")
-    _check_ids(path, hashes)
-
-
-def _placed(path: str | Path) -> Iterator[Placed]:
-    if first_character(path) in ("[", "{"):
-        return from_json(json_rows(path))
-    return from_columns(lines(path))
-
-
-def _check_ids(path: str | Path, hashes: array[int]) -> None:
-    """Raise `BadData` for the first id that occurs twice; the file is read again only if two hashes agree."""
-    values, counts = np.unique(np.frombuffer(hashes, dtype=np.int64), return_counts=True)
-    suspects = set(values[counts > 1].tolist())
-    if not suspects:
-        return
-    first: dict[str, str] = {}
-    for where, passage in _placed(path):
-        if hash(passage.id) in suspects and first.setdefault(passage.id, where) != where:
-            raise BadData(
-                f"{where}: passage id '{passage.id}' was used before, at {first[passage.id]}: ids must differ"
-            )
+    repeated = ids.repeated(lambda: ((where, passage.id) for where, passage in _placed_passages(path)))
+    if repeated:
+        first, where, name = repeated
+        raise BadData(f"{where}: passage id '{name}' was used before, at {first}: ids must differ")
 
 
 def pooled(questions: Iterable[Question]) -> list[Passage]:
     """The paragraphs that came with the questions, each title and text once, in order of first appearance.
 
     Where two different paragraphs carry one id (StrategyQA's are cut differently per question), the later one's id gets
-    ``@`` and its question's id. What a question says of its own paragraph (gold or not) is left out.
+    ``@`` and its question's id. What a question notes of its own paragraph (gold or not) is left out.
 
     Raises:
         EmptyData: the questions bring no paragraphs.
@@ -99,3 +116,107 @@ def corpus_hash(path: str | Path) -> str:
     """SHA-256 of the file's bytes as they lie on disk, in hexadecimal. Raises `MissingFile` or `BadData`."""
     with opened(path, unpack=False) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+# --- layouts --------------------------------------------------------------------------------------------------------
+
+
+def _placed_passages(path: str | Path) -> Iterator[_Placed]:
+    if first_character(path) in ("[", "{"):
+        return _from_json(json_rows(path))
+    return _from_columns(lines(path))
+
+
+def _from_json(rows: Iterable[JsonRow]) -> Iterator[_Placed]:
+    """Passages of JSON rows: objects with a text under one of several names, or plain ``Title | text`` strings.
+
+    The first object decides under which names the id (None: there is none, positions serve) and the text stand.
+    """
+    id_name, text_name = None, ""
+    for row in rows:
+        if isinstance(row.value, str):
+            yield _placed(row.where, str(row.position), *at_bar(row.value))
+            continue
+        if not isinstance(row.value, Mapping):
+            raise BadData(f"{row.where}: expected an object with 'id', 'title' and 'text', found {row.value!r:.40}")
+        if not text_name:
+            id_name = next((name for name in IDS if name in row.value), None)
+            text_name = next((name for name in TEXTS if name in row.value), TEXTS[0])
+        yield _from_object(row, id_name, text_name)
+
+
+def _from_object(row: JsonRow, id_name: str | None, text_name: str) -> _Placed:
+    value: Mapping[str, Any] = row.value
+    for field in (id_name, text_name):
+        if field is not None and field not in value:
+            has = ", ".join(str(key) for key in list(value)[:12])
+            raise BadData(f"{row.where}: field '{field}' is missing (it has: {has or 'nothing'})")
+    name = str(row.position) if id_name is None else value[id_name]
+    if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
+        raise BadData(f"{row.where}: field '{id_name}' is wrong: expected a text or a number, found {name!r:.40}")
+    text, title = value[text_name], value.get("title") or ""
+    if isinstance(text, list) and all(isinstance(part, str) for part in text):
+        text = " ".join(stripped for part in text if (stripped := part.strip()))
+        text = text or (title if isinstance(title, str) else "")  # an abstract may be empty beside its title
+    if not isinstance(text, str) or not isinstance(title, str):
+        wrong = "title" if isinstance(text, str) else text_name
+        raise BadData(f"{row.where}: field '{wrong}' is wrong: expected a text, found {value[wrong]!r:.40}")
+    if text_name == "contents" and not title:
+        title, text = _headed(text)
+    extra = value.get("metadata")
+    return _placed(row.where, str(name), title, text, extra if isinstance(extra, Mapping) else {})
+
+
+def _headed(contents: str) -> tuple[str, str]:
+    """FlashRAG's contents: the title in quotes, a line feed, the text.
+
+    >>> _headed('"Tide Mill"\\nA mill.')
+    ('Tide Mill', 'A mill.')
+    """
+    head, feed, text = contents.partition("\n")
+    if not feed:
+        return "", contents
+    quoted = len(head) > 1 and head[0] == head[-1] == '"'
+    return head[1:-1] if quoted else head, text
+
+
+def at_bar(passage: str) -> tuple[str, str]:
+    """Title and text of one line; a line without a bar is all text.
+
+    >>> at_bar("Tide Mill | A mill."), at_bar("A mill.")
+    (('Tide Mill', 'A mill.'), ('', 'A mill.'))
+    """
+    title, bar, text = passage.partition(BAR)
+    return (title, text) if bar else ("", passage)
+
+
+def _from_columns(rows: Iterable[TextLine]) -> Iterator[_Placed]:
+    """Passages of tab-separated lines: ``pid, passage[, title]``, or as a header line says (DPR quotes its texts)."""
+    order: dict[str, int] = {"id": 0, "text": 1, "title": 2}
+    headed = False
+    for position, line in enumerate(rows):
+        cells = line.text.split("\t")
+        if position == 0 and cells[0].lower() in IDS:
+            names = ["id" if at == 0 else "text" if cell.lower() in TEXTS else cell for at, cell in enumerate(cells)]
+            order, headed = {name: at for at, name in enumerate(names)}, True
+            if "text" not in order:
+                raise BadData(f"{line.where}: the header names no column 'text' (it names: {', '.join(cells)})")
+            continue
+        if headed:
+            cells = [_unquoted(cell) for cell in cells]
+        if len(cells) <= order["text"] or not cells[0].strip():
+            raise BadData(f"{line.where}: expected an id, a tab and a passage (or one JSON object a line)")
+        title, text = cells[order["title"]] if order.get("title", len(cells)) < len(cells) else "", cells[order["text"]]
+        if not title:
+            title, text = at_bar(text)
+        yield _placed(line.where, cells[0].strip(), title, text)
+
+
+def _unquoted(cell: str) -> str:
+    return cell[1:-1].replace('""', '"') if len(cell) > 1 and cell[0] == cell[-1] == '"' else cell
+
+
+def _placed(where: str, name: str, title: str, text: str, metadata: Mapping[str, Any] | None = None) -> _Placed:
+    if not text.strip():
+        raise BadData(f"{where}: passage '{name}' has no text: fill it in or drop the row")
+    return _Placed(where, Passage(name, title.strip(), text.strip(), metadata=dict(metadata or {})))

@@ -1,47 +1,71 @@
 """Dense retrieval (Karpukhin et al. 2020, https://arxiv.org/abs/2004.04906, section 3): each passage is one vector,
-each query another, and the passages whose vectors lie nearest to the query's are found. FAISS keeps the vectors.
+each query another, and the passages whose vectors lie nearest to the query's are found.
 
-In: passages as `Title | text` and an encoder; then queries. Out: for each query the k nearest passages, with the inner
-product as score (the cosine, where the encoder's similarity is that). There is no zero: every passage has a score.
+Passages are encoded as `Title | text`. The score is the inner product (the cosine, where the encoder's similarity is
+that). There is no zero: every passage has a score.
+
+FAISS (Douze et al. 2024, https://arxiv.org/abs/2401.08281) keeps the vectors in one of three ways. flat: every vector
+is compared, so it is exact. hnsw: a graph is walked (Malkov & Yashunin 2016, https://arxiv.org/abs/1603.09320,
+algorithms 1 and 5), `m` links a node, `ef_search` candidates kept. ivf: the vectors are clustered into `nlist` cells,
+and the `nprobe` cells nearest to the query are compared.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import threading
 import warnings
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
+from blendfilter.extras import needed
 from blendfilter.records import Passage
-from blendfilter.retrieval import dense_faiss
-from blendfilter.retrieval.base import CutQueries, fingerprint_of
-from blendfilter.retrieval.dense_faiss import Kind, Reconstructed
+from blendfilter.retrieval.base import Hits, ProgressCallback, coarse, fingerprint_of, silent
 from blendfilter.retrieval.encoders import (
+    WHY,
     Encoded,
     Encoder,
-    Reading,
+    EncodingOptions,
     Similarity,
     Vectors,
     load_encoder,
-    reading_of,
+    options_of,
 )
-from blendfilter.retrieval.hits import Hits
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
-from blendfilter.retrieval.passages import StoredPassages
-from blendfilter.retrieval.progress import Progress, silent
-from blendfilter.retrieval.stored import Corpus, Stored, gather, manifest_of
+from blendfilter.retrieval.stored import Corpus, Stored, StoredPassages, gather, manifest_of
 
-ENCODING = "encoding passages"
+Kind = Literal["flat", "hnsw", "ivf"]
+KINDS: dict[str, tuple[str, ...]] = {
+    "flat": (),
+    "hnsw": ("m", "ef_construction", "ef_search"),
+    "ivf": ("nlist", "nprobe"),
+}
+"""Which settings each kind has."""
+ENCODING, LINKING, CLUSTERING, ADDING = "encoding passages", "linking", "clustering", "adding vectors"
+INDEX = "index.faiss"
 PACKAGES = ("faiss-cpu", "sentence-transformers", "torch", "transformers", "numpy")
 _VECTORS = "vectors.f32"
 """All vectors, while an index is being built from them."""
 _BATCHES = 8
 """Batches encoded in one go, so that passages of like length stand in one batch."""
+_BLOCK = 8192
+_PER_CELL = 39
+"""Vectors that k-means wants for each cell; with fewer FAISS warns that cells mean little."""
+_GRAIN = 2.0**18
+"""Scores within one part in 250,000 are one score: a text encoded beside longer ones differs from itself by less."""
+_SPARE = 8
+_AT_ONCE = 256
+_WIDEST = 4096
+"""Of the passages level with the k-th, so many are compared by their place in the corpus."""
+_reading = threading.Lock()
+"""FAISS's limits are those of the whole process."""
 
 
 class Dense(Stored):
@@ -55,11 +79,11 @@ class Dense(Stored):
     def __init__(
         self, manifest: Manifest, passages: Sequence[Passage], index: Any, encoder: Encoder, path: Path | None
     ) -> None:
-        super().__init__(manifest, passages, path)
+        limit = f"the encoder {encoder.name} reads {encoder.reading.max_length} tokens"
+        super().__init__(manifest, passages, path, limit)
         self.faiss = index
         self.encoder = encoder
-        self._vectors = Reconstructed(index)
-        self._cut = CutQueries(f"the encoder {encoder.name} reads {encoder.reading.max_length} tokens")
+        self._mapping = threading.Lock()
 
     @classmethod
     def build(
@@ -82,7 +106,7 @@ class Dense(Stored):
         device: str | None = None,
         overwrite: bool = False,
         share: bool = False,
-        progress: Progress = silent,
+        progress: ProgressCallback = silent,
     ) -> Self:
         """Index `corpus` (a file, or passages) into the folder `out`, or in memory without one.
 
@@ -93,10 +117,10 @@ class Dense(Stored):
         """
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise BadArgument(f"batch_size must be a whole number from 1 up, got {batch_size!r}")
-        settings = dense_faiss.settings_of(
+        settings = settings_of(
             index, m=m, ef_construction=ef_construction, ef_search=ef_search, nlist=nlist, nprobe=nprobe
         )
-        dense_faiss.faiss()
+        faiss()
         with building(out, overwrite=overwrite, share=share) if out is not None else nullcontext() as folder:
             reader = load_encoder(
                 os.fspath(encoder),
@@ -117,18 +141,18 @@ class Dense(Stored):
         encoder: Encoder,
         batch_size: int,
         folder: Path | None,
-        progress: Progress,
+        progress: ProgressCallback,
     ) -> Self:
         passages, source = gather(corpus, folder, progress)
-        settings = dense_faiss.fitted(settings, len(passages))
+        settings = fitted(settings, len(passages))
         vectors = encoded(passages, encoder, batch_size, folder, progress)
-        index = dense_faiss.build_index(vectors, settings, progress)
+        index = build_index(vectors, settings, progress)
         del vectors
         if settings["index"] == "hnsw":
-            settings["graph"] = dense_faiss.graph_digest(index)
+            settings["graph"] = graph_digest(index)
         if folder:
             (folder / _VECTORS).unlink()
-            dense_faiss.write(index, folder)
+            write(index, folder)
         manifest = Manifest(
             kind=cls.kind,
             fingerprint=_fingerprint(source, encoder.identity, settings),
@@ -156,9 +180,9 @@ class Dense(Stored):
         manifest = manifest_of(folder, cls.kind, _made_of)
         with opening(folder):
             name = os.fspath(manifest.settings["encoder"] if encoder is None else encoder)
-            reading = reading_of(manifest.settings)
+            options = options_of(manifest.settings)
         try:
-            reader = load_encoder(name, **reading, device=device)
+            reader = load_encoder(name, **options, device=device)
         except (MissingFile, BadArgument, BadData) as error:
             why = f"the index at {folder} needs its encoder: {error} (encoder=… where it moved)"
             raise (MissingFile if isinstance(error, MissingFile) else BadData)(why) from None
@@ -174,29 +198,29 @@ class Dense(Stored):
                     f"{settings['identity'][:12]}, and {encoder.name} is {encoder.identity[:12]}; "
                     "name that encoder, or build the index again"
                 )
-            index = dense_faiss.read(path, settings, (manifest.passages, encoder.dimension))
+            index = read(path, settings, (manifest.passages, encoder.dimension))
             return cls(manifest, StoredPassages(path), index, encoder, path)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query, equal scores in corpus order; hnsw and ivf may miss some, flat never does."""
-        self._short.check(k)
+        self._warnings.check_k(k)
         return [*self.near(self.encoded_queries(queries), k)] if queries else []
 
     def encoded_queries(self, queries: Sequence[str]) -> Encoded:
-        """The vectors of `queries`, for `near`, and for whoever compares them with something else too."""
+        """The vectors of `queries`, for `near` and for other comparisons."""
         encoded = self.encoder.encode_queries(queries)
         for query, was_cut in zip(queries, encoded.cut, strict=True):
-            self._cut.check(query, was_cut)
+            self._warnings.check_cut(query, was_cut)
         return encoded
 
     def near(self, queries: Encoded, k: int) -> list[Hits]:
         """What `find` gives for queries that are encoded already."""
-        self._short.check(k)
+        self._warnings.check_k(k)
         try:
-            found = dense_faiss.nearest(self.faiss, queries.vectors, k)
+            found = nearest(self.faiss, queries.vectors, k)
             return [
-                Hits((self.passages[at].scored(score) for at, score in zip(*each, strict=True)), cut=was_cut)
-                for each, was_cut in zip(found, queries.cut, strict=True)
+                Hits((self.passages[at].scored(score) for at, score in zip(*near, strict=True)), cut=was_cut)
+                for near, was_cut in zip(found, queries.cut, strict=True)
             ]
         except (RuntimeError, IndexError) as error:  # links and lists that lead to no vector, or to no passage
             why = " ".join(str(error).split())[-120:]
@@ -204,10 +228,16 @@ class Dense(Stored):
 
     def vector(self, position: int) -> Vectors:
         """The vector of the passage at that place of the corpus."""
-        return self._vectors[position]
+        index = self.faiss
+        if hasattr(index, "make_direct_map"):  # an IVF index wants a map for that, made at the first call
+            with self._mapping:
+                if index.direct_map.no():
+                    index.make_direct_map()
+        vector: Vectors = index.reconstruct(range(index.ntotal)[position])
+        return vector
 
 
-_BESIDE = ("encoder", "identity", "dimension", *Reading._fields)
+_BESIDE = ("encoder", "identity", "dimension", *EncodingOptions._fields)
 """Settings that the fingerprint does not count: the encoder's identity says what they say."""
 
 
@@ -222,7 +252,7 @@ def _made_of(manifest: Manifest) -> str:
 
 
 def encoded(
-    passages: Sequence[Passage], encoder: Encoder, batch_size: int, folder: Path | None, progress: Progress
+    passages: Sequence[Passage], encoder: Encoder, batch_size: int, folder: Path | None, progress: ProgressCallback
 ) -> Vectors:
     """The vectors of all passages in corpus order, memory-mapped from the folder where there is one.
 
@@ -255,3 +285,176 @@ def _address(name: str) -> str:
     """A folder by its whole path, so that the index opens from elsewhere; a hub name as it is."""
     folder = Path(name).expanduser()
     return str(folder.resolve()) if folder.is_dir() else name
+
+
+# --- FAISS ----------------------------------------------------------------------------------------------------------
+
+
+def faiss() -> Any:
+    """The package. Raises `MissingExtra`."""
+    return needed("faiss", "dense", WHY)
+
+
+def settings_of(kind: str, **given: int) -> dict[str, Any]:
+    """The settings of that kind of index, out of all `given`. Raises `UnknownName` or `BadArgument`.
+
+    >>> settings_of("ivf", m=32, nlist=50, nprobe=5)
+    {'index': 'ivf', 'nlist': 50, 'nprobe': 5}
+    """
+    if kind not in KINDS:
+        raise UnknownName.of("dense index", str(kind), KINDS)
+    for name in KINDS[kind]:
+        lowest = 2 if name == "m" else 1
+        value = given[name]
+        if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+            raise BadArgument(f"{name} must be a whole number from {lowest} up, got {value!r}")
+    return {"index": kind, **{name: given[name] for name in KINDS[kind]}}
+
+
+def fitted(settings: dict[str, Any], passages: int) -> dict[str, Any]:
+    """The same for that many passages: fewer cells where there are too few vectors to cluster, beside what was wanted.
+
+    >>> fitted({"index": "ivf", "nlist": 50, "nprobe": 5}, 193)
+    {'index': 'ivf', 'nlist': 4, 'nprobe': 4, 'nlist_requested': 50, 'nprobe_requested': 5}
+    """
+    if settings["index"] != "ivf":
+        return settings
+    cells = min(settings["nlist"], max(1, passages // _PER_CELL))
+    used = {"nlist": cells, "nprobe": min(settings["nprobe"], cells)}
+    return settings | used | {f"{name}_requested": settings[name] for name in used if used[name] != settings[name]}
+
+
+def build_index(vectors: Vectors, settings: dict[str, Any], progress: ProgressCallback) -> Any:
+    """A FAISS index over `vectors`, read block by block. The same vectors make the same cells every time."""
+    index = _trained(vectors, settings, progress)
+    phase = LINKING if settings["index"] == "hnsw" else ADDING
+    for start in range(0, len(vectors), _BLOCK):
+        index.add(np.ascontiguousarray(vectors[start : start + _BLOCK]))
+        progress(phase, min(start + _BLOCK, len(vectors)), len(vectors))
+    return index
+
+
+def _trained(vectors: Vectors, settings: dict[str, Any], progress: ProgressCallback) -> Any:
+    library, dimension = faiss(), vectors.shape[1]
+    metric = library.METRIC_INNER_PRODUCT
+    if settings["index"] == "flat":
+        return library.IndexFlatIP(dimension)
+    if settings["index"] == "hnsw":
+        graph = library.IndexHNSWFlat(dimension, settings["m"], metric)
+        graph.hnsw.efConstruction = settings["ef_construction"]
+        graph.hnsw.efSearch = settings["ef_search"]
+        return graph
+    cells = library.index_factory(dimension, f"IVF{settings['nlist']},Flat", metric)
+    cells.nprobe = settings["nprobe"]
+    cells.cp.min_points_per_centroid = 1  # `fitted` has seen to it; FAISS would complain on stderr
+    progress(CLUSTERING, 0, 1)
+    most = settings["nlist"] * cells.cp.max_points_per_centroid
+    some = np.random.default_rng(0).permutation(len(vectors))[:most]
+    cells.train(np.ascontiguousarray(vectors[np.sort(some)]))
+    progress(CLUSTERING, 1, 1)
+    return cells
+
+
+def graph_digest(index: Any) -> str:
+    """16 hex digits of an HNSW graph's links: threads add nodes as they come, so two builds may differ."""
+    links = index.hnsw.neighbors
+    seen = faiss().rev_swig_ptr(links.data(), links.size())  # a view: millions of passages have gigabytes of links
+    return hashlib.sha256(seen).hexdigest()[:16]
+
+
+def write(index: Any, folder: Path) -> None:
+    """Leave the index in the folder. Raises `OSError` where the disk is full."""
+    try:
+        faiss().write_index(index, str(folder / INDEX))
+    except RuntimeError as error:
+        raise OSError(f"cannot write {folder / INDEX} ({str(error).strip()[:200]}): is the disk full?") from None
+
+
+def read(folder: Path, settings: dict[str, Any], shape: tuple[int, int]) -> Any:
+    """The index of a folder, memory-mapped. Raises `BadData` where it is not what the manifest says."""
+    library = faiss()
+    try:
+        with _nothing_larger_than(folder / INDEX):
+            index = library.read_index(str(folder / INDEX), library.IO_FLAG_MMAP_IFC)
+    except (RuntimeError, MemoryError) as error:
+        raise BadData(
+            f"the index at {folder} is damaged: {INDEX} cannot be read ({str(error).strip()[:120]}); build it again"
+        ) from None
+    if (index.ntotal, index.d) != shape:
+        raise BadData(
+            f"the index at {folder} is damaged: {INDEX} has {index.ntotal} vectors of {index.d} numbers "
+            f"where {shape[0]} of {shape[1]} belong; build it again"
+        )
+    if settings["index"] == "hnsw":
+        index.hnsw.efSearch = settings["ef_search"]
+    if settings["index"] == "ivf":
+        index.nprobe = settings["nprobe"]
+    return index
+
+
+@contextmanager
+def _nothing_larger_than(file: Path) -> Iterator[None]:
+    """Inside the block FAISS takes no memory for a list that would not fit into `file`.
+
+    It believes what a damaged file says of its lists' lengths, and fills gigabytes with zeros before it notices.
+    """
+    library, size = faiss(), file.stat().st_size
+    with _reading:
+        before = library.get_deserialization_vector_byte_limit(), library.get_deserialization_loop_limit()
+        library.set_deserialization_vector_byte_limit(size)
+        library.set_deserialization_loop_limit(size)
+        try:
+            yield
+        finally:
+            library.set_deserialization_vector_byte_limit(before[0])
+            library.set_deserialization_loop_limit(before[1])
+
+
+class _Near(NamedTuple):
+    """What FAISS found for one query."""
+
+    vectors: Vectors
+    positions: NDArray[np.int64]
+
+
+def nearest(index: Any, queries: Vectors, k: int) -> list[tuple[list[int], list[float]]]:
+    """For each query at most `k` positions with the highest inner products, and these; equal ones in corpus order.
+
+    FAISS picks any of those tied at the k-th place, so more are fetched until the tie ends. It counts one query in
+    another way than many, too: what it found is counted again here, so that a batch is its queries one by one.
+    """
+    most = min(k, index.ntotal)
+    fetched = min(index.ntotal, most + _SPARE)
+    found: list[tuple[list[int], list[float]]] = []
+    for start in range(0, len(queries), _AT_ONCE):
+        block = queries[start : start + _AT_ONCE]
+        scores, positions, vectors = index.search_and_reconstruct(block, fetched)
+        for at, tied in enumerate(_tied_at_the_end(scores, positions, most)):
+            near = _untied(index, block[at : at + 1], most, fetched) if tied else _Near(vectors[at], positions[at])
+            found.append(_ordered(block[at], near, most))
+    return found
+
+
+def _untied(index: Any, query: Vectors, k: int, fetched: int) -> _Near:
+    widest = min(index.ntotal, k + _WIDEST)
+    while True:
+        fetched = min(widest, fetched * 4)
+        scores, positions, vectors = index.search_and_reconstruct(query, fetched)
+        if fetched == widest or not _tied_at_the_end(scores, positions, k)[0]:
+            return _Near(vectors[0], positions[0])
+
+
+def _tied_at_the_end(scores: Any, positions: Any, k: int) -> NDArray[np.bool_]:
+    """Of each row, whether all that was found beyond the k-th place is level with it, so that more may be."""
+    level: NDArray[np.bool_] = (coarse(scores[:, -1], _GRAIN) == coarse(scores[:, k - 1], _GRAIN)) & (
+        positions[:, -1] >= 0
+    )
+    return level if scores.shape[1] > k else np.zeros_like(level)
+
+
+def _ordered(query: Vectors, near: _Near, k: int) -> tuple[list[int], list[float]]:
+    real = near.positions >= 0  # FAISS fills up with -1 where it finds fewer
+    positions = near.positions[real]
+    scores = coarse(near.vectors[real].astype(np.float64) @ query.astype(np.float64), _GRAIN)
+    order = np.lexsort((positions, -scores))[:k]
+    return positions[order].tolist(), scores[order].tolist()

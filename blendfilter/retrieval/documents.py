@@ -1,13 +1,22 @@
-"""One's own documents as passages: a folder of text files, or a corpus whose texts are too long, cut by `chunking`.
+"""One's own documents as passages: a folder of text files, or a corpus whose texts are too long, cut into passages.
 
-In: a folder, or passages. Out: passages one by one, with one file in memory at a time. Each says where it comes from in
-`metadata`: `source` (the file's path in the folder, or the id of the passage that was cut), `start` and `end`
-(characters of that file or text). A file's bytes are taken as they are: its line ends count as they lie on disk.
+Each passage says where it comes from in `metadata`: `source` (the file's path in the folder, or the id of the passage
+that was cut), `start` and `end` (characters of that file or text). One file is in memory at a time; its bytes are taken
+as they are, line ends too.
+
+How a text is cut (`chunk`); words are what white space separates, so a language without spaces wants its words
+separated first:
+
+- Paragraphs (blank lines between them) that fit together share a passage. A longer one is cut into passages of its own,
+  after the last sentence end in the last third of the words there is room for, else after the last word.
+- A heading goes with what follows it.
+- No passage has more words than the limit, none overlap, none is lost.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from bisect import bisect_right
 from collections import Counter
@@ -17,16 +26,48 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
-from blendfilter.files import opened
-from blendfilter.jsonlist import LONGEST, too_long
+from blendfilter.files import LONGEST, opened, too_long
 from blendfilter.records import Passage, one_line
-from blendfilter.retrieval.chunking import WORDS, Heading, Span, chunk, headings
-from blendfilter.retrieval.manifest import read_manifest
+from blendfilter.retrieval.manifest import read_manifest, reraise
 
 MARKUP = (".md", ".markdown", ".rst")
 SUFFIXES = (".txt", *MARKUP)
 """The files that are read; a file's suffix may be in capitals."""
+WORDS = 100
+"""The length of a passage in the DPR split of Wikipedia, and in most that came after."""
 _BOM = "\ufeff"
+_SIZE = re.compile(r"([1-9][0-9]{0,8})w")
+_WORD = re.compile(r"\S+")
+_CLOSING = "\"'”’»)]"
+_LINE = re.compile(r"[^\n]*(?:\n|\Z)")
+_FENCE = re.compile(r" {0,3}(```|~~~)")
+_HASHES = re.compile(r"(#{1,6})[ \t]+(\S.*)\n?")
+_MAY_OPEN = frozenset("=-~^\"'*+#` ")
+"""What a heading's mark, the line drawn under one, or a fence begins with."""
+_RULE = re.compile(r"([=\-~^\"'*+#])\1{2,}")
+
+
+class TextRange(NamedTuple):
+    """`text[start:end]`, in characters."""
+
+    start: int
+    end: int
+
+
+class Heading(NamedTuple):
+    """A heading's lines, how deep it stands (from 1), and its words."""
+
+    start: int
+    end: int
+    level: int
+    title: str
+
+
+class _Block(NamedTuple):
+    """The words of a paragraph, or of a heading, which belongs to what follows it."""
+
+    words: list[TextRange]
+    heading: bool
 
 
 def read_documents(folder: str | os.PathLike[str], words: int = WORDS) -> Iterator[Passage]:
@@ -46,13 +87,13 @@ def read_documents(folder: str | os.PathLike[str], words: int = WORDS) -> Iterat
     if not where.is_dir():
         raise BadData(f"'{folder}' is a file, not a folder of documents: read_corpus reads a file of passages")
     refuse_index(where)
-    chunk("", words)  # what is wrong with it is said now, not at the first file
-    files, left_out = _survey(where)
-    told = ", ".join(f"{count} {what}" for what, count in sorted(left_out.items()))
+    chunk("", words)  # a wrong number is an error now, not at the first file
+    files, left_out = _text_files(where)
+    others = ", ".join(f"{count} {what}" for what, count in sorted(left_out.items()))
     if not files:
-        raise EmptyData(f"'{folder}' has no text files ({', '.join(SUFFIXES)}){f'; it has {told}' if told else ''}")
-    if told:
-        warnings.warn(f"{folder}: {len(files)} text files are read; left out: {told}", stacklevel=2)
+        raise EmptyData(f"'{folder}' has no text files ({', '.join(SUFFIXES)}){f'; it has {others}' if others else ''}")
+    if others:
+        warnings.warn(f"{folder}: {len(files)} text files are read; left out: {others}", stacklevel=2)
     return (passage for path in files for passage in _document(where, path, words))
 
 
@@ -75,7 +116,7 @@ def chunked(passages: Iterable[Passage], words: int = WORDS) -> Iterator[Passage
 
 
 def refuse_index(folder: Path) -> None:
-    """Raise `BadArgument` where `folder` is an index, whose files nobody means to index again."""
+    """Raise `BadArgument` where `folder` is an index, whose files are not meant to be indexed again."""
     try:
         kind = read_manifest(folder).kind
     except (BadData, MissingFile):
@@ -85,28 +126,19 @@ def refuse_index(folder: Path) -> None:
     )
 
 
-class _Survey(NamedTuple):
-    files: list[Path]
-    left_out: Counter[str]
-
-
-def _survey(folder: Path) -> _Survey:
+def _text_files(folder: Path) -> tuple[list[Path], Counter[str]]:
     """The text files under `folder`, sorted, and how many others there are, by what they are."""
-    found = _Survey([], Counter())
-    for parent, folders, names in os.walk(folder, onerror=_fail):
+    files, left_out = list[Path](), Counter[str]()
+    for parent, folders, names in os.walk(folder, onerror=reraise):
         here = Path(parent)
         for name in [*sorted(names), *(name for name in folders if _reason(here / name, folder=True))]:
             reason = _reason(here / name, folder=name in folders)
             if reason:
-                found.left_out[reason] += 1
+                left_out[reason] += 1
             else:
-                found.files.append(here / name)
+                files.append(here / name)
         folders[:] = sorted(name for name in folders if not _reason(here / name, folder=True))
-    return found
-
-
-def _fail(error: OSError) -> None:
-    raise error
+    return files, left_out
 
 
 def _reason(path: Path, *, folder: bool) -> str:
@@ -156,23 +188,188 @@ class _Titles:
         self._ways: list[str] = []
         way: list[Heading] = []
         for heading in above:
-            way = [*(each for each in way if each.level < heading.level), heading]
-            self._ways.append(" > ".join(one_line(each.title) for each in way))
+            way = [*(outer for outer in way if outer.level < heading.level), heading]
+            self._ways.append(" > ".join(one_line(step.title) for step in way))
 
-    def of(self, span: Span) -> str:
+    def of(self, span: TextRange) -> str:
         """The way through the headings to the first line of the passage that is none."""
         at = bisect_right(self._starts, span.start) - 1
         if at < 0:
             return self._stem
         if span.start < self._above[at].end:  # it begins with headings, and its text stands below the last of them
-            while at + 1 < len(self._above) and self._starts[at + 1] < span.end and self._joined(at):
+            while at + 1 < len(self._above) and self._starts[at + 1] < span.end:
+                if self._text[self._above[at].end : self._starts[at + 1]].strip():
+                    break
                 at += 1
         return self._ways[at]
 
-    def _joined(self, at: int) -> bool:
-        """Whether nothing stands between this heading and the next."""
-        return not self._text[self._above[at].end : self._starts[at + 1]].strip()
 
-
-def _place(source: str, span: Span) -> dict[str, str | int]:
+def _place(source: str, span: TextRange) -> dict[str, str | int]:
     return {"source": source, "start": span.start, "end": span.end}
+
+
+# --- cutting a text -------------------------------------------------------------------------------------------------
+
+
+def chunk_size(size: str) -> int:
+    """How many words a passage may have, of what `--chunk` was given.
+
+    >>> chunk_size("100w")
+    100
+    """
+    match = _SIZE.fullmatch(size.strip())
+    if match is None:
+        raise BadArgument(f"--chunk takes a number of words with a w, such as 100w; got '{size}'")
+    return int(match[1])
+
+
+def chunk(text: str, words: int = WORDS) -> list[TextRange]:
+    """The passages of `text`, in order, of at most `words` words each. Raises `BadArgument` unless that is 1 or more.
+
+    >>> text = "# Tides\\n\\nTwice a day. The moon.\\n\\nA mill waits for the sea to fall."
+    >>> [text[start:end] for start, end in chunk(text, words=8)]
+    ['# Tides\\n\\nTwice a day. The moon.', 'A mill waits for the sea to fall.']
+    """
+    if isinstance(words, bool) or not isinstance(words, int) or words < 1:
+        raise BadArgument(f"a passage must have room for at least one word, got words={words!r}")
+    packer = _Packer(text, words)
+    for block in _blocks(text):
+        packer.add(block)
+    return packer.finished()
+
+
+def headings(text: str) -> list[Heading]:
+    """The headings of a text in Markdown or reStructuredText: ``## Title``, or a title with a line drawn under it.
+
+    A line drawn by another character stands one level deeper than those before it. Code between fences has no headings.
+
+    >>> [(found.level, found.title) for found in headings("Tides\\n=====\\n\\nMills\\n-----\\ntext\\n\\n# Sea #\\n")]
+    [(1, 'Tides'), (2, 'Mills'), (1, 'Sea')]
+    """
+    found: list[Heading] = []
+    drawn: list[str] = []
+    lines = [TextRange(*match.span()) for match in _LINE.finditer(text)]
+    fence = ""
+    for number, (start, end) in enumerate(lines):
+        line = text[start:end]
+        if line[:1] not in _MAY_OPEN:
+            continue
+        mark = _FENCE.match(line)
+        if fence:
+            fence = "" if mark and mark[1] == fence else fence
+        elif (begin := _drawn(text, lines, number)) >= (found[-1].end if found else 0):
+            if line[:1] not in drawn:
+                drawn.append(line[:1])
+            title = text[slice(*lines[number - 1])].strip()
+            found.append(Heading(begin, end, drawn.index(line[:1]) + 1, title))
+        elif mark:
+            fence = mark[1]
+        elif hashes := _HASHES.fullmatch(line):
+            found.append(Heading(start, end, len(hashes[1]), _unclosed(hashes[2])))
+    return [heading for heading in found if heading.title]
+
+
+def _unclosed(title: str) -> str:
+    """A title without the hashes that may close it."""
+    title = title.strip()
+    bare = title.rstrip("#")
+    return bare.strip() if not bare or bare[-1].isspace() else title
+
+
+def _drawn(text: str, lines: list[TextRange], number: int) -> int:
+    """Where the heading begins that line `number` is drawn under; -1 where it is no such line."""
+
+    def stripped(at: int) -> str:
+        return text[slice(*lines[at])].rstrip() if at >= 0 else ""
+
+    rule, title, above = stripped(number), stripped(number - 1), stripped(number - 2)
+    if not _RULE.fullmatch(rule) or not title or _RULE.fullmatch(title):
+        return -1
+    if not above:
+        return lines[number - 1].start
+    # a line above the title too, as reStructuredText has it; front matter is drawn shorter than what stands in it
+    return lines[number - 2].start if above == rule and len(rule) >= len(title) else -1
+
+
+def _blocks(text: str) -> Iterator[_Block]:
+    """Headings and paragraphs in order, each as its words."""
+    at = 0
+    for heading in headings(text):
+        yield from _paragraphs(text, at, heading.start)
+        yield _Block(list(_words(text, heading.start, heading.end)), True)
+        at = heading.end
+    yield from _paragraphs(text, at, len(text))
+
+
+def _paragraphs(text: str, start: int, end: int) -> Iterator[_Block]:
+    words: list[TextRange] = []
+    for word in _words(text, start, end):
+        if words and text.count("\n", words[-1].end, word.start) > 1:
+            yield _Block(words, False)
+            words = []
+        words.append(word)
+    if words:
+        yield _Block(words, False)
+
+
+def _words(text: str, start: int, end: int) -> Iterator[TextRange]:
+    return (TextRange(*match.span()) for match in _WORD.finditer(text, start, end))
+
+
+class _Packer:
+    """Takes blocks one by one; the last passage stays open while it may still grow."""
+
+    def __init__(self, text: str, limit: int) -> None:
+        self._text, self._limit = text, limit
+        self._open: list[_Block] = []
+        self._size = 0  # words of the open passage
+        self._passages: list[TextRange] = []
+
+    def add(self, block: _Block) -> None:
+        """The next block, into the open passage where it fits."""
+        if self._size + len(block.words) > self._limit:
+            self._close(keep=0 if block.heading else self._headings_at_the_end())
+            if self._size + len(block.words) > self._limit:
+                block = self._split(block)
+        self._take(block)
+
+    def finished(self) -> list[TextRange]:
+        """All passages, the open one too."""
+        self._close()
+        return self._passages
+
+    def _split(self, block: _Block) -> _Block:
+        """Passages of what is longer than one; what is left of it."""
+        words, at = block.words, 0
+        if self._size * 2 > self._limit:  # headings so long that little would stand below them
+            self._close()
+        while len(words) - at > (room := self._limit - self._size):
+            end = self._sentence_end(words, at, at + room)
+            self._take(_Block(words[at:end], False))
+            self._close()
+            at = end
+        return _Block(words[at:], block.heading)
+
+    def _sentence_end(self, words: list[TextRange], start: int, end: int) -> int:
+        for at in range(end, end - (end - start) // 3, -1):
+            if self._text[slice(*words[at - 1])].rstrip(_CLOSING).endswith((".", "!", "?")):
+                return at
+        return end
+
+    def _headings_at_the_end(self) -> int:
+        found = 0
+        while found < len(self._open) and self._open[-1 - found].heading:
+            found += 1
+        return found
+
+    def _take(self, block: _Block) -> None:
+        self._open.append(block)
+        self._size += len(block.words)
+
+    def _close(self, keep: int = 0) -> None:
+        """End the open passage before its last `keep` blocks, which begin the next one."""
+        at = len(self._open) - keep
+        closed, self._open = self._open[:at], self._open[at:]
+        if closed:
+            self._passages.append(TextRange(closed[0].words[0].start, closed[-1].words[-1].end))
+        self._size = sum(len(block.words) for block in self._open)

@@ -1,46 +1,55 @@
 """Encoders: a text becomes one vector, and near vectors mean near texts. Run by sentence-transformers.
 
-A folder (or hub name) laid out for sentence-transformers says itself how its tokens are pooled. Any other Hugging Face
+A folder (or hub name) laid out for sentence-transformers states how its tokens are pooled. Any other Hugging Face
 folder is read Contriever's way (Izacard et al. 2022, https://arxiv.org/abs/2112.09118, section 3.1): the mean over its
 last layer's unmasked tokens, not normalised, compared by dot product.
-
-In: queries or passages as strings. Out: one float32 vector each, and which of the texts were cut to its limit.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blendfilter.errors import BadArgument, BadData
+from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.extras import needed, quiet_transformers
-from blendfilter.retrieval.encoder_files import MARKS, WHY, encoder_folder, files_hash
 
 Vectors = NDArray[np.float32]
 Similarity = Literal["cosine", "dot"]
 SIMILARITIES = ("cosine", "dot")
+WHY = "a dense index"
+MARKS = ("config.json", "modules.json")
+"""A folder with neither is no encoder."""
 _QUERY_PROMPTS = ("query",)
 _PASSAGE_PROMPTS = ("document", "passage", "corpus")
 _MINIMUM = 8
 """Tokens. Below, little is left of a text beside the two marks around it."""
 _ENDLESS = 10**9
+_ON_THE_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_OTHER_BUILDS = ("onnx", "openvino")
+_NOT_WANTED = [*(f"{name}/*" for name in _OTHER_BUILDS), "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.tflite"]
+_SETTINGS_FILES = {
+    *MARKS, "sentence_bert_config.json", "config_sentence_transformers.json", "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
+    "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
+}  # fmt: skip
 
 
 class Encoded(NamedTuple):
-    """One vector a text; `cut` says of each whether it was longer than the encoder reads."""
+    """One vector a text; `cut` says of each text whether it was longer than the encoder reads."""
 
     vectors: Vectors
     cut: list[bool]
 
 
-class Reading(NamedTuple):
+class EncodingOptions(NamedTuple):
     """How an encoder is used: what stands before a text, how vectors are compared, how many tokens are read."""
 
     query_prefix: str
@@ -53,7 +62,7 @@ class Reading(NamedTuple):
 class Encoder:
     """An encoder at work. Threads share it: they take turns."""
 
-    def __init__(self, name: str, model: Any, reading: Reading, files: str) -> None:
+    def __init__(self, name: str, model: Any, reading: EncodingOptions, files: str) -> None:
         self.name = name
         self.reading = reading
         self.dimension: int = model.get_embedding_dimension()
@@ -96,7 +105,7 @@ class Encoder:
         if limit is None:
             return [False] * len(texts)
         tokens = self._model.tokenizer(texts, truncation=False, padding=False, verbose=False)["input_ids"]
-        return [len(each) > limit for each in tokens]
+        return [len(ids) > limit for ids in tokens]
 
 
 def load_encoder(
@@ -108,9 +117,9 @@ def load_encoder(
     max_length: int | None = None,
     device: str | None = None,
 ) -> Encoder:
-    """The encoder of a folder or of a name on the hub; on a GPU where there is one, unless `device` says otherwise.
+    """The encoder of a folder or of a name on the hub; on a GPU where there is one, unless `device` names another.
 
-    Where nothing is said, the model's own word counts: its prompts as prefixes, its similarity (for a plain Hugging
+    By default the model's own settings count: its prompts as prefixes, its similarity (for a plain Hugging
     Face folder: dot), as many tokens as it reads. Code that comes with a model is never run.
 
     Raises:
@@ -127,28 +136,28 @@ def load_encoder(
     with quiet_transformers("dense", WHY):
         model = _load(library, folder, device)
         _check_whole(model, folder)
-    reading = Reading(
+    options = EncodingOptions(
         query_prefix or _prompt(model, _QUERY_PROMPTS),
         passage_prefix or _prompt(model, _PASSAGE_PROMPTS),
         similarity or _own_similarity(model, folder),
         _limit(model, max_length, name),
     )
-    if reading.max_length is not None:
-        model.max_seq_length = reading.max_length
-    return Encoder(name, model, reading, files_hash(folder))
+    if options.max_length is not None:
+        model.max_seq_length = options.max_length
+    return Encoder(name, model, options, files_hash(folder))
 
 
-def reading_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`load_encoder`'s arguments for the reading that an index's settings state. Raises `LookupError`, `TypeError`."""
-    reading = {field: settings[field] for field in Reading._fields}
-    length = reading["max_length"]
-    texts = (reading["query_prefix"], reading["passage_prefix"], reading["similarity"])
+def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`load_encoder`'s arguments for the options that an index's settings state. Raises `LookupError`, `TypeError`."""
+    options = {field: settings[field] for field in EncodingOptions._fields}
+    length = options["max_length"]
+    texts = (options["query_prefix"], options["passage_prefix"], options["similarity"])
     if not all(isinstance(text, str) for text in texts) or not (length is None or type(length) is int):
-        raise TypeError(f"no way to read texts: {reading!r:.80}")
-    return reading
+        raise TypeError(f"no way to read texts: {options!r:.80}")
+    return options
 
 
-def identity_of(files: str, reading: Reading) -> str:
+def identity_of(files: str, reading: EncodingOptions) -> str:
     """sha256 over an encoder's files and how it is used: equal for a folder that moved, other for one that changed."""
     return hashlib.sha256(json.dumps([files, reading]).encode()).hexdigest()
 
@@ -198,13 +207,13 @@ def _own_similarity(model: Any, folder: Path) -> Similarity:
     return "cosine" if stated == "cosine" else "dot"
 
 
-def _limit(model: Any, asked: int | None, name: str) -> int | None:
-    """How many tokens are read. Raises `BadArgument` where more are asked for than the model has positions."""
+def _limit(model: Any, wanted: int | None, name: str) -> int | None:
+    """How many tokens are read. Raises `BadArgument` where more are wanted than the model has positions."""
     positions = _positions(model)
-    if asked is not None:
-        if positions is not None and asked > positions:
-            raise BadArgument(f"max_length={asked} is more than the encoder {name} can read: {positions} tokens")
-        return asked
+    if wanted is not None:
+        if positions is not None and wanted > positions:
+            raise BadArgument(f"max_length={wanted} is more than the encoder {name} can read: {positions} tokens")
+        return wanted
     stated = model.max_seq_length
     # a tokenizer that knows no limit states a number of thirty digits, or infinity
     return min((int(limit) for limit in (stated, positions) if limit is not None and limit < _ENDLESS), default=None)
@@ -223,3 +232,63 @@ def _positions(model: Any) -> int | None:
 
 def _one_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:200] or type(error).__name__
+
+
+# --- an encoder's files ---------------------------------------------------------------------------------------------
+
+
+def encoder_folder(name: str) -> Path:
+    """The folder of an encoder. A name on the hub is downloaded once, and found in the hub's cache after that.
+
+    Raises:
+        MissingFile: there is no such folder, and no such name to be had.
+        BadData: the folder holds no encoder.
+    """
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        folder = _from_hub(name)
+    if not any((folder / mark).is_file() for mark in MARKS):
+        raise BadData(f"no encoder in {folder}: a Hugging Face folder has a {' or '.join(MARKS)}")
+    return folder
+
+
+def files_hash(folder: Path) -> str:
+    """sha256 over whatever makes the encoder what it is; its place, its read-me and its other builds do not count."""
+    whole = hashlib.sha256()
+    for path in _files(folder):
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        whole.update(f"{path.relative_to(folder).as_posix()}\0{digest}\n".encode())
+    return whole.hexdigest()
+
+
+def _from_hub(name: str) -> Path:
+    hub: Any = needed("huggingface_hub", "dense", WHY)
+    if not _ON_THE_HUB.fullmatch(name) or Path(name).exists():
+        raise MissingFile(f"no encoder '{name}': it is no folder, and names on the hub read owner/name")
+    try:
+        return Path(hub.snapshot_download(name, local_files_only=True))
+    except OSError:  # not in the cache
+        pass
+    try:
+        return Path(hub.snapshot_download(name, ignore_patterns=_NOT_WANTED))
+    except (OSError, ValueError) as error:
+        why = str(error).partition("\n")[0]
+        raise MissingFile(
+            f"no encoder '{name}': no folder here, not in the hub's cache, and the hub did not give it ({why}): "
+            "check the name, or name a folder"
+        ) from None
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """In the order of their names. Weights saved twice are read from safetensors, so those count."""
+    inside = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _skipped(path, folder)]
+    weights = [path for path in inside if path.suffix == ".safetensors"]
+    weights = weights or [path for path in inside if path.suffix == ".bin"]
+    counting = {*weights, *(path for path in inside if path.name in _SETTINGS_FILES)}
+    return (path for path in inside if path in counting)
+
+
+def _skipped(path: Path, folder: Path) -> bool:
+    parts = path.relative_to(folder).parts
+    return any(part.startswith(".") for part in parts) or parts[0] in _OTHER_BUILDS

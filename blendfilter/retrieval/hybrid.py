@@ -1,10 +1,9 @@
 """Several indexes as one, by reciprocal rank fusion (Cormack, Clarke & Büttcher 2009, SIGIR, section 2):
 score(p) = sum over the indexes that found p of  1 / (constant + rank of p there),  ranks from 1, constant 60.
 
-In: indexes over one corpus, or over several. Out: for each query the k passages with the highest sums; a passage that
-several found is one passage. Over several corpora one id may name two passages, so those of the second index on get
-``@2``, ``@3``, … behind theirs. Scores of the indexes themselves play no part, so they need not be of one kind.
-Differs from the paper: an index is heard down to a depth, not to its last passage.
+A passage that several indexes found is one passage. Over several corpora one id may name two passages, so those of the
+second index on get ``@2``, ``@3``, … behind theirs. The indexes' own scores play no part, so they need not be of one
+kind. Differs from the paper: an index counts down to a depth, not to its last passage.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from typing import Any
 
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever, ShortCorpus, fingerprint_of
+from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, cut_of, fingerprint_of
 from blendfilter.retrieval.callables import as_retriever
-from blendfilter.retrieval.hits import Hits, cut_of
 from blendfilter.retrieval.indexes import open_index
 
 Key = Callable[[Passage], Any]
@@ -28,7 +26,7 @@ Key = Callable[[Passage], Any]
 class Hybrid(Retriever):
     """`Hybrid([open_index("indexes/bm25"), open_index("indexes/dense")])`, searched as any index.
 
-    Each index is asked for `depth` passages, or for k where that is more.
+    Each index is searched for `depth` passages, or for k where that is more.
     """
 
     def __init__(self, indexes: Sequence[Retriever], *, constant: float = 60, depth: int = 100) -> None:
@@ -44,14 +42,13 @@ class Hybrid(Retriever):
         self.fingerprint = fingerprint_of("hybrid", float(constant), depth, members)
         self._corpus = _one_corpus(self.indexes)
         self._key: Key = _by_id if self._corpus else _by_content
-        self._short = ShortCorpus(len(self)) if self._corpus else None
+        self._warnings = SearchWarnings(len(self) if self._corpus else None)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query; equal sums keep the order of the indexes. Cut where any index cut the query."""
-        if self._short:
-            self._short.check(k)
+        self._warnings.check_k(k)
         # `find`, not `search`: a journal keeps one record of a hybrid's query, and its cut is noted once
-        answers = [index.find(queries, self._asked(index, k)) for index in self.indexes]
+        answers = [index.find(queries, self._depth_of(index, k)) for index in self.indexes]
         return [
             Hits(fuse(self._apart(rankings), k, self.constant, self._key), cut=any(map(cut_of, rankings)))
             for rankings in zip(*answers, strict=True)
@@ -64,12 +61,12 @@ class Hybrid(Retriever):
         others = enumerate(rankings[1:], start=2)
         return [rankings[0], *([replace(p, id=f"{p.id}@{at}") for p in hits] for at, hits in others)]
 
-    def _asked(self, index: Retriever, k: int) -> int:
+    def _depth_of(self, index: Retriever, k: int) -> int:
         try:
             known = len(index)
         except TypeError:
             return max(k, self.depth)
-        # an index must not warn of its short corpus: others may have the rest, and nobody asked for the depth
+        # an index must not warn of its short corpus: others may have the rest
         return min(max(k, self.depth), known)
 
     def info(self) -> dict[str, Any]:
@@ -99,21 +96,21 @@ def fuse(rankings: Sequence[Sequence[Passage]], k: int, constant: float, key: Ke
     first: dict[Any, Passage] = {}
     shares: dict[Any, list[float]] = {}
     for ranking in rankings:
-        heard = set()
+        seen = set()
         for rank, passage in enumerate(ranking, start=1):
             name = key(passage)
-            if name in heard:  # one index holds it twice: its better place counts
+            if name in seen:  # one index holds it twice: its better place counts
                 continue
-            heard.add(name)
+            seen.add(name)
             first.setdefault(name, passage)
             shares.setdefault(name, []).append(1 / (constant + rank))
     # summed exactly, so that which index came first decides ties and nothing else
-    sums = {name: math.fsum(each) for name, each in shares.items()}
+    sums = {name: math.fsum(parts) for name, parts in shares.items()}
     return [first[name].scored(sums[name]) for name in sorted(sums, key=lambda name: -sums[name])[:k]]
 
 
 def open_indexes(locations: Sequence[str | os.PathLike[str]], **options: Any) -> Retriever:
-    """The index at one location, or a `Hybrid` of those at several; `options` are given to each `open_index`."""
+    """The index at one location, or a `Hybrid` of those at several; `options` go to each `open_index`."""
     if not locations:
         raise BadArgument("no index named: give a folder or an address")
     opened = [open_index(location, **options) for location in locations]
@@ -129,11 +126,7 @@ def _by_content(passage: Passage) -> tuple[str, str]:
 
 
 def _one_corpus(indexes: Sequence[Retriever]) -> bool:
-    """Whether all of them say that they hold the same passages, so that ids mean the same."""
-    hashes = {_corpus_hash(index.info().get("corpus")) for index in indexes}
-    return len(hashes) == 1 and None not in hashes
-
-
-def _corpus_hash(corpus: Any) -> str | None:
-    stated = corpus.get("sha256") if isinstance(corpus, dict) else None
-    return stated if isinstance(stated, str) and stated else None
+    """Whether all of them state that they hold the same passages, so that ids mean the same."""
+    corpora = [index.info().get("corpus") for index in indexes]
+    hashes = {corpus.get("sha256") if isinstance(corpus, dict) else None for corpus in corpora}
+    return len(hashes) == 1 and all(isinstance(stated, str) and stated for stated in hashes)

@@ -1,7 +1,6 @@
 """The registries: engines that build an index, kinds that open one; `build` and `open_index` go by name.
 
-In: an engine's name and a corpus, or an index's folder or address. Out: a `Retriever`. Engines and kinds whose packages
-come with an extra are named as `module:name` and imported when first asked for.
+Engines and kinds whose packages come with an extra are named as `module:name` and imported at first use.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from blendfilter import http
 from blendfilter.errors import BadData, MissingFile, UnknownName
@@ -24,7 +23,7 @@ HERE = "blendfilter.retrieval"
 Opener = Callable[..., Retriever]
 
 
-class Engine(Protocol):
+class IndexEngine(Protocol):
     """What the registry of engines holds: classes that build an index of a corpus."""
 
     @classmethod
@@ -32,26 +31,17 @@ class Engine(Protocol):
         """Index `corpus` into the folder `out`."""
 
 
-class Foreign(NamedTuple):
-    """Folders that other programs made: how they are known, and what opens them."""
-
-    name: str
-    marks: tuple[str, ...]
-    """Files that such a folder has, all of them."""
-    opener: str | Opener
-
-
 ENGINES: dict[str, str | type[Any]] = {
     "bm25": f"{HERE}.bm25:BM25",
-    "rank-bm25": f"{HERE}.rank_bm25:RankBM25",
+    "rank-bm25": f"{HERE}.bm25:RankBM25",
     "colbert": f"{HERE}.colbert:ColBERT",
     "dense": f"{HERE}.dense:Dense",
 }
-"""Engine name to a class with `Engine`'s `build`."""
+"""Engine name to a class with `IndexEngine`'s `build`."""
 
 KINDS: dict[str, str | Opener] = {
     "bm25": f"{HERE}.bm25:BM25.open",
-    "rank-bm25": f"{HERE}.rank_bm25:RankBM25.open",
+    "rank-bm25": f"{HERE}.bm25:RankBM25.open",
     "colbert": f"{HERE}.colbert:ColBERT.open",
     "dense": f"{HERE}.dense:Dense.open",
     "trimmed": "blendfilter.trimming.folder:open_trimmed",
@@ -63,11 +53,11 @@ ADDRESSES = ("http", "https")
 OVER_ANOTHER = ("trimmed",)
 """Kinds of folder that name another index, which they lie over."""
 
-FOREIGN: list[Foreign] = [
-    Foreign("colbert-ai", ("metadata.json", "centroids.pt"), f"{HERE}.colbert.plaid:open_plaid"),
-    Foreign("bm25s", ("params.index.json", "vocab.index.json"), f"{HERE}.bm25s_folder:open_bm25s"),
-]
-"""Folders without a manifest of ours that open all the same."""
+FOREIGN: dict[tuple[str, ...], str] = {
+    ("metadata.json", "centroids.pt"): f"{HERE}.colbert.index:open_plaid",
+    ("params.index.json", "vocab.index.json"): f"{HERE}.bm25s_folder:open_bm25s",
+}
+"""Folders of colbert-ai and bm25s, by files that all such folders have, to what opens them."""
 
 _TRIMMED = ".trimmed"
 _LOGIN = re.compile("(?:https?|//|:).*@", re.IGNORECASE)
@@ -98,7 +88,7 @@ def open_index(location: str | os.PathLike[str], *, allow_hosts: Sequence[str] =
     Folders that colbert-ai or bm25s made open as they are. A trimmed index may lie over one behind an address: that is
     called where `allow_hosts` name its host (HOST or HOST:PORT), and gets no token but one that is given (`token`).
 
-    Raises `MissingFile`, `BadData` (no index, damaged, too new) and `UnknownName` (a kind nobody registered).
+    Raises `MissingFile`, `BadData` (no index, damaged, too new) and `UnknownName` (a kind that is not registered).
     """
     address = os.fspath(location)
     scheme, mark, _ = address.partition("://")
@@ -109,10 +99,10 @@ def open_index(location: str | os.PathLike[str], *, allow_hosts: Sequence[str] =
         raise MissingFile(f"no index at {http.without_login(address)}: if a server is meant, write http://host:port")
     if _HOST_AND_PORT.fullmatch(address) and not folder.exists():
         raise MissingFile(f"no index at {address}: if a server is meant, write http://{address}")
-    if not os.path.exists(folder / MANIFEST):  # and False where nobody may look, as a `Path` would not say
-        for foreign in FOREIGN:
-            if all(os.path.isfile(folder / name) for name in foreign.marks):
-                index: Retriever = _named(foreign.opener)(address, **options)
+    if not os.path.exists(folder / MANIFEST):  # and False where looking is not permitted; a `Path` would raise
+        for marks, opener in FOREIGN.items():
+            if all(os.path.isfile(folder / name) for name in marks):
+                index: Retriever = _named(opener)(address, **options)
                 return index
     kind = _kind_of(folder)
     if kind in ADDRESSES:
@@ -122,8 +112,8 @@ def open_index(location: str | os.PathLike[str], *, allow_hosts: Sequence[str] =
 
 
 def _kind_of(folder: Path) -> str:
-    """What the manifest says. A trimmed index is known by its name too: where its manifest is damaged, what it was made
-    of can still be searched, and whoever opens it finds that."""
+    """The manifest's kind. A trimmed index is known by its name too: even where its manifest is damaged, the index that
+    it lies over can be searched."""
     named = folder.name.endswith(_TRIMMED) and folder.is_dir()
     try:
         kind = read_manifest(folder).kind

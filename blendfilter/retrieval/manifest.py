@@ -1,6 +1,6 @@
 """An index is a folder with a manifest: what it is, what it was made of, and which files belong to it.
 
-In: an index under construction, or a folder. Out: a folder that is whole or not there at all; a checked `Manifest`.
+`building` makes such a folder, which is whole or not there at all; `read_manifest` and `check_content` check one.
 """
 
 from __future__ import annotations
@@ -41,9 +41,14 @@ UNREADABLE = (
     ValueError, TypeError, LookupError, AttributeError, EOFError, ArithmeticError, AssertionError, RecursionError,
     MemoryError,
 )  # fmt: skip
-"""What readers make of files that are not theirs; a size out of a damaged file may be beyond all memory."""
+"""What readers raise of files that are not theirs; a size out of a damaged file may be beyond all memory."""
 _UNFINISHED = ".unfinished"
-"""A file in every folder that is being built, so that no folder of somebody else's is taken for one."""
+"""A file in every folder that is being built, so that no other folder is taken for one."""
+
+
+def index_cache() -> Path:
+    """Where indexes are kept: `$BLENDFILTER_CACHE/indexes`, by default `~/.cache/blendfilter/indexes`."""
+    return Path(os.environ.get("BLENDFILTER_CACHE") or Path.home() / ".cache" / "blendfilter") / "indexes"
 
 
 def _inside(name: str) -> str:
@@ -125,7 +130,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
-    """The manifest of an index folder, held against its files' names and sizes; `check_content` goes on from there.
+    """The manifest of an index folder, checked against its files' names and sizes; `check_content` goes on from there.
 
     Raises `MissingFile` where nothing is there, `BadData` where it is no index, newer than this version, or damaged.
     """
@@ -186,8 +191,8 @@ def opening(folder: str | os.PathLike[str]) -> Iterator[None]:
     except BlendFilterError:
         raise
     except UNREADABLE as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        raise BadData(f"the index at {folder} is damaged ({said}); build it again") from error
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        raise BadData(f"the index at {folder} is damaged ({why}); build it again") from error
 
 
 @contextmanager
@@ -219,33 +224,27 @@ def why_no_index(folder: Path) -> str:
     """Why `folder` is no index that may be replaced or removed; empty where it is one.
 
     An index is a folder with a manifest of ours that lists every file in it; a damaged one is an index too. A file, a
-    folder or a link that the manifest does not list is somebody's own.
+    folder or a link that the manifest does not list is the user's own.
     """
     if not folder.is_dir():
         return "it is a file" if folder.exists() else "it is a link that leads nowhere"
     if not (folder / MANIFEST).is_file():
         return f"it has no {MANIFEST}"
     try:
-        manifest = _parse(folder / MANIFEST)
+        files = {MANIFEST, *_parse(folder / MANIFEST).files}
     except BadData:
         return f"its {MANIFEST} is not that of an index"
-    stranger = _stranger(folder, manifest)
-    return f"{stranger} in it is not part of one" if stranger else ""
-
-
-def _stranger(folder: Path, manifest: Manifest) -> str:
-    """The first thing in the folder that its manifest does not list; empty where there is none."""
-    files = {MANIFEST, *manifest.files}
     folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
-    for place, inner, names in os.walk(folder, onerror=_fail):
+    for place, inner, names in os.walk(folder, onerror=reraise):
         for path in (Path(place, name) for name in sorted([*inner, *names])):
             name = path.relative_to(folder).as_posix()
             if path.is_symlink() or name not in (folders if path.is_dir() else files):
-                return name
+                return f"{name} in it is not part of one"
     return ""
 
 
-def _fail(error: OSError) -> None:
+def reraise(error: OSError) -> None:
+    """For `os.walk`, which otherwise leaves out what it cannot read."""
     raise error
 
 
@@ -269,6 +268,8 @@ def _workshop(target: Path) -> tuple[Path, int]:
             return folder, lock
         if lock is not None:
             os.close(lock)
+        with suppress(OSError):  # not there, or already taken away
+            folder.rmdir()
 
 
 def sweep(target: Path) -> None:
@@ -287,20 +288,16 @@ def sweep(target: Path) -> None:
             if (folder / _UNFINISHED).is_file():
                 shutil.rmtree(folder, ignore_errors=True)
             elif not why_no_index(folder):
-                if ".old-" in folder.name and not os.path.lexists(target) and _is_whole(folder):
+                try:
+                    whole = bool(read_manifest(folder))
+                except BadData:
+                    whole = False
+                if whole and ".old-" in folder.name and not os.path.lexists(target):
                     folder.rename(target)
                 else:
                     _remove(folder)
         finally:
             os.close(lock)
-
-
-def _is_whole(folder: Path) -> bool:
-    try:
-        read_manifest(folder)
-    except BadData:
-        return False
-    return True
 
 
 def _remove(index: Path) -> None:
@@ -310,7 +307,7 @@ def _remove(index: Path) -> None:
     with suppress(OSError):
         for name in files:
             (index / name).unlink(missing_ok=True)
-        for inner in sorted(folders, key=lambda each: len(each.parts), reverse=True):
+        for inner in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
             (index / inner).rmdir()
         return
     warnings.warn(f"the index that was replaced could not be removed whole: look into {index}", stacklevel=3)
@@ -363,10 +360,10 @@ def _publish(folder: Path, target: Path, *, overwrite: bool, share: bool) -> Non
 
 
 def _replace(folder: Path, target: Path) -> None:
-    lock = _locked(target)  # it goes along with the new name, so that nobody sweeps what may have to come back
+    lock = _locked(target)  # it goes along with the new name, so that no sweep takes what may have to come back
     old = target.rename(_sibling(target, "old"))
     try:
-        # looked at again where nobody can add to it by its name: it was an index when the work began
+        # looked at again where nothing can be added to it by its name: it was an index when the work began
         if any(old.iterdir()) and (why := why_no_index(old)):
             raise _kept_beside(folder, target, why)
         folder.rename(target)

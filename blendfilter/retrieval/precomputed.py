@@ -1,13 +1,12 @@
-"""Hits that were found before, by any engine anywhere: a file of queries, each with its passages, as a retriever.
+"""Hits that were found before, by any engine anywhere: a file of queries with their passages, as a retriever.
 
-In: JSON Lines, or one JSON list, plain or gzipped::
+The file is JSON Lines, or one JSON list, plain or gzipped::
 
     {"question": "Who runs the mill?", "passages": [{"id": "m1", "title": "Tide Mill", "text": "…", "score": 9.1}]}
 
 The query may stand under `query`, or its question's id alone under `id` or `qid`, where the questions are known; the
 passages, best first, under `ctxs` (DPR, ALCE), `context`, `retrieved`, `topk` (`dspy.ColBERTv2`), `retrieval_result`
-(FlashRAG) or `hits`, each in any shape that `as_passage` reads. Out: for a query of the file its first k passages.
-`write_hits` makes such a file of an index.
+(FlashRAG) or `hits`, in any shape that `as_passage` reads. `write_hits` makes such a file of an index.
 """
 
 from __future__ import annotations
@@ -24,24 +23,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
-from blendfilter.files import (
-    BOM,
-    GZIP,
-    check_free,
-    first_character,
-    json_rows,
-    opened,
-    parsed,
-    put,
-    raw_lines,
-    writing,
-)
+from blendfilter.files import BOM, GZIP, check_free, first_character, json_rows, opened, parsed, put, raw_lines, writing
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever, fingerprint_of
+from blendfilter.retrieval.base import Hits, ProgressCallback, Retriever, cut_of, fingerprint_of, silent
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.retrieval.corpus import corpus_hash
-from blendfilter.retrieval.hits import Hits, cut_of
-from blendfilter.retrieval.progress import Progress, silent
 
 QUERIES = ("question", "query")
 PASSAGES = ("passages", "ctxs", "context", "retrieved", "topk", "retrieval_result", "hits")
@@ -49,7 +35,7 @@ IDS = ("id", "_id", "qid", "question_id")
 BATCH = 64
 
 
-class _Line(NamedTuple):
+class _RowPlace(NamedTuple):
     """Where a row stands: in words, and in the file that is read while searching."""
 
     where: str
@@ -57,7 +43,7 @@ class _Line(NamedTuple):
     length: int
 
 
-class Written(NamedTuple):
+class HitsWritten(NamedTuple):
     """How many queries a file of hits holds, and how many of them were cut."""
 
     queries: int
@@ -67,8 +53,8 @@ class Written(NamedTuple):
 class Precomputed(Retriever):
     """The hits of `file`, looked up by the text of the query, stripped at its ends and otherwise exact.
 
-    Every row is read and checked once; kept are the queries and where their rows stand. Rows are read when asked for,
-    from the file, or, where it is packed or one JSON list, from an unpacked copy among the system's temporary files.
+    Every row is read and checked once; kept are the queries and where their rows stand. A search reads its rows from
+    the file, or, where it is packed or one JSON list, from an unpacked copy among the system's temporary files.
     `questions` (id to text) are for rows that hold an id and no query; rows of other questions are then left out.
 
     Raises:
@@ -80,10 +66,12 @@ class Precomputed(Retriever):
         self.file = Path(file)
         self._questions = questions
         self.fingerprint = fingerprint_of("retrieved", corpus_hash(self.file))
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _RowPlace] = {}
         self._few = False
-        copied = first_character(self.file) == "[" or _packed(self.file)
-        self._rows = tempfile.TemporaryFile(buffering=0) if copied else open(self.file, "rb")  # noqa: SIM115 - held open
+        with opened(self.file, unpack=False) as stream:
+            packed = stream.read(len(GZIP)) == GZIP
+        copied = packed or first_character(self.file) == "["
+        self._rows = tempfile.TemporaryFile(buffering=0) if copied else open(self.file, "rb")  # noqa: SIM115 - kept open
         for line, value in _copied(self.file, self._rows) if copied else _in_place(self.file):
             self._keep(line, value)
         if not self._lines:
@@ -116,7 +104,7 @@ class Precomputed(Retriever):
             raise BadArgument(
                 f"no hits in {self.file} for the query {query.strip()[:80]!r}: precomputed hits serve methods "
                 "that search for the question alone (direct-retrieval, cot-retrieval, blendfilter --without q_ex,q_in) "
-                "or hold every query that is asked"
+                "or hold every query that is searched for"
             )
         found = self._read(line, query)
         if len(found) < k and not self._few:
@@ -124,7 +112,7 @@ class Precomputed(Retriever):
             warnings.warn(f"k={k} is more than {self.file} holds for a query: {len(found)} come back", stacklevel=4)
         return Hits(found[:k], cut=cut_of(found))
 
-    def _read(self, line: _Line, query: str) -> Hits:
+    def _read(self, line: _RowPlace, query: str) -> Hits:
         data = os.pread(self._rows.fileno(), line.length, line.offset)
         value = parsed(data.decode("utf-8", "replace"), line.where)
         if self._query(value, line.where) != query.strip():
@@ -132,15 +120,15 @@ class Precomputed(Retriever):
         return _hits(value, line.where)
 
     def _query(self, value: Any, where: str) -> str | None:
-        """The query of a row; None where it names a question that nobody asks."""
+        """The query of a row; None where it names a question that is not among `questions`."""
         if self._questions is not None and isinstance(value, Mapping) and not any(name in value for name in QUERIES):
             name = next((name for name in IDS if name in value), None)
             if name is not None:
-                asked = self._questions.get(str(value[name]))
-                return None if asked is None else asked.strip()
+                question = self._questions.get(str(value[name]))
+                return None if question is None else question.strip()
         return _query(value, where)
 
-    def _keep(self, line: _Line, value: Any) -> None:
+    def _keep(self, line: _RowPlace, value: Any) -> None:
         query, found = self._query(value, line.where), _hits(value, line.where)
         if query is None:
             return
@@ -158,8 +146,8 @@ def write_hits(
     k: int = 10,
     *,
     overwrite: bool = False,
-    progress: Progress = silent,
-) -> Written:
+    progress: ProgressCallback = silent,
+) -> HitsWritten:
     """Search `index` for `queries` (``{"question": …}``, any other field kept) and write the hits to `out`.
 
     The file appears whole or not at all. Raises `BadArgument` where there is one already and `overwrite` is not set.
@@ -168,42 +156,41 @@ def write_hits(
     if target.is_dir():
         raise BadArgument(f"{target} is a folder: name a file for the hits (--out hits.jsonl)")
     check_free(target, overwrite=overwrite)
-    asked, cut = list(queries), 0
+    rows, cut = list(queries), 0
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}")
     try:
         with writing(target), open(temporary, "x", encoding="utf-8") as file:
-            for at in range(0, len(asked), BATCH):
-                batch = asked[at : at + BATCH]
+            for at in range(0, len(rows), BATCH):
+                batch = rows[at : at + BATCH]
                 found = index.search([row["question"] for row in batch], k)
                 file.writelines(_row(row, hits) for row, hits in zip(batch, found, strict=True))
                 cut += sum(map(cut_of, found))
-                progress("searching", at + len(batch), len(asked))
+                progress("searching", at + len(batch), len(rows))
             file.flush()
             os.fsync(file.fileno())
         put(temporary, target, overwrite=overwrite)
     finally:
         temporary.unlink(missing_ok=True)
-    return Written(len(asked), cut)
+    return HitsWritten(len(rows), cut)
 
 
 def _row(row: Mapping[str, Any], hits: Sequence[Passage]) -> str:
+    passages = [
+        {
+            "id": passage.id,
+            "title": passage.title,
+            "text": passage.text,
+            "score": None if passage.score is None else float(passage.score),
+            **({"metadata": dict(passage.metadata)} if passage.metadata else {}),
+        }
+        for passage in hits
+    ]
     cut = {"query_cut": True} if cut_of(hits) else {}
-    return json.dumps({**row, **cut, "passages": [_told(each) for each in hits]}, ensure_ascii=False) + "\n"
+    return json.dumps({**row, **cut, "passages": passages}, ensure_ascii=False) + "\n"
 
 
-def _told(passage: Passage) -> dict[str, Any]:
-    metadata = {"metadata": dict(passage.metadata)} if passage.metadata else {}
-    score = None if passage.score is None else float(passage.score)
-    return {"id": passage.id, "title": passage.title, "text": passage.text, "score": score, **metadata}
-
-
-def _packed(file: Path) -> bool:
-    with opened(file, unpack=False) as stream:
-        return stream.read(len(GZIP)) == GZIP
-
-
-def _in_place(file: Path) -> Iterator[tuple[_Line, Any]]:
+def _in_place(file: Path) -> Iterator[tuple[_RowPlace, Any]]:
     """The rows of plain JSON Lines, where they stand in it."""
     offset = 0
     with opened(file) as stream:
@@ -212,25 +199,23 @@ def _in_place(file: Path) -> Iterator[tuple[_Line, Any]]:
             skipped = len(BOM) if number == 1 and raw.startswith(BOM) else 0
             data = raw[skipped:]
             if data.strip():
-                yield _Line(where, offset + skipped, len(data)), parsed(_decoded(data, where), where)
+                try:
+                    text = data.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    why = f"not UTF-8 (byte {error.start + 1} of the line): save the file as UTF-8"
+                    raise BadData(f"{where}: {why}") from None
+                yield _RowPlace(where, offset + skipped, len(data)), parsed(text, where)
             offset += len(raw)
 
 
-def _copied(file: Path, rows: Any) -> Iterator[tuple[_Line, Any]]:
+def _copied(file: Path, rows: Any) -> Iterator[tuple[_RowPlace, Any]]:
     """The rows of any other file, copied to `rows` on the way."""
     offset = 0
     for row in json_rows(file):
         data = json.dumps(row.value).encode()
         rows.write(data)
-        yield _Line(row.where, offset, len(data)), row.value
+        yield _RowPlace(row.where, offset, len(data)), row.value
         offset += len(data)
-
-
-def _decoded(data: bytes, where: str) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadData(f"{where}: not UTF-8 (byte {error.start + 1} of the line): save the file as UTF-8") from None
 
 
 def _query(value: Any, where: str) -> str:

@@ -1,35 +1,49 @@
 """An index behind an address: the client of `blendfilter serve`.
 
-In: queries. Out: the passages, scores and fingerprint that the served index gives in process, so that a journal made
-with the one is replayed with the other. Queries go in batches; what may pass is tried again; an index that was rebuilt
-behind the address is noticed with the first reply.
+It gives the passages, scores and fingerprint that the served index gives in process, so that a journal made with the
+one is replayed with the other. Queries go in batches; faults that may pass are tried again; an index that was rebuilt
+behind the address is noticed with the first reply. The token is in no message, and in nothing that an error refers to.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Self, TypeVar
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
+from urllib.parse import unquote, urlsplit
 
+import httpx
+import tenacity
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blendfilter import http, secrets
-from blendfilter.errors import BadArgument, BadData, IndexChanged
+from blendfilter.errors import BadArgument, BadData, IndexChanged, ServerRefused
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever, ShortCorpus
-from blendfilter.retrieval.hits import Hits
-from blendfilter.retrieval.wire import TOKEN, Wire, address_of, said_by
+from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings
 
 SERVER = "blendfilter"
+"""How `/info` states that a server is ours."""
+TOKEN = "BLENDFILTER_INDEX_TOKEN"
+"""The variable that holds the token, for servers and clients. Never an option: anyone may see a command's words."""
 A_PASSAGE = 16 << 10
-"""Bytes that a reply may have for each passage that was asked for, beyond what any reply may."""
+"""Bytes that a reply may have for each passage of a request, beyond what any reply may."""
+WAIT_FIRST = 0.25
+WAIT_MAX = 8.0
+PATIENCE = 60.0
+"""Seconds: where a server wants a longer wait, that is an error at once."""
+KEEP_ALIVE = 30.0
+CONNECTIONS = 64
+_LONGEST = 300
 _GIVE_IT = "the environment's goes to no address out of a file, so give it in Python, open_index(…, token=…)"
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class _Passage(BaseModel):
+class _RemotePassage(BaseModel):
     id: str
     title: str
     text: str
@@ -37,17 +51,17 @@ class _Passage(BaseModel):
     metadata: dict[str, Any] = {}
 
 
-class _Result(BaseModel):
+class _RemoteHits(BaseModel):
     query_cut: bool = False
-    passages: list[_Passage]
+    passages: list[_RemotePassage]
 
 
-class _Found(BaseModel):
+class _SearchReply(BaseModel):
     fingerprint: str
-    results: list[_Result]
+    results: list[_RemoteHits]
 
 
-class _Limits(BaseModel):
+class _BatchLimits(BaseModel):
     """Those that shape a batch; the rest is the server's to enforce."""
 
     max_queries: Annotated[int, Field(ge=1)] = 64
@@ -55,21 +69,21 @@ class _Limits(BaseModel):
     max_k: Annotated[int, Field(ge=1)] | None = None
 
 
-class _Info(BaseModel):
+class _InfoReply(BaseModel):
     model_config = ConfigDict(extra="ignore")
     server: str
     version: str
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     passages: Annotated[int, Field(ge=1)] | None = None
     index: dict[str, Any] = {}
-    limits: _Limits = _Limits()
+    limits: _BatchLimits = _BatchLimits()
 
 
 class Remote(Retriever):
     """The index that `blendfilter serve` answers for at `url`; threads share it, forked processes too.
 
     Args:
-        url: ``http://host:port``; a login in it (``http://any:TOKEN@host``) is taken as the token, and shown nowhere.
+        url: ``http://host:port``; a login in it (``http://any:TOKEN@host``) is taken as the token.
         token: the server's, by default what BLENDFILTER_INDEX_TOKEN holds. It is sent to this address alone.
         timeout: seconds that one attempt may take.
         attempts: how often a request is tried on faults that pass.
@@ -77,7 +91,7 @@ class Remote(Retriever):
         ambient: whether BLENDFILTER_INDEX_TOKEN counts. Not for an address that comes out of a file.
 
     Raises:
-        ServerRefused: nobody is there, or the token is wrong. BadData: there is another kind of server.
+        ServerRefused: no server is there, or the token is wrong. BadData: there is another kind of server.
         BadArgument: no such address.
     """
 
@@ -101,12 +115,17 @@ class Remote(Retriever):
         self.url = address.url
         hint = () if ambient else (_GIVE_IT,)
         sent = found and secrets.checked(found, f"the token ({TOKEN})")
-        self._wire = Wire(self.url, sent, timeout, attempts, *hint)
-        self._options = {"timeout": timeout, "attempts": attempts, "batch_size": batch_size, "ambient": ambient}
-        self._about = self._ask_about()
+        self._connection = ServerConnection(self.url, sent, timeout, attempts, *hint)
+        self._options: dict[str, Any] = {
+            "timeout": timeout,
+            "attempts": attempts,
+            "batch_size": batch_size,
+            "ambient": ambient,
+        }
+        self._about = self._info()
         self.fingerprint = self._about.fingerprint
         self._batch = min(batch_size, self._about.limits.max_queries)
-        self._short = None if self._about.passages is None else ShortCorpus(self._about.passages)
+        self._warnings = SearchWarnings(self._about.passages)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """The served index's passages, in batches.
@@ -115,24 +134,23 @@ class Remote(Retriever):
             IndexChanged: another index is served by now. BadArgument: the server's limits forbid it.
             ServerRefused: it cannot be reached any more. BadData: its reply makes no sense.
         """
-        if self._short:
-            self._short.check(k)
+        self._warnings.check_k(k)
         return [hits for batch in self._batches(queries) for hits in self._find(batch, k)]
 
     def info(self) -> dict[str, Any]:
-        """What the server says of its index (`of` is that index's kind), and its address."""
+        """The server's description of its index (`of` is that index's kind), and its address."""
         served = self._about.index
         own = {"kind": "remote", "of": served.get("kind", "unknown"), "fingerprint": self.fingerprint, "url": self.url}
         return {**served, **own, "passages": self._about.passages, "server": self._about.version}
 
     @property
     def max_k(self) -> int | None:
-        """How many passages a query its server gives at most, where it says so."""
+        """How many passages a query its server gives at most, where it states that."""
         return self._about.limits.max_k
 
     def close(self) -> None:
         """Close this process's connections; a later search opens new ones."""
-        self._wire.close()
+        self._connection.close()
 
     def __len__(self) -> int:
         return super().__len__() if self._about.passages is None else self._about.passages
@@ -148,17 +166,17 @@ class Remote(Retriever):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a pickle is a file like any other: the token stays out, and whoever loads it has their own
-        return _reopened, (self.url, self._options)
+        return partial(Remote, **self._options), (self.url,)
 
-    def _ask_about(self) -> _Info:
+    def _info(self) -> _InfoReply:
         foreign = (
             f"{self.url} is not a server of `blendfilter serve`: another one in dspy.ColBERTv2's format "
             f"is a retriever as dspy.ColBERTv2(url='{self.url}')"
         )
-        reply = self._wire.ask("/info", foreign=foreign)
+        reply = self._connection.request("/info", foreign=foreign)
         if not isinstance(reply, dict) or reply.get("server") != SERVER:
             raise BadData(foreign)
-        return self._checked(_Info, reply)
+        return self._checked(_InfoReply, reply)
 
     def _batches(self, queries: Sequence[str]) -> Iterator[list[str]]:
         """Queries as JSON, no more together than the server takes, by number and by bytes."""
@@ -175,13 +193,13 @@ class Remote(Retriever):
 
     def _find(self, batch: Sequence[str], k: int) -> list[Hits]:
         most = http.LARGEST + A_PASSAGE * k * len(batch)
-        reply = self._wire.ask("/search", f'{{"k":{k},"queries":[{",".join(batch)}]}}'.encode(), limit=most)
-        if self._wire.has_token:  # what a server echoes of it would stand in journals, and in prompts for a model
+        reply = self._connection.request("/search", f'{{"k":{k},"queries":[{",".join(batch)}]}}'.encode(), limit=most)
+        if self._connection.token:  # what a server echoes of it would stand in journals, and in prompts for a model
             reply = secrets.hidden_in(reply)
-        found = self._checked(_Found, reply)
+        found = self._checked(_SearchReply, reply)
         if found.fingerprint != self.fingerprint:
             raise IndexChanged(
-                f"the index behind {self.url} was rebuilt ({self.fingerprint} → {said_by(found.fingerprint)}): "
+                f"the index behind {self.url} was rebuilt ({self.fingerprint} → {quoted(found.fingerprint)}): "
                 "open it again"
             )
         if len(found.results) != len(batch) or any(len(result.passages) > k for result in found.results):
@@ -197,8 +215,223 @@ class Remote(Retriever):
         except ValidationError as error:
             first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole reply"
-        raise BadData(f"{self.url} answered what cannot be read: {said_by(where)}: {first['msg']}")
+        raise BadData(f"{self.url} answered what cannot be read: {quoted(where)}: {first['msg']}")
 
 
-def _reopened(url: str, options: dict[str, Any]) -> Remote:
-    return Remote(url, **options)
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+class ServerAddress(NamedTuple):
+    """Where a server is, and the token that stood in its address."""
+
+    url: str
+    token: str
+
+
+class _PassingFault(Exception):
+    """A fault that may pass. `wait` is what the server wants, in seconds; `hint` is what helps if it stays."""
+
+    def __init__(self, message: str, wait: float = 0.0, hint: str = "") -> None:
+        super().__init__(message)
+        self.wait, self.hint = wait, hint
+
+
+class ServerConnection:
+    """Requests to one address. Each process has a client of its own: connections do not survive a fork."""
+
+    def __init__(
+        self, url: str, token: str | None, timeout: float, attempts: int, how_to_give: str = f"set {TOKEN}"
+    ) -> None:
+        self.url = url
+        self._how_to_give = how_to_give
+        self.token, self._timeout, self._attempts = token, timeout, attempts
+        secrets.know(token)
+        self._clients: dict[int, httpx.Client] = {}
+
+    def request(self, path: str, body: bytes | None = None, *, foreign: str = "", limit: int = http.LARGEST) -> Any:
+        """The JSON at `path`, at most `limit` bytes of it.
+
+        `foreign` is the message for a server that has no such path, or answers in no JSON.
+
+        Raises:
+            ServerRefused, BadArgument, BadData: as the server's answer, or silence, means.
+        """
+        tried = 0
+
+        def attempt() -> Any:
+            nonlocal tried
+            tried += 1
+            return self._once(path, body, foreign, limit)
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, _PassingFault) and error.wait <= PATIENCE
+            ),
+            wait=_wait,
+            stop=tenacity.stop_after_attempt(self._attempts),
+            reraise=True,
+        )
+        try:
+            return retrying(attempt)
+        except _PassingFault as fault:
+            why, hint = str(fault), fault.hint
+        # outside the except block: what was caught leads to the request, which holds the token
+        times = "1 attempt" if tried == 1 else f"{tried} attempts"
+        raise ServerRefused(f"the index server at {self.url} {why} ({times}){hint}")
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        client = self._clients.pop(os.getpid(), None)
+        if client is not None:
+            client.close()
+
+    def _once(self, path: str, body: bytes | None, foreign: str, limit: int) -> Any:
+        method, where = "GET" if body is None else "POST", self.url + path
+        try:
+            with self._client().stream(method, where, content=body) as reply:
+                return self._read(reply, http.bounded(reply, limit, self._timeout), foreign)
+        except http.TooLarge as error:
+            fault: Exception = BadData(f"{self.url}{path}: {error}; look what runs there")
+        except httpx.RequestError as error:
+            fault = self._fault(error)
+        except (httpx.InvalidURL, UnicodeError) as error:  # a redirect, or a header, that is none
+            fault = _PassingFault(f"answered what is no HTTP ({quoted(str(error), self.token)})")
+        # outside the except block, as in `request`
+        raise fault
+
+    def _client(self) -> httpx.Client:
+        process = os.getpid()
+        client = self._clients.get(process)
+        if client is None:
+            authorization = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+            made = httpx.Client(
+                timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, 10.0)),
+                headers={"Accept-Encoding": http.PACKINGS, **authorization},
+                limits=httpx.Limits(
+                    max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=KEEP_ALIVE
+                ),
+                trust_env=not is_here(self.url),  # a proxy cannot see what is on this machine
+            )
+            client = self._clients.setdefault(process, made)
+            if client is not made:  # another thread was faster
+                made.close()
+        return client
+
+    def _fault(self, error: httpx.RequestError) -> _PassingFault:
+        why = quoted(str(error) or type(error).__name__, self.token)
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
+            return _PassingFault(f"cannot be reached ({why})", hint=": `blendfilter serve INDEX` starts one")
+        if isinstance(error, httpx.TimeoutException):
+            hint = ": wait longer for it (timeout=…), or ask for fewer queries at once (batch_size=…)"
+            return _PassingFault(f"did not answer within {self._timeout:g} seconds", hint=hint)
+        return _PassingFault(f"broke off ({why})")
+
+    def _read(self, reply: httpx.Response, content: bytes, foreign: str) -> Any:
+        status = reply.status_code
+        try:
+            value = http.json_of(content)
+        except ValueError:
+            value = reply  # no JSON value is that
+        if status == 200 and value is not reply:
+            return value
+        if foreign and status in (200, 404, 405):
+            raise BadData(foreign)
+        if status == 200:
+            raise _PassingFault("answered in something else than JSON")
+        message = value.get("message") if isinstance(value, Mapping) else None
+        stated = quoted(str(message or reply.reason_phrase or "no reason given"), self.token)
+        if status in (408, 429) or status >= 500:
+            raise _PassingFault(f"failed with {status}: {stated}", http.seconds_to_wait(reply.headers) or 0.0)
+        if status in (400, 413, 422):
+            raise BadArgument(f"{self.url} refuses it: {stated}")
+        if status == 401:
+            wrong = (
+                f"does not know the token it was given ({TOKEN})"
+                if self.token
+                else f"wants a token: {self._how_to_give}"
+            )
+            raise ServerRefused(f"the index server at {self.url} {wrong}")
+        raise ServerRefused(f"the index server at {self.url} refuses with {status}: {stated}")
+
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    backoff = min(WAIT_MAX, WAIT_FIRST * 2.0 ** (state.attempt_number - 1))
+    wanted = error.wait if isinstance(error, _PassingFault) else 0.0
+    return max(wanted, backoff) * random.uniform(1.0, 1.25)
+
+
+def quoted(text: str, token: str | None = None) -> str:
+    """What a server sent, for a message: on one line, printable, not too long, and without the token."""
+    text = secrets.hidden(text, token or "")
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def address_of(url: str) -> ServerAddress:
+    """A server's address as http(s)://host:port/path, and the token out of its login.
+
+    Raises `BadArgument`, without the login, where it is no such address.
+
+    >>> address_of("http://any:s3cret@index.example:8893/wiki/")
+    ServerAddress(url='http://index.example:8893/wiki', token='s3cret')
+    """
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        good = good and "@" not in parts.path and not parts.query and not parts.fragment
+        login, at, place = parts.netloc.rpartition("@")
+        plain = str(httpx.URL(f"{parts.scheme}://{place}{parts.path}".rstrip("/"))).rstrip("/") if good else ""
+    except (ValueError, httpx.InvalidURL):
+        plain = ""
+    if not plain:
+        more = ", without what follows the '?'" if "?" in url else ""
+        raise BadArgument(
+            f"'{quoted(http.without_login(url))}' is no index server's address: write it as http://host:port{more}"
+        )
+    user, _, password = login.partition(":")
+    return ServerAddress(plain, unquote(password or user) if at else "")
+
+
+def check_host(url: str, allow_hosts: Sequence[str], whose: str) -> None:
+    """Raise `BadArgument` for an address out of a file, unless `allow_hosts` name its host (HOST or HOST:PORT).
+
+    Whoever wrote the file chose the address: any call reveals to them who opens the file, when, and what is searched
+    for.
+
+    >>> check_host("http://index.example:8893", ["index.example"], "wiki.trimmed")
+    """
+    ours = url.partition("://")[0].lower() in ("http", "https")
+    parts = urlsplit(address_of(url).url if ours else url)
+    host = (parts.hostname or "", parts.port)
+    named = [allow_hosts] if isinstance(allow_hosts, str) else allow_hosts
+    if any(host[0] == allowed and port in (None, host[1]) for allowed, port in map(_host, named)):
+        return
+    name = quoted(f"[{host[0]}]" if ":" in host[0] else host[0]) + ("" if host[1] is None else f":{host[1]}")
+    raise BadArgument(
+        f"{whose} lies over an index at {name}, and an address out of a file is called only where its host is named: "
+        f"if you trust it, add --allow-host {name} (in Python allow_hosts=['{name}'])"
+    )
+
+
+def _host(name: str) -> tuple[str, int | None]:
+    """HOST or HOST:PORT, taken apart; the scheme and the path of an address play no part."""
+    place = name.partition("://")[2] or name
+    try:
+        parts = urlsplit(f"//[{place}]" if place.count(":") > 1 and "[" not in place else f"//{place}")
+        found = (parts.hostname or "", parts.port)
+    except ValueError:
+        found = ("", None)
+    if not found[0]:
+        raise BadArgument(f"'{quoted(name)}' is no host to allow: write it as HOST or HOST:PORT")
+    return found
+
+
+def is_here(url: str) -> bool:
+    """Whether an address is on this machine by its looks: localhost, 127.…, ::1.
+
+    >>> is_here("http://127.0.0.1:8893"), is_here("http://index.example")
+    (True, False)
+    """
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or re.fullmatch(r"127(?:\.[0-9]{1,3}){3}", host) is not None

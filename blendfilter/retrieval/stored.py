@@ -1,19 +1,28 @@
-"""What the indexes that lie in a folder share: a manifest, passages on disk read one by one, and how both are told.
+"""Indexes that lie in a folder: their passages on disk, gathered from a corpus and read one by one, and their manifest.
 
-In: a corpus, streamed. Out: its passages in the folder, checked; a `Stored` retriever over them.
+`passages.jsonl` has a passage a line, `offsets.npy` where each line begins and the last one ends.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+from abc import abstractmethod
+from array import array
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from tokenize import TokenError
+from typing import Any, NamedTuple, overload
 
-from blendfilter.errors import BadData, EmptyData
+import numpy as np
+from numpy.typing import NDArray
+
+from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever, ShortCorpus
-from blendfilter.retrieval.corpus import read_corpus
+from blendfilter.retrieval.base import ProgressCallback, Retriever, SearchWarnings, silent
+from blendfilter.retrieval.corpus import IdCheck, read_corpus
 from blendfilter.retrieval.manifest import (
     HASHED_WHOLE,
     WHOLE,
@@ -23,25 +32,21 @@ from blendfilter.retrieval.manifest import (
     opening,
     read_manifest,
 )
-from blendfilter.retrieval.passages import OFFSETS, PASSAGES, Ledger, StoredPassages, keep
-from blendfilter.retrieval.progress import Progress, silent
 
 Corpus = str | os.PathLike[str] | Iterable[Passage]
+PASSAGES = "passages.jsonl"
+OFFSETS = "offsets.npy"
 READING = "reading passages"
 _OFTEN = 1000
 
 
-class Gathered(NamedTuple):
-    """A corpus that was read through: its passages where they now lie, and what identifies it."""
-
-    passages: Sequence[Passage]
-    corpus: CorpusInfo
-
-
 class Stored(Retriever):
-    """A retriever over the passages of a folder (or of memory, where `path` is None)."""
+    """A retriever over the passages of a folder (or of memory, where `path` is None).
 
-    def __init__(self, manifest: Manifest, passages: Sequence[Passage], path: Path | None) -> None:
+    `limit` says how long a query its engine reads, for the warning of those that were cut.
+    """
+
+    def __init__(self, manifest: Manifest, passages: Sequence[Passage], path: Path | None, limit: str = "") -> None:
         if path and len(passages) != manifest.passages:
             count = f"{len(passages):,} passages where its manifest says {manifest.passages:,}"
             raise BadData(f"the index at {path} is damaged: it holds {count}; build it again")
@@ -49,7 +54,7 @@ class Stored(Retriever):
         self.passages = passages
         self.path = path
         self.fingerprint = manifest.fingerprint
-        self._short = ShortCorpus(len(passages))
+        self._warnings = SearchWarnings(len(passages), limit)
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, number of passages, corpus, settings, and the folder where there is one."""
@@ -63,44 +68,10 @@ class Stored(Retriever):
         return len(self.passages)
 
 
-def gather(
-    corpus: Corpus, folder: Path | None, progress: Progress = silent, each: Callable[[Passage], object] | None = None
-) -> Gathered:
-    """Read `corpus` through: passages go to `folder` one by one (or stay in memory), `each` sees them on their way.
-
-    Raises `EmptyData` where there are none, `BadData` for an id that occurs twice or a passage without text.
-    """
-    ledger, kept = Ledger(), list[Passage]()
-    for passage in keep(stream(corpus), ledger, folder):
-        if each:
-            each(passage)
-        if folder is None:
-            kept.append(passage.scored(None))
-        if len(ledger) % _OFTEN == 0:
-            progress(READING, len(ledger))
-    progress(READING, len(ledger), len(ledger))
-    name = Path(corpus).name if isinstance(corpus, (str, os.PathLike)) else str(getattr(corpus, "name", ""))
-    if not len(ledger):
-        raise EmptyData(f"{corpus_name(name)} has no passages: there is nothing to index")
-    passages = StoredPassages(folder) if folder else kept
-    ledger.check_ids(passages)
-    return Gathered(passages, CorpusInfo(name=name, sha256=ledger.sha256))
-
-
-def corpus_name(name: str) -> str:
-    """How messages call a corpus."""
-    return f"the corpus {name}" if name else "the corpus"
-
-
-def stream(corpus: Corpus) -> Iterable[Passage]:
-    """The passages of a corpus file, or the passages themselves."""
-    return read_corpus(Path(corpus)) if isinstance(corpus, (str, os.PathLike)) else corpus
-
-
 def manifest_of(
     folder: str | os.PathLike[str], kind: str, made_of: Callable[[Manifest], str] | None = None
 ) -> Manifest:
-    """The manifest of an index of that kind, and its files as they were written (`file_hash`: a small one to the byte).
+    """The manifest of an index of that kind, its files as they were written (`file_hash`: a small one to the byte).
 
     `made_of` computes the fingerprint that belongs to a manifest. Raises as `read_manifest` does, and `BadData` for
     another kind, for a file or a manifest that was changed.
@@ -127,3 +98,158 @@ def check_fingerprint(folder: str | os.PathLike[str], manifest: Manifest, finger
             f"the index at {folder} is damaged or was edited: it states the fingerprint {manifest.fingerprint}, and "
             f"what it holds has {fingerprint}; build it again"
         )
+
+
+# --- passages on disk -----------------------------------------------------------------------------------------------
+
+
+class PassageLines(Sequence[Passage]):
+    """Passages that are the lines of a file, memory-mapped and read one by one; threads may share it.
+
+    `offsets` say where each line begins, and at the end where the last one ends. Subclasses read a line.
+    """
+
+    def __init__(self, file: Path, offsets: NDArray[np.int64]) -> None:
+        size = file.stat().st_size
+        self._bytes = np.asarray(np.memmap(file, dtype=np.uint8, mode="r")) if size else np.empty(0, np.uint8)
+        self.offsets = offsets
+
+    @abstractmethod
+    def read(self, at: int, line: bytes) -> Passage:
+        """The passage at that position. Raises `BadData` where the line is none."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, position: int) -> Passage: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Passage]: ...
+    def __getitem__(self, position: int | slice) -> Passage | list[Passage]:
+        if isinstance(position, slice):
+            return [self[i] for i in range(*position.indices(len(self)))]
+        at = range(len(self))[position]  # negative positions and IndexError as of any sequence
+        return self.read(at, self._bytes[self.offsets[at] : self.offsets[at + 1]].tobytes())
+
+
+class StoredPassages(PassageLines):
+    """The passages of an index folder by position."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        strange = BadData(f"{folder / OFFSETS} does not fit {PASSAGES}: build the index again")
+        try:
+            check_array(folder / OFFSETS)
+        except ValueError:
+            raise strange from None
+        super().__init__(folder / PASSAGES, np.asarray(np.load(folder / OFFSETS, mmap_mode="r")))
+        offsets = self.offsets
+        sound = len(offsets) > 0 and np.issubdtype(offsets.dtype, np.integer)
+        sound = sound and bool(offsets[0] == 0 and offsets[-1] == len(self._bytes))
+        if not (sound and bool(np.all(offsets[1:] >= offsets[:-1]))):
+            raise strange
+
+    def read(self, at: int, line: bytes) -> Passage:
+        """A line as `_encoded` writes it."""
+        try:
+            passage = Passage(**json.loads(line.decode("utf-8", "surrogatepass")))
+            if not all(isinstance(text, str) for text in (passage.id, passage.title, passage.text)):
+                raise TypeError("a text is none")
+            return passage
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            raise BadData(
+                f"the index at {self._folder} is damaged: passage {at + 1:,} of {PASSAGES} is none; build it again"
+            ) from None
+
+
+def check_array(path: Path) -> None:
+    """Raise `ValueError` unless a file is a NumPy array of one dimension, of plain numbers, and as long as it says.
+
+    To be called before `np.load`, which ends the process on an element type without a size, and for other damage
+    raises what is no `ValueError`.
+    """
+    with open(path, "rb") as file:
+        version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"{path.name} is an array of an unknown format")
+        try:
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, kind = read(file)
+        except (TokenError, SyntaxError) as error:
+            raise ValueError(f"{path.name} has no head that can be read ({error})") from None
+        begin = file.tell()
+    if len(shape) != 1 or kind.kind not in "iuf" or path.stat().st_size - begin != shape[0] * kind.itemsize:
+        raise ValueError(f"{path.name} is no list of numbers of the length that it states")
+
+
+class GatheredCorpus(NamedTuple):
+    """A corpus that was read through: its passages where they now lie, and what identifies it."""
+
+    passages: Sequence[Passage]
+    corpus: CorpusInfo
+
+
+def gather(
+    corpus: Corpus,
+    folder: Path | None,
+    progress: ProgressCallback = silent,
+    visit: Callable[[Passage], object] | None = None,
+) -> GatheredCorpus:
+    """Read `corpus` through: passages go to `folder` one by one (or stay in memory), and `visit` is called with each.
+
+    The corpus' hash is over ids, titles, texts and metadata in order, however the corpus was packed. Raises `EmptyData`
+    where there are none, `BadData` for an id that occurs twice or metadata that JSON cannot hold.
+    """
+    stream: Iterable[Any]
+    if isinstance(corpus, (str, os.PathLike)):
+        name, stream = Path(corpus).name, read_corpus(Path(corpus))
+    else:
+        name, stream = str(getattr(corpus, "name", "")), corpus
+    digest, ids, kept = hashlib.sha256(), IdCheck(), list[Passage]()
+    offsets = array("q", [0])
+    with open(folder / PASSAGES, "wb") if folder else nullcontext() as file:
+        for passage in stream:
+            if not isinstance(passage, Passage):
+                what = type(passage).__name__
+                raise BadArgument(f"passage {len(ids) + 1} of the corpus is a {what}, not a Passage(id, title, text)")
+            line = _encoded(passage)
+            digest.update(line)
+            ids.add(passage.id)
+            if file:
+                file.write(line)
+                offsets.append(offsets[-1] + len(line))
+            else:
+                kept.append(passage.scored(None))
+            if visit:
+                visit(passage)
+            if len(ids) % _OFTEN == 0:
+                progress(READING, len(ids))
+    progress(READING, len(ids), len(ids))
+    if not len(ids):
+        raise EmptyData(f"{corpus_name(name)} has no passages: there is nothing to index")
+    if folder:
+        np.save(folder / OFFSETS, np.asarray(offsets, dtype=np.int64))
+    passages = StoredPassages(folder) if folder else kept
+    repeated = ids.repeated(lambda: ((number, passage.id) for number, passage in enumerate(passages, start=1)))
+    if repeated:
+        first, other, twice = repeated
+        raise BadData(
+            f"passage id '{twice}' occurs twice in the corpus: passages {first} and {other}; every id must differ"
+        )
+    return GatheredCorpus(passages, CorpusInfo(name=name, sha256=digest.hexdigest()))
+
+
+def _encoded(passage: Passage) -> bytes:
+    """One line of `passages.jsonl`. The score is left out: it belongs to a search, not to a corpus."""
+    row: dict[str, Any] = {"id": passage.id, "title": passage.title, "text": passage.text}
+    if passage.metadata:
+        row["metadata"] = dict(passage.metadata)
+    try:
+        return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+    except TypeError as error:
+        raise BadData(f"passage '{passage.id}' has metadata that JSON cannot hold: {error}") from None
+
+
+def corpus_name(name: str) -> str:
+    """How messages call a corpus."""
+    return f"the corpus {name}" if name else "the corpus"

@@ -9,7 +9,7 @@ from blendfilter.extras import needed
 
 if TYPE_CHECKING:
     from blendfilter.retrieval.base import Retriever
-    from blendfilter.server.limits import Limits
+    from blendfilter.server.exchange import ServerLimits
     from blendfilter.server.running import IndexServer
 
 
@@ -18,17 +18,17 @@ def index_server(
     *,
     host: str = "127.0.0.1",
     port: int = 8893,
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     token: str | None = None,
 ) -> IndexServer:
     """A server for `index` that has its address already; its `run()` answers until it is stopped.
 
-    The token is BLENDFILTER_INDEX_TOKEN's where none is given; without one only this machine may ask.
+    The token is BLENDFILTER_INDEX_TOKEN's where none is given; without one only this machine is answered.
     Raises `MissingExtra`, and `BadArgument` where the address cannot be had or wants a token.
     """
     for package in ("starlette", "uvicorn"):
         needed(package, "server", "serving an index")
-    from blendfilter.retrieval.wire import TOKEN
+    from blendfilter.retrieval.remote import TOKEN
     from blendfilter.server.running import IndexServer
 
     return IndexServer(index, host=host, port=port, limits=limits, token=token or os.environ.get(TOKEN))

@@ -7,13 +7,13 @@
 ``GET /info``               what is served, by which fingerprint, within which limits
 ==========================  ===================================================================
 
-In: an index. Out: an ASGI application. Every error is ``{"error": true, "message": one line}``.
+Every error is ``{"error": true, "message": one line}``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from http import HTTPStatus
@@ -27,22 +27,29 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 
 from blendfilter.errors import BadArgument
+from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
-from blendfilter.server.asked import Asked, many_queries, one_query
-from blendfilter.server.batching import Batcher, Hits
-from blendfilter.server.guard import Guard
-from blendfilter.server.limits import Limits
-from blendfilter.server.replies import Json, refusal, results, shown, topk
+from blendfilter.retrieval.remote import SERVER
+from blendfilter.server.batching import Batcher
+from blendfilter.server.connections import Guard
+from blendfilter.server.exchange import (
+    Json,
+    ServerLimits,
+    many_queries,
+    one_query,
+    refusal,
+    results,
+    topk,
+    without_paths,
+)
 
-SERVER = "blendfilter"
-"""How `/info` says that it is ours."""
 COME_BACK = 1
-"""Seconds after which a busy server may be asked again."""
+"""Seconds after which a client may try a busy server again."""
 
 
-def application(index: Retriever, limits: Limits | None = None, *, token: str | None = None) -> Starlette:
-    """The application that serves `index`; `token` is wanted of everybody where there is one."""
-    service = Service(index, limits or Limits())
+def application(index: Retriever, limits: ServerLimits | None = None, *, token: str | None = None) -> Starlette:
+    """The application that serves `index`; where there is a `token`, every request must carry it."""
+    service = Service(index, limits or ServerLimits())
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -60,10 +67,10 @@ def application(index: Retriever, limits: Limits | None = None, *, token: str | 
         middleware=[Middleware(Guard, token=token, limits=service.limits)],
         exception_handlers={
             HTTPException: _refused,
-            BadArgument: _wrong,
-            asyncio.QueueFull: _busy,
-            ClientDisconnect: _gone,
-            Exception: _failed,
+            BadArgument: _always(400),
+            asyncio.QueueFull: _always(503, "too many queries are waiting: try again", {"Retry-After": str(COME_BACK)}),
+            ClientDisconnect: _always(400, "the request broke off"),  # no one is left to read it
+            Exception: _always(500, "the search failed"),  # the framework logs the error itself
         },
         lifespan=lifespan,
     )
@@ -74,7 +81,7 @@ def application(index: Retriever, limits: Limits | None = None, *, token: str | 
 class Service:
     """The routes."""
 
-    def __init__(self, index: Retriever, limits: Limits) -> None:
+    def __init__(self, index: Retriever, limits: ServerLimits) -> None:
         self.index, self.limits = index, limits
         self.batcher = Batcher(index.search, max_batch=limits.max_batch, max_waiting=limits.max_waiting)
 
@@ -84,11 +91,11 @@ class Service:
         wanted = request.query_params.get("index", self.index.fingerprint)
         if wanted != self.index.fingerprint:
             raise HTTPException(409, f"this server's index is {self.index.fingerprint}, not the one in the address")
-        return Json(topk((await self._found(request, await one_query(request, self.limits)))[0]))
+        return Json(topk((await self._found(request, *await one_query(request, self.limits)))[0]))
 
     async def search(self, request: Request) -> Json:
         """A batch of queries."""
-        found = await self._found(request, await many_queries(request, self.limits))
+        found = await self._found(request, *await many_queries(request, self.limits))
         return Json(results(self.index.fingerprint, found))
 
     async def health(self, _: Request) -> Json:
@@ -97,23 +104,23 @@ class Service:
 
     async def info(self, _: Request) -> Json:
         """What is served."""
-        told = {
+        about = {
             "server": SERVER,
             "version": version("blendfilter"),
             "fingerprint": self.index.fingerprint,
             "passages": passages_of(self.index),
-            "index": shown(self.index.info()),
+            "index": without_paths(self.index.info()),
             "limits": asdict(self.limits),
             "served": asdict(self.batcher.counts),
         }
-        return Json(told)
+        return Json(about)
 
-    async def _found(self, request: Request, asked: Asked) -> list[Hits]:
-        searching = asyncio.ensure_future(self.batcher.find(asked.queries, asked.k))
+    async def _found(self, request: Request, queries: list[str], k: int) -> list[Sequence[Passage]]:
+        searching = asyncio.ensure_future(self.batcher.find(queries, k))
         leaving = asyncio.ensure_future(_left(request))
         try:
             await asyncio.wait((searching, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not searching.done():  # one that lost patience asks again, and must not wait behind what it gave up
+            if not searching.done():  # a client that gave up and asks again must not wait behind its first request
                 raise ClientDisconnect
             return searching.result()
         except (BadArgument, asyncio.QueueFull, ClientDisconnect):
@@ -140,24 +147,17 @@ def passages_of(index: Retriever) -> int | None:
 
 
 async def _refused(_: Request, error: Any) -> Json:
-    said = error.detail
-    if said == HTTPStatus(error.status_code).phrase:  # the framework's own, for an address or method nobody serves
-        said = "nothing here: /, /api/search, /search, /health and /info are" if error.status_code == 404 else said
-        said = "this address wants another method (POST /search; GET or POST /)" if error.status_code == 405 else said
-    return refusal(error.status_code, said, error.headers)
+    why = error.detail
+    if why == HTTPStatus(error.status_code).phrase:  # the framework's own, for an unknown address or method
+        why = "nothing here: /, /api/search, /search, /health and /info are" if error.status_code == 404 else why
+        why = "this address wants another method (POST /search; GET or POST /)" if error.status_code == 405 else why
+    return refusal(error.status_code, why, error.headers)
 
 
-async def _wrong(_: Request, error: Exception) -> Json:
-    return refusal(400, str(error))
+def _always(status: int, message: str = "", headers: dict[str, str] | None = None) -> Any:
+    """A handler that answers every error alike, by default with the error's own message."""
 
+    async def handler(_: Request, error: Exception) -> Json:
+        return refusal(status, message or str(error), headers)
 
-async def _busy(_: Request, _error: Exception) -> Json:
-    return refusal(503, "too many queries are waiting: try again", {"Retry-After": str(COME_BACK)})
-
-
-async def _gone(_: Request, _error: Exception) -> Json:
-    return refusal(400, "the request broke off")  # nobody is left to read it
-
-
-async def _failed(_: Request, _error: Exception) -> Json:
-    return refusal(500, "the search failed")  # the framework logs the error itself
+    return handler

@@ -1,8 +1,7 @@
 """Concurrent requests gathered into batches: one thread searches, and what arrives meanwhile goes along next.
 
-In: queries with their k, from many requests at once. Out: each request's passages, in its own order.
 Nothing waits on purpose. Only queries of one k share a batch, for k may change how an engine searches; the oldest goes
-first, and a query that several ask is searched once.
+first, and a query of several requests is searched once.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from typing import NamedTuple
 from blendfilter.errors import BadArgument, CodeFailed, copied
 from blendfilter.records import Passage
 
-Hits = Sequence[Passage]
-Search = Callable[[Sequence[str], int], Sequence[Hits]]
+Search = Callable[[Sequence[str], int], Sequence[Sequence[Passage]]]
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Counts:
+class ServedCounts:
     """What has been done so far. `largest_batch` counts different queries searched at once."""
 
     requests: int = 0
@@ -37,20 +35,20 @@ class Counts:
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _WaitingQuery:
     """One query of one request, and where its passages go."""
 
     query: str
     k: int
-    found: asyncio.Future[Hits]
+    found: asyncio.Future[Sequence[Passage]]
 
 
-class _Batch(NamedTuple):
+class _SearchBatch(NamedTuple):
     """What the thread is to search, and where the outcomes go, one a query."""
 
     queries: Sequence[str]
     k: int
-    outcomes: Future[list[Hits | Exception]]
+    outcomes: Future[list[Sequence[Passage] | Exception]]
 
 
 class Batcher:
@@ -59,13 +57,13 @@ class Batcher:
     def __init__(self, search: Search, *, max_batch: int = 64, max_waiting: int = 1024) -> None:
         self._search = search
         self._max_batch, self._max_waiting = max_batch, max_waiting
-        self._queue: deque[_Waiting] = deque()
-        self._batches: SimpleQueue[_Batch | None] = SimpleQueue()
+        self._queue: deque[_WaitingQuery] = deque()
+        self._batches: SimpleQueue[_SearchBatch | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._working: asyncio.Task[None] | None = None
-        self.counts = Counts()
+        self.counts = ServedCounts()
 
-    async def find(self, queries: Sequence[str], k: int) -> list[Hits]:
+    async def find(self, queries: Sequence[str], k: int) -> list[Sequence[Passage]]:
         """The passages of each query. Raises what the search raises for one of them.
 
         Raises:
@@ -74,14 +72,14 @@ class Batcher:
         if len(self._queue) + len(queries) > self._max_waiting:
             raise asyncio.QueueFull
         loop = asyncio.get_running_loop()
-        mine = [_Waiting(query, k, loop.create_future()) for query in queries]
+        mine = [_WaitingQuery(query, k, loop.create_future()) for query in queries]
         self._queue.extend(mine)
         self.counts.requests += 1
         self.counts.queries += len(mine)
         if self._working is None or self._working.done():
             self._working = loop.create_task(self._work())
-        # all are awaited even where one fails: an error that nobody fetches is complained about
-        outcomes = await asyncio.gather(*(each.found for each in mine), return_exceptions=True)
+        # all are awaited even where one fails: asyncio warns of errors that are not fetched
+        outcomes = await asyncio.gather(*(waiting.found for waiting in mine), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -98,15 +96,15 @@ class Batcher:
             self.counts.largest_batch = max(self.counts.largest_batch, len(queries))
             outcomes = await self._in_thread(queries, k)
             for query, outcome in zip(queries, outcomes, strict=True):
-                for each in batch[query]:
-                    _settle(each.found, outcome)
+                for waiting in batch[query]:
+                    _settle(waiting.found, outcome)
 
-    async def _in_thread(self, queries: Sequence[str], k: int) -> list[Hits | Exception]:
+    async def _in_thread(self, queries: Sequence[str], k: int) -> list[Sequence[Passage] | Exception]:
         if self._thread is None:
             # not an executor's thread: the process would not end before a search that hangs does
             self._thread = threading.Thread(target=self._searching, name="blendfilter-search", daemon=True)
             self._thread.start()
-        batch = _Batch(queries, k, Future())
+        batch = _SearchBatch(queries, k, Future())
         self._batches.put(batch)
         return await asyncio.wrap_future(batch.outcomes)
 
@@ -119,19 +117,19 @@ class Batcher:
             except BaseException as error:  # noqa: BLE001 - a search that exits must not end the thread unseen
                 batch.outcomes.set_exception(error)
 
-    def _next(self) -> dict[str, list[_Waiting]]:
-        """The oldest query and all that may go with it, out of the queue; whoever has gone is dropped."""
-        batch: dict[str, list[_Waiting]] = {}
-        waiting = [each for each in self._queue if not each.found.done()]
+    def _next(self) -> dict[str, list[_WaitingQuery]]:
+        """The oldest query and all that may go with it, out of the queue, without those of clients that have gone."""
+        batch: dict[str, list[_WaitingQuery]] = {}
+        queue = [waiting for waiting in self._queue if not waiting.found.done()]
         self._queue.clear()
-        for each in waiting:
-            if each.k == waiting[0].k and (each.query in batch or len(batch) < self._max_batch):
-                batch.setdefault(each.query, []).append(each)
+        for waiting in queue:
+            if waiting.k == queue[0].k and (waiting.query in batch or len(batch) < self._max_batch):
+                batch.setdefault(waiting.query, []).append(waiting)
             else:
-                self._queue.append(each)
+                self._queue.append(waiting)
         return batch
 
-    def _outcomes(self, queries: Sequence[str], k: int) -> list[Hits | Exception]:
+    def _outcomes(self, queries: Sequence[str], k: int) -> list[Sequence[Passage] | Exception]:
         """Passages or an error for each query; where a batch fails, each of its queries is tried alone."""
         try:
             found = self._search(queries, k)
@@ -149,8 +147,8 @@ class Batcher:
         return [self._outcomes([query], k)[0] for query in queries]
 
 
-def _settle(found: asyncio.Future[Hits], outcome: Hits | Exception) -> None:
-    if found.done():  # whoever asked has gone
+def _settle(found: asyncio.Future[Sequence[Passage]], outcome: Sequence[Passage] | Exception) -> None:
+    if found.done():  # its client has gone
         return
     if isinstance(outcome, Exception):
         found.set_exception(copied(outcome))

@@ -1,7 +1,7 @@
-"""The server itself: a socket, uvicorn, its log, and how it ends.
+"""The server itself: a socket, uvicorn, its log, and its end.
 
-SIGTERM and Ctrl-C stop it: it accepts nothing more, finishes what is in flight within `Limits.stop_seconds`, and ends
-well. A second Ctrl-C does not wait.
+SIGTERM and Ctrl-C stop it: it accepts nothing more, finishes what is in flight within `ServerLimits.stop_seconds`, and
+ends well. A second Ctrl-C does not wait.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import uvicorn
 
 from blendfilter.errors import BadArgument
 from blendfilter.retrieval.base import Retriever
-from blendfilter.retrieval.wire import TOKEN
+from blendfilter.retrieval.remote import TOKEN
 from blendfilter.secrets import checked
 from blendfilter.server.app import application, passages_of
-from blendfilter.server.connections import Connection, Connections, room
-from blendfilter.server.limits import Limits
+from blendfilter.server.connections import ClientConnection, Connections, room
+from blendfilter.server.exchange import ServerLimits
 
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than our client keeps it, so that none is closed under a request."""
@@ -51,10 +51,10 @@ class IndexServer:
         *,
         host: str = "127.0.0.1",
         port: int = 8893,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
         token: str | None = None,
     ) -> None:
-        limits = limits or Limits()
+        limits = limits or ServerLimits()
         most, burst = room(limits.max_connections)
         limits = replace(limits, max_connections=most)
         token = checked(token, f"the token ({TOKEN})") if token else None
@@ -65,7 +65,7 @@ class IndexServer:
         self._server = _Server(
             uvicorn.Config(
                 application(index, limits, token=token),
-                http=Connection,
+                http=ClientConnection,
                 ws="none",
                 log_config=None,
                 access_log=False,  # it would hold every query
@@ -80,16 +80,16 @@ class IndexServer:
         )
 
     def line(self, name: str) -> str:
-        """One line for whoever started it: the address, what is served, and how to use it from DSPy."""
+        """One line for the person who started it: the address, what is served, and how to use it from DSPy."""
         count, fingerprint = passages_of(self._index), self._index.fingerprint
         served = f"{self._index.info()['kind']}, {f'{count:,} passages, ' if count else ''}fingerprint {fingerprint}"
         address = f"{self.url.replace('://', f'://{self._login}')}/?index={fingerprint}"
         return f'{self.url} serves {name}: {served}; from DSPy: dspy.ColBERTv2(url="{address}")'
 
     def run(self, ready: Callable[[], object] = lambda: None) -> None:
-        """Answer until stopped. `ready` is called once requests are answered and signals are heard."""
+        """Answer until stopped. `ready` is called once requests are answered and signals stop it."""
         self._server.ready = ready
-        with _heard(self._server), _quieted():
+        with _stopped_by_signals(self._server), _quieted():
             self._server.run([self._socket])
 
     def stop(self) -> None:
@@ -102,7 +102,7 @@ class _Server(uvicorn.Server):
 
     ready: Callable[[], object] = staticmethod(lambda: None)
 
-    def __init__(self, config: uvicorn.Config, limits: Limits) -> None:
+    def __init__(self, config: uvicorn.Config, limits: ServerLimits) -> None:
         super().__init__(config)
         self.server_state: Connections = Connections(limits)
 
@@ -124,16 +124,16 @@ class _Seldom(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen: dict[tuple[str, int], tuple[float, int]] = {}
+        self._counts: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         place = record.pathname, record.lineno
-        began, count = self._seen.get(place, (time.monotonic(), 0))
+        began, count = self._counts.get(place, (time.monotonic(), 0))
         if time.monotonic() - began > 60:
             if count > LINES:
                 record.msg, record.args = f"{record.getMessage()} ({count - LINES} more like it before)", ()
             began, count = time.monotonic(), 0
-        self._seen[place] = began, count + 1
+        self._counts[place] = began, count + 1
         return count < LINES
 
 
@@ -152,11 +152,11 @@ def _quieted() -> Iterator[None]:
 
 
 @contextmanager
-def _heard(server: uvicorn.Server) -> Iterator[None]:
+def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
     """SIGTERM and SIGINT stop `server`, from before it starts until after it has ended.
 
-    uvicorn hears them while it runs, and raises them once more when it is done; here that second time does nothing, and
-    the process ends with what was asked of it: an end.
+    uvicorn handles them while it runs, and raises them once more when it is done; that second time does nothing here,
+    and the process ends well.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -165,12 +165,12 @@ def _heard(server: uvicorn.Server) -> Iterator[None]:
     def stop(*_: object) -> None:
         server.should_exit = True
 
-    before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def listen(host: str, port: int, *, token: str | None) -> socket.socket:

@@ -16,8 +16,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, cast
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from blendfilter.errors import BadData
-from blendfilter.files import JsonRow, first_character, json_rows, opened
-from blendfilter.jsonlist import LONGEST, too_long
+from blendfilter.files import LONGEST, JsonRow, first_character, json_rows, opened, too_long
 from blendfilter.records import Passage, Question
 
 Model = TypeVar("Model", bound=BaseModel)

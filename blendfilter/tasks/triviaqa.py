@@ -23,8 +23,7 @@ from pathlib import Path
 
 from pydantic import AliasChoices, Field
 
-from blendfilter.files import JsonRow, json_rows, opened
-from blendfilter.jsonlist import list_values
+from blendfilter.files import JsonRow, json_rows, list_values, opened
 from blendfilter.records import Question
 from blendfilter.tasks import layouts, nq
 from blendfilter.tasks.base import Hub, Task

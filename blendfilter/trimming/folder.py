@@ -25,7 +25,7 @@ from blendfilter.journal import Journal
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.indexes import ADDRESSES, open_index
 from blendfilter.retrieval.manifest import MANIFEST, CorpusInfo, Manifest, building, read_manifest, write_manifest
-from blendfilter.retrieval.wire import address_of, check_host
+from blendfilter.retrieval.remote import address_of, check_host
 from blendfilter.trimming.overlay import Trimmed, check_similarity
 from blendfilter.trimming.similar import VECTORS_FILE, similar_named
 from blendfilter.trimming.witnesses import FILE, THRESHOLD, Witnesses, WitnessWriter, check_threshold

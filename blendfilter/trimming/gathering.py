@@ -48,10 +48,9 @@ from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.module_lms import connected_lms
 from blendfilter.records import Passage, Question, one_line
-from blendfilter.retrieval.base import Retriever, check_search, fingerprint_of
+from blendfilter.retrieval.base import ProgressCallback, Retriever, check_search, fingerprint_of, silent
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.encoders import Vectors
-from blendfilter.retrieval.progress import Progress, silent
 from blendfilter.run_context import CONCURRENCY, RunContext
 from blendfilter.trimming.folder import DEPTH, TrimFolder, is_trimmed
 from blendfilter.trimming.opposites import unlike
@@ -80,7 +79,7 @@ class _TrimJob:
     budget: Budget | None
     max_retries: int | None
     dry_run: bool
-    progress: Progress
+    progress: ProgressCallback
 
 
 def trim(
@@ -98,7 +97,7 @@ def trim(
     budget: Budget | None = None,
     max_retries: int | None = None,
     dry_run: bool = False,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> Trimming:
     """Gather witnesses for the overlay in `folder`. Waits for it to be done; inside a notebook too.
 
@@ -146,7 +145,7 @@ async def atrim(
     budget: Budget | None = None,
     max_retries: int | None = None,
     dry_run: bool = False,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> Trimming:
     """Gather witnesses as `trim` does, with the same arguments, on any event loop."""
     job = _TrimJob(
@@ -315,7 +314,7 @@ def plan_questions(
     min_similarity: float | None = None,
     *,
     guard: bool = True,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> list[PlannedQuestion]:
     """What is to be done with each question, in order.
 
@@ -364,7 +363,7 @@ class _Sources:
         self.texts: list[str] = []
         self.vectors: dict[str, Vectors] = {}
 
-    def encode(self, texts: Sequence[str], progress: Progress) -> None:
+    def encode(self, texts: Sequence[str], progress: ProgressCallback) -> None:
         """Where the measure is by vector: many at once, and each once, though it is compared and then added."""
         if self.by_vector is None:
             return
@@ -415,7 +414,7 @@ class _JudgingSession:
         self.by = judged_by(self.judge, self.lm)
 
     async def outcomes(
-        self, plan: Sequence[PlannedQuestion], concurrency: int, progress: Progress
+        self, plan: Sequence[PlannedQuestion], concurrency: int, progress: ProgressCallback
     ) -> list[QuestionOutcome]:
         """The outcome of each question, in order."""
         places = asyncio.Semaphore(2 * concurrency)

@@ -23,11 +23,10 @@ from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage, one_line
-from blendfilter.retrieval.base import Retriever, check_search, fingerprint_of
+from blendfilter.retrieval.base import Hits, Retriever, check_search, cut_of, fingerprint_of
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.encoders import Encoded, Vectors
-from blendfilter.retrieval.hits import Hits, cut_of
 from blendfilter.trimming.opposites import unlike
 from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for
 from blendfilter.trimming.witnesses import THRESHOLD, JudgedQuestion, Witnesses, check_threshold

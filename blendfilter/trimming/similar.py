@@ -6,7 +6,7 @@ gives q itself::
 
     similarity(q, q') = score(q, q') / score(q, q),  at most 1
 
-with BM25 as in `blendfilter.retrieval.lexical`. The collection is the judged questions and the new one besides, so a
+with BM25 as in `blendfilter.retrieval.bm25`. The collection is the judged questions and the new one besides, so a
 word that no judged question has weighs most, and one question alone can be compared. Words are stemmed and none is a
 stop word: `on`, `off`, `who` and `not` are what such questions differ in. Their order plays no part.
 
@@ -36,9 +36,8 @@ from numpy.typing import NDArray
 
 from blendfilter.errors import BadData
 from blendfilter.retrieval.analyser import Analyser
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.base import Retriever, coarse
 from blendfilter.retrieval.encoders import Encoder, Vectors, load_encoder
-from blendfilter.retrieval.ranking import coarse
 
 VECTORS_FILE = "vectors.npz"
 K1, B = 0.9, 0.4

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from blendfilter.errors import BadArgument
 from blendfilter.extras import needed
 from blendfilter.retrieval.base import fingerprint_of
-from blendfilter.retrieval.dense import Dense
-from blendfilter.retrieval.dense_faiss import graph_digest
+from blendfilter.retrieval.dense import Dense, graph_digest
 
 WHY = "cutting the links of a dense index"
 _FITS = "build one with index='hnsw', or take the overlay (Trimmed), which trims any index"

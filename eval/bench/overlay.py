@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from blendfilter.records import Passage
-from blendfilter.retrieval import dense_faiss
+from blendfilter.retrieval import dense
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.corpus import read_corpus
@@ -103,7 +103,7 @@ def clustered(kinds: Sequence[str]) -> dict[str, World]:
     made = {}
     for kind in kinds:
         settings: dict[str, Any] = KINDS[kind]
-        faiss = dense_faiss.build_index(vectors, settings, lambda *_: None)
+        faiss = dense.build_index(vectors, settings, lambda *_: None)
         corpus = CorpusInfo(name="", sha256="")
         manifest = Manifest(kind="dense", fingerprint="0" * 16, passages=PASSAGES, corpus=corpus, settings=settings)
         made[kind] = World(Dense(manifest, passages, faiss, encoder, None), ask, again)  # type: ignore[arg-type]

@@ -28,8 +28,8 @@ from checkpoints import minilm_colbert
 from blendfilter.records import Passage
 from blendfilter.retrieval.colbert import ColBERT
 from blendfilter.retrieval.colbert.compat import patch_colbert
-from blendfilter.retrieval.colbert.encoder import Encoder
-from blendfilter.retrieval.colbert.searching import Effort, effort_for
+from blendfilter.retrieval.colbert.encoder import TokenEncoder
+from blendfilter.retrieval.colbert.index import SearchEffort, effort_for
 from blendfilter.retrieval.corpus import read_corpus
 from blendfilter.tasks.loading import load
 
@@ -40,10 +40,10 @@ class Remembering:
     """Encodes each passage once, however many indexes are built of it."""
 
     def __init__(self) -> None:
-        self.plain = Encoder.passages
+        self.plain = TokenEncoder.passages
         self.vectors: dict[str, Any] = {}
 
-    def passages(self, encoder: Encoder, texts: Sequence[str], batch_size: int = 64) -> tuple[Any, list[int]]:
+    def passages(self, encoder: TokenEncoder, texts: Sequence[str], batch_size: int = 64) -> tuple[Any, list[int]]:
         new = [text for text in dict.fromkeys(texts) if text not in self.vectors]
         if new:
             found, counts = self.plain(encoder, new, batch_size)
@@ -68,9 +68,9 @@ def exhaustive(vectors: list[Any], queries: list[Any]) -> list[set[int]]:
 def overlap(corpus: list[Passage], queries: list[str], checkpoint: Path) -> None:
     """Print the share of the exhaustive top K found, and ms a query without the encoder's part."""
     encode = Remembering()
-    Encoder.passages = lambda encoder, texts, batch_size=64: encode.passages(encoder, texts, batch_size)  # type: ignore[method-assign]
+    TokenEncoder.passages = lambda encoder, texts, batch_size=64: encode.passages(encoder, texts, batch_size)  # type: ignore[method-assign]
     default = effort_for(K, len(corpus))
-    efforts = {"PLAID's own": Effort(1, 0.5, 256), "default": default, "more": Effort(4, 0.35, 2048)}
+    efforts = {"PLAID's own": SearchEffort(1, 0.5, 256), "default": default, "more": SearchEffort(4, 0.35, 2048)}
     exact = None
     print(
         "partitions  nbits  build without encoding    "
@@ -92,7 +92,7 @@ def overlap(corpus: list[Passage], queries: list[str], checkpoint: Path) -> None
               + "    ".join(f"{share:.3f} {ms:6.1f} ms" for share, ms in told), flush=True)  # fmt: skip
 
 
-def measured(index: ColBERT, vectors: list[Any], exact: list[set[int]], effort: Effort) -> tuple[float, float]:
+def measured(index: ColBERT, vectors: list[Any], exact: list[set[int]], effort: SearchEffort) -> tuple[float, float]:
     """Mean share of the exact top K, and median ms a query."""
     shares, times = [], []
     for query, best in zip(vectors, exact, strict=True):

@@ -12,10 +12,10 @@ import numpy as np
 
 from blendfilter.extras import needed
 from blendfilter.records import Passage
-from blendfilter.retrieval import dense_faiss
+from blendfilter.retrieval import dense
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.dense import Dense
-from blendfilter.retrieval.encoders import Encoded, Encoder, Reading, Vectors
+from blendfilter.retrieval.encoders import Encoded, Encoder, EncodingOptions, Vectors
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest
 from blendfilter.trimming import witnesses
 from blendfilter.trimming.witnesses import NO_JUDGE, Witnesses
@@ -55,7 +55,7 @@ class Words(Encoder):
 
     def __init__(self, *known: Asked) -> None:
         self.name = self.identity = "simulated"
-        self.dimension, self.reading = DIMENSION, Reading("", "", "cosine", None)
+        self.dimension, self.reading = DIMENSION, EncodingOptions("", "", "cosine", None)
         self._vectors = {text: vector for each in known for text, vector in zip(each.texts, each.vectors, strict=True)}
 
     def encode_queries(self, queries: Any) -> Encoded:
@@ -120,9 +120,9 @@ def letters(number: int) -> str:
 def bare_index(world: World, m: int) -> Dense:
     """A dense HNSW index over the passages; the encoder knows the questions."""
     settings = {**SETTINGS, "m": m}
-    graph = dense_faiss.build_index(world.passages.vectors, settings, lambda *_: None)
+    graph = dense.build_index(world.passages.vectors, settings, lambda *_: None)
     passages = [Passage(str(at), "", text) for at, text in enumerate(world.passages.texts)]
-    settings |= {"graph": dense_faiss.graph_digest(graph)}
+    settings |= {"graph": dense.graph_digest(graph)}
     corpus = CorpusInfo(name="simulated", sha256="0" * 64)
     manifest = Manifest(kind="dense", fingerprint="0" * 16, passages=len(passages), corpus=corpus, settings=settings)
     return Dense(manifest, passages, graph, Words(world.judged, *world.held.values()), None)

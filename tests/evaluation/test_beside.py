@@ -147,7 +147,7 @@ def test_an_index_that_holds_fewer_is_no_fair_comparison(index: BM25, tmp_path: 
 
 
 def test_a_query_cut_there_is_no_event_of_the_method(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    from blendfilter.retrieval.hits import Hits
+    from blendfilter.retrieval.base import Hits
 
     class Cutting(Failing):
         def find(self, queries: Any, k: int) -> Any:

@@ -1,19 +1,27 @@
-"""The interface of every index: what a search refuses, how an index is copied, and that DSPy can use it."""
+"""What every index shares: hits, refusals, ranking, and searches through a journal."""
 
 from __future__ import annotations
 
-import copy
 import re
+import threading
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import dspy
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import scripted
 
-from blendfilter.context import NOTES, STAGE, CallNote, setting
-from blendfilter.errors import BadArgument
+from blendfilter.context import JOURNAL, NOTES, QUESTION, STAGE, CallNote, setting
+from blendfilter.errors import BadArgument, ReplayMiss
+from blendfilter.evaluation.runner import evaluate
+from blendfilter.journal import Journal
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import CutQueries, Retriever, ShortCorpus, check_search, fingerprint_of
-from blendfilter.retrieval.hits import Hits
+from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, best, check_search, cut_of
 
 TOWN = Passage("1", "Ormskerry", "A harbour town.", 2.0)
 
@@ -38,17 +46,10 @@ def test_an_index_of_unknown_length_is_still_something() -> None:
     assert Fixed().info() == {"kind": "Fixed", "fingerprint": "0123456789abcdef"}
 
 
-def test_copies_of_an_index_are_the_index() -> None:
-    index = Fixed()
-    assert copy.deepcopy({"held": index})["held"] is index
-    assert copy.copy(index) is index
-
-
 @pytest.mark.parametrize(
     ("queries", "k", "message"),
     [
         (["a"], 0, "k must be at least 1, got 0"),
-        (["a"], -3, "k must be at least 1, got -3"),
         (["a"], True, "k must be a whole number, got True"),
         (["a"], 2.0, "k must be a whole number, got 2.0"),
         ([""], 1, "the query is empty (''): there is nothing to search for"),
@@ -62,67 +63,20 @@ def test_what_no_index_searches(queries: Sequence[str], k: int, message: str) ->
         Fixed().search(queries, k)
 
 
-def test_no_queries_no_lists() -> None:
-    assert Fixed().search([], 5) == []
-
-
-def test_a_fingerprint_is_16_hex_digits_and_knows_its_parts_apart() -> None:
-    assert re.fullmatch("[0-9a-f]{16}", fingerprint_of("bm25", {"k1": 0.9}))
-    assert fingerprint_of("ab", "c") != fingerprint_of("a", "bc")
-
-
-def test_a_k_above_the_corpus_is_said_once() -> None:
-    short = ShortCorpus(3)
+def test_a_short_corpus_and_a_cut_query_are_each_warned_of_once() -> None:
+    searched = SearchWarnings(3, "the encoder reads 32 tokens")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        short.check(3)
+        searched.check_k(3)
+        searched.check_cut("short", False)
     with pytest.warns(UserWarning, match="k=4 is more than the corpus holds: at most 3 passages"):
-        short.check(4)
+        searched.check_k(4)
+    with pytest.warns(UserWarning, match=r"a query of 1,200 words was cut: the encoder reads 32 tokens; each"):
+        searched.check_cut("word " * 1200, True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        short.check(5)
-
-
-class Cutting(Fixed):
-    """Reads two words of a query."""
-
-    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        return [Hits([TOWN], cut=len(query.split()) > 2) for query in queries]
-
-
-def test_a_query_that_was_cut_is_noted_for_the_stage_that_searches() -> None:
-    notes: list[CallNote] = []
-    with setting(NOTES, notes), setting(STAGE, "external"):
-        found = Cutting().search(["one", "one two three", "four five six"], 1)
-        Fixed().search(["one two three"], 1)
-    assert found == [[TOWN]] * 3
-    assert notes == [CallNote("external", "", "query_cut")] * 2
-
-
-def test_outside_a_method_nobody_keeps_notes() -> None:
-    assert Cutting()("one two three") == [TOWN]
-    assert NOTES.get() is None
-
-
-def test_cut_queries_are_said_once() -> None:
-    cut = CutQueries("the encoder reads 32 tokens")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        cut.check("short", False)
-    with pytest.warns(
-        UserWarning, match=r"a query of 1,200 words was cut: the encoder reads 32 tokens; each one is flag"
-    ):
-        cut.check("word " * 1200, True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        cut.check("another one", True)
-
-
-def test_dspy_retrieve_reads_an_index(fresh_dspy: None) -> None:
-    import dspy
-
-    with dspy.context(rm=Fixed()):
-        assert dspy.Retrieve(k=1)("where?").passages == ["Ormskerry | A harbour town."]
+        searched.check_k(5)
+        searched.check_cut("another one", True)
 
 
 def test_a_module_that_holds_an_index_copies_without_it(fresh_dspy: None) -> None:
@@ -136,3 +90,330 @@ def test_a_module_that_holds_an_index_copies_without_it(fresh_dspy: None) -> Non
     holder = Holder(Fixed())
     assert holder.deepcopy().index is holder.index
     assert holder.dump_state() == {}
+
+
+TOWN = Passage("1", "Ormskerry", "A harbour town.")
+
+
+def test_only_hits_can_say_that_the_query_was_cut() -> None:
+    assert cut_of(Hits([TOWN], cut=True))
+    assert not cut_of(Hits([TOWN]))
+    assert not cut_of([TOWN])
+    assert not cut_of(Hits([TOWN, TOWN], cut=True)[:1]), "a slice is a plain list: whoever slices says it again"
+
+
+few_values = st.sampled_from([0.0, 0.1, 0.25, 0.3, 1.0, 7.5, 1e-9])
+
+
+@given(st.lists(few_values, min_size=1, max_size=60), st.integers(1, 70))
+def test_ties_keep_corpus_order_at_the_kth_place_too(scores: list[float], k: int) -> None:
+    expected = sorted((at for at, score in enumerate(scores) if score > 0), key=lambda at: (-scores[at], at))[:k]
+    assert best(np.array(scores), k) == expected
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 20), st.sampled_from([0.0, 0.5, 0.999]), st.integers(2_000, 4_000))
+def test_long_arrays_as_short_ones(seed: int, k: int, zeros: float, size: int) -> None:
+    """Where groups' maxima give a floor: many ties, few matches, sizes that no group divides."""
+    chance = np.random.default_rng(seed)
+    scores = chance.integers(1, 40, size) / 8.0
+    scores[chance.random(size) < zeros] = 0.0
+    expected = sorted((at for at, score in enumerate(scores) if score > 0), key=lambda at: (-scores[at], at))[:k]
+    assert best(scores, k) == expected
+
+
+def test_the_last_bits_of_a_sum_order_nothing() -> None:
+    """0.1 + 0.2 + 0.3 is 0.6000000000000001 from the left, 0.6 from the right: one score, the first stays first."""
+    assert (0.1 + 0.2) + 0.3 > 0.1 + (0.2 + 0.3)
+    assert best(np.array([0.1 + (0.2 + 0.3), (0.1 + 0.2) + 0.3]), 1) == [0]
+    assert best(np.array([0.6, 0.6 * (1 + 1e-8)]), 1) == [1]
+
+
+PASSAGES = {
+    "1": Passage("1", "Orm Pier", "Orm Pier opened in 1871."),
+    "2": Passage("2", "Skerry", "A rock\nin the sea — naïve 東京."),
+    "3": Passage("3", "", "No title."),
+}
+
+
+class Counting(Retriever):
+    """Finds the same passages for every query, scored by k, and counts what it was asked."""
+
+    def __init__(self, fingerprint: str = "f" * 16, ids: Sequence[str] = ("1", "2", "3")) -> None:
+        self.fingerprint, self.ids = fingerprint, ids
+        self.asked: list[tuple[list[str], int]] = []
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        self.asked.append((list(queries), k))
+        return [[PASSAGES[name].scored(k - at + len(query) / 8) for at, name in enumerate(self.ids[:k])]
+                for query in queries]  # fmt: skip
+
+
+def texts_of(found: list[list[Passage]]) -> list[list[tuple[str, str, str]]]:
+    return [[(passage.id, passage.title, passage.text) for passage in each] for each in found]
+
+
+def test_a_search_is_made_once_and_served_as_it_was(tmp_path: Path) -> None:
+    index = Counting()
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        live = index.search(["orm"], 2)
+        served = index.search(["orm"], 2)
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        replayed = index.search(["orm"], 2)
+    assert live == served == replayed  # ids, texts and scores
+    assert [[passage.score for passage in each] for each in replayed] == [[2.375, 1.375]]
+    assert texts_of(replayed) == [[("1", *_text("1")), ("2", *_text("2"))]]
+    assert index.asked == [(["orm"], 2)]
+
+
+def _text(name: str) -> tuple[str, str]:
+    return PASSAGES[name].title, PASSAGES[name].text
+
+
+def test_each_passage_is_stored_once_and_a_search_holds_ids_and_scores(tmp_path: Path) -> None:
+    index = Counting()
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        for query in ("a", "b", "c"):
+            index.search([query], 3)
+        records = list(journal.records())
+    passages = [record for record in records if record["kind"] == "passage"]
+    searches = [record for record in records if record["kind"] == "search"]
+    assert [record["id"] for record in passages] == ["1", "2", "3"]
+    assert passages[0] == {"key": searches[0]["passages"][0], "kind": "passage", "fingerprint": "f" * 16, "id": "1",
+                           "title": "Orm Pier", "text": "Orm Pier opened in 1871."}  # fmt: skip
+    assert [record["query"] for record in searches] == ["a", "b", "c"]
+    assert searches[0].keys() == {"key", "kind", "fingerprint", "query", "k", "ids", "scores", "passages"}
+    assert (searches[0]["ids"], searches[0]["scores"]) == (["1", "2", "3"], [3.125, 2.125, 1.125])
+
+
+def test_a_batch_asks_only_for_what_is_missing_each_once_and_keeps_its_order(tmp_path: Path) -> None:
+    index = Counting()
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        first = index.search(["b"], 1)
+        found = index.search(["a", "b", "ccc", "a"], 1)
+    assert index.asked == [(["b"], 1), (["a", "ccc"], 1)]
+    assert found[1] == first[0]
+    assert found == [Counting().find([query], 1)[0] for query in ("a", "b", "ccc", "a")]
+
+
+@pytest.mark.parametrize(
+    ("index", "query", "k"),
+    [(Counting("0" * 16), "orm", 2), (Counting(), "Orm", 2), (Counting(), "orm ", 2), (Counting(), "orm", 3)],
+    ids=["fingerprint", "case", "space", "k"],
+)
+def test_another_fingerprint_query_or_k_is_another_search(tmp_path: Path, index: Counting, query: str, k: int) -> None:
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        Counting().search(["orm"], 2)
+        index.search([query], k)
+    assert len(index.asked) == 1
+
+
+def test_a_rebuilt_index_serves_its_own_texts(tmp_path: Path) -> None:
+    class Rebuilt(Counting):
+        def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+            return [[Passage("1", "Orm Pier", "It burned down in 1902.", 1.0)] for _ in queries]
+
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        assert Counting().search(["orm"], 1)[0][0].text == "Orm Pier opened in 1871."
+        assert Rebuilt("0" * 16).search(["orm"], 1)[0][0].text == "It burned down in 1902."
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        assert Counting().search(["orm"], 1)[0][0].text == "Orm Pier opened in 1871."
+        assert Rebuilt("0" * 16).search(["orm"], 1)[0][0].text == "It burned down in 1902."
+
+
+def test_reuse_copies_the_search_and_its_passages(tmp_path: Path) -> None:
+    index = Counting()
+    with Journal(tmp_path / "old") as journal, setting(JOURNAL, journal):
+        index.search(["orm", "never asked again"], 2)
+    with Journal(tmp_path / "new", reuse=[tmp_path / "old"]) as journal, setting(JOURNAL, journal):
+        copied = index.search(["orm"], 2)
+    with Journal(tmp_path / "new", "replay") as journal, setting(JOURNAL, journal):
+        assert index.search(["orm"], 2) == copied
+        assert sorted(record["kind"] for record in journal.records()) == ["passage", "passage", "search"]
+    assert len(index.asked) == 1
+
+
+def test_a_replay_miss_names_question_index_and_query(tmp_path: Path) -> None:
+    index = Counting()
+    Journal(tmp_path).close()
+    told = rf"question 'q7', stage 'ids' searches index {'f' * 16} for 'when did it open', k=2.*does not hold"
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        with setting(QUESTION, "q7"), setting(STAGE, "ids"), pytest.raises(ReplayMiss, match=told):
+            index.search(["when did it open"], 2)
+        assert len(journal) == 0
+    assert not index.asked
+
+
+def test_a_search_whose_passages_were_cut_off_is_made_again(tmp_path: Path) -> None:
+    """Two journals joined by hand, or one cut in front: ids without their texts are no hit."""
+    index = Counting()
+    with Journal(tmp_path / "a") as journal, setting(JOURNAL, journal):
+        index.search(["orm"], 1)
+        (search_record,) = [record for record in journal.records() if record["kind"] == "search"]
+    with Journal(tmp_path / "b") as journal, setting(JOURNAL, journal):
+        journal.append(search_record)
+        assert index.search(["orm"], 1) == index.search(["orm"], 1)
+        assert len(index.asked) == 2
+
+
+def test_an_index_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    class Broken(Counting):
+        def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+            raise OSError("the disk went away")
+
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        with pytest.raises(OSError, match="went away"):
+            Broken().search(["orm"], 2)
+        assert len(journal) == 0
+
+
+def test_threads_search_at_once(tmp_path: Path) -> None:
+    index = Counting()
+    found: dict[int, Any] = {}
+
+    def ask(number: int) -> None:
+        with setting(JOURNAL, journal):
+            found[number] = index.search([f"query {number % 3}"], 3)
+
+    with Journal(tmp_path) as journal:
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        kinds = [record["kind"] for record in journal.records()]
+    assert (kinds.count("passage"), kinds.count("search")) == (3, 3)
+    assert all(found[number] == found[number % 3] for number in range(24))
+
+
+class Own(dspy.Module):  # type: ignore[misc]
+    """A user's own synchronous module, which searches in its own way."""
+
+    def __init__(self, index: Retriever) -> None:
+        super().__init__()
+        self.index = index
+        self.reply = dspy.Predict("knowledge, question -> answer")
+
+    def forward(self, question: str) -> dspy.Prediction:
+        knowledge = [passage.line for passage in self.index(question, k=2)]
+        return self.reply(knowledge=knowledge, question=question)
+
+
+def test_an_index_inside_a_users_own_module_takes_part_in_the_run(tmp_path: Path) -> None:
+    index = Counting()
+    questions = [{"id": f"q{n}", "question": f"When did pier {n} open?", "golden_answers": ["1871"]} for n in range(3)]
+    with scripted(lambda *_: "[[ ## answer ## ]]\n1871\n[[ ## completed ## ]]") as lm:
+        run = evaluate(Own(index), questions, lm=lm, run=tmp_path / "run", progress=False)
+        first = (tmp_path / "run" / "predictions.jsonl").read_bytes()
+        again = evaluate(Own(index), questions, lm=lm, run=tmp_path / "run", progress=False, replay=True)
+    assert (len(index.asked), lm.calls) == (3, 3)
+    assert "Orm Pier opened in 1871." in lm.prompts[0][1]
+    assert (tmp_path / "run" / "predictions.jsonl").read_bytes() == first
+    assert run.metrics == again.metrics
+    with Journal(tmp_path / "run", "replay") as journal:
+        assert sorted(r["query"] for r in journal.records() if r["kind"] == "search") == [
+            q["question"] for q in questions
+        ]
+
+
+class Excerpts(Retriever):
+    """A search service: one document, of which each query is shown another passage."""
+
+    fingerprint = "e" * 16
+
+    def __init__(self, score: Any = 1.0) -> None:
+        self.score = score
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        found = [
+            Passage("doc1", "Doc", f"What it says of {query}.", self.score, {"url": f"http://x/{query}", "page": 3})
+            for query in queries
+        ]
+        return [[passage][:k] for passage in found]
+
+
+def test_other_excerpts_under_one_id_are_served_as_they_were_found(tmp_path: Path) -> None:
+    """Of the second, found by the same query as before, and of the first, which came before the second."""
+    index = Excerpts()
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        live = [index.search([query], 1) for query in ("piers", "mills")]
+        served = [index.search([query], 1) for query in ("piers", "mills")]
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        replayed = [index.search([query], 1) for query in ("piers", "mills")]
+    assert live == served == replayed
+    assert [each[0][0].text for each in replayed] == ["What it says of piers.", "What it says of mills."]
+
+
+@pytest.mark.parametrize("score", [np.float32(1.5), np.float64(1.5), np.int64(2), 2, None])
+def test_scores_of_any_number_type_are_kept(score: Any, tmp_path: Path) -> None:
+    index = Excerpts(score)
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        live = index.search(["piers"], 1)[0][0].score
+        (record,) = (each for each in journal.records() if each["kind"] == "search")
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        replayed = index.search(["piers"], 1)[0][0].score
+    assert live == replayed == score
+    assert record["scores"] == [None if score is None else float(score)]
+
+
+def test_metadata_that_json_cannot_hold_does_not_end_the_search(tmp_path: Path) -> None:
+    class Dated(Excerpts):
+        def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+            return [[Passage("1", "T", "t", 1.0, {"path": Path("a/b")})] for _ in queries]
+
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        assert Dated().search(["x"], 1)[0][0].text == "t"
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        assert Dated().search(["x"], 1)[0][0].metadata == {"path": "a/b"}
+
+
+class CutsAtThree(Counting):
+    """Reads three words of a query."""
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        found = super().find(queries, k)
+        return [Hits(hits, cut=len(query.split()) > 3) for hits, query in zip(found, queries, strict=True)]
+
+
+def noted(index: Retriever, queries: Sequence[str]) -> tuple[list[bool], list[CallNote]]:
+    """Which of the hits say that they are of a cut query, and what the search noted."""
+    notes: list[CallNote] = []
+    with setting(NOTES, notes), setting(STAGE, "internal"):
+        found = index.search(queries, 1)
+    return [cut_of(hits) for hits in found], notes
+
+
+def test_a_cut_query_is_noted_live_served_and_replayed(tmp_path: Path) -> None:
+    index, queries = CutsAtThree(), ["orm", "a blended query of many words", "orm pier"]
+    expected = ([False, True, False], [CallNote("internal", "", "query_cut")])
+    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
+        assert noted(index, queries) == expected
+        assert noted(index, queries) == expected
+        records = [record for record in journal.records() if record["kind"] == "search"]
+    assert len(index.asked) == 1
+    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
+        assert noted(index, queries) == expected
+    plain = {"key", "kind", "fingerprint", "query", "k", "ids", "scores", "passages"}
+    assert [set(record) - plain for record in records] == [set(), {"query_cut"}, set()]
+    assert records[1]["query_cut"] is True
+
+
+def test_a_run_counts_cut_queries_and_lists_them_under_no_calls(tmp_path: Path) -> None:
+    from blendfilter import Direct, load
+
+    questions = load([{"question": "Who?", "answer": "x"}, {"question": "Who built the pier of Orm?", "answer": "y"}])
+    index = CutsAtThree()
+
+    def run() -> Any:
+        return evaluate(Direct(index), questions, lm="offline", run=tmp_path / "run", progress=False)
+
+    first = run()
+    assert [row["flags"]["query_cut"] for row in first.rows] == [0, 1]
+    assert first.metrics["flags"]["query_cut"] == 1
+    with Journal(tmp_path / "run", "replay") as journal:
+        calls = {record["key"] for record in journal.records() if record["kind"] == "call"}
+    for row in first.rows:
+        assert len(row["calls"]) == 1
+        assert {key for _, key in row["calls"]} <= calls
+    again = run()
+    assert again.rows == first.rows
+    assert len(index.asked) == 2, "the second sitting finds both rows whole, and asks nothing again"

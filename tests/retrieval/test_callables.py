@@ -8,8 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
@@ -45,18 +43,6 @@ def test_every_shape_of_a_passage(item: Any, title: str, text: str, name: str | 
     passage = as_passage(item)
     assert (passage.title, passage.text, passage.score) == (title, text, score)
     assert passage.id == name if name else re.fullmatch("[0-9a-f]{16}", passage.id)
-
-
-def test_an_id_made_from_content_is_the_same_every_time() -> None:
-    assert as_passage("Fell | A hill.").id == as_passage({"title": "Fell", "text": "A hill."}).id
-    assert as_passage("Fell | A hill.").id != as_passage("Fell | A dale.").id
-
-
-@given(st.text(), st.text())
-def test_a_passage_survives_its_own_line(title: str, text: str) -> None:
-    passage = as_passage({"title": title, "text": text})
-    assert (passage.title, passage.text) == (title, text)
-    assert as_passage(as_passage(f"{title} | {text}").line)
 
 
 def test_results_are_cut_to_k_and_come_a_list_a_query() -> None:

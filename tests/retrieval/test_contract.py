@@ -76,7 +76,7 @@ def bm25s_folder(folder: Path, _: ExitStack) -> Retriever:
     theirs.index(tokens, show_progress=False)
     rows = [{"id": p.id, "title": p.title, "text": p.text} for p in PASSAGES]
     theirs.save(folder / "index", corpus=rows)
-    return open_index(folder / "index")
+    return open_index(folder / "index", stemmer="english", stopwords="english")
 
 
 def function(folder: Path, _: ExitStack) -> Retriever:

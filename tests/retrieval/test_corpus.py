@@ -1,24 +1,25 @@
-"""Corpora in every layout, streamed; the pooled corpus; and what is said of a file that is none."""
+"""Corpora in every layout, streamed; the pooled corpus; passages on disk."""
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import tracemalloc
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.errors import BadData, BlendFilterError, EmptyData, MissingFile
+from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData
 from blendfilter.records import Passage, Question
-from blendfilter.retrieval.corpus import corpus_hash, pooled, read_corpus
+from blendfilter.retrieval.corpus import pooled, read_corpus
+from blendfilter.retrieval.stored import StoredPassages, gather
 
 MILL = Passage("m1", "Tide Mill", "A mill at Bremsund. It turns.")
 QUAY = Passage("q2", "", "A quay.")
-
 LAYOUTS = {
     "own": '{"id": "m1", "title": "Tide Mill", "text": "A mill at Bremsund. It turns."}\n\n'
     '{"id": "q2", "text": "A quay."}',
@@ -65,16 +66,6 @@ def test_doubled_quotes_of_a_dpr_file_are_single_ones(tmp_path: Path) -> None:
     assert next(read_corpus(path)).text == '"The ""Old"" mill."'
 
 
-def test_numbers_are_ids_and_metadata_is_kept(tmp_path: Path) -> None:
-    (one,) = read_corpus(written(tmp_path, '{"id": 7, "text": "A quay.", "metadata": {"year": 1961}}'))
-    assert (one.id, one.metadata) == ("7", {"year": 1961})
-
-
-def test_an_empty_abstract_is_its_title(tmp_path: Path) -> None:
-    (one,) = read_corpus(written(tmp_path, '{"title": "Quay", "text": []}'))
-    assert (one.title, one.text) == ("Quay", "Quay")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -87,11 +78,9 @@ def test_an_empty_abstract_is_its_title(tmp_path: Path) -> None:
         ('{"id": "1", "text": "a"}\n{"id": "2", "text": ', "line 2: does not parse as JSON"),
         ('{"id": "1", "text": "a"}\n{"id": "2"}', r"line 2: field 'text' is missing \(it has: id\)"),
         ('{"id": "1", "text": "a"}\n{"text": "b"}', r"line 2: field 'id' is missing \(it has: text\)"),
-        ('{"id": "1", "title": "Quay"}', "line 1: field 'text' is missing"),
         ('{"id": "1", "text": "a"}\n{"id": "2", "title": "Quay", "text": " "}', "line 2: passage '2' has no text"),
         ('{"id": "1", "contents": "\\"Quay\\"\\n"}', "line 1: passage '1' has no text"),
         ('{"id": "", "text": "a"}', "line 1: field 'id' is wrong"),
-        ('{"id": ["1"], "text": "a"}', "line 1: field 'id' is wrong"),
         ('{"id": "1", "text": 5}', "line 1: field 'text' is wrong: expected a text, found 5"),
         ('{"id": "1", "text": "a", "title": 5}', "line 1: field 'title' is wrong"),
         ("[1, 2]", "item 1: expected an object"),
@@ -113,13 +102,6 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str | bytes,
 def test_nothing_in_the_file(tmp_path: Path, text: str) -> None:
     with pytest.raises(EmptyData, match="has no passages"):
         list(read_corpus(written(tmp_path, text)))
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match="nowhere"):
-        list(read_corpus(tmp_path / "nowhere"))
-    with pytest.raises(MissingFile, match="nowhere"):
-        corpus_hash(tmp_path / "nowhere")
 
 
 @given(st.binary(max_size=80) | st.text(st.sampled_from('{}[]":,\t\n |id text1'), max_size=60).map(str.encode))
@@ -151,15 +133,6 @@ def test_a_large_corpus_is_never_whole_in_memory(tmp_path: Path, kind: str) -> N
     assert peak < path.stat().st_size / 2
 
 
-def test_the_first_passage_comes_before_the_rest_is_read(tmp_path: Path) -> None:
-    assert next(read_corpus(written(tmp_path, '{"id": "1", "text": "a"}\nbroken'))).id == "1"
-
-
-def test_the_hash_is_of_the_bytes_on_disk(tmp_path: Path) -> None:
-    packed = gzip.compress(b"anything")
-    assert corpus_hash(written(tmp_path, packed)) == hashlib.sha256(packed).hexdigest()
-
-
 def question(name: str, *context: Passage) -> Question:
     return Question(name, "?", ("x",), context=context)
 
@@ -174,11 +147,6 @@ def test_pooling_gives_two_texts_under_one_id_two_ids() -> None:
     shorter = Passage("m1", "Tide Mill", "A mill.")
     found = pooled([question("1", MILL), question("2", shorter), question("2", Passage("m1", "Tide Mill", "It."))])
     assert [one.id for one in found] == ["m1", "m1@2", "m1@2+"]
-
-
-def test_nothing_to_pool() -> None:
-    with pytest.raises(EmptyData, match="no paragraphs of their own"):
-        pooled([question("1")])
 
 
 @pytest.mark.parametrize(
@@ -200,3 +168,54 @@ def test_the_real_flashrag_file_agrees_with_its_normalised_copy(shared_data: Pat
     raw = [(one.title, one.text) for one in read_corpus(shared_data / "raw" / "flashrag" / "sample_data.jsonl")]
     assert len(raw) == 1000
     assert raw == [(one.title, one.text) for one in read_corpus(shared_data / "corpus" / "flashrag_sample.jsonl.gz")]
+
+
+any_text = st.text(st.characters(exclude_categories=()))  # lone surrogates too
+records = st.builds(Passage, any_text, any_text, any_text)
+
+
+@given(st.lists(records, min_size=1, max_size=8, unique_by=lambda passage: passage.id))
+def test_passages_on_disk_come_back_as_they_were_whatever_is_in_them(passages: list[Passage]) -> None:
+    with TemporaryDirectory() as folder:
+        stored = gather(passages, Path(folder)).passages
+        assert list(stored) == passages
+        assert stored[-1] == passages[-1]
+        assert stored[1:] == passages[1:]
+        with pytest.raises(IndexError):
+            stored[len(passages)]
+
+
+def test_metadata_is_kept_and_scores_are_not(tmp_path: Path) -> None:
+    stored = gather([Passage("1", "T", "x", 3.0, {"url": "u", "n": [1]})], tmp_path).passages[0]
+    assert (stored.metadata, stored.score) == ({"url": "u", "n": [1]}, None)
+
+
+@pytest.mark.parametrize("offsets", [[1, 43], [0, 42], [[0], [43]]])
+def test_offsets_that_do_not_fit(tmp_path: Path, offsets: list[int]) -> None:
+    gather([Passage("1", "T", "x" * 5)], tmp_path)
+    assert (tmp_path / "passages.jsonl").stat().st_size == 43
+    np.save(tmp_path / "offsets.npy", np.asarray(offsets))
+    with pytest.raises(BadData, match=r"offsets.npy does not fit passages.jsonl: build the index again"):
+        StoredPassages(tmp_path)
+
+
+def test_the_hash_is_over_the_passages_in_order() -> None:
+    def sha256(*passages: Passage) -> str:
+        return gather(passages, None).corpus.sha256
+
+    one, two = Passage("1", "T", "x"), Passage("2", "T", "y")
+    assert sha256(one, two) == sha256(one.scored(4.0), two)
+    assert len({sha256(one, two), sha256(two, one), sha256(one), sha256(Passage("1", "Tx", ""))}) == 4
+
+
+def test_an_id_that_occurs_twice_is_named_with_both_places() -> None:
+    passages = [Passage(name, "T", "x") for name in ("a", "b", "c", "b", "a")]
+    with pytest.raises(BadData, match="passage id 'b' occurs twice in the corpus: passages 2 and 4"):
+        gather(passages, None)
+
+
+def test_what_is_no_passage() -> None:
+    with pytest.raises(BadArgument, match="passage 2 of the corpus is a dict, not a Passage"):
+        gather([Passage("1", "T", "x"), {"id": "2"}], None)  # type: ignore[list-item]
+    with pytest.raises(BadData, match="passage '1' has metadata that JSON cannot hold"):
+        gather([Passage("1", "T", "x", metadata={"a": {1}})], None)

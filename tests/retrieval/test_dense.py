@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +11,12 @@ import numpy as np
 import pytest
 from checkpoints import minilm, tiny_bert
 
-from blendfilter.context import JOURNAL, setting
-from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, UnknownName
-from blendfilter.journal import Journal
+from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.records import Passage
-from blendfilter.retrieval import dense_faiss
+from blendfilter.retrieval import dense
+from blendfilter.retrieval.base import cut_of
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.dense import Dense
-from blendfilter.retrieval.hits import cut_of
 from blendfilter.retrieval.indexes import build, open_index
 
 pytest.importorskip("faiss")
@@ -85,22 +79,22 @@ def test_the_others_find_nearly_what_flat_finds(
     sample: Dense, vectors: Any, settings: dict[str, Any], least: float
 ) -> None:
     queries = sample.encoder.encode_queries([passage.title for passage in sample.passages[:40]]).vectors
-    exact = dense_faiss.nearest(sample.faiss, queries, 10)
-    index = dense_faiss.build_index(vectors, settings, lambda *_: None)
-    found = dense_faiss.nearest(index, queries, 10)
-    shares = [len({*a.positions} & {*b.positions}) / 10 for a, b in zip(exact, found, strict=True)]
+    exact = dense.nearest(sample.faiss, queries, 10)
+    index = dense.build_index(vectors, settings, lambda *_: None)
+    found = dense.nearest(index, queries, 10)
+    shares = [len({*a[0]} & {*b[0]}) / 10 for a, b in zip(exact, found, strict=True)]
     assert np.mean(shares) >= least
 
 
 def test_fewer_cells_looked_into_find_less(sample: Dense, vectors: Any) -> None:
     """`nprobe` is really sent: with one cell of eight, much is missed."""
     queries = sample.encoder.encode_queries([passage.title for passage in sample.passages[:40]]).vectors
-    exact = dense_faiss.nearest(sample.faiss, queries, 10)
+    exact = dense.nearest(sample.faiss, queries, 10)
 
     def recall(nprobe: int) -> float:
         settings = {"index": "ivf", "nlist": 4, "nprobe": nprobe}
-        found = dense_faiss.nearest(dense_faiss.build_index(vectors, settings, lambda *_: None), queries, 10)
-        return float(np.mean([len({*a.positions} & {*b.positions}) / 10 for a, b in zip(exact, found, strict=True)]))
+        found = dense.nearest(dense.build_index(vectors, settings, lambda *_: None), queries, 10)
+        return float(np.mean([len({*a[0]} & {*b[0]}) / 10 for a, b in zip(exact, found, strict=True)]))
 
     assert recall(1) < recall(2) < recall(4) == 1
 
@@ -151,31 +145,6 @@ def test_ties_keep_corpus_order_at_the_kth_place() -> None:
     assert ids(index("the castle", k=5)) == ["250", "0", "1", "2", "3"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_is_its_queries_one_by_one(kind: str) -> None:
-    index = tiny(index=kind, **KINDS[kind])
-    queries = [f"the {a} of the {b} in {n}" for n, (a, b) in enumerate(zip(PLACES * 4, PLACES[::-1] * 4, strict=True))]
-    assert index.search(queries, 5) == [index(query, 5) for query in queries]
-    assert index.search([], 5) == []
-
-
-def test_bad_queries() -> None:
-    index = tiny()
-    with pytest.raises(BadArgument, match="k must be at least 1, got 0"):
-        index("castle", k=0)
-    with pytest.raises(BadArgument, match="the query is empty"):
-        index("  ")
-
-
-def test_a_k_above_the_corpus_works_and_says_so_once() -> None:
-    index = tiny()
-    with pytest.warns(UserWarning, match="k=100 is more than the corpus holds: at most 60 passages"):
-        assert sorted(ids(index("castle", k=100))) == sorted(ids(TOWNS))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        index("castle", k=100)
-
-
 def test_a_query_of_ten_thousand_words_is_flagged_and_answered() -> None:
     index = tiny()
     with pytest.warns(UserWarning, match="a query of 10,000 words was cut: the encoder .* reads 512 tokens"):
@@ -218,26 +187,6 @@ def test_too_few_passages_for_the_cells_asked_for(capfd: pytest.CaptureFixture[s
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("kind", ["flat", "ivf"])
-def test_a_journal_serves_what_was_searched(kind: str, tmp_path: Path) -> None:
-    index = tiny(index=kind, max_length=16)
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
-        with pytest.warns(UserWarning, match="was cut"):
-            first = index.search(["the castle", "the sea " * 20], 3)
-        index.find = lambda *_: pytest.fail("searched again")  # type: ignore[method-assign,assignment]
-        again = index.search(["the castle", "the sea " * 20], 3)
-    assert again == first
-    assert [cut_of(hits) for hits in again] == [False, True]
-
-
-def test_threads_share_an_index(tmp_path: Path) -> None:
-    index = tiny(tmp_path / "index")
-    queries = [f"the {place} of {n}" for n, place in enumerate(PLACES)]
-    expected = index.search(queries, 5)
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda n: index(queries[n % 8], 5), range(80))) == expected * 10
-
-
 def test_another_encoder_is_refused_and_a_moved_one_is_not(tmp_path: Path) -> None:
     encoder = Path(shutil.copytree(tiny_bert(), tmp_path / "encoder"))
     index = tiny(tmp_path / "index", encoder=encoder)
@@ -270,17 +219,6 @@ def test_a_build_that_cannot_be_leaves_nothing(
     with pytest.raises(error, match=message.replace("?", r"\?")):
         tiny(tmp_path / "index", **settings)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_no_passages(tmp_path: Path) -> None:
-    with pytest.raises(EmptyData, match="the corpus has no passages"):
-        Dense.build([], tmp_path / "index", encoder=tiny_bert())
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_no_index_there(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match="no index at"):
-        Dense.open(tmp_path / "none")
 
 
 @pytest.mark.parametrize("settings", [{}, {"index": "hnsw", "ef_search": 8}, {"index": "ivf"}])
@@ -324,31 +262,3 @@ def test_the_engine_goes_by_name_and_says_how_far_it_is(tmp_path: Path) -> None:
         ("clustering", 1, 1),
         ("adding vectors", 60, 60),
     ]
-
-
-KILLED = """
-import os, signal, sys
-from blendfilter.records import Passage
-from blendfilter.retrieval.dense import Dense
-
-def kill(phase, done, total=None):
-    if phase == sys.argv[3]:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Dense.build([Passage(str(n), "", f"town {n}") for n in range(9)], sys.argv[1], encoder=sys.argv[2], progress=kill)
-"""
-
-
-@pytest.mark.parametrize("phase", ["encoding passages", pytest.param("adding vectors", marks=pytest.mark.slow)])
-def test_a_killed_build_leaves_nothing_that_opens(phase: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "index"), str(tiny_bert()), phase]
-    done = subprocess.run(command, check=False, capture_output=True)
-    assert done.returncode == -9, done.stderr
-    with pytest.raises(MissingFile):
-        Dense.open(tmp_path / "index")
-    assert list(tmp_path.iterdir()), "the test killed too late"
-    for left in tmp_path.iterdir():
-        with pytest.raises(BadData, match="is not an index"):
-            Dense.open(left)
-    tiny(tmp_path / "index")
-    assert [path.name for path in tmp_path.iterdir()] == ["index"]

@@ -1,21 +1,23 @@
-"""A folder of text files, and long passages, as passages: where they come from, their titles, what is refused."""
+"""Folders of text files, and long texts, as passages: where they are cut, their titles, what is refused."""
 
 from __future__ import annotations
 
-import os
 import re
-import sys
+import time
 import tracemalloc
 import warnings
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
 from blendfilter.records import Passage
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.documents import chunked, read_documents
+from blendfilter.retrieval.documents import chunk, chunk_size, chunked, headings, read_documents
 
 GUIDE = (
     "# Guide\n\nRead me first.\n\n## Install\r\n\r\nTake the ferry to Bremsund. Then walk.\n\n"
@@ -63,14 +65,6 @@ def test_the_title_is_that_of_the_first_line_of_text(tmp_path: Path) -> None:
     assert [each.title for each in read_documents(tmp_path, 100)] == ["Guide > Install > Linux"]
 
 
-def test_the_order_is_that_of_the_names(tmp_path: Path) -> None:
-    names = [f"{name}/{number}.txt" for name in ("b", "a", "C") for number in (3, 10, 1, 2)]
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("A quay.")
-    assert [each.metadata["source"] for each in read_documents(tmp_path)] == sorted(names)
-
-
 def test_what_is_left_out_is_said_once(docs: Path, tmp_path: Path) -> None:
     (docs / ".hidden.txt").write_text("no")
     (docs / ".git").mkdir()
@@ -99,13 +93,6 @@ def test_a_byte_order_mark_is_no_word(tmp_path: Path) -> None:
 def test_a_file_that_is_not_utf8(docs: Path) -> None:
     (docs / "old.txt").write_bytes(b"caf\xe9")
     with pytest.raises(BadData, match=re.escape("old.txt: not UTF-8 (byte 4): save the file as UTF-8")):
-        list(read_documents(docs))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs a file system that takes any bytes as a name")
-def test_a_name_that_is_not_utf8(docs: Path) -> None:
-    (docs / os.fsdecode(b"caf\xe9.txt")).write_text("x")
-    with pytest.raises(BadData, match=r"the name of b'.*caf\\xe9.txt' is not UTF-8: rename the file"):
         list(read_documents(docs))
 
 
@@ -169,7 +156,97 @@ def test_long_passages_are_cut_as_they_come() -> None:
     ]
 
 
-def test_they_go_into_an_index(docs: Path) -> None:
-    index = BM25.build(read_documents(docs, 5))
-    assert index("ferry", k=1)[0].title == "Guide > Install"
-    assert index("ferry", k=1)[0].metadata["source"] == "b/guide.md"
+def cut(text: str, words: int) -> list[str]:
+    return [text[start:end] for start, end in chunk(text, words)]
+
+
+WRITTEN = st.lists(
+    st.sampled_from(
+        ["mill", "sea.", "Why?", 'said."', "東京", "\n", "\n\n", "\r\n\r\n", " ", "\t", "# Tides\n", "## ", "\n====\n",
+         "---\n", "```\n", "\ufeff", "\x0b", "\x85", "*", "~~~"]
+    ),
+    max_size=60,
+).map("".join)  # fmt: skip
+
+
+@given(st.one_of(WRITTEN, st.text()), st.integers(1, 12))
+def test_every_word_is_kept_once_in_order_within_the_limit(text: str, words: int) -> None:
+    spans = chunk(text, words)
+    pieces = [text[start:end] for start, end in spans]
+    assert all(0 <= start < end <= len(text) for start, end in spans)
+    assert all(before.end <= after.start for before, after in pairwise(spans))
+    assert all(piece == piece.strip() for piece in pieces)
+    assert all(len(piece.split()) <= words for piece in pieces)
+    assert [word for piece in pieces for word in piece.split()] == text.split()
+
+
+@given(st.one_of(WRITTEN, st.text()))
+def test_headings_are_lines_of_the_text(text: str) -> None:
+    found = headings(text)
+    assert all(before.end <= after.start for before, after in pairwise(found))
+    assert all(each.level >= 1 and each.title and each.title in text[each.start : each.end] for each in found)
+
+
+def test_paragraphs_are_packed_together() -> None:
+    assert cut("one two\n\nthree\n\nfour five\n \t\nsix", 4) == ["one two\n\nthree", "four five\n \t\nsix"]
+    assert cut("one two\nthree four\n\nfive", 4) == ["one two\nthree four", "five"], "a line break ends no paragraph"
+    assert cut("one\r\n\r\ntwo three\r\n\r\nfour", 3) == ["one\r\n\r\ntwo three", "four"]
+
+
+def test_a_long_paragraph_ends_at_a_sentence_in_the_last_third() -> None:
+    assert cut("a b c d e. f g h i j", 6) == ["a b c d e.", "f g h i j"]
+    assert cut('a b c d "Why?" f g h', 6) == ['a b c d "Why?"', "f g h"]
+    assert cut("a b c d. e! f g h i j", 6) == ["a b c d. e!", "f g h i j"], "the last of them"
+    assert cut("a b c d. e f g h i j", 6) == ["a b c d. e f", "g h i j"], "the fourth word of six is too early"
+    assert cut("a b v1.5 d e/f.g f g", 6) == ["a b v1.5 d e/f.g f", "g"], "a full stop inside a word ends nothing"
+
+
+def test_a_heading_goes_with_what_follows() -> None:
+    assert cut("a b c\n\n# Tides\n\nd e f", 5) == ["a b c", "# Tides\n\nd e f"]
+    assert cut("a b c\n# Tides\nd e f", 5) == ["a b c", "# Tides\nd e f"], "blank lines or not"
+    assert cut("a b c\n\nTides\n=====\n\nd e f", 5) == ["a b c", "Tides\n=====\n\nd e f"]
+    assert cut("a b\n\n# One\n\n## Two\n\nd e f", 7) == ["a b", "# One\n\n## Two\n\nd e f"], "two of them"
+    assert cut("a b c\n\n# T\n\nd e f. g h i j k", 6) == ["a b c", "# T\n\nd e f. g", "h i j k"], "and a long paragraph"
+    assert cut("# a b c d\n\ne f g", 5) == ["# a b c d", "e f g"], "not one that takes up the room"
+    assert cut("# a b c d e f g\nx", 3) == ["# a b", "c d e", "f g\nx"], (
+        "longer than a passage, it is text like any other"
+    )
+
+
+def test_words_without_end() -> None:
+    assert cut("x" * 9000, 1) == ["x" * 9000]
+    assert cut("", 5) == cut(" \n\n ", 5) == []
+
+
+def test_long_texts_take_time_in_proportion() -> None:
+    def seconds(size: int) -> float:
+        started = time.process_time()
+        assert len(chunk("word " * size, 10)) == size // 10
+        assert len(chunk("word\n\n" * size, size)) == 1
+        return time.process_time() - started
+
+    assert seconds(60_000) < 3 * 6 * seconds(10_000)  # in squares, it would be 36 times
+
+
+def test_headings_of_both_kinds() -> None:
+    text = (
+        "---\ntitle: Front matter\n---\n\n# Guide #\n\n```sh\n# a comment\n```\n## Install it\n####### seven\n#tag\n"
+        "Windows\n-------\n\ntext before\na line over two lines\n-----\n\n##  \n"
+        "\n~~~\n# fenced\n```\n# still\n~~~\n# End C#\n"
+    )
+    assert [(each.level, each.title) for each in headings(text)] == [(1, "Guide"), (2, "Install it"), (1, "End C#")]
+
+
+def test_levels_of_drawn_headings_go_by_first_appearance() -> None:
+    text = "=====\nGuide\n=====\n\nA\n---\n\nB\n~~~~\n\nC\n---\n"
+    found = headings(text)
+    assert [(each.level, each.title) for each in found] == [(1, "Guide"), (2, "A"), (3, "B"), (2, "C")]
+    assert text[found[0].start : found[0].end] == "=====\nGuide\n=====\n"
+
+
+@pytest.mark.parametrize(
+    "size", ["100", "0w", "abc", "", "w", "-5w", "1.5w", "100 w", "01w", "100W", "１w", "9" * 40 + "w"]
+)
+def test_sizes_that_are_none(size: str) -> None:
+    with pytest.raises(BadArgument, match=re.escape(f"a number of words with a w, such as 100w; got '{size}'")):
+        chunk_size(size)

@@ -14,8 +14,7 @@ import pytest
 from checkpoints import minilm, minilm_package, tiny_bert
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
-from blendfilter.retrieval.encoder_files import encoder_folder
-from blendfilter.retrieval.encoders import Encoder, Vectors, load_encoder
+from blendfilter.retrieval.encoders import Encoder, Vectors, encoder_folder, load_encoder
 
 pytest.importorskip("sentence_transformers")
 
@@ -65,13 +64,6 @@ def test_a_plain_folder_is_mean_pooled_and_not_normalised() -> None:
     np.testing.assert_allclose(vectors(encoder, *TEXTS), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_cosine_is_the_same_direction_at_length_one() -> None:
-    encoder = load_encoder(str(tiny_bert()), similarity="cosine")
-    expected = mean_pooled(tiny_bert(), TEXTS)
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(vectors(encoder, *TEXTS), expected, rtol=1e-4, atol=1e-5)
-
-
 def test_a_sentence_transformers_folder_says_itself_how_it_is_read() -> None:
     encoder = load_encoder(str(minilm_package()))
     assert encoder.reading == ("", "", "cosine", 256)
@@ -115,11 +107,6 @@ def test_what_is_longer_than_the_limit_is_flagged_and_cut() -> None:
     assert encoder.encode_passages([fits, over]).cut == [False, True]
 
 
-def test_the_prefix_takes_part_of_the_room() -> None:
-    encoder = load_encoder(str(tiny_bert()), max_length=12, query_prefix="the ")
-    assert encoder.encode_queries(["the river " * 5]).cut == [True]
-
-
 def test_without_a_limit_stated_the_positions_are_the_limit(tmp_path: Path) -> None:
     folder = changed(tiny_bert(), tmp_path)
     stated = folder / "tokenizer_config.json"
@@ -140,12 +127,6 @@ def test_without_a_limit_stated_the_positions_are_the_limit(tmp_path: Path) -> N
 def test_settings_that_an_encoder_cannot_do(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(BadArgument, match=message):
         load_encoder(str(tiny_bert()), **settings)
-
-
-def test_no_texts_no_vectors() -> None:
-    encoder = load_encoder(str(tiny_bert()))
-    assert encoder.encode_queries([]).vectors.shape == (0, 32)
-    assert encoder.encode_queries([]).cut == []
 
 
 def test_half_a_character_is_read_as_a_question_mark() -> None:

@@ -17,9 +17,8 @@ import pytest
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.base import Hits, Retriever, cut_of
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.hits import Hits, cut_of
 from blendfilter.retrieval.precomputed import Precomputed, write_hits
 
 MILL = Passage("m1", "Tide Mill", "A mill at Bremsund.", 9.5)

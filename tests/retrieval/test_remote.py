@@ -1,4 +1,4 @@
-"""An index behind an address: the same passages, scores and journal keys as in process; a rebuilt one is noticed."""
+"""An index behind an address: what it finds, its token, its journal, and servers that fail, refuse or lie."""
 
 from __future__ import annotations
 
@@ -6,29 +6,41 @@ import copy
 import json
 import multiprocessing
 import pickle
+import threading
+import time
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import dspy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from index_server import sample_index, served
 from small_world import done_by, stable
 
 from blendfilter import BlendFilter, load
 from blendfilter.context import JOURNAL, NOTES, CallNote, setting
-from blendfilter.errors import BadArgument, BadData, IndexChanged, RunMismatch, ServerRefused
+from blendfilter.errors import (
+    AskedWrong,
+    BadArgument,
+    BadData,
+    BlendFilterError,
+    IndexChanged,
+    RunMismatch,
+    ServerRefused,
+)
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
-from blendfilter.retrieval import wire
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval import remote as wire
+from blendfilter.retrieval.base import Hits, Retriever, cut_of
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.hits import Hits, cut_of
 from blendfilter.retrieval.indexes import open_index
-from blendfilter.retrieval.remote import Remote
-from blendfilter.server.limits import Limits
+from blendfilter.retrieval.remote import Remote, ServerConnection, address_of, quoted
+from blendfilter.server.exchange import ServerLimits
 
 TOKEN = "2f6c91d0a4"
 QUERIES = ["Which harbour town keeps a watch-house?", "lighthouse designer", "zzz", "the lens of Fallow Tooth"]
@@ -66,7 +78,7 @@ def local() -> BM25:
 
 @pytest.fixture(scope="module")
 def url(local: BM25) -> Iterator[str]:
-    with served(local, limits=Limits(max_k=50)) as server:
+    with served(local, limits=ServerLimits(max_k=50)) as server:
         yield server.url
 
 
@@ -100,16 +112,16 @@ def test_odd_passages_and_cut_queries_come_whole() -> None:
 
 def test_batches_keep_to_both_sides_limits(local: BM25) -> None:
     queries = [f"town number {number}" for number in range(23)]
-    limits = Limits(max_queries=10)
+    limits = ServerLimits(max_queries=10)
     for options, requests in (({}, 3), ({"batch_size": 4}, 6), ({"batch_size": 100}, 3)):
         with served(local, limits=limits) as server, Remote(server.url, **options) as remote:
             assert remote.search(queries, 3) == local.search(queries, 3)
-            assert remote._wire.ask("/info")["served"]["requests"] == requests
+            assert remote._connection.request("/info")["served"]["requests"] == requests
     # 23 queries of about 600 bytes into bodies of 2,000
     long = [f"{query} {'ü' * 100}" for query in queries]
-    with served(local, limits=Limits(max_body=2_000)) as server, Remote(server.url) as remote:
+    with served(local, limits=ServerLimits(max_body=2_000)) as server, Remote(server.url) as remote:
         assert remote.search(long, 3) == local.search(long, 3)
-        assert remote._wire.ask("/info")["served"]["requests"] == 8
+        assert remote._connection.request("/info")["served"]["requests"] == 8
 
 
 def test_what_the_server_does_not_allow(url: str) -> None:
@@ -121,23 +133,6 @@ def test_what_the_server_does_not_allow(url: str) -> None:
     with pytest.raises(BadArgument, match=r"k must be at least 1"):
         remote("town", k=0)
     assert remote("town")
-
-
-def test_more_than_the_corpus_holds_is_said_here_too() -> None:
-    few = BM25.build([Passage("1", "Fell", "A hill.")])
-    with served(few) as server, Remote(server.url) as remote:
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            assert len(remote("hill", k=3)) == len(remote("a hill", k=3)) == 1
-        here = [each for each in told if "k=3 is more than the corpus holds" in str(each.message)]
-        assert len(here) == 2  # ours and the server's, which runs in this process
-
-
-def test_threads_share_it(url: str, local: BM25) -> None:
-    remote = Remote(url)
-    queries = [f"town {number}" for number in range(40)]
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(remote, queries)) == [local(query) for query in queries]
 
 
 def _in_a_child(remote: Remote, pipe: Any) -> None:
@@ -220,7 +215,7 @@ def info(**other: Any) -> dict[str, Any]:
     ],
 )
 def test_who_does_not_speak_our_language(monkeypatch: pytest.MonkeyPatch, about: Any, said: str) -> None:
-    monkeypatch.setattr(wire.Wire, "ask", lambda *_args, **_kwargs: about)
+    monkeypatch.setattr(wire.ServerConnection, "request", lambda *_args, **_kwargs: about)
     with pytest.raises(BadData, match=said):
         Remote("http://127.0.0.1:1")
 
@@ -231,7 +226,6 @@ def test_who_does_not_speak_our_language(monkeypatch: pytest.MonkeyPatch, about:
         None,
         [],
         {},
-        {"fingerprint": "00112233445566ff"},
         {"fingerprint": "00112233445566ff", "results": [{}]},
         {"fingerprint": "00112233445566ff", "results": []},
         {"fingerprint": "00112233445566ff", "results": [{"passages": []}, {"passages": []}]},
@@ -242,16 +236,10 @@ def test_who_does_not_speak_our_language(monkeypatch: pytest.MonkeyPatch, about:
 )
 def test_replies_that_make_no_sense(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
     replies = [info(), reply]
-    monkeypatch.setattr(wire.Wire, "ask", lambda *_args, **_kwargs: replies.pop(0))
+    monkeypatch.setattr(wire.ServerConnection, "request", lambda *_args, **_kwargs: replies.pop(0))
     remote = Remote("http://127.0.0.1:1")
     with pytest.raises(BadData, match=r"http://127.0.0.1:1 answered"):
         remote("town", k=5)
-
-
-@pytest.mark.parametrize("options", [{"attempts": 0}, {"batch_size": 0}, {"timeout": 0}, {"timeout": float("inf")}])
-def test_settings_out_of_range(options: dict[str, Any]) -> None:
-    with pytest.raises(BadArgument, match="must be 1 or more"):
-        Remote("http://127.0.0.1:1", **options)
 
 
 # --- the journal and runs -------------------------------------------------------------------------------------------
@@ -269,7 +257,7 @@ def test_a_journal_of_the_one_replays_with_the_other(url: str, local: BM25, tmp_
             index.search(QUERIES, 5)
     assert searches(tmp_path / "local") == searches(tmp_path / "remote")
     monkey = Remote(url)
-    monkey._wire.url = "http://127.0.0.1:9"  # nobody is there
+    monkey._connection.url = "http://127.0.0.1:9"  # nobody is there
     with Journal(tmp_path / "local", "replay") as journal, setting(JOURNAL, journal):
         assert monkey.search(QUERIES, 5) == local.search(QUERIES, 5)
 
@@ -285,6 +273,217 @@ def test_a_run_goes_on_wherever_its_index_is(url: str, local: BM25, tmp_path: Pa
         done_by(BlendFilter(open_index(other.url)), questions, tmp_path / "run")
 
 
-def test_dspy_is_configured_with_it(url: str, local: BM25, fresh_dspy: None) -> None:
-    with dspy.context(rm=open_index(url)):
-        assert dspy.Retrieve(k=2)(QUERIES[0]).passages == [passage.line for passage in local(QUERIES[0], k=2)]
+OK = (200, '{"fine": 1}', {})
+Reply = tuple[int, str, dict[str, str]] | str
+
+
+class FaultyServer:
+    """A server that gives these replies in turn (`drop`: hangs up; `hang`: says nothing), then OK."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self.replies = list(replies)
+        self.requests: list[tuple[str, str, bytes]] = []
+        self.headers: list[dict[str, str]] = []
+        self.times: list[float] = []
+        self.url = ""
+
+
+@contextmanager
+def faulty_server(*replies: Reply) -> Iterator[FaultyServer]:
+    told = FaultyServer(*replies)
+    release = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            told.requests.append((self.command, self.path, body))
+            told.headers.append({name.lower(): value for name, value in self.headers.items()})
+            told.times.append(time.monotonic())
+            reply = told.replies.pop(0) if told.replies else OK
+            if isinstance(reply, str):
+                if reply == "hang":
+                    release.wait(20)
+                self.close_connection = True
+                return
+            status, text, headers = reply
+            sent = text.encode()
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(sent)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(sent)
+
+        do_GET = do_POST = answer  # noqa: N815 - the base class looks for these names
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    told.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield told
+    finally:
+        release.set()
+        server.shutdown()
+        server.server_close()
+
+
+def connection(
+    told: FaultyServer, *, token: str | None = None, timeout: float = 5.0, attempts: int = 4
+) -> ServerConnection:
+    return ServerConnection(told.url, token, timeout, attempts)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "drop",
+        (408, "", {}),
+        (429, '{"message": "slowly"}', {"Retry-After": "0"}),
+        (500, '{"error": true, "message": "the search failed"}', {}),
+        (503, "", {}),
+        (200, "<html>a proxy's page</html>", {}),
+        (200, '{"fine": ', {}),
+        (200, "[" * 100_000, {}),
+        (200, '{"fine": 1', {"Content-Length": "500", "Connection": "close"}),
+    ],
+)
+def test_what_passes_is_tried_again(fault: Reply) -> None:
+    with faulty_server(fault, fault, fault) as told:
+        assert connection(told).request("/search", b"{}") == {"fine": 1}
+        assert told.requests == [("POST", "/search", b"{}")] * 4
+    with faulty_server(*[fault] * 9) as told:
+        with pytest.raises(ServerRefused, match=rf"the index server at {told.url} .*\(2 attempts\)"):
+            connection(told, attempts=2).request("/search", b"{}")
+        assert len(told.requests) == 2
+
+
+def test_a_server_that_says_nothing() -> None:
+    said = r"did not answer within 0.2 seconds \(2 attempts\): wait longer"
+    with faulty_server("hang", "hang") as told, pytest.raises(ServerRefused, match=said):
+        connection(told, timeout=0.2, attempts=2).request("/info")
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "said"),
+    [
+        ((400, '{"error": true, "message": "k=500 is more"}', {}), BadArgument, "refuses it: k=500 is more"),
+        ((413, '{"error": true, "message": "too large"}', {}), BadArgument, "too large"),
+        ((400, "<html>", {}), BadArgument, "refuses it: Bad Request"),
+        ((401, "{}", {}), ServerRefused, "wants a token: set BLENDFILTER_INDEX_TOKEN"),
+        ((403, '{"message": "not\\nyou\\u001b[31m"}', {}), ServerRefused, "refuses with 403: not you [31m"),
+        ((301, "", {"Location": "http://elsewhere.example"}), ServerRefused, "refuses with 301: Moved Permanently"),
+        ((404, "{}", {}), ServerRefused, "refuses with 404"),
+    ],
+)
+def test_what_does_not_pass_is_told_at_once(reply: Reply, error: type[AskedWrong], said: str) -> None:
+    with faulty_server(reply) as told:
+        with pytest.raises(error) as caught:
+            connection(told).request("/search", b"{}")
+        assert said in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert len(told.requests) == 1
+
+
+@pytest.mark.parametrize("reply", [(404, "not here", {}), (200, "<html>", {}), (405, "{}", {})])
+def test_a_server_of_another_kind_is_told_at_once(reply: Reply) -> None:
+    with faulty_server(reply) as told:
+        with pytest.raises(BadData, match=r"^another kind$"):
+            connection(told).request("/info", foreign="another kind")
+        assert len(told.requests) == 1
+
+
+def test_a_servers_wait_is_kept_to() -> None:
+    with faulty_server((503, "", {"Retry-After": "0.4"})) as told:
+        connection(told).request("/info")
+        assert told.times[1] - told.times[0] >= 0.4
+    with faulty_server((503, "", {"Retry-After": "3600"})) as told:
+        started = time.monotonic()
+        with pytest.raises(ServerRefused, match=r"failed with 503: .*\(1 attempt\)"):
+            connection(told).request("/info")
+        assert time.monotonic() - started < 5
+
+
+def test_nobody_there() -> None:
+    with faulty_server() as told:
+        pass
+    with pytest.raises(ServerRefused, match=r"cannot be reached \(.*refused.*\(2 attempts\): `blendfilter"):
+        connection(told, attempts=2).request("/info")
+
+
+@pytest.mark.parametrize("fault", ["drop", (401, "", {}), (500, f'{{"message": "token {TOKEN}?"}}', {})])
+def test_the_token_is_sent_and_never_told(fault: Reply) -> None:
+    with faulty_server(fault, fault) as told:
+        sender = connection(told, token=TOKEN, attempts=2)
+        with pytest.raises(BlendFilterError) as caught:
+            sender.request("/info")
+        assert all(headers["authorization"] == f"Bearer {TOKEN}" for headers in told.headers)
+    error: BaseException | None = caught.value
+    shown = "".join(traceback.format_exception(caught.value))
+    while error is not None:
+        # a request holds its headers, and the token with them
+        assert not hasattr(error, "request")
+        error = error.__context__
+    assert TOKEN not in shown
+
+
+def test_each_process_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    with faulty_server() as told:
+        sender = connection(told)
+        sender.request("/info")
+        own = sender._client()
+        monkeypatch.setattr("os.getpid", lambda: -1)
+        assert sender._client() is not own
+        sender.close()
+        monkeypatch.undo()
+        assert sender._client() is own
+        sender.close()
+        assert own.is_closed
+        assert sender.request("/info") == {"fine": 1}
+
+
+def test_addresses() -> None:
+    assert address_of("HTTP://Index.example") == ("http://index.example", "")
+    assert address_of("https://index.example:8893/wiki//") == ("https://index.example:8893/wiki", "")
+    assert address_of("http://token@127.0.0.1:1/") == ("http://127.0.0.1:1", "token")
+    assert address_of("http://any:a%2Fb%40c@[::1]:1") == ("http://[::1]:1", "a/b@c")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "index.example", "ftp://h", "http://", "http://:80", "http://h:0", "http://h:99999", "http://h:x",
+        "http://[::1", "http://h/?query=secret", "http://h/#x", "http://any:secret/1@h", "http://any:12/secret@h",
+        "http://any:secret@h/a@b", "http://any:secret@h:port",
+    ],
+)  # fmt: skip
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(BadArgument, match="is no index server's address: write it as http://host:port") as caught:
+        address_of(url)
+    assert "secret" not in "".join(traceback.format_exception(caught.value)).replace(f"{url!r}", "")
+
+
+def test_the_address_that_a_server_prints_for_dspy_is_told_what_to_leave_out() -> None:
+    with pytest.raises(BadArgument, match=r"write it as http://host:port, without what follows the '\?'$"):
+        address_of("http://127.0.0.1:8893/?index=0123456789abcdef")
+
+
+@given(st.text())
+def test_any_text_is_an_address_or_told_as_none(text: str) -> None:
+    for url in (text, f"http://{text}", f"http://any:{text}@h"):
+        try:
+            found = address_of(url)
+        except BadArgument:
+            continue
+        assert found.url.startswith("http")
+        assert "@" not in found.url
+
+
+def test_what_a_server_says_is_made_harmless() -> None:
+    assert quoted("a\n\x1b[2Jb\u2028c") == "a [2Jb c"
+    assert len(quoted("x" * 5000)) == 301
+    assert quoted(json.dumps({"token": TOKEN}), TOKEN) == '{"token": "[key]"}'

@@ -11,7 +11,7 @@ import pytest
 
 from blendfilter.errors import BadArgument, CodeFailed
 from blendfilter.records import Passage
-from blendfilter.server.batching import Batcher, Counts
+from blendfilter.server.batching import Batcher, ServedCounts
 
 
 class Engine:
@@ -62,7 +62,7 @@ def test_what_arrives_during_a_search_goes_together_by_k_oldest_first() -> None:
         await first
         assert [texts(each) for each in found] == [["a 5"], ["b 5", "c 5"], ["d 10"], ["e 5"], ["f 10"]]
         assert engine.batches == [(["first"], 1), (["a", "b", "c", "e"], 5), (["d", "f"], 10)]
-        assert batcher.counts == Counts(requests=6, queries=7, batches=3, largest_batch=4)
+        assert batcher.counts == ServedCounts(requests=6, queries=7, batches=3, largest_batch=4)
         assert len(engine.threads) == 1
         assert engine.threads != {threading.get_ident()}
 
@@ -123,21 +123,6 @@ def test_an_engine_that_loses_a_query_is_found_out() -> None:
         batcher = Batcher(lambda queries, k: [[Passage("1", "", "x")]] * (len(queries) - 1))
         with pytest.raises(RuntimeError, match="answered 1 queries with 0 lists"):
             await batcher.find(["a"], 1)
-
-    asyncio.run(run())
-
-
-def test_an_engine_that_raises_stop_iteration_fails_its_query_alone() -> None:
-    """A future takes no StopIteration: the batcher's own task would end, and everybody after it would wait for ever."""
-
-    def search(queries: Sequence[str], k: int) -> list[list[Passage]]:
-        return [[next(Passage(query, "", query) for query in queries if query != "bad")]]
-
-    async def run() -> None:
-        batcher = Batcher(search)
-        with pytest.raises(CodeFailed, match="StopIteration"):
-            await asyncio.wait_for(batcher.find(["bad"], 1), 60)
-        assert texts(await asyncio.wait_for(batcher.find(["a"], 1), 60)) == ["a"]
 
     asyncio.run(run())
 

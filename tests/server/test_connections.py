@@ -20,7 +20,7 @@ from index_server import Process, sample_index, served
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
 from blendfilter.server import connections
-from blendfilter.server.limits import Limits
+from blendfilter.server.exchange import ServerLimits
 from blendfilter.server.running import LINES, IndexServer
 
 TOKEN = "2f6c91d0a45be873"
@@ -90,7 +90,7 @@ def until(what: object) -> None:
 
 
 def test_half_a_head_is_waited_for_only_so_long() -> None:
-    with served(Long(), limits=Limits(head_seconds=1)) as server:
+    with served(Long(), limits=ServerLimits(head_seconds=1)) as server:
         with line_to(server) as silent, line_to(server, HALF_HEAD) as half:
             assert (read(silent), read(half)) == (b"", b"")
         with line_to(server, request()) as second:
@@ -100,14 +100,14 @@ def test_half_a_head_is_waited_for_only_so_long() -> None:
 
 
 def test_a_head_that_comes_byte_by_byte_is_not_waited_for_longer() -> None:
-    with served(Long(), limits=Limits(head_seconds=1)) as server, line_to(server, HALF_HEAD) as line:
+    with served(Long(), limits=ServerLimits(head_seconds=1)) as server, line_to(server, HALF_HEAD) as line:
         assert dripped(line)
         assert httpx.get(f"{server.url}/health").status_code == 200
 
 
 def test_a_refused_body_is_not_read_for_ever() -> None:
     """The refusal comes at once; what the client goes on to send has an end too."""
-    limits = Limits(body_seconds=1)
+    limits = ServerLimits(body_seconds=1)
     with served(Long(), limits=limits, token=TOKEN) as server, line_to(server) as line:
         line.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n{")
         assert line.recv(1000).startswith(b"HTTP/1.1 401")
@@ -117,7 +117,7 @@ def test_a_refused_body_is_not_read_for_ever() -> None:
 @pytest.mark.parametrize("pieces", [1, 200], ids=["in one read", "in many"])
 def test_a_head_that_is_too_large_is_refused_with_a_line(pieces: int) -> None:
     head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 2_000 + b"\r\n\r\n"
-    with served(Long(), limits=Limits(max_head=1000)) as server, line_to(server) as line:
+    with served(Long(), limits=ServerLimits(max_head=1000)) as server, line_to(server) as line:
         for at in range(pieces):
             line.sendall(head[at * len(head) // pieces : (at + 1) * len(head) // pieces])
             time.sleep(0.001)
@@ -137,7 +137,7 @@ def test_a_client_reads_why_its_head_is_refused_though_it_goes_on_sending() -> N
 
 @pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"])
 def test_what_is_no_http_is_refused_as_json(sent: bytes) -> None:
-    with served(Long(), limits=Limits(head_seconds=1)) as server, line_to(server, sent) as line:
+    with served(Long(), limits=ServerLimits(head_seconds=1)) as server, line_to(server, sent) as line:
         told = read(line)
     assert told.startswith(b"HTTP/1.1 400 ")
     assert b'{"error": true, "message": ' in told
@@ -153,7 +153,7 @@ def test_a_broken_chunk_ends_its_connection_and_nothing_is_logged(caplog: pytest
 
 
 def test_at_the_cap_the_oldest_that_asks_nothing_makes_room() -> None:
-    with served(Long(), limits=Limits(max_connections=3)) as server, ExitStack() as lines:
+    with served(Long(), limits=ServerLimits(max_connections=3)) as server, ExitStack() as lines:
         first, second, third = [lines.enter_context(line_to(server, HALF_HEAD)) for _ in range(3)]
         with line_to(server, request()) as new:
             assert new.recv(1000).startswith(b"HTTP/1.1 200")
@@ -166,7 +166,7 @@ def test_at_the_cap_the_oldest_that_asks_nothing_makes_room() -> None:
 def test_a_connection_with_a_search_at_work_does_not_make_room() -> None:
     index = Long()
     index.go.clear()
-    with served(index, limits=Limits(max_connections=2)) as server, line_to(server, request("mine")) as line:
+    with served(index, limits=ServerLimits(max_connections=2)) as server, line_to(server, request("mine")) as line:
         assert index.begun.wait(ENOUGH)
         for _ in range(10):
             assert httpx.get(f"{server.url}/health").status_code == 200
@@ -181,7 +181,7 @@ def test_a_connection_with_a_search_at_work_does_not_make_room() -> None:
 
 
 def test_a_reply_that_is_not_read_is_thrown_away() -> None:
-    limits = Limits(write_seconds=1)
+    limits = ServerLimits(write_seconds=1)
     with served(Long(32), limits=limits) as server, line_to(server, request()) as line:
         assert line.recv(100).startswith(b"HTTP/1.1 200")
         until(lambda: not server._server.server_state.connections)
@@ -195,17 +195,17 @@ def test_who_reads_a_block_now_and_then_is_reading(monkeypatch: pytest.MonkeyPat
         until(lambda: opened)
         (connection,) = opened
         allowed = server._server.server_state.limits.write_seconds
-        patch.setattr(connections.Connection, "unread", 10 * connections.BLOCK)
+        patch.setattr(connections.ClientConnection, "unread", 10 * connections.BLOCK)
         assert not connection.overdue(1000.0)
         assert not connection.overdue(1000.0 + allowed)
-        patch.setattr(connections.Connection, "unread", 9 * connections.BLOCK)
+        patch.setattr(connections.ClientConnection, "unread", 9 * connections.BLOCK)
         assert not connection.overdue(1001.0 + allowed)
         assert connection.overdue(1002.0 + 2 * allowed)
 
 
 def test_unread_replies_are_bounded_together_and_the_oldest_go() -> None:
     """Each is of 16 MB, of which the system takes a few; two are more than the bound."""
-    with served(Long(8), limits=Limits(max_unread=16 << 20)) as server, ExitStack() as stack:
+    with served(Long(8), limits=ServerLimits(max_unread=16 << 20)) as server, ExitStack() as stack:
         lines = []
         for number in range(3):
             lines.append(stack.enter_context(line_to(server, request(f"q{number}"))))
@@ -217,7 +217,7 @@ def test_unread_replies_are_bounded_together_and_the_oldest_go() -> None:
 def test_clients_that_do_nothing_do_not_keep_a_server_from_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of the limits would end these within the time that `served` waits for the end."""
     monkeypatch.setattr(connections, "LAST_WAIT", 1)
-    forever = Limits(head_seconds=900, body_seconds=900, write_seconds=900, stop_seconds=900)
+    forever = ServerLimits(head_seconds=900, body_seconds=900, write_seconds=900, stop_seconds=900)
     half_body = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
     with ExitStack() as lines, served(Long(32), limits=forever) as server:
         for sent in (b"", HALF_HEAD, half_body):
@@ -230,9 +230,9 @@ def test_a_search_that_hangs_does_not_keep_the_process_from_ending() -> None:
 import time
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.server import index_server
-from blendfilter.server.limits import Limits
+from blendfilter.server.exchange import ServerLimits
 
-server = index_server(as_retriever(lambda query, k: time.sleep(900)), port=0, limits=Limits(stop_seconds=1))
+server = index_server(as_retriever(lambda query, k: time.sleep(900)), port=0, limits=ServerLimits(stop_seconds=1))
 server.run(ready=lambda: print(server.line("hangs"), flush=True))
 """
     with Process(code=code) as server, ThreadPoolExecutor(1) as pool:
@@ -256,7 +256,7 @@ def test_the_cap_leaves_files_for_the_index_and_for_bursts(monkeypatch: pytest.M
 
 
 def test_clients_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with served(Long(), limits=Limits(head_seconds=1)) as server:
+    with served(Long(), limits=ServerLimits(head_seconds=1)) as server:
         for _ in range(50):
             with line_to(server, b"nonsense\r\n\r\n") as line:
                 assert line.recv(20).startswith(b"HTTP/1.1 400")
@@ -379,7 +379,7 @@ def test_a_flood_without_the_token_does_not_lock_clients_out(tmp_path: Path) -> 
             code, said = server.end()
             print(f"SIGTERM to the end: {time.monotonic() - began:.1f} s; log: {len(said)} bytes")
         assert code == 0
-        assert time.monotonic() - began < Limits().stop_seconds
+        assert time.monotonic() - began < ServerLimits().stop_seconds
         assert len(said) < 1_000_000
 
 

@@ -18,7 +18,7 @@ from small_world import Command
 from blendfilter.errors import BadArgument
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.server import index_server
-from blendfilter.server.limits import Limits
+from blendfilter.server.exchange import ServerLimits
 from blendfilter.server.running import IndexServer
 
 TOKEN = "2f6c91d0a45be873"
@@ -142,12 +142,6 @@ def test_what_it_does_not_start_with(folder: Path, blendfilter: Command, words: 
     assert said in refused.error
 
 
-def test_no_index_no_server(tmp_path: Path, blendfilter: Command) -> None:
-    refused = blendfilter("serve", tmp_path / "gone")
-    assert refused.code == 2
-    assert "no index at" in refused.error
-
-
 def test_a_token_that_headers_cannot_carry(folder: Path, blendfilter: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLENDFILTER_INDEX_TOKEN", "pass wörd")
     refused = blendfilter("serve", folder, "--port", 0)
@@ -176,7 +170,7 @@ def test_the_version_six_loopback() -> None:
 
 def test_limits_fit_together() -> None:
     with pytest.raises(BadArgument, match=r"max_waiting \(10\) must be at least max_queries \(256\)"):
-        Limits(max_waiting=10)
+        ServerLimits(max_waiting=10)
 
 
 def test_it_stops_before_it_started() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
-from blendfilter.retrieval import dense_faiss
+from blendfilter.retrieval import dense as dense_faiss
 from blendfilter.retrieval.dense import Dense
 
 sys.path.append(str(Path(__file__).parents[2] / "eval" / "bench"))

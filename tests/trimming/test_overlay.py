@@ -25,10 +25,9 @@ from blendfilter.context import JOURNAL, setting
 from blendfilter.filters.cdit import Judge
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.base import Retriever, cut_of
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.dense import Dense
-from blendfilter.retrieval.hits import cut_of
 from blendfilter.retrieval.hybrid import Hybrid
 from blendfilter.retrieval.indexes import build, open_index
 from blendfilter.trimming.folder import TrimFolder
@@ -430,12 +429,12 @@ def test_served_it_gives_what_it_gives_here(index: Retriever, judged: Witnesses)
 
 
 def test_a_server_behind_a_hybrid_is_not_asked_for_more_either() -> None:
-    from blendfilter.server.limits import Limits
+    from blendfilter.server.exchange import ServerLimits
 
     bare = build("bm25", PASSAGES)
     found = ids(bare.find([WHO_ON], K)[0])
     witnesses = witnesses_of({WHO_ON: {found[0]: True, found[1]: False}})
-    with served(bare, limits=Limits(max_k=K)) as server:
+    with served(bare, limits=ServerLimits(max_k=K)) as server:
         for index in (Hybrid([open_index(server.url), bare], depth=1), Trimmed(open_index(server.url), Witnesses())):
             trimmed = Trimmed(index, witnesses, threshold=1)
             assert ids(trimmed.search([WHO_ON], K)[0]) == [found[0], *found[2:]]

@@ -2,17 +2,15 @@
 https://arxiv.org/abs/2205.09707): a vector per token, compressed to a centroid and a residual of a few bits; the score
 of a passage is the sum, over the query's tokens, of the best match among its own (MaxSim).
 
-On colbert-ai (extra `[colbert]`): its model, its compression, its scorer, its file format. In: passages, a checkpoint.
-Out: an index folder, and searches that read the whole query.
+On colbert-ai (extra `[colbert]`): its model, its compression, its scorer, its file format.
 """
 
 from __future__ import annotations
 
 from blendfilter.extras import needed
 
-for package in ("torch", "transformers", "colbert"):
-    if package != "colbert":
-        needed(package, "colbert", "a ColBERT index")
+for package in ("torch", "transformers"):
+    needed(package, "colbert", "a ColBERT index")
 
 from blendfilter.retrieval.colbert.index import ColBERT  # noqa: E402 - after the check that says what is missing
 

@@ -1,17 +1,30 @@
 """The phases of a build: sample, centroids, every passage compressed, and the lists of passages a centroid has.
 
-In: passages that lie in the folder already, a checkpoint. Out: a folder in colbert-ai's PLAID format, which its own
-`Searcher` opens too. Memory holds the sample, one chunk of compressed passages at a time, and at the end four bytes for
-every (centroid, passage) pair; never the corpus' text.
+The result is a folder in colbert-ai's PLAID format, which its own `Searcher` opens too. Token vectors become a centroid
+and a residual of a few bits for each dimension (ColBERTv2, section 3.3; PLAID, section 3.1). Memory holds the sample,
+one chunk of compressed passages at a time, and at the end four bytes for every (centroid, passage) pair; never the
+corpus' text. Over several GPUs, chunks are compressed by one process a GPU.
+
+PLAID's rule is 16 sqrt(vectors) centroids, rounded down to a power of two; on a CPU, training them is most of a build,
+so there a quarter of that is taken (docs/benchmarks.md has its cost).
+
+Differs from colbert-ai: centroids are trained in torch, on the device at hand, by spherical k-means (faiss trains on
+the CPU wherever `faiss-cpu` is installed); blocks are small, so that compressing takes megabytes and not gigabytes.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from pickle import PickleError
 from typing import Any, NamedTuple
@@ -19,24 +32,40 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from blendfilter.errors import BadArgument, BadData
+from blendfilter.errors import BadArgument, BadData, WorkFailed
 from blendfilter.records import Passage
-from blendfilter.retrieval.colbert.checkpoint import Checkpoint
-from blendfilter.retrieval.colbert.codec import SEED, codec_class, trained
+from blendfilter.retrieval.base import ProgressCallback, silent
 from blendfilter.retrieval.colbert.compat import gpus_seen, parts
-from blendfilter.retrieval.colbert.encoder import Encoder
-from blendfilter.retrieval.colbert.plan import CHUNK, LOOK, Plan, planned
-from blendfilter.retrieval.progress import Progress, silent
+from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
+from blendfilter.retrieval.stored import StoredPassages
 
 SAMPLING, ENCODING, INVERTING = "encoding a sample", "encoding passages", "listing passages by centroid"
+CLUSTERING = "training centroids"
+CHUNK = 10_000
+"""Passages in one chunk of an index's files."""
 BLOCK = 1_000
 """Passages encoded and compressed at a time."""
+LOOK = 256
+"""Passages that are encoded to learn how long passages are."""
+SMALL = 100_000
+"""Passages up to which an index can afford more bits and a wider search."""
+PER_CENTROID = 64
+"""Sampled vectors a centroid is trained on, at the most."""
+FACTOR = {"cuda": 16, "cpu": 4}
 ROUNDS = 4
 """Rounds of k-means, colbert-ai's number."""
+SEED = 12345
+SCORES = 1 << 25
+"""Scores computed at a time while vectors look for their centroid: 128 MB of float32."""
+HELD_OUT, MOST_HELD_OUT = 0.05, 50_000
+MOST_QUANTILE = 1 << 24
+"""Numbers that torch takes a quantile of; vectors of more than 335 dimensions would bring more."""
+LOOK_EVERY = 0.2
+"""Seconds between two looks at the workers."""
 
 
-class Recipe(NamedTuple):
-    """What a build was asked for."""
+class BuildSettings(NamedTuple):
+    """The settings of a build."""
 
     nbits: int
     doc_maxlen: int = 220
@@ -44,90 +73,85 @@ class Recipe(NamedTuple):
     batch_size: int = 64
 
 
-def check_recipe(recipe: Recipe, checkpoint: Checkpoint) -> None:
+def check_settings(settings: BuildSettings, checkpoint: ColBERTCheckpoint) -> None:
     """Raise `BadArgument` for what no index can be built with."""
-    if recipe.nbits not in (1, 2, 4, 8):
-        raise BadArgument(f"nbits must be 1, 2, 4 or 8 (bits kept of each dimension), got {recipe.nbits}")
-    if checkpoint.dim % (8 * recipe.nbits):
+    if settings.nbits not in (1, 2, 4, 8):
+        raise BadArgument(f"nbits must be 1, 2, 4 or 8 (bits kept of each dimension), got {settings.nbits}")
+    if checkpoint.dim % (8 * settings.nbits):
         raise BadArgument(
-            f"nbits={recipe.nbits} wants vectors of a multiple of {8 * recipe.nbits}, not {checkpoint.dim}"
+            f"nbits={settings.nbits} wants vectors of a multiple of {8 * settings.nbits}, not {checkpoint.dim}"
         )
-    if not 4 <= recipe.doc_maxlen <= checkpoint.limit:
+    if not 4 <= settings.doc_maxlen <= checkpoint.limit:
         raise BadArgument(
             f"doc_maxlen must lie between 4 and the {checkpoint.limit} tokens that this checkpoint reads, "
-            f"got {recipe.doc_maxlen}"
+            f"got {settings.doc_maxlen}"
         )
-    if recipe.partitions is not None and recipe.partitions < 1:
-        raise BadArgument(f"partitions must be at least 1, got {recipe.partitions}")
-    if recipe.batch_size < 1:
-        raise BadArgument(f"batch_size must be at least 1, got {recipe.batch_size}")
+    if settings.partitions is not None and settings.partitions < 1:
+        raise BadArgument(f"partitions must be at least 1, got {settings.partitions}")
+    if settings.batch_size < 1:
+        raise BadArgument(f"batch_size must be at least 1, got {settings.batch_size}")
 
 
-class Sample:
-    """The vectors that the centroids are trained on, and whose passages need not be encoded again."""
-
-    def __init__(self) -> None:
-        self._blocks: list[Any] = []
-        self._found: dict[int, tuple[int, int, int]] = {}
-
-    def add(self, positions: Sequence[int], vectors: Any, lengths: Sequence[int]) -> None:
-        """Keep the vectors of the passages at `positions`."""
-        start = 0
-        for at, length in zip(positions, lengths, strict=True):
-            self._found[at] = (len(self._blocks), start, length)
-            start += length
-        self._blocks.append(vectors)
-
-    def vectors(self) -> Any:
-        """All of them, (n, dim)."""
-        flat = torch.cat(self._blocks)
-        self._blocks = list(flat.split([len(block) for block in self._blocks]))  # views, so that they are kept once
-        return flat
-
-    def of(self, at: int) -> Any | None:
-        """The vectors of the passage at that position, where it was sampled."""
-        if at not in self._found:
-            return None
-        block, start, length = self._found[at]
-        return self._blocks[block][start : start + length]
+SampledVectors = dict[int, Any]
+"""The vectors of sampled passages by their positions: what centroids are trained on need not be encoded again."""
 
 
 def train(
-    folder: Path, passages: Sequence[Passage], encoder: Encoder, recipe: Recipe, progress: Progress = silent
-) -> tuple[Plan, Sample]:
+    folder: Path,
+    passages: Sequence[Passage],
+    encoder: TokenEncoder,
+    settings: BuildSettings,
+    progress: ProgressCallback = silent,
+) -> tuple[IndexPlan, SampledVectors]:
     """Sample, train and save the codec; returns the plan it follows, and the sample."""
     chosen = np.random.default_rng(SEED).permutation(len(passages))
-    sample, lengths = Sample(), list[int]()
+    sample: SampledVectors = {}
 
     def encode(positions: Sequence[int]) -> None:
-        vectors, counts = encoder.passages([passages[at].line for at in positions], recipe.batch_size)
-        sample.add(positions, vectors, counts)
-        lengths.extend(counts)
+        vectors, counts = encoder.passages([passages[at].line for at in positions], settings.batch_size)
+        sample.update(zip(positions, vectors.split(counts), strict=True))
 
     encode(chosen[:LOOK].tolist())
-    plan = planned(len(passages), sum(lengths) / len(lengths), encoder.device.type, recipe.partitions)
-    while len(lengths) < plan.sample:
-        progress(SAMPLING, len(lengths), plan.sample)
-        encode(chosen[len(lengths) : min(len(lengths) + BLOCK, plan.sample)].tolist())
-    progress(SAMPLING, len(lengths), len(lengths))
-    config = config_of(encoder.checkpoint, recipe)
+    length = sum(map(len, sample.values())) / len(sample)
+    plan = planned(len(passages), length, encoder.device.type, settings.partitions)
+    while len(sample) < plan.sample:
+        progress(SAMPLING, len(sample), plan.sample)
+        encode(chosen[len(sample) : min(len(sample) + BLOCK, plan.sample)].tolist())
+    progress(SAMPLING, len(sample), len(sample))
+    flat = torch.cat(list(sample.values()))
+    # views of it, so that the vectors are in memory once
+    sample = dict(zip(sample, flat.split([len(vectors) for vectors in sample.values()]), strict=True))
     with on_device(encoder.device):
-        codec = trained(sample.vectors(), count=plan.partitions, rounds=ROUNDS, config=config, device=encoder.device,
-                        progress=progress)  # fmt: skip
+        codec = trained(
+            flat,
+            count=plan.partitions,
+            rounds=ROUNDS,
+            config=config_of(encoder.checkpoint, settings),
+            device=encoder.device,
+            progress=progress,
+        )
     codec.save(str(folder))
-    settings = {"dim": encoder.dim, "nbits": recipe.nbits, "doc_maxlen": recipe.doc_maxlen,
-                "query_maxlen": encoder.query_maxlen, "checkpoint": encoder.checkpoint.name}  # fmt: skip
+    config = {
+        "dim": encoder.dim,
+        "nbits": settings.nbits,
+        "doc_maxlen": settings.doc_maxlen,
+        "query_maxlen": encoder.query_maxlen,
+        "checkpoint": encoder.checkpoint.name,
+    }
     numbers = {"num_chunks": -(-len(passages) // CHUNK), "num_partitions": len(codec.centroids)}
-    (folder / "plan.json").write_text(json.dumps({"config": settings, **numbers}, indent=1) + "\n", encoding="utf-8")
-    return Plan(len(codec.centroids), len(lengths)), sample
+    (folder / "plan.json").write_text(json.dumps({"config": config, **numbers}, indent=1) + "\n", encoding="utf-8")
+    return IndexPlan(len(codec.centroids), len(sample)), sample
 
 
 def compress(
-    folder: Path, passages: Sequence[Passage], encoder: Encoder, batch_size: int, chunks: Sequence[int],
-    sample: Sample | None = None,
-) -> Iterator[int]:  # fmt: skip
+    folder: Path,
+    passages: Sequence[Passage],
+    encoder: TokenEncoder,
+    batch_size: int,
+    chunks: Sequence[int],
+    sample: SampledVectors | None = None,
+) -> Iterator[int]:
     """Encode, compress and write the chunks of those numbers; yields the number of passages of each block done."""
-    known = sample or Sample()
     with on_device(encoder.device):
         codec = codec_class().load(str(folder))
     for chunk in chunks:
@@ -135,7 +159,7 @@ def compress(
         first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, len(passages))
         for start in range(first, last, BLOCK):
             block = range(start, min(start + BLOCK, last))
-            vectors = _encoded(passages, block, encoder, batch_size, known)
+            vectors = _encoded(passages, block, encoder, batch_size, sample or {})
             small = codec.compress(torch.cat(vectors))
             codes.append(small.codes)
             residuals.append(small.residuals)
@@ -145,10 +169,10 @@ def compress(
 
 
 def _encoded(
-    passages: Sequence[Passage], block: Sequence[int], encoder: Encoder, batch_size: int, sample: Sample
+    passages: Sequence[Passage], block: Sequence[int], encoder: TokenEncoder, batch_size: int, sample: SampledVectors
 ) -> list[Any]:
     """The vectors of each passage of a block, from the sample where it has them."""
-    found = {at: vectors for at in block if (vectors := sample.of(at)) is not None}
+    found = {at: sample[at] for at in block if at in sample}
     new = [at for at in block if at not in found]
     if new:
         vectors, counts = encoder.passages([passages[at].line for at in new], batch_size)
@@ -159,11 +183,11 @@ def _encoded(
 def _write_chunk(folder: Path, chunk: int, first: int, codes: Any, residuals: Any, lengths: list[int]) -> None:
     parts().codec.Embeddings(codes, residuals).save(str(folder / str(chunk)))
     (folder / f"doclens.{chunk}.json").write_text(json.dumps(lengths), encoding="utf-8")
-    told = {"passage_offset": first, "num_passages": len(lengths), "num_embeddings": len(codes)}
-    (folder / f"{chunk}.metadata.json").write_text(json.dumps(told), encoding="utf-8")
+    about = {"passage_offset": first, "num_passages": len(lengths), "num_embeddings": len(codes)}
+    (folder / f"{chunk}.metadata.json").write_text(json.dumps(about), encoding="utf-8")
 
 
-def finish(folder: Path, passages: int, progress: Progress = silent) -> int:
+def finish(folder: Path, passages: int, progress: ProgressCallback = silent) -> int:
     """Write which passages each centroid has (`ivf.pid.pt`) and `metadata.json`; returns the number of vectors."""
     plan = json.loads((folder / "plan.json").read_bytes())
     vectors, chunks = 0, plan["num_chunks"]
@@ -171,8 +195,8 @@ def finish(folder: Path, passages: int, progress: Progress = silent) -> int:
     for chunk in range(chunks):
         progress(INVERTING, chunk, 2 * chunks)
         about = json.loads((folder / f"{chunk}.metadata.json").read_bytes())
-        told = json.dumps({**about, "embedding_offset": vectors})
-        (folder / f"{chunk}.metadata.json").write_text(told, encoding="utf-8")
+        whole = json.dumps({**about, "embedding_offset": vectors})
+        (folder / f"{chunk}.metadata.json").write_text(whole, encoding="utf-8")
         vectors += about["num_embeddings"]
         lengths += np.bincount(_pairs(folder, chunk)[0], minlength=len(lengths))
     # colbert-ai reads every list at the width of the longest, so the last ones want something behind them
@@ -209,8 +233,8 @@ def reading(folder: Path) -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, OSError, ValueError, TypeError, KeyError, EOFError, AssertionError, PickleError) as error:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
-        raise BadData(f"the index at {folder} is damaged ({said}): build it again") from error
+        why = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
+        raise BadData(f"the index at {folder} is damaged ({why}): build it again") from error
 
 
 @contextmanager
@@ -224,11 +248,193 @@ def writing(folder: Path) -> Iterator[None]:
         raise OSError(errno.ENOSPC, "torch could not write the index here: is the disk full?", str(folder)) from error
 
 
-def config_of(checkpoint: Checkpoint, recipe: Recipe) -> Any:
+def config_of(checkpoint: ColBERTCheckpoint, settings: BuildSettings) -> Any:
     """The settings in colbert-ai's own form."""
-    return parts().config(dim=checkpoint.dim, nbits=recipe.nbits, doc_maxlen=recipe.doc_maxlen)
+    return parts().config(dim=checkpoint.dim, nbits=settings.nbits, doc_maxlen=settings.doc_maxlen)
 
 
 def on_device(device: Any) -> Any:
     """The block in which colbert-ai's classes take the GPU, or leave it."""
     return gpus_seen(1 if device.type == "cuda" else 0)
+
+
+# --- the division of an index -----------------------------------------------------------------------------------------
+
+
+class IndexPlan(NamedTuple):
+    """The division of one index."""
+
+    partitions: int
+    sample: int
+    """Passages whose vectors train the centroids."""
+
+
+def nbits_for(passages: int) -> int:
+    """Bits kept of each dimension: ColBERTv2's two for large collections, four where that costs megabytes at the most.
+
+    >>> nbits_for(2_000), nbits_for(5_233_329)
+    (4, 2)
+    """
+    return 4 if passages <= SMALL else 2
+
+
+def planned(passages: int, length: float, device: str, partitions: int | None = None) -> IndexPlan:
+    """The plan for `passages` of about `length` vectors each; `partitions` are taken as given.
+
+    >>> planned(2_000, 100, "cpu"), planned(2_000, 100, "cuda")
+    (IndexPlan(partitions=1024, sample=656), IndexPlan(partitions=4096, sample=2000))
+    >>> planned(5_233_329, 80, "cuda")
+    IndexPlan(partitions=262144, sample=209716)
+    """
+    rule = 2 ** math.floor(math.log2(max(1.0, FACTOR[device] * math.sqrt(passages * length))))
+    count = rule if partitions is None else partitions
+    return IndexPlan(count, min(passages, math.ceil(count * PER_CENTROID / length)))
+
+
+# --- centroids and residuals ------------------------------------------------------------------------------------------
+
+
+def nearest(vectors: Any, centroids: Any) -> Any:
+    """The position of the centroid with the highest inner product, for each of `vectors` (n, dim)."""
+    step = max(1, SCORES // len(centroids))
+    return torch.cat([(part.to(centroids.dtype) @ centroids.T).argmax(1) for part in vectors.split(step)])
+
+
+def kmeans(vectors: Any, count: int, rounds: int, device: Any, progress: ProgressCallback = silent) -> Any:
+    """`count` unit centroids (count, dim) of unit `vectors` (n, dim), by `rounds` of spherical k-means.
+
+    Starts from vectors drawn at random; a centroid that loses all its vectors gets one drawn anew. `count` must not be
+    above n. Float32 on `device`; the same on every run on one machine.
+    """
+    chance = torch.Generator().manual_seed(SEED)
+    centroids = vectors[torch.randperm(len(vectors), generator=chance)[:count]].to(device).float()
+    for done in range(rounds):
+        sums = torch.zeros_like(centroids)
+        counts = torch.zeros(count, device=device)
+        for part in vectors.split(1 << 18):
+            there = part.to(device).float()
+            codes = nearest(there, centroids)
+            sums.index_add_(0, codes, there)
+            counts.index_add_(0, codes, torch.ones_like(codes, dtype=torch.float32))
+        empty = counts == 0
+        drawn = torch.randint(len(vectors), (int(empty.sum()),), generator=chance)
+        sums[empty] = vectors[drawn].to(device).float()
+        centroids = torch.nn.functional.normalize(sums, dim=1)
+        progress(CLUSTERING, done + 1, rounds)
+    return centroids
+
+
+def codec_class() -> Any:
+    """colbert-ai's `ResidualCodec`, looking for centroids in small blocks."""
+
+    class Codec(parts().codec):  # type: ignore[misc]  # colbert-ai ships no types
+        def compress_into_codes(self, embs: Any, out_device: Any) -> Any:
+            return nearest(embs.to(self.centroids.device), self.centroids).to(out_device)
+
+    return Codec
+
+
+def trained(
+    sample: Any, *, count: int, rounds: int, config: Any, device: Any, progress: ProgressCallback = silent
+) -> Any:
+    """A codec for vectors like `sample` (n, dim): centroids, and the residuals' buckets as quantiles of held-out ones.
+
+    Every 2^nbits-th part of the residuals falls into one bucket, and is rebuilt as its median (ColBERTv2, 3.3).
+    """
+    order = torch.randperm(len(sample), generator=torch.Generator().manual_seed(SEED))
+    most = min(MOST_HELD_OUT, MOST_QUANTILE // sample.shape[1])
+    left_out = sample[order[: min(max(1, int(HELD_OUT * len(sample))), most)]].to(device).float()
+    centroids = kmeans(sample, min(count, len(sample)), rounds, device, progress)
+    residuals = (left_out - centroids[nearest(left_out, centroids)]).cpu()
+    buckets = 2**config.nbits
+    steps = torch.arange(buckets) / buckets
+    cutoffs, weights = residuals.quantile(steps[1:]), residuals.quantile(steps + 0.5 / buckets)
+    return codec_class()(
+        config=config,
+        centroids=centroids,
+        avg_residual=residuals.abs().mean(),
+        bucket_cutoffs=cutoffs,
+        bucket_weights=weights,
+    )
+
+
+# --- one process a GPU ------------------------------------------------------------------------------------------------
+
+
+_WORKER = (
+    f"import sys, json; from {__name__} import WorkerJob, run_worker; run_worker(WorkerJob(*json.loads(sys.argv[1])))"
+)
+
+
+class WorkerJob(NamedTuple):
+    """One worker's part: the chunks `rank`, `rank + of`, …"""
+
+    folder: str
+    checkpoint: str
+    device: str
+    doc_maxlen: int
+    batch_size: int
+    rank: int
+    of: int
+    parent: int
+    """Its process id."""
+
+
+def run_worker(job: WorkerJob) -> None:
+    """Encode this worker's chunks; ends when the parent is gone."""
+    folder = Path(job.folder)
+    passages = StoredPassages(folder)
+    encoder = TokenEncoder(ColBERTCheckpoint(job.checkpoint), job.device, doc_maxlen=job.doc_maxlen)
+    chunks = range(job.rank, chunks_of(len(passages)), job.of)
+    with writing(folder):
+        for _ in compress(folder, passages, encoder, job.batch_size, chunks):
+            if os.getppid() != job.parent:
+                return
+
+
+def chunks_of(passages: int) -> int:
+    """How many chunks so many passages make."""
+    return -(-passages // CHUNK)
+
+
+def compress_beside(jobs: Sequence[WorkerJob], passages: int, progress: ProgressCallback = silent) -> None:
+    """Run a worker a job and wait for all. Raises `WorkFailed`, with its last line, where one ends badly."""
+    with ExitStack() as stack:
+        started = [stack.enter_context(_started(job)) for job in jobs]
+        while not all([ended_well() for ended_well in started]):  # noqa: C419 - all are looked at every time
+            done = len(list(Path(jobs[0].folder).glob("[0-9]*.metadata.json")))
+            progress(ENCODING, min(done * CHUNK, passages), passages)
+            time.sleep(LOOK_EVERY)
+        progress(ENCODING, passages, passages)
+
+
+@contextmanager
+def _started(job: WorkerJob) -> Iterator[Callable[[], bool]]:
+    """The worker of a job, which does not outlive the block, as a function: whether it has ended well.
+
+    A process of its own, and no fork: it needs no guard in the user's script, and sees one GPU.
+    """
+    visible = {"CUDA_VISIBLE_DEVICES": _gpu(job.rank)} if job.device == "cuda" else {}
+    with tempfile.TemporaryFile() as stderr:  # a pipe that is not read would stop it once it is full
+        command = [sys.executable, "-c", _WORKER, json.dumps(job)]
+        process = subprocess.Popen(command, env={**os.environ, **visible}, stdout=subprocess.DEVNULL, stderr=stderr)
+
+        def ended_well() -> bool:
+            if state := process.poll():
+                stderr.seek(0)
+                lines = stderr.read().decode(errors="replace").strip().splitlines()
+                why = lines[-1] if lines else f"exit status {state}"
+                raise WorkFailed(f"encoding on {job.device} ({job.rank}) failed: {why}")
+            return state == 0
+
+        try:
+            yield ended_well
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _gpu(rank: int) -> str:
+    """The name of the GPU that is number `rank` among those that this process may see."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return seen.split(",")[rank] if seen else str(rank)

@@ -8,9 +8,7 @@ What is patched, and when it can go:
 - Its kernels are compiled at first use into one folder for all environments, and wait for ever behind the lock of a
   process that was killed: they get a folder for this torch, and a lock that ends with its holder.
 - Its CUDA kernels want a CUDA compiler that few machines with a GPU have: two functions of torch do the same.
-- It prints as it goes: told to Python's logging instead, at level DEBUG.
-
-In: nothing. Out: `HF_ColBERT` classes, and the parts of colbert-ai that an index stands on, as `Parts`.
+- It prints as it goes: that goes to Python's logging instead, at level DEBUG.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ import torch
 
 from blendfilter.errors import MissingExtra
 from blendfilter.extras import needed
-from blendfilter.retrieval.cache import index_cache
+from blendfilter.retrieval.manifest import index_cache
 
 logger = logging.getLogger(__name__)
 _loading = threading.RLock()
@@ -51,7 +49,7 @@ PRINTING = (
 )
 
 
-class Parts(NamedTuple):
+class ColBERTParts(NamedTuple):
     """What is used of colbert-ai."""
 
     config: Any
@@ -69,13 +67,13 @@ class Parts(NamedTuple):
 
 
 @functools.cache
-def parts() -> Parts:
+def parts() -> ColBERTParts:
     """colbert-ai, imported and patched once. Raises `MissingExtra` where it is not installed."""
-    # without faiss, which only its own builds want, it says so on stdout
+    # without faiss, which only its own builds want, it prints that on stdout
     with _loading, _process_kept(), redirect_stdout(io.StringIO()):
         modules = {name: needed(name, "colbert", "a ColBERT index") for name in PRINTING}
         for module in modules.values():
-            module.print_message = _told
+            module.print_message = _logged
             if hasattr(module, "tqdm"):
                 module.tqdm = _NoBar
         factory = importlib.import_module("colbert.modeling.hf_colbert")
@@ -83,7 +81,7 @@ def parts() -> Parts:
         codecs.ResidualCodec.decompress_residuals = staticmethod(decompress)
         codecs.ResidualCodec.packbits = staticmethod(packbits)
         codecs.ResidualCodec.loaded_extensions = True
-        return Parts(
+        return ColBERTParts(
             config=importlib.import_module("colbert.infra.config").ColBERTConfig,
             codec=codecs.ResidualCodec,
             scorer=storage.IndexScorer,
@@ -113,7 +111,7 @@ def _made(class_factory: Any, folder: str) -> Any:
 
 
 def patch_colbert() -> None:
-    """Let colbert-ai's own classes (`Checkpoint`, `Searcher`, `Indexer`) load too, for who uses them beside ours."""
+    """Let colbert-ai's own classes (`Checkpoint`, `Searcher`, `Indexer`) load too, for use beside ours."""
     parts()
     factory = importlib.import_module("colbert.modeling.hf_colbert")
     if getattr(factory.class_factory, "func", None) is _made:
@@ -157,7 +155,7 @@ def _build_folder() -> Iterator[Path]:
     try:
         with open(folder / ".building", "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for kernel in KERNELS:  # we hold the lock, so whoever wrote these has died
+            for kernel in KERNELS:  # we hold the lock, so the process that wrote these has died
                 (folder / kernel / "lock").unlink(missing_ok=True)
             yield folder
     finally:
@@ -197,7 +195,7 @@ def decompress(
 # --- a quiet guest --------------------------------------------------------------------------------------------------
 
 
-def _told(*parts: Any, **_: Any) -> None:
+def _logged(*parts: Any, **_: Any) -> None:
     logger.debug("%s", " ".join(map(str, parts)))
 
 

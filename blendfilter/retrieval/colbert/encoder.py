@@ -1,44 +1,223 @@
-"""A ColBERT checkpoint at work: queries and passages as one unit vector a token.
+"""A ColBERT checkpoint, found and checked on disk, and at work: queries and passages as one unit vector a token.
 
 ColBERT (Khattab & Zaharia 2020, https://arxiv.org/abs/2004.12832, section 3.2): `[CLS] [Q] q1 … qn [SEP] [MASK] …`, the
-masks filling a query up to 32 tokens; `[CLS] [D] d1 … dn [SEP]`, punctuation left out of the result. In: texts. Out: a
-tensor a query; all passages' vectors in one tensor, and how many each has.
+masks filling a query up to 32 tokens; `[CLS] [D] d1 … dn [SEP]`, punctuation left out of the result.
 
 Differs from colbert-ai: a query longer than 32 tokens is read whole, up to what the model can read (512 tokens for
-BERT), and where even that is too short it loses its beginning, for a blended query ends with the question. Texts are
-batched by length, with as little padding as that takes.
+BERT), and where even that is too short it loses its beginning, because a blended query ends with the question. Texts
+are batched by length, with as little padding as that takes. A checkpoint that is not there, or has no projection of its
+own, is an error, where colbert-ai takes `bert-base-uncased`, or random weights.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import pickle
 import string
+import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from blendfilter.errors import BadData
-from blendfilter.retrieval.colbert.checkpoint import Checkpoint
+from blendfilter.errors import BadData, MissingFile
+from blendfilter.extras import needed, quiet_transformers
+from blendfilter.retrieval.colbert.compat import parts
 
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+SETTINGS = "artifact.metadata"
+READ = ("config.json", SETTINGS, "tokenizer.json", "tokenizer_config.json", "vocab.txt", *WEIGHTS)
+"""The files that decide what a checkpoint computes."""
 CLS_MARKER_SEP = 3
 """Tokens that stand around a text's own."""
 TOGETHER = 32
 """Passages that are tokenized at a time."""
+_WHY = "a ColBERT checkpoint"
 
 
-class Queries(NamedTuple):
+class TrainingSettings(BaseModel):
+    """`artifact.metadata`: how the checkpoint was trained, with colbert-ai's defaults."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    dim: int | None = None
+    query_maxlen: int = 32
+    doc_maxlen: int = 220
+    mask_punctuation: bool = True
+    attend_to_mask_tokens: bool = False
+    similarity: str = "cosine"
+    query_token_id: str = "[unused0]"
+    doc_token_id: str = "[unused1]"
+
+
+class ColBERTCheckpoint:
+    """A checkpoint by `name`; its files lie in `folder`.
+
+    Raises:
+        MissingFile: neither a folder nor a name that the hub, or its cache on this machine, knows.
+        BadData: the folder holds no ColBERT checkpoint.
+    """
+
+    def __init__(self, name: str | os.PathLike[str]) -> None:
+        self.folder = _found(os.fspath(name))
+        self.name = str(self.folder.resolve()) if Path(name).is_dir() else os.fspath(name)
+        config = self._config()
+        self.settings = self._settings()
+        limits = [config.get("max_position_embeddings"), self._tokenizer_limit()]
+        self.limit = min(limit for limit in (*limits, 512) if isinstance(limit, int) and limit > 0)
+        """The longest text in tokens, markers included, that the model can read."""
+        self.dim = self._projection()
+        """The length of its vectors."""
+
+    @cached_property
+    def sha256(self) -> str:
+        """Over the bytes of every file that decides what it computes: the same wherever it lies."""
+        digest = hashlib.sha256()
+        for name in READ:
+            if (self.folder / name).is_file():
+                with open(self.folder / name, "rb") as file:
+                    digest.update(f"{name}:{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        return digest.hexdigest()
+
+    def load(self, device: Any) -> tuple[Any, Any]:
+        """Model and tokenizer, on `device`, ready to read. Raises `BadData` for files that do not go together."""
+        used, transformers = parts(), needed("transformers", "colbert", _WHY)
+        load = transformers.PreTrainedModel.from_pretrained.__func__  # its own override hides what was not found
+        with quiet_transformers("colbert", _WHY), self._read_errors():
+            made, config = used.class_factory(str(self.folder)), used.config(dim=self.dim)
+            model, report = load(made, str(self.folder), colbert_config=config, output_loading_info=True)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(str(self.folder), trust_remote_code=False)
+        missing = sorted(name for name in report["missing_keys"] if ".pooler." not in name)
+        if missing:
+            raise BadData(f"the checkpoint {self.name} lacks weights ({', '.join(missing[:3])}, …): fetch it again")
+        return model.to(device).eval(), tokenizer
+
+    @contextmanager
+    def _read_errors(self) -> Iterator[None]:
+        """Inside the block, files that transformers cannot read are a `BadData`; it has an exception for each fault."""
+        try:
+            yield
+        except (MemoryError, ImportError):
+            raise
+        except Exception as error:
+            why = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+            if "ignore_mismatched_sizes" in why:
+                why = "config.json and the weights have other sizes"
+            raise BadData(f"the checkpoint {self.name} cannot be read ({why}): fetch it again") from error
+
+    def _settings(self) -> TrainingSettings:
+        raw = self._object(SETTINGS)
+        try:
+            return TrainingSettings.model_validate({name: value for name, value in raw.items() if value is not None})
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise BadData(
+                f"{self.folder / SETTINGS} is not what ColBERT's training leaves ({first['loc'][0]}: {first['msg']}): "
+                "fetch the checkpoint again"
+            ) from None
+
+    def _config(self) -> dict[str, Any]:
+        if not (self.folder / "config.json").is_file():
+            raise BadData(f"{self.folder} is no checkpoint: it has no config.json")
+        config = self._object("config.json")
+        if config.get("auto_map") is not None:
+            raise BadData(f"the checkpoint {self.name} brings Python code of its own (auto_map), which is not run")
+        return config
+
+    def _tokenizer_limit(self) -> int | None:
+        limit = self._object("tokenizer_config.json").get("model_max_length")
+        return int(limit) if isinstance(limit, int | float) and limit < 1e6 else None
+
+    def _object(self, name: str) -> dict[str, Any]:
+        """The JSON object of the file of that name; empty where there is none."""
+        path = self.folder / name
+        try:
+            value = json.loads(path.read_bytes()) if path.is_file() else {}
+        except ValueError as error:
+            raise BadData(f"{path} is not JSON ({error}): fetch the checkpoint again") from None
+        if not isinstance(value, dict):
+            raise BadData(f"{path} holds no JSON object: fetch the checkpoint again")
+        return value
+
+    def _projection(self) -> int:
+        shapes = _weights(self.folder)
+        if shapes is None:
+            raise BadData(f"the checkpoint {self.name} has no weights ({' or '.join(WEIGHTS)}): fetch it again")
+        if "linear.weight" not in shapes:
+            raise BadData(
+                f"{self.name} is no ColBERT checkpoint: it has no projection (linear.weight); "
+                "name one that was trained as ColBERT, like colbert-ir/colbertv2.0"
+            )
+        dim, stated = shapes["linear.weight"][0], self.settings.dim
+        if stated not in (None, dim):
+            raise BadData(
+                f"the checkpoint {self.name} projects to {dim} numbers, and its {SETTINGS} says {stated}: "
+                "fetch it again"
+            )
+        return dim
+
+
+def _found(name: str) -> Path:
+    if Path(name).is_dir():
+        return Path(name)
+    local = name.startswith((".", "/", "~")) or name.count("/") != 1 or Path(name).exists()
+    if local:
+        raise MissingFile(f"no checkpoint at {name}: name its folder, or a model on the hub (colbert-ir/colbertv2.0)")
+    hub = needed("huggingface_hub", "colbert", "a checkpoint from the hub")
+    try:
+        return Path(hub.snapshot_download(name, allow_patterns=["*.json", "*.txt", SETTINGS, *WEIGHTS]))
+    except Exception as error:
+        why = " ".join(str(error).split()).partition(". ")[0]
+        raise MissingFile(
+            f"no checkpoint '{name}': there is no such folder, and the hub did not give it ({why})"
+        ) from error
+
+
+def _weights(folder: Path) -> dict[str, list[int]] | None:
+    """Names and shapes of the weights, read without loading them; None where there are none."""
+    safe, plain = (folder / name for name in WEIGHTS)
+    if safe.is_file():
+        with open(safe, "rb") as file:
+            head = file.read(8)
+            length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+            try:
+                shapes = json.loads(file.read(min(length, 100_000_000)))
+                return {name: about["shape"] for name, about in shapes.items() if name != "__metadata__"}
+            except (ValueError, AttributeError, KeyError, TypeError):
+                raise BadData(f"{safe} is damaged: fetch the checkpoint again") from None
+    if plain.is_file():
+        torch = needed("torch", "colbert", "a ColBERT checkpoint")
+        try:
+            kept = torch.load(plain, map_location="meta", weights_only=True)
+            return {name: list(weight.shape) for name, weight in kept.items()}
+        except (RuntimeError, OSError, ValueError, EOFError, AttributeError, pickle.UnpicklingError):
+            raise BadData(f"{plain} is damaged, or holds more than weights: fetch the checkpoint again") from None
+    return None
+
+
+class EncodedQueries(NamedTuple):
     """One (tokens, dim) tensor of float32 a query, on the CPU, and whether the query was cut."""
 
     vectors: list[Any]
     cut: list[bool]
 
 
-class Encoder:
+class TokenEncoder:
     """A loaded checkpoint on one device. Threads may share it."""
 
     def __init__(
-        self, checkpoint: Checkpoint, device: str, *, doc_maxlen: int | None = None, query_maxlen: int | None = None
+        self,
+        checkpoint: ColBERTCheckpoint,
+        device: str,
+        *,
+        doc_maxlen: int | None = None,
+        query_maxlen: int | None = None,
     ) -> None:
         self.checkpoint = checkpoint
         self.device = torch.device(device)
@@ -49,14 +228,14 @@ class Encoder:
         self.doc_maxlen = doc_maxlen or checkpoint.settings.doc_maxlen
         self._query_marker = self._token(checkpoint.settings.query_token_id)
         self._doc_marker = self._token(checkpoint.settings.doc_token_id)
-        self._lock = threading.Lock()  # a tokenizer is no two threads' at once
+        self._lock = threading.Lock()  # two threads must not use a tokenizer at once
         self._skipped = torch.tensor(self._punctuation(), dtype=torch.long, device=self.device)
 
-    def queries(self, texts: Sequence[str], batch_size: int = 32) -> Queries:
+    def queries(self, texts: Sequence[str], batch_size: int = 32) -> EncodedQueries:
         """Every query whole, unless it is longer than the model can read; then its end, flagged."""
         room = self.limit - CLS_MARKER_SEP
-        told = self._ids(texts)
-        rows = [self._query_row(ids[-room:]) for ids in told]
+        tokens = self._ids(texts)
+        rows = [self._query_row(ids[-room:]) for ids in tokens]
         vectors: list[Any] = [None] * len(rows)
         for batch in by_length(rows, batch_size):
             ids, lengths = self._padded([rows[at] for at in batch])
@@ -66,7 +245,7 @@ class Encoder:
             found = self._vectors(ids, attended).float().cpu()
             for row, at in enumerate(batch):
                 vectors[at] = found[row, : lengths[row]]
-        return Queries(vectors, [len(ids) > room for ids in told])
+        return EncodedQueries(vectors, [len(ids) > room for ids in tokens])
 
     def passages(self, texts: Sequence[str], batch_size: int = 64) -> tuple[Any, list[int]]:
         """All tokens' vectors in order, (tokens, dim) of float16 on the CPU, and how many each passage has."""
@@ -96,8 +275,8 @@ class Encoder:
         # half of a surrogate pair, which JSON can hold, is no text to a tokenizer
         whole = [text.encode("utf-8", "replace").decode() for text in texts]
         with self._lock:
-            told = self.tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"]
-        return [list(ids) for ids in told]
+            tokens = self.tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"]
+        return [list(ids) for ids in tokens]
 
     def _query_row(self, ids: list[int]) -> list[int]:
         row = self._around(self._query_marker, ids)

@@ -1,55 +1,74 @@
-"""A ColBERTv2 index: built from passages, opened from a folder, searched with whole queries.
+"""A ColBERTv2 index: built from passages, opened from a folder (colbert-ai's own too), searched with whole queries.
 
-In: passages and a checkpoint, then queries. Out: an index folder; for each query at most k passages, best first, scored
-by MaxSim over compressed vectors. Passages are read as `Title | text`.
+Passages are read as `Title | text` and scored by MaxSim over compressed vectors. A search is PLAID's (Santhanam et al.
+2022, section 4): centroids near the query's tokens name candidates, two rounds of approximate scores thin them out, the
+rest are rebuilt and scored in full.
+
+Differs from colbert-ai: candidates are sought for every token of the query, where it takes the first 32; equal scores
+keep corpus order; and the effort is set for each search by k and the size of the index, where it keeps what the first
+search set.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
 import weakref
+from array import array
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple, Self
 
+import numpy as np
 import torch
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import CutQueries, fingerprint_of
+from blendfilter.retrieval.base import Hits, ProgressCallback, fingerprint_of, silent
 from blendfilter.retrieval.colbert.building import (
     ENCODING,
-    Recipe,
-    check_recipe,
+    SMALL,
+    BuildSettings,
+    WorkerJob,
+    check_settings,
+    chunks_of,
     compress,
+    compress_beside,
     finish,
+    nbits_for,
+    on_device,
     reading,
     train,
     writing,
 )
-from blendfilter.retrieval.colbert.checkpoint import Checkpoint
-from blendfilter.retrieval.colbert.compat import load_kernels
-from blendfilter.retrieval.colbert.encoder import Encoder
-from blendfilter.retrieval.colbert.plan import nbits_for
-from blendfilter.retrieval.colbert.searching import Effort, Scorer, check_effort, effort_for
-from blendfilter.retrieval.colbert.worker import Job, chunks_of, compress_beside
-from blendfilter.retrieval.hits import Hits
+from blendfilter.retrieval.colbert.compat import load_kernels, parts
+from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
+from blendfilter.retrieval.corpus import at_bar
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
-from blendfilter.retrieval.passages import StoredPassages
-from blendfilter.retrieval.progress import Progress, silent
-from blendfilter.retrieval.stored import Corpus, Gathered, Stored, check_fingerprint, gather, manifest_of
+from blendfilter.retrieval.stored import (
+    Corpus,
+    GatheredCorpus,
+    PassageLines,
+    Stored,
+    StoredPassages,
+    check_fingerprint,
+    gather,
+    manifest_of,
+)
 
 DEFAULT = "colbert-ir/colbertv2.0"
+CHECKED = 64 * 2**20
+"""Bytes of `_CONTENT` up to which opening an index computes its fingerprint again."""
+AT_ONCE = 256
+"""Queries whose vectors are in memory at a time: 64 MB where all of them are as long as can be."""
 _CONTENT = ("centroids.pt", "ivf.pid.pt")
 """Files that a fingerprint counts: another machine's rounding makes other ones."""
-CHECKED = 64 * 2**20
-"""Bytes of them up to which opening an index computes its fingerprint again."""
-AT_ONCE = 256
-"""Queries whose vectors are held at a time: 64 MB where all of them are as long as can be."""
+_PLAID_SETTINGS = ("dim", "nbits", "doc_maxlen", "query_maxlen")
 
 
 class ColBERT(Stored):
@@ -62,16 +81,16 @@ class ColBERT(Stored):
         manifest: Manifest,
         passages: Sequence[Passage],
         path: Path,
-        encoder: Encoder,
-        effort: Effort | None = None,
+        encoder: TokenEncoder,
+        effort: SearchEffort | None = None,
     ) -> None:
-        super().__init__(manifest, passages, path)
+        limit = f"this checkpoint reads {encoder.limit} tokens, and the query's end was kept"
+        super().__init__(manifest, passages, path, limit)
         self.encoder = encoder
         self.effort = effort and check_effort(effort)
         if effort:  # it changes what is found
             self.fingerprint = fingerprint_of(manifest.fingerprint, list(effort))
-        self._scorer = Scorer(path, encoder.device)
-        self._cut = CutQueries(f"this checkpoint reads {encoder.limit} tokens, and the query's end was kept")
+        self._scorer = PlaidScorer(path, encoder.device)
 
     @classmethod
     def build(
@@ -87,24 +106,24 @@ class ColBERT(Stored):
         batch_size: int = 64,
         overwrite: bool = False,
         share: bool = False,
-        progress: Progress = silent,
+        progress: ProgressCallback = silent,
     ) -> Self:
         """Index `corpus` (a file, or passages) into the folder `out`; without one, in a temporary folder.
 
         `checkpoint` is a folder or a name on the hub; `nbits` (1, 2, 4, 8) is what is kept of each dimension, by
         default 4 for up to 100,000 passages and 2 beyond; `doc_maxlen` is where passages are cut, in tokens. `gpus`:
         how many to use, all there are by default, 0 for the CPU. `partitions` is the number of centroids, by default as
-        the size asks (`colbert.plan`). The folder appears whole or not at all. Raises `MissingFile` and `BadData` for a
+        `planned` has it. The folder appears whole or not at all. Raises `MissingFile` and `BadData` for a
         checkpoint that is not there or is none, `EmptyData`, `BadData` (two passages with one id), `BadArgument`,
         `MissingExtra`, and `OSError` where the disk is full.
         """
         devices = devices_for(gpus)
-        recipe = Recipe(nbits_for(0) if nbits is None else nbits, doc_maxlen, partitions, batch_size)
-        found = Checkpoint(checkpoint)
-        check_recipe(recipe, found)
+        settings = BuildSettings(nbits_for(0) if nbits is None else nbits, doc_maxlen, partitions, batch_size)
+        found = ColBERTCheckpoint(checkpoint)
+        check_settings(settings, found)
         if devices == ["cpu"]:
-            load_kernels()  # a search wants them: whoever cannot have them hears of it before the build, not after
-        encoder = Encoder(found, devices[0], doc_maxlen=doc_maxlen)
+            load_kernels()  # a search wants them, so that a lack of them is an error before the build
+        encoder = TokenEncoder(found, devices[0], doc_maxlen=doc_maxlen)
         with ExitStack() as undo:
             kept = tempfile.mkdtemp(prefix="blendfilter-colbert-") if out is None else None
             if kept:
@@ -112,8 +131,8 @@ class ColBERT(Stored):
             place = out or Path(kept or "", "index")
             with building(place, overwrite=overwrite, share=share) as folder, writing(folder):
                 gathered = gather(corpus, folder, progress)
-                recipe = recipe._replace(nbits=nbits or nbits_for(len(gathered.passages)))
-                cls._build(folder, gathered, encoder, recipe, devices, progress)
+                settings = settings._replace(nbits=nbits or nbits_for(len(gathered.passages)))
+                cls._build(folder, gathered, encoder, settings, devices, progress)
             index = cls.open(place, checkpoint=checkpoint, gpu=devices[0] == "cuda")
             undo.pop_all()
         if kept:
@@ -122,34 +141,46 @@ class ColBERT(Stored):
 
     @classmethod
     def _build(
-        cls, folder: Path, corpus: Gathered, encoder: Encoder, recipe: Recipe, devices: list[str], progress: Progress
-    ) -> None:  # fmt: skip
+        cls,
+        folder: Path,
+        corpus: GatheredCorpus,
+        encoder: TokenEncoder,
+        settings: BuildSettings,
+        devices: list[str],
+        progress: ProgressCallback,
+    ) -> None:
         checkpoint = encoder.checkpoint
-        plan, sample = train(folder, corpus.passages, encoder, recipe, progress)
+        plan, sample = train(folder, corpus.passages, encoder, settings, progress)
         total, done = len(corpus.passages), 0
         if len(devices) > 1:
             of = min(len(devices), chunks_of(total))
-            told = (str(folder), str(checkpoint.folder))
-            asked = (recipe.doc_maxlen, recipe.batch_size)
-            jobs = [Job(*told, devices[at], *asked, at, of, os.getpid()) for at in range(of)]
+            place = (str(folder), str(checkpoint.folder))
+            reading_as = (settings.doc_maxlen, settings.batch_size)
+            jobs = [WorkerJob(*place, devices[at], *reading_as, at, of, os.getpid()) for at in range(of)]
             compress_beside(jobs, total, progress)
         else:
             chunks = range(chunks_of(total))
-            for count in compress(folder, corpus.passages, encoder, recipe.batch_size, chunks, sample):
+            for count in compress(folder, corpus.passages, encoder, settings.batch_size, chunks, sample):
                 done += count
                 progress(ENCODING, done, total)
         vectors = finish(folder, total, progress)
-        settings = {
-            "checkpoint": checkpoint.name, "checkpoint_sha256": checkpoint.sha256, "dim": checkpoint.dim,
-            "nbits": recipe.nbits, "doc_maxlen": recipe.doc_maxlen, "query_maxlen": encoder.query_maxlen,
-            "partitions": plan.partitions, "sampled_passages": plan.sample, "vectors": vectors,
-        }  # fmt: skip
+        made_with = {
+            "checkpoint": checkpoint.name,
+            "checkpoint_sha256": checkpoint.sha256,
+            "dim": checkpoint.dim,
+            "nbits": settings.nbits,
+            "doc_maxlen": settings.doc_maxlen,
+            "query_maxlen": encoder.query_maxlen,
+            "partitions": plan.partitions,
+            "sampled_passages": plan.sample,
+            "vectors": vectors,
+        }
         manifest = Manifest(
             kind=cls.kind,
-            fingerprint=_fingerprint(corpus.corpus, settings, folder),
+            fingerprint=_fingerprint(corpus.corpus, made_with, folder),
             passages=total,
             corpus=corpus.corpus,
-            settings=settings,
+            settings=made_with,
             versions=versions_of("colbert-ai", "torch", "transformers"),
         )
         write_manifest(folder, manifest)
@@ -161,7 +192,7 @@ class ColBERT(Stored):
         *,
         checkpoint: str | os.PathLike[str] | None = None,
         gpu: bool | None = None,
-        effort: Effort | None = None,
+        effort: SearchEffort | None = None,
     ) -> Self:
         """The index in `folder`, its vectors in memory, its passages on disk.
 
@@ -178,7 +209,7 @@ class ColBERT(Stored):
         if sum(manifest.files.get(name, 0) for name in _CONTENT) <= CHECKED:
             check_fingerprint(path, manifest, _fingerprint(manifest.corpus, manifest.settings, path))
         try:
-            found = Checkpoint(checkpoint or named)
+            found = ColBERTCheckpoint(checkpoint or named)
         except MissingFile as error:
             raise MissingFile(
                 f"the index at {folder} needs its checkpoint: {error} (ColBERT.open(DIR, checkpoint=…) where it moved)"
@@ -188,21 +219,21 @@ class ColBERT(Stored):
                 f"the index at {folder} was built with another checkpoint than the one at {found.name}: "
                 "name that one (checkpoint=), or build the index again"
             )
-        encoder = Encoder(found, device_for(gpu), doc_maxlen=doc_maxlen)
+        encoder = TokenEncoder(found, device_for(gpu), doc_maxlen=doc_maxlen)
         with opening(folder):
             passages = StoredPassages(path)
         return cls(manifest, passages, path, encoder, effort)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages a query; equal scores keep corpus order. A query too long for the model is flagged."""
-        self._short.check(k)
+        self._warnings.check_k(k)
         effort = self.effort or effort_for(k, len(self.passages))
         found: list[list[Passage]] = []
         for start in range(0, len(queries), AT_ONCE):
             some = queries[start : start + AT_ONCE]
             read = self.encoder.queries(some)
             for query, vectors, cut in zip(some, read.vectors, read.cut, strict=True):
-                self._cut.check(query, cut)
+                self._warnings.check_cut(query, cut)
                 best = self._scorer.best(vectors, k, effort)
                 try:
                     found.append(Hits((self.passages[at].scored(score) for at, score in best), cut=cut))
@@ -216,7 +247,7 @@ class ColBERT(Stored):
 
 
 def devices_for(gpus: int | None) -> list[str]:
-    """The devices to build on, one name each. Raises `BadArgument` where more GPUs are asked for than there are."""
+    """The devices to build on, one name each. Raises `BadArgument` where more GPUs are wanted than there are."""
     seen = torch.cuda.device_count()
     if gpus is not None and not 0 <= gpus <= seen:
         raise BadArgument(f"gpus must lie between 0 and {seen}, the number this machine has, got {gpus}")
@@ -225,7 +256,7 @@ def devices_for(gpus: int | None) -> list[str]:
 
 
 def device_for(gpu: bool | None) -> str:
-    """The device to search on. Raises `BadArgument` where a GPU is asked for and there is none."""
+    """The device to search on. Raises `BadArgument` where a GPU is wanted and there is none."""
     if gpu and not torch.cuda.is_available():
         raise BadArgument("gpu=True, and torch sees no GPU on this machine: leave it out to search on the CPU")
     return "cuda" if gpu or (gpu is None and torch.cuda.is_available()) else "cpu"
@@ -244,3 +275,199 @@ def content_hash(folder: Path) -> str:
     for tensor in tensors:
         digest.update(tensor.contiguous().numpy())
     return digest.hexdigest()
+
+
+# --- searching --------------------------------------------------------------------------------------------------------
+
+
+class SearchEffort(NamedTuple):
+    """How hard a search looks; more finds more of what exhaustive scoring finds, and takes longer."""
+
+    ncells: int
+    """Centroids whose passages are candidates, for each token."""
+    threshold: float
+    """Centroids scoring below it for every token are left out of the first approximate score."""
+    ndocs: int
+    """Candidates kept by the first approximate score; a quarter of them is scored in full."""
+
+
+def effort_for(k: int, passages: int) -> SearchEffort:
+    """The default for `k` hits among `passages`: PLAID's own settings, and twice the work where that costs little.
+
+    >>> effort_for(5, 2_000)
+    SearchEffort(ncells=2, threshold=0.4, ndocs=1024)
+    >>> effort_for(10, 5_000_000)
+    SearchEffort(ncells=1, threshold=0.5, ndocs=256)
+    """
+    if passages <= SMALL:
+        own = SearchEffort(2, 0.4, 1024)
+    elif k <= 10:
+        own = SearchEffort(1, 0.5, 256)
+    elif k <= 100:
+        own = SearchEffort(2, 0.45, 1024)
+    else:
+        own = SearchEffort(4, 0.4, 4096)
+    return own._replace(ndocs=max(own.ndocs, 4 * k))
+
+
+def check_effort(effort: SearchEffort) -> SearchEffort:
+    """`effort` where it can be searched with. Raises `BadArgument`."""
+    if effort.ncells < 1 or effort.ndocs < 4:
+        raise BadArgument(f"a search wants ncells of at least 1 and ndocs of at least 4, got {effort}")
+    return effort
+
+
+class PlaidScorer:
+    """The index's vectors in memory, and colbert-ai's scorer over them."""
+
+    def __init__(self, folder: Path, device: Any) -> None:
+        self.device = device
+        gpu = device.type == "cuda"
+        if not gpu:
+            load_kernels()
+        with on_device(device), reading(folder):
+            self._scorer = parts().scorer(str(folder), use_gpu=gpu)
+
+    def best(self, vectors: Any, k: int, effort: SearchEffort) -> list[tuple[int, float]]:
+        """Positions and scores of the `k` best passages for one query's vectors (tokens, dim), or of fewer."""
+        settings = SimpleNamespace(
+            query_maxlen=len(vectors),  # of which candidates are sought
+            ncells=min(effort.ncells, len(self._scorer.codec.centroids)),
+            centroid_score_threshold=effort.threshold,
+            ndocs=max(effort.ndocs, 4 * k),
+            interaction="colbert",
+            total_visible_gpus=int(self.device.type == "cuda"),
+        )
+        positions, scores = self._scorer.rank(settings, vectors.unsqueeze(0))
+        ranked = sorted(zip(positions, scores, strict=True), key=lambda hit: (-hit[1], hit[0]))
+        return ranked[:k]
+
+
+# --- colbert-ai's own folders -----------------------------------------------------------------------------------------
+
+
+def open_plaid(
+    folder: str | os.PathLike[str],
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    collection: str | os.PathLike[str] | None = None,
+    gpu: bool | None = None,
+    effort: SearchEffort | None = None,
+) -> ColBERT:
+    """The index that colbert-ai left in `folder`, opened as it is; nothing is written into it.
+
+    Its `metadata.json` says which checkpoint and which collection (TSV: number, passage, and a title if there is one)
+    it was made of; `checkpoint` and `collection` name where they lie now. Passages stay in the TSV and are read from
+    there by line; a passage's id is its line's number, as in colbert-ai.
+
+    Raises:
+        BadData: files of it are missing, or the collection has another number of passages.
+        BadArgument: it does not say where its collection lies. MissingFile: there is none.
+    """
+    path = Path(folder)
+    metadata = _metadata(path)
+    config = metadata["config"]
+    passages = TsvPassages(_collection(path, collection or config.get("collection")))
+    lengths = _lengths(path, metadata["num_chunks"])
+    kept = len(lengths)
+    if sum(lengths) != metadata["num_embeddings"]:
+        raise BadData(
+            f"the index at {path} is damaged: its passages have {sum(lengths):,} vectors, its metadata.json says "
+            f"{metadata['num_embeddings']:,}; build it again"
+        )
+    if kept != len(passages):
+        raise BadData(
+            f"the index at {path} holds {kept:,} passages and its collection {passages.path} {len(passages):,}: "
+            "name the collection it was built from (collection=)"
+        )
+    named = checkpoint or config.get("checkpoint")
+    if not named:
+        raise BadArgument(f"the index at {path} does not say which checkpoint it was built with: name it (checkpoint=)")
+    found = ColBERTCheckpoint(named)
+    settings = {name: config[name] for name in _PLAID_SETTINGS if name in config}
+    settings |= {"checkpoint": found.name, "checkpoint_sha256": found.sha256, "partitions": metadata["num_partitions"]}
+    manifest = Manifest(
+        kind=ColBERT.kind,
+        fingerprint=fingerprint_of(
+            "colbert-ai", passages.sha256, {**settings, "checkpoint": ""}, content_hash(path), _sizes(path)
+        ),
+        passages=len(passages),
+        corpus=CorpusInfo(name=passages.path.name, sha256=passages.sha256),
+        settings=settings,
+    )
+    limits = {name: config.get(name) for name in ("doc_maxlen", "query_maxlen")}
+    return ColBERT(manifest, passages, path, TokenEncoder(found, device_for(gpu), **limits), effort)
+
+
+class TsvPassages(PassageLines):
+    """The passages of colbert-ai's collection file, by line: read once for where each begins, then on demand."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        offsets, digest = array("q", [0]), hashlib.sha256()
+        with open(path, "rb") as file:
+            for line in file:
+                digest.update(line)
+                offsets.append(offsets[-1] + len(line))
+        self.sha256 = digest.hexdigest()
+        super().__init__(path, np.frombuffer(offsets, dtype=np.int64))
+
+    def read(self, at: int, line: bytes) -> Passage:
+        """A line of number, passage and, if there is one, title."""
+        try:
+            cells = line.decode("utf-8").strip("\n\r ").split("\t")
+        except UnicodeDecodeError as error:
+            raise BadData(f"{self.path}, line {at + 1}: not UTF-8 (byte {error.start + 1} of the line)") from None
+        if len(cells) < 2:
+            raise BadData(f"{self.path}, line {at + 1}: expected a number, a tab and a passage")
+        title, text = (cells[2], cells[1]) if len(cells) > 2 else at_bar(cells[1])
+        return Passage(str(at), title.strip(), text.strip())
+
+
+def _metadata(path: Path) -> dict[str, Any]:
+    try:
+        metadata: dict[str, Any] = json.loads((path / "metadata.json").read_bytes())
+        needed = [
+            metadata["config"]["dim"],
+            metadata["config"]["nbits"],
+            metadata["num_partitions"],
+            metadata["num_embeddings"],
+        ]
+        chunks = range(int(metadata["num_chunks"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadData(
+            f"{path / 'metadata.json'} is not what colbert-ai writes ({error!r}): build the index again"
+        ) from None
+    names = [f"{at}.{what}" for at in chunks for what in ("codes.pt", "residuals.pt")]
+    names += [f"doclens.{at}.json" for at in chunks] + ["centroids.pt", "buckets.pt", "avg_residual.pt", "ivf.pid.pt"]
+    gone = [name for name in names if not (path / name).is_file()]
+    if gone or not all(isinstance(number, int) for number in needed):
+        raise BadData(f"the index at {path} is not whole ({', '.join(gone[:3]) or 'metadata.json'}): build it again")
+    return metadata
+
+
+def _collection(path: Path, named: Any) -> Path:
+    if not isinstance(named, str | os.PathLike):
+        raise BadArgument(
+            f"the index at {path} does not say which file its passages are in: open_index(…, collection='passages.tsv')"
+        )
+    if not Path(named).is_file():
+        raise MissingFile(
+            f"no collection at {named}, which the index at {path} was made of: say where it lies (collection=)"
+        )
+    return Path(named)
+
+
+def _lengths(path: Path, chunks: int) -> array[int]:
+    """How many vectors each passage has."""
+    lengths = array("q")
+    for at in range(chunks):
+        try:
+            lengths.extend(json.loads((path / f"doclens.{at}.json").read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise BadData(f"{path / f'doclens.{at}.json'} is damaged ({error}): build the index again") from None
+    return lengths
+
+
+def _sizes(path: Path) -> list[int]:
+    return [file.stat().st_size for file in sorted(path.glob("*.pt"))]

@@ -9,8 +9,7 @@ from checkpoints import tiny_colbert
 
 from blendfilter.records import Passage
 from blendfilter.retrieval.colbert import ColBERT
-from blendfilter.retrieval.colbert.checkpoint import Checkpoint
-from blendfilter.retrieval.colbert.encoder import Encoder
+from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
 
 PLACES = ("river", "town", "king", "island", "harbour", "castle", "sea", "hill")
 
@@ -34,8 +33,8 @@ def checkpoint() -> Path:
 
 
 @pytest.fixture(scope="session")
-def encoder(checkpoint: Path) -> Encoder:
-    return Encoder(Checkpoint(checkpoint), "cpu")
+def encoder(checkpoint: Path) -> TokenEncoder:
+    return TokenEncoder(ColBERTCheckpoint(checkpoint), "cpu")
 
 
 @pytest.fixture(scope="session")

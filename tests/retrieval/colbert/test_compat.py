@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from blendfilter.errors import MissingExtra
-from blendfilter.retrieval.colbert.codec import codec_class, trained
+from blendfilter.retrieval.colbert.building import codec_class, trained
 from blendfilter.retrieval.colbert.compat import decompress, load_kernels, packbits, parts, patch_colbert
 
 KERNELS = ("filter_pids_cpp", "decompress_residuals_cpp", "segmented_lookup_cpp", "segmented_maxsim_cpp")
@@ -53,15 +53,6 @@ def test_the_unpatched_class_fails_and_ours_loads(checkpoint: Path) -> None:
     kept = load_file(checkpoint / "model.safetensors")
     assert torch.equal(model.linear.weight, kept["linear.weight"]), "loaded, and not initialised anew"
     assert torch.equal(model.bert.embeddings.word_embeddings.weight, kept["bert.embeddings.word_embeddings.weight"])
-
-
-def test_patching_twice_is_patching_once() -> None:
-    from colbert.modeling import base_colbert, hf_colbert
-
-    patch_colbert()
-    once = hf_colbert.class_factory
-    patch_colbert()
-    assert hf_colbert.class_factory is once is base_colbert.class_factory
 
 
 @pytest.mark.slow

@@ -1,26 +1,33 @@
-"""The ColBERT index as a user meets it: built, opened, searched; what it refuses; and how its scores come about."""
+"""The ColBERT index: built, opened (colbert-ai's own folders too), searched with long queries."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import io
 import json
-import re
 import shutil
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from checkpoints import tiny_colbert
+from checkpoints import minilm_colbert, tiny_colbert
 
+from blendfilter import Direct, evaluate, load
 from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile
 from blendfilter.records import Passage
+from blendfilter.retrieval.base import cut_of
 from blendfilter.retrieval.colbert import ColBERT
 from blendfilter.retrieval.colbert import index as index_module
-from blendfilter.retrieval.colbert.encoder import Encoder
-from blendfilter.retrieval.colbert.searching import Effort
+from blendfilter.retrieval.colbert.compat import gpus_seen, patch_colbert
+from blendfilter.retrieval.colbert.encoder import TokenEncoder
+from blendfilter.retrieval.colbert.index import SearchEffort, TsvPassages, open_plaid
+from blendfilter.retrieval.corpus import read_corpus
 from blendfilter.retrieval.indexes import build, open_index
 
 QUERIES = ["Which river is of 17?", "the king of the island", "castle 88", "hill 5 5 5"]
@@ -37,20 +44,7 @@ def brute(vectors: torch.Tensor, lengths: list[int], query: torch.Tensor) -> tor
     return torch.stack([(own @ query.T).max(0).values.sum() for own in vectors.split(lengths)])
 
 
-def test_hits_are_passages_best_first(index: ColBERT, towns: list[Passage]) -> None:
-    by_id = {passage.id: passage for passage in towns}
-    found = index.search(QUERIES, 7)
-    for hits in found:
-        assert len(hits) == 7
-        scores = [hit.score for hit in hits if hit.score is not None]
-        assert scores == sorted(scores, reverse=True)
-        for hit in hits:
-            assert (hit.title, hit.text) == (by_id[hit.id].title, by_id[hit.id].text)
-    assert found[0] != found[1]
-    assert index.search(list(reversed(QUERIES)), 7) == list(reversed(found))
-
-
-def test_scores_are_maxsim_over_the_vectors_that_are_kept(index: ColBERT, encoder: Encoder) -> None:
+def test_scores_are_maxsim_over_the_vectors_that_are_kept(index: ColBERT, encoder: TokenEncoder) -> None:
     scorer = index._scorer._scorer
     lengths = scorer.doclens.tolist()
     small = type(scorer.embeddings)(
@@ -58,42 +52,12 @@ def test_scores_are_maxsim_over_the_vectors_that_are_kept(index: ColBERT, encode
     )
     kept = scorer.codec.decompress(small)
     place = {passage.id: at for at, passage in enumerate(index.passages)}
-    wide = Effort(ncells=64, threshold=-1.0, ndocs=4 * len(index))
+    wide = SearchEffort(ncells=64, threshold=-1.0, ndocs=4 * len(index))
     for query, hits in zip(QUERIES, ColBERT.open(index.path or "", effort=wide).search(QUERIES, 20), strict=True):
         scores = brute(kept, lengths, encoder.queries([query]).vectors[0])
         for hit in hits:
             assert hit.score == pytest.approx(scores[place[hit.id]].item(), abs=1e-3)
         assert [hit.score for hit in hits] == pytest.approx(scores.topk(20).values.tolist(), abs=1e-3)
-
-
-def test_more_than_there_is(index: ColBERT) -> None:
-    fresh = ColBERT.open(index.path or "")
-    with pytest.warns(UserWarning, match="k=500 is more than the corpus holds: at most 150 passages come back"):
-        found = fresh("the river", k=500)
-    assert 50 < len(found) <= 150
-    assert len({hit.id for hit in found}) == len(found)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fresh("the river", k=500)
-
-
-@pytest.mark.parametrize(
-    ("queries", "k", "said"),
-    [
-        (["river"], 0, "k must be at least 1, got 0"),
-        (["river"], -1, "k must be at least 1"),
-        (["river"], 1.5, "k must be a whole number"),
-        (["river", " "], 3, "query 2 of 2 is empty"),
-        ("river", 3, "search takes a list of queries"),
-    ],
-)
-def test_searches_that_are_refused(queries: Any, k: Any, said: str, index: ColBERT) -> None:
-    with pytest.raises(BadArgument, match=said):
-        index.search(queries, k)
-
-
-def test_no_queries_no_answers(index: ColBERT) -> None:
-    assert index.search([], 3) == []
 
 
 def test_equal_scores_keep_corpus_order(checkpoint: Path, towns: list[Passage]) -> None:
@@ -115,13 +79,6 @@ def test_many_queries_are_as_one(index: ColBERT, monkeypatch: pytest.MonkeyPatch
     assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in index(query, k=5)] for query in many]
 
 
-def test_threads_search_at_once(index: ColBERT) -> None:
-    expected = [index.search([query], 10) for query in QUERIES]
-    with ThreadPoolExecutor(8) as pool:
-        for at, found in enumerate(pool.map(lambda at: index.search([QUERIES[at % 4]], 10), range(64))):
-            assert found == expected[at % 4]
-
-
 # --- folders --------------------------------------------------------------------------------------------------------
 
 
@@ -137,16 +94,6 @@ def test_opened_by_its_kind_wherever_it_lies(index: ColBERT, copy: Path) -> None
     assert told["settings"]["nbits"] == 4
     assert told["path"] == str(copy)
     assert told["device"] in ("cpu", "cuda")
-
-
-def test_the_checkpoint_may_have_moved(index: ColBERT, copy: Path, checkpoint: Path, tmp_path: Path) -> None:
-    moved = shutil.copytree(checkpoint, tmp_path / "moved")
-    raw = json.loads((copy / "manifest.json").read_text())
-    raw["settings"]["checkpoint"] = str(tmp_path / "gone")
-    (copy / "manifest.json").write_text(json.dumps(raw))
-    with pytest.raises(MissingFile, match=r"no checkpoint at .*gone"):
-        open_index(copy)
-    assert open_index(copy, checkpoint=moved).search(QUERIES, 5) == index.search(QUERIES, 5)
 
 
 def test_a_checkpoint_that_is_gone_is_told_with_its_index(copy: Path) -> None:
@@ -174,54 +121,18 @@ def test_kernels_that_cannot_be_had_are_told_before_the_build(
     assert not (tmp_path / "made").exists()
 
 
-def test_it_shows_what_it_is(index: ColBERT) -> None:
-    assert repr(index) == f"<ColBERT: 150 passages, fingerprint {index.fingerprint}>"
-
-
 def test_another_checkpoint_is_refused(copy: Path) -> None:
     with pytest.raises(BadData, match=r"was built with another checkpoint than the one at .*: name that one"):
         open_index(copy, checkpoint=tiny_colbert(seed=1))
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"format": 2}, "has format 2, and this version reads up to 1"),
-        ({"kind": "bm25"}, "is of kind 'bm25', not 'colbert': use open_index"),
-        ({"passages": 0}, "is not an index's manifest: passages"),
-    ],
-)
-def test_manifests_that_are_refused(change: dict[str, Any], said: str, copy: Path) -> None:
-    raw = json.loads((copy / "manifest.json").read_text())
-    (copy / "manifest.json").write_text(json.dumps(raw | change))
-    with pytest.raises(BadData, match=said):
-        ColBERT.open(copy)
-
-
-@pytest.mark.parametrize("name", ["0.residuals.pt", "ivf.pid.pt", "doclens.0.json", "passages.jsonl", "metadata.json"])
-def test_files_that_do_not_match_the_manifest(name: str, copy: Path) -> None:
-    whole = (copy / name).read_bytes()
-    (copy / name).write_bytes(whole[:-1])
-    with pytest.raises(BadData, match=re.escape(f"{name} has {len(whole) - 1} bytes where {len(whole)} were written")):
-        open_index(copy)
-    (copy / name).unlink()
-    with pytest.raises(BadData, match=f"{name} is missing"):
-        open_index(copy)
-
-
 def test_effort_makes_another_index(index: ColBERT) -> None:
-    one, other = (ColBERT.open(index.path or "", effort=Effort(1, 0.5, ndocs)) for ndocs in (256, 16))
+    one, other = (ColBERT.open(index.path or "", effort=SearchEffort(1, 0.5, ndocs)) for ndocs in (256, 16))
     assert len({index.fingerprint, one.fingerprint, other.fingerprint}) == 3
     assert other.info()["fingerprint"] == other.fingerprint
     assert len(other("river", k=4)) == 4
     with pytest.raises(BadArgument, match="ncells of at least 1"):
-        ColBERT.open(index.path or "", effort=Effort(0, 0.5, 256))
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(index: ColBERT) -> None:
-    with pytest.raises(BadArgument, match="torch sees no GPU on this machine"):
-        ColBERT.open(index.path or "", gpu=True)
+        ColBERT.open(index.path or "", effort=SearchEffort(0, 0.5, 256))
 
 
 def test_an_index_of_memory_goes_with_its_folder(checkpoint: Path, towns: list[Passage]) -> None:
@@ -248,17 +159,278 @@ def test_a_failed_build_of_memory_leaves_no_folder(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_index_is_not_replaced_unasked(copy: Path, checkpoint: Path, towns: list[Passage]) -> None:
-    with pytest.raises(BadArgument, match=r"there is an index at .* already"):
-        ColBERT.build(towns, copy, checkpoint=checkpoint)
-    replaced = ColBERT.build(towns[:20], copy, checkpoint=checkpoint, overwrite=True)
-    assert len(replaced) == 20
+pytest.importorskip("faiss")
 
 
-@pytest.mark.usefixtures("fresh_dspy")
-def test_dspy_retrieves_from_it(index: ColBERT) -> None:
-    import dspy
+class PlaidFolder(NamedTuple):
+    folder: Path
+    collection: Path
 
-    with dspy.context(rm=index):
-        found = dspy.Retrieve(k=3)("the king of the island").passages
-    assert found == [hit.line for hit in index("the king of the island", k=3)]
+
+@pytest.fixture(scope="session")
+def made(towns: list[Passage], checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> PlaidFolder:
+    """colbert-ai's index of the towns, two bits."""
+    patch_colbert()
+    from colbert import Indexer
+    from colbert.infra import ColBERTConfig, Run, RunConfig
+
+    root = tmp_path_factory.mktemp("colbert-ai")
+    collection = root / "towns.tsv"
+    lines = [f"{n}\t{town.text}" + f"\t{town.title}" * bool(town.title) for n, town in enumerate(towns)]
+    collection.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    one_process = RunConfig(nranks=1, gpus=0, avoid_fork_if_possible=True, root=str(root), experiment="e")
+    with gpus_seen(0), Run().context(one_process), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = ColBERTConfig(nbits=2, doc_maxlen=60, kmeans_niters=4, root=str(root))
+        indexer = Indexer(checkpoint=str(checkpoint), config=config, verbose=0)
+        indexer.index(name="towns", collection=str(collection), overwrite="force_silent_overwrite")
+    return PlaidFolder(Path(indexer.get_index()), collection)
+
+
+@pytest.fixture
+def plaid(made: PlaidFolder, tmp_path: Path) -> PlaidFolder:
+    folder = Path(shutil.copytree(made.folder, tmp_path / "index"))
+    return PlaidFolder(folder, Path(shutil.copy(made.collection, tmp_path)))
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    told = json.loads((folder / "metadata.json").read_text())
+    change(told)
+    (folder / "metadata.json").write_text(json.dumps(told))
+
+
+def tree(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(folder.iterdir())}
+
+
+def test_it_opens_and_finds_what_colbert_ai_finds(made: PlaidFolder, checkpoint: Path, towns: list[Passage]) -> None:
+    from colbert import Searcher
+
+    before = tree(made.folder)
+    index = open_index(made.folder, effort=SearchEffort(1, 0.5, 256))
+    assert isinstance(index, ColBERT)
+    assert len(index) == len(towns)
+    with contextlib.redirect_stdout(io.StringIO()):
+        theirs = Searcher(index=made.folder.name, index_root=str(made.folder.parent), verbose=0)
+    for query in QUERIES:
+        numbers, _, scores = theirs.search(query, k=10)
+        ours = index(query, k=10)
+        assert [hit.id for hit in ours] == [str(number) for number in numbers]
+        assert [hit.score for hit in ours] == pytest.approx(scores, abs=1e-4)
+        assert [theirs.collection[number] for number in numbers] == [hit.line for hit in ours]
+    assert tree(made.folder) == before, "nothing was written"
+
+
+def test_passages_have_their_titles(made: PlaidFolder, towns: list[Passage]) -> None:
+    index = open_plaid(made.folder)
+    assert [(each.title, each.text) for each in index.passages] == [(town.title, town.text) for town in towns]
+    assert [each.id for each in index.passages[:3]] == ["0", "1", "2"]
+    told = index.info()
+    assert told["kind"] == "colbert"
+    assert told["corpus"]["name"] == "towns.tsv"
+    assert told["settings"]["nbits"] == 2
+    assert told["settings"]["doc_maxlen"] == 60
+    assert index.encoder.doc_maxlen == 60
+
+
+def test_a_collection_that_moved(plaid: PlaidFolder) -> None:
+    edit(plaid.folder, lambda told: told["config"].update(collection="/nowhere/towns.tsv"))
+    with pytest.raises(
+        MissingFile, match=r"no collection at /nowhere/towns.tsv, .*: say where it lies \(collection=\)"
+    ):
+        open_index(plaid.folder)
+    assert len(open_index(plaid.folder, collection=plaid.collection)("river", k=3)) == 3
+
+
+@pytest.mark.parametrize("named", [None, ["a list", "of passages"], {"provenance": "list"}])
+def test_a_collection_that_is_no_file(named: Any, plaid: PlaidFolder) -> None:
+    edit(plaid.folder, lambda told: told["config"].update(collection=named))
+    with pytest.raises(BadArgument, match="does not say which file its passages are in"):
+        open_index(plaid.folder)
+
+
+def test_a_collection_of_another_length(plaid: PlaidFolder) -> None:
+    lines = plaid.collection.read_text().splitlines(keepends=True)
+    plaid.collection.write_text("".join(lines[:-1]))
+    with pytest.raises(BadData, match=r"holds 150 passages and its collection .* 149: name the collection"):
+        open_index(plaid.folder, collection=plaid.collection)
+
+
+@pytest.mark.parametrize("named", [None, ""])
+def test_a_checkpoint_that_is_not_named(named: Any, plaid: PlaidFolder, checkpoint: Path) -> None:
+    edit(plaid.folder, lambda told: told["config"].update(checkpoint=named))
+    with pytest.raises(BadArgument, match="does not say which checkpoint it was built with"):
+        open_index(plaid.folder, collection=plaid.collection)
+    open_index(plaid.folder, collection=plaid.collection, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "null", "{}", '{"config": []}', '{"config": {"dim": 32, "nbits": 2}}'])
+def test_metadata_that_is_damaged(content: str, plaid: PlaidFolder) -> None:
+    (plaid.folder / "metadata.json").write_text(content)
+    with pytest.raises(BadData, match=r"metadata\.json is not what colbert-ai writes"):
+        open_index(plaid.folder, collection=plaid.collection)
+
+
+@pytest.mark.parametrize("name", ["0.codes.pt", "ivf.pid.pt", "doclens.0.json", "buckets.pt"])
+def test_files_that_are_missing(name: str, plaid: PlaidFolder) -> None:
+    (plaid.folder / name).unlink()
+    with pytest.raises(BadData, match=rf"is not whole \({name}\): build it again"):
+        open_index(plaid.folder, collection=plaid.collection)
+
+
+@pytest.mark.parametrize("name", ["0.codes.pt", "0.residuals.pt", "ivf.pid.pt", "doclens.0.json", "centroids.pt"])
+@pytest.mark.parametrize("content", [b"", b"damaged"])
+def test_files_that_are_damaged(name: str, content: bytes, plaid: PlaidFolder) -> None:
+    (plaid.folder / name).write_bytes(content)
+    with pytest.raises(BadData, match="damaged"):
+        open_index(plaid.folder, collection=plaid.collection)
+
+
+def test_files_of_another_size(plaid: PlaidFolder) -> None:
+    edit(plaid.folder, lambda told: told.update(num_embeddings=told["num_embeddings"] - 1))
+    with pytest.raises(BadData, match="damaged"):
+        open_index(plaid.folder, collection=plaid.collection)
+
+
+# --- the collection -------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_a_collection(tmp_path: Path) -> None:
+    path = tmp_path / "c.tsv"
+    path.write_bytes("0\tA river.\n1\tTown | A hill.\r\n2\ttext\tTitle\n3\t é \n".encode())
+    passages = TsvPassages(path)
+    assert [(each.id, each.title, each.text) for each in passages] == [
+        ("0", "", "A river."), ("1", "Town", "A hill."), ("2", "Title", "text"), ("3", "", "é"),
+    ]  # fmt: skip
+    assert passages[-1] == passages[3]
+    assert passages[1:3] == [passages[1], passages[2]]
+    with pytest.raises(IndexError):
+        passages[4]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"0\ta\n1\t\xff\n", "line 2: not UTF-8"), (b"0\ta\n\n", "line 2: expected a number, a tab")]
+)
+def test_lines_that_are_none(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.tsv"
+    path.write_bytes(content)
+    with pytest.raises(BadData, match=said):
+        list(TsvPassages(path))
+
+
+SAMPLE = Path(__file__).parents[3] / "blendfilter" / "sample" / "corpus.jsonl"
+PLACES = {
+    "volcano": "a mountain that throws out fire and lava",
+    "beehive": "a home of insects that make honey",
+    "railway": "trains that run on iron tracks",
+    "hospital": "a house where doctors heal the sick",
+    "desert": "a land of sand where it never rains",
+    "library": "a building full of books to borrow",
+    "prison": "a house where criminals are locked up",
+    "mosque": "a house where Muslims pray",
+}
+REASONING = (
+    "people there bake bread, so flour is mixed with water, salt and yeast, the dough rests, and the bread is baked "
+    "near the village. "
+)
+
+
+def blended(question: str, words: int = 300) -> str:
+    """So many words of reasoning, which is about bread all along, and then the question."""
+    return " ".join([*(REASONING * 40).split()[: words - len(question.split())], question])
+
+
+@pytest.fixture(scope="module")
+def villages() -> ColBERT:
+    """Eight passages that differ in one word."""
+    baking = "near the village where people bake bread of flour, water, salt and yeast."
+    passages = [Passage(name, name.title(), f"The {name} is {baking}") for name in PLACES]
+    return ColBERT.build(passages, checkpoint=minilm_colbert())
+
+
+@pytest.fixture(scope="module")
+def isles() -> ColBERT:
+    """The first sentences of the sample, with a centroid for every vector: each cell holds what is nearest alone."""
+    passages = [
+        Passage(passage.id, passage.title, passage.text.partition(". ")[0])
+        for passage in islice(read_corpus(SAMPLE), 100)
+    ]
+    return ColBERT.build(passages, checkpoint=minilm_colbert(), partitions=100_000)
+
+
+@pytest.mark.slow
+def test_the_last_words_of_300_decide_the_ranking(villages: ColBERT) -> None:
+    """Colbert-ai would read the first 32 tokens, which all of these queries have in common."""
+    best, beginnings = {}, set()
+    for name, what in PLACES.items():
+        query = blended(f"So which one has the {name}, a {name}, the {name}? Not bread but the {name}: {what}.")
+        assert len(query.split()) == 300
+        (found,) = villages.search([query], 8)
+        best[name] = found[0].id
+        assert not cut_of(found)
+        assert len(villages.encoder.queries([query]).vectors[0]) > 320
+        beginnings.add(tuple(villages.encoder.tokenizer(query)["input_ids"][:32]))
+    assert best == {name: name for name in PLACES}
+    assert len(beginnings) == 1
+
+
+def candidates(index: ColBERT, query: str, tokens: int | None = None) -> set[str]:
+    """The passages that the scorer looks at, where it seeks them for the first `tokens` of a query."""
+    vectors = index.encoder.queries([query]).vectors[0]
+    settings = SimpleNamespace(
+        query_maxlen=tokens or len(vectors), ncells=1, centroid_score_threshold=0.0, ndocs=4 * len(index),
+        interaction="colbert", total_visible_gpus=0,
+    )  # fmt: skip
+    positions, _ = index._scorer._scorer.rank(settings, vectors.unsqueeze(0))
+    return {index.passages[at].id for at in positions}
+
+
+def test_candidates_are_sought_for_the_last_words_too(isles: ColBERT) -> None:
+    asked = {
+        "sw-000": "an archipelago of seven inhabited islands and some two hundred skerries in the Sillen Sea",
+        "sw-003": "Pellisand, the southernmost of the Ondrell Isles, covers 940 square kilometres",
+        "sw-008": "Fallow Tooth, a bare rock in the Sillen Sea, eleven kilometres east of Hathermouth",
+        "sw-024": "The River Sallow flows for 39 kilometres through the orchards",
+        "sw-096": "Anwen Skarl was a painter born at Gravenloe",
+    }
+    found = ColBERT.open(isles.path or "", effort=SearchEffort(1, 0.0, 400))
+    missed = 0
+    for name, words in asked.items():
+        query = blended(words)
+        assert name in candidates(isles, query)
+        assert name in {hit.id for hit in found(query, k=100)}
+        missed += name not in candidates(isles, query, tokens=32)
+    assert missed >= 4, "the first 32 tokens, colbert-ai's limit, lead to other passages"
+
+
+def test_a_run_flags_the_query_that_was_cut_and_no_other(villages: ColBERT, tmp_path: Path) -> None:
+    asked = "So which village is near a volcano?"
+    questions = load([{"question": blended(asked, words), "answer": "x"} for words in (300, 900)])
+    with pytest.warns(
+        UserWarning, match=r"a query of 900 words was cut: this checkpoint reads 512 tokens, .* end was kept"
+    ):
+        run = evaluate(Direct(villages), questions, lm="offline", run=tmp_path / "run", progress=False)
+    assert [row["flags"]["query_cut"] for row in run.rows] == [0, 1]
+    assert run.metrics["flags"]["query_cut"] == 1
+
+
+def test_ten_thousand_words_are_searched_by_their_end(villages: ColBERT) -> None:
+    end = "So which one has the volcano, a volcano, the volcano? Not bread but the volcano: a mountain of fire."
+    (found,) = villages.search([blended(end, 10_000)], 3)
+    assert cut_of(found)
+    assert found[0].id == "volcano"
+
+
+@pytest.mark.parametrize("partitions", [None, 32])
+def test_search_finds_what_exhaustive_scoring_finds(partitions: int | None) -> None:
+    passages = list(islice(read_corpus(SAMPLE), 100))
+    short = [Passage(each.id, each.title, each.text.partition(". ")[0]) for each in passages]
+    index = ColBERT.build(short, checkpoint=minilm_colbert(), partitions=partitions)
+    questions = [each.text.partition(". ")[2].split(". ")[0] for each in passages[::5]]
+    vectors, lengths = index.encoder.passages([each.line for each in short])
+    shared = 0
+    for question, hits in zip(questions, index.search(questions, 10), strict=True):
+        (query,) = index.encoder.queries([question]).vectors
+        scores = torch.stack([(own.float() @ query.T).max(0).values.sum() for own in vectors.split(lengths)])
+        shared += len({hit.id for hit in hits} & {short[at].id for at in scores.topk(10).indices.tolist()})
+    assert shared / (10 * len(questions)) >= 0.85
