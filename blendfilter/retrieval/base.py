@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blendfilter.context import JOURNAL, note, rejoined, who
-from blendfilter.errors import BadArgument, ReplayMiss
+from blendfilter.errors import BadArgument, ReplayMiss, check_count
 from blendfilter.journal import Journal, digest
 from blendfilter.records import Passage
 
@@ -125,10 +125,7 @@ def fingerprint_of(*parts: Any) -> str:
 
 def check_search(queries: Sequence[str], k: int) -> None:
     """Raise `BadArgument` unless `k` is a whole number from 1 up and every query has something in it."""
-    if isinstance(k, bool) or not isinstance(k, int):
-        raise BadArgument(f"k must be a whole number, got {k!r}")
-    if k < 1:
-        raise BadArgument(f"k must be at least 1, got {k}")
+    check_count("k", k)
     if isinstance(queries, str):
         raise BadArgument("search takes a list of queries, got one string: put it in a list, or call the index with it")
     for position, query in enumerate(queries):

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
+from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName, check_count
 from blendfilter.extras import needed
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, ProgressCallback, coarse, fingerprint_of, silent
@@ -115,8 +115,7 @@ class Dense(Stored):
         vectors go to the folder block by block; on disk that takes the vectors twice while FAISS takes them in.
         Raises `EmptyData`, `BadData`, `BadArgument`, `UnknownName` and whatever `load_encoder` raises.
         """
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise BadArgument(f"batch_size must be a whole number from 1 up, got {batch_size!r}")
+        check_count("batch_size", batch_size)
         settings = settings_of(
             index, m=m, ef_construction=ef_construction, ef_search=ef_search, nlist=nlist, nprobe=nprobe
         )
@@ -306,8 +305,7 @@ def settings_of(kind: str, **given: int) -> dict[str, Any]:
     for name in KINDS[kind]:
         lowest = 2 if name == "m" else 1
         value = given[name]
-        if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-            raise BadArgument(f"{name} must be a whole number from {lowest} up, got {value!r}")
+        check_count(name, value, lowest)
     return {"index": kind, **{name: given[name] for name in KINDS[kind]}}
 
 

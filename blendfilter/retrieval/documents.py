@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile
+from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, check_count
 from blendfilter.files import LONGEST, opened, too_long
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.manifest import read_manifest, reraise
@@ -230,8 +230,7 @@ def chunk(text: str, words: int = WORDS) -> list[TextRange]:
     >>> [text[start:end] for start, end in chunk(text, words=8)]
     ['# Tides\\n\\nTwice a day. The moon.', 'A mill waits for the sea to fall.']
     """
-    if isinstance(words, bool) or not isinstance(words, int) or words < 1:
-        raise BadArgument(f"a passage must have room for at least one word, got words={words!r}")
+    check_count("words", words)
     packer = _Packer(text, words)
     for block in _blocks(text):
         packer.add(block)

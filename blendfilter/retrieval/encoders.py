@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.extras import needed, quiet_transformers
+from blendfilter.records import whole_characters
 
 Vectors = NDArray[np.float32]
 Similarity = Literal["cosine", "dot"]
@@ -88,7 +89,7 @@ class Encoder:
         if not texts:
             return Encoded(np.empty((0, self.dimension), dtype=np.float32), [])
         # half a character has no UTF-8, and tokenizers want UTF-8
-        plain = [text.encode("utf-8", "replace").decode() for text in texts]
+        plain = [whole_characters(text) for text in texts]
         with self._turn:
             cut = self._longer([prefix + text for text in plain])
             unit = self.reading.similarity == "cosine"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from blendfilter.errors import BadArgument
+from blendfilter.errors import BadArgument, check_count
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings, cut_of, fingerprint_of
 from blendfilter.retrieval.callables import as_retriever
@@ -34,8 +34,7 @@ class Hybrid(Retriever):
             raise BadArgument(f"a hybrid joins at least two indexes, got {len(indexes)}")
         if isinstance(constant, bool) or not isinstance(constant, (int, float)) or not 0 <= constant < math.inf:
             raise BadArgument(f"the constant of rank fusion must be 0 or more, got {constant!r} (usual: 60)")
-        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-            raise BadArgument(f"depth must be a whole number from 1 up, got {depth!r}")
+        check_count("depth", depth)
         self.indexes = [as_retriever(index) for index in indexes]
         self.constant, self.depth = constant, depth
         members = [index.fingerprint for index in self.indexes]

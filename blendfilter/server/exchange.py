@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from blendfilter.errors import BadArgument
+from blendfilter.errors import BadArgument, check_count
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import check_search, cut_of
 
@@ -66,8 +66,7 @@ class ServerLimits:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadArgument(f"{name} must be a whole number from 1 up, got {value!r}")
+            check_count(name, value)
         if self.max_waiting < self.max_queries:
             raise BadArgument(
                 f"max_waiting ({self.max_waiting}) must be at least max_queries ({self.max_queries}): "

@@ -301,7 +301,7 @@ def test_it_is_unknown_wherever_tokens_are_shown(
     assert f"no tokens told: {len(questions)} of {len(questions)} calls" in " ".join(silent.report().split())
     assert a_question(silent) == (1.0, None)
     head = head_of(RunStatus(silent), [RunStatus(told)])
-    assert head.sides[0].tokens == "-" != head.sides[1].tokens
+    assert head["sides"][0].tokens == "-" != head["sides"][1].tokens
     assert head.ledger[-1][4] == head.ledger[-1][6] == "-"
     assert "tokens told" in silent.html(told).read_text(encoding="utf-8")
 

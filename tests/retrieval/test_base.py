@@ -49,9 +49,9 @@ def test_an_index_of_unknown_length_is_still_something() -> None:
 @pytest.mark.parametrize(
     ("queries", "k", "message"),
     [
-        (["a"], 0, "k must be at least 1, got 0"),
-        (["a"], True, "k must be a whole number, got True"),
-        (["a"], 2.0, "k must be a whole number, got 2.0"),
+        (["a"], 0, "k is 0: give a whole number of 1 or more"),
+        (["a"], True, "k is True: give a whole number"),
+        (["a"], 2.0, "k is 2.0: give a whole number"),
         ([""], 1, "the query is empty (''): there is nothing to search for"),
         (["a", " \n"], 1, "query 2 of 2 is empty (' \\n'): there is nothing to search for"),
         (["a", None], 1, "query 2 of 2 must be a string, got NoneType"),

@@ -140,5 +140,5 @@ def test_its_own_errors_come_through() -> None:
 
     with pytest.raises(ConnectionError, match="server is down"):
         as_retriever(broken)("q")
-    with pytest.raises(BadArgument, match="k must be at least 1"):
+    with pytest.raises(BadArgument, match="k is 0: give a whole number"):
         as_retriever(broken)("q", k=0)

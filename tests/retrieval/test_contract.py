@@ -137,8 +137,8 @@ def test_a_smaller_k_is_the_head_of_a_larger_one(index: Retriever) -> None:
 @pytest.mark.parametrize(
     ("queries", "k", "said"),
     [
-        (["town"], 0, "k must be at least 1, got 0"),
-        (["town"], 2.5, "k must be a whole number"),
+        (["town"], 0, "k is 0: give a whole number of 1 or more"),
+        (["town"], 2.5, "k is 2.5: give a whole number of 1 or more"),
         (["  "], 5, "the query is empty"),
         ("town", 5, "search takes a list of queries"),
     ],

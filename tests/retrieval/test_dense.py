@@ -207,9 +207,9 @@ def test_another_encoder_is_refused_and_a_moved_one_is_not(tmp_path: Path) -> No
     ("settings", "error", "message"),
     [
         ({"index": "hnws"}, UnknownName, "no dense index 'hnws'. Did you mean 'hnsw'?"),
-        ({"index": "hnsw", "m": 1}, BadArgument, "m must be a whole number from 2 up, got 1"),
-        ({"index": "ivf", "nprobe": 0}, BadArgument, "nprobe must be a whole number from 1 up, got 0"),
-        ({"batch_size": 0}, BadArgument, "batch_size must be a whole number from 1 up, got 0"),
+        ({"index": "hnsw", "m": 1}, BadArgument, "m is 1: give a whole number of 2 or more"),
+        ({"index": "ivf", "nprobe": 0}, BadArgument, "nprobe is 0: give a whole number"),
+        ({"batch_size": 0}, BadArgument, "batch_size is 0: give a whole number"),
         ({"encoder": "/no/such"}, MissingFile, "no encoder '/no/such'"),
     ],
 )

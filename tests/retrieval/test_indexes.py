@@ -241,13 +241,13 @@ def test_info_shows_the_members() -> None:
         (1, {}, "a hybrid joins at least two indexes, got 1"),
         (2, {"constant": -1}, "must be 0 or more, got -1"),
         (2, {"constant": float("nan")}, "must be 0 or more, got nan"),
-        (2, {"depth": 0}, "depth must be a whole number from 1 up, got 0"),
+        (2, {"depth": 0}, "depth is 0: give a whole number of 1 or more"),
     ],
 )
 def test_bad_hybrids(members: int, settings: dict[str, float], message: str) -> None:
     with pytest.raises(BadArgument, match=message):
         Hybrid([Fixed("A")] * members, **settings)  # type: ignore[arg-type]
-    with pytest.raises(BadArgument, match="k must be at least 1, got 0"):
+    with pytest.raises(BadArgument, match="k is 0: give a whole number of 1 or more"):
         Hybrid([Fixed("A")] * 2)("q", k=0)
 
 

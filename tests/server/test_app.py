@@ -109,7 +109,7 @@ def test_an_address_may_name_its_index(url: str, index: BM25) -> None:
     [
         ("GET", "/", None, 400, "there is no query"),
         ("GET", "/?query=", None, 400, "the query is empty"),
-        ("GET", "/?query=a&k=0", None, 400, "k must be at least 1, got 0"),
+        ("GET", "/?query=a&k=0", None, 400, "k is 0: give a whole number of 1 or more"),
         ("GET", "/?query=a&k=many", None, 400, "k must be a whole number, got 'many'"),
         ("GET", "/?query=a&k=9999999999999999999999", None, 400, "k must be a whole number"),
         ("GET", "/?query=a&k=21", None, 400, "k=21 is more than this server gives: at most 20"),

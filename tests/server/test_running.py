@@ -132,8 +132,8 @@ def test_a_port_in_use(folder: Path, blendfilter: Command) -> None:
         (["--port", 70000], "the port must lie between 0 (any free one) and 65535, got 70000"),
         (["--host", ""], "'' is no address to listen on"),
         (["--host", "no such host"], "'no such host' is no address to listen on"),
-        (["--max-k", 0], "max_k must be a whole number from 1 up, got 0"),
-        (["--max-batch", -1], "max_batch must be a whole number from 1 up, got -1"),
+        (["--max-k", 0], "max_k is 0: give a whole number of 1 or more"),
+        (["--max-batch", -1], "max_batch is -1: give a whole number"),
     ],
 )
 def test_what_it_does_not_start_with(folder: Path, blendfilter: Command, words: list[object], said: str) -> None:

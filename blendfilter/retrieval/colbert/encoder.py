@@ -29,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from blendfilter.errors import BadData, MissingFile
 from blendfilter.extras import needed, quiet_transformers
+from blendfilter.records import whole_characters
 from blendfilter.retrieval.colbert.compat import parts
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -273,7 +274,7 @@ class TokenEncoder:
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         # half of a surrogate pair, which JSON can hold, is no text to a tokenizer
-        whole = [text.encode("utf-8", "replace").decode() for text in texts]
+        whole = [whole_characters(text) for text in texts]
         with self._lock:
             tokens = self.tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"]
         return [list(ids) for ids in tokens]
