@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import dspy
 
 from blendfilter.asking import TaskWording
-from blendfilter.errors import BadArgument
+from blendfilter.errors import BadArgument, check_count
 from blendfilter.filters.base import Filter
 from blendfilter.modules.answering import Answering
 from blendfilter.modules.base import RetrievingMethod, prediction_of
@@ -80,8 +80,7 @@ class SelfConsistency(RetrievingMethod):
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
-        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-            raise BadArgument(f"samples must be a whole number of at least 1, got {samples!r}")
+        check_count("samples", samples)
         if samples > 1 and not temperature > COLDEST:
             raise BadArgument(f"temperature must be above {COLDEST} for samples to differ, got {temperature!r}")
         super().__init__(retriever, k, filter)
