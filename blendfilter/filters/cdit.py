@@ -195,10 +195,8 @@ def _rule(where: str, table: Any) -> Rule:
             raise BadData(f"{where}: {UnknownName.of('field', name, known)}")
     if missing := [name for name in known if name not in table]:
         raise BadData(f"{where}: it has no '{missing[0]}'; {_EXAMPLE}")
-    if not isinstance(table["components"], list):
-        raise BadData(f"{where}: components is {table['components']!r:.60}: give a list; {_EXAMPLE}")
     try:
-        return Rule(table["name"], tuple(table["components"]), table["sentence"])
+        return Rule(**table)
     except (BadArgument, UnknownName) as error:
         raise BadData(f"{where}: {error}") from None
 

@@ -9,7 +9,7 @@ Wang et al., "BlendFilter" (EMNLP 2024), section 3.3, K^f = M(K | Prompt(q, K));
 What the paper leaves open is decided so for both: a reply whose ids are unreadable or negated is requested once more
 with one added line (`ids_again`), then the whole branch is kept; both events are counted apart, and so are replies that
 are empty or cut off, which are not called unparseable; an explicit "none" keeps nothing. Above five passages the caps
-of all replies grow with them. Where the server can, the ids are held to a JSON schema.
+of all replies grow with them. Where the server can, the ids follow a JSON schema.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def room(cap: int, more: int, k: int) -> int:
 
 
 def holds_to_schema(wanted: bool | None, predictor: Ask) -> bool:
-    """Whether a reply is held to a JSON schema; None: where the model's profile says that its server can."""
+    """Whether a reply must follow a JSON schema; None: where the model's profile says that its server can."""
     if wanted is not None:
         return wanted
     profile = getattr(predictor.lm or dspy.settings.lm, "profile", None)

@@ -11,7 +11,7 @@ where a_ex is a chain of thought over the knowledge that q retrieves and a_in a 
          topic +--> K_q ----------------------> check -> ids ---+
 
 11 calls, 5 deep (10 on StrategyQA, which asks for no topic); two queries that bring the same passages in the same order
-share one filter. Differs from the paper: nothing in the steps; K_ex is K_q and fetched once, the topic is asked once.
+share one filter. Differs from the paper: nothing in the steps; K_ex is K_q and fetched once, the topic is found once.
 
 Two ways to make fewer calls are ours, not the paper's, and off by default: a filter that needs one call
 (`OneCallFilter`: 7 calls), and `filter_union`, one filter over the union of the three lists (7 calls; 5 with both).

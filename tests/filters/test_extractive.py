@@ -98,16 +98,9 @@ class TestSentences:
             return [0.0] * len(texts)
 
         said = filtered(SentenceFilter(n=9, by=remember), [FIVE[0], Passage("x", " ", "No\ntitle.")])
-        assert seen == [
-            (
-                QUESTION,
-                [
-                    "Tolm Harbour | Tolm Harbour is the only port of Quillmere.",
-                    "Tolm Harbour | Skerry Light stands beside it.",
-                    "No title.",
-                ],
-            )
-        ]
+        lines = ["Tolm Harbour | Tolm Harbour is the only port of Quillmere.",
+                 "Tolm Harbour | Skerry Light stands beside it.", "No title."]  # fmt: skip
+        assert seen == [(QUESTION, lines)]
         assert [passage.text for passage in said.kept] == [FIVE[0].text, "No\ntitle."]
 
     def test_ties_go_to_the_earlier(self) -> None:
@@ -157,14 +150,9 @@ def test_full_keeps_all() -> None:
 
 @pytest.mark.parametrize("kind", [PassageFilter, SentenceFilter])
 class TestSettings:
-    @pytest.mark.parametrize("n", [0, -1])
-    def test_at_least_one(self, kind: Any, n: int) -> None:
-        with pytest.raises(BadArgument, match=f"n must be at least 1, got {n}"):
-            kind(n=n)
-
-    @pytest.mark.parametrize("n", ["2", 1.5, True, None])
-    def test_a_whole_number(self, kind: Any, n: Any) -> None:
-        with pytest.raises(BadArgument, match="n must be a whole number"):
+    @pytest.mark.parametrize("n", [0, -1, "2", 1.5, True, None])
+    def test_n_is_a_whole_number_of_one_or_more(self, kind: Any, n: Any) -> None:
+        with pytest.raises(BadArgument, match=r"^n must be"):
             kind(n=n)
 
     def test_arguments(self, kind: Any) -> None:
@@ -203,17 +191,10 @@ class TestFunctions:
         with pytest.raises(BadArgument, match=f"lambda.*{told}"):
             scorer_of(lambda question, texts: given)("q", ["a", "b"])
 
-    async def _asynchronous(self, question: str, texts: list[str]) -> list[float]:
-        return []
-
-    @pytest.mark.parametrize("by", [3, None, dict])
+    @pytest.mark.parametrize("by", [3, None, dict, asyncio.sleep])
     def test_what_cannot_score(self, by: Any) -> None:
         with pytest.raises(BadArgument, match="cannot score"):
             scorer_of(by)
-
-    def test_an_async_function_cannot(self) -> None:
-        with pytest.raises(BadArgument, match="cannot score"):
-            scorer_of(self._asynchronous)
 
 
 class TestNames:

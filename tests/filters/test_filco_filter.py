@@ -187,23 +187,8 @@ class TestPrompt:
 
 
 PIECES = (
-    "none",
-    "0",
-    "3",
-    "6",
-    "7",
-    "0-6",
-    "not",
-    "sentence 3:",
-    "Ids:",
-    "{",
-    '{"ids": [1]}',
-    "[",
-    "]",
-    ",",
-    "\n",
-    " ",
-)
+    "none", "0", "3", "6", "7", "0-6", "not", "sentence 3:", "Ids:", "{", '{"ids": [1]}', "[", "]", ",", "\n", " ",
+)  # fmt: skip
 BITS = st.one_of(st.sampled_from([*PIECES, *SENTENCES]), st.text(max_size=6))
 passages = st.lists(
     st.builds(Passage, st.sampled_from("abcde"), st.text(max_size=8), st.lists(BITS, max_size=4).map(". ".join)),

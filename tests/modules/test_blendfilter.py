@@ -151,7 +151,6 @@ class TestCalls:
     @pytest.mark.parametrize(
         ("without", "plan"),
         [
-            ("q", ["external", "internal", "topic", *["check", "ids"] * 2, "answer", "short_answer"]),
             ("q_ex", ["internal", "topic", *["check", "ids"] * 2, "answer", "short_answer"]),
             ("q_in", ["external", "topic", *["check", "ids"] * 2, "answer", "short_answer"]),
             ("q_ex,q_in", ["topic", "check", "ids", "answer", "short_answer"]),
@@ -299,6 +298,7 @@ class TestSettings:
     def test_none_and_topic_follow_the_task_unless_one_says_otherwise(self) -> None:
         _, lm = ask(BlendFilter(three_lists(), task="strategyqa"))
         assert all("write: none" in prompt for prompt in lm.asked("ids"))
+        assert lm.calls == 10
         _, lm = ask(BlendFilter(three_lists(), task="hotpotqa", offer_none=True, ask_topic=False))
         assert all("write: none" in prompt for prompt in lm.asked("ids"))
         assert lm.calls == 10
