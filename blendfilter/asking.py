@@ -188,12 +188,8 @@ class TaskWording(pydantic.BaseModel):
             predictor.signature = predictor.signature.with_instructions(instructions)
         if name in FEW_SHOT:
             predictor.demos = demonstrations(predictor, [worked(demo) for demo in self.demos])
-        if "answer" in predictor.signature.output_fields:
-            self._make_room(predictor)
-        return predictor
-
-    def _make_room(self, predictor: Ask) -> None:
-        """Room for the answers of the task, where these are not short."""
+        if "answer" not in predictor.signature.output_fields:
+            return predictor
         if self.answer_tokens != SHORT_TOKENS:
             predictor.config = {**predictor.config, "max_tokens": self.answer_tokens}
         if self.whole_answer and isinstance(predictor.adapter, TemplateAdapter):
@@ -201,6 +197,7 @@ class TaskWording(pydantic.BaseModel):
             if "context" in predictor.signature.input_fields:
                 # A base model goes on with another example: of a short answer only the first line counts anyway.
                 predictor.config = {**predictor.config, "stop": [*predictor.config.get("stop", []), "\nContext:"]}
+        return predictor
 
 
 class PromptSettings(NamedTuple):

@@ -90,17 +90,17 @@ class Prompts:
     def __init__(self, override: str | Path | None = None) -> None:
         own = resources.prompts()
         self.override = Path(override) if override is not None else None
-        if self.override is not None and not self.override.is_dir():
-            raise MissingFile(f"no folder of prompts at {self.override}: check the path")
-        folders = [folder for folder in (self.override, own) if folder is not None]
-        self._folders = folders
-        self.names = sorted({_name_of(path, own) for path in own.rglob("*.j2")} | set(SHARED))
-        for path in sorted(self.override.rglob("*.j2")) if self.override else ():
-            name = _name_of(path, self.override or own)
-            if name not in self.names:
-                raise UnknownName.of("prompt", name, self.names, f"(found in {self.override})")
+        self.names = sorted({*_names_in(own), *SHARED})
+        self._folders = [own]
+        if self.override is not None:
+            if not self.override.is_dir():
+                raise MissingFile(f"no folder of prompts at {self.override}: check the path")
+            for name in _names_in(self.override):
+                if name not in self.names:
+                    raise UnknownName.of("prompt", name, self.names, f"(found in {self.override})")
+            self._folders = [self.override, own]
         self._environment = SandboxedEnvironment(
-            loader=jinja2.FileSystemLoader(folders),
+            loader=jinja2.FileSystemLoader(self._folders),
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
@@ -128,11 +128,10 @@ class Prompts:
             compiled = self._environment.get_template(f"{file}.j2")
         except (jinja2.TemplateError, OSError, UnicodeError) as error:
             raise BadData(f"{path}: not a Jinja template: {error}") from error
-        overridden = self.override is not None and path.is_relative_to(self.override)
         return Template(
             name=name,
             path=path,
-            overridden=overridden,
+            overridden=self.override is not None and path.is_relative_to(self.override),
             instructions=instructions or (own_prompts()[name].instructions if self.override else ""),
             instructs=bool(instructions),
             variables=frozenset(variables),
@@ -228,7 +227,16 @@ class TemplateAdapter(dspy.Adapter):
                 f"{template.path} does not render {{{{ instructions }}}}: this program's instructions would be lost; "
                 "add it to the template, or use the program without this override"
             )
-        complete = self._complete(template.name, signature, demos, inputs)
+        # Half-filled demonstrations would teach the model to leave slots empty: an optimiser may hand over bare
+        # training rows beside those that it bootstrapped.
+        wanted = [*(name for name in inputs if name not in OPTIONAL_FIELDS), *signature.output_fields]
+        complete = [demo for demo in demos if all(demo.get(name) is not None for name in wanted)]
+        if len(complete) < len(demos) and not self._warned:
+            self._warned = True
+            logger.warning(
+                "%s: %d of %d demonstrations lack one of the fields %s and are left out",
+                template.name, len(demos) - len(complete), len(demos), ", ".join(wanted),
+            )  # fmt: skip
         try:
             text = template.compiled.render(instructions=signature.instructions, demos=complete, **inputs)
             return whole_characters(text.strip())
@@ -237,27 +245,6 @@ class TemplateAdapter(dspy.Adapter):
             raise BadData(f"{template.path}: {error.message}; a template may read {readable}") from error
         except (jinja2.TemplateError, TypeError) as error:
             raise BadData(f"{template.path}: cannot be rendered: {error}") from error
-
-    def _complete(
-        self,
-        name: str,
-        signature: type[dspy.Signature],
-        demos: Sequence[Mapping[str, Any]],
-        inputs: Mapping[str, Any],
-    ) -> list[Mapping[str, Any]]:
-        """The demonstrations that fill all fields: half-filled ones would teach the model to leave slots empty.
-
-        (An optimiser may hand over bare training rows beside those that it bootstrapped.)
-        """
-        wanted = [*(name for name in inputs if name not in OPTIONAL_FIELDS), *signature.output_fields]
-        complete = [demo for demo in demos if all(demo.get(name) is not None for name in wanted)]
-        if len(complete) < len(demos) and not self._warned:
-            self._warned = True
-            logger.warning(
-                "%s: %d of %d demonstrations lack one of the fields %s and are left out",
-                name, len(demos) - len(complete), len(demos), ", ".join(wanted),
-            )  # fmt: skip
-        return complete
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """The reply as the signature's one output: its first line for short fields, all of it for the others."""
@@ -324,8 +311,8 @@ _PART = re.compile(
 )
 
 
-def _name_of(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).with_suffix("").as_posix()
+def _names_in(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.j2"))
 
 
 def _macro_text(macro: nodes.Macro) -> str:

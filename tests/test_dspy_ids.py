@@ -44,12 +44,8 @@ class TestWhoIsAsked:
     @pytest.mark.parametrize(
         ("name", "held"),
         [
-            ("openai/gpt-4o-mini", True), ("openai/gpt-4.1", True), ("openai/gpt-5-mini", True), ("openai/o3", True),
-            ("openai/gpt-4o-2024-05-13", None), ("openai/gpt-4-turbo", None), ("openai/o1-mini", None),
-            ("openrouter/openai/gpt-4o", True), ("openrouter/meta/llama-3.1-8b", None),
-            ("openrouter/mistral/mistral-small-latest", None),
-            ("mistral/mistral-small-latest", True), ("groq/llama-3.1-8b", None), ("deepseek/deepseek-chat", None),
-            ("vllm/Qwen/Qwen3-8B", True), ("llamacpp/any", True), ("ollama/llama3.2", True),
+            ("openai/gpt-4o-mini", True), ("openai/gpt-4-turbo", None), ("openrouter/openai/gpt-4o", True),
+            ("mistral/mistral-small-latest", True), ("groq/llama-3.1-8b", None), ("ollama/llama3.2", True),
         ],
     )  # fmt: skip
     def test_a_known_provider_is_asked_where_it_documents_it(self, name: str, held: bool | None) -> None:

@@ -10,7 +10,7 @@ import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isle import CUES, LINES, NAMES, QUESTION, TASKS, TRAJECTORY, TRANSCRIPT, inputs, predictors
+from isle import CUES, LINES, NAMES, QUESTION, TASKS, inputs, predictors
 from scripted import scripted
 
 from blendfilter.asking import Ask, TaskWording
@@ -70,26 +70,6 @@ class TestShape:
     def test_every_template_belongs_to_a_predictor(self) -> None:
         own = {each.template.name for each in predictors("hotpotqa").values()}
         assert own | {"judge/answer", "cdit/answer"} == set(own_prompts().names), "these have tests of their own"
-
-    def test_the_order_of_the_parts(self) -> None:
-        question = f"Question: {QUESTION}"
-        for name in ("external", "answer", "cot_retrieval", "direct_retrieval"):
-            assert lines_of(name)[-8:] == ["Knowledge:", *LINES, question, CUES[name]]
-        for name in ("internal", "topic", "direct", "cot"):
-            assert lines_of(name)[-3:] == ["", question, CUES[name]]
-        numbered = [f"knowledge {i}: {line}" for i, line in enumerate(LINES)]
-        assert lines_of("check")[-7:] == [*numbered, question, "Relevance:"]
-        context = ["Context:", "0 is relevant.", "", "The knowledge, numbered from 0 to 4:"]
-        assert lines_of("ids", context="0 is relevant.")[-11:] == [*context, *numbered, question, "Ids:"]
-        short = ["Context:", "One.", "Two.", question, "Answer:"]
-        assert lines_of("short_answer", context="One.\nTwo.")[-5:] == short
-        hop = ["", "Knowledge:", *LINES, question, *TRANSCRIPT, CUES["self_ask"]]
-        assert lines_of("self_ask")[-11:] == hop
-        assert lines_of("self_ask", knowledge=[])[-5:] == ["", question, *TRANSCRIPT, CUES["self_ask"]]
-        assert lines_of("react")[-11:] == ["", question, *TRANSCRIPT, "Knowledge:", *LINES, CUES["react"]]
-        assert lines_of("react_thought_action")[-11:] == [
-            "", question, *TRAJECTORY, *LINES, CUES["react_thought_action"],
-        ]  # fmt: skip
 
     @pytest.mark.parametrize("task", TASKS)
     def test_the_tasks_demonstrations_stand_before_the_question_in_their_order(self, task: str) -> None:
@@ -155,11 +135,6 @@ class TestShape:
             assert words not in "\n".join(lines_of(name, offer_none=False))
         assert "Set aside what you remember about lighthouses;" in "\n".join(lines_of("check"))
         assert "Set aside" not in "\n".join(lines_of("check", topic=""))
-
-    def test_ids_again_adds_one_line_and_nothing_else(self) -> None:
-        once, again = lines_of("ids"), lines_of("ids_again")
-        assert again == [*once[:-1], again[-2], "Ids:"]
-        assert again[-2].startswith("Write only the relevant numbers from 0 to 4")
 
 
 class TestParts:

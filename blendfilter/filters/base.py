@@ -11,7 +11,8 @@ kept as a plain list.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ import anyio.to_thread
 import dspy
 
 from blendfilter import aio
+from blendfilter.context import NOTES, CallNote, rejoined, setting
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
 from blendfilter.retrieval.callables import as_passage
@@ -58,6 +60,19 @@ class Filter(dspy.Module):
     def arguments(self) -> dict[str, Any]:
         """The settings that change what it keeps, as JSON, for a run's record."""
         return {}
+
+
+@contextmanager
+def noted() -> Iterator[list[CallNote]]:
+    """The notes of the calls inside, which go on to whoever collects them outside."""
+    with rejoined():
+        outer = NOTES.get()
+        with setting(NOTES, []) as notes:
+            try:
+                yield notes
+            finally:
+                if outer is not None:
+                    outer.extend(notes)
 
 
 def selection(kept: Sequence[Passage] = (), status: str = "empty", reason: str = "", **more: Any) -> dspy.Prediction:

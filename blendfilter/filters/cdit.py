@@ -34,8 +34,9 @@ from blendfilter.aio import Steps
 from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, STOP, Ask, TaskWording
 from blendfilter.context import JUDGED, setting
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
-from blendfilter.filters.base import Filter, Signed
-from blendfilter.filters.knowledge import holds_to_schema, reply_of, schema_of
+from blendfilter.filters.base import Filter, Signed, selection
+from blendfilter.filters.ids import unfenced
+from blendfilter.filters.knowledge import holds_to_schema, object_schema, reply_of, schema_of
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.prompting import Prompts, TemplateAdapter
 from blendfilter.quoting import LONGEST_REPLY, own_lines, own_words
@@ -194,10 +195,8 @@ def _rule(where: str, table: Any) -> Rule:
             raise BadData(f"{where}: {UnknownName.of('field', name, known)}")
     if missing := [name for name in known if name not in table]:
         raise BadData(f"{where}: it has no '{missing[0]}'; {_EXAMPLE}")
-    if not isinstance(table["components"], list):
-        raise BadData(f"{where}: components is {table['components']!r:.60}: give a list; {_EXAMPLE}")
     try:
-        return Rule(table["name"], tuple(table["components"]), table["sentence"])
+        return Rule(**table)
     except (BadArgument, UnknownName) as error:
         raise BadData(f"{where}: {error}") from None
 
@@ -289,9 +288,8 @@ def read_comparison(reply: str, components: Sequence[str]) -> JudgeReply:
     (True, 'turned off', True)
     """
     plain = split_thinking(reply)[1].strip()
-    unfenced = plain.removeprefix("```json").removeprefix("```").removesuffix("```").strip()
-    if unfenced.startswith("{"):
-        return _of_json(unfenced, components)
+    if (json_text := unfenced(plain)).startswith("{"):
+        return _of_json(json_text, components)
     if len(plain) > LONGEST_REPLY:  # its rows are needed as much as its end
         return _NO_VERDICT
     own = own_words(plain)
@@ -452,27 +450,25 @@ class Judge(dspy.Module):
     async def aforward(self, question: str, passage: Passage) -> dspy.Prediction:
         """The verdict on one passage."""
         passage = as_passage(passage)
-        line = passage.line
-        if not line.strip():
+        if not passage.line.strip():
             return dspy.Prediction(verdict=None, reason="there is no text to judge", compared=[], reply="", flags={})
         config: dict[str, Any] = {}
         if self.mode == "components" and holds_to_schema(self.json_schema, self.consistent):
             config = {"response_format": schema_of("comparison", comparison_schema(self.components))}
         rules = [rule.line for rule in self.rules]
         with setting(JUDGED, (passage.id,)):
-            reply = await reply_of(self.consistent, rules=rules, passage=line, question=question, config=config)
+            reply = await reply_of(self.consistent, rules=rules, passage=passage.line, question=question, config=config)
         if self.mode == "word":
             read = JudgeReply(read_verdict(reply.text), [], "")
         else:
             read = read_comparison(reply.text, self.components)
-        flags = {}
-        if reply.cut or read.contradicts_itself:
-            flags = {} if reply.cut else {"contradicted_verdict": 1}
-            read = read._replace(verdict=None)
-        if read.verdict is None:
-            flags = {"no_verdict": 1, **flags}
+        contradicted = read.contradicts_itself and not reply.cut
+        verdict = None if contradicted or reply.cut else read.verdict
+        flags = {"no_verdict": 1} if verdict is None else {}
+        if contradicted:
+            flags["contradicted_verdict"] = 1
         return dspy.Prediction(
-            verdict=read.verdict, reason=read.reason, compared=read.compared, reply=reply.text, flags=flags
+            verdict=verdict, reason=read.reason, compared=read.compared, reply=reply.text, flags=flags
         )
 
     def arguments(self) -> dict[str, Any]:
@@ -506,13 +502,7 @@ def comparison_schema(components: Sequence[str]) -> dict[str, Any]:
     """The JSON schema of a comparison: these components and no others, all of them, before reason and verdict."""
     text = {"type": "string"}
     cells = {"question": text, "passage": text, "alike": {"type": "string", "enum": ["alike", "unlike", "unsaid"]}}
-    row = {"type": "object", "properties": cells, "required": list(cells), "additionalProperties": False}
-    rows = {
-        "type": "object",
-        "properties": dict.fromkeys(components, row),
-        "required": list(components),
-        "additionalProperties": False,
-    }
+    rows = object_schema(dict.fromkeys(components, object_schema(cells)))
     return {"comparison": rows, "reason": text, "verdict": {"type": "boolean"}}
 
 
@@ -554,7 +544,7 @@ class CDITFilter(Filter):
         """The passages that were not rejected."""
         passages = [as_passage(passage) for passage in passages]
         if not passages:
-            return dspy.Prediction(kept=[], status="empty", reason="", flags={}, verdicts=[])
+            return selection(verdicts=[])
         async with Steps() as steps:
             started = {
                 line: steps.start(self.judge.acall(question=question, passage=passage))
@@ -565,16 +555,10 @@ class CDITFilter(Filter):
         verdicts = [each.verdict for each in judged]
         kept = [passage for passage, verdict in zip(passages, verdicts, strict=True) if verdict is not False]
         silent = verdicts.count(None)
-        flags = Counter[str]()
-        for each in by_line.values():
-            flags.update(each.flags)
-        return dspy.Prediction(
-            kept=kept,
-            status=f"kept {len(kept)} of {len(verdicts)}" + (f", {silent} without a verdict" if silent else ""),
-            reason="\n".join(f"knowledge {at}: {_grounds(each)}" for at, each in enumerate(judged)),
-            flags=dict(flags),
-            verdicts=verdicts,
-        )
+        flags = Counter(event for each in by_line.values() for event in each.flags)
+        status = f"kept {len(kept)} of {len(verdicts)}" + (f", {silent} without a verdict" if silent else "")
+        reason = "\n".join(f"knowledge {at}: {_grounds(each)}" for at, each in enumerate(judged))
+        return selection(kept, status, reason, flags=dict(flags), verdicts=verdicts)
 
 
 def _grounds(judged: dspy.Prediction) -> str:
@@ -585,9 +569,7 @@ def _grounds(judged: dspy.Prediction) -> str:
         for each in judged.compared
         if each.alike is False
     )
-    quote = ""
-    if judged.verdict is None and not judged.reason:
-        quote = shortened(one_line(judged.reply), _LONGEST_QUOTE)
-    parts = (unlike, judged.reason, f"it said {quote!r}" if quote else "")
+    quoted = judged.verdict is None and not judged.reason and shortened(one_line(judged.reply), _LONGEST_QUOTE)
+    parts = (unlike, judged.reason, f"it said {quoted!r}" if quoted else "")
     grounds = "; ".join(one_line(part) for part in parts if part)
     return f"{verdict} ({grounds})" if grounds else verdict

@@ -141,7 +141,7 @@ class SentenceFilter(_Best):
 # --- scorers ----------------------------------------------------------------------------------------------------------
 
 
-class TextScorer:
+class CandidateScorer:
     """Base class of scorers. Threads share one; `name` is its name in a run's record."""
 
     name: str
@@ -153,11 +153,11 @@ class TextScorer:
         """One score a text."""
         raise NotImplementedError
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> TextScorer:
+    def __deepcopy__(self, memo: dict[int, Any]) -> CandidateScorer:
         return self  # optimisers copy modules by the dozen, and one model is enough
 
 
-def scorer_of(by: By, model: str | None = None) -> TextScorer:
+def scorer_of(by: By, model: str | None = None) -> CandidateScorer:
     """The scorer called `by`; `model` names an encoder or a cross-encoder: a folder, or a name on the hub.
 
     >>> scorer_of("bm25")("Who kept the light?", ["Skerry Light | Ada kept it.", "Fell | A hill."])[1]
@@ -184,7 +184,7 @@ def _refuse_model(by: str, model: str) -> NoReturn:
     raise BadArgument(f"scoring by {by} takes no model (got {model!r}): that goes with embedding and cross-encoder")
 
 
-class ByBM25(TextScorer):
+class ByBM25(CandidateScorer):
     """BM25 over the candidates themselves."""
 
     name = "bm25"
@@ -201,7 +201,7 @@ class ByBM25(TextScorer):
         return [float(score) / counted.factor for score in counted.scores(terms)]
 
 
-class ByFunction(TextScorer):
+class ByFunction(CandidateScorer):
     """A user's function, whose scores are checked."""
 
     def __init__(self, function: ScoreFunction) -> None:
@@ -222,7 +222,7 @@ class ByFunction(TextScorer):
         return scores
 
 
-class _ByModel(TextScorer):
+class _ByModel(CandidateScorer):
     """A model that is loaded once; threads take turns."""
 
     example: str
@@ -290,7 +290,7 @@ class ByCrossEncoder(_ByModel):
         return scores
 
 
-SCORERS: dict[str, type[TextScorer]] = {kind.name: kind for kind in (ByBM25, ByEmbedding, ByCrossEncoder)}
+SCORERS: dict[str, type[CandidateScorer]] = {kind.name: kind for kind in (ByBM25, ByEmbedding, ByCrossEncoder)}
 """The scorers by the names that `by` takes."""
 
 

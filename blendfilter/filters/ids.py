@@ -5,7 +5,7 @@ BlendFilter, section 3.3 and appendix F, leaves open how a free-text reply becom
 1. A JSON array, an object with `ids`, or one with a verdict for each id, is read as it stands; thinking in tags is not.
 2. Else the reply's last line that holds ids is read: whole tokens 0..K-1, in order, without repeats; `0-2` is a range.
 3. Where that line is one of several that speak of one id each ("0", "knowledge 3: relevant"), they are read together,
-   and one that is judged irrelevant is left out; one of which something is said without a verdict, beside others that
+   and one that is judged irrelevant is left out; one that has words without a verdict, beside others that
    have one, makes the reply `suspect`. A list numbered 1, 2, 3 is read by what stands behind its numbers.
 4. What restates the prompt is not an id: the full range of numbers after "knowledge", "ids" or "from", or in brackets.
    Nor is a count ("2 of the 5", "3 passages"), nor the number of a step ("Step 2"), nor that of a list item that goes
@@ -99,7 +99,7 @@ _AFTER_ID = (
 _COUNTS = re.compile(rf"(?<![\w.,/#-])(?P<id>\d{{1,4}})\s+(?:(?P<are>are|were)\b|(?!{_AFTER_ID}\b)[a-z]{{2,}})")
 _NAMED = re.compile(rf"\b(?:{_NOUN}|k)\W*$|#\s*$", re.IGNORECASE)
 _ITEM = re.compile(r"^\s*[1-9]\d*[.)]\s+(?!and\b|or\b)(?=\w|\[)")
-_BARE = re.compile(  # one id and nothing else, but not "Ids: 1", which is said of all
+_BARE = re.compile(  # one id and nothing else, but not "Ids: 1", which is about all
     r"^\W*(?:(?:knowledges?|passages?|sentences?|pieces?|id|number)\W*)?#?(?P<id>\d{1,4})\W*$", re.IGNORECASE
 )
 _LABELLED = re.compile(  # "knowledge 3: …", "0 is …": one id, then words about it
@@ -120,7 +120,7 @@ def read_ids(reply: str, k: int, *, cut: bool = False) -> IdsRead:
     >>> read_ids("None of them.", 5).status
     'none'
     """
-    reply = split_thinking(reply)[1]  # of a model that nobody's engine has read before
+    reply = split_thinking(reply)[1]
     return in_own_words(end_of(reply), lambda text: _read(text, k, cut), _read_json(reply, k))
 
 
@@ -135,15 +135,15 @@ def in_own_words(reply: str, read: Callable[[str], IdsRead], whole: IdsRead | No
     own = own_words(reply)
     if own.words is reply:
         return read(reply)
-    said = read(own.words)
+    stated = read(own.words)
     quotes_ids = own.announced is not None and _NUMBERS.findall(own.announced) != _NUMBERS.findall(own.words)
-    announced = read(own.announced) if own.announced is not None and (quotes_ids or said.status != "ids") else said
-    if said.status in ("ids", "none"):
-        return said if announced == said else _SUSPECT
+    announced = read(own.announced) if own.announced is not None and (quotes_ids or stated.status != "ids") else stated
+    if stated.status in ("ids", "none"):
+        return stated if announced == stated else _SUSPECT
     if announced.status != "unparseable":
         return announced
     quotes = own.words != reply and re.search(r"\d", reply) and not re.search(r"\d", own.words)
-    return _SUSPECT if said.status == "suspect" or quotes else said
+    return _SUSPECT if stated.status == "suspect" or quotes else stated
 
 
 def _read(text: str, k: int, cut: bool) -> IdsRead:
@@ -163,7 +163,9 @@ def _read(text: str, k: int, cut: bool) -> IdsRead:
             read = _read_block(block, k)
             return read if _is_bare(block[0]) else _unless_stated(lines[:before], read, k)
         ids = _ids_in(line, k)
-        if ids and (_NEGATION.search(line) or _may_count(line, ids, k) or _speaks_of_others(line, k)):
+        if ids and (
+            _NEGATION.search(line) or _may_count(line, ids, k) or _reports(line, k) or _goes_on_about_another(line, k)
+        ):
             return _SUSPECT
         if ids:
             read = IdsRead(ids, "ids")
@@ -171,9 +173,11 @@ def _read(text: str, k: int, cut: bool) -> IdsRead:
     return _read_nothing(lines)
 
 
-def _speaks_of_others(line: str, k: int) -> bool:
-    """Whether a line with ids also has a statement about a passage without a verdict on it."""
-    return _reports(line, k) or _goes_on_about_another(line, k)
+def _read_nothing(lines: Sequence[str]) -> IdsRead:
+    nothing = [line for line in lines if _NOTHING.search(line)]
+    if any(_REMOVED.search(line) for line in nothing):  # "none of them is irrelevant"
+        return _SUSPECT
+    return IdsRead((), "none" if nothing else "unparseable")
 
 
 def _goes_on_about_another(line: str, k: int) -> bool:
@@ -194,7 +198,7 @@ _WORDS = re.compile(r"[^\W\d_]{2,}")
 
 def _reports(line: str, k: int) -> bool:
     """Whether a line names a passage only as the one that says what is quoted, and gives no verdict on it."""
-    sources = {int(number) for told in attributions(line) for number in re.findall(r"\d{1,4}", told)}
+    sources = {int(number) for source in attributions(line) for number in re.findall(r"\d{1,4}", source)}
     if not sources:
         return False
     rest = unattributed(line)
@@ -230,19 +234,17 @@ def _unless_stated(before: Sequence[str], read: IdsRead, k: int) -> IdsRead:
 
 
 def _is_statement(line: str) -> bool:
-    told = _announced(line)
-    return bool(re.search(r"\d", told) and not _WORD.search(told)) or bool(_NONE.match(line))
+    numbers = _announced(line)
+    return bool(re.search(r"\d", numbers) and not _WORD.search(numbers)) or bool(_NONE.match(line))
 
 
-def _read_nothing(lines: Sequence[str]) -> IdsRead:
-    said = [line for line in lines if _NOTHING.search(line)]
-    if any(_REMOVED.search(line) for line in said):  # "none of them is irrelevant"
-        return _SUSPECT
-    return IdsRead((), "none" if said else "unparseable")
+def unfenced(reply: str) -> str:
+    """What stands inside a fence around the whole reply, or the reply."""
+    return reply.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
 
 
 def _read_json(reply: str, k: int) -> IdsRead | None:
-    text = reply.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
+    text = unfenced(reply)
     if not text.startswith(("[", "{")):
         return None
     try:
@@ -318,7 +320,7 @@ def _read_block(block: Sequence[re.Match[str]], k: int) -> IdsRead:
             return _SUSPECT
         unjudged += verdict is None
         kept.append(int(match["id"]))
-    if not kept or 0 < unjudged < len(block):  # something is said of a passage, but no verdict, as of the others
+    if not kept or 0 < unjudged < len(block):  # words about a passage without a verdict, which the others have
         return _SUSPECT
     ids = _within(kept, k)
     return IdsRead(ids, "ids") if ids else IdsRead((), "unparseable")
@@ -382,8 +384,8 @@ def _numbers_in(line: str, k: int) -> str:
 def _announced(line: str) -> str:
     """The numbers alone, where a colon announces nothing else: "three of them: 0, 1 and 2"."""
     words = list(_WORD.finditer(line))
-    told = line[words[-1].end() if words else 0 :].partition(":")[2]
-    return told if re.search(r"\d", told) else line
+    numbers = line[words[-1].end() if words else 0 :].partition(":")[2]
+    return numbers if re.search(r"\d", numbers) else line
 
 
 def _full_range_pattern(k: int) -> re.Pattern[str]:

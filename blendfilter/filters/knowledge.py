@@ -9,22 +9,21 @@ Wang et al., "BlendFilter" (EMNLP 2024), section 3.3, K^f = M(K | Prompt(q, K));
 What the paper leaves open is decided so for both: a reply whose ids are unreadable or negated is requested once more
 with one added line (`ids_again`), then the whole branch is kept; both events are counted apart, and so are replies that
 are empty or cut off, which are not called unparseable; an explicit "none" keeps nothing. Above five passages the caps
-of all replies grow with them. Where the server can, the ids are held to a JSON schema.
+of all replies grow with them. Where the server can, the ids follow a JSON schema.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import dspy
 
 from blendfilter.asking import REPLY_TOKENS, SHORT_TOKENS, Ask, PromptSettings, TaskWording
-from blendfilter.context import NOTES, rejoined, setting
-from blendfilter.filters.base import Filter, selection
-from blendfilter.filters.ids import IdsRead, in_own_words, read_ids
+from blendfilter.filters.base import Filter, noted, selection
+from blendfilter.filters.ids import IdsRead, in_own_words, read_ids, unfenced
 from blendfilter.lm.profiles import split_thinking
 from blendfilter.prompting import Prompts
 from blendfilter.quoting import end_of
@@ -187,7 +186,7 @@ class OneCallFilter(Filter):
         reply = await reply_of(self.judge, **inputs, config=config)
 
         async def at_its_end() -> IdsReply:
-            return IdsReply(_UNPARSEABLE if reply.cut else read_judgement(reply.text, k), reply.whole)
+            return _UNPARSEABLE if reply.cut else read_judgement(reply.text, k), reply.whole
 
         again = lambda: ask_ids(self.ids_again, self.json_schema, context=reply.text, **inputs)  # noqa: E731
         return await select_ids(passages, reply.text, at_its_end, again)
@@ -213,31 +212,15 @@ class PredictorReply(NamedTuple):
         return bool(self.text.strip()) and not self.cut
 
 
-class IdsReply(NamedTuple):
-    """How a reply's ids were read, and whether it was a whole reply."""
-
-    read: IdsRead
-    whole: bool
-
-
-class IdsChoice(NamedTuple):
-    """Which ids were chosen, how that was read, and the events on the way."""
-
-    read: IdsRead
-    flags: dict[str, int]
+IdsReply: TypeAlias = tuple[IdsRead, bool]
+"""How a reply's ids were read, and whether it was a whole reply."""
 
 
 async def reply_of(predictor: Ask, **inputs: Any) -> PredictorReply:
     """A predictor's reply."""
     (name,) = predictor.signature.output_fields
-    with rejoined():
-        outer = NOTES.get()
-        with setting(NOTES, []) as notes:
-            try:
-                text = str((await predictor.acall(**inputs))[name])
-            finally:
-                if outer is not None:
-                    outer.extend(notes)
+    with noted() as notes:
+        text = str((await predictor.acall(**inputs))[name])
     return PredictorReply(text, any(note.event == "cut_reply" for note in notes))
 
 
@@ -250,21 +233,23 @@ async def ask_ids(
     if holds_to_schema(json_schema, predictor):
         config["response_format"] = schema_of("ids", {"ids": ids_schema(k)})
     reply = await reply_of(predictor, **inputs, config=config)
-    return IdsReply(read_ids(own(reply.text), k, cut=reply.cut), reply.whole)
+    return read_ids(own(reply.text), k, cut=reply.cut), reply.whole
 
 
-async def choose_ids(first: Callable[[], Awaitable[IdsReply]], again: Callable[[], Awaitable[IdsReply]]) -> IdsChoice:
-    """The ids of the `first` reply; where it is unreadable or suspect, those of the second request, `again`."""
+async def choose_ids(
+    first: Callable[[], Awaitable[IdsReply]], again: Callable[[], Awaitable[IdsReply]]
+) -> tuple[IdsRead, dict[str, int]]:
+    """The ids of the `first` reply (unreadable or suspect: of the second request, `again`), and the events by name."""
     read, whole = await first()
     # What is empty or cut off is counted as that already, not as unparseable.
     event = "" if read.status == "unparseable" and not whole else _EVENTS.get(read.status, "")
     flags = {event: 1} if event else {}
     if read.status in ("ids", "none"):
-        return IdsChoice(read, flags)
-    second = (await again()).read
+        return read, flags
+    second, _ = await again()
     if second.status == "none":
         flags["explicit_none"] = 1
-    return IdsChoice(second if second.status in ("ids", "none") else read, flags)
+    return second if second.status in ("ids", "none") else read, flags
 
 
 async def select_ids(
@@ -290,7 +275,7 @@ def room(cap: int, more: int, k: int) -> int:
 
 
 def holds_to_schema(wanted: bool | None, predictor: Ask) -> bool:
-    """Whether a reply is held to a JSON schema; None: where the model's profile says that its server can."""
+    """Whether a reply must follow a JSON schema; None: where the model's profile says that its server can."""
     if wanted is not None:
         return wanted
     profile = getattr(predictor.lm or dspy.settings.lm, "profile", None)
@@ -305,8 +290,17 @@ def ids_schema(k: int) -> dict[str, Any]:
 
 def schema_of(name: str, properties: dict[str, Any]) -> dict[str, Any]:
     """A reply's format: an object of these properties and no others."""
-    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": True}}
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": object_schema(properties), "strict": True}}
+
+
+def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON schema of an object that has all of these properties and no others."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
 
 
 # --- reading a judgement that ends with its ids -----------------------------------------------------------------------
@@ -324,15 +318,13 @@ def read_judgement(reply: str, k: int) -> IdsRead:
     'unparseable'
     """
     own = split_thinking(reply)[1].strip()
-    plain = own.removeprefix("```json").removeprefix("```").removesuffix("```").strip()
-    if plain.startswith("{"):
-        return _read_json(plain, k)
+    if (json_text := unfenced(own)).startswith("{"):
+        return _read_json(json_text, k)
     return in_own_words(end_of(own), lambda text: _read_text(text.strip(), k))
 
 
 def _read_text(text: str, k: int) -> IdsRead:
-    openings = list(_IDS.finditer(text))
-    if openings:
+    if openings := list(_IDS.finditer(text)):
         return read_ids(text[openings[-1].start() :], k)
     return read_ids(text, k) if _NUMBERS_ALONE.fullmatch(text) else _UNPARSEABLE
 
@@ -350,10 +342,6 @@ def _read_json(text: str, k: int) -> IdsRead:
 
 
 def _judgement_schema(k: int) -> dict[str, Any]:
-    one = {
-        "id": {"type": "integer", "enum": list(range(k))},
-        "reason": {"type": "string"},
-        "relevant": {"type": "boolean"},
-    }
-    judgement = {"type": "object", "properties": one, "required": list(one), "additionalProperties": False}
+    number = {"type": "integer", "enum": list(range(k))}
+    judgement = object_schema({"id": number, "reason": {"type": "string"}, "relevant": {"type": "boolean"}})
     return {"judgements": {"type": "array", "items": judgement, "maxItems": k}, "ids": ids_schema(k)}

@@ -25,7 +25,6 @@ from blendfilter.retrieval.callables import as_passage
 
 UPPER_BOUND = "upper bound: reads the answer"
 
-
 _Key: TypeAlias = tuple[str, str]
 """A passage of a file: its id, and a digest of its text."""
 _Context: TypeAlias = dict[_Key, tuple[tuple[int, int], ...]]
@@ -85,7 +84,7 @@ class SilverFilter(Filter):
         if context is None:
             raise BadArgument(
                 f"no silver context in {self.file} for the question {question.strip()[:80]!r}: "
-                "make the file over the questions that are asked"
+                "make the file over the questions of the run"
             )
         given: dict[_Key, Passage] = {}
         for passage in map(as_passage, passages):

@@ -10,12 +10,12 @@ import dspy
 
 from blendfilter import aio
 from blendfilter.aio import relayed
-from blendfilter.context import JUDGED, NOTES, calls_of, rejoined, setting
+from blendfilter.context import JUDGED, calls_of, setting
 from blendfilter.errors import BadArgument
-from blendfilter.filters.base import Filter, Signed, ask_filter
+from blendfilter.filters.base import Filter, Signed, ask_filter, noted
 from blendfilter.modules.prediction import Branch, MethodPrediction
 from blendfilter.records import Excerpt, Passage, one_line
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.base import Retriever, check_search
 from blendfilter.retrieval.callables import as_retriever
 
 FLAGS = (
@@ -60,15 +60,9 @@ class Method(QuestionModule):
 
     async def aforward(self, question: str) -> dspy.Prediction:
         question = self.cleaned(question)
-        with rejoined():
-            outer = NOTES.get()
-            with setting(NOTES, []) as notes:
-                try:
-                    async with relayed():
-                        prediction = await self.answer(question)
-                finally:
-                    if outer is not None:
-                        outer.extend(notes)
+        with noted() as notes:
+            async with relayed():
+                prediction = await self.answer(question)
         flags = Counter(dict.fromkeys(FLAGS, 0))
         flags.update(prediction.get("flags") or {})
         flags.update(note.event for note in notes if note.event in FLAGS)
@@ -97,7 +91,8 @@ class RetrievingMethod(Method):
     def __init__(self, retriever: Retriever, k: int, filter: Filter | None) -> None:
         super().__init__()
         self.retriever: Retriever | None = as_retriever(retriever)
-        self.k = check_k(k)
+        check_search([], k)
+        self.k = k
         self.select = filter
 
     def arguments(self) -> dict[str, Any]:
@@ -110,15 +105,6 @@ class RetrievingMethod(Method):
         retrieved = await search(self.retriever, query, self.k)
         chosen = await filtered(self.select, query if question is None else question, retrieved, **more)
         return chosen, branch_of(retrieved, chosen)
-
-
-def check_k(k: object) -> int:
-    """`k` where it is a whole number of at least 1. Raises: BadArgument."""
-    if isinstance(k, bool) or not isinstance(k, int):
-        raise BadArgument(f"k must be a whole number, got {k!r}")
-    if k < 1:
-        raise BadArgument(f"k must be at least 1, got {k}")
-    return k
 
 
 async def search(retriever: Retriever, query: str, k: int) -> list[Passage]:
@@ -149,11 +135,15 @@ def prediction_of(
     **more: Any,
 ) -> dspy.Prediction:
     """A method's prediction; `chosen` are its filter's, whose events are counted (None: nothing is retrieved)."""
-    flags = {} if chosen is None else flags_of(chosen, empty=not knowledge)
     return dspy.Prediction(
-        answer=str(answer), reasoning=reasoning, knowledge=list(knowledge), queries=queries, branches=branches,
-        flags=flags, **more,
-    )  # fmt: skip
+        answer=str(answer),
+        reasoning=reasoning,
+        knowledge=list(knowledge),
+        queries=queries,
+        branches=branches,
+        flags={} if chosen is None else flags_of(chosen, empty=not knowledge),
+        **more,
+    )
 
 
 def flags_of(chosen: Iterable[dspy.Prediction], *, empty: bool) -> dict[str, int]:

@@ -11,7 +11,7 @@ where a_ex is a chain of thought over the knowledge that q retrieves and a_in a 
          topic +--> K_q ----------------------> check -> ids ---+
 
 11 calls, 5 deep (10 on StrategyQA, which asks for no topic); two queries that bring the same passages in the same order
-share one filter. Differs from the paper: nothing in the steps; K_ex is K_q and fetched once, the topic is asked once.
+share one filter. Differs from the paper: nothing in the steps; K_ex is K_q and fetched once, the topic is found once.
 
 Two ways to make fewer calls are ours, not the paper's, and off by default: a filter that needs one call
 (`OneCallFilter`: 7 calls), and `filter_union`, one filter over the union of the three lists (7 calls; 5 with both).
@@ -35,7 +35,6 @@ from blendfilter.modules.base import (
     Method,
     QuestionModule,
     branch_of,
-    check_k,
     filter_arguments,
     filtered,
     flags_of,
@@ -45,7 +44,7 @@ from blendfilter.modules.base import (
 from blendfilter.modules.prediction import Branch
 from blendfilter.prompting import Prompts
 from blendfilter.records import Excerpt, Passage, one_line
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.base import Retriever, check_search
 from blendfilter.retrieval.callables import as_retriever
 
 QUERIES = ("q", "q_ex", "q_in")
@@ -94,10 +93,9 @@ def used_queries(without: str | Iterable[str]) -> tuple[str, ...]:
     """
     names = without.split(",") if isinstance(without, str) else without
     dropped = {name.strip() for name in names if name.strip()}
-    for name in dropped:
-        if name not in QUERIES:
-            raise UnknownName.of("query", name, QUERIES)
-    if dropped == set(QUERIES):
+    for name in dropped - {*QUERIES}:
+        raise UnknownName.of("query", name, QUERIES)
+    if dropped == {*QUERIES}:
         raise BadArgument("without: at least one of q, q_ex and q_in must stay")
     return tuple(name for name in QUERIES if name not in dropped)
 
@@ -128,9 +126,10 @@ class Blending(QuestionModule):
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
+        check_search([], k)
         settings = PromptSettings.of(wording, prompts, adapter)
         self.retriever = as_retriever(retriever)
-        self.k = check_k(k)
+        self.k = k
         self.use = used_queries(without)
         self.drop_conclusion = drop_conclusion
         self.external = settings.predictor("external", Reasoning, "blendfilter/external")
@@ -154,25 +153,22 @@ class Blending(QuestionModule):
 
     def start(self, question: str, first: list[Passage], steps: Steps) -> dict[str, Step[Retrieved]]:
         """Every query in use, and q, each with what it retrieves; `first` is K_q."""
-        started = {"q": steps.start(self._at_once(question, first))}
-        if "q_ex" in self.use:
-            started["q_ex"] = steps.start(self._externally(question, first))
-        if "q_in" in self.use:
-            started["q_in"] = steps.start(self._internally(question))
-        return started
 
-    async def _at_once(self, question: str, passages: list[Passage]) -> Retrieved:
-        return question, passages
+        async def at_once() -> Retrieved:
+            return question, first
 
-    async def _externally(self, question: str, knowledge: Sequence[Passage]) -> Retrieved:
-        lines = [passage.line for passage in knowledge]
-        reasoning = str((await self.external.acall(knowledge=lines, question=question)).reasoning)
-        external = blend(without_conclusion(reasoning) if self.drop_conclusion else reasoning, question)
-        return external, await self._search(external)  # q_ex = a_ex || q
+        async def externally() -> Retrieved:
+            lines = [passage.line for passage in first]
+            reasoning = str((await self.external.acall(knowledge=lines, question=question)).reasoning)
+            external = blend(without_conclusion(reasoning) if self.drop_conclusion else reasoning, question)
+            return external, await self._search(external)  # q_ex = a_ex || q
 
-    async def _internally(self, question: str) -> Retrieved:
-        internal = blend(str((await self.internal.acall(question=question)).passage), question)
-        return internal, await self._search(internal)  # q_in = a_in || q
+        async def internally() -> Retrieved:
+            internal = blend(str((await self.internal.acall(question=question)).passage), question)
+            return internal, await self._search(internal)  # q_in = a_in || q
+
+        makers = {"q": at_once, "q_ex": externally, "q_in": internally}
+        return {name: steps.start(make()) for name, make in makers.items() if name in ("q", *self.use)}
 
     async def _search(self, query: str) -> list[Passage]:
         return await search(self.retriever, query, self.k)

@@ -14,10 +14,10 @@ from blendfilter.asking import SHORT_TOKENS, PromptSettings, TaskWording
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
 from blendfilter.modules.answering import Answering
-from blendfilter.modules.base import Method, RetrievingMethod, check_k, prediction_of
+from blendfilter.modules.base import Method, RetrievingMethod, prediction_of
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
-from blendfilter.retrieval.base import Retriever
+from blendfilter.retrieval.base import Retriever, check_search
 
 
 class DirectAnswer(dspy.Signature):
@@ -45,8 +45,9 @@ class _Baseline(RetrievingMethod):
             return
         if filter is not None:
             raise BadArgument(f"{type(self).__name__} without an index has nothing to filter: give it one")
+        check_search([], k)
         Method.__init__(self)
-        self.method_name, self.retriever, self.k, self.select = name, None, check_k(k), None
+        self.method_name, self.retriever, self.k, self.select = name, None, k, None
 
     def arguments(self) -> dict[str, Any]:
         """K and the filter, where something is retrieved."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ import dspy
 
 from blendfilter.asking import STOP, Demonstration, PromptSettings
 from blendfilter.context import BRANCH, setting
-from blendfilter.errors import BadArgument
+from blendfilter.errors import check_count
 from blendfilter.filters.base import Filter
 from blendfilter.modules.answering import short_answer
 from blendfilter.modules.base import RetrievingMethod, prediction_of, union
@@ -94,10 +94,6 @@ class HopTrail:
         self.transcript.append(one_line(line))
         self.spoken.append(one_line(line))
 
-    def add_passages(self, head: str, passages: Iterable[Passage]) -> None:
-        """Passages inside the transcript."""
-        self.transcript += [head, *(transcript_line(passage.line) for passage in passages)]
-
     @property
     def knowledge(self) -> list[Passage]:
         """Everything kept so far, each passage once, the newest search first."""
@@ -115,8 +111,7 @@ class MultiHop(RetrievingMethod):
     def __init__(
         self, retriever: Retriever, k: int, hops: int, filter: Filter | None, settings: PromptSettings
     ) -> None:
-        if isinstance(hops, bool) or not isinstance(hops, int) or hops < 1:
-            raise BadArgument(f"hops must be a whole number of at least 1 (each is one search), got {hops!r}")
+        check_count("hops", hops)
         super().__init__(retriever, k, filter)
         self.hops = hops
         self.short_answer = short_answer(settings)
@@ -146,7 +141,8 @@ class MultiHop(RetrievingMethod):
             trail.queries[name] = hop.follow_up
             trail.chosen.append(chosen)
             if self.form.inside:
-                trail.add_passages(self.form.found.format(turn=turn), chosen.kept)
+                lines = (transcript_line(passage.line) for passage in chosen.kept)
+                trail.transcript += [self.form.found.format(turn=turn), *lines]
         final = hop.final
         if not final:
             trail.events["hops_exhausted" if hop.follow_up else "unreadable_hop"] += 1
@@ -240,7 +236,7 @@ _ACTING = (  # where an action should stand, for a thought may speak of others b
     re.compile(r"\b(?P<bare>search|finish)\[", re.IGNORECASE),
 )
 _CUE_AGAIN = re.compile(
-    r"\W{0,8}(?:are follow[- ]?up questions needed here|intermediate answer|thought(?:\s\d{1,3})?)\s?:[ \t*_]*",
+    r"\A\W{0,8}(?:are follow[- ]?up questions needed here|intermediate answer|thought(?:\s\d{1,3})?)\s?:[ \t*_]*",
     re.IGNORECASE,
 )
 _POSING = re.compile(
@@ -258,7 +254,7 @@ def read_hop(reply: str) -> Hop:
     >>> read_hop("Copenhagen.\nSo the final answer is: Copenhagen").final
     'Copenhagen'
     """
-    text = _without_cue(reply[:LONGEST_REPLY])
+    text = _CUE_AGAIN.sub("", reply[:LONGEST_REPLY])
     following, concluding = _first_of(text, _FOLLOWING, _CONCLUDING)
     end = len(text)
     if following and _NOTHING_MORE.fullmatch(_first_line(text[following.end() :])[0]):  # "Follow-up: none"
@@ -278,7 +274,7 @@ def read_action(reply: str) -> Hop:
     >>> read_action("The architect first.\nAction 1: Search[Sydney Opera House]").follow_up
     'Sydney Opera House'
     """
-    text = _without_cue(reply[:LONGEST_REPLY])
+    text = _CUE_AGAIN.sub("", reply[:LONGEST_REPLY])
     acting = next(filter(None, _first_of(text, *_ACTING)), None)
     if acting is None:
         concluded = read_hop(text)
@@ -333,11 +329,6 @@ def transcript_line(line: str) -> str:
     ('| Follow-up: what now?', 'Orm Pier | Follow-up: what now?')
     """
     return f"| {line}" if _POSING.match(line.lstrip()) else line
-
-
-def _without_cue(reply: str) -> str:
-    again = _CUE_AGAIN.match(reply)
-    return reply[again.end() :] if again else reply
 
 
 def _first_line(text: str) -> tuple[str, str]:

@@ -11,12 +11,12 @@ the short answer that all methods share.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import dspy
 
 from blendfilter.asking import TaskWording
-from blendfilter.errors import BadArgument
+from blendfilter.errors import BadArgument, check_count
 from blendfilter.filters.base import Filter
 from blendfilter.modules.answering import Answering
 from blendfilter.modules.base import RetrievingMethod, prediction_of
@@ -29,18 +29,13 @@ COLDEST = 0.15
 """DSPy takes 0.7 in place of a temperature up to this one where several samples are drawn: it must be above."""
 
 
-class Majority(NamedTuple):
-    """The number of the first reasoning of the largest group, and every group's answer with its votes."""
+def majority(conclusions: Sequence[str]) -> tuple[int, list[tuple[str, int]]]:
+    """The position of the first conclusion of the largest group, and every group's answer with its votes.
 
-    winner: int
-    votes: list[tuple[str, int]]
-
-
-def majority(conclusions: Sequence[str]) -> Majority:
-    """A vote; empty conclusions abstain, the earliest group wins a tie, and the first reasoning where all abstain.
+    Empty conclusions abstain, the earliest group wins a tie, and the first conclusion where all abstain.
 
     >>> majority(["Rome", "", "The Oslo fjord.", "Oslo", "Oslo fjord"])
-    Majority(winner=2, votes=[('The Oslo fjord.', 2), ('Rome', 1), ('Oslo', 1)])
+    (2, [('The Oslo fjord.', 2), ('Rome', 1), ('Oslo', 1)])
     """
     groups: dict[str, list[int]] = {}
     for number, answer in enumerate(conclusions):
@@ -48,7 +43,7 @@ def majority(conclusions: Sequence[str]) -> Majority:
             # An answer that normalisation empties ("the", "…") is still an answer.
             groups.setdefault(normalize_answer(answer) or answer.strip(), []).append(number)
     ranked = sorted(groups.values(), key=len, reverse=True)
-    return Majority(ranked[0][0] if ranked else 0, [(conclusions[group[0]].strip(), len(group)) for group in ranked])
+    return ranked[0][0] if ranked else 0, [(conclusions[group[0]].strip(), len(group)) for group in ranked]
 
 
 class SelfConsistency(RetrievingMethod):
@@ -80,8 +75,7 @@ class SelfConsistency(RetrievingMethod):
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
-        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-            raise BadArgument(f"samples must be a whole number of at least 1, got {samples!r}")
+        check_count("samples", samples)
         if samples > 1 and not temperature > COLDEST:
             raise BadArgument(f"temperature must be above {COLDEST} for samples to differ, got {temperature!r}")
         super().__init__(retriever, k, filter)

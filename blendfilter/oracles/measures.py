@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.errors import UnknownName, check_count
 from blendfilter.records import Question
 from blendfilter.text import normalize_answer, overlap, tokens
 
@@ -36,8 +36,6 @@ _MEASURE_OF: Mapping[str, Measure] = MappingProxyType(
         **dict.fromkeys(("fever", "hotpotqa", "twowiki", "strategyqa", "eli5"), "cxmi"),
     }
 )
-_OF_CLAIMS = frozenset({"fever"})
-"""Fact verification: the output is a label, which shares no words with any evidence; the claim does."""
 
 
 def strinc(span: str, outputs: Iterable[str]) -> float:
@@ -59,13 +57,9 @@ def lexical(span: str, references: Iterable[str]) -> float:
     0.8
     """
     words = tokens(span)
-    return max((_f1(words, tokens(each)) for each in _each(references)), default=0.0)
-
-
-def _f1(span: Sequence[str], reference: Sequence[str]) -> float:
-    """2PR / (P + R) as one division, so that rounding separates neither equals nor what is exactly at a threshold."""
-    shared = overlap(span, reference).shared
-    return 2 * shared / (len(span) + len(reference)) if shared else 0.0
+    found = (tokens(each) for each in _each(references))
+    # 2PR / (P + R) as one division, so that rounding separates neither equals nor what is exactly at a threshold.
+    return max((2 * overlap(words, each).shared / (len(words) + len(each) or 1) for each in found), default=0.0)
 
 
 def cxmi(given_span: float, given_nothing: float) -> float:
@@ -87,8 +81,7 @@ def best(scores: Sequence[float | None], *, threshold: float, num_sentences: int
     >>> best([0.0, 1.0, 1.0], threshold=0.0), best([0.2, 0.9, 0.6], threshold=0.5, num_sentences=3)
     ((1,), (1, 2))
     """
-    if num_sentences < 1:
-        raise BadArgument(f"num_sentences must be at least 1, got {num_sentences}")
+    check_count("num_sentences", num_sentences)
     above = {at: score for at, score in enumerate(scores) if score is not None and score > threshold}
     return tuple(sorted(sorted(above, key=lambda at: -above[at])[:num_sentences]))
 
@@ -106,7 +99,7 @@ def measure_for(task: str) -> Measure:
 
 def references_for(measure: Measure, task: str, question: Question) -> tuple[str, ...]:
     """What spans are compared with: the golden answers, or the claim where LEXICAL serves fact verification."""
-    if measure == "lexical" and task in _OF_CLAIMS:
+    if measure == "lexical" and task == "fever":  # a label shares no words with any evidence; the claim does
         return (question.question,)
     return question.golden_answers
 

@@ -111,7 +111,7 @@ class Oracle:
         return other
 
     def check(self, questions: Iterable[Question]) -> None:
-        """What would go wrong later, before any work. With CXMI the model is asked for one score, which is kept.
+        """What would go wrong later, before any work. With CXMI the model gives one score, which is kept.
 
         Raises:
             BadData: a question without an answer that the measure could look for.
@@ -152,14 +152,14 @@ class Oracle:
         if self._ask is not None:
             scores = await self._ask(questions, candidates)
         else:
-            scores = [[*self._measured(*pair)] for pair in zip(questions, candidates, strict=True)]
+            measure, scores = strinc if self.measure == "strinc" else lexical, []
+            for question, found in zip(questions, candidates, strict=True):
+                references = references_for(self.measure, self.task, question)
+                scores.append([measure(each.text, references) for each in found])
+        chosen = [best(values, threshold=self.threshold, num_sentences=self.num_sentences) for values in scores]
         return [
-            OracleChoice(
-                tuple(found),
-                tuple(values),
-                best(values, threshold=self.threshold, num_sentences=self.num_sentences),
-            )
-            for found, values in zip(candidates, scores, strict=True)
+            OracleChoice(tuple(found), tuple(values), places)
+            for found, values, places in zip(candidates, scores, chosen, strict=True)
         ]
 
     def identity(self) -> dict[str, Any]:
@@ -172,11 +172,6 @@ class Oracle:
             "scorer": dict(self._ask.scorer.backend.identity) if self._ask else None,
             "prompt": self._ask.digest if self._ask else None,
         }
-
-    def _measured(self, question: Question, candidates: Sequence[Candidate]) -> list[float]:
-        measure = strinc if self.measure == "strinc" else lexical
-        references = references_for(self.measure, self.task, question)
-        return [measure(each.text, references) for each in candidates]
 
     def _answerable(self, question: Question) -> None:
         if not question.golden_answers:
@@ -211,7 +206,7 @@ class AnswerFromSentence(dspy.Signature):
 
 
 class CXMIGenerator:
-    """A model that scores, and the prompt that it is asked.
+    """A model that scores, and its prompt.
 
     Raises:
         BadArgument: no model.

@@ -95,7 +95,7 @@ def make_silver(
     counting = tokeniser or default_tokeniser()
     if not places.out.exists():
         if places.partial.exists() and places.partial.stat().st_size:
-            check_settings(places, settings)  # before a model is asked
+            check_settings(places, settings)  # before a model is called
         check_recipe_is_free(places)
         _check(questions, oracle, allow_empty_answers)  # before a file is made
         _make(questions, oracle, searched, k, batch, places, settings, progress)
@@ -174,14 +174,12 @@ def _rows(questions: Sequence[Question], oracle: Oracle, retriever: Retriever | 
     pairs = [(question, [_plain(hit) for hit in hits]) for question, hits in zip(questions, found, strict=True)]
     choices = iter(oracle.choose([pair for pair in pairs if oracle.answerable(pair[0])]))
     for question, passages in pairs:
-        choice = next(choices) if oracle.answerable(question) else _nothing(passages)
+        if oracle.answerable(question):
+            choice = next(choices)
+        else:  # there is no answer to look for
+            candidates = tuple(sentences_of(passages))
+            choice = OracleChoice(candidates, (0.0,) * len(candidates), ())
         yield _row(question, passages, choice, oracle.task)
-
-
-def _nothing(passages: Sequence[Passage]) -> OracleChoice:
-    """The choice where there is no answer to look for."""
-    candidates = tuple(sentences_of(passages))
-    return OracleChoice(candidates, (0.0,) * len(candidates), ())
 
 
 def _plain(passage: Passage) -> Passage:

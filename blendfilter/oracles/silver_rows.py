@@ -14,8 +14,8 @@ A row (made up; on one line in the file)::
 with a space between them, empty where none was chosen. `positive` says whether the passages support the output, null
 where that is not known.
 
-In FilCo's terms, its filter reads `question` and `passages` and writes `target`; its
-generator reads `question` and `target` and writes `output` (Wang et al. 2023, sections 2.3 and 2.4).
+In FilCo's terms, its filter reads `question` and `passages` and writes `target`; its generator reads `question` and
+`target` and writes `output` (Wang et al. 2023, sections 2.3 and 2.4).
 """
 
 from __future__ import annotations

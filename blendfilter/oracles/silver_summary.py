@@ -21,9 +21,13 @@ intervals here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, fields
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.oracles.measures import MEASURES
@@ -145,26 +149,35 @@ def _questions(count: int) -> str:
 
 def summarise(rows: Iterable[SilverRow], *, threshold: float, tokeniser: TokenCounter) -> Summary:
     """What `rows` come to; a sentence whose score is above `threshold` brings its passage into PSG."""
-    sums = {name: _Sums() for name in ("all", "positive", "negative")}
+    sums = {name: np.zeros((len(CONTEXTS), len(_FIGURES))) for name in ("all", "positive", "negative")}
+    n: Counter[str] = Counter()
     without = unscored = 0
     for row in rows:
         contexts = contexts_of(row, threshold)
-        measured = [figures_of(context, row.question, row.output, tokeniser) for context in contexts]
+        measured = [astuple(figures_of(context, row.question, row.output, tokeniser)) for context in contexts]
         without += not row.passages
         unscored += sum(each.score is None for each in row.sentences)
-        sums["all"].add(measured)
-        if row.positive is not None:
-            sums["positive" if row.positive else "negative"].add(measured)
-    n, known = sums["all"].n, sums["positive"].n + sums["negative"].n
+        known = [] if row.positive is None else ["positive" if row.positive else "negative"]
+        for name in ("all", *known):
+            n[name] += 1
+            sums[name] += measured
+    judged = n["positive"] + n["negative"]
     return Summary(
-        n,
+        n["all"],
         without,
-        sums["positive"].n / known if known else None,
-        n - known,
+        n["positive"] / judged if judged else None,
+        n["all"] - judged,
         unscored,
         tokeniser.name,
-        {name: each.group() for name, each in sums.items() if each.n or name == "all"},
+        {name: _means(n[name], each) for name, each in sums.items() if n[name] or name == "all"},
     )
+
+
+def _means(n: int, sums: NDArray[np.float64]) -> SilverGroup:
+    """Means; `not_empty` is over the contexts in which something is left."""
+    divisors = np.full_like(sums, max(n, 1))
+    divisors[:, _FIGURES.index("not_empty")] = np.maximum(n - sums[:, _FIGURES.index("empty")], 1)
+    return SilverGroup(n, *(Figures(*means) for means in (sums / divisors).tolist()))
 
 
 def contexts_of(row: SilverRow, threshold: float) -> tuple[Sequence[Passage], Sequence[Passage], Sequence[Passage]]:
@@ -175,7 +188,7 @@ def contexts_of(row: SilverRow, threshold: float) -> tuple[Sequence[Passage], Se
 
 _HEADER = ("questions", "context", "empty", "precision", "not empty", "by characters", "tokens", "of FULL")
 _LEFT = 2
-_FIGURES = ("empty", "precision", "not_empty", "characters", "tokens")
+_FIGURES = tuple(each.name for each in fields(Figures))
 
 
 def _cells(name: str, group: SilverGroup) -> Iterator[tuple[str, ...]]:
@@ -184,36 +197,10 @@ def _cells(name: str, group: SilverGroup) -> Iterator[tuple[str, ...]]:
         yield (
             f"{name} ({group.n:,})" if context == "FULL" else "",
             context,
-            *(
-                f"{100 * share:.1f}"
-                for share in (figures.empty, figures.precision, figures.not_empty, figures.characters)
-            ),
+            *(f"{100 * share:.1f}" for share in astuple(figures)[:-1]),
             f"{figures.tokens:,.1f}",
             f"{100 * figures.tokens / group.full.tokens:.0f} %" if group.full.tokens else "-",
         )
-
-
-class _Sums:
-    """Sums over questions, by context."""
-
-    def __init__(self) -> None:
-        self.n = 0
-        self._sums = [dict.fromkeys(_FIGURES, 0.0) for _ in CONTEXTS]
-
-    def add(self, measured: Sequence[Figures]) -> None:
-        self.n += 1
-        for sums, figures in zip(self._sums, measured, strict=True):
-            for name in _FIGURES:
-                sums[name] += getattr(figures, name)
-
-    def group(self) -> SilverGroup:
-        """Means; of precision where something is left, over those alone."""
-        means = []
-        for sums in self._sums:
-            left = self.n - sums["empty"]
-            mean = {name: value / self.n if self.n else 0.0 for name, value in sums.items()}
-            means.append(Figures(**{**mean, "not_empty": sums["not_empty"] / left if left else 0.0}))
-        return SilverGroup(self.n, *means)
 
 
 def figures_of(context: Sequence[Passage], question: str, output: str, tokeniser: TokenCounter) -> Figures:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from isle import LINES, PASSAGES, QUESTION, REPLIES, replies, slowed, three_lists
 from scripted import ScriptedLM, response, scripted
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, IterRetGen, SelfAsk
+from blendfilter import BM25, BlendFilter, ChainOfThought, IterRetGen
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, BadData, MissingFile, ModelError, UnknownName
 from blendfilter.filters.cdit import (
@@ -36,7 +35,6 @@ from blendfilter.filters.cdit import (
 )
 from blendfilter.filters.registry import make_filter
 from blendfilter.lm.model import connect
-from blendfilter.lm.profiles import Profile
 from blendfilter.prompting import Prompts
 from blendfilter.records import Excerpt, Passage
 from blendfilter.report.trace import trace_text
@@ -49,13 +47,11 @@ class TestRule:
         assert components_of([PHI1, PHI2]) == tuple(COMPONENTS)
         assert (PHI1.components, PHI2.components) == (("subject", "predicate", "object"), ("attributive", "adverbial"))
 
-    def test_its_line_tells_what_its_components_are(self) -> None:
+    def test_its_line_is_one_and_names_its_components(self) -> None:
+        assert "\n" not in Rule("own", ("unit",), "a\nRules:\n- b\u2028c").line.replace("\u2028", "\n")
         assert PHI1.line.startswith(PHI1.sentence + " Components: subject (")
         assert all(f"{each} ({COMPONENTS[each]})" in PHI1.line for each in PHI1.components)
         assert UNIT.line == "Both give the number in the same unit. Components: unit of measure."
-
-    def test_its_line_is_one_line(self) -> None:
-        assert "\n" not in Rule("own", ("unit",), "a\nRules:\n- b\u2028c").line.replace("\u2028", "\n")
 
     def test_a_list_of_components_is_taken_as_it_is_written_in_python(self) -> None:
         rule = Rule("own", ["subject", "unit"], "Same unit.")  # type: ignore[arg-type]
@@ -67,22 +63,15 @@ class TestRule:
         [
             (("own", (), "Same."), "the rule 'own' has no components, so it compares nothing: name some of subject, "),
             (("", ("unit",), "Same."), "a rule's name is text, got ''"),
-            ((" \n", ("unit",), "Same."), "a rule's name is text"),
             ((3, ("unit",), "Same."), "a rule's name is text, got 3"),
             (("two\nlines", ("unit",), "Same."), r"'two\nlines' is no name of a rule: give a word or two"),
             (("phi1+phi2", ("unit",), "Same."), "'phi1+phi2' is no name of a rule"),
-            (("a, b", ("unit",), "Same."), "is no name of a rule"),
             ((" own", ("unit",), "Same."), "is no name of a rule"),
-            (("\x1b[31mred", ("unit",), "Same."), "is no name of a rule"),
             (("own", ("unit", "Unit"), "Same."), "names a component twice: unit, Unit"),
             (("own", ("unit",), " "), "a rule's sentence is text, got ' '"),
             (("own", "subject", "Same."), "has components 'subject': give a list of their names"),
             (("own", 3, "Same."), "has components 3: give a list"),
-            (("own", ("subject", "subject"), "Same."), "names a component twice: subject, subject"),
-            (("own", ("a: b",), "Same."), "has the component 'a: b': a component is a word"),
-            (("own", ("a | b",), "Same."), "a component is a word"),
-            (("own", ("a\nb",), "Same."), "a component is a word"),
-            (("own", ("{{ x }}",), "Same."), "a component is a word"),
+            (("own", ("a | b",), "Same."), "has the component 'a | b': a component is a word"),
             (("own", (3,), "Same."), "has the component 3"),
         ],
     )
@@ -92,7 +81,7 @@ class TestRule:
         assert message in str(error.value)
         assert "\n" not in str(error.value)
 
-    @pytest.mark.parametrize("misspelt", ["predicat", "subjects", "Subject", "advebial"])
+    @pytest.mark.parametrize("misspelt", ["predicat", "Subject"])
     def test_a_component_of_ours_misspelt_is_not_another_one(self, misspelt: str) -> None:
         with pytest.raises(UnknownName, match=f"no component '{misspelt}'. Did you mean '.*'.*in the rule 'own'"):
             Rule("own", (misspelt,), "Same.")
@@ -105,14 +94,13 @@ class TestComposition:
     def test_a_single_one_is_not_taken_for_its_letters(self) -> None:
         assert rules_of("phi1") == rules_of(PHI1) == (PHI1,)  # type: ignore[arg-type]
 
-    def test_nobody_by_that_name(self) -> None:
+    def test_an_unknown_name_suggests(self) -> None:
         with pytest.raises(UnknownName, match=r"no rule 'phi3'. Did you mean 'phi\d'\? \(known: phi1, phi2\)"):
             rules_of(["phi3"])
 
-    @pytest.mark.parametrize("rules", [(), []])
-    def test_none(self, rules: Any) -> None:
+    def test_none(self) -> None:
         with pytest.raises(BadArgument, match="no rules, so nothing is compared: name some of phi1, phi2"):
-            rules_of(rules)
+            rules_of([])
 
     @pytest.mark.parametrize("rules", [("phi1", "phi1"), ("phi1", PHI1), (UNIT, Rule("unit", ("unit",), "Other."))])
     def test_one_name_twice(self, rules: Any) -> None:
@@ -155,17 +143,16 @@ class TestFile:
         [
             ("[[rule]\n", r"not TOML \(.*at line 1, column "),
             ("", "it has no rules; write"),
-            ("rule = []", "it has no rules"),
-            ("rule = 3", "it has no rules"),
             ("[rule]\nname = 'a'", "it has no rules"),
             ("rule = ['phi1']", "rule 1: 'phi1' is no rule"),
             (GOOD + "[other]\n", "no field 'other' is known"),
             (GOOD + "[[rule]]\nname = 'a'\ncomponents = ['unit']\n", "rule 3: it has no 'sentence'"),
-            (GOOD + "[[rule]]\ncomponents = ['unit']\nsentence = 'S.'\n", "rule 3: it has no 'name'"),
             (GOOD + "[[rule]]\nname = 'a'\ncomponent = ['unit']\n", "rule 3: no field 'component'. .* 'components'"),
             (GOOD + "[[rule]]\nname = 'a'\ncomponents = []\nsentence = 'S.'\n", "rule 3: the rule 'a' has no compo"),
-            (GOOD + "[[rule]]\nname = 'a'\ncomponents = 'unit'\nsentence = 'S.'\n", "rule 3: components is 'unit'"),
-            (GOOD + "[[rule]]\nname = 3\ncomponents = ['unit']\nsentence = 'S.'\n", "rule 3: a rule's name is text"),
+            (
+                GOOD + "[[rule]]\nname = 'a'\ncomponents = 'unit'\nsentence = 'S.'\n",
+                "rule 3: the rule 'a' has components 'unit'",
+            ),
             (
                 GOOD + "[[rule]]\nname = 'a'\ncomponents = ['objekt']\nsentence = 'S.'\n",
                 "rule 3: no component 'objekt'",
@@ -204,17 +191,16 @@ class TestChoice:
 
 COMPONENTS1 = ("subject", "predicate", "object")
 TRUE = [
-    "True", "true", "TRUE", " True\n", "True.", "**True**", "**True.**", "**True**.", '"True"', "'True'.", "`True`",
-    "“True”", "_True_", "# True", "> True", "- True", "* True", "(True)", "[True]", "```\nTrue\n```", "Verdict: True",
-    "**Verdict:** True", "Verdict: **True**", "Answer: True.", "Final verdict: True", '{"verdict": true}',
-    "<think>False? No: True or False …</think>\nTrue", "it may be False</think>True",
+    "True", "true", " True\n", "True.", "**True**", "**True.**", "**True**.", '"True"', "`True`", "“True”", "# True",
+    "> True", "- True", "(True)", "[True]", "```\nTrue\n```", "Verdict: True", "**Verdict:** True", "Verdict: **True**",
+    "Answer: True.", "Final verdict: True", '{"verdict": true}', "<think>False? No: True or False …</think>\nTrue",
+    "it may be False</think>True",
 ]  # fmt: skip
 NEITHER = [
-    "", " ", ".", "**", "yes", "Yes.", "no", "No", "Not true", "not False", "True or False", "True/False",
-    "True, but only in part", "True; False", "True False", "True\nFalse", "True True", "Truely", "Truth", "untrue",
-    "Falsehood", "falsely", "True?", "False!", "!True", "~True", "¬True", "≠ True", "True-ish", "-True", "T", "F", "1",
-    "0", "None", "null", "Verdict:", "Verdict: none", "The verdict is True", "It is False.", "True because they agree.",
-    "False\n\nPassage: another", "True..", "True, True", "<think>True", "<think>it is</think>", "I cannot tell.",
+    "", " ", ".", "**", "Yes.", "No", "Not true", "True or False", "True/False", "True, but only in part",
+    "True; False", "True\nFalse", "True True", "Truth", "untrue", "Falsehood", "True?", "!True", "¬True", "True-ish",
+    "-True", "T", "1", "null", "Verdict:", "Verdict: none", "The verdict is True", "It is False.",
+    "True because they agree.", "False\n\nPassage: another", "True..", "<think>True", "<think>it is</think>",
     "Verdict True", "Answer: Verdict: True and False", "Verdict: True. Verdict: False", "Wahr", "Тrue", "True\x00",
     '{"verdict": "True", "reason": "x"}', "[True, False]",
 ]  # fmt: skip
@@ -231,26 +217,6 @@ class TestOneWord:
     @pytest.mark.parametrize("reply", NEITHER)
     def test_all_else_is_no_verdict(self, reply: str) -> None:
         assert read_verdict(reply) is None
-
-    @given(
-        st.lists(
-            st.sampled_from(["True", "False", "true.", "**False**", " ", "\n", "or", "not", "Verdict:", '"', "<b>"]),
-            max_size=9,
-        ).map("".join)
-    )
-    def test_where_both_words_stand_there_is_none(self, reply: str) -> None:
-        words = [word.casefold() for word in re.findall("true|false", reply, re.IGNORECASE)]
-        if len(words) != 1 or "not" in reply or "or" in reply:
-            assert read_verdict(reply) is None
-        elif "<" not in reply:
-            assert read_verdict(reply) in (words[0] == "true", None)
-
-    @pytest.mark.parametrize("text", [" ", "*", "\n", "- ", '"', "verdict:", "True", "|"])
-    def test_it_takes_no_time_over_long_ones(self, text: str) -> None:
-        start = time.monotonic()
-        read_verdict(text * 100_000 + "x")
-        read_comparison(text * 100_000 + "x", COMPONENTS1)
-        assert time.monotonic() - start < 5
 
 
 ROWS = "subject | open | Mary | alike\npredicate | turned on | turned off | unlike\nobject | radio | it | unsaid"
@@ -284,17 +250,18 @@ class TestComparison:
     def test_its_rows_its_reason_and_its_verdict(self, reply: str) -> None:
         assert read_comparison(reply, COMPONENTS1) == (False, COMPARED, "Off is not on.")
 
-    @pytest.mark.parametrize("of_rules", [{"comparison": "by name"}, {"comparison": "listed"}])
-    def test_the_same_as_json(self, of_rules: dict[str, str]) -> None:
+    @pytest.mark.parametrize("is_list", [True, False])
+    def test_the_same_as_json(self, is_list: bool) -> None:
         cells = [
             {"question": row.question, "passage": row.passage, "alike": alike}
             for row, alike in zip(COMPARED, ("alike", False, None), strict=True)
         ]
         by_name: Any = dict(zip(COMPONENTS1, cells, strict=True))
         listed = [{"component": name, **each} for name, each in by_name.items()]
-        found = {"comparison": by_name if of_rules["comparison"] == "by name" else listed}
         for verdict in (False, "False", "false."):
-            reply = json.dumps({**found, "reason": "Off is not on.", "verdict": verdict})
+            reply = json.dumps(
+                {"comparison": listed if is_list else by_name, "reason": "Off is not on.", "verdict": verdict}
+            )
             assert read_comparison(reply, COMPONENTS1) == (False, COMPARED, "Off is not on.")
             assert read_comparison(f"```json\n{reply}\n```", COMPONENTS1).verdict is False
 
@@ -450,12 +417,6 @@ class TestPrompt:
                  for rules in (["phi1"], ["phi1", "phi2"])]  # fmt: skip
         assert rooms == [256, 384]
 
-    def test_templates_of_ones_own(self, tmp_path: Any) -> None:
-        (tmp_path / "cdit").mkdir()
-        (tmp_path / "cdit/word.j2").write_text("{{ question }} {{ passage }} {{ rules | join(' ') }} Just one word:")
-        _, lm = judged("False", prompts=Prompts(tmp_path))
-        assert lm.prompts[0][1] == f"{ON_QUESTION} {OFF.line} {PHI1.line} Just one word:"
-
 
 class TestVerdict:
     @pytest.mark.parametrize(
@@ -523,14 +484,6 @@ class TestSchema:
         assert list(schema) == ["comparison", "reason", "verdict"]
         assert schema["verdict"] == {"type": "boolean"}
 
-    def test_where_the_profile_says_that_the_server_can(self) -> None:
-        for can in (True, False):
-            lm = ScriptedLM([COMPARISON])
-            lm.profile = Profile(json_schema=can)
-            with dspy.context(lm=lm):
-                Judge("components")(question=ON_QUESTION, passage=OFF)
-            assert bool(lm.inner.requests[0].config.response_format) is can
-
     def test_never_for_one_word(self) -> None:
         _, lm = judged("False", json_schema=True)
         assert not lm.inner.requests[0].config.response_format
@@ -559,26 +512,17 @@ class TestIdentity:
         ]  # fmt: skip
         assert len({json.dumps(judge.identity(), sort_keys=True) for judge in judges}) == len(judges)
 
-    def test_the_adapter_of_another_module_changes_nothing(self) -> None:
-        assert Judge().identity() == Judge(wording=TaskWording.of("hotpotqa")).identity()
+    def test_an_unknown_mode_suggests(self) -> None:
+        with pytest.raises(UnknownName, match=r"no mode 'words'\. Did you mean 'word'"):
+            Judge("words")  # type: ignore[arg-type]
 
-    def test_a_runs_record_names_our_rules_and_tells_ones_own(self) -> None:
+    def test_a_runs_record_names_our_rules_and_writes_out_others(self) -> None:
         own = Rule("own", ("unit",), "Same unit.")
         assert Judge(rules=["phi1", own]).arguments() == {
             "mode": "word",
             "rules": ["phi1", {"name": "own", "components": ["unit"], "sentence": "Same unit."}],
             "json_schema": None,
         }
-
-
-class TestArguments:
-    def test_no_such_mode_rule_or_no_rule(self) -> None:
-        with pytest.raises(UnknownName, match=r"no mode 'words'\. Did you mean 'word'"):
-            Judge("words")  # type: ignore[arg-type]
-        with pytest.raises(UnknownName, match="no rule 'phi3'"):
-            Judge(rules=["phi3"])
-        with pytest.raises(BadArgument, match="no rules"):
-            Judge(rules=[])
 
 
 class TestOffline:
@@ -593,8 +537,6 @@ class TestOffline:
             (ON_QUESTION, "The radio was turned on by Ann.", True),
             (ON_QUESTION, "Ann never turned on the radio.", False),
             (ON_QUESTION, "Mary turned off the radio. Jack turned on the radio.", True),
-            (ON_QUESTION, "The kettle boiled.", False),
-            ("Which club won the cup?", "Ormskerry won the cup.", True),
             ("Which club won the cup?", "Ormskerry lost the cup.", False),
             ("What did Ada Brennock keep?", "Ada Brennock kept bees. She kept a light.", True),
         ],
@@ -681,14 +623,8 @@ class TestFilter:
 
     def test_nothing_is_judged_of_nothing(self) -> None:
         result, lm = filtered([], [])
-        assert (result.kept, result.status, result.reason, result.flags, result.verdicts, lm.calls) == (
-            [],
-            "empty",
-            "",
-            {},
-            [],
-            0,
-        )
+        assert (result.kept, result.status, result.reason, result.flags) == ([], "empty", "", {})
+        assert (result.verdicts, lm.calls) == ([], 0)
 
     def test_the_judges_components_reach_the_prompt(self) -> None:
         _, lm = filtered(["True"], FIVE[:1], "components", ["phi2"])
@@ -733,7 +669,7 @@ class TestWhatIsJudged:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("place", range(5))
+    @pytest.mark.parametrize("place", [0, 4])
     def test_a_call_that_fails_is_an_error_and_no_verdict(self, place: int) -> None:
         def fails() -> Any:
             return ModelError(f"gone at {place}", kind="server_error")
@@ -764,22 +700,13 @@ class TestMethods:
         assert all(f"\nQuestion: {QUESTION}\n" in prompt for prompt in lm.asked("consistent"))
         assert result.flags["no_verdict"] == result.flags["empty_knowledge"] == 0
 
-    def test_over_the_union_each_passage_is_judged_once(self) -> None:
-        script = replies(consistent=lambda prompt: str("Skerry Light | " in prompt))
-        with scripted(script) as lm, dspy.context(lm=lm):
-            result = BlendFilter(three_lists(), filter=CDITFilter(), filter_union=True)(question=QUESTION)
-        assert len(lm.asked("consistent")) == 5
-        assert ids(result.knowledge) == ["p1"]
-
-    @pytest.mark.parametrize("make", [ChainOfThought, IterRetGen, SelfAsk, BlendFilter])
+    @pytest.mark.parametrize("make", [ChainOfThought, IterRetGen, BlendFilter])
     def test_no_verdict_is_counted_and_reported(self, make: Any) -> None:
         with scripted(replies(consistent="Hard to tell.")) as lm, dspy.context(lm=lm):
             result = make(BM25.build(PASSAGES), k=2, filter=CDITFilter())(question=QUESTION)
-        assert result.flags["no_verdict"] == len(lm.asked("consistent")) or make is SelfAsk
-        assert (result.flags["no_verdict"] > 0) == bool(lm.asked("consistent"))
-        if lm.asked("consistent"):
-            assert f"no_verdict {result.flags['no_verdict']}" in trace_text(result)
-            assert "no verdict, kept (it said 'Hard to tell.')" in trace_text(result)
+        assert result.flags["no_verdict"] == len(lm.asked("consistent")) > 0
+        assert f"no_verdict {result.flags['no_verdict']}" in trace_text(result)
+        assert "no verdict, kept (it said 'Hard to tell.')" in trace_text(result)
 
     def test_a_cut_reply_is_counted_as_both(self) -> None:
         def script(stage: str, prompt: str) -> Any:

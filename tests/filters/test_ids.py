@@ -28,44 +28,22 @@ IDS: dict[tuple[int, ...], list[str]] = {
         "0 (relevant)\n1 (irrelevant)\n3 (relevant)", "0, 3\n\nThese tell where the light is.",
         "Irrelevant: 1, 2, 4\nRelevant: 0, 3",
     ],
-    (3,): [
-        "3", '```\n{"ids": [3]}\n```', "Of the knowledge numbered from 0 to 4, only 3 is relevant.",
-    ],
+    (3,): ["3", '```\n{"ids": [3]}\n```', "Of the knowledge numbered from 0 to 4, only 3 is relevant."],
     (0,): [
         "0.", "Only 0.", "0 | Tolm Harbour", "0 is relevant because it was built in 1884.", "0 (1884)",
         "Step 1: read. Step 2: judge. Ids: 0", "0, 7", "0, 1884", "0 is relevant.\n1 is not relevant.",
         "**Knowledge 0**: relevant\n**Knowledge 1**: irrelevant",
     ],
-    (3, 0): [
-        "3, 0",
-    ],
-    (0, 1, 2): [
-        "0-2", "0 to 2",
-    ],
-    (1, 2, 3): [
-        "1–3", "1 through 3 are relevant",
-    ],
-    (0, 2, 3, 4): [
-        "0, 2-4",
-    ],
-    (0, 1, 2, 3, 4): [
-        "0-4",
-    ],
-    (1, 2): [
-        "The relevant knowledge ids (0-4) are 1 and 2.", "Of knowledges 0-4, the relevant are 1, 2.",
-    ],
-    (0, 1, 4): [
-        "3 relevant passages: 0, 1, 4",
-    ],
-    (2,): [
-        "0.5, 2",
-    ],
-    (1,): [
-        "knowledge 0: a harbour\nknowledge 1: a light\nIds: 1",
-    ],
-    (2, 3): [
-        "0, 1\nNo, wait:\n2, 3",
-    ],
+    (3, 0): ["3, 0"],
+    (0, 1, 2): ["0-2", "0 to 2"],
+    (1, 2, 3): ["1–3", "1 through 3 are relevant"],
+    (0, 2, 3, 4): ["0, 2-4"],
+    (0, 1, 2, 3, 4): ["0-4"],
+    (1, 2): ["The relevant knowledge ids (0-4) are 1 and 2.", "Of knowledges 0-4, the relevant are 1, 2."],
+    (0, 1, 4): ["3 relevant passages: 0, 1, 4"],
+    (2,): ["0.5, 2"],
+    (1,): ["knowledge 0: a harbour\nknowledge 1: a light\nIds: 1"],
+    (2, 3): ["0, 1\nNo, wait:\n2, 3"],
 }  # fmt: skip
 """Replies by the ids that they name: bare, with words around, in markdown or JSON, ranges, counts, lists, verdicts."""
 

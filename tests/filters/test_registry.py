@@ -47,21 +47,12 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "own_filters_of_a_test"
 
 
-KINDS = {
-    "knowledge": KnowledgeFilter,
-    "one-call": OneCallFilter,
-    "full": FullFilter,
-    "passage": PassageFilter,
-    "sentence": SentenceFilter,
-    "filco": FilCoFilter,
-    "filco-passage": FilCoFilter,
-    "cdit": CDITFilter,
-    "cdit-components": CDITFilter,
-}
-
-
 def test_filters_by_name() -> None:
-    assert {name: type(make_filter(name)) for name in FILTERS} == KINDS
+    assert {name: type(make_filter(name)) for name in FILTERS} == {
+        "knowledge": KnowledgeFilter, "one-call": OneCallFilter, "full": FullFilter, "passage": PassageFilter,
+        "sentence": SentenceFilter, "filco": FilCoFilter, "filco-passage": FilCoFilter, "cdit": CDITFilter,
+        "cdit-components": CDITFilter,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "mode"), [("cdit", "word"), ("cdit-components", "components")])

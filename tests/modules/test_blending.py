@@ -107,7 +107,6 @@ class TestBlending:
             ("q_ex", {QUESTION, Q_IN}, {"internal"}),
             ("q_in", {QUESTION, Q_EX}, {"external"}),
             (("q", "q_ex"), {Q_IN}, {"internal"}),
-            (("q_ex", "q_in"), {QUESTION}, set()),
         ],
     )
     def test_a_query_left_out_costs_nothing_that_the_others_do_not_need(

@@ -6,12 +6,11 @@ from typing import Any
 
 import dspy
 import pytest
-from isle import LINES, PASSAGES, QUESTION, TASKS, nothing, one_list, replies
+from isle import LINES, PASSAGES, QUESTION, nothing, one_list, replies
 from scripted import ScriptedLM
 
 from blendfilter.errors import BadArgument
 from blendfilter.filters.extractive import FullFilter
-from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.prediction import Branch
 
@@ -48,15 +47,6 @@ class TestChainOfThought:
         said, lm = run(ChainOfThought(one_list(), k=2))
         assert [line in lm.prompts[0][1] for line in LINES] == [True, True, False, False, False]
         assert said.knowledge == list(PASSAGES[:2])
-
-    @pytest.mark.parametrize("task", TASKS)
-    def test_its_prompt_is_the_very_prompt_of_blendfilters_external_step(self, task: str) -> None:
-        """A run that reuses the other's journal does not pay for it twice."""
-        _, cot = run(ChainOfThought(one_list(), task=task))
-        _, whole = run(BlendFilter(one_list(), task=task))
-        assert cot.asked("answer") == whole.asked("external")
-        request, other = cot.inner.requests[0], whole.inner.requests[0]
-        assert request.config == other.config
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 from isle import EXTERNAL, LINES, PASSAGES, Q_EX, QUESTION, REASONING, TASKS, nothing, replies, three_lists
 from scripted import ScriptedLM, scripted
 
-from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.modules.blendfilter import BlendFilter
@@ -98,12 +97,6 @@ class TestFilter:
         assert [stage for stage, _ in said.calls] == [
             "topic", "check", "ids", "answer", "check", "ids", "answer", "short_answer",
         ]  # fmt: skip
-
-
-@pytest.mark.parametrize("iterations", [0, -1, 1.5, True, None, "2"])
-def test_iterations_is_a_whole_number(iterations: Any) -> None:
-    with pytest.raises(BadArgument, match=r"iterations must be at least 1 \(1 is the same as cot-retrieval\), got "):
-        IterRetGen(nothing, iterations=iterations)
 
 
 def test_name_and_arguments() -> None:
