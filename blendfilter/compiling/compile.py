@@ -49,7 +49,7 @@ from blendfilter.compiling.programs import (
     worded_of,
 )
 from blendfilter.compiling.silver import SilverMetric
-from blendfilter.errors import BadArgument, BadData, CodeFailed, EmptyData, Leak, RunMismatch, WorkFailed
+from blendfilter.errors import BadArgument, BadData, CodeFailed, EmptyData, Leak, RunMismatch, WorkFailed, check_count
 from blendfilter.files import write_whole
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Budget
@@ -162,30 +162,23 @@ def compile_program(
         bind(run, {**recipe, "student": fingerprint([dspy.Example(state_of(student))])})
         with context.opened(journal):
             compilation = _Compilation(context, CompilationWatch(type(student)), effort, guide, metric, progress)
-            made = compilation.run(optimiser, copied, train, valid, seed, max_demo_tokens)
+            compiled, before, after, demos = compilation.run(optimiser, copied, train, valid, seed, max_demo_tokens)
         spent = _calls_in(journal)
-    dropped = {} if max_demo_tokens is None else {"demos_dropped": made.demos.dropped}
-    recipe["settings"] |= {"demos": made.demos.left, **dropped}
-    program = _open_again(made.program)
+    dropped = {} if max_demo_tokens is None else {"demos_dropped": demos.dropped}
+    recipe["settings"] |= {"demos": demos.left, **dropped}
+    program = _open_again(compiled)
     theirs = {own.name: own.lm for own in lms_of(student)}
     for own in lms_of(program):  # its own models were journaled, and the journal is closed
         own.put(theirs.get(own.name))
     program.compiled_by = ProgramRecipe(
         **recipe,
-        before=made.before,
-        after=made.after,
+        before=before,
+        after=after,
         trained_on=tuple(dict.fromkeys([*(question_digest(asked_in(each)) for each in [*train, *valid]), *earlier])),
         versions={package: version(package) for package in ("blendfilter", "dspy")},
         note=note,
     )
     return Compiled(program, program.compiled_by, spent)
-
-
-class _Made(NamedTuple):
-    program: dspy.Module
-    before: HeldOutScore
-    after: HeldOutScore
-    demos: DemoCount
 
 
 class _Compilation(NamedTuple):
@@ -206,7 +199,7 @@ class _Compilation(NamedTuple):
         valid: Sequence[dspy.Example],
         seed: int,
         max_demo_tokens: int | None,
-    ) -> _Made:
+    ) -> tuple[dspy.Module, HeldOutScore, HeldOutScore, DemoCount]:
         """Score, optimise, score again. Raises: what ended it."""
         lm, teacher = self._guarded(self.context.model), self._guarded(self.teacher)
         for own in lms_of(student):
@@ -232,13 +225,13 @@ class _Compilation(NamedTuple):
         except KeyboardInterrupt:
             self.watch.interrupt()
             raise
-        except Exception:
-            raise
-        except BaseException as error:  # a program that calls sys.exit() ends the work, not the process that compiles
-            _let_finish(self.context.gate)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                raise
+            _let_finish(self.context.gate)  # a program that calls sys.exit() ends the work, not this process
             raise CodeFailed.by(error) from error
         else:
-            return _Made(program, before, after, demos)
+            return program, before, after, demos
         raise ended  # outside of the block: an error must not have for its context what came of it
 
     def _optimised(self, optimiser: Optimiser, work: OptimiserWork) -> dspy.Module:
@@ -314,17 +307,12 @@ def quiet() -> Iterator[None]:
 
 
 def _check(
-    student: Any,
-    train: Sequence[Any],
-    valid: Sequence[Any],
-    max_demo_tokens: int | None,
-    seed: Any,
+    student: Any, train: Sequence[Any], valid: Sequence[Any], max_demo_tokens: int | None, seed: object
 ) -> list[str]:
     """The digests of questions that the student was compiled on before. Raises for what cannot be compiled."""
-    if max_demo_tokens is not None and max_demo_tokens < 0:
-        raise BadArgument(f"max_demo_tokens is {max_demo_tokens}: give 0 (no demonstration) or more")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise BadArgument(f"seed is {seed!r}: give 0 or a positive whole number")
+    if max_demo_tokens is not None:
+        check_count("max_demo_tokens", max_demo_tokens, 0)
+    check_count("seed", seed, 0)
     _check_module(student)
     for called, examples in (("training set", train), ("set held back", valid)):
         if not examples:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter.errors import BadArgument, BadData, MissingFile, check_count
 from blendfilter.files import write_whole
 from blendfilter.journal import FILE as JOURNAL
 from blendfilter.journal import Journal
@@ -94,7 +94,7 @@ class TrimFolder:
             BadArgument: a folder that is there already, an index that is trimmed itself, an address without `out`, a
             setting out of range.
         """
-        _check(k, threshold, min_similarity, one_way)
+        min_similarity = _check(k, threshold, min_similarity, one_way)
         if not isinstance(index, Retriever) and is_trimmed(index):
             raise BadArgument(f"{index} is a trimmed index itself: name the index that it was made of, or go on in it")
         retriever = index if isinstance(index, Retriever) else open_index(index)
@@ -117,7 +117,7 @@ class TrimFolder:
             base_fingerprint=retriever.fingerprint,
             k=k,
             threshold=threshold,
-            min_similarity=None if min_similarity is None else float(min_similarity),
+            min_similarity=min_similarity,
             similarity=similarity,
             one_way=one_way,
         )
@@ -143,15 +143,13 @@ class TrimFolder:
         self, *, threshold: int | None = None, min_similarity: float | None = None, one_way: bool | None = None
     ) -> TrimFolder:
         """The folder with other settings, written by a temporary file and a rename; what is not named stays."""
-        new = replace(
-            self,
-            threshold=self.threshold if threshold is None else threshold,
-            min_similarity=self.min_similarity if min_similarity is None else float(min_similarity),
-            one_way=self.one_way if one_way is None else one_way,
-        )
-        _check(new.k, new.threshold, new.min_similarity, new.one_way)
+        given = {"threshold": threshold, "min_similarity": min_similarity, "one_way": one_way}
+        settings: dict[str, Any] = {
+            name: getattr(self, name) if value is None else value for name, value in given.items()
+        }
+        settings["min_similarity"] = _check(self.k, **settings)
+        new = replace(self, **settings)
         raw = json.loads((self.place / MANIFEST).read_bytes())
-        settings = {"threshold": new.threshold, "min_similarity": new.min_similarity, "one_way": new.one_way}
         raw["settings"] |= settings
         write_whole(self.place / MANIFEST, [(json.dumps(raw, indent=1) + "\n").encode()])
         return new
@@ -263,14 +261,13 @@ def _damaged(place: Path, what: str) -> BadData:
     )
 
 
-def _check(k: Any, threshold: Any, min_similarity: Any, one_way: Any) -> None:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise BadArgument(f"k is a whole number from 1 up, got {k!r}")
+def _check(k: object, threshold: Any, min_similarity: Any, one_way: object) -> float | None:
+    """Raise `BadArgument` for a setting out of range; the similarity as it is stored."""
+    check_count("k", k)
     check_threshold(threshold)
-    if min_similarity is not None:
-        check_similarity(min_similarity)
     if not isinstance(one_way, bool):
         raise BadArgument(f"one_way is True or False, got {one_way!r}")
+    return None if min_similarity is None else check_similarity(min_similarity)
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def test_a_setting_out_of_range_is_refused_and_the_folder_stays(wiki: Path, sett
     assert bytes_of(made.place) == before
     with pytest.raises(BadArgument, match=message):
         TrimFolder.create(wiki, wiki.with_name("other"), **setting)
-    with pytest.raises(BadArgument, match="k is a whole number from 1 up"):
+    with pytest.raises(BadArgument, match="k is 0: give a whole number"):
         TrimFolder.create(wiki, wiki.with_name("other"), k=0)
     assert not wiki.with_name("other").exists()
 
