@@ -37,11 +37,11 @@ from blendfilter.compiling.optimisers import Optimiser, OptimiserEffort, Optimis
 from blendfilter.compiling.programs import (
     HeldOutScore,
     ProgramRecipe,
-    asked_in,
     fields_of,
     fingerprint,
     kind_of,
     question_digest,
+    question_in,
     read_program,
     recipes_in,
     state_of,
@@ -174,7 +174,7 @@ def compile_program(
         **recipe,
         before=before,
         after=after,
-        trained_on=tuple(dict.fromkeys([*(question_digest(asked_in(each)) for each in [*train, *valid]), *earlier])),
+        trained_on=tuple(dict.fromkeys([*(question_digest(question_in(each)) for each in [*train, *valid]), *earlier])),
         versions={package: version(package) for package in ("blendfilter", "dspy")},
         note=note,
     )
@@ -324,8 +324,8 @@ def _check(
                     "dspy.Example(…).with_inputs('question')"
                 )
     earlier = [digest for recipe in recipes_in(student) for digest in recipe.trained_on]
-    trained = {question_digest(asked_in(each)) for each in train}
-    for question in map(asked_in, valid):
+    trained = {question_digest(question_in(each)) for each in train}
+    for question in map(question_in, valid):
         if question_digest(question) in trained:
             raise Leak(
                 f"the question {question[:100]!r} is in the training set and in the set held back: take it out of one "

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import dspy
 
-from blendfilter.compiling.programs import asked_in, question_digest
+from blendfilter.compiling.programs import question_digest, question_in
 from blendfilter.errors import EmptyData, check_count
 from blendfilter.filters.cdit import Rule, rules_of
 from blendfilter.records import Passage, Question
@@ -47,7 +47,7 @@ def split(examples: Sequence[dspy.Example], train: int, valid: int, seed: int) -
     """
     check_count("--train", train)
     check_count("--valid", valid)
-    once = list({question_digest(asked_in(each)): each for each in reversed(examples)}.values())[::-1]
+    once = list({question_digest(question_in(each)): each for each in reversed(examples)}.values())[::-1]
     if len(once) < train + valid:
         raise EmptyData(
             f"there are {len(once)} different questions, too few to train on {train} and hold {valid} back: "

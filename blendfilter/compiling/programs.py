@@ -161,7 +161,7 @@ def question_digest(question: str) -> str:
     return hashlib.sha256(normalize_answer(question).encode()).hexdigest()[:16]
 
 
-def asked_in(example: Mapping[str, Any]) -> str:
+def question_in(example: Mapping[str, Any]) -> str:
     """What distinguishes an example from others: its question; without one, all its fields."""
     question = example.get("question")
     return question if isinstance(question, str) and question else _canonical(example)

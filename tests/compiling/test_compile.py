@@ -202,16 +202,14 @@ class TestLabeled:
         assert len(listed) > 1
 
 
-class TestDemoTokens:
-    def test_the_limit_holds_for_each_predictor(self, tmp_path: Path) -> None:
-        free = compile_small("filco", "labeled", "offline", tmp_path, max_demos=3)
-        sizes = [words(demo) for demo in free.program.helpful.demos]
-        limit = sum(sizes) - 1
-        valid = compile_small("filco", "labeled", "offline", tmp_path / "held", max_demos=3, max_demo_tokens=limit)
-        kept = [words(demo) for demo in valid.program.helpful.demos]
-        assert sorted(kept) == sorted(sizes)[:2]
-        assert valid.recipe.settings["demos_dropped"] == 2  # one of either predictor
-        assert valid.recipe.settings["tokeniser"].startswith("words")
+def test_the_limit_of_demonstrations_is_each_predictors(tmp_path: Path) -> None:
+    free = compile_small("filco", "labeled", "offline", tmp_path, max_demos=3)
+    sizes = [words(demo) for demo in free.program.helpful.demos]
+    limit = sum(sizes) - 1
+    less = compile_small("filco", "labeled", "offline", tmp_path / "less", max_demos=3, max_demo_tokens=limit)
+    assert sorted(words(demo) for demo in less.program.helpful.demos) == sorted(sizes)[:2]
+    assert less.recipe.settings["demos_dropped"] == 2  # one of either predictor
+    assert less.recipe.settings["tokeniser"].startswith("words")
 
 
 def words(demo: Any) -> int:
@@ -247,20 +245,13 @@ class TestRefused:
             compile_program(Direct(), rows[:3], valset=[twin], metric=exact, lm=self.engine.lm(), run=tmp_path / "run")
 
     @pytest.mark.parametrize(
-        ("how", "message"),
-        [
-            ({"max_demos": -1}, "max_demos is -1"),
-            ({"trials": 0}, "trials is 0"),
-            ({"candidates": 1}, "candidates is 1"),
-            ({"metric_calls": 0}, "metric_calls is 0"),
-            ({"concurrency": 0}, "concurrency is 0"),
-            ({"max_demo_tokens": -1}, "max_demo_tokens is -1"),
-            ({"seed": -1}, "seed is -1"),
-        ],
-    )
-    def test_numbers_out_of_range(self, how: dict[str, Any], message: str, tmp_path: Path) -> None:
-        with pytest.raises(BadArgument, match=message):
-            self.refused(tmp_path, **how)
+        ("name", "value"),
+        [("max_demos", -1), ("trials", 0), ("candidates", 1), ("metric_calls", 0), ("concurrency", 0),
+         ("max_demo_tokens", -1), ("seed", -1)],
+    )  # fmt: skip
+    def test_numbers_out_of_range(self, name: str, value: int, tmp_path: Path) -> None:
+        with pytest.raises(BadArgument, match=f"{name} is {value}"):
+            self.refused(tmp_path, **{name: value})
 
     def test_no_examples_or_no_inputs(self, tmp_path: Path) -> None:
         rows, how = sample_questions(), {"metric": exact, "lm": self.engine.lm(), "run": tmp_path / "run"}
@@ -351,18 +342,10 @@ def test_what_is_kept_for_scores_teaches_nothing(kind: str, optimizer: str, tmp_
 
 
 def test_the_adapter_that_is_configured_is_the_one_compiled_for(tmp_path: Path) -> None:
-    class Mine(dspy.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.reply = dspy.Predict("question -> answer")
-
-        def forward(self, question: str) -> dspy.Prediction:
-            return self.reply(question=question)
-
     rows, lm = sample_questions(), ScriptedLM(lambda stage, prompt: '{"answer": "x"}')
     how: dict[str, Any] = {"metric": exact, "optimizer": "labeled", "max_demos": 1}
     with dspy.context(adapter=dspy.JSONAdapter()):
-        compile_program(Mine(), rows[:3], valset=rows[3:], lm=lm, run=tmp_path, **how)
+        compile_program(dspy.Predict("question -> answer"), rows[:3], valset=rows[3:], lm=lm, run=tmp_path, **how)
     assert all("Respond with a JSON object" in prompt for _, prompt in lm.prompts)
 
 
@@ -382,37 +365,28 @@ def test_the_same_bytes_whatever_the_order_of_sets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_fault_that_may_pass_ends_it_and_the_same_again_goes_on(optimizer: str, tmp_path: Path) -> None:
-    whole = CountingEngine()
+@pytest.mark.parametrize("ended_by", [ModelError, BudgetSpent])
+def test_what_may_pass_ends_it_and_the_same_again_goes_on(
+    optimizer: str, ended_by: type[Exception], tmp_path: Path
+) -> None:
+    whole, first, rest = CountingEngine(), CountingEngine(), CountingEngine()
     expected = saved(compile_small("filco", optimizer, whole.lm(), tmp_path / "whole"), tmp_path / "a.json")
-    engine = CountingEngine()
 
     async def fail(_stage: str, _prompt: str) -> None:
-        if engine.calls >= whole.calls - 1:
+        if first.calls >= whole.calls - 1:
             raise lm15.ServerError("gone")
 
-    engine.before = fail
-    with pytest.raises(ModelError, match="gone"):
-        compile_small("filco", optimizer, engine.lm(), tmp_path / "run", concurrency=1)
-    assert engine.calls == whole.calls - 1  # no call after it
-    rest = CountingEngine()
-    again = saved(compile_small("filco", optimizer, rest.lm(), tmp_path / "run"), tmp_path / "b.json")
-    assert rest.calls == 2
-    assert again == expected
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_spent_budget_ends_it_and_more_goes_on(optimizer: str, tmp_path: Path) -> None:
-    whole = CountingEngine()
-    expected = saved(compile_small("filco", optimizer, whole.lm(), tmp_path / "whole"), tmp_path / "a.json")
-    first = CountingEngine()
-    with pytest.raises(BudgetSpent):
-        compile_small("filco", optimizer, first.lm(), tmp_path / "run", budget=Budget(calls=whole.calls - 2))
-    assert first.calls == whole.calls - 2
-    rest = CountingEngine()
-    done = compile_small("filco", optimizer, rest.lm(), tmp_path / "run", budget=Budget(calls=500))
+    kept, fault = whole.calls - 2, ended_by is ModelError
+    how: dict[str, Any] = {"concurrency": 1} if fault else {"budget": Budget(calls=kept)}
+    if fault:
+        first.before = fail
+    with pytest.raises(ended_by):
+        compile_small("filco", optimizer, first.lm(), tmp_path / "run", **how)
+    assert first.calls == kept + fault  # no call after it
+    more = None if fault else Budget(calls=500)
+    done = compile_small("filco", optimizer, rest.lm(), tmp_path / "run", budget=more)
     assert saved(done, tmp_path / "b.json") == expected
-    assert first.calls + rest.calls == whole.calls
+    assert kept + rest.calls == whole.calls
 
 
 def test_a_prompt_too_long_for_the_model_scores_nothing_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -624,12 +598,6 @@ class Mine(dspy.Module):
         self.index = index
         self.search = dspy.Predict("question -> query")
         self.reply = dspy.ChainOfThought("passages: list[str], question -> answer")
-
-    async def aforward(self, question: str) -> dspy.Prediction:
-        query = (await self.search.acall(question=question)).query
-        found = self.index(query or question, k=3)
-        result = await self.reply.acall(passages=[passage.line for passage in found], question=question)
-        return dspy.Prediction(answer=result.answer, knowledge=found)
 
     def forward(self, question: str) -> dspy.Prediction:
         query = self.search(question=question).query

@@ -60,7 +60,6 @@ class TestSaved:
         program = done.program.deepcopy()
         program.helpful.lm = dspy.LM("openai/gpt-4o-mini", api_key="sk-do-not-show", api_base="http://elsewhere")
         text = save_program(program, tmp_path / "p.json", done.recipe).read_text(encoding="utf-8")
-        assert json.loads(text)["helpful"]["lm"] is None
         assert not [each for each in ("sk-do-not-show", "elsewhere", "gpt-4o") if each in text]
 
     def test_dspys_own_load_reads_it(self, done: Compiled, path: Path) -> None:
@@ -139,10 +138,7 @@ class TestRefused:
         [
             ("recipe", {"format": 2}, "a program of format 2, this version reads 1"),
             ("recipe", {"before": GONE}, "its recipe is not whole"),
-            ("recipe", {"fields": 5}, r"its recipe is not whole \('fields"),
             ("recipe", {"fields": {"helpful": [None]}}, r"its recipe is not whole \('fields"),
-            ("recipe", {"templates": []}, r"its recipe is not whole \('templates"),
-            ("recipe", {"trained_on": "x"}, r"its recipe is not whole \('trained_on"),
             ("fields", {"helpful": ["question"]}, "'helpful' was compiled for the fields question, and this"),
             ("fields", {"check": ["question"]}, "'check' was compiled for the fields .* no such predictor"),
             ("state", {"ids_again": GONE}, r"not a program's state \('ids_again' is missing\)"),
@@ -153,8 +149,7 @@ class TestRefused:
             ("helpful", {"demos": ["0"]}, "has demonstrations that are no objects"),
             ("helpful", {"demos": None}, "has demonstrations that are no objects"),
             ("helpful", {"signature": {"instructions": 5, "fields": []}}, "has no instructions"),
-            ("demo", {"knowledge": 5}, r"has 5 as 'knowledge', where list\[str\] belongs.*correct it, or compile it"),
-            ("demo", {"knowledge": ["a", 5]}, r"""has \["a", 5\] as 'knowledge'"""),
+            ("demo", {"knowledge": ["a", 5]}, r"""has \["a", 5\] as 'knowledge', where list\[str\] .*correct it, or"""),
             ("demo", {"question": None}, "has null as 'question', where str belongs"),
             ("demo", {"offer_none": "yes"}, "has \"yes\" as 'offer_none', where bool belongs"),
             ("demo", {"answer": "Ada"}, r"holds 'answer', which is no field of it \(offer_none, knowledge,"),
