@@ -6,6 +6,7 @@ byte: see `blendfilter.compiling.optimisers` for what that takes.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import logging
@@ -161,12 +162,13 @@ def compile_program(
     with Journal(Path(run) / FILE, exclusive=True) as journal:
         bind(run, {**recipe, "student": fingerprint([dspy.Example(state_of(student))])})
         with context.opened(journal):
-            compilation = _Compilation(context, CompilationWatch(type(student)), effort, guide, metric, progress)
-            compiled, before, after, demos = compilation.run(optimiser, copied, train, valid, seed, max_demo_tokens)
+            made, before, after, demos = _compiled(
+                context, optimiser, copied, (train, valid), metric, guide, effort, seed, max_demo_tokens, progress
+            )
         spent = _calls_in(journal)
     dropped = {} if max_demo_tokens is None else {"demos_dropped": demos.dropped}
     recipe["settings"] |= {"demos": demos.left, **dropped}
-    program = _open_again(compiled)
+    program = _open_again(made)
     theirs = {own.name: own.lm for own in lms_of(student)}
     for own in lms_of(program):  # its own models were journaled, and the journal is closed
         own.put(theirs.get(own.name))
@@ -181,73 +183,64 @@ def compile_program(
     return Compiled(program, program.compiled_by, spent)
 
 
-class _Compilation(NamedTuple):
-    """One session of a compilation, while its context is open."""
-
-    context: RunContext
-    watch: CompilationWatch
-    effort: OptimiserEffort
-    teacher: ConnectedLM
-    metric: Callable[..., Any]
-    progress: Progress
-
-    def run(
-        self,
-        optimiser: Optimiser,
-        student: dspy.Module,
-        train: Sequence[dspy.Example],
-        valid: Sequence[dspy.Example],
-        seed: int,
-        max_demo_tokens: int | None,
-    ) -> tuple[dspy.Module, HeldOutScore, HeldOutScore, DemoCount]:
-        """Score, optimise, score again. Raises: what ended it."""
-        lm, teacher = self._guarded(self.context.model), self._guarded(self.teacher)
-        for own in lms_of(student):
-            own.put(self._guarded(own.lm))
-        metric = self.metric.asking(lm) if isinstance(self.metric, SilverMetric) else self.metric
-        counted = CountedMetric(metric, self.watch, self.progress)
-        shuffled = random.Random(seed).sample(train, len(train))
-        callbacks = [*(dspy.settings.callbacks or []), self.watch]
-        try:
-            with quiet(), dspy.context(lm=lm, callbacks=callbacks, trace=[]):
-                counted.begin(BEFORE, len(valid))
-                before = score(student, valid, counted, self.effort.threads)
-                counted.begin(OPTIMISING, None)
-                work = OptimiserWork(student, shuffled, counted, teacher, seed, self.effort)
-                program = self._optimised(optimiser, work)
-                keep_own_fields(program)
-                demos = hold_to(program, max_demo_tokens, tokeniser_for(self.context.model))
-                counted.begin(AFTER, len(valid))
-                after = score(program, valid, counted, self.effort.threads)
-        except CompilationStopped as stopped:
-            _let_finish(self.context.gate)
-            ended: Exception = stopped.error
-        except KeyboardInterrupt:
-            self.watch.interrupt()
+def _compiled(
+    context: RunContext,
+    optimiser: Optimiser,
+    student: dspy.Module,
+    sets: tuple[Sequence[dspy.Example], Sequence[dspy.Example]],
+    metric: Callable[..., Any],
+    teacher: ConnectedLM,
+    effort: OptimiserEffort,
+    seed: int,
+    max_demo_tokens: int | None,
+    progress: Progress,
+) -> tuple[dspy.Module, HeldOutScore, HeldOutScore, DemoCount]:
+    """Score, optimise, score again, while `context` is open. Raises: what ended it."""
+    watch = CompilationWatch(type(student))
+    lm, teacher = (guarded(context.journaled(each), watch) for each in (context.model, teacher))
+    for own in lms_of(student):
+        own.put(guarded(context.journaled(own.lm), watch))
+    if isinstance(metric, SilverMetric):  # whatever model a teacher is, `lm` gives its answers
+        metric = dataclasses.replace(metric, lm=lm)
+    counted = CountedMetric(metric, watch, progress)
+    train, valid = sets
+    work = OptimiserWork(student, random.Random(seed).sample(train, len(train)), counted, teacher, seed, effort)
+    callbacks = [*(dspy.settings.callbacks or []), watch]
+    try:
+        with quiet(), dspy.context(lm=lm, callbacks=callbacks, trace=[]):
+            counted.begin(BEFORE, len(valid))
+            before = score(student, valid, counted, effort.threads)
+            counted.begin(OPTIMISING, None)
+            program = _optimised(optimiser, work, watch)
+            keep_own_fields(program)
+            demos = hold_to(program, max_demo_tokens, tokeniser_for(context.model))
+            counted.begin(AFTER, len(valid))
+            return program, before, score(program, valid, counted, effort.threads), demos
+    except CompilationStopped as stopped:
+        _let_finish(context.gate)
+        ended = stopped.error
+    except KeyboardInterrupt:
+        watch.interrupt()
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception):
             raise
-        except BaseException as error:
-            if isinstance(error, Exception):
-                raise
-            _let_finish(self.context.gate)  # a program that calls sys.exit() ends the work, not this process
-            raise CodeFailed.by(error) from error
-        else:
-            return program, before, after, demos
-        raise ended  # outside of the block: an error must not have for its context what came of it
+        _let_finish(context.gate)  # a program that calls sys.exit() ends the work, not this process
+        raise CodeFailed.by(error) from error
+    raise ended  # outside of the block: an error must not have for its context what came of it
 
-    def _optimised(self, optimiser: Optimiser, work: OptimiserWork) -> dspy.Module:
-        try:
-            return optimiser.run(work)
-        except AdapterParseError as error:
-            wanted = ", ".join(error.signature.output_fields)
-            raise WorkFailed(
-                f"{work.teacher.name} proposes nothing: what it replied, where DSPy asks it for {wanted}, cannot be "
-                "read: name a better model to propose (--teacher-lm, teacher=), or take the optimiser bootstrap"
-            ) from error
-        finally:
-            self.watch.check()  # what ended the work comes before what came of it
 
-    def _guarded(self, lm: dspy.BaseLM) -> ConnectedLM:
-        return guarded(self.context.journaled(lm), self.watch)
+def _optimised(optimiser: Optimiser, work: OptimiserWork, watch: CompilationWatch) -> dspy.Module:
+    try:
+        return optimiser.run(work)
+    except AdapterParseError as error:
+        wanted = ", ".join(error.signature.output_fields)
+        raise WorkFailed(
+            f"{work.teacher.name} proposes nothing: what it replied, where DSPy asks it for {wanted}, cannot be "
+            "read: name a better model to propose (--teacher-lm, teacher=), or take the optimiser bootstrap"
+        ) from error
+    finally:
+        watch.check()  # what ended the work comes before what came of it
 
 
 def _let_finish(gate: Gate) -> None:
@@ -377,7 +370,7 @@ def check_replaced(out: str | Path | None, settings: Mapping[str, Any]) -> None:
     if out is None or not Path(out).exists():
         return
     try:
-        recipe = read_program(out)[1].to_json()
+        recipe = dataclasses.asdict(read_program(out)[1])
     except BadData:
         raise RunMismatch(f"{out} is there, and is no program of this version: name another file (--out)") from None
     known = {name: value for name, value in recipe.items() if name in settings}

@@ -76,25 +76,18 @@ class TestSaved:
     def test_records_in_a_demonstration(self, tmp_path: Path) -> None:
         """Saved as DSPy saves them; what JSON cannot hold is said."""
 
-        class Reads(dspy.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.reply = dspy.Predict("passages: list, question -> answer")
-
-            def forward(self, **sent: Any) -> dspy.Prediction:
-                return self.reply(**sent)
-
         def made(value: Any, run: str) -> Compiled:
             rows = [
                 dspy.Example(question=f"{at}?", passages=[value], answer="a").with_inputs("question", "passages")
                 for at in range(4)
             ]
             how: dict[str, Any] = {"metric": exact, "lm": "offline", "optimizer": "labeled", "max_demos": 1}
-            return compile_program(Reads(), rows[:2], valset=rows[2:], run=tmp_path / run, **how)
+            reads = dspy.Predict("passages: list, question -> answer")
+            return compile_program(reads, rows[:2], valset=rows[2:], run=tmp_path / run, **how)
 
         path = tmp_path / "p.json"
         saved(made(PASSAGES[0], "a"), path)
-        (demo,) = json.loads(path.read_text(encoding="utf-8"))["reply"]["demos"]
+        (demo,) = json.loads(path.read_text(encoding="utf-8"))["self"]["demos"]
         assert demo["passages"][0]["title"] == PASSAGES[0].title
         with pytest.raises(BadArgument, match="a demonstration holds a object, which JSON cannot"):
             saved(made(object(), "b"), path)
