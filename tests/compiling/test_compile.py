@@ -222,50 +222,47 @@ class TestRefused:
 
     @pytest.fixture(autouse=True)
     def _nothing_happened(self, tmp_path: Path) -> Any:
-        self.engine = CountingEngine(reply=lambda prompt: pytest.fail("nobody is asked"))
+        self.rows, engine = sample_questions(), CountingEngine(reply=lambda prompt: pytest.fail("a call was made"))
+        self.how: dict[str, Any] = {"lm": engine.lm(), "run": tmp_path / "run"}
         yield
         assert not (tmp_path / "run").exists()
 
-    def refused(self, tmp_path: Path, kind: str = "filco", optimizer: str = "bootstrap", **how: Any) -> None:
-        compile_small(kind, optimizer, self.engine.lm(), tmp_path / "run", **how)
+    def small(self, optimizer: str = "bootstrap", **how: Any) -> None:
+        compile_small("filco", optimizer, **self.how, **how)
 
-    def test_an_optimiser_that_does_not_exist(self, tmp_path: Path) -> None:
+    def compile(self, student: Any, train: list[Any], valid: list[Any]) -> None:
+        compile_program(student, train, valset=valid, metric=exact, **self.how)
+
+    def test_an_optimiser_that_does_not_exist_or_lacks_its_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(UnknownName, match=r"no optimiser 'bootstrp'\. Did you mean 'bootstrap'"):
-            self.refused(tmp_path, optimizer="bootstrp")
-
-    def test_one_whose_package_is_missing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+            self.small("bootstrp")
         monkeypatch.setitem(sys.modules, "optuna", None)
         with pytest.raises(MissingExtra, match=r"the optimiser mipro needs 'optuna': pip install '.\[compile\]'"):
-            self.refused(tmp_path, optimizer="mipro")
-
-    def test_a_question_in_both_sets(self, tmp_path: Path) -> None:
-        rows = sample_questions()
-        twin = dspy.Example(question=f"  {rows[0].question.upper()}", answer="x").with_inputs("question")
-        with pytest.raises(Leak, match=r"question '  [A-Z ]+.* is in the training set and in the set held back"):
-            compile_program(Direct(), rows[:3], valset=[twin], metric=exact, lm=self.engine.lm(), run=tmp_path / "run")
+            self.small("mipro")
 
     @pytest.mark.parametrize(
         ("name", "value"),
         [("max_demos", -1), ("trials", 0), ("candidates", 1), ("metric_calls", 0), ("concurrency", 0),
          ("max_demo_tokens", -1), ("seed", -1)],
     )  # fmt: skip
-    def test_numbers_out_of_range(self, name: str, value: int, tmp_path: Path) -> None:
+    def test_numbers_out_of_range(self, name: str, value: int) -> None:
         with pytest.raises(BadArgument, match=f"{name} is {value}"):
-            self.refused(tmp_path, **{name: value})
+            self.small(**{name: value})
 
-    def test_no_examples_or_no_inputs(self, tmp_path: Path) -> None:
-        rows, how = sample_questions(), {"metric": exact, "lm": self.engine.lm(), "run": tmp_path / "run"}
+    def test_a_question_in_both_sets(self) -> None:
+        twin = dspy.Example(question=f"  {self.rows[0].question.upper()}", answer="x").with_inputs("question")
+        with pytest.raises(Leak, match=r"question '  [A-Z ]+.* is in the training set and in the set held back"):
+            self.compile(Direct(), self.rows[:3], [twin])
+
+    def test_no_examples_no_inputs_no_module_no_predictor(self) -> None:
         with pytest.raises(EmptyData, match="training set is empty"):
-            compile_program(Direct(), [], valset=rows, **how)
+            self.compile(Direct(), [], self.rows)
         with pytest.raises(BadArgument, match=r"example 0 of the set held back is no dspy.Example with its inputs"):
-            compile_program(Direct(), rows, valset=[dspy.Example(question="x")], **how)
-
-    def test_what_is_no_module_or_has_no_predictor(self, tmp_path: Path) -> None:
-        rows, how = sample_questions(), {"metric": exact, "lm": self.engine.lm(), "run": tmp_path / "run"}
+            self.compile(Direct(), self.rows, [dspy.Example(question="x")])
         with pytest.raises(BadArgument, match=r"is no dspy.Module"):
-            compile_program("direct", rows[:3], valset=rows[3:], **how)  # type: ignore[arg-type]
+            self.compile("direct", self.rows[:3], self.rows[3:])
         with pytest.raises(BadArgument, match="has no predictor"):
-            compile_program(dspy.Module(), rows[:3], valset=rows[3:], **how)
+            self.compile(dspy.Module(), self.rows[:3], self.rows[3:])
 
 
 def test_the_recipe_says_how_it_was_reached(tmp_path: Path) -> None:
