@@ -6,6 +6,7 @@ byte: see `blendfilter.compiling.optimisers` for what that takes.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import logging
@@ -37,11 +38,11 @@ from blendfilter.compiling.optimisers import Optimiser, OptimiserEffort, Optimis
 from blendfilter.compiling.programs import (
     HeldOutScore,
     ProgramRecipe,
-    asked_in,
     fields_of,
     fingerprint,
     kind_of,
     question_digest,
+    question_in,
     read_program,
     recipes_in,
     state_of,
@@ -49,7 +50,7 @@ from blendfilter.compiling.programs import (
     worded_of,
 )
 from blendfilter.compiling.silver import SilverMetric
-from blendfilter.errors import BadArgument, BadData, CodeFailed, EmptyData, Leak, RunMismatch, WorkFailed
+from blendfilter.errors import BadArgument, BadData, CodeFailed, EmptyData, Leak, RunMismatch, WorkFailed, check_count
 from blendfilter.files import write_whole
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Budget
@@ -161,100 +162,85 @@ def compile_program(
     with Journal(Path(run) / FILE, exclusive=True) as journal:
         bind(run, {**recipe, "student": fingerprint([dspy.Example(state_of(student))])})
         with context.opened(journal):
-            compilation = _Compilation(context, CompilationWatch(type(student)), effort, guide, metric, progress)
-            made = compilation.run(optimiser, copied, train, valid, seed, max_demo_tokens)
+            made, before, after, demos = _compiled(
+                context, optimiser, copied, (train, valid), metric, guide, effort, seed, max_demo_tokens, progress
+            )
         spent = _calls_in(journal)
-    dropped = {} if max_demo_tokens is None else {"demos_dropped": made.demos.dropped}
-    recipe["settings"] |= {"demos": made.demos.left, **dropped}
-    program = _open_again(made.program)
+    dropped = {} if max_demo_tokens is None else {"demos_dropped": demos.dropped}
+    recipe["settings"] |= {"demos": demos.left, **dropped}
+    program = _open_again(made)
     theirs = {own.name: own.lm for own in lms_of(student)}
     for own in lms_of(program):  # its own models were journaled, and the journal is closed
         own.put(theirs.get(own.name))
     program.compiled_by = ProgramRecipe(
         **recipe,
-        before=made.before,
-        after=made.after,
-        trained_on=tuple(dict.fromkeys([*(question_digest(asked_in(each)) for each in [*train, *valid]), *earlier])),
+        before=before,
+        after=after,
+        trained_on=tuple(dict.fromkeys([*(question_digest(question_in(each)) for each in [*train, *valid]), *earlier])),
         versions={package: version(package) for package in ("blendfilter", "dspy")},
         note=note,
     )
     return Compiled(program, program.compiled_by, spent)
 
 
-class _Made(NamedTuple):
-    program: dspy.Module
-    before: HeldOutScore
-    after: HeldOutScore
-    demos: DemoCount
-
-
-class _Compilation(NamedTuple):
-    """One session of a compilation, while its context is open."""
-
-    context: RunContext
-    watch: CompilationWatch
-    effort: OptimiserEffort
-    teacher: ConnectedLM
-    metric: Callable[..., Any]
-    progress: ProgressCallback
-
-    def run(
-        self,
-        optimiser: Optimiser,
-        student: dspy.Module,
-        train: Sequence[dspy.Example],
-        valid: Sequence[dspy.Example],
-        seed: int,
-        max_demo_tokens: int | None,
-    ) -> _Made:
-        """Score, optimise, score again. Raises: what ended it."""
-        lm, teacher = self._guarded(self.context.model), self._guarded(self.teacher)
-        for own in lms_of(student):
-            own.put(self._guarded(own.lm))
-        metric = self.metric.asking(lm) if isinstance(self.metric, SilverMetric) else self.metric
-        counted = CountedMetric(metric, self.watch, self.progress)
-        shuffled = random.Random(seed).sample(train, len(train))
-        callbacks = [*(dspy.settings.callbacks or []), self.watch]
-        try:
-            with quiet(), dspy.context(lm=lm, callbacks=callbacks, trace=[]):
-                counted.begin(BEFORE, len(valid))
-                before = score(student, valid, counted, self.effort.threads)
-                counted.begin(OPTIMISING, None)
-                work = OptimiserWork(student, shuffled, counted, teacher, seed, self.effort)
-                program = self._optimised(optimiser, work)
-                keep_own_fields(program)
-                demos = hold_to(program, max_demo_tokens, tokeniser_for(self.context.model))
-                counted.begin(AFTER, len(valid))
-                after = score(program, valid, counted, self.effort.threads)
-        except CompilationStopped as stopped:
-            _let_finish(self.context.gate)
-            ended: Exception = stopped.error
-        except KeyboardInterrupt:
-            self.watch.interrupt()
+def _compiled(
+    context: RunContext,
+    optimiser: Optimiser,
+    student: dspy.Module,
+    sets: tuple[Sequence[dspy.Example], Sequence[dspy.Example]],
+    metric: Callable[..., Any],
+    teacher: ConnectedLM,
+    effort: OptimiserEffort,
+    seed: int,
+    max_demo_tokens: int | None,
+    progress: ProgressCallback,
+) -> tuple[dspy.Module, HeldOutScore, HeldOutScore, DemoCount]:
+    """Score, optimise, score again, while `context` is open. Raises: what ended it."""
+    watch = CompilationWatch(type(student))
+    lm, teacher = (guarded(context.journaled(each), watch) for each in (context.model, teacher))
+    for own in lms_of(student):
+        own.put(guarded(context.journaled(own.lm), watch))
+    if isinstance(metric, SilverMetric):  # whatever model a teacher is, `lm` gives its answers
+        metric = dataclasses.replace(metric, lm=lm)
+    counted = CountedMetric(metric, watch, progress)
+    train, valid = sets
+    work = OptimiserWork(student, random.Random(seed).sample(train, len(train)), counted, teacher, seed, effort)
+    callbacks = [*(dspy.settings.callbacks or []), watch]
+    try:
+        with quiet(), dspy.context(lm=lm, callbacks=callbacks, trace=[]):
+            counted.begin(BEFORE, len(valid))
+            before = score(student, valid, counted, effort.threads)
+            counted.begin(OPTIMISING, None)
+            program = _optimised(optimiser, work, watch)
+            keep_own_fields(program)
+            demos = hold_to(program, max_demo_tokens, tokeniser_for(context.model))
+            counted.begin(AFTER, len(valid))
+            return program, before, score(program, valid, counted, effort.threads), demos
+    except CompilationStopped as stopped:
+        _let_finish(context.gate)
+        ended = stopped.error
+    except KeyboardInterrupt:
+        watch.interrupt()
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception):
             raise
-        except Exception:
-            raise
-        except BaseException as error:  # a program that calls sys.exit() ends the work, not the process that compiles
-            _let_finish(self.context.gate)
-            raise CodeFailed.by(error) from error
-        else:
-            return _Made(program, before, after, demos)
-        raise ended  # outside of the block: an error must not have for its context what came of it
+        _let_finish(context.gate)  # a program that calls sys.exit() ends the work, not this process
+        raise CodeFailed.by(error) from error
+    raise ended  # outside of the block: an error must not have for its context what came of it
 
-    def _optimised(self, optimiser: Optimiser, work: OptimiserWork) -> dspy.Module:
-        try:
-            return optimiser.run(work)
-        except AdapterParseError as error:
-            wanted = ", ".join(error.signature.output_fields)
-            raise WorkFailed(
-                f"{work.teacher.name} proposes nothing: what it replied, where DSPy asks it for {wanted}, cannot be "
-                "read: name a better model to propose (--teacher-lm, teacher=), or take the optimiser bootstrap"
-            ) from error
-        finally:
-            self.watch.check()  # what ended the work comes before what came of it
 
-    def _guarded(self, lm: dspy.BaseLM) -> ConnectedLM:
-        return guarded(self.context.journaled(lm), self.watch)
+def _optimised(optimiser: Optimiser, work: OptimiserWork, watch: CompilationWatch) -> dspy.Module:
+    try:
+        return optimiser.run(work)
+    except AdapterParseError as error:
+        wanted = ", ".join(error.signature.output_fields)
+        raise WorkFailed(
+            f"{work.teacher.name} proposes nothing: what it replied, where DSPy asks it for {wanted}, cannot be "
+            "read: name a better model to propose (--teacher-lm, teacher=), or take the optimiser bootstrap"
+        ) from error
+    finally:
+        watch.check()  # what ended the work comes before what came of it
 
 
 def _let_finish(gate: Gate) -> None:
@@ -314,17 +300,12 @@ def quiet() -> Iterator[None]:
 
 
 def _check(
-    student: Any,
-    train: Sequence[Any],
-    valid: Sequence[Any],
-    max_demo_tokens: int | None,
-    seed: Any,
+    student: Any, train: Sequence[Any], valid: Sequence[Any], max_demo_tokens: int | None, seed: object
 ) -> list[str]:
     """The digests of questions that the student was compiled on before. Raises for what cannot be compiled."""
-    if max_demo_tokens is not None and max_demo_tokens < 0:
-        raise BadArgument(f"max_demo_tokens is {max_demo_tokens}: give 0 (no demonstration) or more")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise BadArgument(f"seed is {seed!r}: give 0 or a positive whole number")
+    if max_demo_tokens is not None:
+        check_count("max_demo_tokens", max_demo_tokens, 0)
+    check_count("seed", seed, 0)
     _check_module(student)
     for called, examples in (("training set", train), ("set held back", valid)):
         if not examples:
@@ -336,8 +317,8 @@ def _check(
                     "dspy.Example(…).with_inputs('question')"
                 )
     earlier = [digest for recipe in recipes_in(student) for digest in recipe.trained_on]
-    trained = {question_digest(asked_in(each)) for each in train}
-    for question in map(asked_in, valid):
+    trained = {question_digest(question_in(each)) for each in train}
+    for question in map(question_in, valid):
         if question_digest(question) in trained:
             raise Leak(
                 f"the question {question[:100]!r} is in the training set and in the set held back: take it out of one "
@@ -389,7 +370,7 @@ def check_replaced(out: str | Path | None, settings: Mapping[str, Any]) -> None:
     if out is None or not Path(out).exists():
         return
     try:
-        recipe = read_program(out)[1].to_json()
+        recipe = dataclasses.asdict(read_program(out)[1])
     except BadData:
         raise RunMismatch(f"{out} is there, and is no program of this version: name another file (--out)") from None
     known = {name: value for name, value in recipe.items() if name in settings}

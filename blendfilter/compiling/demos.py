@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import dspy
@@ -55,11 +56,10 @@ def wrong_demo(demo: Mapping[str, Any], predictor: dspy.Predict) -> str:
 def _is_of(kind: Any, value: Any) -> bool:
     """Whether a value of a JSON file is of a field's type; of types that pydantic cannot check, it is."""
     try:
-        pydantic.TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+        with suppress(pydantic.errors.PydanticUserError):
+            pydantic.TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
     except pydantic.ValidationError:
         return False
-    except pydantic.errors.PydanticUserError:
-        return True
     return True
 
 

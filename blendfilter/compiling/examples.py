@@ -12,13 +12,13 @@ be. No verdict is wrong, whichever was wanted.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import dspy
 
-from blendfilter.compiling.programs import asked_in, question_digest
-from blendfilter.errors import BadArgument, EmptyData
+from blendfilter.compiling.programs import question_digest, question_in
+from blendfilter.errors import EmptyData, check_count
 from blendfilter.filters.cdit import Rule, rules_of
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.base import Retriever
@@ -45,10 +45,9 @@ def split(examples: Sequence[dspy.Example], train: int, valid: int, seed: int) -
     Raises:
         EmptyData: there are not so many different questions. BadArgument: a size below 1.
     """
-    for name, size in (("train", train), ("valid", valid)):
-        if size < 1:
-            raise BadArgument(f"--{name} is {size}: give 1 or more")
-    once = list({question_digest(asked_in(each)): each for each in reversed(examples)}.values())[::-1]
+    check_count("--train", train)
+    check_count("--valid", valid)
+    once = list({question_digest(question_in(each)): each for each in reversed(examples)}.values())[::-1]
     if len(once) < train + valid:
         raise EmptyData(
             f"there are {len(once)} different questions, too few to train on {train} and hold {valid} back: "
@@ -60,8 +59,7 @@ def split(examples: Sequence[dspy.Example], train: int, valid: int, seed: int) -
 
 def drawn(examples: Sequence[dspy.Example], size: int, seed: int, name: str) -> list[dspy.Example]:
     """`size` of the examples of one file, drawn by `seed`. Raises as `split`."""
-    if size < 1:
-        raise BadArgument(f"--{name} is {size}: give 1 or more")
+    check_count(f"--{name}", size)
     if len(examples) < size:
         raise EmptyData(f"there are {len(examples)} questions, fewer than --{name} {size}: give more, or ask for fewer")
     return random.Random(seed).sample(list(examples), size)
@@ -88,8 +86,7 @@ def consistency_examples(
     Raises:
         BadArgument: `negatives` below 1. EmptyData: no question has a gold passage and another one.
     """
-    if isinstance(negatives, bool) or not isinstance(negatives, int) or negatives < 1:
-        raise BadArgument(f"negatives is {negatives!r}: give 1 or more passages a question that are not gold")
+    check_count("negatives", negatives)
     if not any(question.gold_titles for question in questions):
         raise EmptyData(
             f"the questions of {questions.source} name no gold passages, so nothing says what is consistent: take "
@@ -122,31 +119,24 @@ def _example(
     many = min(negatives, len(gold), len(others))
     chosen = [(each, True) for each in draw.sample(gold, many)] + [(each, False) for each in draw.sample(others, many)]
     draw.shuffle(chosen)
-    pairs = [_pair(question, rules, each, consistent) for each, consistent in chosen]
+    pairs = [
+        dspy.Example(
+            id=question.id,
+            question=question.question,
+            passages=[Passage(each.id, each.title, each.text)],
+            rules=rules,
+            passage=each.line,
+            verdict=str(consistent),
+            consistent=consistent,
+        ).with_inputs("question", "passages")
+        for each, consistent in chosen
+    ]
     return dspy.Example(id=question.id, question=question.question, pairs=pairs).with_inputs("question")
-
-
-def _pair(question: Question, rules: list[str], passage: Passage, consistent: bool) -> dspy.Example:
-    """What the filter is asked (one passage), and what its predictor reads and should say."""
-    plain = Passage(passage.id, passage.title, passage.text)
-    return dspy.Example(
-        id=question.id,
-        question=question.question,
-        passages=[plain],
-        rules=rules,
-        passage=plain.line,
-        verdict=str(consistent),
-        consistent=consistent,
-    ).with_inputs("question", "passages")
 
 
 def pairs_of(split: Split) -> Split:
     """The pairs of the questions of a split: none of its questions is on both sides."""
-
-    def flat(examples: Iterable[dspy.Example]) -> list[dspy.Example]:
-        return [pair for each in examples for pair in each.pairs]
-
-    return Split(flat(split.train), flat(split.valid))
+    return Split(*([pair for each in part for pair in each.pairs] for part in split))
 
 
 def consistency(

@@ -28,10 +28,6 @@ from blendfilter.errors import BadArgument, BlendFilterError, ModelError, WorkFa
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.retrieval.base import ProgressCallback
 
-FOR_GOOD = frozenset({"context_too_long", "bad_request"})
-"""Kinds of model errors that the same call meets again."""
-
-
 # --- what ends the work -----------------------------------------------------------------------------------------------
 
 
@@ -109,7 +105,7 @@ class CompilationWatch(BaseCallback):
 
 def for_good(error: BaseException) -> bool:
     """Whether the same call would meet this error again."""
-    return isinstance(error, ModelError) and error.kind in FOR_GOOD
+    return isinstance(error, ModelError) and error.kind in ("context_too_long", "bad_request")
 
 
 class GuardedLM(ConnectedLM):

@@ -19,14 +19,12 @@ from typing import Any, NamedTuple
 import dspy
 
 from blendfilter.compiling.demos import complete, fits_any
-from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.errors import BadArgument, UnknownName, check_count
 from blendfilter.extras import needed
 from blendfilter.lm.model import ConnectedLM
 
 TRAIN_SHARE = 0.5
 """The part of the training set that candidates are made from, where the rest chooses among them."""
-_ARGUMENTS = {"demos": "max_demos", "threads": "concurrency"}
-"""The arguments of `compile_program` that are called otherwise there."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +46,12 @@ class OptimiserEffort:
     threads: int = 4
 
     def __post_init__(self) -> None:
-        for name, least in (("demos", 0), ("candidates", 2), ("trials", 1), ("metric_calls", 1), ("threads", 1)):
-            value, argument = getattr(self, name), _ARGUMENTS.get(name, name)
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
-            if not whole and not (name == "metric_calls" and value is None):
-                raise BadArgument(f"{argument} is {value!r}: give a whole number of {least} or more")
+        check_count("max_demos", self.demos, 0)  # by their names in `compile_program`
+        check_count("candidates", self.candidates, 2)
+        check_count("trials", self.trials)
+        check_count("concurrency", self.threads)
+        if self.metric_calls is not None:
+            check_count("metric_calls", self.metric_calls)
 
 
 @dataclass(frozen=True)

@@ -81,15 +81,6 @@ class ProgramRecipe:
     note: str = ""
     format: int = FORMAT
 
-    def to_json(self) -> dict[str, Any]:
-        """As it is saved."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def of_json(cls, record: Mapping[str, Any]) -> ProgramRecipe:
-        """The recipe again. Raises: `pydantic.ValidationError` where something is missing or of another kind."""
-        return pydantic.TypeAdapter(cls).validate_python(record)
-
 
 def kind_of(module: dspy.Module) -> str:
     """A module's kind: its class, with its package where it is not one of ours."""
@@ -107,8 +98,11 @@ def fields_of(module: dspy.Module) -> dict[str, list[str]]:
 
 def templates_of(module: dspy.Module) -> dict[str, str]:
     """The template of every predictor that speaks through one, and the digest of its text."""
-    predictors = ((name, each) for name, each in module.named_predictors() if isinstance(each, Ask))
-    return {name: f"{each.template.name} {each.template.digest}" for name, each in predictors}
+    return {name: f"{each.template.name} {each.template.digest}" for name, each in _asks(module)}
+
+
+def _asks(module: dspy.Module) -> list[tuple[str, Ask]]:
+    return [(name, each) for name, each in module.named_predictors() if isinstance(each, Ask)]
 
 
 def worded_of(module: dspy.Module) -> dict[str, str]:
@@ -118,8 +112,7 @@ def worded_of(module: dspy.Module) -> dict[str, str]:
     >>> worded_of(FilCoFilter())
     {'FilCoFilter': 'may keep nothing'}
     """
-    predictors = ((name, each) for name, each in module.named_predictors() if isinstance(each, Ask))
-    rooms = {name: each.room for name, each in predictors if each.room}
+    rooms = {name: each.room for name, each in _asks(module) if each.room}
     switched = {name: ", ".join(switches) for name, each in _parts(module) if (switches := _switches(each))}
     return rooms | switched | ruled_of(module)
 
@@ -161,7 +154,7 @@ def question_digest(question: str) -> str:
     return hashlib.sha256(normalize_answer(question).encode()).hexdigest()[:16]
 
 
-def asked_in(example: Mapping[str, Any]) -> str:
+def question_in(example: Mapping[str, Any]) -> str:
     """What distinguishes an example from others: its question; without one, all its fields."""
     question = example.get("question")
     return question if isinstance(question, str) and question else _canonical(example)
@@ -207,7 +200,7 @@ def save_program(program: dspy.Module, path: str | Path, recipe: ProgramRecipe) 
         BadArgument: `path` is a folder, or a demonstration has a value that JSON cannot express.
     """
     path = check_place(path)
-    metadata = {"dependency_versions": get_dependency_versions(), "recipe": recipe.to_json()}
+    metadata = {"dependency_versions": get_dependency_versions(), "recipe": dataclasses.asdict(recipe)}
     text = json.dumps({**state_of(program), "metadata": metadata}, ensure_ascii=False, indent=2, default=_plain) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, [text.encode("utf-8", "backslashreplace")])
@@ -270,7 +263,7 @@ def read_program(path: str | Path) -> tuple[dict[str, Any], ProgramRecipe]:
     if recipe.get("format") != FORMAT:
         raise BadData(f"{path}: a program of format {recipe.get('format')!r}, this version reads {FORMAT}: {_AGAIN}")
     try:
-        return content, ProgramRecipe.of_json(recipe)
+        return content, pydantic.TypeAdapter(ProgramRecipe).validate_python(recipe)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))

@@ -13,10 +13,9 @@ answer is worth losing for it. Where `answer` is 0, no answerer is called.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import dspy
 
@@ -69,16 +68,6 @@ def _example(row: SilverRow, unit: Unit) -> dspy.Example:
     ).with_inputs("question", "passages")
 
 
-class SilverReward(NamedTuple):
-    """The reward of one prediction, its parts, and feedback in words."""
-
-    agreement: float
-    answer: float | None
-    share: float
-    score: float
-    feedback: str
-
-
 @dataclass(frozen=True)
 class SilverMetric:
     """The metric; see `silver_metric`."""
@@ -90,10 +79,6 @@ class SilverMetric:
     answerer: Ask | None = field(default=None, repr=False, compare=False)
     lm: ConnectedLM | None = field(default=None, repr=False, compare=False)
 
-    def asking(self, lm: ConnectedLM) -> SilverMetric:
-        """The same, whose answers `lm` gives, whatever model a teacher is."""
-        return dataclasses.replace(self, lm=lm)
-
     def weights(self) -> dict[str, float]:
         """Its weights and its threshold, for a recipe."""
         return {name: getattr(self, name) for name in ("agreement", "answer", "tokens", "threshold")}
@@ -102,31 +87,25 @@ class SilverMetric:
         self, example: Any, prediction: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
     ) -> float | bool | dspy.Prediction:
         """The reward; with a trace, whether it is good enough for a demonstration; for a predictor, with feedback."""
-        reward = self.judge(example, prediction)
-        if pred_name is not None:
-            return dspy.Prediction(score=reward.score, feedback=reward.feedback)
-        return reward.score if trace is None else reward.score >= self.threshold and _read_at_once(prediction, trace)
-
-    def judge(self, example: Any, prediction: Any) -> SilverReward:
-        """A filter's prediction compared with silver."""
         wanted, kept = set(example.chosen), set(prediction.chosen)
-        agreement, right = overlap(kept, wanted), None
+        agreement, right = overlap(kept, wanted), 0.0
         sizes = [len(line.split()) for line in example.knowledge]
         share = sum(sizes[at] for at in kept if at < len(sizes)) / max(1, sum(sizes))
-        words = _feedback(example, kept, wanted, agreement, share)
+        feedback = _feedback(example, kept, wanted, agreement, share)
         if self.answer > 0:
-            answer = self._answer(example.question, [passage.line for passage in prediction.kept])
+            assert self.answerer is not None  # silver_metric gives one
+            lines = [passage.line for passage in prediction.kept]
+            # With a trace of its own: the program's must not have the metric's calls in it.
+            with dspy.context(trace=[], **({} if self.lm is None else {"lm": self.lm})):
+                answer = str(self.answerer(knowledge=lines, question=example.question).answer)
             right = f1(answer, example.golden_answers)
             golden = "; ".join(example.golden_answers)
-            words += f" Over what was kept the answer given was '{answer}', the right one is: {golden}"
-        gained = (self.agreement * agreement + self.answer * (right or 0.0)) / (self.agreement + self.answer)
-        return SilverReward(agreement, right, share, max(0.0, gained - self.tokens * share), words)
-
-    def _answer(self, question: str, knowledge: list[str]) -> str:
-        assert self.answerer is not None  # silver_metric gives one where the answer has a weight
-        # With a trace of its own: the program's must not have the metric's calls in it.
-        with dspy.context(trace=[], **({"lm": self.lm} if self.lm is not None else {})):
-            return str(self.answerer(knowledge=knowledge, question=question).answer)
+            feedback += f" Over what was kept the answer given was '{answer}', the right one is: {golden}"
+        gained = (self.agreement * agreement + self.answer * right) / (self.agreement + self.answer)
+        score = max(0.0, gained - self.tokens * share)
+        if pred_name is not None:
+            return dspy.Prediction(score=score, feedback=feedback)
+        return score if trace is None else score >= self.threshold and _read_at_once(prediction, trace)
 
 
 def silver_metric(

@@ -11,14 +11,13 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter.errors import BadArgument, BadData, MissingFile, check_count
 from blendfilter.files import write_whole
 from blendfilter.journal import FILE as JOURNAL
 from blendfilter.journal import Journal
@@ -38,30 +37,20 @@ DEEPEST = 8
 """Trimmed indexes over each other; ours are one deep."""
 
 
-class _TrimSettings(BaseModel):
-    """The manifest's `settings`. Null for `min_similarity`: the similarity's own default."""
+class TrimFolder(BaseModel):
+    """An open folder, which but for `place` is its manifest's `settings`.
+
+    `base` is what `open_index` opens: a folder, an address, empty for an index that has neither.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+    place: Annotated[Path, Field(exclude=True)]
     base: str
     base_fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     k: Annotated[int, Field(ge=1)]
     threshold: Annotated[int, Field(ge=1)]
     min_similarity: Annotated[float, Field(ge=0, le=1)] | None
-    similarity: str
-    one_way: bool = False
-    """Missing in a manifest of the first version."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrimFolder:
-    """An open folder. `base` is what `open_index` opens: a folder, an address, empty for an index that has neither."""
-
-    place: Path
-    base: str
-    base_fingerprint: str
-    k: int
-    threshold: int
-    min_similarity: float | None
+    """None: the similarity's own default."""
     similarity: str
     one_way: bool = False
     """Whether only witnesses count that accepted the same passage as the nearest judged question."""
@@ -94,7 +83,7 @@ class TrimFolder:
             BadArgument: a folder that is there already, an index that is trimmed itself, an address without `out`, a
             setting out of range.
         """
-        _check(k, threshold, min_similarity, one_way)
+        min_similarity = _check(k, threshold, min_similarity, one_way)
         if not isinstance(index, Retriever) and is_trimmed(index):
             raise BadArgument(f"{index} is a trimmed index itself: name the index that it was made of, or go on in it")
         retriever = index if isinstance(index, Retriever) else open_index(index)
@@ -112,17 +101,18 @@ class TrimFolder:
                 f"{place} lies inside the index at {base}, which is never written to: name a folder outside"
             )
         relative = os.path.relpath(os.path.realpath(base), os.path.realpath(place)) if _is_folder(base) else ""
-        settings = _TrimSettings(
+        made = cls(
+            place=place,
             base=Path(relative).as_posix() if relative else base,
             base_fingerprint=retriever.fingerprint,
             k=k,
             threshold=threshold,
-            min_similarity=None if min_similarity is None else float(min_similarity),
+            min_similarity=min_similarity,
             similarity=similarity,
             one_way=one_way,
         )
         with building(place) as folder:
-            write_manifest(folder, _manifest(settings, retriever))
+            write_manifest(folder, _manifest(made, retriever))
             (folder / FILE).touch()
         return cls.read(place)
 
@@ -133,25 +123,22 @@ class TrimFolder:
         Raises:
             MissingFile: nothing is there. BadData: it is no trimmed index, newer than this version, or damaged.
         """
-        place = Path(folder)
-        settings = _settings(place).model_dump()
-        if _is_folder(settings["base"]):
-            settings["base"] = os.path.normpath(os.path.join(os.path.realpath(place), settings["base"]))
-        return cls(place, **settings)
+        at = _as_stored(Path(folder))
+        if not _is_folder(at.base):
+            return at
+        return at.model_copy(update={"base": os.path.normpath(os.path.join(os.path.realpath(folder), at.base))})
 
     def set(
         self, *, threshold: int | None = None, min_similarity: float | None = None, one_way: bool | None = None
     ) -> TrimFolder:
         """The folder with other settings, written by a temporary file and a rename; what is not named stays."""
-        new = replace(
-            self,
-            threshold=self.threshold if threshold is None else threshold,
-            min_similarity=self.min_similarity if min_similarity is None else float(min_similarity),
-            one_way=self.one_way if one_way is None else one_way,
-        )
-        _check(new.k, new.threshold, new.min_similarity, new.one_way)
+        given = {"threshold": threshold, "min_similarity": min_similarity, "one_way": one_way}
+        settings: dict[str, Any] = {
+            name: getattr(self, name) if value is None else value for name, value in given.items()
+        }
+        settings["min_similarity"] = _check(self.k, **settings)
+        new = self.model_copy(update=settings)
         raw = json.loads((self.place / MANIFEST).read_bytes())
-        settings = {"threshold": new.threshold, "min_similarity": new.min_similarity, "one_way": new.one_way}
         raw["settings"] |= settings
         write_whole(self.place / MANIFEST, [(json.dumps(raw, indent=1) + "\n").encode()])
         return new
@@ -219,7 +206,7 @@ def _is_folder(base: str) -> bool:
     return bool(base) and not is_address(base)
 
 
-def _manifest(settings: _TrimSettings, index: Retriever) -> Manifest:
+def _manifest(made: TrimFolder, index: Retriever) -> Manifest:
     corpus = index.info().get("corpus") or {}
     try:
         passages = len(index)
@@ -227,15 +214,16 @@ def _manifest(settings: _TrimSettings, index: Retriever) -> Manifest:
         passages = 1
     return Manifest(
         kind=KIND,
-        fingerprint=settings.base_fingerprint,
+        fingerprint=made.base_fingerprint,
         passages=max(passages, 1),
         corpus=CorpusInfo(name=str(corpus.get("name", "")), sha256=str(corpus.get("sha256", ""))),
-        settings=settings.model_dump(),
+        settings=made.model_dump(),
         versions={"blendfilter": version("blendfilter")},
     )
 
 
-def _settings(place: Path) -> _TrimSettings:
+def _as_stored(place: Path) -> TrimFolder:
+    """The folder, whose index is named as its manifest names it."""
     if not place.exists():
         raise MissingFile(f"no trimmed index at {place}: blendfilter trim INDEX --questions FILE makes one")
     try:
@@ -247,13 +235,13 @@ def _settings(place: Path) -> _TrimSettings:
     if manifest.kind != KIND:
         raise BadData(f"{place} is an index of kind '{manifest.kind}', not a trimmed one: trim it first")
     try:
-        settings = _TrimSettings.model_validate(manifest.settings)
+        at = TrimFolder.model_validate({**manifest.settings, "place": place})
     except ValidationError as error:
         first = error.errors()[0]
         raise _damaged(place, f"{'.'.join(map(str, ('settings', *first['loc'])))}: {first['msg']}") from None
-    if settings.base_fingerprint != manifest.fingerprint:
-        raise _damaged(place, f"two fingerprints, {manifest.fingerprint} and {settings.base_fingerprint}")
-    return settings
+    if at.base_fingerprint != manifest.fingerprint:
+        raise _damaged(place, f"two fingerprints, {manifest.fingerprint} and {at.base_fingerprint}")
+    return at
 
 
 def _damaged(place: Path, what: str) -> BadData:
@@ -263,14 +251,13 @@ def _damaged(place: Path, what: str) -> BadData:
     )
 
 
-def _check(k: Any, threshold: Any, min_similarity: Any, one_way: Any) -> None:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise BadArgument(f"k is a whole number from 1 up, got {k!r}")
+def _check(k: object, threshold: Any, min_similarity: Any, one_way: object) -> float | None:
+    """Raise `BadArgument` for a setting out of range; the similarity as it is stored."""
+    check_count("k", k)
     check_threshold(threshold)
-    if min_similarity is not None:
-        check_similarity(min_similarity)
     if not isinstance(one_way, bool):
         raise BadArgument(f"one_way is True or False, got {one_way!r}")
+    return None if min_similarity is None else check_similarity(min_similarity)
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------

@@ -21,11 +21,10 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, ParamSpec, cast
 
 import dspy
 import numpy as np
@@ -62,24 +61,9 @@ from blendfilter.trimming.witnesses import JudgedBy, JudgedQuestion, Witnesses, 
 logger = logging.getLogger(__name__)
 JUDGING, COMPARING, ENCODING = "judging questions", "comparing questions", "encoding questions"
 _ENCODED_TOGETHER = 256
-
-
-@dataclass(frozen=True)
-class _TrimJob:
-    index: Retriever
-    questions: Sequence[Question | str]
-    judge: Judge
-    folder: TrimFolder | str | os.PathLike[str]
-    lm: dspy.BaseLM | str | None
-    k: int | None
-    reuse: bool
-    guard: bool
-    similar: Similar | None
-    concurrency: int
-    budget: Budget | None
-    max_retries: int | None
-    dry_run: bool
-    progress: ProgressCallback
+_ENDS_ALL = (AskedWrong, BudgetSpent, CannotWrite, *aio.ENDING)
+"""What every question would meet alike."""
+P = ParamSpec("P")
 
 
 def trim(
@@ -123,14 +107,16 @@ def trim(
         RunMismatch: the folder was made with another k. BudgetSpent: the limit is reached; the same call with a higher
         one goes on. ServerRefused and the like: see `blendfilter.errors`.
     """
-    job = _TrimJob(
-        index, questions, judge, folder, lm, k, reuse, guard, similar, concurrency, budget, max_retries, dry_run,
-        progress,
+    return aio.run(
+        _gather(
+            index, questions, judge, folder, lm=lm, k=k, reuse=reuse, guard=guard, similar=similar,
+            concurrency=concurrency, budget=budget, max_retries=max_retries, dry_run=dry_run, progress=progress,
+        ),
+        "trim", "await atrim(…)",
     )  # fmt: skip
-    return aio.run(_gather(job), "trim", "await atrim(…)")
 
 
-async def atrim(
+async def _gather(
     index: Retriever,
     questions: Sequence[Question | str],
     judge: Judge,
@@ -147,36 +133,25 @@ async def atrim(
     dry_run: bool = False,
     progress: ProgressCallback = silent,
 ) -> Trimming:
-    """Gather witnesses as `trim` does, with the same arguments, on any event loop."""
-    job = _TrimJob(
-        index, questions, judge, folder, lm, k, reuse, guard, similar, concurrency, budget, max_retries, dry_run,
-        progress,
-    )  # fmt: skip
-    return await asyncio.wrap_future(aio.submit(_gather(job)))
-
-
-async def _gather(job: _TrimJob) -> Trimming:
-    index, texts = as_retriever(job.index), _texts(job.questions)
-    folder = _folder_of(job.folder, index, job.k)
-    check_k(folder, job.k)
+    index, texts = as_retriever(index), _texts(questions)
+    folder = _folder_of(folder, index, k)
+    check_k(folder, k)
     check_base(index, folder)
     check_search(texts, folder.k)
-    context = RunContext(job.lm, job.judge, concurrency=job.concurrency, budget=job.budget, max_retries=job.max_retries)
+    context = RunContext(lm, judge, concurrency=concurrency, budget=budget, max_retries=max_retries)
     prices = context.model.terms.prices
-    near = job.similar or similar_named(folder.similarity, index) if job.reuse else None
+    near = similar or similar_named(folder.similarity, index) if reuse else None
     with ExitStack() as stack:
-        path = stack.enter_context(_scratch(folder.witnesses)) if job.dry_run else folder.witnesses
+        path = stack.enter_context(_scratch(folder.witnesses)) if dry_run else folder.witnesses
         writer = stack.enter_context(WitnessWriter(path))
         journal = stack.enter_context(Journal(folder.journal))
         stack.enter_context(context.opened(journal))
         before, spent = Witnesses.read(path), spent_in(journal, prices)
         session = _JudgingSession(index, folder.k, context, writer, before)
         judged = {name: each for name, each in before.judged.items() if not _taught_nothing(each, session.by)}
-        plan = plan_questions(texts, judged, near, folder.min_similarity, guard=job.guard, progress=job.progress)
+        plan = plan_questions(texts, judged, near, folder.min_similarity, guard=guard, progress=progress)
         try:
-            done = await session.outcomes(
-                [each for each in plan if each.kind == "judge"], job.concurrency, job.progress
-            )
+            done = await session.outcomes([each for each in plan if each.kind == "judge"], concurrency, progress)
         except BudgetSpent as error:
             count = sum(writer.witnesses.is_judged(each.source or each.id) for each in plan)
             raise BudgetSpent(
@@ -212,11 +187,22 @@ async def _gather(job: _TrimJob) -> Trimming:
         spent=total.since(spent),
         total=total,
         errors=(*failed, *waiting),
-        dropped=_would_drop(index, texts, folder, job.guard, before, after) if job.dry_run else None,
-        mode=job.judge.mode,
+        dropped=_would_drop(index, texts, folder, guard, before, after) if dry_run else None,
+        mode=judge.mode,
         on_file=verdicts_in(after),
         others=tuple(others.most_common()),
     )
+
+
+def _on_any_loop(gather: Callable[P, Coroutine[Any, Any, Trimming]]) -> Callable[P, Coroutine[Any, Any, Trimming]]:
+    async def atrim(*args: P.args, **how: P.kwargs) -> Trimming:
+        """Gather witnesses as `trim` does, with the same arguments, on any event loop."""
+        return await asyncio.wrap_future(aio.submit(gather(*args, **how)))
+
+    return atrim
+
+
+atrim = _on_any_loop(_gather)
 
 
 def _texts(questions: Sequence[Question | str]) -> list[str]:
@@ -450,7 +436,7 @@ class _JudgingSession:
                 if self.writer.witnesses.is_judged(planned.id):  # by another judge, without one verdict
                     self.writer.undo_question(planned.id)
                 verdicts = await self._verdicts(planned, list({passage.id: passage for passage in found}.values()))
-            except (AskedWrong, BudgetSpent, CannotWrite, *aio.ENDING):
+            except _ENDS_ALL:
                 raise
             except BaseException as error:  # whatever a call or an index raises is this question's error
                 if self.context.purse is not None:
@@ -467,21 +453,17 @@ class _JudgingSession:
         async def one(passage: Passage) -> bool | None:
             if passage.id in half:
                 return half[passage.id]
-            judged = await aio.awaiting(self.judge.acall(question=planned.question, passage=passage))
-            verdict: bool | None = judged.verdict
+            verdict: bool | None = (
+                await aio.awaiting(self.judge.acall(question=planned.question, passage=passage))
+            ).verdict
             self.writer.verdict(planned.question, passage.id, verdict, self.by)
             return verdict
 
-        results = await asyncio.gather(*(one(passage) for passage in passages), return_exceptions=True)
+        results: list[Any] = await asyncio.gather(*(one(passage) for passage in passages), return_exceptions=True)
         errors = [each for each in results if isinstance(each, BaseException)]
         if errors:  # what ends the whole session comes before what this question alone met
-            ends = (AskedWrong, BudgetSpent, CannotWrite, *aio.ENDING)
-            raise next((error for error in errors if isinstance(error, ends)), errors[0])
-        return {
-            passage.id: verdict
-            for passage, verdict in zip(passages, results, strict=True)
-            if not isinstance(verdict, BaseException)
-        }
+            raise next((error for error in errors if isinstance(error, _ENDS_ALL)), errors[0])
+        return dict(zip((passage.id for passage in passages), results, strict=True))
 
 
 def judged_by(judge: Judge, lm: ConnectedLM) -> JudgedBy:

@@ -66,15 +66,7 @@ COUNTED = {word: str(number) for number, word in enumerate(_NUMBERS, start=2)} |
     word: str(number) for number, word in enumerate(_ORDINALS, start=1)
 }
 """Numbers in words. 'One' is none: it counts nothing in "which one" and "one of"."""
-QUESTION_WORDS = {
-    "who": "who",
-    "whom": "who",
-    "whose": "who",
-    "when": "when",
-    "where": "where",
-    "why": "why",
-    "how": "how",
-}
+QUESTION_WORDS = {word: word for word in _words("who when where why how")} | {"whom": "who", "whose": "who"}
 """What a question word asks for; what and which ask for anything."""
 _OPENERS = frozenset(
     _words(

@@ -234,15 +234,12 @@ class Trimmed(Retriever):
         ((trim, found),) = self._trims(rankings, [self._effect_on(query, near)], k)
         passages = _hits(trim, found)
         judged = self._judged[near.at] if near is not None and not nearest.why else None
-        dropped: tuple[DroppedPassage, ...] = ()
-        if trim is not None and judged is not None:
-            named = self.witnesses.witnesses_for if self.one_way else self.witnesses.witnesses_of
-            dropped = tuple(
-                DroppedPassage(passage, rank, kept, named(kept, passage.id), judged.question, nearest.similarity)
-                for passage, rank, kept in trim.gone
-            )
-        names = {name for each in dropped for name in each.witnesses}
-        texts = {each.id: each.question for each in self._judged if each.id in names} if names else {}
+        named = self.witnesses.witnesses_for if self.one_way else self.witnesses.witnesses_of
+        dropped = tuple(
+            DroppedPassage(passage, rank, kept, named(kept, passage.id), nearest.question, nearest.similarity)
+            for passage, rank, kept in (trim.gone if trim else ())
+        )
+        texts = {name: self.witnesses.judged[name].question for each in dropped for name in each.witnesses}
         undecided = tuple(self._undecided(passages, judged, nearest))
         return Explanation(passages, dropped, undecided, nearest, texts, self.one_way)
 
@@ -295,12 +292,9 @@ class Trimmed(Retriever):
 
     def _effect_on(self, query: str, near: Neighbour | None) -> _Effect:
         """What the nearest judged question drops, if it is near enough and not another question."""
-        if near is None or near.similarity < self.min_similarity:
+        if near is None or not self._effects[near.at].most or self._nearest(query, near).why:
             return _NO_EFFECT
-        effect = self._effects[near.at]
-        if not effect.most or (self.guard and unlike(query, self._judged[near.at].question)):
-            return _NO_EFFECT
-        return effect
+        return self._effects[near.at]
 
     def _nearest(self, query: str, near: Neighbour | None) -> NearestQuestion:
         if near is None:

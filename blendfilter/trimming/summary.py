@@ -56,12 +56,9 @@ class CallCosts(NamedTuple):
 
     def since(self, earlier: CallCosts) -> CallCosts:
         """What was added to `earlier`."""
+        calls, tokens_in, tokens_out = (now - then for now, then in zip(self[:3], earlier[:3], strict=True))
         cost = None if self.cost is None or earlier.cost is None else self.cost - earlier.cost
-        if self.calls == earlier.calls:
-            cost = 0.0
-        return CallCosts(
-            self.calls - earlier.calls, self.tokens_in - earlier.tokens_in, self.tokens_out - earlier.tokens_out, cost
-        )
+        return CallCosts(calls, tokens_in, tokens_out, cost if calls else 0.0)
 
     def words(self) -> str:
         """In words.
@@ -100,9 +97,9 @@ class FailedQuestion(NamedTuple):
 class VerdictCounts(NamedTuple):
     """Verdicts by kind; `silent` is no verdict."""
 
-    accepted: int = 0
-    rejected: int = 0
-    silent: int = 0
+    accepted: int
+    rejected: int
+    silent: int
 
     def why_none(self) -> str:
         """Why they separate no pair.
@@ -117,9 +114,6 @@ class VerdictCounts(NamedTuple):
         if not self.accepted or not self.rejected:
             return f"the judge {'rejected' if self.accepted else 'accepted'} nothing"
         return "no question has one passage accepted and another rejected"
-
-
-NO_VERDICTS = VerdictCounts()
 
 
 class WouldDrop(NamedTuple):
@@ -161,12 +155,12 @@ class Trimming:
     threshold: int
     spent: CallCosts
     total: CallCosts
-    errors: tuple[FailedQuestion, ...] = ()
-    dropped: tuple[WouldDrop, ...] | None = None
-    mode: str = "word"
-    one_way: bool = False
-    on_file: VerdictCounts = NO_VERDICTS
-    others: tuple[tuple[str, int], ...] = ()
+    errors: tuple[FailedQuestion, ...]
+    dropped: tuple[WouldDrop, ...] | None
+    mode: str
+    one_way: bool
+    on_file: VerdictCounts
+    others: tuple[tuple[str, int], ...]
 
     @property
     def dry_run(self) -> bool:

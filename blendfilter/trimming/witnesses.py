@@ -147,11 +147,8 @@ def closed_line(question: str, passages: Sequence[str]) -> dict[str, Any]:
 
 def undone_line(question: str | None = None, pair: tuple[str, str] | None = None) -> dict[str, Any]:
     """A question's verdicts, or a pair's witnesses so far, or, with neither, everything above no longer counts."""
-    if question is not None:
-        return {"kind": "undone", "question": question, "at": _now()}
-    if pair is not None:
-        return {"kind": "undone", "pair": sorted(pair), "at": _now()}
-    return {"kind": "undone", "all": True, "at": _now()}
+    undone = {"question": question} if question is not None else {"pair": sorted(pair)} if pair else {"all": True}
+    return {"kind": "undone", **undone, "at": _now()}
 
 
 def _now() -> str:
@@ -227,9 +224,7 @@ class Witnesses:
     def half(self, question_id: str, by: JudgedBy | None = None) -> Mapping[str, bool | None]:
         """The verdicts so far on a question that is not closed, by passage; with `by`, only that judge's."""
         half = self._open.get(question_id)
-        if half is None or (by is not None and half.by != by):
-            return MappingProxyType({})
-        return MappingProxyType(half.verdicts)
+        return MappingProxyType(half.verdicts if half and by in (None, half.by) else {})
 
     def judge_of(self, question_id: str) -> JudgedBy | None:
         """The judge that began with a question that is not closed; None where none did."""
@@ -319,10 +314,10 @@ class Witnesses:
         if len(set(passages)) != len(passages):
             raise ValueError("a passage twice")
         half = self._open[name]
-        groups: dict[bool | None, list[str]] = {True: [], False: [], None: []}
-        for passage in passages:
-            groups[half.verdicts[passage]].append(passage)
-        accepted, rejected, silent = (tuple(group) for group in groups.values())
+        verdicts = [(half.verdicts[passage], passage) for passage in passages]
+        accepted, rejected, silent = (
+            tuple(passage for verdict, passage in verdicts if verdict is kind) for kind in (True, False, None)
+        )
         del self._open[name]
         self._judged[name] = JudgedQuestion(name, half.text, accepted, rejected, silent, half.by, _text(record["at"]))
         self._in_order = None

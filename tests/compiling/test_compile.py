@@ -202,16 +202,14 @@ class TestLabeled:
         assert len(listed) > 1
 
 
-class TestDemoTokens:
-    def test_the_limit_holds_for_each_predictor(self, tmp_path: Path) -> None:
-        free = compile_small("filco", "labeled", "offline", tmp_path, max_demos=3)
-        sizes = [words(demo) for demo in free.program.helpful.demos]
-        limit = sum(sizes) - 1
-        valid = compile_small("filco", "labeled", "offline", tmp_path / "held", max_demos=3, max_demo_tokens=limit)
-        kept = [words(demo) for demo in valid.program.helpful.demos]
-        assert sorted(kept) == sorted(sizes)[:2]
-        assert valid.recipe.settings["demos_dropped"] == 2  # one of either predictor
-        assert valid.recipe.settings["tokeniser"].startswith("words")
+def test_the_limit_of_demonstrations_is_each_predictors(tmp_path: Path) -> None:
+    free = compile_small("filco", "labeled", "offline", tmp_path, max_demos=3)
+    sizes = [words(demo) for demo in free.program.helpful.demos]
+    limit = sum(sizes) - 1
+    less = compile_small("filco", "labeled", "offline", tmp_path / "less", max_demos=3, max_demo_tokens=limit)
+    assert sorted(words(demo) for demo in less.program.helpful.demos) == sorted(sizes)[:2]
+    assert less.recipe.settings["demos_dropped"] == 2  # one of either predictor
+    assert less.recipe.settings["tokeniser"].startswith("words")
 
 
 def words(demo: Any) -> int:
@@ -224,57 +222,47 @@ class TestRefused:
 
     @pytest.fixture(autouse=True)
     def _nothing_happened(self, tmp_path: Path) -> Any:
-        self.engine = CountingEngine(reply=lambda prompt: pytest.fail("nobody is asked"))
+        self.rows, engine = sample_questions(), CountingEngine(reply=lambda prompt: pytest.fail("a call was made"))
+        self.how: dict[str, Any] = {"lm": engine.lm(), "run": tmp_path / "run"}
         yield
         assert not (tmp_path / "run").exists()
 
-    def refused(self, tmp_path: Path, kind: str = "filco", optimizer: str = "bootstrap", **how: Any) -> None:
-        compile_small(kind, optimizer, self.engine.lm(), tmp_path / "run", **how)
+    def small(self, optimizer: str = "bootstrap", **how: Any) -> None:
+        compile_small("filco", optimizer, **self.how, **how)
 
-    def test_an_optimiser_that_does_not_exist(self, tmp_path: Path) -> None:
+    def compile(self, student: Any, train: list[Any], valid: list[Any]) -> None:
+        compile_program(student, train, valset=valid, metric=exact, **self.how)
+
+    def test_an_optimiser_that_does_not_exist_or_lacks_its_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(UnknownName, match=r"no optimiser 'bootstrp'\. Did you mean 'bootstrap'"):
-            self.refused(tmp_path, optimizer="bootstrp")
-
-    def test_one_whose_package_is_missing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+            self.small("bootstrp")
         monkeypatch.setitem(sys.modules, "optuna", None)
         with pytest.raises(MissingExtra, match=r"the optimiser mipro needs 'optuna': pip install '.\[compile\]'"):
-            self.refused(tmp_path, optimizer="mipro")
-
-    def test_a_question_in_both_sets(self, tmp_path: Path) -> None:
-        rows = sample_questions()
-        twin = dspy.Example(question=f"  {rows[0].question.upper()}", answer="x").with_inputs("question")
-        with pytest.raises(Leak, match=r"question '  [A-Z ]+.* is in the training set and in the set held back"):
-            compile_program(Direct(), rows[:3], valset=[twin], metric=exact, lm=self.engine.lm(), run=tmp_path / "run")
+            self.small("mipro")
 
     @pytest.mark.parametrize(
-        ("how", "message"),
-        [
-            ({"max_demos": -1}, "max_demos is -1"),
-            ({"trials": 0}, "trials is 0"),
-            ({"candidates": 1}, "candidates is 1"),
-            ({"metric_calls": 0}, "metric_calls is 0"),
-            ({"concurrency": 0}, "concurrency is 0"),
-            ({"max_demo_tokens": -1}, "max_demo_tokens is -1"),
-            ({"seed": -1}, "seed is -1"),
-        ],
-    )
-    def test_numbers_out_of_range(self, how: dict[str, Any], message: str, tmp_path: Path) -> None:
-        with pytest.raises(BadArgument, match=message):
-            self.refused(tmp_path, **how)
+        ("name", "value"),
+        [("max_demos", -1), ("trials", 0), ("candidates", 1), ("metric_calls", 0), ("concurrency", 0),
+         ("max_demo_tokens", -1), ("seed", -1)],
+    )  # fmt: skip
+    def test_numbers_out_of_range(self, name: str, value: int) -> None:
+        with pytest.raises(BadArgument, match=f"{name} is {value}"):
+            self.small(**{name: value})
 
-    def test_no_examples_or_no_inputs(self, tmp_path: Path) -> None:
-        rows, how = sample_questions(), {"metric": exact, "lm": self.engine.lm(), "run": tmp_path / "run"}
+    def test_a_question_in_both_sets(self) -> None:
+        twin = dspy.Example(question=f"  {self.rows[0].question.upper()}", answer="x").with_inputs("question")
+        with pytest.raises(Leak, match=r"question '  [A-Z ]+.* is in the training set and in the set held back"):
+            self.compile(Direct(), self.rows[:3], [twin])
+
+    def test_no_examples_no_inputs_no_module_no_predictor(self) -> None:
         with pytest.raises(EmptyData, match="training set is empty"):
-            compile_program(Direct(), [], valset=rows, **how)
+            self.compile(Direct(), [], self.rows)
         with pytest.raises(BadArgument, match=r"example 0 of the set held back is no dspy.Example with its inputs"):
-            compile_program(Direct(), rows, valset=[dspy.Example(question="x")], **how)
-
-    def test_what_is_no_module_or_has_no_predictor(self, tmp_path: Path) -> None:
-        rows, how = sample_questions(), {"metric": exact, "lm": self.engine.lm(), "run": tmp_path / "run"}
+            self.compile(Direct(), self.rows, [dspy.Example(question="x")])
         with pytest.raises(BadArgument, match=r"is no dspy.Module"):
-            compile_program("direct", rows[:3], valset=rows[3:], **how)  # type: ignore[arg-type]
+            self.compile("direct", self.rows[:3], self.rows[3:])
         with pytest.raises(BadArgument, match="has no predictor"):
-            compile_program(dspy.Module(), rows[:3], valset=rows[3:], **how)
+            self.compile(dspy.Module(), self.rows[:3], self.rows[3:])
 
 
 def test_the_recipe_says_how_it_was_reached(tmp_path: Path) -> None:
@@ -351,18 +339,10 @@ def test_what_is_kept_for_scores_teaches_nothing(kind: str, optimizer: str, tmp_
 
 
 def test_the_adapter_that_is_configured_is_the_one_compiled_for(tmp_path: Path) -> None:
-    class Mine(dspy.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.reply = dspy.Predict("question -> answer")
-
-        def forward(self, question: str) -> dspy.Prediction:
-            return self.reply(question=question)
-
     rows, lm = sample_questions(), ScriptedLM(lambda stage, prompt: '{"answer": "x"}')
     how: dict[str, Any] = {"metric": exact, "optimizer": "labeled", "max_demos": 1}
     with dspy.context(adapter=dspy.JSONAdapter()):
-        compile_program(Mine(), rows[:3], valset=rows[3:], lm=lm, run=tmp_path, **how)
+        compile_program(dspy.Predict("question -> answer"), rows[:3], valset=rows[3:], lm=lm, run=tmp_path, **how)
     assert all("Respond with a JSON object" in prompt for _, prompt in lm.prompts)
 
 
@@ -382,37 +362,28 @@ def test_the_same_bytes_whatever_the_order_of_sets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_fault_that_may_pass_ends_it_and_the_same_again_goes_on(optimizer: str, tmp_path: Path) -> None:
-    whole = CountingEngine()
+@pytest.mark.parametrize("ended_by", [ModelError, BudgetSpent])
+def test_what_may_pass_ends_it_and_the_same_again_goes_on(
+    optimizer: str, ended_by: type[Exception], tmp_path: Path
+) -> None:
+    whole, first, rest = CountingEngine(), CountingEngine(), CountingEngine()
     expected = saved(compile_small("filco", optimizer, whole.lm(), tmp_path / "whole"), tmp_path / "a.json")
-    engine = CountingEngine()
 
     async def fail(_stage: str, _prompt: str) -> None:
-        if engine.calls >= whole.calls - 1:
+        if first.calls >= whole.calls - 1:
             raise lm15.ServerError("gone")
 
-    engine.before = fail
-    with pytest.raises(ModelError, match="gone"):
-        compile_small("filco", optimizer, engine.lm(), tmp_path / "run", concurrency=1)
-    assert engine.calls == whole.calls - 1  # no call after it
-    rest = CountingEngine()
-    again = saved(compile_small("filco", optimizer, rest.lm(), tmp_path / "run"), tmp_path / "b.json")
-    assert rest.calls == 2
-    assert again == expected
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_spent_budget_ends_it_and_more_goes_on(optimizer: str, tmp_path: Path) -> None:
-    whole = CountingEngine()
-    expected = saved(compile_small("filco", optimizer, whole.lm(), tmp_path / "whole"), tmp_path / "a.json")
-    first = CountingEngine()
-    with pytest.raises(BudgetSpent):
-        compile_small("filco", optimizer, first.lm(), tmp_path / "run", budget=Budget(calls=whole.calls - 2))
-    assert first.calls == whole.calls - 2
-    rest = CountingEngine()
-    done = compile_small("filco", optimizer, rest.lm(), tmp_path / "run", budget=Budget(calls=500))
+    kept, fault = whole.calls - 2, ended_by is ModelError
+    how: dict[str, Any] = {"concurrency": 1} if fault else {"budget": Budget(calls=kept)}
+    if fault:
+        first.before = fail
+    with pytest.raises(ended_by):
+        compile_small("filco", optimizer, first.lm(), tmp_path / "run", **how)
+    assert first.calls == kept + fault  # no call after it
+    more = None if fault else Budget(calls=500)
+    done = compile_small("filco", optimizer, rest.lm(), tmp_path / "run", budget=more)
     assert saved(done, tmp_path / "b.json") == expected
-    assert first.calls + rest.calls == whole.calls
+    assert kept + rest.calls == whole.calls
 
 
 def test_a_prompt_too_long_for_the_model_scores_nothing_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -625,12 +596,6 @@ class Mine(dspy.Module):
         self.search = dspy.Predict("question -> query")
         self.reply = dspy.ChainOfThought("passages: list[str], question -> answer")
 
-    async def aforward(self, question: str) -> dspy.Prediction:
-        query = (await self.search.acall(question=question)).query
-        found = self.index(query or question, k=3)
-        result = await self.reply.acall(passages=[passage.line for passage in found], question=question)
-        return dspy.Prediction(answer=result.answer, knowledge=found)
-
     def forward(self, question: str) -> dspy.Prediction:
         query = self.search(question=question).query
         found = self.index(query or question, k=3)
@@ -690,20 +655,11 @@ class TestCompiling:
             assert any(demo.get("augmented") for demo in found[name]["demos"])
 
 
-def calls(journal: Journal) -> list[dict[str, Any]]:
-    return [record for record in journal.records() if record["kind"] == "call"]
-
-
-def spent(tracker: Any) -> tuple[int, int]:
-    (total,) = tracker.get_total_tokens().values()
-    return total["prompt_tokens"], total["completion_tokens"]
-
-
 class TestUsage:
     def test_bootstrapping_counts_what_the_server_counts_and_hits_too(
         self, index: BM25, trainset: list[dspy.Example], tmp_path: Path
     ) -> None:
-        found, sent = [], []
+        found: list[tuple[int, int]] = []
         with serve(reply="offline") as server:
             for _ in range(2):  # the second time from the journal, where DSPy's own cache would count nothing
                 lm = connect("test-model", api_base=server.url, journal=tmp_path / "run")
@@ -711,28 +667,17 @@ class TestUsage:
                     dspy.BootstrapFewShot(metric=exact, max_bootstrapped_demos=2).compile(
                         BlendFilter(index, k=3), trainset=trainset[:3]
                     )
-                found.append(spent(tracker))
-                sent.append(sum(entry["usage"]["prompt_tokens"] for entry in lm.history))
+                (total,) = tracker.get_total_tokens().values()
+                found.append((total["prompt_tokens"], total["completion_tokens"]))
+                assert found[-1][0] == sum(entry["usage"]["prompt_tokens"] for entry in lm.history)
                 assert lm.journal is not None
-                records = calls(lm.journal)
                 lm.journal.close()
             stats = server.stats()
-        assert sum(record["tokens_in"] for record in records) == stats["tokens_in"]
-        assert sum(record["tokens_out"] for record in records) == stats["tokens_out"]
-        # DSPy is told of a call that the journal answers as of any other: what the program takes, paid for or not.
-        assert found[0] == found[1]
-        assert [tokens_in for tokens_in, _ in found] == sent
-        assert found[0] >= (stats["tokens_in"], stats["tokens_out"])
-
-    @pytest.mark.parametrize("threads", [1, 3])
-    def test_each_prediction_of_an_evaluation_knows_what_it_cost(
-        self, threads: int, index: BM25, trainset: list[dspy.Example]
-    ) -> None:
-        engine = CountingEngine()
-        with dspy.context(lm=engine.lm(), track_usage=True):
-            result = dspy.Evaluate(devset=trainset, metric=exact, num_threads=threads)(BlendFilter(index, k=3))
-        usages = [prediction.get_lm_usage()["blendfilter/counting"] for _, prediction, _ in result.results]
-        assert sum(usage["prompt_tokens"] for usage in usages) == sum(len(p.split()) for p in engine.prompts)
+        records = journaled(tmp_path / "run")
+        counted = tuple(sum(record[name] for record in records) for name in ("tokens_in", "tokens_out"))
+        assert counted == (stats["tokens_in"], stats["tokens_out"])
+        # DSPy hears of a call that the journal answers as of any other: what the program takes, paid for or not.
+        assert found[0] == found[1] >= counted
 
     def test_a_reply_that_does_not_fit_costs_no_second_call(self, index: BM25) -> None:
         engine = CountingEngine(reply=lambda prompt: "")

@@ -15,10 +15,10 @@ from scripted import ScriptedLM
 from blendfilter.compiling.compile import Compiled, compile_program
 from blendfilter.compiling.examples import consistency, consistency_examples, drawn, pairs_of, split
 from blendfilter.compiling.programs import (
-    asked_in,
     fingerprint,
     load_program,
     question_digest,
+    question_in,
     ruled_of,
     save_program,
     state_of,
@@ -40,7 +40,7 @@ def rows_of(*questions: str) -> list[dspy.Example]:
 def test_a_question_that_comes_twice_is_taken_once() -> None:
     rows = rows_of("Who kept it?", "who kept  IT", "Where?", "When?")
     train, valid = split(rows, 2, 1, seed=5)
-    assert len({question_digest(asked_in(each)) for each in [*train, *valid]}) == 3
+    assert len({question_digest(question_in(each)) for each in [*train, *valid]}) == 3
     assert "1" not in {each.answer for each in [*train, *valid]}  # the first spelling stays
     with pytest.raises(EmptyData, match="there are 3 different questions, too few to train on 2 and hold 2 back"):
         split(rows, 2, 2, seed=5)
@@ -53,15 +53,14 @@ def test_the_seed_decides() -> None:
     assert drawn(rows, 4, 1, "valid") == drawn(rows, 4, 1, "valid")
 
 
-@pytest.mark.parametrize(("train", "valid", "message"), [(0, 1, "--train is 0"), (1, 0, "--valid is 0")])
-def test_sizes_that_are_none(train: int, valid: int, message: str) -> None:
-    with pytest.raises(BadArgument, match=message):
-        split(rows_of("a?", "b?"), train, valid, seed=0)
-
-
-def test_too_few_in_a_file_of_their_own() -> None:
+def test_sizes_that_are_none_and_too_few_in_a_file_of_their_own() -> None:
+    rows = rows_of("a?", "b?")
+    with pytest.raises(BadArgument, match="--train is 0"):
+        split(rows, 0, 1, seed=0)
+    with pytest.raises(BadArgument, match="--valid is 0"):
+        split(rows, 1, 0, seed=0)
     with pytest.raises(EmptyData, match="there are 2 questions, fewer than --valid 3"):
-        drawn(rows_of("a?", "b?"), 3, 0, "valid")
+        drawn(rows, 3, 0, "valid")
 
 
 def test_a_fingerprint_is_of_what_the_rows_hold() -> None:
@@ -162,16 +161,10 @@ class TestMetric:
     PAIR = dspy.Example(consistent=False, passage="Lead | Lead is told of here.")
 
     def test_right_and_wrong(self) -> None:
-        assert [consistency(self.PAIR, judged(result)) for result in (False, True, None)] == [1.0, 0.0, 0.0]
-        gold = dspy.Example(consistent=True, passage="")
-        assert [consistency(gold, judged(result)) for result in (False, True, None)] == [0.0, 1.0, 0.0]
-
-    def test_a_demonstration_is_right(self) -> None:
-        assert [consistency(self.PAIR, judged(result), trace=[]) for result in (False, True, None)] == [
-            True,
-            False,
-            False,
-        ]
+        verdicts, gold = [judged(result) for result in (False, True, None)], dspy.Example(consistent=True, passage="")
+        assert [consistency(self.PAIR, each) for each in verdicts] == [1.0, 0.0, 0.0]
+        assert [consistency(gold, each) for each in verdicts] == [0.0, 1.0, 0.0]
+        assert [consistency(self.PAIR, each, trace=[]) for each in verdicts] == [True, False, False]
 
     def test_words_for_who_reflects(self) -> None:
         def words(result: bool | None, reason: str = "") -> Any:
@@ -217,16 +210,13 @@ class TestCompiled:
         assert re.search(r"Passage: Gold \|[^\n]*\nQuestion: Who kept[^\n]*\nVerdict:\s+True\n", lm.prompts[-1][1])
 
     def test_demonstrations_are_fields_of_the_predictor(self, tmp_path: Path) -> None:
-        program = compiled(tmp_path / "run", ScriptedLM(by_title)).program
-        demos = dict(program.named_predictors())["judge.consistent"].demos
-        assert len(demos) == 12
+        demos = compiled(tmp_path / "run", ScriptedLM(by_title)).program.judge.consistent.demos
         assert all([*demo.keys()] == ["rules", "passage", "question", "verdict"] for demo in demos)
         assert Counter(demo.verdict for demo in demos) == {"True": 6, "False": 6}
 
     def test_bootstrap_takes_right_verdicts_alone(self, tmp_path: Path) -> None:
         done = compiled(tmp_path / "run", ScriptedLM(lambda stage, prompt: "True"), "bootstrap")
-        demos = dict(done.program.named_predictors())["judge.consistent"].demos
-        own = [demo for demo in demos if demo.get("augmented")]
+        own = [demo for demo in done.program.judge.consistent.demos if demo.get("augmented")]
         assert {demo.verdict for demo in own} == {"True"}
         assert all(demo.passage.startswith("Gold") for demo in own)
 
@@ -234,9 +224,7 @@ class TestCompiled:
         grounds = "subject | Ada | Ada | alike\nReason: The same.\nVerdict: True"
         lm = ScriptedLM(lambda stage, prompt: grounds)
         done = compiled(tmp_path / "run", lm, "bootstrap", select=CDITFilter("components"))
-        demos = dict(done.program.named_predictors())["judge.consistent"].demos
-        assert demos
-        assert {demo.comparison for demo in demos} == {grounds}
+        assert {demo.comparison for demo in done.program.judge.consistent.demos} == {grounds}
         with pytest.raises(BadArgument, match="no training row fills the fields"):
             compiled(tmp_path / "other", lm, "labeled", select=CDITFilter("components"))
 
@@ -274,12 +262,11 @@ class TestLoaded:
             before = state_of(module)
             with pytest.raises(BadData) as refusal:
                 load_program(module, path)
-            message = str(refusal.value)
-            assert re.search(
-                rf"'judge' was compiled under the rules phi1 \(\w+\), and here .* {re.escape(have)} \(", message
+            found = (
+                rf"'judge' was compiled under the rules phi1 \(\w+\), and here .* {re.escape(have)} \(.*--rule, --rules"
             )
-            assert "--rule, --rules; rules= in Python" in message
-            assert "\n" not in message
+            assert re.search(found, str(refusal.value))
+            assert "\n" not in str(refusal.value)
             assert state_of(module) == before
 
     def test_rules_of_one_name_are_reported_apart_by_what_they_say(self) -> None:

@@ -22,7 +22,7 @@ from blendfilter.records import Excerpt, Passage
 from blendfilter.tasks.loading import load
 
 QUESTION = dspy.Example(question="Who?", golden_answers=["Ada", "A. B."]).with_inputs("question")
-SAID = dspy.Prediction(answer="Ada Brennock")
+ANSWERED = dspy.Prediction(answer="Ada Brennock")
 
 
 def measured(metric: Any) -> CountedMetric:
@@ -33,9 +33,9 @@ def measured(metric: Any) -> CountedMetric:
 
 def test_a_tasks_metric_is_read_in_three_ways() -> None:
     metric = measured(load("wow", "sample", limit=1).metric)
-    assert metric(QUESTION, SAID) == pytest.approx(2 / 3)
-    assert metric(QUESTION, SAID, []) is False
-    result = metric(QUESTION, SAID, [], "answer", [])
+    assert metric(QUESTION, ANSWERED) == pytest.approx(2 / 3)
+    assert metric(QUESTION, ANSWERED, []) is False
+    result = metric(QUESTION, ANSWERED, [], "answer", [])
     assert result.score == pytest.approx(2 / 3)
     assert result.feedback == (
         "The score is 0.67 of 1. The answer given was 'Ada Brennock', the right one is: Ada; A. B."
@@ -47,7 +47,7 @@ def test_a_metric_of_five_arguments_speaks_for_itself() -> None:
     def own(example: Any, prediction: Any, trace: Any = None, name: Any = None, part: Any = None) -> Any:
         return dspy.Prediction(score=0.5, feedback=f"about {name}")
 
-    assert measured(own)(QUESTION, SAID, [], "answer", []).feedback == "about answer"
+    assert measured(own)(QUESTION, ANSWERED, [], "answer", []).feedback == "about answer"
 
 
 def test_what_a_metric_raises_ends_the_work() -> None:
@@ -56,38 +56,36 @@ def test_what_a_metric_raises_ends_the_work() -> None:
 
     metric = measured(broken)
     with pytest.raises(CompilationStopped) as error:
-        metric(QUESTION, SAID)
+        metric(QUESTION, ANSWERED)
     assert isinstance(error.value.error, BadArgument)
     with pytest.raises(CompilationStopped):  # no other thread goes on paying
-        metric(QUESTION, SAID)
+        metric(QUESTION, ANSWERED)
 
 
 @pytest.mark.parametrize("value", [None, "0.5", float("nan"), [1], {"score": 1.0}])
 def test_what_is_no_number_is_reported(value: Any) -> None:
     metric = measured(lambda example, prediction, trace=None: value)
     with pytest.raises(CompilationStopped) as error:
-        metric(QUESTION, SAID)
+        metric(QUESTION, ANSWERED)
     assert "for a score: have it return a number" in str(error.value.error)
 
 
 def test_yes_or_no_has_any_shape() -> None:
-    assert (
-        measured(lambda example, prediction, trace=None: None if trace is not None else 0.5)(QUESTION, SAID, []) is None
-    )
+    assert measured(lambda example, prediction, trace=None: None)(QUESTION, ANSWERED, []) is None
 
 
 def test_a_threshold_says_what_is_accepted() -> None:
     metric = measured(AcceptingMetric(load("wow", "sample", limit=1).metric, 0.6))
-    assert metric(QUESTION, SAID) == pytest.approx(2 / 3)
-    assert metric(QUESTION, SAID, []) is True
-    assert measured(AcceptingMetric(metric.metric.metric, 0.7))(QUESTION, SAID, []) is False
+    assert metric(QUESTION, ANSWERED) == pytest.approx(2 / 3)
+    assert metric(QUESTION, ANSWERED, []) is True
+    assert measured(AcceptingMetric(metric.metric.metric, 0.7))(QUESTION, ANSWERED, []) is False
 
 
 def test_an_answerer_whose_prompt_is_too_long_scores_nothing() -> None:
     def asking(example: Any, prediction: Any, trace: Any = None) -> float:
         raise ModelError("too long", kind="context_too_long")
 
-    assert measured(asking)(QUESTION, SAID) == 0.0
+    assert measured(asking)(QUESTION, ANSWERED) == 0.0
 
 
 PASSAGES = (
@@ -177,15 +175,11 @@ class TestReward:
         with dspy.context(lm=ScriptedLM([])):
             assert silver_metric(answer=0)(example(1), kept(1)) > 0.9
 
-    def test_it_leaves_no_trace(self) -> None:
-        with dspy.context(lm=ScriptedLM(["Ada"]), trace=[]):
-            silver_metric()(example(1), kept(1))
-            assert dspy.settings.trace == []
-
-    def test_another_model_than_the_teacher_answers(self) -> None:
+    def test_another_model_than_the_teacher_answers_and_leaves_no_trace(self) -> None:
         own = ScriptedLM(["Ada"])
-        with dspy.context(lm=ScriptedLM([])):
-            silver_metric().asking(own)(example(1), kept(1))
+        with dspy.context(lm=ScriptedLM([]), trace=[]):
+            dataclasses.replace(silver_metric(), lm=own)(example(1), kept(1))
+            assert dspy.settings.trace == []
         assert own.calls == 1
 
 
@@ -223,11 +217,8 @@ class TestThreeReadings:
         assert "Superfluous: 0 ('Tolm | Tolm is a port.'); 2 ('Honey" in result.feedback
         assert "71% of the words" in result.feedback
 
-    def test_words_where_nothing_helps(self) -> None:
         assert "the right reply is none" in self.metric(example(), kept(0), None, "helpful", None).feedback
         assert "none was named" in self.metric(example(), kept(), None, "helpful", None).feedback
-
-    def test_the_answer_is_reported(self) -> None:
         with dspy.context(lm=ScriptedLM(["Tolm"])):
             result = silver_metric()(example(1), kept(1), None, "helpful", None)
         assert "the answer given was 'Tolm', the right one is: Ada; A. B." in result.feedback

@@ -226,13 +226,20 @@ def test_a_failed_call_leaves_its_question_open_and_those_that_wait_for_it(index
     assert {question for question, _ in mended.asked} == {WHO_ON}
 
 
-def test_of_a_half_judged_question_only_what_is_missing_is_asked(index: BM25, folder: TrimFolder) -> None:
-    class Half(Village):
-        def reply(self, stage: str, prompt: str) -> Any:
-            result = super().reply(stage, prompt)
-            return ModelError("no", kind="bad_request") if self.asked[-1] == (WHO_ON, "sold") else result
+class Half(Village):
+    """Fails for one passage of `question`."""
 
-    first, second = Half(), Village()
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self.question = question
+
+    def reply(self, stage: str, prompt: str) -> Any:
+        result = super().reply(stage, prompt)
+        return ModelError("no", kind="bad_request") if self.asked[-1] == (self.question, "sold") else result
+
+
+def test_of_a_half_judged_question_only_what_is_missing_is_asked(index: BM25, folder: TrimFolder) -> None:
+    first, second = Half(WHO_ON), Village()
     trimmed_by(first, index, folder, [WHO_ON])
     assert set(Witnesses.read(folder.witnesses).half(question_id(WHO_ON))) == {"on", "off"}
     trimmed_by(second, index, folder, [WHO_ON])
@@ -242,17 +249,10 @@ def test_of_a_half_judged_question_only_what_is_missing_is_asked(index: BM25, fo
 
 
 def test_another_judge_judges_what_is_open_anew_and_leaves_what_is_closed(index: BM25, folder: TrimFolder) -> None:
-    class Half(Village):
-        def reply(self, stage: str, prompt: str) -> Any:
-            result = super().reply(stage, prompt)
-            return ModelError("no", kind="bad_request") if self.asked[-1] == (WHO_OFF, "sold") else result
-
-    trimmed_by(Half(), index, folder, [WHO_ON, WHO_OFF])
+    trimmed_by(Half(WHO_OFF), index, folder, [WHO_ON, WHO_OFF])
     judge = Village()
     trimmed_by(judge, index, folder, [WHO_ON, WHO_OFF], by=Judge(rules=("phi1", "phi2")))
-    assert sorted(judge.asked) == sorted((WHO_OFF, passage.id) for passage in index(WHO_OFF, 5)), (
-        "all of it, and no more"
-    )
+    assert sorted(judge.asked) == sorted((WHO_OFF, passage.id) for passage in index(WHO_OFF, 5))
     judged = Witnesses.read(folder.witnesses).judged
     assert [judged[question_id(each)].by.rules for each in (WHO_ON, WHO_OFF)] == [("phi1",), ("phi1", "phi2")]
     found = state_text(folder, Witnesses.read(folder.witnesses))
@@ -384,10 +384,10 @@ def test_a_full_disk_ends_it_and_the_same_call_goes_on(
 
     monkeypatch.setattr(WitnessWriter, "verdict", full)
     with pytest.raises(CannotWrite, match="no room"):
-        trim(index, ASKED_FOR, Judge(), folder, lm=judge.lm())
+        trimmed_by(judge, index, folder, ASKED_FOR)
     monkeypatch.undo()
     again = Village()
-    assert trim(index, ASKED_FOR, Judge(), folder, lm=again.lm()).errors == ()
+    assert trimmed_by(again, index, folder, ASKED_FOR).errors == ()
     assert not set(again.asked).intersection(judge.asked)
 
 
@@ -417,7 +417,7 @@ def test_of_several_errors_of_a_question_the_one_that_ends_it_all_is_reported(in
             return ServerRefused("nobody there") if last else ModelError("no", kind="bad_request")
 
     with pytest.raises(ServerRefused):
-        trim(index, [WHO_ON], Judge(), folder, lm=Failing().lm())
+        trimmed_by(Failing(), index, folder, [WHO_ON])
 
 
 def test_who_judges_is_the_model_by_name_and_label_the_judges_own_before_the_callers() -> None:
@@ -434,7 +434,7 @@ def test_the_measure_is_the_folders_own(index: BM25, tmp_path: Path) -> None:
     folder = TrimFolder.create(index, tmp_path / "vectors.trimmed", k=5, similarity="vectors")
     judge = Village()
     with pytest.raises(BadData, match="'vectors' does not go with this index"):
-        trim(index, ASKED_FOR, Judge(), folder, lm=judge.lm())
+        trimmed_by(judge, index, folder, ASKED_FOR)
     assert judge.calls == 0
 
 
@@ -469,33 +469,29 @@ OTHER = Judge(rules=("phi1", "phi2"))
 IDS = frozenset({"on", "off", "sold", "pier", "fair"})
 
 
-def done_by(index: BM25, folder: TrimFolder, judge: Village, *questions: str, by: Judge | None = None) -> Trimming:
-    return trim(index, list(questions), by or Judge(), folder, lm=judge.lm())
-
-
 def test_some_silence_is_warned_of_with_the_next_move(index: BM25, folder: TrimFolder) -> None:
-    done = done_by(index, folder, Village(silent=[PIER]), WHO_ON, PIER)
+    done = trimmed_by(Village(silent=[PIER]), index, folder, [WHO_ON, PIER])
     assert done.too_silent
     assert f"neither True nor False in {done.silent} of {done.calls} replies, which separate nothing" in done.text()
     assert "then undo those questions (--undo, ALL for all) and judge them with --mode components" in done.text()
     assert done.text().splitlines()[-1].startswith("use it: "), "what was learned may be used all the same"
-    assert not done_by(index, folder, Village(), WHO_OFF).too_silent
+    assert not trimmed_by(Village(), index, folder, [WHO_OFF]).too_silent
 
 
 @pytest.mark.parametrize(("silent", "warned"), [(5, False), (6, True)])
 def test_a_twentieth_is_not_too_much(silent: int, warned: bool, index: BM25, folder: TrimFolder) -> None:
-    done = done_by(index, folder, Village(), WHO_ON)
+    done = trimmed_by(Village(), index, folder, [WHO_ON])
     text: dict[str, Any] = vars(done) | {"accepted": 50, "rejected": 100 - 50 - silent, "silent": silent}
     assert Trimming(**text).too_silent is warned
 
 
 def test_another_judge_judges_anew_what_has_no_verdict_at_all(index: BM25, folder: TrimFolder) -> None:
     """The same one does not, and of a question with any verdict nothing is touched."""
-    done_by(index, folder, Village(silent=[WHO_ON]), WHO_ON, WHO_OFF)
+    trimmed_by(Village(silent=[WHO_ON]), index, folder, [WHO_ON, WHO_OFF])
     again = Village()
-    assert (done_by(index, folder, again, WHO_ON, WHO_OFF).known, again.calls) == (2, 0)
+    assert (trimmed_by(again, index, folder, [WHO_ON, WHO_OFF]).known, again.calls) == (2, 0)
     other = Village()
-    done = done_by(index, folder, other, WHO_ON, WHO_OFF, by=OTHER)
+    done = trimmed_by(other, index, folder, [WHO_ON, WHO_OFF], by=OTHER)
     assert (done.judged, done.known) == (1, 1)
     assert {question for question, _ in other.asked} == {WHO_ON}
     judged = Witnesses.read(folder.witnesses).judged
@@ -510,9 +506,9 @@ def test_a_question_with_any_verdict_is_left_to_whoever_gave_it(index: BM25, fol
             result = super().reply(stage, prompt)
             return result if self.asked[-1][1] == "on" else "It depends."
 
-    done_by(index, folder, Shy(), WHO_ON)
+    trimmed_by(Shy(), index, folder, [WHO_ON])
     other = Village()
-    assert (done_by(index, folder, other, WHO_ON, by=OTHER).known, other.calls) == (1, 0)
+    assert (trimmed_by(other, index, folder, [WHO_ON], by=OTHER).known, other.calls) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -524,17 +520,17 @@ def test_a_question_with_any_verdict_is_left_to_whoever_gave_it(index: BM25, fol
     ],
 )
 def test_why_nothing_is_separated(judge: Village, why: str, index: BM25, folder: TrimFolder) -> None:
-    done_by(index, folder, judge, PIER)
-    again = done_by(index, folder, judge, PIER).text()
+    trimmed_by(judge, index, folder, [PIER])
+    again = trimmed_by(judge, index, folder, [PIER]).text()
     assert f"no pair is separated, so {folder.place} answers as the bare index does: {why}; judge other" in again
     assert "threshold: " not in again
     assert "lower it" not in again
 
 
 def test_who_judged_before_is_named(index: BM25, folder: TrimFolder) -> None:
-    done_by(index, folder, Village(), WHO_ON, PIER, "Xyzzy plugh?")
-    assert "judged before by" not in done_by(index, folder, Village(), WHO_ON, PIER).text(), "it was this one"
-    text = done_by(index, folder, Village(), WHO_ON, PIER, "Xyzzy plugh?", by=OTHER).text()
+    trimmed_by(Village(), index, folder, [WHO_ON, PIER, "Xyzzy plugh?"])
+    assert "judged before by" not in trimmed_by(Village(), index, folder, [WHO_ON, PIER]).text(), "it was this one"
+    text = trimmed_by(Village(), index, folder, [WHO_ON, PIER, "Xyzzy plugh?"], by=OTHER).text()
     program = next(iter(Witnesses.read(folder.witnesses).judged.values())).by.program
     assert (
         f"\njudged before by scripted, word, phi1, program {program}: 2; to judge them anew by this judge, undo them "
@@ -560,7 +556,7 @@ def test_what_is_no_folder_is_refused(place: Any, index: BM25) -> None:
 
 
 def test_the_state_lists_its_questions_and_settings(index: BM25, folder: TrimFolder) -> None:
-    done_by(index, folder, Village(), PIER)
+    trimmed_by(Village(), index, folder, [PIER])
     text = state_text(folder, Witnesses.read(folder.witnesses))
     assert text.endswith(f"  {question_id(PIER)} {PIER!r}: 1 accepted, 1 rejected, 0 no verdict\n")
     assert "min_similarity" not in text
@@ -619,12 +615,6 @@ def killed(place: Path, url: str, wanted: int) -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
-def state_in(place: Path) -> Any:
-    witnesses = Witnesses.read(place / "witnesses.jsonl")
-    judged = [replace(each, at="") for each in witnesses.judged.values()]
-    return judged, list(witnesses.separated(1)), witnesses.digest(1)
-
-
 @pytest.mark.slow
 def test_killed_at_twenty_moments(tmp_path: Path) -> None:
     BM25.build(sample("corpus.jsonl"), tmp_path / "isles")
@@ -659,5 +649,5 @@ def test_killed_at_twenty_moments(tmp_path: Path) -> None:
     assert needed <= prompts
     assert prompts.total() <= total + lost, "only what was in flight at a kill is asked again"
     assert journaled(rough) == needed, "no call that was on file is there twice"
-    assert state_in(rough) == state_in(calm)
+    assert state(TrimFolder.read(rough)) == state(TrimFolder.read(calm))
     assert open_index(rough).fingerprint == open_index(calm).fingerprint

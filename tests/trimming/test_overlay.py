@@ -11,18 +11,16 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-import dspy
 import pytest
 from checkpoints import minilm_package, tiny_bert, tiny_colbert
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from index_server import served
-from judged import AGAIN, PIER, WHO_OFF, WHO_ON, Village, village
+from judged import PIER, WHO_OFF, WHO_ON
 from judged import RADIO as VILLAGE
 from witnessed import Written, ids, judge, witnesses_of
 
 from blendfilter.context import JOURNAL, setting
-from blendfilter.filters.cdit import Judge
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, cut_of
@@ -30,8 +28,6 @@ from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.hybrid import Hybrid
 from blendfilter.retrieval.indexes import build, open_index
-from blendfilter.trimming.folder import TrimFolder
-from blendfilter.trimming.gathering import trim
 from blendfilter.trimming.overlay import Trimmed, trim_ranking
 from blendfilter.trimming.similar import ByVector, ByWords
 from blendfilter.trimming.witnesses import Witnesses, undone_line
@@ -478,30 +474,6 @@ def test_a_query_that_an_encoder_cuts_is_flagged() -> None:
     trimmed = Trimmed(dense, witnesses_of({long: {found[0].id: False, found[1].id: True}}), threshold=1)
     hits, others = trimmed.find([long, "the sea"], K)
     assert (hits[0], cut_of(hits), cut_of(others)) == (found[1], True, False)
-
-
-def test_the_radio_end_to_end(tmp_path: Path, fresh_dspy: None) -> None:
-    """A judge's one question, at threshold 1: its paraphrase is trimmed without a call, and no other question is."""
-    index = village()
-    place = tmp_path / "village.trimmed"
-    folder = TrimFolder.create(index, place, k=5, threshold=1)
-    lamp = "Which lamp and radio does the kitchen of the village have?"
-    for question in (WHO_ON, AGAIN, WHO_OFF, lamp):
-        assert {"on", "off"} <= set(ids(index(question, k=3)))
-    judge = Village()
-    trim(index, [WHO_ON], Judge(), folder, lm=judge.lm())
-    sent = len(judge.asked)
-    assert sent > 0
-    trimmed = Trimmed(index, Witnesses.read(folder.witnesses), threshold=1)
-    with dspy.context(lm=judge.lm()):
-        found = ids(trimmed(AGAIN, k=3))
-        assert "on" in found
-        assert "off" not in found
-        assert {"on", "off"} <= set(ids(trimmed(lamp, k=3)))
-        assert {"on", "off"} <= set(ids(trimmed(WHO_OFF, k=3)))
-    assert len(judge.asked) == sent
-    again = trim(index, [AGAIN], Judge(), folder, lm=judge.lm())
-    assert (again.reused, again.calls, len(judge.asked)) == (1, 0, sent)
 
 
 def test_vectors_call_opposites_neighbours_and_the_guard_does_not() -> None:

@@ -86,10 +86,8 @@ def test_a_question_is_nearest_to_itself() -> None:
     """Words in another order are the same words, and `unlike` would refuse the wrong one of the two."""
     near = ByWords()
     near.add(["Did Mary push Jack?", "Did Jack push Mary?"])
-    assert near.nearest(["Did Jack push Mary?", "Did Mary push Jack?"], floor=0.9) == [
-        Neighbour(1, 1.0),
-        Neighbour(0, 1.0),
-    ]
+    found = near.nearest(["Did Jack push Mary?", "Did Mary push Jack?"], floor=0.9)
+    assert found == [Neighbour(1, 1.0), Neighbour(0, 1.0)]
     vectors = ByVector(encoder_of({"a": [1, 2], "b": [2, 4]}, 2))
     vectors.add(["a", "b"])
     assert vectors.nearest(["b"]) == [Neighbour(1, 1.0)]
@@ -266,7 +264,6 @@ ALIKE = [
     ("What is Ada Holt's occupation?", "what's ada holt’s job"),
     ("Where does the U.S. mint coins?", "Where does the US mint its coins?"),
     ("Who won in 1,200 tries?", "Who won in 1200 tries?"),
-    ("Who was the first mayor?", "Who was the 1st mayor?".replace("1st", "first")),
     ("Which one is older?", "Which is older?"),
     ("Who wrote 'the quiet hill'?", "Who wrote the quiet hill?"),
     ("Is it the café of Zoë Lund?", "Is it the cafe of Zoe Lund?"),
