@@ -92,9 +92,6 @@ class Comparison:
     repeats: Mapping[str, int] = field(default_factory=dict)
     also: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        return self.text()
-
     def __repr__(self) -> str:
         return self.text()  # what a prompt shows is the table
 
@@ -160,7 +157,10 @@ class Comparison:
             rows = list(group)
             lines.append([visible(run), "", *blank, str(rows[0].errors)])
             for row in rows:
-                compared = _compared_cells(row, several) if run != self.baseline else blank
+                interval = f"[{percent(row.low, '+z')}, {percent(row.high, '+z')}]"
+                flips = "" if row.won is None else f"{row.won}/{row.lost}"
+                tested = [chance(row.p), *[chance(row.p_holm)] * several]
+                compared = blank if run == self.baseline else [percent(row.difference, "+z"), interval, flips, *tested]
                 lines.append([f"  {visible(row.measure)}", percent(row.value), *compared, ""])
         return lines
 
@@ -225,12 +225,6 @@ def _folded(name: str) -> str:
     return "\n".join(lines)
 
 
-def _compared_cells(row: ComparisonRow, several: bool) -> list[str]:
-    interval = f"[{percent(row.low, '+z')}, {percent(row.high, '+z')}]"
-    flips = "" if row.won is None else f"{row.won}/{row.lost}"
-    return [percent(row.difference, "+z"), interval, flips, chance(row.p), *[chance(row.p_holm)] * several]
-
-
 def percent(value: float | None, sign: str = "") -> str:
     """One decimal, as the report prints it: 50.8, +9.6, 100.0."""
     return "" if value is None else f"{100 * value:{sign}.1f}"
@@ -262,8 +256,11 @@ def compare(
         raise BadArgument(f"compare wants at least two runs, got {len(opened)}")
     named = labelled(opened)
     measures = metrics or list(opened[0].settings["metrics"])
-    tasks = {label: run.settings["task"] for label, run in named.items()}
-    _check_tasks(tasks)
+    first, *others = named
+    for label in others:
+        if (task := named[label].settings["task"]) != (of_first := opened[0].settings["task"]):
+            what = f"'{first}' is {of_first}, '{label}' is {task}"
+            raise RunMismatch(f"runs of different tasks: {what}; compare runs of one task")
     tables, judges = _with_rescored(named, measures)
     return compare_predictions(
         tables,
@@ -390,14 +387,6 @@ def _by_id(label: str, rows: Sequence[Mapping[str, Any]]) -> Predictions:
         if len(answers) < most:
             raise BadData(f"run '{label}' has {len(answers)} of {most} answers to question '{id}'; finish it first")
     return {id: [answers[repeat] for repeat in sorted(answers)] for id, answers in table.items()}
-
-
-def _check_tasks(tasks: Mapping[str, str]) -> None:
-    for label, task in tasks.items():
-        first = next(iter(tasks))
-        if task != tasks[first]:
-            what = f"'{first}' is {tasks[first]}, '{label}' is {task}"
-            raise RunMismatch(f"runs of different tasks: {what}; compare runs of one task")
 
 
 def _check_questions(baseline: str, first: Predictions, label: str, other: Predictions) -> None:

@@ -190,24 +190,18 @@ def write_text(path: Path, text: str) -> None:
     write_whole(path, [text.encode("utf-8", "backslashreplace")])
 
 
-class RowAppender:
+class RowAppender(AppendOnly):
     """Rows appended one by one, as `line_of` gives them; each is on file when `add` returns."""
+
+    add = AppendOnly.append
 
     def __init__(self, path: Path, kept: Iterable[bytes]) -> None:
         # Rewritten first: a torn line, or rows that are to be made again, must not stay in the middle.
         write_whole(path, kept)
-        # Whoever appends holds the lock of the journal beside it.
-        self._log = AppendOnly(
+        # The session has the lock of the journal beside it.
+        super().__init__(
             path, begins=_ROW_BEGINS, refuse=lambda number: _not_a_row(path, number), contents="rows", busy=""
         )
-
-    def add(self, line: bytes) -> None:
-        """Append one row's line. Raises: CannotWrite."""
-        self._log.append(line)
-
-    def close(self) -> None:
-        """Release the file."""
-        self._log.close()
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -223,8 +217,7 @@ def read_json(path: Path, shape: type[Any] | None = None) -> dict[str, Any]:
     try:
         check_regular(path)
         value = json.loads(path.read_bytes())
-        known = _RecordFile if path.name == RUN else _MetricsFile
-        TypeAdapter(shape or known).validate_python(value)
+        TypeAdapter(shape or (_RecordFile if path.name == RUN else _MetricsFile)).validate_python(value)
     except FileNotFoundError as error:
         raise MissingFile(f"no run there: {path} is missing; name a folder that an evaluation made") from error
     except ValidationError as error:

@@ -188,10 +188,9 @@ def _bar_parts(runs: Iterable[Run]) -> Mapping[str, tuple[str, str, str]]:
 def point_of(label: str, run: Run) -> RunPoint:
     """A run's place in the headline plot."""
     score = next(iter(run.metrics["metrics"].values()))
-    total, asked = run.metrics["ledger"]["total"], len(run.rows)
+    total, n = run.metrics["ledger"]["total"], len(run.rows)
     tokens = tokens_of(total)
-    seconds = latency(run).median
-    costs = total["calls"] / asked, math.nan if tokens is None else tokens / asked, seconds
+    costs = total["calls"] / n, math.nan if tokens is None else tokens / n, latency(run).median
     return RunPoint(label, score["value"], score["low"], score["high"], *costs, bound=run.reads_gold)
 
 
@@ -249,9 +248,9 @@ def named_runs(runs: Runs) -> dict[str, Run]:
     if len(tasks) > 1:
         (one, label), (other, second) = list(tasks.items())[:2]
         raise RunMismatch(f"'{label}' is {one}, '{second}' is {other}: plot the runs of one task")
-    asked = {run.settings["data"]["fingerprint"]: label for label, run in named.items()}
-    if len(asked) > 1:
-        label, second = list(asked.values())[:2]
+    data = {run.settings["data"]["fingerprint"]: label for label, run in named.items()}
+    if len(data) > 1:
+        label, second = list(data.values())[:2]
         raise RunMismatch(f"'{label}' and '{second}' are over different questions: plot runs over the same ones")
     return named
 
@@ -259,8 +258,7 @@ def named_runs(runs: Runs) -> dict[str, Run]:
 def _labelled(runs: Iterable[Run | str | Path]) -> dict[str, Run]:
     labels: dict[str, Run] = {}
     for run in map(Run.of, runs):
-        label = short_label(run)
-        labels[label if label not in labels else run.name] = run
+        labels[label if (label := short_label(run)) not in labels else run.name] = run
     return labels
 
 
@@ -329,9 +327,6 @@ class Frontier:
             tokens = getattr(point, cost)
             cells += ["-" if math.isnan(tokens) else f"{tokens:,.0f}", "*" if point in self.front(cost) else ""]
         return cells
-
-    def __str__(self) -> str:
-        return self.text()
 
     def __repr__(self) -> str:
         return self.text()  # what a prompt shows is the table

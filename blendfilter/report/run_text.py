@@ -35,7 +35,7 @@ def report_text(run: Run, width: int = 100) -> str:
     console = Console(file=out, width=width, color_system=None, legacy_windows=False, markup=False, emoji=False)
     for part in report(run):
         console.print(part, soft_wrap=isinstance(part, str))
-    return "\n".join(visible(line.rstrip()) for line in out.getvalue().removesuffix("\n").split("\n")) + "\n"
+    return "".join(f"{visible(line.rstrip())}\n" for line in out.getvalue().removesuffix("\n").split("\n"))
 
 
 def report(run: Run) -> list[RenderableType]:

@@ -228,8 +228,8 @@ def test_each_finding_names_its_option(shares: dict[str, Share], how: dict[str, 
 )
 def test_from_where_on_a_habit_is_worth_a_line(name: str, most: int, found: str) -> None:
     how = ModelSetup(**PLAIN)  # type: ignore[arg-type]
-    assert findings(seen(**{name: Share(0, 0) for name in SHARES}), how) == []
-    assert findings(seen(**{name: Share(most, 100)}), how) == []
+    assert [*findings(seen(**{name: Share(0, 0) for name in SHARES}), how)] == []
+    assert [*findings(seen(**{name: Share(most, 100)}), how)] == []
     assert [(each.name, each.bad) for each in findings(seen(**{name: Share(most + 1, 100)}), how)] == [(found, False)]
 
 
