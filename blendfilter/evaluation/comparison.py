@@ -56,7 +56,7 @@ class ComparisonRow:
     """One run on one measure, in fractions of 1; what compares is None in the baseline's own rows.
 
     `won` and `lost` count the questions that only this run, or only the baseline, answers right; `smallest` is the
-    least difference that McNemar could have shown on them (`statistics.smallest_difference`). These three stand only
+    least difference that McNemar could have found on them (`statistics.smallest_difference`). These three stand only
     where the measure is right or wrong and both runs have one answer a question. `errors` are the run's answers that
     ended in an error: each counts as 0.
     """
@@ -262,11 +262,14 @@ def compare(
             what = f"'{first}' is {of_first}, '{label}' is {task}"
             raise RunMismatch(f"runs of different tasks: {what}; compare runs of one task")
     tables, judges = _with_rescored(named, measures)
+    if against is not None and str(against) not in named:
+        folders = {run.folder.resolve(): label for label, run in reversed(named.items())}
+        against = folders.get(Path(against).resolve(), str(against))
     return compare_predictions(
         tables,
         metrics=measures,
         seed=seed,
-        against=None if against is None else _label_of(str(against), named),
+        against=None if against is None else str(against),
         p_values=not any(run.offline for run in opened),
         also=[
             *recipe_differences({label: run.record for label, run in named.items()}),
@@ -277,11 +280,6 @@ def compare(
     )
 
 
-def _label_of(name: str, named: Mapping[str, Run]) -> str:
-    folders = (label for label, run in named.items() if run.folder.resolve() == Path(name).resolve())
-    return name if name in named else next(folders, name)
-
-
 def _with_rescored(
     runs: Mapping[str, Run], metrics: Sequence[str]
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
@@ -290,7 +288,8 @@ def _with_rescored(
     for name in metrics:
         lacking = [label for label, rows in tables.items() if not all(name in row for row in rows)]
         found = {label: rescored(runs[label], name) for label in lacking}
-        tables |= {label: [row | {name: found[label].rows[key_of(row)]} for row in tables[label]] for label in lacking}
+        for label, scores in found.items():
+            tables[label] = [row | {name: scores.rows[key_of(row)]} for row in tables[label]]
         lines += differing_values(f"{name} judged by", {label: _judge_of(each) for label, each in found.items()})
     return tables, lines
 

@@ -207,7 +207,7 @@ def smallest_difference(discordant: int, n: int, *, alpha: float = 0.05) -> floa
 def detectable_difference(n: int, discordant: float, *, power: float = 0.8, alpha: float = 0.05) -> float | None:
     """The least difference in accuracy that `n` questions show (two-sided p < `alpha`) with the chance `power`.
 
-    Asked before a comparison. `discordant` is the assumed share of questions that exactly one of the two runs answers
+    For use before a comparison. `discordant` is the assumed share of questions that exactly one of the two runs answers
     right; two methods over one index differ on .1 to .3 of them. Connor's sample size for a difference d is ::
 
         n = (z_alpha sqrt(discordant) + z_power sqrt(discordant - d^2))^2 / d^2

@@ -76,7 +76,7 @@ def check(path: str | Path) -> Path:
 
 
 def stamp(figure: Figure, words: str = OFFLINE) -> None:
-    """`words` across the foot of a figure, where nobody overlooks them."""
+    """`words` across the foot of a figure."""
     figure.supxlabel(words, fontsize=8, color=VERMILLION, fontweight="bold")
 
 

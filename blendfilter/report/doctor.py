@@ -172,8 +172,8 @@ class ModelSetup:
     Attributes:
         served: whether a server is behind it; else it runs in this process.
         endpoint: chat or completions.
-        schema: whether the ids step is held to a JSON schema now.
-        schema_obeyed: whether the server obeyed one; None: it was not asked, or cannot tell.
+        schema: whether the ids step is sent with a JSON schema now.
+        schema_obeyed: whether the server obeyed one; None: unknown.
         thinks: thinking was seen in most replies.
         switch: thinking can be turned off in its family.
     """

@@ -173,7 +173,7 @@ def judgements(
 
     Args:
         calls: (stage, journal record) in plan order; a record says which passages the call `judged`, and of a hop for
-            which `branch`. Records of older versions do not: nothing is shown for them.
+            which `branch`. Records of older versions do not: none is matched to them.
         retrieved: passage ids by branch.
 
     Branches that bring the same passages in the same order share their calls; a filter over a union serves them all.

@@ -240,8 +240,12 @@ def _scaled(points: Sequence[RunPoint], cost: str) -> list[float]:
 
 def named_runs(runs: Runs) -> dict[str, Run]:
     """Runs by the labels that a plot shows; all over the same questions, or they could not share an axis."""
-    given = runs if isinstance(runs, Mapping) else _labelled(runs)
-    named = {label: Run.of(run) for label, run in given.items()}
+    named: dict[str, Run] = {}
+    if isinstance(runs, Mapping):
+        named = {label: Run.of(run) for label, run in runs.items()}
+    else:
+        for run in map(Run.of, runs):
+            named[label if (label := short_label(run)) not in named else run.name] = run
     if not named:
         raise BadArgument("no runs to plot: give at least one")
     tasks = {run.settings["task"]: label for label, run in named.items()}
@@ -253,13 +257,6 @@ def named_runs(runs: Runs) -> dict[str, Run]:
         label, second = list(data.values())[:2]
         raise RunMismatch(f"'{label}' and '{second}' are over different questions: plot runs over the same ones")
     return named
-
-
-def _labelled(runs: Iterable[Run | str | Path]) -> dict[str, Run]:
-    labels: dict[str, Run] = {}
-    for run in map(Run.of, runs):
-        labels[label if (label := short_label(run)) not in labels else run.name] = run
-    return labels
 
 
 def short_label(run: Run) -> str:
@@ -306,8 +303,9 @@ class Frontier:
 
         Raises: MissingExtra (matplotlib). BadArgument: no panel has a cost that all runs know.
         """
-        looks: dict[str, Any] = {"metric": self.metric, "title": self.title, "offline": self.offline}
-        return draw(self.dots, *paths, **looks, panels=FRONTIER_COSTS)
+        return draw(
+            self.dots, *paths, metric=self.metric, title=self.title, offline=self.offline, panels=FRONTIER_COSTS
+        )
 
     def text(self) -> str:
         """An aligned table, and below it how to read it."""

@@ -123,7 +123,7 @@ def _retrieval(status: RunStatus) -> Any:
 
 
 def _losses(status: RunStatus, counted: str) -> Any:
-    """The five, and what ended in an error as a sixth: it was not searched for, so nothing can be said of its gold."""
+    """The five, and what ended in an error as a sixth: it was not searched for, so the fate of its gold is unknown."""
     rows, n = status.rows, len(status.rows)
     known = sum(bool(row["gold_titles"]) for row in rows)
     if not known:
