@@ -51,8 +51,8 @@ def served() -> Iterator[Callable[..., Server]]:
 
 def test_no_key_where_no_address_is_given(blendfilter: Command, here: Path) -> None:
     before = tree(here)
-    told = blendfilter(*evaluation(lm="openai/gpt-4o-mini"))
-    refused(told, "openai/gpt-4o-mini wants a key", "OPENAI_API_KEY", "--api-base")
+    result = blendfilter(*evaluation(lm="openai/gpt-4o-mini"))
+    refused(result, "openai/gpt-4o-mini wants a key", "OPENAI_API_KEY", "--api-base")
     untouched(here, before)
 
 
@@ -70,9 +70,9 @@ def test_no_model_named_at_an_address(blendfilter: Command, here: Path) -> None:
 def test_a_server_that_is_not_there(blendfilter: Command, here: Path, words: list[object]) -> None:
     before = tree(here)
     started = time.monotonic()
-    told = blendfilter(*words)
+    result = blendfilter(*words)
     assert time.monotonic() - started < 10
-    refused(told, "no model server answers", NOBODY, "start it", notices=int(words[0] == "ask"))
+    refused(result, "no model server answers", NOBODY, "start it", notices=int(words[0] == "ask"))
     untouched(here, before, indexed=True)
 
 
@@ -83,9 +83,9 @@ def test_a_refused_key(
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     server = served(behave="unauthorized")
     before = tree(here)
-    told = blendfilter(*evaluation(lm="openai/m", api_base=server.url))
-    refused(told, "refuses the key", "401", server.url, "check the key")
-    assert "[key]" in told.error, "the server did say the key back"
+    result = blendfilter(*evaluation(lm="openai/m", api_base=server.url))
+    refused(result, "refuses the key", "401", server.url, "check the key")
+    assert "[key]" in result.error, "the server did say the key back"
     untouched(here, before, indexed=True)
 
 
@@ -106,9 +106,9 @@ def test_a_question_that_fails_says_who_which_step_and_what_next(
 
 def test_an_empty_answer_is_no_silent_one(blendfilter: Command, served: Callable[..., Server]) -> None:
     server = served(behave="empty-at-cap")
-    told = blendfilter("ask", "Who?", "--method", "direct", "--lm", "m", "--api-base", server.url)
-    assert (told.code, told.out.strip()) == (0, "")
-    assert "the model's reply was empty (direct)" in told.err
+    result = blendfilter("ask", "Who?", "--method", "direct", "--lm", "m", "--api-base", server.url)
+    assert (result.code, result.out.strip()) == (0, "")
+    assert "the model's reply was empty (direct)" in result.err
 
 
 def test_a_model_that_is_not_served(blendfilter: Command, here: Path, served: Callable[..., Server]) -> None:
@@ -122,10 +122,10 @@ def test_a_context_that_is_too_long(blendfilter: Command, here: Path, served: Ca
     """That question's error, with its stage; the run goes on, ends with 1 and the count, and asks it again."""
     lines(here / "long.jsonl", [ROWS[0], {**ROWS[1], "question": f"{MARKER} {ROWS[1]['question']}"}, ROWS[2]])
     words = evaluation(data="long.jsonl", lm="m", api_base=served(behave="context", reply="offline").url)
-    told = blendfilter(*words)
-    assert told.code == 1
-    assert told.error.startswith("blendfilter: 1 of 3 questions ended in an error; the same command asks ")
-    assert "Traceback" not in told.err + told.out
+    result = blendfilter(*words)
+    assert result.code == 1
+    assert result.error.startswith("blendfilter: 1 of 3 questions ended in an error; the same command asks ")
+    assert "Traceback" not in result.err + result.out
     rows = [json.loads(line) for line in (here / "run/predictions.jsonl").read_text().splitlines()]
     assert [row["id"] for row in rows] == ["one", "two", "three"]
     assert rows[0]["error"] is rows[2]["error"] is None
@@ -134,7 +134,7 @@ def test_a_context_that_is_too_long(blendfilter: Command, here: Path, served: Ca
     assert rows[1]["answer"] is None
     metrics = json.loads((here / "run/metrics.json").read_text())
     assert (metrics["n"], metrics["flags"]["errors"]) == (3, 1)
-    assert "context_too_long" in told.out
+    assert "context_too_long" in result.out
     healthy = served(reply="offline")
     again = blendfilter(*evaluation(data="long.jsonl", lm="m", api_base=healthy.url))
     assert again.code == 0, again
@@ -154,13 +154,13 @@ def test_a_context_that_is_too_long(blendfilter: Command, here: Path, served: Ca
 def test_a_model_that_misbehaves_is_counted(
     blendfilter: Command, here: Path, served: Callable[..., Server], settings: dict[str, str], flag: str
 ) -> None:
-    told = blendfilter(*evaluation(lm="m", api_base=served(**settings).url))
-    assert told.code == 1, told
-    assert "blendfilter doctor says what to change" in told.error
+    result = blendfilter(*evaluation(lm="m", api_base=served(**settings).url))
+    assert result.code == 1, result
+    assert "blendfilter doctor says what to change" in result.error
     flags = json.loads((here / "run/metrics.json").read_text())["flags"]
     assert flags[flag] >= 3, flags
     assert flags["errors"] == 0
-    assert flag in told.out
+    assert flag in result.out
     rows = [json.loads(line) for line in (here / "run/predictions.jsonl").read_text().splitlines()]
     for branch in (branch for row in rows for branch in row["branches"].values()):
         assert branch["ids_read"] == "unparseable"
@@ -244,8 +244,8 @@ def test_a_replay_that_its_journal_cannot_serve(blendfilter: Command, done: Path
     kept = [line for line in journal.read_text().splitlines(keepends=True) if f'"key":"{key}"' not in line]
     journal.write_text("".join(kept))
     before = tree(done)
-    told = blendfilter(*evaluation(), "--replay")
-    refused(told, "question 'two'", "stage 'short_answer'", "without --replay")
+    result = blendfilter(*evaluation(), "--replay")
+    refused(result, "question 'two'", "stage 'short_answer'", "without --replay")
     assert tree(done) == before
 
 
@@ -282,9 +282,9 @@ def test_a_report_of_a_run_that_is_not_finished(blendfilter: Command, done: Path
     (done / "metrics.json").unlink()
     predictions = done / "predictions.jsonl"
     predictions.write_text("".join(predictions.read_text().splitlines(keepends=True)[:2]))
-    told = blendfilter("report", "run")
-    assert (told.code, told.err) == (0, "")
-    headline, *rest = told.out.splitlines()
+    result = blendfilter("report", "run")
+    assert (result.code, result.err) == (0, "")
+    headline, *rest = result.out.splitlines()
     assert headline == ("run: not finished: 2 of 3 questions are answered; missing: three; the same command goes on")
     assert any(line.startswith("Partial: ") for line in rest)
     assert "Not finished: 2 of 3" in (done / "report.html").read_text()
@@ -307,8 +307,8 @@ def test_a_question_that_is_also_a_demonstration(blendfilter: Command, here: Pat
     shown = TaskWording.of("hotpotqa").demos[0].question
     lines(here / "leak.jsonl", [ROWS[0], {"id": "leak", "question": shown.upper(), "answer": "x"}])
     before = tree(here)
-    told = blendfilter(*evaluation(data="leak.jsonl"))
-    refused(told, "question 'leak'", "also a demonstration of", "take it out")
+    result = blendfilter(*evaluation(data="leak.jsonl"))
+    refused(result, "question 'leak'", "also a demonstration of", "take it out")
     untouched(here, before, indexed=True)
 
 
@@ -327,7 +327,7 @@ def test_a_method_of_ones_own_that_calls_forward_on_the_loop_thread(blendfilter:
     )
     before = tree(here)
     sys.modules.pop("wrapping", None)
-    told = blendfilter(*evaluation(method="wrapping:Wrapping"))
-    refused(told, "ChainOfThought was called synchronously on the loop thread", "await", "acall")
+    result = blendfilter(*evaluation(method="wrapping:Wrapping"))
+    refused(result, "ChainOfThought was called synchronously on the loop thread", "await", "acall")
     after = {name: data for name, data in tree(here).items() if "__pycache__" not in name}
     assert {name for name in after if not name.startswith("cache")} == set(before)

@@ -152,9 +152,9 @@ def test_a_rescored_file_that_its_answers_contradict_is_refused_by_compare(comma
     assert command(*small_eval("direct", str(run), "--no-html")).code == 0
     assert command("rescore", run, "--metric", "cover-em").code == 0
     path = run / "rescore/cover-em.json"
-    told = json.loads(path.read_bytes())
-    told["rows"] = dict.fromkeys(told["rows"], 1.0)
-    path.write_text(json.dumps(told | {"value": 1.0}))
+    result = json.loads(path.read_bytes())
+    result["rows"] = dict.fromkeys(result["rows"], 1.0)
+    path.write_text(json.dumps(result | {"value": 1.0}))
     outcome = command("compare", run, run, "--metric", "cover-em")
     assert outcome.code == 2
     assert "cover-em.json: the scores in it are not those of the answers; make it again" in outcome.error

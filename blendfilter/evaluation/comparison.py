@@ -56,7 +56,7 @@ class ComparisonRow:
     """One run on one measure, in fractions of 1; what compares is None in the baseline's own rows.
 
     `won` and `lost` count the questions that only this run, or only the baseline, answers right; `smallest` is the
-    least difference that McNemar could have shown on them (`statistics.smallest_difference`). These three stand only
+    least difference that McNemar could have found on them (`statistics.smallest_difference`). These three stand only
     where the measure is right or wrong and both runs have one answer a question. `errors` are the run's answers that
     ended in an error: each counts as 0.
     """
@@ -91,9 +91,6 @@ class Comparison:
     p_values: bool = True
     repeats: Mapping[str, int] = field(default_factory=dict)
     also: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return self.text()
 
     def __repr__(self) -> str:
         return self.text()  # what a prompt shows is the table
@@ -160,7 +157,10 @@ class Comparison:
             rows = list(group)
             lines.append([visible(run), "", *blank, str(rows[0].errors)])
             for row in rows:
-                compared = _compared_cells(row, several) if run != self.baseline else blank
+                interval = f"[{percent(row.low, '+z')}, {percent(row.high, '+z')}]"
+                flips = "" if row.won is None else f"{row.won}/{row.lost}"
+                tested = [chance(row.p), *[chance(row.p_holm)] * several]
+                compared = blank if run == self.baseline else [percent(row.difference, "+z"), interval, flips, *tested]
                 lines.append([f"  {visible(row.measure)}", percent(row.value), *compared, ""])
         return lines
 
@@ -225,12 +225,6 @@ def _folded(name: str) -> str:
     return "\n".join(lines)
 
 
-def _compared_cells(row: ComparisonRow, several: bool) -> list[str]:
-    interval = f"[{percent(row.low, '+z')}, {percent(row.high, '+z')}]"
-    flips = "" if row.won is None else f"{row.won}/{row.lost}"
-    return [percent(row.difference, "+z"), interval, flips, chance(row.p), *[chance(row.p_holm)] * several]
-
-
 def percent(value: float | None, sign: str = "") -> str:
     """One decimal, as the report prints it: 50.8, +9.6, 100.0."""
     return "" if value is None else f"{100 * value:{sign}.1f}"
@@ -262,14 +256,20 @@ def compare(
         raise BadArgument(f"compare wants at least two runs, got {len(opened)}")
     named = labelled(opened)
     measures = metrics or list(opened[0].settings["metrics"])
-    tasks = {label: run.settings["task"] for label, run in named.items()}
-    _check_tasks(tasks)
+    first, *others = named
+    for label in others:
+        if (task := named[label].settings["task"]) != (of_first := opened[0].settings["task"]):
+            what = f"'{first}' is {of_first}, '{label}' is {task}"
+            raise RunMismatch(f"runs of different tasks: {what}; compare runs of one task")
     tables, judges = _with_rescored(named, measures)
+    if against is not None and str(against) not in named:
+        folders = {run.folder.resolve(): label for label, run in reversed(named.items())}
+        against = folders.get(Path(against).resolve(), str(against))
     return compare_predictions(
         tables,
         metrics=measures,
         seed=seed,
-        against=None if against is None else _label_of(str(against), named),
+        against=None if against is None else str(against),
         p_values=not any(run.offline for run in opened),
         also=[
             *recipe_differences({label: run.record for label, run in named.items()}),
@@ -280,11 +280,6 @@ def compare(
     )
 
 
-def _label_of(name: str, named: Mapping[str, Run]) -> str:
-    folders = (label for label, run in named.items() if run.folder.resolve() == Path(name).resolve())
-    return name if name in named else next(folders, name)
-
-
 def _with_rescored(
     runs: Mapping[str, Run], metrics: Sequence[str]
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
@@ -293,7 +288,8 @@ def _with_rescored(
     for name in metrics:
         lacking = [label for label, rows in tables.items() if not all(name in row for row in rows)]
         found = {label: rescored(runs[label], name) for label in lacking}
-        tables |= {label: [row | {name: found[label].rows[key_of(row)]} for row in tables[label]] for label in lacking}
+        for label, scores in found.items():
+            tables[label] = [row | {name: scores.rows[key_of(row)]} for row in tables[label]]
         lines += differing_values(f"{name} judged by", {label: _judge_of(each) for label, each in found.items()})
     return tables, lines
 
@@ -390,14 +386,6 @@ def _by_id(label: str, rows: Sequence[Mapping[str, Any]]) -> Predictions:
         if len(answers) < most:
             raise BadData(f"run '{label}' has {len(answers)} of {most} answers to question '{id}'; finish it first")
     return {id: [answers[repeat] for repeat in sorted(answers)] for id, answers in table.items()}
-
-
-def _check_tasks(tasks: Mapping[str, str]) -> None:
-    for label, task in tasks.items():
-        first = next(iter(tasks))
-        if task != tasks[first]:
-            what = f"'{first}' is {tasks[first]}, '{label}' is {task}"
-            raise RunMismatch(f"runs of different tasks: {what}; compare runs of one task")
 
 
 def _check_questions(baseline: str, first: Predictions, label: str, other: Predictions) -> None:

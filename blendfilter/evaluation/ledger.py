@@ -143,8 +143,8 @@ def _cost(record: Mapping[str, Any], prices: Prices | None) -> float | None:
 
 def tokens_of(stored: Mapping[str, Any]) -> int | None:
     """Tokens in and out of an entry of `metrics.json`; None where they are unknown."""
-    tokens_in, tokens_out = stored["tokens_in"], stored["tokens_out"]
-    return None if tokens_in is None or tokens_out is None else int(tokens_in + tokens_out)
+    known = stored["tokens_in"], stored["tokens_out"]
+    return None if None in known else int(sum(known))
 
 
 def money(dollars: float | None) -> str:

@@ -138,9 +138,8 @@ class RunPlan:
 
     def _fits(self) -> Iterator[str]:
         total = self.total
-        most = None if None in (total.tokens_in_most, total.tokens_out_most) else (
-            (total.tokens_in_most or 0) + (total.tokens_out_most or 0)
-        )  # fmt: skip
+        bounds = total.tokens_in_most, total.tokens_out_most
+        most = None if None in bounds else sum(filter(None, bounds))
         takes: dict[str, tuple[float | None, float | None]] = {
             "calls": (total.calls, total.calls),
             "tokens": (total.tokens_in + total.tokens_out, most),

@@ -174,7 +174,12 @@ class Estimator:
     @property
     def prices(self) -> dict[str, str]:
         """What tokens cost, by the model's name, in words, or why that is unknown."""
-        return {name: _price_in_words(lm) for name, lm in self._models.items()}
+        return {
+            name: unknown_price(name, lm.terms.prices)
+            if (price := lm.terms.price) is None
+            else f"${price.input:g} in and ${price.output:g} out a million tokens"
+            for name, lm in self._models.items()
+        }
 
     def estimates(self, calls: Iterable[RehearsedCall]) -> list[CallEstimate]:
         """An estimate a call, in their order."""
@@ -191,9 +196,9 @@ class Estimator:
     def _estimate(self, call: RehearsedCall, earlier: Mapping[str, _Reply]) -> tuple[_Reply, CallEstimate]:
         tokeniser, price, cap = self.tokeniser(call.lm), call.lm.terms.price, call.cap
         here = tokeniser.count(call.reply)
-        past = self._past.get((call.lm.name, call.stage))
-        measured = past is not None and past.replies > 0
-        expected = past.tokens_out / past.replies if past is not None and past.replies else here
+        past = self._past.get((call.lm.name, call.stage), _StageHistory())
+        measured = past.replies > 0
+        expected = past.tokens_out / past.replies if measured else here
         if cap is not None:
             expected = min(expected, cap)
         # A prompt that contains an earlier reply grows with it.
@@ -204,8 +209,7 @@ class Estimator:
         if all(reply.most is not None for reply in contained):
             most = counted + sum((reply.most or 0) - reply.here for reply in contained)
         cost = None if price is None else price.of(round(prompt), round(expected))
-        unbounded = most is None or cap is None
-        cost_most = None if price is None or unbounded else price.of(round(most or 0), cap or 0)
+        cost_most = None if price is None or most is None or cap is None else price.of(round(most), cap)
         return _Reply(here, expected, cap), CallEstimate(call, prompt, most, expected, cap, cost, cost_most, measured)
 
     def seconds(self, estimates: Iterable[CallEstimate]) -> float | None:
@@ -225,10 +229,3 @@ def _successful_calls(journals: Iterable[Path]) -> Iterator[dict[str, Any]]:
     for path in journals:
         with Journal(path, "replay") as journal:
             yield from (record for record in journal.records("call") if not record.get("error"))
-
-
-def _price_in_words(lm: ConnectedLM) -> str:
-    price = lm.terms.price
-    if price is None:
-        return unknown_price(lm.name, lm.terms.prices)
-    return f"${price.input:g} in and ${price.output:g} out a million tokens"

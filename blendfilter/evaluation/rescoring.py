@@ -28,7 +28,7 @@ from blendfilter.errors import (
 )
 from blendfilter.evaluation.answer_judge import UNREADABLE, AnswerJudge, AnswerVerdict
 from blendfilter.evaluation.ledger import ledger
-from blendfilter.evaluation.rows import DIGITS, key_of
+from blendfilter.evaluation.rows import DIGITS, NEAR, key_of
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import read_json, write_json
 from blendfilter.evaluation.summary import score_of, signature
@@ -46,8 +46,6 @@ FOLDER = "rescore"
 JUDGED = "llm-judge"
 NAMES = (*METRICS, JUDGED)
 """Every metric that a finished run can be given."""
-_NEAR = 2e-6
-"""How far figures may lie apart that were rounded to six decimals."""
 PhaseProgress = Callable[[str, int, int | None], None]
 """Called with (phase, done, total)."""
 
@@ -185,7 +183,7 @@ def _disagrees(found: Rescored, rows: Sequence[Mapping[str, Any]]) -> bool:
     by_question: dict[str, list[float]] = {}
     for row in rows:
         by_question.setdefault(row["id"], []).append(found.rows[key_of(row)])
-    if abs(fmean(map(fmean, by_question.values())) - found.value) > _NEAR:
+    if abs(fmean(map(fmean, by_question.values())) - found.value) > NEAR:
         return True
     scores = _word_scores(rows, found.metric) if found.metric in METRICS else []
     return any(found.rows[key_of(row)] != score for row, score in zip(rows, scores, strict=False))

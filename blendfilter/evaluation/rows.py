@@ -29,6 +29,8 @@ UNION = "union"
 """The name of all queries' passages together."""
 DIGITS = 6
 """Decimals of every stored figure."""
+NEAR = 2e-6
+"""How far figures may lie apart that were rounded so."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where an object lay in memory, in its repr."""
 

@@ -28,10 +28,7 @@ RUN = "run.json"
 PREDICTIONS = "predictions.jsonl"
 METRICS = "metrics.json"
 REPORT = "report.html"
-_MEND = {
-    RUN: "restore it, or give the run another folder",
-    METRICS: "run the same command again, and it is made anew",
-}
+_MEND = {RUN: "restore it, or give the run another folder", METRICS: "run the same command again, and it is made anew"}
 _RESCORE = "make it again (blendfilter rescore)"
 _ROW_BEGINS = b'{"id": "'
 
@@ -190,24 +187,18 @@ def write_text(path: Path, text: str) -> None:
     write_whole(path, [text.encode("utf-8", "backslashreplace")])
 
 
-class RowAppender:
+class RowAppender(AppendOnly):
     """Rows appended one by one, as `line_of` gives them; each is on file when `add` returns."""
+
+    add = AppendOnly.append
 
     def __init__(self, path: Path, kept: Iterable[bytes]) -> None:
         # Rewritten first: a torn line, or rows that are to be made again, must not stay in the middle.
         write_whole(path, kept)
-        # Whoever appends holds the lock of the journal beside it.
-        self._log = AppendOnly(
+        # The session has the lock of the journal beside it.
+        super().__init__(
             path, begins=_ROW_BEGINS, refuse=lambda number: _not_a_row(path, number), contents="rows", busy=""
         )
-
-    def add(self, line: bytes) -> None:
-        """Append one row's line. Raises: CannotWrite."""
-        self._log.append(line)
-
-    def close(self) -> None:
-        """Release the file."""
-        self._log.close()
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -223,8 +214,7 @@ def read_json(path: Path, shape: type[Any] | None = None) -> dict[str, Any]:
     try:
         check_regular(path)
         value = json.loads(path.read_bytes())
-        known = _RecordFile if path.name == RUN else _MetricsFile
-        TypeAdapter(shape or known).validate_python(value)
+        TypeAdapter(shape or (_RecordFile if path.name == RUN else _MetricsFile)).validate_python(value)
     except FileNotFoundError as error:
         raise MissingFile(f"no run there: {path} is missing; name a folder that an evaluation made") from error
     except ValidationError as error:
@@ -317,7 +307,7 @@ class RunFolder:
 
     @contextmanager
     def opened(self, reuse: Iterable[str | Path]) -> Iterator[Journal]:
-        """The journal, and the folder checked again now that nobody else can write; a kill's leftovers are gone."""
+        """The journal, and the folder checked again now that no other writer can be there; a kill's leftovers go."""
         with Journal(self.path / FILE, "replay" if self.replay else "auto", reuse, exclusive=True) as journal:
             self.check()
             self._first_session = not self.replay and not (self.path / RUN).is_file()
@@ -326,7 +316,7 @@ class RunFolder:
             yield journal
 
     def write_record(self, versions: Mapping[str, str], notes: Mapping[str, Any]) -> None:
-        """`run.json`: settings stay as first asked (more repeats apart); notes are those of the last session."""
+        """`run.json`: settings are those of the first session (more repeats apart), notes those of the last."""
         write_json(self.path / RUN, {"settings": self.settings, "versions": versions, "notes": notes})
 
     @contextmanager
@@ -388,10 +378,7 @@ class RunFolder:
         return [path for name in (RUN, PREDICTIONS, METRICS, REPORT) for path in self.path.glob(f".{name}.*.tmp")]
 
     def _bound_repeats(self, stored: dict[str, Any]) -> int:
-        """How many repeats it is bound to: those of its settings, or fewer where the others were never answered.
-
-        A session that found no server must not bind the run to the repeats that it was asked for.
-        """
+        """How many repeats it is bound to: those of its settings, or those answered where a session found no server."""
         known = repeats_in(stored)
         if self.replay or known <= repeats_in(self.settings):
             return known
@@ -409,33 +396,33 @@ class RunFolder:
                 self.path.rmdir()
 
 
-def check_same(stored: Mapping[str, Any], asked: Mapping[str, Any], folder: str, *, repeats: int | None = None) -> None:
+def check_same(stored: Mapping[str, Any], new: Mapping[str, Any], folder: str, *, repeats: int | None = None) -> None:
     """Refuse a run folder that other settings made; more repeats than it has (`repeats`) are welcome, fewer are not.
 
     Raises:
         RunMismatch: naming what differs.
     """
     # The same questions under another file name are the same questions: their fingerprint says so.
-    differing = different_settings(stored, _without_new_arguments(stored, asked), ignored=("data.source", "repeats"))
+    differing = different_settings(stored, _without_new_arguments(stored, new), ignored=("data.source", "repeats"))
     if differing:
         raise RunMismatch(
             f"{folder} holds a run with other settings: {differing}. "
             "Give this run another folder (and --reuse that one, to pay only for what is new)"
         )
     known = repeats_in(stored) if repeats is None else repeats
-    if repeats_in(asked) < known:
+    if repeats_in(new) < known:
         raise RunMismatch(
-            f"{folder} is a run of {known} answers to every question, not {repeats_in(asked)}: "
+            f"{folder} is a run of {known} answers to every question, not {repeats_in(new)}: "
             f"ask for {known} repeats or more, or give this run another folder"
         )
 
 
-def _without_new_arguments(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`asked` without the method's arguments that came after `stored` was made and are off: it ran without them."""
-    method = asked.get("method") or {}
+def _without_new_arguments(stored: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`new` without the method's arguments that came after `stored` was made and are off: it ran without them."""
+    method = new.get("method") or {}
     known = (stored.get("method") or {}).get("arguments") or {}
     arguments = {name: value for name, value in (method.get("arguments") or {}).items() if value or name in known}
-    return {**asked, "method": {**method, "arguments": arguments}} if "arguments" in method else asked
+    return {**new, "method": {**method, "arguments": arguments}} if "arguments" in method else new
 
 
 def _lost(stored: Any, new: Any, path: str = "") -> str:

@@ -1,6 +1,6 @@
 """The passages that a run retrieved, found again in its journal.
 
-Only keys are held in memory (about 150 bytes a search and a passage), never texts.
+Only keys are kept in memory (about 150 bytes a search and a passage), never texts.
 """
 
 from __future__ import annotations

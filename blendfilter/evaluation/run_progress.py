@@ -94,24 +94,17 @@ class ProgressBar(RunningScores):
     """One live line on a terminal."""
 
     def __init__(self, metrics: list[str], gate: Gate | None = None) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich import progress as rich
 
         super().__init__(metrics, gate)
-        self.bar = Progress(
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}", markup=False),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[scores]}", markup=False),
+        self.bar = rich.Progress(
+            rich.BarColumn(bar_width=24),
+            rich.MofNCompleteColumn(),
+            rich.TextColumn("{task.fields[rate]}", markup=False),
+            rich.TimeElapsedColumn(),
+            rich.TextColumn("left"),
+            rich.TimeRemainingColumn(),
+            rich.TextColumn("{task.fields[scores]}", markup=False),
             console=console(sys.stderr),
         )
 

@@ -1,4 +1,4 @@
-"""What a run was asked to be: the settings that `run.json` has and that every later session must repeat.
+"""What a run is made with: the settings that `run.json` has and that every later session must repeat.
 
 Address and concurrency are noted beside them and may change between sessions; so may the place of a file. For a replay
 the settings also stand in for an index or a model that is gone (`RecordedIndex`, `recorded_model`).
@@ -161,7 +161,7 @@ def retrievers_of(method: dspy.Module) -> list[Retriever]:
     return list(found.values())
 
 
-# --- questions that must not be asked -------------------------------------------------------------------------------
+# --- questions that must not be among them --------------------------------------------------------------------------
 
 
 def check_leak(method: dspy.Module, questions: Questions) -> None:

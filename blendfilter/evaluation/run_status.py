@@ -21,7 +21,7 @@ from typing import Any
 from blendfilter.errors import BadArgument, BadData, RunMismatch
 from blendfilter.evaluation.ledger import LedgerEntry, ledger, taken
 from blendfilter.evaluation.rescoring import NAMES, Rescored, file_of, rescored
-from blendfilter.evaluation.rows import how_far, key_of, misscored, repeats_in
+from blendfilter.evaluation.rows import NEAR, how_far, key_of, misscored, repeats_in
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, iterate_rows
 from blendfilter.evaluation.summary import counted, slim, summarise
@@ -30,8 +30,6 @@ from blendfilter.lm.budget import NOTHING, marked
 from blendfilter.lm.journaled import event_of
 
 _SHOWN_IDS = 5
-_NEAR = 2e-6
-"""How far figures may lie apart that were rounded to six decimals."""
 _BULK = frozenset({"queries", "branches", "knowledge", "spans", "calls"})
 READINGS = ("ids", "judge", "helpful")
 """The stages whose replies ids are read from, first tries."""
@@ -220,7 +218,7 @@ def _contradicted(metrics: Mapping[str, Any], rows: Sequence[dict[str, Any]]) ->
     for part, values in counted(rows, list(metrics["metrics"])).items():
         yield from _apart(metrics[part], values, part)
     for name, score in metrics["metrics"].items():
-        if not score["low"] - _NEAR <= score["value"] <= score["high"] + _NEAR:
+        if not score["low"] - NEAR <= score["value"] <= score["high"] + NEAR:
             yield f"metrics.{name}"
 
 
@@ -229,7 +227,7 @@ def _apart(stored: Any, given: Any, path: str) -> Iterator[str]:
         for name in given.keys() & stored.keys():  # a file of an older version lacks some
             yield from _apart(stored[name], given[name], f"{path}.{name}")
     elif isinstance(given, float) and isinstance(stored, int | float):
-        if abs(stored - given) > _NEAR:
+        if abs(stored - given) > NEAR:
             yield path
     elif stored != given:
         yield path

@@ -21,7 +21,7 @@ from typing import Any
 import dspy
 
 from blendfilter import aio
-from blendfilter.errors import BadArgument, EmptyData
+from blendfilter.errors import BadArgument, EmptyData, check_count
 from blendfilter.evaluation.ledger import ledger
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, RunFolder, iterate_rows
@@ -125,7 +125,8 @@ async def _evaluated(
     name: str | None,
 ) -> Run:
     questions = as_questions(questions)
-    _check_numbers(repeats, seed)
+    check_count("repeats", repeats)  # else it would only fail after calls were paid for
+    check_count("seed", seed, 0)
     check_leak(method, questions)
     check_prompts(method)
     if lm is None and dspy.settings.lm is None:
@@ -162,14 +163,6 @@ def _threads(count: int) -> Iterator[aio.Threads]:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _check_numbers(repeats: object, seed: int) -> None:
-    """Raise `BadArgument` for what would only fail after calls were paid for."""
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise BadArgument(f"repeats is {repeats!r}: every question is answered once or more, give 1 or a larger number")
-    if seed < 0:
-        raise BadArgument(f"seed is {seed}: give 0 or a positive whole number")
 
 
 def as_questions(given: Questions | Sequence[Any]) -> Questions:

@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from blendfilter.errors import BadArgument
+from blendfilter.errors import BadArgument, check_count
 
 RESAMPLES = 10_000
 _WORDS_AT_ONCE = 1 << 20
@@ -117,7 +117,7 @@ def bootstrap_interval(values: Scores, *, seed: int, resamples: int = RESAMPLES,
     Interval(value=0.5, low=0.3125, high=0.6875)
     """
     scores = _scores(values)
-    means = resampled_means(scores, seed, resamples)
+    means = paired_means(np.zeros(len(scores)), scores, seed, resamples)
     return Interval(float(scores.mean()), *_ends(means, scores, level, (0.0, 1.0)))
 
 
@@ -207,7 +207,7 @@ def smallest_difference(discordant: int, n: int, *, alpha: float = 0.05) -> floa
 def detectable_difference(n: int, discordant: float, *, power: float = 0.8, alpha: float = 0.05) -> float | None:
     """The least difference in accuracy that `n` questions show (two-sided p < `alpha`) with the chance `power`.
 
-    Asked before a comparison. `discordant` is the assumed share of questions that exactly one of the two runs answers
+    For use before a comparison. `discordant` is the assumed share of questions that exactly one of the two runs answers
     right; two methods over one index differ on .1 to .3 of them. Connor's sample size for a difference d is ::
 
         n = (z_alpha sqrt(discordant) + z_power sqrt(discordant - d^2))^2 / d^2
@@ -240,20 +240,13 @@ def inside(name: str, share: float) -> None:
 # --- resampling -----------------------------------------------------------------------------------------------------
 
 
-def resampled_means(scores: Array, seed: int, resamples: int) -> Array:
-    """`resamples` means of as many scores, drawn with replacement."""
-    return paired_means(np.zeros(len(scores)), scores, seed, resamples)
-
-
 def paired_means(a: Array, b: Array, seed: int, resamples: int) -> Array:
     """`resamples` means of b - a over the same drawn questions, each side's answers drawn apart.
 
     Raises `BadArgument` for `resamples` < 1 and a negative seed.
     """
-    if resamples < 1:
-        raise BadArgument(f"resamples is {resamples}: give at least 1 ({RESAMPLES} is usual)")
-    if seed < 0:
-        raise BadArgument(f"seed is {seed}: give 0 or a positive whole number")
+    check_count("resamples", resamples)
+    check_count("seed", seed, 0)
     if a.ndim == b.ndim == 1:
         differences = b - a
         return np.concatenate([differences[places].mean(axis=1) for places in drawn_places(b.size, seed, resamples)])

@@ -8,6 +8,7 @@ count every answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from operator import itemgetter
 from statistics import fmean, stdev
 from sys import intern
 from typing import Any
@@ -67,7 +68,7 @@ def counted(rows: Sequence[PredictionRow], metrics: Iterable[str]) -> dict[str, 
     """The figures of `metrics.json` that are counts and means over the rows: those without interval and journal."""
     return {
         "n": len({row["id"] for row in rows}),
-        "metrics": {name: {"value": round(fmean(map(fmean, _by_question(rows, name))), DIGITS)} for name in metrics},
+        "metrics": {name: {"value": round(fmean(map(fmean, _grouped(rows, name))), DIGITS)} for name in metrics},
         "retrieval": _retrieval(rows),
         "flags": {name: sum(row["flags"].get(name, 0) for row in rows) for name in FLAGS}
         | {"errors": sum(row["error"] is not None for row in rows)},
@@ -99,24 +100,22 @@ def signature(settings: Mapping[str, Any], metrics: Mapping[str, Any], n: int) -
 
 def score_of(rows: Sequence[PredictionRow], name: str, seed: int) -> dict[str, float]:
     """A metric's entry: value, low, high; with several answers a question how far whole repeats lie apart too."""
-    by_question = _by_question(rows, name)
+    by_question = _grouped(rows, name)
     answers = {len(scores) for scores in by_question}
     # In a run under way some questions have more answers than others: their means are all there is to draw from.
     scores = by_question if len(answers) == 1 else [[fmean(scores)] for scores in by_question]
     entry = interval(scores, seed=seed)._asdict()
     if max(answers) > 1:
-        entry["between_repeats"] = stdev(map(fmean, _grouped(rows, name, repeat_of)))
+        entry["between_repeats"] = stdev(map(fmean, _grouped(rows, name, by=repeat_of)))
     return {key: round(value, DIGITS) for key, value in entry.items()}
 
 
-def _by_question(rows: Sequence[PredictionRow], name: str) -> list[list[float]]:
-    return _grouped(rows, name, lambda row: row["id"])
-
-
-def _grouped(rows: Sequence[PredictionRow], name: str, of: Callable[[PredictionRow], Any]) -> list[list[float]]:
+def _grouped(
+    rows: Sequence[PredictionRow], name: str, by: Callable[[PredictionRow], Any] = itemgetter("id")
+) -> list[list[float]]:
     groups: dict[Any, list[float]] = {}
     for row in rows:
-        groups.setdefault(of(row), []).append(row[name])
+        groups.setdefault(by(row), []).append(row[name])
     return list(groups.values())
 
 
@@ -129,14 +128,13 @@ def _retrieval(rows: Sequence[PredictionRow]) -> dict[str, dict[str, float]]:
     known = [row for row in rows if row["gold_titles"] or row["retrieval"]]
     found: dict[str, dict[str, float]] = {}
     for name in sorted({name for row in rows for name in row["retrieval"]}, key=_place):
-        alone = name.startswith(QUESTION_ALONE)
-        having = [row for row in known if name in row["retrieval"] or (alone and row["error"] is not None)]
-        having = known if name in VARIANTS else having
+        alone, fixed = name.startswith(QUESTION_ALONE), name in VARIANTS
+        having = [row for row in known if fixed or name in row["retrieval"] or (alone and row["error"] is not None)]
         found[name] = {
             measure: round(fmean(row["retrieval"].get(name, {}).get(measure, 0.0) for row in having), DIGITS)
             for measure in MEASURES
         }
-        if name not in VARIANTS:
+        if not fixed:
             found[name]["n"] = len(having)
     return found
 

@@ -1,1 +1,1 @@
-"""How a run is shown: as text, as a page of HTML, as plots, and in a notebook."""
+"""A run as text, as a page of HTML, as plots, and in a notebook."""

@@ -1,6 +1,6 @@
 """How this package draws: one look, colours that a colour-blind reader tells apart, and files that are the same bytes.
 
-In: numbers and names. Out: a matplotlib figure (the extra `[plots]`), saved as SVG or PNG by the file's suffix.
+A figure is matplotlib's (the extra `[plots]`), saved as SVG or PNG by the file's suffix.
 
 Colours are those of Okabe & Ito, "Color Universal Design" (2008). Nothing of the clock or the machine gets into a file.
 """
@@ -48,10 +48,7 @@ def blank(width: float, height: float) -> Iterator[Figure]:
         MissingExtra: matplotlib is not installed.
     """
     matplotlib = needed("matplotlib", "plots", "a plot")
-    agg, figures = (
-        needed("matplotlib.backends.backend_agg", "plots", "a plot"),
-        needed("matplotlib.figure", "plots", ""),
-    )
+    agg, figures = (needed(f"matplotlib.{name}", "plots", "a plot") for name in ("backends.backend_agg", "figure"))
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a user's own settings would give other bytes
         matplotlib.rcParams.update(_STYLE)
@@ -79,7 +76,7 @@ def check(path: str | Path) -> Path:
 
 
 def stamp(figure: Figure, words: str = OFFLINE) -> None:
-    """`words` across the foot of a figure, where nobody overlooks them."""
+    """`words` across the foot of a figure."""
     figure.supxlabel(words, fontsize=8, color=VERMILLION, fontweight="bold")
 
 

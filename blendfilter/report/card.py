@@ -25,8 +25,7 @@ def card(run: Run) -> str:
 def _parts(run: Run) -> Iterator[str]:
     known, settings = RunStatus(run), run.settings
     metrics = known.metrics
-    names = (settings.get("task"), settings.get("method", {}).get("name"), settings["lm"]["name"])
-    title = " · ".join(str(name) for name in names if name)
+    title = " · ".join((settings["task"], settings["method"]["name"], settings["lm"]["name"]))
     yield f"<div><b><bdi>{html_of(run.name)}</bdi></b> <small>{html_of(title)}</small></div>"
     if not run.finished:
         yield f"<p>{html_of(known.unfinished)}</p>"

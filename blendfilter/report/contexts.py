@@ -55,7 +55,7 @@ def contexts(run: Run) -> Iterator[AnswerContext]:
     with run.journal() as journal:
         passages = Passages(journal)
         for row in run.rows:
-            found = {name: passage for query in _queries(passages, row) for name, passage in _found(passages, *query)}
+            found = _retrieved(passages, row)
             kept = [_kept(run, passages, row, name, found) for name in row["knowledge"]]
             yield AnswerContext(row, list(found.values()), kept, _tokens(row, journal))
 
@@ -66,20 +66,17 @@ def input_tokens(run: Run) -> Iterator[InputTokens]:
         yield from (_tokens(row, journal) for row in run.rows)
 
 
-def _queries(passages: Passages, row: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Each query with the ids of its passages; a row that failed has none, but the question itself may be searched."""
-    if row["error"] is not None:
-        yield row["question"], list(passages.of(row["question"]))
-        return
-    for name, branch in row["branches"].items():
-        yield row["queries"].get(name, row["question"]), branch["retrieved"]
-
-
-def _found(passages: Passages, query: str, ids: Sequence[str]) -> Iterator[tuple[str, Passage]]:
-    by_query = passages.of(query)
-    for name in ids:
-        if (passage := _passage(passages, by_query, name)) is not None:
-            yield name, passage
+def _retrieved(passages: Passages, row: Mapping[str, Any]) -> dict[str, Passage]:
+    """What all queries brought, by id; a row that failed names none, but the question itself may be searched."""
+    question = row["question"]
+    queries = [(row["queries"].get(name, question), branch["retrieved"]) for name, branch in row["branches"].items()]
+    found = {}
+    for query, ids in queries if row["error"] is None else [(question, [*passages.of(question)])]:
+        by_query = passages.of(query)
+        for name in ids:
+            if (passage := _passage(passages, by_query, name)) is not None:
+                found[name] = passage
+    return found
 
 
 def _kept(run: Run, passages: Passages, row: Mapping[str, Any], name: str, found: Mapping[str, Passage]) -> Passage:

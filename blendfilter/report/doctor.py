@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import dspy
 
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.reply_counts import SHARES, ReplyCounts, count_replies
 from blendfilter.evaluation.run import MAX_BAD_REPLIES, Run
 from blendfilter.evaluation.run_progress import RunProgress, progress_for
@@ -139,7 +138,7 @@ def examine(
     )  # fmt: skip
     counts, probes = count_replies(RunStatus(done)), probe(model)
     found = findings(counts, ModelSetup.of(model, probes, counts), max_bad_replies)
-    return Examination(done, model.name, counts, probes, found)
+    return Examination(done, model.name, counts, probes, list(found))
 
 
 def chosen(n: int) -> Questions:
@@ -173,8 +172,8 @@ class ModelSetup:
     Attributes:
         served: whether a server is behind it; else it runs in this process.
         endpoint: chat or completions.
-        schema: whether the ids step is held to a JSON schema now.
-        schema_obeyed: whether the server obeyed one; None: it was not asked, or cannot tell.
+        schema: whether the ids step is sent with a JSON schema now.
+        schema_obeyed: whether the server obeyed one; None: unknown.
         thinks: thinking was seen in most replies.
         switch: thinking can be turned off in its family.
     """
@@ -200,31 +199,32 @@ class ModelSetup:
         )
 
 
-Advice = Callable[[ModelSetup], str]
+Advice = str | Callable[[ModelSetup], str]
 
 
-def findings(counts: ReplyCounts, setup: ModelSetup, limit: float = MAX_BAD_REPLIES) -> list[Finding]:
+def findings(counts: ReplyCounts, setup: ModelSetup, limit: float = MAX_BAD_REPLIES) -> Iterator[Finding]:
     """Everything worth a line: errors, then bad replies above `limit`, then habits. None is a clean bill."""
-    return list(_findings(counts, setup, limit))
-
-
-def _findings(counts: ReplyCounts, setup: ModelSetup, limit: float) -> Iterator[Finding]:
     shares = counts.shares
+
+    def advice_on(name: str) -> str:
+        advice = _ADVICE[name]
+        return advice if isinstance(advice, str) else advice(setup)
+
     for kind, count in counts.errors.items():
         words = f"{Share(count, counts.questions).words} of questions ended in an error ({kind})"
         yield Finding("errors", True, words, _OF_ERRORS.get(kind, "the run's report names each; ask again with --run"))
     for name in BAD:
         if shares[name].value > limit:
             words = f"{SHARES[name]}: {shares[name].words}{_worst_stage(counts, name)}"
-            yield Finding(name, True, words, _ADVICE[name](setup))
+            yield Finding(name, True, words, advice_on(name))
     for name in _HABITS:
         if shares[name].value > NOTED:
-            yield Finding(name, False, f"{SHARES[name]}: {shares[name].words}", _ADVICE[name](setup))
+            yield Finding(name, False, f"{SHARES[name]}: {shares[name].words}", advice_on(name))
     concluded, kept, dropped = shares["concluded"], shares["kept"], shares["gold_dropped"]
     if concluded.of and 1 - concluded.value > NOTED:
         open_ended = Share(concluded.of - concluded.count, concluded.of)
         words = f"reasonings without “So the answer is”: {open_ended.words}"
-        yield Finding("no_conclusion", False, words, _NO_CONCLUSION(setup))
+        yield Finding("no_conclusion", False, words, advice_on("no_conclusion"))
     if kept.value > KEPT_ALL:
         advice = "the filter's calls change little: --method cot-retrieval answers from as many passages for fewer"
         yield Finding("keeps_all", False, f"{SHARES['kept']}: {kept.words}", advice)
@@ -275,19 +275,12 @@ def _if_thinking(before: str, otherwise: str, after: Callable[[ModelSetup], str]
     return lambda setup: before + _thinking(setup) if setup.thinks else otherwise + after(setup)
 
 
-def _always(advice: str) -> Advice:
-    return lambda setup: advice
-
-
-_NO_CONCLUSION = _if_thinking(
-    "thinking stands where the reasoning should: ", "the short answer is then read from all of it; ", _other_endpoint
-)
 _ADVICE: Mapping[str, Advice] = {
     "unparseable_ids": _ids,
     "suspect_ids": _ids,
     "negated_ids": _ids,
     "restated_range": _ids,
-    "explicit_none": _always("it keeps nothing where it says none; in Python BlendFilter(…, fallback=True) keeps K_q"),
+    "explicit_none": "it keeps nothing where it says none; in Python BlendFilter(…, fallback=True) keeps K_q",
     "empty_reply": _if_thinking(
         "thinking uses the cap up: ", "look at the trace (blendfilter report on this run); ", _other_endpoint
     ),
@@ -295,16 +288,19 @@ _ADVICE: Mapping[str, Advice] = {
         "thinking counts against the cap: ",
         "it writes more than the prompts ask for: ask for less in words of your own (--prompts DIR), or a larger model",
     ),
-    "refused_reply": _always("it declines harmless questions: another model, or words of your own (--prompts DIR)"),
+    "refused_reply": "it declines harmless questions: another model, or words of your own (--prompts DIR)",
     "thinking": lambda setup: f"it is set apart and costs tokens: {_thinking(setup)}",
     "thinks_aloud": lambda setup: f"no tag that is known sets it apart: {_thinking(setup)}",
-    "ran_on": _always(
-        "the reply is cut at the stop on this end, the tokens after it are paid for: a server that obeys stop"
-    ),
-    "markdown": _always("nothing to change: readers look through the marks"),
+    "ran_on": "the reply is cut at the stop on this end, the tokens after it are paid for: a server that obeys stop",
+    "markdown": "nothing to change: readers look through the marks",
     "rambling": _if_thinking("", "a topic, ids and an answer are a few words: ", _other_endpoint),
-    "long_answer": _always("EM and F1 count every word: a larger model, or a short_answer.j2 of your own (--prompts)"),
-    "not_yes_no": _always("these count as wrong: a larger model, or a short_answer.j2 of your own (--prompts DIR)"),
+    "long_answer": "EM and F1 count every word: a larger model, or a short_answer.j2 of your own (--prompts)",
+    "not_yes_no": "these count as wrong: a larger model, or a short_answer.j2 of your own (--prompts DIR)",
+    "no_conclusion": _if_thinking(
+        "thinking stands where the reasoning should: ",
+        "the short answer is then read from all of it; ",
+        _other_endpoint,
+    ),
 }
 _HABITS = (
     "suspect_ids", "negated_ids", "restated_range", "explicit_none", "refused_reply", "thinking", "thinks_aloud",
@@ -335,7 +331,6 @@ _GROUPS: Mapping[str, Sequence[str]] = {
     ),
 }  # fmt: skip
 _STAGE_EVENTS = {"empty_reply": "empty", "cut_reply": "cut", "refused_reply": "refused", "ran_on": "ran on"}
-_COLUMNS = {"calls": 7, "out a call": 12, "s a call": 10, "cached": 10}
 
 
 def text_of(examination: Examination) -> str:
@@ -380,24 +375,17 @@ def _share_line(words: str, share: Share) -> str:
 def _stages(counts: ReplyCounts) -> Iterator[str]:
     """A line a stage: calls as the ledger has them, events a use."""
     events = [name for name in _STAGE_EVENTS if counts.shares[name].count]
-    yield f"{'Stage':<14}" + _row(_COLUMNS) + "".join(f"{_STAGE_EVENTS[name]:>8}" for name in events)
+    heads = "".join(f"{_STAGE_EVENTS[name]:>8}" for name in events)
+    yield f"{'Stage':<14}{'calls':>7}{'out a call':>12}{'s a call':>10}{'cached':>10}{heads}"
     for stage, entry in counts.entries.items():
         shares = counts.stages.get(stage, {}) if stage != "total" else counts.shares
-        numbers = (shares[name].count if name in shares else 0 for name in events)
-        yield f"  {stage:<12}" + _row(_cells(entry)) + "".join(f"{number:>8}" for number in numbers)
+        numbers = "".join(f"{shares[name].count if name in shares else 0:>8}" for name in events)
+        calls = max(entry.calls, 1)
+        out, seconds = "-" if entry.untold else f"{entry.tokens_out / calls:.1f}", entry.seconds / calls
+        yield f"  {stage:<12}{entry.calls:>7,}{out:>12}{seconds:>10.3f}{share(entry):>10}{numbers}"
     n, total = max(counts.questions, 1), counts.entries["total"]
     tokens = "" if total.untold else f"{total.tokens_in / n:,.0f} tokens in, {total.tokens_out / n:,.0f} out, "
     yield f"  a question: {total.calls / n:.1f} calls, {tokens}{total.seconds / n:.2f} s of calls"
-
-
-def _cells(entry: LedgerEntry) -> Sequence[str]:
-    calls = max(entry.calls, 1)
-    out = "-" if entry.untold else f"{entry.tokens_out / calls:.1f}"
-    return f"{entry.calls:,}", out, f"{entry.seconds / calls:.3f}", share(entry)
-
-
-def _row(cells: Iterable[str]) -> str:
-    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, _COLUMNS.values(), strict=True))
 
 
 def _changes(examination: Examination) -> Iterator[str]:
@@ -416,6 +404,4 @@ def _changes(examination: Examination) -> Iterator[str]:
 
 
 def _wrapped(line: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        line, WIDTH, subsequent_indent=indent, drop_whitespace=True, break_on_hyphens=False, break_long_words=True
-    )
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False)

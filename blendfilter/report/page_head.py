@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from blendfilter.evaluation.comparison import CORRECT, Comparison, compare
+from blendfilter.evaluation.comparison import CORRECT, Comparison, compare, percent
 from blendfilter.evaluation.ledger import LedgerEntry, tokens_of
 from blendfilter.evaluation.rows import LOSSES
 from blendfilter.evaluation.run import labelled
@@ -87,8 +87,7 @@ def _scores(known: RunStatus) -> Iterator[dict[str, str]]:
         spread = f", {percent(score['between_repeats'])} between them" if "between_repeats" in score else ""
         yield _score(name, score, f"{known.repeats} repeats{spread}" if known.repeats > 1 else "")
     for rescored in known.rescored:
-        bounds = {"value": rescored.value, "low": rescored.low, "high": rescored.high}
-        yield _score(rescored.metric, bounds, "rescored")
+        yield _score(rescored.metric, vars(rescored), "rescored")
 
 
 def _score(name: str, score: Mapping[str, Any], note: str = "") -> dict[str, str]:
@@ -174,11 +173,6 @@ def _ledger(entries: Mapping[str, LedgerEntry], n: int) -> Iterator[Sequence[str
             f"{entry.seconds / entry.calls:.3f}" if entry.calls else "-",
             f"{entry.retries:,}",
         )
-
-
-def percent(value: float) -> str:
-    """A fraction in %, one decimal."""
-    return f"{100 * value:.1f}"
 
 
 def chance(p: float) -> str:

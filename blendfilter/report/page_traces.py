@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from blendfilter.evaluation.run_passages import Passages
+from blendfilter.evaluation.run_status import stage_of
 from blendfilter.journal import Journal
 from blendfilter.modules.prediction import query_words
 from blendfilter.report.trace import reasons_of
@@ -130,10 +131,11 @@ class Traces:
             record = self._stored.read(key) if key is not None else None
             if record is None:
                 self._passages.append([name, self._pieces.one(name), None])
+                self._titles.append("")
             else:
-                text = self._pieces.one(record["text"])
+                text = self._pieces.one(record["text"])  # numbered before the title
                 self._passages.append([name, self._pieces.one(record["title"]), text])
-            self._titles.append(folded(record["title"]) if record is not None else "")
+                self._titles.append(folded(record["title"]))
         return self._places[place]
 
     def _gold(
@@ -171,7 +173,7 @@ def judgements(
 
     Args:
         calls: (stage, journal record) in plan order; a record says which passages the call `judged`, and of a hop for
-            which `branch`. Records of older versions do not: nothing is shown for them.
+            which `branch`. Records of older versions do not: none is matched to them.
         retrieved: passage ids by branch.
 
     Branches that bring the same passages in the same order share their calls; a filter over a union serves them all.
@@ -184,7 +186,7 @@ def judgements(
             for place, (_, record) in enumerate(calls)
             if ids and record and record.get("judged") and record.get("branch") in (None, name)
         }
-        alone = [place for place in judged if _last(calls[place][0]) == _ONE_BY_ONE and judged[place][0] in ids]
+        alone = [place for place in judged if stage_of(calls[place][0]) == _ONE_BY_ONE and judged[place][0] in ids]
         whole = [place for place in judged if judged[place] == ids]
         texts: dict[str, str] = {}
         for place in sorted({*alone, *(whole or (place for place in judged if {*ids} <= {*judged[place]}))}):
@@ -196,13 +198,9 @@ def judgements(
     return judged_for, reasons
 
 
-def _last(stage: str) -> str:
-    return stage.rpartition(".")[2]
-
-
 def _reasons(stage: str, record: Mapping[str, Any] | None, k: int) -> Sequence[str]:
     """What a call's reply says of each of the `k` passages that it judged; nothing where it gives numbers alone."""
     reply = (record or {}).get("reply") or ""
-    if _last(stage) == _ONE_BY_ONE:
+    if stage_of(stage) == _ONE_BY_ONE:
         return ["; ".join(reply.split("\n"))]
-    return reasons_of(reply, k) if _last(stage) in ("check", "judge") else ()
+    return reasons_of(reply, k) if stage_of(stage) in ("check", "judge") else ()

@@ -188,10 +188,9 @@ def _bar_parts(runs: Iterable[Run]) -> Mapping[str, tuple[str, str, str]]:
 def point_of(label: str, run: Run) -> RunPoint:
     """A run's place in the headline plot."""
     score = next(iter(run.metrics["metrics"].values()))
-    total, asked = run.metrics["ledger"]["total"], len(run.rows)
+    total, n = run.metrics["ledger"]["total"], len(run.rows)
     tokens = tokens_of(total)
-    seconds = latency(run).median
-    costs = total["calls"] / asked, math.nan if tokens is None else tokens / asked, seconds
+    costs = total["calls"] / n, math.nan if tokens is None else tokens / n, latency(run).median
     return RunPoint(label, score["value"], score["low"], score["high"], *costs, bound=run.reads_gold)
 
 
@@ -241,27 +240,23 @@ def _scaled(points: Sequence[RunPoint], cost: str) -> list[float]:
 
 def named_runs(runs: Runs) -> dict[str, Run]:
     """Runs by the labels that a plot shows; all over the same questions, or they could not share an axis."""
-    given = runs if isinstance(runs, Mapping) else _labelled(runs)
-    named = {label: Run.of(run) for label, run in given.items()}
+    named: dict[str, Run] = {}
+    if isinstance(runs, Mapping):
+        named = {label: Run.of(run) for label, run in runs.items()}
+    else:
+        for run in map(Run.of, runs):
+            named[label if (label := short_label(run)) not in named else run.name] = run
     if not named:
         raise BadArgument("no runs to plot: give at least one")
     tasks = {run.settings["task"]: label for label, run in named.items()}
     if len(tasks) > 1:
         (one, label), (other, second) = list(tasks.items())[:2]
         raise RunMismatch(f"'{label}' is {one}, '{second}' is {other}: plot the runs of one task")
-    asked = {run.settings["data"]["fingerprint"]: label for label, run in named.items()}
-    if len(asked) > 1:
-        label, second = list(asked.values())[:2]
+    data = {run.settings["data"]["fingerprint"]: label for label, run in named.items()}
+    if len(data) > 1:
+        label, second = list(data.values())[:2]
         raise RunMismatch(f"'{label}' and '{second}' are over different questions: plot runs over the same ones")
     return named
-
-
-def _labelled(runs: Iterable[Run | str | Path]) -> dict[str, Run]:
-    labels: dict[str, Run] = {}
-    for run in map(Run.of, runs):
-        label = short_label(run)
-        labels[label if label not in labels else run.name] = run
-    return labels
 
 
 def short_label(run: Run) -> str:
@@ -308,8 +303,9 @@ class Frontier:
 
         Raises: MissingExtra (matplotlib). BadArgument: no panel has a cost that all runs know.
         """
-        looks: dict[str, Any] = {"metric": self.metric, "title": self.title, "offline": self.offline}
-        return draw(self.dots, *paths, **looks, panels=FRONTIER_COSTS)
+        return draw(
+            self.dots, *paths, metric=self.metric, title=self.title, offline=self.offline, panels=FRONTIER_COSTS
+        )
 
     def text(self) -> str:
         """An aligned table, and below it how to read it."""
@@ -329,9 +325,6 @@ class Frontier:
             tokens = getattr(point, cost)
             cells += ["-" if math.isnan(tokens) else f"{tokens:,.0f}", "*" if point in self.front(cost) else ""]
         return cells
-
-    def __str__(self) -> str:
-        return self.text()
 
     def __repr__(self) -> str:
         return self.text()  # what a prompt shows is the table

@@ -35,7 +35,7 @@ def report_text(run: Run, width: int = 100) -> str:
     console = Console(file=out, width=width, color_system=None, legacy_windows=False, markup=False, emoji=False)
     for part in report(run):
         console.print(part, soft_wrap=isinstance(part, str))
-    return "\n".join(visible(line.rstrip()) for line in out.getvalue().removesuffix("\n").split("\n")) + "\n"
+    return "".join(f"{visible(line.rstrip())}\n" for line in out.getvalue().removesuffix("\n").split("\n"))
 
 
 def report(run: Run) -> list[RenderableType]:
@@ -123,7 +123,7 @@ def _retrieval(status: RunStatus) -> Any:
 
 
 def _losses(status: RunStatus, counted: str) -> Any:
-    """The five, and what ended in an error as a sixth: it was not searched for, so nothing can be said of its gold."""
+    """The five, and what ended in an error as a sixth: it was not searched for, so the fate of its gold is unknown."""
     rows, n = status.rows, len(status.rows)
     known = sum(bool(row["gold_titles"]) for row in rows)
     if not known:

@@ -17,7 +17,6 @@ from blendfilter.filters.knowledge import OneCallFilter
 from blendfilter.filters.registry import FILTERS, make_filter
 from blendfilter.modules.methods import METHODS, make_method
 from blendfilter.records import Excerpt, Passage
-from blendfilter.resources import sample
 
 RETRIEVING = sorted(name for name, method in METHODS.items() if method.retrieves)
 QUESTION = "King Corvin had a lighthouse built on a lonely rock. In which town was its designer born?"
@@ -29,11 +28,6 @@ ASKS = {
     "cdit": {"consistent"},
     "cdit-components": {"consistent"},
 }
-
-
-@pytest.fixture(scope="module")
-def index() -> BM25:
-    return BM25.build(sample("corpus.jsonl"))
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,9 @@ def test_the_question_alone_is_held_beside_the_union(index: BM25, questions: Que
     run, _ = done_by(BlendFilter(index, k=4), questions, tmp_path / "run")
     for question, row in zip(questions, run.rows, strict=True):
         titles = [passage.title for passage in index(question.question, 12)]
-        told = retrieval(titles, question)
-        assert told is not None
-        assert row["retrieval"]["q@12"] == pytest.approx(told._asdict(), abs=1e-6)
+        result = retrieval(titles, question)
+        assert result is not None
+        assert row["retrieval"]["q@12"] == pytest.approx(result._asdict(), abs=1e-6)
     assert list(run.metrics["retrieval"]) == ["q", "q_ex", "q_in", "union", "q@12", "kept"]
     assert run.metrics["retrieval"]["q@12"]["n"] == 6
     assert [search["k"] for search in journaled(run.folder, "search")].count(12) == 6
@@ -161,8 +161,8 @@ def test_a_query_cut_there_is_no_event_of_the_method(index: BM25, questions: Que
             self.inside = BlendFilter(Cutting(index, None))
 
         async def aforward(self, question: str) -> dspy.Prediction:
-            told = await self.inside.acall(question=question)
-            return dspy.Prediction(answer=told.answer, branches=told.branches, queries=told.queries)
+            result = await self.inside.acall(question=question)
+            return dspy.Prediction(answer=result.answer, branches=result.branches, queries=result.queries)
 
     for name, method in (("ours", BlendFilter(Cutting(index, None))), ("own", Own())):
         run, _ = done_by(method, questions[:2], tmp_path / name)
@@ -181,9 +181,9 @@ def test_a_first_query_that_is_not_the_question_stands_beside_nothing(
             self.inside = BlendFilter(index)
 
         async def aforward(self, question: str) -> dspy.Prediction:
-            told = await self.inside.acall(question=question)
-            queries = {**told.queries, "q": f"{question} (rewritten)"}
-            return dspy.Prediction(answer=told.answer, branches=told.branches, queries=queries)
+            result = await self.inside.acall(question=question)
+            queries = {**result.queries, "q": f"{question} (rewritten)"}
+            return dspy.Prediction(answer=result.answer, branches=result.branches, queries=queries)
 
     run, _ = done_by(Rewriting(), questions[:1], tmp_path / "run")
     assert list(run.rows[0]["retrieval"]) == ["q", "q_ex", "q_in", "union", "kept"]

@@ -18,7 +18,7 @@ import pytest
 from model_server import Server, serve
 from small_world import Command, CountingEngine, done_by, journaled, slowly, small_eval, stable
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, connect, evaluate, load
+from blendfilter import BM25, BlendFilter, ChainOfThought, Run, connect, evaluate, load
 from blendfilter.errors import BadArgument, BudgetSpent, ServerRefused
 from blendfilter.evaluation.run_folder import read_json, read_rows
 from blendfilter.evaluation.run_loop import AT_FIRST, Admission
@@ -52,6 +52,10 @@ def sitting(index: BM25, url: str, run: Path, budget: Budget | None, **more: Any
     except BudgetSpent as spent:
         return spent
     return None
+
+
+def limited(method: dspy.Module, questions: Questions, lm: ConnectedLM, run: Path, **limits: Any) -> Run:
+    return evaluate(method, questions, lm=lm, run=run, budget=Budget(**limits), progress=False)
 
 
 def tokens_of(server: Server) -> int:
@@ -250,9 +254,7 @@ def test_calls_of_another_run_cost_nothing(index: BM25, questions: Questions, tm
     assert not any("reused" in record for record in journaled(tmp_path / "old"))
     later = CountingEngine()
     with pytest.raises(BudgetSpent):
-        done_by(
-            BlendFilter(index), questions, tmp_path / "new", engine=later, repeats=2, budget=Budget(calls=5)
-        )  # fmt: skip
+        done_by(BlendFilter(index), questions, tmp_path / "new", engine=later, repeats=2, budget=Budget(calls=5))
     assert later.calls == 5
 
 
@@ -285,9 +287,7 @@ def test_a_budget_of_dollars_is_held_at_the_models_price(index: BM25, questions:
     for limit in (0.02, 0.03):
         lm, _ = priced(price)
         with pytest.raises(BudgetSpent, match=rf"of \${limit} are gone, and the next call may cost \$0\.0"):
-            evaluate(
-                BlendFilter(index), questions, lm=lm, run=tmp_path, budget=Budget(dollars=limit), progress=False
-            )  # fmt: skip
+            limited(BlendFilter(index), questions, lm, tmp_path, dollars=limit)
         paid = sum(price.of(each["tokens_in"], each["tokens_out"]) for each in journaled(tmp_path))
         assert 0.5 * limit < paid <= limit
     assert journaled(tmp_path, "budget")[-1]["dollars"] == pytest.approx(paid)
@@ -298,7 +298,7 @@ def test_a_limit_of_dollars_wants_a_price_before_anything_is_begun(
 ) -> None:
     lm, engine = priced(None)
     with pytest.raises(BadArgument, match=r"no price is known for the model 'priced'.*--prices FILE"):
-        evaluate(BlendFilter(index), questions, lm=lm, run=tmp_path / "run", budget=Budget(dollars=1.0))
+        limited(BlendFilter(index), questions, lm, tmp_path / "run", dollars=1.0)
     assert not engine.calls
     assert not (tmp_path / "run").exists()
 
@@ -317,16 +317,11 @@ class Bare(dspy.Module):  # type: ignore[misc]
 def test_a_call_that_has_no_cap_cannot_be_held_by_tokens(questions: Questions, tmp_path: Path) -> None:
     with serve(reply="[[ ## answer ## ]]\n42\n\n[[ ## completed ## ]]") as server:
         with pytest.raises(BadArgument, match=r"a call without max_tokens has no bound.*connect\(…, max_tokens=…\)"):
-            evaluate(
-                Bare(), questions, lm=quick(server.url), run=tmp_path / "run", budget=Budget(tokens=9_000),
-                progress=False,
-            )  # fmt: skip
+            limited(Bare(), questions, quick(server.url), tmp_path / "run", tokens=9_000)
         assert not server.stats()["requests"]
         assert not (tmp_path / "run").exists()
         capped = quick(server.url, max_tokens=50)
-        assert evaluate(
-            Bare(), questions, lm=capped, run=tmp_path / "run", budget=Budget(tokens=9_000), progress=False
-        ).finished  # fmt: skip
+        assert limited(Bare(), questions, capped, tmp_path / "run", tokens=9_000).finished
 
 
 class Deaf(Bare):
@@ -353,9 +348,7 @@ def test_a_method_that_does_not_pass_it_on_still_stops(
 ) -> None:
     with serve(reply="[[ ## answer ## ]]\n42\n\n[[ ## completed ## ]]") as server:
         with pytest.raises(BudgetSpent, match=r"4 of 4 calls are gone; \d of 6 questions"):
-            evaluate(
-                module(), questions, lm=quick(server.url), run=tmp_path, budget=Budget(calls=4), progress=False
-            )  # fmt: skip
+            limited(module(), questions, quick(server.url), tmp_path, calls=4)
         assert server.stats()["requests"] == 4
     assert "unknown" not in (tmp_path / "predictions.jsonl").read_text()
 
@@ -383,9 +376,7 @@ def test_what_came_of_a_refused_call_is_not_what_stops_the_run(questions: Questi
         serve(reply="[[ ## answer ## ]]\n42\n\n[[ ## completed ## ]]") as server,
         pytest.raises(BudgetSpent, match="1 of 1 calls are gone"),
     ):
-        evaluate(
-            Dropping(), questions[:1], lm=quick(server.url), run=tmp_path, budget=Budget(calls=1), progress=False
-        )  # fmt: skip
+        limited(Dropping(), questions[:1], quick(server.url), tmp_path, calls=1)
 
 
 def test_every_request_stands_in_a_record_so_that_a_limit_given_later_counts_it(index: BM25, tmp_path: Path) -> None:
@@ -403,9 +394,7 @@ def test_what_was_refused_in_a_first_sitting_counts_in_the_next(index: BM25, tmp
     with serve(behave="unauthorized") as server:
         for raised in (ServerRefused, ServerRefused, BudgetSpent, BudgetSpent):
             with pytest.raises(raised):
-                evaluate(
-                    ChainOfThought(index), asked, lm=quick(server.url), run=run, budget=Budget(calls=2), progress=False
-                )  # fmt: skip
+                limited(ChainOfThought(index), asked, quick(server.url), run, calls=2)
             assert raised is BudgetSpent or [each.name for each in run.iterdir()] == ["journal.jsonl"]
         assert server.stats()["requests"] == 2
 
@@ -430,8 +419,7 @@ def test_a_limit_that_is_none_is_one_line_and_makes_nothing(
     assert not run.exists()
 
 
-# --- frugal ----------------------------------------------------------------------------------------------------------
-
+# ---- how many questions begin
 
 CALLS: dict[str, dict[str, Any]] = {
     "a": {"attempts": 3, "tokens_in": 60, "tokens_out": 30, "tokens_lost": 10, "cost": 0.5},
@@ -442,9 +430,8 @@ ROW = {"calls": [["x", "a"], ["y", "b"], ["z", "a"], ["w", "copied"], ["v", "gon
 """Four attempts, 200 tokens, a dollar: a call of another run and the second use of one cost nothing."""
 
 
-def frugal(budget: Budget | None, spent: Amount = NOTHING) -> tuple[Admission, BudgetAccount | None]:
-    purse = None if budget is None else BudgetAccount(budget, None, spent)
-    return Admission(purse, CALLS.get), purse
+def frugal(budget: Budget) -> Admission:
+    return Admission(BudgetAccount(budget, None, NOTHING), CALLS.get)
 
 
 def begun(one: Admission, most: int = 99) -> int:
@@ -456,14 +443,12 @@ def begun(one: Admission, most: int = 99) -> int:
     return number
 
 
-@pytest.mark.parametrize("budget", [None, Budget()])
-def test_without_a_limit_everything_begins(budget: Budget | None) -> None:
-    one, _ = frugal(budget)
-    assert begun(one) == 99
+def test_without_a_limit_everything_begins() -> None:
+    assert begun(Admission(None, CALLS.get)) == begun(frugal(Budget())) == 99
 
 
-def test_few_begin_while_nobody_knows_what_one_takes() -> None:
-    one, _ = frugal(Budget(calls=10**9))
+def test_few_begin_while_it_is_unknown_what_one_takes() -> None:
+    one = frugal(Budget(calls=10**9))
     assert begun(one) == AT_FIRST
     one.over()  # it ended, and took nothing that tells anything: another run's calls
     one.answered({"calls": [["w", "copied"]]})
@@ -473,8 +458,8 @@ def test_few_begin_while_nobody_knows_what_one_takes() -> None:
 @pytest.mark.parametrize("limit", [{"calls": 40}, {"tokens": 2_000}, {"dollars": 10.0}])
 def test_as_many_as_the_rest_is_likely_to_finish(limit: dict[str, Any]) -> None:
     """A question takes a tenth of each limit; what is set aside belongs to those under work and counts once."""
-    one, purse = frugal(Budget(**limit), spent=Amount(8, 400, 2.0))
-    assert purse is not None
+    purse = BudgetAccount(Budget(**limit), None, Amount(8, 400, 2.0))
+    one = Admission(purse, CALLS.get)
     begun(one, 1)
     one.over()
     one.answered(ROW)
@@ -483,10 +468,10 @@ def test_as_many_as_the_rest_is_likely_to_finish(limit: dict[str, Any]) -> None:
 
 
 def test_the_nearest_limit_counts_and_one_at_a_time_always_begins() -> None:
-    one, _ = frugal(Budget(calls=10**6, tokens=100))
+    one = frugal(Budget(calls=10**6, tokens=100))
     one.learn([json.dumps(ROW).encode()])
     assert begun(one) == 1  # the budget itself says that it is spent
-    far, _ = frugal(Budget(calls=10**6, tokens=10**6))
+    far = frugal(Budget(calls=10**6, tokens=10**6))
     far.learn([json.dumps(ROW).encode()])
     assert begun(far) == 99
 

@@ -197,8 +197,8 @@ def test_the_notes_say_what_else_differs_and_what_the_sample_could_show() -> Non
     assert compared.as_dict()["also"] == ("lm x (a) / y (b)",)
     wide = compare_predictions({"a": run([0, 1] * 250), "b": run([1, 1] * 250)}, metrics=[])
     few, many = (100 * detectable_difference(500, share) for share in (0.1, 0.3))
-    told = f"{few:.1f} points if 10 % are won or lost, {many:.1f} points if 30 % are won or lost"
-    assert wide.notes[-1] == f"before looking: 500 questions find {told} (power .8)"
+    result = f"{few:.1f} points if 10 % are won or lost, {many:.1f} points if 30 % are won or lost"
+    assert wide.notes[-1] == f"before looking: 500 questions find {result} (power .8)"
     assert "before looking: 8 questions find no difference (power .8)" in two().notes
     assert not any("before looking" in note for note in three(p_values=False).notes)
 
@@ -254,12 +254,7 @@ def test_rows_of_repeats_may_come_in_any_order() -> None:
         ({"a": PLAIN, "b": [*BLEND, BLEND[2]]}, {}, BadData, "run 'b' holds question 'q2' twice"),
         ({"a": PLAIN, "b": BLEND[:6]}, {}, RunMismatch, r"\(8\) and 'b' \(6\).*'q6' and 1 more only in 'a'"),
         ({"a": PLAIN[1:], "b": BLEND}, {}, RunMismatch, "'q0' only in 'b'"),
-        (
-            {"a": PLAIN, "b": [BLEND[0] | {"question": "Who?"}, *BLEND[1:]]},
-            {},
-            RunMismatch,
-            "'q0' asks something else",
-        ),
+        ({"a": PLAIN, "b": [BLEND[0] | {"question": "Who?"}, *BLEND[1:]]}, {}, RunMismatch, "'q0' asks something else"),
         (
             {"a": PLAIN, "b": [BLEND[0] | {"golden_answers": ["x"]}, *BLEND[1:]]},
             {},
@@ -272,12 +267,7 @@ def test_rows_of_repeats_may_come_in_any_order() -> None:
             BadData,
             "run 'b' has 1 of 2 answers to question 'q7'; finish it first",
         ),
-        (
-            {"a": PLAIN, "b": [*answers([1] * 8), answers([1] * 8)[3]]},
-            {},
-            BadData,
-            "run 'b' holds question 'q3' twice",
-        ),
+        ({"a": PLAIN, "b": [*answers([1] * 8), answers([1] * 8)[3]]}, {}, BadData, "run 'b' holds question 'q3' twice"),
         (
             {"a": PLAIN, "b": BLEND},
             {"metrics": ["accuracy"]},

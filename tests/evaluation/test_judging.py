@@ -166,5 +166,5 @@ def test_half_a_character_can_be_sent(tmp_path: Path) -> None:
 
 def test_a_judge_is_told_with_all_that_changes_its_verdicts() -> None:
     lm = connect("judge", api_base="http://127.0.0.1:1/v1", label="two", thinking=True)
-    told = AnswerJudge(lm).settings
-    assert (told["label"], told["options"]) == ("two", {"thinking": True})
+    result = AnswerJudge(lm).settings
+    assert (result["label"], result["options"]) == ("two", {"thinking": True})

@@ -30,7 +30,6 @@ from blendfilter.report.page_head import head_of
 from blendfilter.report.plots import headline, point_of
 from blendfilter.report.run_text import cost, ledger_notes, share, tokens
 from blendfilter.reproduce.results import a_question
-from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 
 A, B, C, D, E = (letter * 32 for letter in "abcde")
@@ -88,7 +87,7 @@ def test_hits_are_uses_beyond_the_first_and_calls_of_other_runs() -> None:
     assert entries["ids"].retries == 2
 
 
-def test_tokens_that_nobody_told_are_unknown_and_not_0() -> None:
+def test_tokens_that_no_server_stated_are_unknown_and_not_0() -> None:
     silent = {A: {"tokens_in": None, "tokens_out": None, "cost": None}, B: {"tokens_in": 5, "tokens_out": None}}
     entries = ledger([{"calls": [["one", A], ["two", B], ["three", C]]}], {**JOURNAL, **silent}.get)
     assert entries["one"].stored() == {"calls": 1, "tokens_in": None, "tokens_out": None, "cost": None}
@@ -152,12 +151,12 @@ def test_of_a_run_branches_side_by_side_count_once(index: BM25, questions: Quest
         await asyncio.sleep(0.02)
 
     run, _ = done_by(BlendFilter(index), questions[:3], tmp_path / "run", engine=CountingEngine(wait), concurrency=32)
-    told = latency(run)
-    assert told.n == 3
-    assert told.median >= 5 * 0.02
+    result = latency(run)
+    assert result.n == 3
+    assert result.median >= 5 * 0.02
     one_by_one = sum(call["seconds"] for call in journaled(run.folder)) / 3
-    assert told.mean < 0.8 * one_by_one, "five deep of eleven is less than half"
-    assert told.median <= told.p95
+    assert result.mean < 0.8 * one_by_one, "five deep of eleven is less than half"
+    assert result.median <= result.p95
     began = time.perf_counter()
     few, _ = done_by(Direct(index), questions, tmp_path / "few", engine=CountingEngine(wait), concurrency=1)
     whole = time.perf_counter() - began
@@ -215,11 +214,6 @@ def test_a_call_that_one_answer_used_twice_took_its_time_once(questions: Questio
 # --- ledger at once --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def world() -> BM25:
-    return BM25.build(sample("corpus.jsonl"))
-
-
 def total(run: Run) -> dict[str, Any]:
     stored: dict[str, Any] = run.metrics["ledger"]["total"]
     return stored
@@ -264,10 +258,10 @@ class Priced(CountingEngine):
 
 
 def test_calls_of_another_run_are_hits_and_metrics_do_not_change(
-    world: BM25, questions: Questions, tmp_path: Path
+    index: BM25, questions: Questions, tmp_path: Path
 ) -> None:  # fmt: skip
-    first, _ = done_by(BlendFilter(world), questions, tmp_path / "one", engine=Priced())
-    second, engine = done_by(BlendFilter(world), questions, tmp_path / "two", engine=Priced(), reuse=[first.folder])
+    first, _ = done_by(BlendFilter(index), questions, tmp_path / "one", engine=Priced())
+    second, engine = done_by(BlendFilter(index), questions, tmp_path / "two", engine=Priced(), reuse=[first.folder])
     assert engine.calls == 0
     assert stable(first.folder) == stable(second.folder)
     assert RunStatus(first).entries["total"].hits < RunStatus(second).entries["total"].hits
@@ -295,27 +289,27 @@ def silent(index: BM25, questions: Questions, tmp_path: Path) -> Run:
 def test_it_is_unknown_wherever_tokens_are_shown(
     silent: Run, index: BM25, questions: Questions, tmp_path: Path
 ) -> None:  # fmt: skip
-    told, _ = done_by(Direct(index), questions, tmp_path / "told")
+    result, _ = done_by(Direct(index), questions, tmp_path / "stated")
     total = silent.metrics["ledger"]["total"]
     assert (total["calls"], total["tokens_in"], total["tokens_out"]) == (len(questions), None, None)
     assert f"no tokens told: {len(questions)} of {len(questions)} calls" in " ".join(silent.report().split())
     assert a_question(silent) == (1.0, None)
-    head = head_of(RunStatus(silent), [RunStatus(told)])
-    assert head["sides"][0].tokens == "-" != head["sides"][1].tokens
-    assert head.ledger[-1][4] == head.ledger[-1][6] == "-"
-    assert "tokens told" in silent.html(told).read_text(encoding="utf-8")
+    head = head_of(RunStatus(silent), [RunStatus(result)])
+    assert head["sides"][0]["tokens"] == "-" != head["sides"][1]["tokens"]
+    assert head["ledger"][-1][4] == head["ledger"][-1][6] == "-"
+    assert "tokens told" in silent.html(result).read_text(encoding="utf-8")
 
 
 def test_the_headline_plot_leaves_out_what_is_not_known_of_all(
     silent: Run, index: BM25, questions: Questions, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    told, _ = done_by(Direct(index), questions, tmp_path / "told")
+    result, _ = done_by(Direct(index), questions, tmp_path / "stated")
     assert point_of("silent", silent).tokens != point_of("silent", silent).tokens, "nan"
-    drawn = headline([silent, told], tmp_path / "plot.svg")[0].read_text(encoding="utf-8")
+    drawn = headline([silent, result], tmp_path / "plot.svg")[0].read_text(encoding="utf-8")
     assert "model calls a question" in drawn
     assert "tokens a question" not in drawn
-    assert "tokens a question" in headline([told], tmp_path / "whole.svg")[0].read_text(encoding="utf-8")
+    assert "tokens a question" in headline([result], tmp_path / "whole.svg")[0].read_text(encoding="utf-8")
 
 
 # --- accounts --------------------------------------------------------------------------------------------------------

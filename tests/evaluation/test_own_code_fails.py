@@ -308,11 +308,11 @@ def test_the_command_line_ends_with_one_line_for_both(
     (here / "leaves_early.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(here))
     words = ("eval", "hotpotqa", "--data", "sample", "--lm", "offline", "--limit", 2)
-    told = Command(monkeypatch, capsys)(*words, "--method", "leaves_early:Leaving", "--run", "left")
-    assert (told.code, "2 of 2 questions ended in an error" in told.error) == (1, True)
-    assert "SystemExit: the code raised SystemExit: no town" in " ".join(told.out.split())
-    told = Command(monkeypatch, capsys)(*words, "--method", "leaves_early:Stopping", "--run", "stopped")
-    assert (told.code, told.error) == (130, "blendfilter: stopped; the same command goes on where it was")
+    result = Command(monkeypatch, capsys)(*words, "--method", "leaves_early:Leaving", "--run", "left")
+    assert (result.code, "2 of 2 questions ended in an error" in result.error) == (1, True)
+    assert "SystemExit: the code raised SystemExit: no town" in " ".join(result.out.split())
+    result = Command(monkeypatch, capsys)(*words, "--method", "leaves_early:Stopping", "--run", "stopped")
+    assert (result.code, result.error) == (130, "blendfilter: stopped; the same command goes on where it was")
 
 
 def test_a_module_that_exits_when_it_is_imported_is_one_line(
@@ -323,6 +323,6 @@ def test_a_module_that_exits_when_it_is_imported_is_one_line(
     (here / "leaves_at_once.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.syspath_prepend(str(here))
     words = ("eval", "hotpotqa", "--data", "sample", "--lm", "offline", "--method", "leaves_at_once:Own")
-    told = Command(monkeypatch, capsys)(*words)
-    assert told.code == 2
-    assert "module 'leaves_at_once' cannot be imported (SystemExit: 0)" in told.error
+    result = Command(monkeypatch, capsys)(*words)
+    assert result.code == 2
+    assert "module 'leaves_at_once' cannot be imported (SystemExit: 0)" in result.error

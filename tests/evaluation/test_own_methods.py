@@ -17,11 +17,7 @@ import pytest
 from small_world import CountingEngine, done_by, journaled, slowly, stable
 
 from blendfilter import BM25, BlendFilter, Direct, evaluate, load
-from blendfilter.errors import (
-    BudgetSpent,
-    EmptyData,
-    RunMismatch,
-)
+from blendfilter.errors import BudgetSpent, EmptyData, RunMismatch
 from blendfilter.evaluation.runner import OFFLINE_NOTE
 from blendfilter.lm.budget import Budget
 from blendfilter.retrieval.callables import as_retriever
@@ -73,8 +69,8 @@ def test_any_module_of_dspys(
     assert engine.calls == 6
     assert [row["queries"] for row in run.rows] == [{}] * 6
     for row in run.rows:
-        [(told, key)] = row["calls"]
-        assert told == stage
+        [(result, key)] = row["calls"]
+        assert result == stage
         assert isinstance(row["answer"], str)
         assert row["answer"] != "None"
         assert key in {record["key"] for record in journaled(run.folder)}
@@ -131,9 +127,6 @@ def test_the_model_may_be_anything_dspy_knows(
     assert stable(named.folder) == stable(run.folder)
 
 
-# --- own code and models ---------------------------------------------------------------------------------------------
-
-
 # code of one's own
 
 BASE = """
@@ -174,11 +167,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize(
     ("code", "hops"),
-    [
-        (BASE + MINE.replace("one,", "two,"), 1),
-        (BASE + MINE, 7),
-        (BASE.replace("old base", "new base") + MINE, 1),
-    ],
+    [(BASE + MINE.replace("one,", "two,"), 1), (BASE + MINE, 7), (BASE.replace("old base", "new base") + MINE, 1)],
     ids=["its source", "a constructor value", "a class it builds on"],
 )
 def test_an_edited_method_is_refused_in_the_old_folder(

@@ -1,4 +1,4 @@
-"""The plan of a run: against the run itself, what counts as made, what it is told about, and that it asks nobody."""
+"""The plan of a run: against the run itself, what counts as made, what its notes say, and that it calls no model."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ from blendfilter.lm.offline import read
 from blendfilter.lm.prices import Price
 from blendfilter.lm.profiles import profile_for
 from blendfilter.lm.rate_limit import Pace
-from blendfilter.resources import sample
 from blendfilter.tasks import Questions
-
-
-@pytest.fixture(scope="module")
-def world() -> BM25:
-    return BM25.build(sample("corpus.jsonl"))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +33,7 @@ def lines(made: RunPlan) -> list[str]:
     return made.text().splitlines()
 
 
-def told(made: RunPlan, name: str) -> str:
+def note(made: RunPlan, name: str) -> str:
     """The note that begins so."""
     (line,) = (line for line in lines(made) if line.startswith(f"{name}:"))
     return line
@@ -48,14 +42,14 @@ def told(made: RunPlan, name: str) -> str:
 # --- against the run ------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_of_every_question_is_what_the_server_then_counts(world: BM25, asked: Questions, tmp_path: Path) -> None:
+def test_a_plan_of_every_question_is_what_the_server_then_counts(index: BM25, asked: Questions, tmp_path: Path) -> None:
     """Words are this server's tokens, and its replies the offline reader's: calls are equal, tokens within 1 %."""
     some = asked[:24]
     with serve(reply="offline", tokenize="vllm") as server:
         lm = connect("m", api_base=server.url)
-        made = plan(BlendFilter(world), some, lm, sample=24, ask_server=True)
+        made = plan(BlendFilter(index), some, lm, sample=24, ask_server=True)
         assert server.stats()["requests"] == 0
-        run = evaluate(BlendFilter(world), some, lm=lm, run=tmp_path, progress=False)
+        run = evaluate(BlendFilter(index), some, lm=lm, run=tmp_path, progress=False)
         counted = server.stats()
     stored = run.metrics["ledger"]
     assert made.total.calls == stored["total"]["calls"] == counted["requests"]
@@ -66,35 +60,35 @@ def test_a_plan_of_every_question_is_what_the_server_then_counts(world: BM25, as
     assert made.total.tokens_out == pytest.approx(counted["tokens_out"], rel=0.01)
     numbers = [len(row["calls"]) for row in run.rows]
     assert (made.total.fewest, made.total.most) == (min(numbers), max(numbers))
-    assert told(made, "tokens") == f"tokens: the tokeniser of {server.url}"
+    assert note(made, "tokens") == f"tokens: the tokeniser of {server.url}"
 
 
-def test_a_reply_is_never_longer_than_its_cap(world: BM25, asked: Questions, tmp_path: Path) -> None:
+def test_a_reply_is_never_longer_than_its_cap(index: BM25, asked: Questions, tmp_path: Path) -> None:
     """Earlier replies of 300 tokens, of a sitting that let them be so long."""
     engine = CountingEngine(reply=lambda prompt: "word " * 300)
-    run, _ = done_by(Direct(world), asked[:2], tmp_path / "run", engine=engine)
-    made = plan(Direct(world), asked[2:6], engine.lm(), reuse=[run.folder])
+    run, _ = done_by(Direct(index), asked[:2], tmp_path / "run", engine=engine)
+    made = plan(Direct(index), asked[2:6], engine.lm(), reuse=[run.folder])
     assert made.stages[0].measured
     assert made.total.tokens_out == made.total.tokens_out_most == 4 * 32
 
 
-def test_only_prompts_that_hold_a_reply_grow_with_it(world: BM25, asked: Questions) -> None:
-    stages = {stage.stage: stage for stage in plan(BlendFilter(world), asked[:4], CountingEngine().lm()).stages}
+def test_only_prompts_that_hold_a_reply_grow_with_it(index: BM25, asked: Questions) -> None:
+    stages = {stage.stage: stage for stage in plan(BlendFilter(index), asked[:4], CountingEngine().lm()).stages}
     grows = {name for name, stage in stages.items() if (stage.tokens_in_most or 0) > stage.tokens_in}
     assert {"ids", "short_answer"} <= grows
     assert not grows & {"external", "internal", "topic"}
 
 
-def test_a_reply_without_a_cap_may_pass_any_limit(world: BM25, questions: Questions) -> None:
-    made = plan(Direct(world), questions, CountingEngine().lm(), budget=Budget(tokens=10**9))
-    assert told(made, "--max-tokens 1,000,000,000") == "--max-tokens 1,000,000,000: enough"
+def test_a_reply_without_a_cap_may_pass_any_limit(index: BM25, questions: Questions) -> None:
+    made = plan(Direct(index), questions, CountingEngine().lm(), budget=Budget(tokens=10**9))
+    assert note(made, "--max-tokens 1,000,000,000") == "--max-tokens 1,000,000,000: enough"
     unbounded = replace(made, total=replace(made.total, tokens_out_most=None))
-    assert told(unbounded, "--max-tokens 1,000,000,000").endswith(": enough as expected, not at most")
+    assert note(unbounded, "--max-tokens 1,000,000,000").endswith(": enough as expected, not at most")
 
 
-def test_twenty_questions_tell_of_all(world: BM25, asked: Questions, tmp_path: Path) -> None:
-    made = plan(BlendFilter(world), asked, CountingEngine().lm())
-    run, engine = done_by(BlendFilter(world), asked, tmp_path / "run")
+def test_twenty_questions_tell_of_all(index: BM25, asked: Questions, tmp_path: Path) -> None:
+    made = plan(BlendFilter(index), asked, CountingEngine().lm())
+    run, engine = done_by(BlendFilter(index), asked, tmp_path / "run")
     assert made.sampled == 20
     assert made.total.calls == pytest.approx(engine.calls, rel=0.05)
     words = sum(len(prompt.split()) for prompt in engine.prompts)
@@ -109,7 +103,7 @@ def wordy(prompt: str) -> str:
 
 
 def test_once_calls_are_journaled_replies_are_as_long_as_they_were(
-    world: BM25, asked: Questions, tmp_path: Path
+    index: BM25, asked: Questions, tmp_path: Path
 ) -> None:
     """A model three times as wordy: the rest of a stopped run is planned by its own calls."""
     some, engine = asked[:30], CountingEngine(reply=wordy)
@@ -118,7 +112,7 @@ def test_once_calls_are_journaled_replies_are_as_long_as_they_were(
         if count == 10:
             raise CannotWrite("no room")
 
-    method = ChainOfThought(world)
+    method = ChainOfThought(index)
     with pytest.raises(CannotWrite):
         evaluate(method, some, lm=engine.lm(), run=tmp_path, concurrency=1, progress=Watching(leave))
     blind = plan(method, some, engine.lm())
@@ -144,41 +138,41 @@ def test_once_calls_are_journaled_replies_are_as_long_as_they_were(
 # --- what counts as made --------------------------------------------------------------------------------------------
 
 
-def test_of_a_finished_run_nothing_is_left(world: BM25, questions: Questions, tmp_path: Path) -> None:
+def test_of_a_finished_run_nothing_is_left(index: BM25, questions: Questions, tmp_path: Path) -> None:
     engine = CountingEngine()
-    run, _ = done_by(Direct(world), questions, tmp_path / "run", engine=engine)
-    made = plan(Direct(world), questions, engine.lm(), run=run.folder)
+    run, _ = done_by(Direct(index), questions, tmp_path / "run", engine=engine)
+    made = plan(Direct(index), questions, engine.lm(), run=run.folder)
     assert (made.total.calls, made.stages, made.done) == (0, (), len(questions))
     assert made.text() == f"all {len(questions)} answers are there: nothing is left to ask\n"
-    twice = plan(Direct(world), questions, engine.lm(), run=run.folder, repeats=2)
+    twice = plan(Direct(index), questions, engine.lm(), run=run.folder, repeats=2)
     assert (twice.total.calls, twice.done) == (len(questions), len(questions))
 
 
-def test_calls_of_other_runs_are_not_counted(world: BM25, questions: Questions, tmp_path: Path) -> None:
+def test_calls_of_other_runs_are_not_counted(index: BM25, questions: Questions, tmp_path: Path) -> None:
     engine = CountingEngine()
     lm = ConnectedLM("m", engine, profile=profile_for("m"), identity={"label": "the second", "endpoint": "chat"})
     options: dict[str, Any] = {"lm": lm, "progress": False}
-    other = evaluate(ChainOfThought(world), questions, run=tmp_path / "cot", **options)
-    made = plan(BlendFilter(world), questions, lm, reuse=[other.folder])
-    alone = plan(BlendFilter(world), questions, lm)
+    other = evaluate(ChainOfThought(index), questions, run=tmp_path / "cot", **options)
+    made = plan(BlendFilter(index), questions, lm, reuse=[other.folder])
+    alone = plan(BlendFilter(index), questions, lm)
     before = engine.calls
-    evaluate(BlendFilter(world), questions, run=tmp_path / "blend", reuse=[other.folder], **options)
+    evaluate(BlendFilter(index), questions, run=tmp_path / "blend", reuse=[other.folder], **options)
     assert made.total.calls == engine.calls - before < alone.total.calls
     assert "external" not in {stage.stage for stage in made.stages}, "CoT asked all of these"
-    assert told(made, "earlier runs") == (
+    assert note(made, "earlier runs") == (
         f"earlier runs: {100 * (1 - made.total.calls / alone.total.calls):.0f} % of the calls are journaled there, and "
         "not counted here"
     )
 
 
-def test_a_question_that_failed_is_to_be_asked_again(world: BM25, questions: Questions, tmp_path: Path) -> None:
+def test_a_question_that_failed_is_to_be_asked_again(index: BM25, questions: Questions, tmp_path: Path) -> None:
     async def before(stage: str, prompt: str) -> None:
         if questions[0].question in prompt:
             raise RuntimeError("out of luck")
 
-    run, _ = done_by(Direct(world), questions, tmp_path / "run", engine=CountingEngine(before))
+    run, _ = done_by(Direct(index), questions, tmp_path / "run", engine=CountingEngine(before))
     assert run.errors == 1
-    made = plan(Direct(world), questions, CountingEngine().lm(), run=run.folder)
+    made = plan(Direct(index), questions, CountingEngine().lm(), run=run.folder)
     assert (made.total.calls, made.answers - made.done) == (1, 1)
 
 
@@ -186,14 +180,14 @@ def test_a_question_that_failed_is_to_be_asked_again(world: BM25, questions: Que
 
 
 def test_no_model_is_asked_and_nothing_written(
-    world: BM25, questions: Questions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index: BM25, questions: Questions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = CountingEngine()
-    run, _ = done_by(Direct(world), questions[:3], tmp_path / "run", engine=engine)
+    run, _ = done_by(Direct(index), questions[:3], tmp_path / "run", engine=engine)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     before, calls = tree(tmp_path), engine.calls
-    method = BlendFilter(world)
+    method = BlendFilter(index)
     predictor = dict(method.named_predictors())["answering.answer"]
     predictor.lm = own = engine.lm("another")
     made = plan(method, questions, engine.lm(), run=run.folder, reuse=[run.folder])
@@ -245,7 +239,7 @@ def test_a_model_that_a_method_holds_is_not_asked_either(questions: Questions) -
 def test_a_rehearsal_that_fails_says_so(questions: Questions) -> None:
     made = plan(Own(), questions, CountingEngine().lm())
     assert made.failed == len(questions) // 2
-    assert told(made, "errors").startswith(f"errors: {made.failed} of these ended in an error")
+    assert note(made, "errors").startswith(f"errors: {made.failed} of these ended in an error")
     assert made.total.calls == len(questions) // 2
 
 
@@ -253,12 +247,12 @@ def test_a_rehearsal_that_fails_says_so(questions: Questions) -> None:
 
 
 def priced(price: Price | None, **terms: Any) -> ConnectedLM:
-    engine, told = CountingEngine(), CallPolicy(price=price, **terms)
-    return ConnectedLM("m", engine, profile=profile_for("m"), terms=told, temperature=0.0)
+    engine, result = CountingEngine(), CallPolicy(price=price, **terms)
+    return ConnectedLM("m", engine, profile=profile_for("m"), terms=result, temperature=0.0)
 
 
-def test_cost_and_at_most(world: BM25, questions: Questions) -> None:
-    made = plan(ChainOfThought(world), questions, priced(Price(10, 30)))
+def test_cost_and_at_most(index: BM25, questions: Questions) -> None:
+    made = plan(ChainOfThought(index), questions, priced(Price(10, 30)))
     for stage in (*made.stages, made.total):
         assert stage.tokens_in_most is not None
         assert stage.tokens_out_most is not None
@@ -266,37 +260,37 @@ def test_cost_and_at_most(world: BM25, questions: Questions) -> None:
         assert stage.cost_most == pytest.approx(
             (10 * stage.tokens_in_most + 30 * stage.tokens_out_most) / 1e6, abs=1e-4
         )
-    half = plan(ChainOfThought(world), questions, priced(Price(10, 30)), sample=len(questions) // 2)
+    half = plan(ChainOfThought(index), questions, priced(Price(10, 30)), sample=len(questions) // 2)
     assert half.total.cost == pytest.approx(made.total.cost, rel=0.2)
     answer, short = made.stages
     assert answer.tokens_out_most == 256 * answer.calls
     assert answer.tokens_in_most == answer.tokens_in, "nothing of a model's stands in it"
     grown = (answer.tokens_out_most or 0) - answer.tokens_out
     assert (short.tokens_in_most or 0) - short.tokens_in == pytest.approx(grown, abs=len(questions))
-    assert told(made, "cost") == "cost: $10 in and $30 out a million tokens; cached prompt tokens may cost less"
+    assert note(made, "cost") == "cost: $10 in and $30 out a million tokens; cached prompt tokens may cost less"
 
 
-def test_a_model_that_thinks_may_write_more_at_most(world: BM25, questions: Questions) -> None:
-    plain = plan(Direct(world), questions, connect("vllm/Qwen/Qwen2.5-7B-Instruct"))
-    thinks = plan(Direct(world), questions, connect("vllm/Qwen/Qwen3-8B"))
+def test_a_model_that_thinks_may_write_more_at_most(index: BM25, questions: Questions) -> None:
+    plain = plan(Direct(index), questions, connect("vllm/Qwen/Qwen2.5-7B-Instruct"))
+    thinks = plan(Direct(index), questions, connect("vllm/Qwen/Qwen3-8B"))
     calls = len(questions)
     assert (thinks.total.tokens_out_most or 0) - (plain.total.tokens_out_most or 0) == 4096 * calls
 
 
-def test_time_is_that_of_earlier_calls_and_of_the_pace(world: BM25, questions: Questions, tmp_path: Path) -> None:
+def test_time_is_that_of_earlier_calls_and_of_the_pace(index: BM25, questions: Questions, tmp_path: Path) -> None:
     engine = CountingEngine()
-    run, _ = done_by(Direct(world), questions[:2], tmp_path / "run", engine=engine)
-    assert plan(Direct(world), questions, engine.lm()).seconds is None
-    known = plan(Direct(world), questions, engine.lm(), reuse=[run.folder], concurrency=2)
+    run, _ = done_by(Direct(index), questions[:2], tmp_path / "run", engine=engine)
+    assert plan(Direct(index), questions, engine.lm()).seconds is None
+    known = plan(Direct(index), questions, engine.lm(), reuse=[run.folder], concurrency=2)
     assert known.seconds is not None
-    assert "with 2 calls in flight, as fast as earlier ones" in told(known, "time")
-    paced = plan(Direct(world), questions, priced(None, pace=Pace(requests_per_minute=2)))
+    assert "with 2 calls in flight, as fast as earlier ones" in note(known, "time")
+    paced = plan(Direct(index), questions, priced(None, pace=Pace(requests_per_minute=2)))
     assert paced.paced == pytest.approx(60 * (len(questions) / 2 - 1))
-    assert told(paced, "pace").startswith(f"pace: no sooner than in {duration(paced.paced or 0)}")
+    assert note(paced, "pace").startswith(f"pace: no sooner than in {duration(paced.paced or 0)}")
 
 
-def test_whether_limits_are_enough(world: BM25, questions: Questions, tmp_path: Path) -> None:
-    made = plan(ChainOfThought(world), questions, priced(Price(10, 30)))
+def test_whether_limits_are_enough(index: BM25, questions: Questions, tmp_path: Path) -> None:
+    made = plan(ChainOfThought(index), questions, priced(Price(10, 30)))
     total, cost = made.total, made.total.cost or 0.0
     tokens = total.tokens_in + total.tokens_out
 
@@ -308,14 +302,14 @@ def test_whether_limits_are_enough(world: BM25, questions: Questions, tmp_path: 
     assert verdicts(tokens=10**9, dollars=cost)[0] == "--max-tokens 1,000,000,000: enough"
     assert verdicts(tokens=tokens)[0].endswith(": enough as expected, not at most")
     assert verdicts(dollars=2 * cost)[0].startswith(f"--max-cost ${2 * cost:,.10g}: enough")
-    unpriced = plan(Direct(world), questions, priced(None), budget=Budget(dollars=1.0))
+    unpriced = plan(Direct(index), questions, priced(None), budget=Budget(dollars=1.0))
     assert lines(unpriced)[-1] == "--max-cost $1: nobody knows whether that is enough"
     spent = replace(made, budget=Budget(calls=total.calls), spent=Amount(calls=1))
     assert ", 1 of it spent: not enough" in lines(spent)[-1]
     paid = replace(made, budget=Budget(dollars=1.0), spent=Amount(dollars=0.0606731234))
     assert "--max-cost $1, $0.06067 of it spent: " in lines(paid)[-1]
-    run, engine = done_by(Direct(world), questions[:2], tmp_path / "run")
-    assert plan(Direct(world), questions, engine.lm(), run=run.folder, budget=Budget(calls=9)).spent.calls == 2
+    run, engine = done_by(Direct(index), questions[:2], tmp_path / "run")
+    assert plan(Direct(index), questions, engine.lm(), run=run.folder, budget=Budget(calls=9)).spent.calls == 2
 
 
 # --- which questions, and what is asked wrongly ---------------------------------------------------------------------
@@ -326,8 +320,8 @@ def test_questions_are_spread_over_the_whole_set(asked: Questions) -> None:
     assert spread(asked[:3], 20) == [*asked[:3]]
 
 
-def test_calls_that_vary_are_given_as_a_range(world: BM25, asked: Questions) -> None:
-    made = plan(SelfAsk(world), asked, CountingEngine().lm())
+def test_calls_that_vary_are_given_as_a_range(index: BM25, asked: Questions) -> None:
+    made = plan(SelfAsk(index), asked, CountingEngine().lm())
     assert made.total.fewest < made.total.most
     row = next(line for line in lines(made) if line.startswith("total"))
     assert f"{made.total.fewest} to {made.total.most}" in row
@@ -375,9 +369,9 @@ def test_options_of_a_plan_that_has_none(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = Command(monkeypatch, capsys)
-    told = command("eval", "qa", "--data", "sample", "--method", "cot", "--lm", "offline", *options)
-    assert told.code == 2
-    assert said in told.error
+    result = command("eval", "qa", "--data", "sample", "--method", "cot", "--lm", "offline", *options)
+    assert result.code == 2
+    assert said in result.error
     assert not list(tmp_path.iterdir())
 
 
@@ -393,8 +387,8 @@ def test_the_command_goes_by_the_runs_own_folder_and_a_users_prices(
         assert blendfilter(*words, "--limit", 2, "--run", "two", "--no-html").code == 0
         bare = blendfilter("report", "two", "--no-html")
         assert "cost" not in bare.out
-        told = blendfilter("report", "two", "--no-html", "--prices", "own.toml")
-        assert "$0.0" in told.out
+        result = blendfilter("report", "two", "--no-html", "--prices", "own.toml")
+        assert "$0.0" in result.out
         assert Run("two").metrics["ledger"]["total"]["cost"] is None, "it is shown, not stored"
         again = blendfilter(*words, "--limit", 2, "--run", "two", "--no-html", "--prices", "own.toml")
         assert again.code == 0

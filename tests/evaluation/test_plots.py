@@ -251,10 +251,10 @@ def test_a_context_is_what_the_prompt_shows(runs_frontier: dict[str, Run]) -> No
 def test_tokens_are_those_that_the_server_told(runs_frontier: dict[str, Run]) -> None:
     for name, run in runs_frontier.items():
         for row, read in zip(run.rows, contexts.input_tokens(run), strict=True):
-            told = {record["key"]: record["tokens_in"] for record in records(run, row)}
+            result = {record["key"]: record["tokens_in"] for record in records(run, row)}
             stage = {"chain": "answer", "whole": "answer"}.get(name, "direct")
             answering = next(key for called, key in row["calls"] if called == stage)
-            assert read == (told[answering], sum(told.values()))
+            assert read == (result[answering], sum(result.values()))
 
 
 # --- the front ------------------------------------------------------------------------------------------------------
@@ -294,9 +294,9 @@ def test_where_a_server_told_no_tokens_there_is_no_front(
     runs_frontier: dict[str, Run], tmp_path: Path, calls: int
 ) -> None:
     path = runs_frontier["full"].folder / "journal.jsonl"
-    told = unchecked(path)
-    assert '"tokens_in":' in told
-    path.write_text(re.sub(r'"tokens_in":\d+', '"tokens_in":null', told, count=calls), "utf-8")
+    result = unchecked(path)
+    assert '"tokens_in":' in result
+    path.write_text(re.sub(r'"tokens_in":\d+', '"tokens_in":null', result, count=calls), "utf-8")
     found = frontier(runs_frontier)
     assert math.isnan(next(each for each in found.dots if each.label == "full").tokens_in)
     assert found.front() == []

@@ -34,10 +34,10 @@ def test_lines_come_each_tenth_and_at_the_end(capsys: pytest.CaptureFixture[str]
     for _ in range(43):
         lines.advance(row(1.0), 10)
     lines.stop()
-    told = capsys.readouterr().err.splitlines()
-    assert [line.split()[0] for line in told] == [f"{n}/43" for n in [*range(4, 43, 4), 43]]
-    assert told[0].endswith("EM 100.0  40 tokens")
-    assert all(" questions  " in line and "/s  " in line for line in told)
+    result = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in result] == [f"{n}/43" for n in [*range(4, 43, 4), 43]]
+    assert result[0].endswith("EM 100.0  40 tokens")
+    assert all(" questions  " in line and "/s  " in line for line in result)
 
 
 def test_lines_count_what_earlier_sessions_did(capsys: pytest.CaptureFixture[str]) -> None:

@@ -203,7 +203,6 @@ def test_an_error_of_one_repeat_is_asked_again(index: BM25, questions: Questions
 
 @pytest.mark.parametrize("repeats", [0, -1, 1.5, True, "3"])
 def test_no_such_number_of_repeats(repeats: Any, index: BM25, questions: Questions, tmp_path: Path) -> None:
-    with pytest.raises(BadArgument, match=r"repeats is .*give 1 or a larger number") as caught:
+    with pytest.raises(BadArgument, match=r"repeats is .*give a whole number of 1 or more"):
         done_by(Direct(index), questions, tmp_path / "run", repeats=repeats)
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()

@@ -129,9 +129,9 @@ def test_the_offline_reader_is_named_for_what_it_is(tmp_path: Path) -> None:
 
 
 def test_at_eighty_columns_no_word_of_the_ledger_is_cut(tmp_path: Path) -> None:
-    told = report_text(made(tmp_path / "run"), width=80).split("Ledger")[1]
-    assert "…" not in told
-    assert {"stage", "question", "tokens", "cached", "retries", "external", "$0.0200"} <= set(told.split())
+    result = report_text(made(tmp_path / "run"), width=80).split("Ledger")[1]
+    assert "…" not in result
+    assert {"stage", "question", "tokens", "cached", "retries", "external", "$0.0200"} <= set(result.split())
 
 
 def test_what_no_stage_has_is_no_column_and_repeats_are_answers(
@@ -143,10 +143,10 @@ def test_what_no_stage_has_is_no_column_and_repeats_are_answers(
 
 
 def test_many_errors_are_counted(tmp_path: Path) -> None:
-    told = report_text(made(tmp_path / "run", errors=13), width=120)
-    assert "Errors (13)" in told
-    assert told.count("timeout: ") == 10
-    assert "and 3 more" in told
+    result = report_text(made(tmp_path / "run", errors=13), width=120)
+    assert "Errors (13)" in result
+    assert result.count("timeout: ") == 10
+    assert "and 3 more" in result
 
 
 def test_a_report_is_the_runs_own(tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_without_gold_titles_no_losses_are_told(tmp_path: Path) -> None:
     run = made(tmp_path / "run")
     for row in run.rows:
         row["gold_titles"] = []
-    told = report_text(run)
-    assert "No gold titles are known" in told
-    assert "gold not retrieved" not in told
+    result = report_text(run)
+    assert "No gold titles are known" in result
+    assert "gold not retrieved" not in result
     run.rows[0]["gold_titles"] = ["Orm Pier"]
     assert "gold titles are known for 1 of 2" in report_text(run)
 
@@ -191,9 +191,9 @@ def test_a_damaged_rescored_file_is_told_and_stands_in_nobodys_way(
     run, _ = done_by(Direct(index), questions, tmp_path / "run")
     run.rescore("f1")
     (run.folder / "rescore" / "f1.json").write_text("{")
-    told = report_text(Run(run.folder))
-    assert "f1.json: not JSON" in told
-    assert "Scores over 6 questions" in told
+    result = report_text(Run(run.folder))
+    assert "f1.json: not JSON" in result
+    assert "Scores over 6 questions" in result
 
 
 def test_what_is_gone_of_a_runs_limits_is_told_finished_or_not(
@@ -205,8 +205,8 @@ def test_what_is_gone_of_a_runs_limits_is_told_finished_or_not(
     assert "\nLimits: 4 of 4 calls are gone\n" in Run(run).report()
     done_by(Direct(index), questions, run, budget=Budget(calls=1_000, tokens=2_000_000))
     gone = sum(record["tokens_in"] + record["tokens_out"] for record in journaled(run))
-    told = f"Limits: {len(journaled(run))} of 1,000 calls, {gone:,} of 2,000,000 tokens are gone"
-    assert told in Run(run).report().splitlines()
+    result = f"Limits: {len(journaled(run))} of 1,000 calls, {gone:,} of 2,000,000 tokens are gone"
+    assert result in Run(run).report().splitlines()
     done_by(Direct(index), questions, run)
     assert "Limits" not in Run(run).report()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from dspy import lm15
+from model_server import serve
 from scripted import ScriptedLM
 from small_world import Command, CountingEngine, done_by, journaled, stable, tree
 
@@ -29,7 +30,7 @@ from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.profiles import Profile
 from blendfilter.records import Question
-from blendfilter.tasks import Questions, Task
+from blendfilter.tasks import TASKS, Questions
 
 
 @pytest.fixture
@@ -44,26 +45,22 @@ def run(index: BM25, questions: Questions, tmp_path: Path) -> Run:
     return done_by(Direct(index), questions, tmp_path / "run", engine=CountingEngine(reply=reply))[0]
 
 
-def run_task() -> Task:
-    return load("qa", [{"question": "Who?", "answer": "Ada"}]).task
-
-
 def judge() -> ScriptedLM:
     """Says yes to sentences with "I think", no to others."""
     return ScriptedLM(lambda stage, prompt: "yes" if "I think" in prompt.splitlines()[-2] else "no")
 
 
 def kept(run: Run, name: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((run.folder / "rescore" / f"{name}.json").read_text())
-    return told
+    result: dict[str, Any] = json.loads((run.folder / "rescore" / f"{name}.json").read_text())
+    return result
 
 
 def test_cover_em_finds_the_answer_in_a_sentence(run: Run) -> None:
     before = stable(run.folder)
     assert run.metrics["metrics"]["em"]["value"] == 0
     done = run.rescore("cover-em")
-    told = wilson_interval(4, 6)
-    assert (done.value, done.low, done.high) == pytest.approx(told, abs=1e-6)
+    result = wilson_interval(4, 6)
+    assert (done.value, done.low, done.high) == pytest.approx(result, abs=1e-6)
     assert done.rows == {row["id"]: float(place < 4) for place, row in enumerate(run.rows)}
     assert (done.n, done.unreadable, done.errors, done.judge, done.ledger) == (6, 0, 0, None, None)
     assert done.signature.startswith("hotpotqa COVER-EM 66.7 ± ")
@@ -139,8 +136,8 @@ def test_repeats_are_scored_one_by_one(index: BM25, questions: Questions, tmp_pa
     assert list(done.rows) == [f"{id}#{repeat}" for repeat in (1, 2) for id in ids]
     scores = [[done.rows[f"{id}#1"], done.rows[f"{id}#2"]] for id in ids]
     assert scores[0] == [0.0, 1.0]
-    told = bootstrap_interval(scores, seed=0)
-    assert (done.value, done.low, done.high) == pytest.approx(told, abs=1e-6)
+    result = bootstrap_interval(scores, seed=0)
+    assert (done.value, done.low, done.high) == pytest.approx(result, abs=1e-6)
     assert done.n == 3
     assert done.between_repeats == kept(run, "cover-em")["between_repeats"] > 0
     assert rescored(run, "cover-em") == done
@@ -190,8 +187,6 @@ def test_answers_that_changed_are_not_compared_by_an_old_figure(run: Run) -> Non
 
 
 def test_what_cannot_be_rescored(run: Run, index: BM25, tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match=r"no metric 'coverem'\. Did you mean 'cover-em'"):
-        run.rescore("coverem")
     with pytest.raises(UnknownName, match="no metric 'f2'"):
         compare(run, run, metrics=["f2"])
     with pytest.raises(BadArgument, match="f1 compares words and asks no model"):
@@ -199,7 +194,7 @@ def test_what_cannot_be_rescored(run: Run, index: BM25, tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="the offline reader cannot judge"):
         run.rescore("llm-judge")
     assert not (run.folder / "rescore").exists()
-    blind, _ = done_by(Direct(index), Questions((Question("1", "Who?"),), run_task()), tmp_path / "blind")
+    blind, _ = done_by(Direct(index), Questions((Question("1", "Who?"),), TASKS["qa"]), tmp_path / "blind")
     with pytest.raises(EmptyData, match="has no golden answers"):
         blind.rescore("cover-em")
     (run.folder / "metrics.json").unlink()
@@ -225,38 +220,31 @@ def blendfilter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 
 
 def test_the_command_judges_through_a_server(run: Run, blendfilter: Command) -> None:
-    from model_server import serve
-
     with serve(reply="yes") as server:
         words = ("rescore", run.folder, "--metric", "llm-judge", "--lm", "judge", "--api-base", server.url)
-        told = blendfilter(*words)
-        assert told.code == 0
+        result = blendfilter(*words)
+        assert result.code == 0
         assert server.stats()["requests"] == 6
         again = blendfilter(*words)
         assert server.stats()["requests"] == 6
-    assert told.out == again.out
-    assert "hotpotqa LLM-JUDGE 100.0 ± " in told.out
-    assert "judged by judge: 6 calls," in told.out
+    assert result.out == again.out
+    assert "hotpotqa LLM-JUDGE 100.0 ± " in result.out
+    assert "judged by judge: 6 calls," in result.out
 
 
-def test_the_command_warns_of_a_judge_that_cannot_be_read(run: Run, blendfilter: Command) -> None:
-    from model_server import serve
-
-    with serve(reply="Hard to say.") as server:
-        told = blendfilter("rescore", run.folder, "--metric", "llm-judge", "--lm", "judge", "--api-base", server.url)
-    assert told.code == 0
-    assert told.error.startswith("blendfilter: 6 of 6 verdicts are unreadable and count as 0")
-
-
-def test_the_command_ends_with_one_where_judgements_failed(run: Run, blendfilter: Command) -> None:
-    from model_server import serve
-
-    with serve(reply="yes", context_limit=10) as server:
-        told = blendfilter("rescore", run.folder, "--metric", "llm-judge", "--lm", "judge", "--api-base", server.url)
-    assert told.code == 1
-    assert told.error == (
-        "blendfilter: 6 judgements ended in an error and count as 0; the same command asks for them again"
-    )
+@pytest.mark.parametrize(
+    ("served", "code", "line"),
+    [
+        ({"reply": "Hard to say."}, 0, "6 of 6 verdicts are unreadable and count as 0"),
+        ({"context_limit": 10}, 1, "6 judgements ended in an error and count as 0; the same command asks for them "),
+    ],
+)
+def test_the_command_counts_verdicts_that_are_none(
+    served: dict[str, Any], code: int, line: str, run: Run, blendfilter: Command
+) -> None:
+    with serve(**served) as server:
+        done = blendfilter("rescore", run.folder, "--metric", "llm-judge", "--lm", "judge", "--api-base", server.url)
+    assert (done.code, line in done.error) == (code, True), done
 
 
 @pytest.mark.parametrize(
@@ -264,16 +252,16 @@ def test_the_command_ends_with_one_where_judgements_failed(run: Run, blendfilter
     [
         (("--metric", "cover-me"), "no metric 'cover-me'. Did you mean 'cover-em'?"),
         (("--metric", "llm-judge"), "the offline reader cannot judge an answer: name a model with --lm"),
-        (("--metric", "llm-judge", "--lm", "offline"), "the offline reader cannot judge an answer"),
         (("--metric", "f1", "--metric", "f2"), "no metric 'f2'"),
         (("--metric", "f1", "--lm", "openai/gpt-4o-mini"), "only --metric llm-judge asks a model"),
+        (("--metric", "cover-em", "--max-calls", 5), "only --metric llm-judge asks a model"),
     ],
 )
-def test_a_wrong_command_is_one_line(words: tuple[str, ...], said: str, run: Run, blendfilter: Command) -> None:
-    told = blendfilter("rescore", run.folder, *words)
-    assert (told.code, told.out) == (2, "")
-    assert len(told.notices) == 1
-    assert said in told.error
+def test_a_wrong_command_is_one_line(words: tuple[object, ...], said: str, run: Run, blendfilter: Command) -> None:
+    result = blendfilter("rescore", run.folder, *words)
+    assert (result.code, result.out) == (2, "")
+    assert len(result.notices) == 1
+    assert said in result.error
 
 
 def test_an_error_matches_no_answer_of_articles_alone(index: BM25, tmp_path: Path) -> None:
@@ -287,18 +275,21 @@ def test_an_error_matches_no_answer_of_articles_alone(index: BM25, tmp_path: Pat
     assert run.rescore("em").value == run.metrics["metrics"]["em"]["value"] == 0.0
 
 
-def test_runs_of_other_tasks_are_refused_before_a_rescoring_is_asked_for(run: Run, index: BM25, tmp_path: Path) -> None:
+def asked_as_qa(run: Run, metric: str) -> Questions:
     rows = [{"id": row["id"], "question": row["question"], "answers": row["golden_answers"]} for row in run.rows]
-    other, _ = done_by(Direct(index), load("qa", rows, metrics=["accuracy"]), tmp_path / "other")
+    return load("qa", rows, metrics=[metric])
+
+
+def test_runs_of_other_tasks_are_refused_before_a_rescoring_is_asked_for(run: Run, index: BM25, tmp_path: Path) -> None:
+    other, _ = done_by(Direct(index), asked_as_qa(run, "accuracy"), tmp_path / "other")
     for pair in ((run, other), (other, run)):
         with pytest.raises(RunMismatch, match="runs of different tasks"):
             compare(*pair)
 
 
 def test_only_the_run_that_lacks_a_metric_is_to_be_rescored(run: Run, index: BM25, tmp_path: Path) -> None:
-    rows = [{"id": row["id"], "question": row["question"], "answers": row["golden_answers"]} for row in run.rows]
-    one, _ = done_by(Direct(index), load("qa", rows, metrics=["em"]), tmp_path / "one")
-    two, _ = done_by(Direct(index), load("qa", rows, metrics=["f1"]), tmp_path / "two")
+    one, _ = done_by(Direct(index), asked_as_qa(run, "em"), tmp_path / "one")
+    two, _ = done_by(Direct(index), asked_as_qa(run, "f1"), tmp_path / "two")
     with pytest.raises(MissingFile, match="run 'two' has no 'em' yet"):
         compare(one, two, metrics=["em"])
     two.rescore("em")
@@ -324,8 +315,3 @@ def test_a_judge_keeps_to_a_limit_of_its_own_and_goes_on_with_more(run: Run) -> 
     assert run.rescore("llm-judge", lm=lm, budget=Budget(calls=6)).value == pytest.approx(4 / 6, abs=1e-6)
     assert journaled(run.folder / "rescore", "budget")[-1]["calls"] == 6
     assert not journaled(run.folder, "budget"), "the run's own account is another"
-
-
-def test_a_limit_where_no_model_is_asked_is_refused(blendfilter: Command, run: Run) -> None:
-    outcome = blendfilter("rescore", run.folder, "--metric", "cover-em", "--max-calls", 5)
-    assert (outcome.code, "only --metric llm-judge asks a model" in outcome.error) == (2, True), outcome.err

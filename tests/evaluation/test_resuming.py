@@ -18,14 +18,7 @@ from model_server import FAULTS, Server, serve
 from small_world import FILES, ROW, Command, CountingEngine, Watching, done_by, journaled, stable, tree
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, aevaluate, append_only, connect, evaluate, load
-from blendfilter.errors import (
-    BadArgument,
-    BudgetSpent,
-    CannotWrite,
-    MissingFile,
-    RunLocked,
-    ServerRefused,
-)
+from blendfilter.errors import BadArgument, BudgetSpent, CannotWrite, MissingFile, RunLocked, ServerRefused
 from blendfilter.evaluation.run_progress import RunningScores, progress_for
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.attempts import Retry
@@ -92,9 +85,15 @@ def test_a_run_stopped_and_taken_up_again_is_the_same_run(
 def test_a_finished_run_asks_nothing_again(index: BM25, questions: Questions, tmp_path: Path) -> None:
     first, _ = done_by(BlendFilter(index), questions, tmp_path / "run")
     before = stable(first.folder)
-    watching, engine = Watching(), CountingEngine()
+
+    class Looking(Watching):
+        def start(self, total: int, done: int) -> None:
+            assert stable(first.folder) == before, "its metrics stay while its rows are read again"
+            super().start(total, done)
+
+    watching, engine = Looking(), CountingEngine()
     again = evaluate(BlendFilter(index), questions, lm=engine.lm(), run=tmp_path / "run", progress=watching)
-    assert engine.calls == 0
+    assert (engine.calls, watching.order) == (0, [])
     assert watching.started == (6, 6)
     assert stable(again.folder) == before
 
@@ -183,15 +182,6 @@ def test_a_server_that_refuses_everybody_stops_the_run(index: BM25, questions: Q
     assert second.calls < 12
 
 
-def test_a_run_refused_before_its_first_call_leaves_no_folder(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
-    """Else its settings would stand in the way of the next try, with the name or the key put right."""
-    with pytest.raises(ServerRefused):
-        done_by(ChainOfThought(index), questions, tmp_path / "run", engine=failing("", "answer", lm15.AuthError("no")))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_error_is_the_same_row_at_another_address(index: BM25, questions: Questions, tmp_path: Path) -> None:
     """A server that breaks down is that question's error; where it stood is not in the row."""
     rows = []
@@ -240,24 +230,6 @@ def test_metrics_of_an_earlier_sitting_are_gone_until_the_run_is_finished(questi
     assert (again.finished, again.errors, again.metrics["n"]) == (True, 0, 6)
 
 
-def test_a_finished_run_keeps_its_metrics_while_it_is_read_again(questions: Questions, tmp_path: Path) -> None:
-    run, _ = done_by(Moody(""), questions, tmp_path / "run")
-    before = stable(run.folder)
-
-    class Looking:
-        def start(self, total: int, done: int) -> None:
-            assert stable(run.folder) == before
-
-        def advance(self, row: Any, tokens: int) -> None:
-            pytest.fail("nothing is left to ask")
-
-        def stop(self) -> None:
-            pass
-
-    evaluate(Moody(""), questions, lm=CountingEngine().lm(), run=run.folder, progress=Looking())
-    assert stable(run.folder) == before
-
-
 @pytest.mark.parametrize("name", [".run.json.123.tmp", ".metrics.json.9.tmp", ".predictions.jsonl.77.tmp"])
 def test_a_temporary_file_of_a_killed_sitting_is_removed(name: str, questions: Questions, tmp_path: Path) -> None:
     folder = tmp_path / "run"
@@ -269,7 +241,7 @@ def test_a_temporary_file_of_a_killed_sitting_is_removed(name: str, questions: Q
     assert {path.name for path in folder.iterdir()} == FILES
 
 
-def test_a_file_of_somebody_elses_is_not(questions: Questions, tmp_path: Path) -> None:
+def test_a_temporary_file_of_somebody_elses_is_not(questions: Questions, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run/.notes.tmp").write_text("mine")
     before = tree(tmp_path)
@@ -363,7 +335,6 @@ def test_a_question_that_ended_in_an_error_is_not_counted_as_answered(
 # --- faults in runs --------------------------------------------------------------------------------------------------
 
 
-FEW = 24
 REQUEST = lm15.Request(model="m", messages=(lm15.Message.user("q"),))
 
 
@@ -386,38 +357,25 @@ def asked_at(server: Server, **terms: Any) -> Any:
     return lm
 
 
-def on_both(questions: Questions, folder: Path, index: BM25, **flags: Any) -> tuple[Run, Run, dict[str, Any]]:
-    """A clean run, the same over a flaky server, and what that server counted."""
+def test_a_server_that_fails_a_fifth_changes_nothing_in_a_run(index: BM25, tmp_path: Path) -> None:
     runs = []
-    for name, more in (("clean", {}), ("flaky", {"behave": "flaky", **flags})):
-        with serve(reply="offline", **more) as server:
-            lm = asked_at(server)
-            runs.append(
-                evaluate(BlendFilter(index), questions, lm=lm, run=folder / name, concurrency=32, progress=False)
-            )
+    for name, flags in (("clean", {}), ("flaky", {"behave": "flaky", "retry_after": "0.05"})):
+        with serve(reply="offline", **flags) as server:
+            lm, run = asked_at(server), tmp_path / name
+            runs.append(evaluate(BlendFilter(index), many(24), lm=lm, run=run, concurrency=32, progress=False))
             stats = server.stats()
-    return runs[0], runs[1], stats
-
-
-def check_accounts(run: Run, stats: dict[str, Any]) -> None:
-    """No call lost, none journaled twice, and every fault of the server is an attempt in the journal."""
-    calls = journaled(run.folder)
-    keys = Counter(record["key"] for record in calls)
-    assert set(keys.values()) == {1}
-    assert len(calls) == stats["answered"]
+    clean, flaky = runs
+    assert stable(flaky.folder) == stable(clean.folder)
+    assert flaky.errors == 0
+    assert set(stats["faults"]) == set(FAULTS)
+    # No call is lost, none is journaled twice, and every fault of the server is an attempt in the journal.
+    calls = journaled(flaky.folder)
+    assert len({record["key"] for record in calls}) == len(calls) == stats["answered"]
     assert sum(record["attempts"] - 1 for record in calls) == sum(stats["faults"].values())
     assert sum(record["attempts"] for record in calls) == stats["requests"]
     assert not any(record["error"] for record in calls)
     assert sum(record["tokens_in"] for record in calls) == stats["tokens_in"]
     assert sum(record["tokens_out"] for record in calls) == stats["tokens_out"]
-
-
-def test_a_server_that_fails_a_fifth_changes_nothing_in_a_run(index: BM25, tmp_path: Path) -> None:
-    clean, flaky, stats = on_both(many(FEW), tmp_path, index, retry_after="0.05")
-    assert stable(flaky.folder) == stable(clean.folder)
-    assert flaky.errors == 0
-    assert set(stats["faults"]) == set(FAULTS)
-    check_accounts(flaky, stats)
 
 
 # ---- a question that fails
@@ -436,21 +394,21 @@ def test_the_command_line_counts_it_and_ends_with_one(
     rows = [{"question": "Where?", "answer": "42"}, {"question": "[9 x 500] Who?", "answer": "42"}]
     Path("q.jsonl").write_text("\n".join(map(json.dumps, rows)))
     words = ("eval", "qa", "--data", "q.jsonl", "--method", "direct", "--lm", "m", "--run", "run")
-    told = Command(monkeypatch, capsys)(*words, "--api-base", asking.url, "--max-retries", 0)
-    assert told.code == 1
-    assert "1 of 2 questions ended in an error; the same command asks them again" in told.err
+    result = Command(monkeypatch, capsys)(*words, "--api-base", asking.url, "--max-retries", 0)
+    assert result.code == 1
+    assert "1 of 2 questions ended in an error; the same command asks them again" in result.err
     assert asking.stats()["requests"] == 2
-    assert "used up" not in told.err
+    assert "used up" not in result.err
     assert Command(monkeypatch, capsys)(*words, "--api-base", asking.url, "--max-retries", -1).code == 2
 
 
 def test_a_run_says_once_that_its_retries_are_used_up(asking: Server, index: BM25, tmp_path: Path) -> None:
     questions = load("qa", [{"question": f"[9 x 500] Who is {i}?", "answer": "x"} for i in range(8)])
-    with pytest.warns(UserWarning, match="the 3 retries that this run may make are used up") as told:
+    with pytest.warns(UserWarning, match="the 3 retries that this run may make are used up") as result:
         run = evaluate(
             ChainOfThought(index), questions, lm=asked_at(asking), run=tmp_path / "run", max_retries=3, progress=False
         )
-    assert len([each for each in told if "used up" in str(each.message)]) == 1
+    assert len([each for each in result if "used up" in str(each.message)]) == 1
     assert run.errors == 8
     assert asking.stats()["requests"] == 8 + 3
     assert all("are used up" in row["error"]["message"] for row in run.rows)

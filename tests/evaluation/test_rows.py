@@ -25,10 +25,7 @@ NOTES = [CallNote("external", "a" * 32), CallNote("ids", "b" * 32, "cut_reply")]
 
 def blended(answer: str = "Ormskerry", **fields: Any) -> dspy.Prediction:
     """q brings the pier and the fair and keeps the pier; q_ex brings harrow, kept; together the gold and no more."""
-    branches = {
-        "q": Branch([PIER, FAIR], [PIER], "ids", "why"),
-        "q_ex": Branch([HARROW], [HARROW], "unparseable"),
-    }
+    branches = {"q": Branch([PIER, FAIR], [PIER], "ids", "why"), "q_ex": Branch([HARROW], [HARROW], "unparseable")}
     given = {"queries": {"q": "Where?", "q_ex": "Harrow. Where?"}, "branches": branches, "knowledge": [PIER, HARROW]}
     return dspy.Prediction(answer=answer, **{**given, **fields})
 
@@ -69,21 +66,21 @@ def test_a_whole_row() -> None:
 def test_scores_are_kept_to_six_decimals() -> None:
     """One word of two in three: precision 1/2, recall 1/3, F1 = 2 * 1/2 * 1/3 / (5/6) = 0.4."""
     question = Question("q", "?", ("red stone bridge",))
-    told = row(dspy.Prediction(answer="red house"), question)
-    assert (told["em"], told["f1"], told["correct"]) == (0.0, 0.4, False)
+    result = row(dspy.Prediction(answer="red house"), question)
+    assert (result["em"], result["f1"], result["correct"]) == (0.0, 0.4, False)
     third = row(dspy.Prediction(answer="red"), Question("q", "?", ("red a b c d e",)))
     assert third["f1"] == 0.333333, "'a' is an article: one of five words, 2 * 1 * 1/5 / (6/5)"
 
 
 def test_the_leading_metric_says_what_is_correct() -> None:
     question = Question("q", "Is it?", ("yes",))
-    told = answered(STRATEGY, question, dspy.Prediction(answer="Yes, it is."), [])
-    assert (told["accuracy"], told["correct"], "em" in told) == (1.0, True, False)
+    result = answered(STRATEGY, question, dspy.Prediction(answer="Yes, it is."), [])
+    assert (result["accuracy"], result["correct"], "em" in result) == (1.0, True, False)
 
 
 def test_flags_of_the_method_win_over_those_counted_here() -> None:
-    told = row(blended(flags={"unparseable_ids": 2, "cut_reply": 1}))
-    assert told["flags"] == NO_FLAGS | {"unparseable_ids": 2, "cut_reply": 1}
+    result = row(blended(flags={"unparseable_ids": 2, "cut_reply": 1}))
+    assert result["flags"] == NO_FLAGS | {"unparseable_ids": 2, "cut_reply": 1}
     noted = [CallNote("a", "0" * 32, "empty_reply"), CallNote("a", "1" * 32, "empty_reply"), CallNote("b", "2" * 32)]
     assert row(dspy.Prediction(answer="x"), notes=noted)["flags"] == NO_FLAGS | {"empty_reply": 2}
 
@@ -99,11 +96,11 @@ def test_flags_of_the_method_win_over_those_counted_here() -> None:
     ],
 )
 def test_the_least_a_module_may_give(prediction: Any) -> None:
-    told = row(prediction)
-    assert (told["answer"], told["em"]) == ("Ormskerry", 1.0)
-    assert told["queries"] == told["branches"] == told["retrieval"] == {}
-    assert told["knowledge"] == []
-    assert told["loss"] == "right_without_gold"
+    result = row(prediction)
+    assert (result["answer"], result["em"]) == ("Ormskerry", 1.0)
+    assert result["queries"] == result["branches"] == result["retrieval"] == {}
+    assert result["knowledge"] == []
+    assert result["loss"] == "right_without_gold"
 
 
 @pytest.mark.parametrize(("answer", "text"), [(None, ""), (0, "0"), (False, "False"), (1871, "1871")])
@@ -127,11 +124,11 @@ def test_no_answer_at_all_is_said_and_not_scored(prediction: Any) -> None:
     ],
 )
 def test_knowledge_of_any_shape_is_measured_by_its_titles(knowledge: list[Any]) -> None:
-    told = row(dspy.Prediction(answer="x", knowledge=knowledge))
+    result = row(dspy.Prediction(answer="x", knowledge=knowledge))
     whole = {"recall": 1.0, "precision": 1.0, "s_precision": 1.0}
-    assert told["retrieval"] == {"union": whole, "kept": whole}
-    assert len(told["knowledge"]) == 2
-    assert told["loss"] == "answered_wrong"
+    assert result["retrieval"] == {"union": whole, "kept": whole}
+    assert len(result["knowledge"]) == 2
+    assert result["loss"] == "answered_wrong"
 
 
 def test_knowledge_that_is_none_is_refused() -> None:
@@ -146,20 +143,20 @@ def test_the_row_of_an_error() -> None:
         CallNote("check", "c" * 32, "error"),
         CallNote("t", "d" * 32, "empty_reply"),
     ]
-    told = failed(HOTPOT, QUESTION, error, notes)
-    assert list(told) == list(row(blended())), "the same fields in the same order"
-    assert told["error"] == {"kind": "context_too_long", "stage": "check", "message": "9 tokens too many"}
-    assert (told["answer"], told["em"], told["f1"], told["correct"]) == (None, 0.0, 0.0, False)
-    assert told["calls"] == [["external", "a" * 32], ["t", "d" * 32]], "what was paid for, not what failed"
-    assert told["flags"] == NO_FLAGS | {"empty_reply": 1}
-    assert told["loss"] == "not_retrieved"
+    result = failed(HOTPOT, QUESTION, error, notes)
+    assert list(result) == list(row(blended())), "the same fields in the same order"
+    assert result["error"] == {"kind": "context_too_long", "stage": "check", "message": "9 tokens too many"}
+    assert (result["answer"], result["em"], result["f1"], result["correct"]) == (None, 0.0, 0.0, False)
+    assert result["calls"] == [["external", "a" * 32], ["t", "d" * 32]], "what was paid for, not what failed"
+    assert result["flags"] == NO_FLAGS | {"empty_reply": 1}
+    assert result["loss"] == "not_retrieved"
 
 
 def test_the_row_of_a_users_mistake() -> None:
-    told = failed(STRATEGY, Question("q", "?", ("yes",)), ZeroDivisionError("division by zero"), [])
-    assert told["error"] == {"kind": "ZeroDivisionError", "stage": "", "message": "division by zero"}
-    assert told["accuracy"] == 0.0
-    assert told["loss"] == "answered_wrong", "nothing can be missing where no gold is known"
+    result = failed(STRATEGY, Question("q", "?", ("yes",)), ZeroDivisionError("division by zero"), [])
+    assert result["error"] == {"kind": "ZeroDivisionError", "stage": "", "message": "division by zero"}
+    assert result["accuracy"] == 0.0
+    assert result["loss"] == "answered_wrong", "nothing can be missing where no gold is known"
 
 
 @pytest.mark.parametrize(("answer", "scored"), [(False, 1.0), (True, 0.0), ("No.", 1.0)])

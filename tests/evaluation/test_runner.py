@@ -23,9 +23,7 @@ from dspy.clients.base_lm import GLOBAL_HISTORY
 from small_world import CountingEngine, Watching, done_by, journaled, slowly, stable
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, aevaluate, evaluate, load
-from blendfilter.errors import (
-    BadArgument,
-)
+from blendfilter.errors import BadArgument
 from blendfilter.tasks import TASKS, Questions
 
 STAGES = {"external": 1, "internal": 1, "topic": 1, "check": 3, "ids": 3, "answer": 1, "short_answer": 1}
@@ -37,8 +35,8 @@ STAGES = {"external": 1, "internal": 1, "topic": 1, "check": 3, "ids": 3, "answe
 @pytest.mark.parametrize("given", ["hotpot.json", Path("hotpot.json")])
 def test_a_files_name_is_no_questions(given: Any, index: BM25) -> None:
     tasks = ", ".join(TASKS)
-    told = rf"pass bf\.load\(task, 'hotpot\.json'\), task any of {tasks}"
-    with pytest.raises(BadArgument, match=told):
+    result = rf"pass bf\.load\(task, 'hotpot\.json'\), task any of {tasks}"
+    with pytest.raises(BadArgument, match=result):
         evaluate(Direct(index), given, lm="offline")
 
 
@@ -133,8 +131,8 @@ def test_nothing_of_clock_place_address_or_haste_is_stored(index: BM25, question
     )
     assert stable(one.folder) == stable(other.folder)
     stored = b"".join(stable(one.folder).values()).decode()
-    for told in (str(tmp_path), "here", "127.0.0.1", "http", "concurrency", "seconds", "address", "attempts", "time"):
-        assert not re.search(rf'"[^"]*{re.escape(told)}[^"]*":', stored), told
+    for result in (str(tmp_path), "here", "127.0.0.1", "http", "concurrency", "seconds", "address", "attempts", "time"):
+        assert not re.search(rf'"[^"]*{re.escape(result)}[^"]*":', stored), result
     assert str(tmp_path) not in stored
     assert "127.0.0.1" not in stored
     assert not re.search(rf"{time.gmtime().tm_year}-\d\d-\d\d|\d\d:\d\d:\d\d", stored)
@@ -188,8 +186,8 @@ class Chain(dspy.Module):
 
     async def aforward(self, question: str) -> dspy.Prediction:
         for turn in range(6):
-            told = await self.ask.acall(question=question, turn=str(turn))
-        return told
+            result = await self.ask.acall(question=question, turn=str(turn))
+        return result
 
 
 def test_a_call_carries_its_questions_rank(tmp_path: Path) -> None:

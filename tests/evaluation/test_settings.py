@@ -26,13 +26,7 @@ from blendfilter import (
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadData, Leak, RunMismatch
 from blendfilter.evaluation.run_folder import check_same
-from blendfilter.evaluation.run_settings import (
-    check_leak,
-    check_prompts,
-    program_digest,
-    retrievers_of,
-    settings_of,
-)
+from blendfilter.evaluation.run_settings import check_leak, check_prompts, program_digest, retrievers_of, settings_of
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.journal import digest
 from blendfilter.tasks import Questions
@@ -50,10 +44,10 @@ def settings(method: dspy.Module, questions: Questions, **options: Any) -> dict[
 
 
 def test_settings_are_json_without_place_or_haste(questions: Questions) -> None:
-    told = settings(BlendFilter(INDEX), questions)
-    assert json.loads(json.dumps(told)) == told
-    assert told == settings(BlendFilter(INDEX), questions)
-    assert not re.search(r"address|concurrency|http|127\.0|path", json.dumps(told))
+    result = settings(BlendFilter(INDEX), questions)
+    assert json.loads(json.dumps(result)) == result
+    assert result == settings(BlendFilter(INDEX), questions)
+    assert not re.search(r"address|concurrency|http|127\.0|path", json.dumps(result))
 
 
 def test_the_models_settings_are_named_without_its_key() -> None:
@@ -61,14 +55,14 @@ def test_the_models_settings_are_named_without_its_key() -> None:
     lm = connect(
         "llama", api_base="http://127.0.0.1:9/v1", api_key="sk-secret-123", label="b", thinking=False, top_p=0.9
     )
-    told = settings(Direct(INDEX), questions, lm=lm)["lm"]
-    assert told["name"] == "llama"
-    assert told["label"] == "b"
-    assert told["endpoint"] == "chat"
-    assert told["options"]["thinking"] is False
-    assert told["parameters"] == {"temperature": 0.0, "top_p": 0.9}
-    assert "sk-secret" not in json.dumps(told)
-    assert "127.0.0.1" not in json.dumps(told)
+    result = settings(Direct(INDEX), questions, lm=lm)["lm"]
+    assert result["name"] == "llama"
+    assert result["label"] == "b"
+    assert result["endpoint"] == "chat"
+    assert result["options"]["thinking"] is False
+    assert result["parameters"] == {"temperature": 0.0, "top_p": 0.9}
+    assert "sk-secret" not in json.dumps(result)
+    assert "127.0.0.1" not in json.dumps(result)
     plain = settings(Direct(INDEX), questions, lm=connect("llama", api_base="http://127.0.0.1:9/v1"))["lm"]
     assert plain == {"name": "llama", "endpoint": "chat", "parameters": {"temperature": 0.0}}
 
@@ -178,9 +172,9 @@ def test_every_task_s_own_demonstrations_are_watched() -> None:
 def test_what_differs_is_said_by_its_path() -> None:
     stored = {"a": {"b": 1, "c": [1]}, "d": "x", "gone": 2}
     check_same(stored, {"d": "x", "a": {"c": [1], "b": 1}, "gone": 2}, "runs/x")
-    with pytest.raises(RunMismatch) as told:
+    with pytest.raises(RunMismatch) as result:
         check_same(stored, {"a": {"b": 2, "c": [1]}, "d": "x", "new": None}, "runs/x")
-    assert str(told.value) == (
+    assert str(result.value) == (
         "runs/x holds a run with other settings: a.b was 1, now 2; gone was 2, now None. "
         "Give this run another folder (and --reuse that one, to pay only for what is new)"
     )

@@ -61,14 +61,14 @@ def summary(rows: list[dict[str, Any]] = ROWS, **settings: Any) -> dict[str, Any
 
 def test_scores_are_means_with_intervals() -> None:
     em = summary()["metrics"]["em"]
-    told = wilson_interval(2, 4)
-    assert em == {"value": 0.5, "low": round(told.low, 6), "high": round(told.high, 6)}
+    result = wilson_interval(2, 4)
+    assert em == {"value": 0.5, "low": round(result.low, 6), "high": round(result.high, 6)}
     fractions = [each | {"f1": score} for each, score in zip(ROWS, (1.0, 0.25, 0.0, 0.5), strict=True)]
-    told = bootstrap_interval([1.0, 0.25, 0.0, 0.5], seed=3)
+    result = bootstrap_interval([1.0, 0.25, 0.0, 0.5], seed=3)
     assert summary(fractions)["metrics"]["f1"] == {
         "value": 0.4375,
-        "low": round(told.low, 6),
-        "high": round(told.high, 6),
+        "low": round(result.low, 6),
+        "high": round(result.high, 6),
     }
     assert summary() == summary()
 
@@ -85,16 +85,16 @@ def repeated(scores: list[list[float]]) -> list[dict[str, Any]]:
 def test_repeats_are_means_of_means_with_the_spread_between_them() -> None:
     """Means of the three repeats: 3/4, 2/4, 1/4; their standard deviation is 1/4; n counts questions, losses do not."""
     rows = repeated([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]])
-    told = summary(rows, repeats=3)
+    result = summary(rows, repeats=3)
     by_question = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]]
     _, low, high = bootstrap_interval(by_question, seed=3)
-    assert told["metrics"]["em"] == {
+    assert result["metrics"]["em"] == {
         "value": 0.5, "low": round(low, 6), "high": round(high, 6), "between_repeats": 0.25
     }  # fmt: skip
-    assert list(told)[:5] == ["task", "method", "n", "repeats", "metrics"]
-    assert (told["n"], told["repeats"]) == (4, 3)
-    assert told["losses"]["right"] == 6
-    assert " n:4|repeats:3|" in told["signature"]
+    assert list(result)[:5] == ["task", "method", "n", "repeats", "metrics"]
+    assert (result["n"], result["repeats"]) == (4, 3)
+    assert result["losses"]["right"] == 6
+    assert " n:4|repeats:3|" in result["signature"]
 
 
 def test_a_run_under_way_has_questions_with_fewer_answers() -> None:
@@ -111,28 +111,25 @@ def test_a_query_that_some_questions_have_is_the_mean_over_those() -> None:
         row(1.0, "right", retrieval={"q": measured(1, 1), "q@15": measured(0, 0.1)}),
         row(0.0, "not_retrieved", retrieval={}, error={"kind": "timeout"}),
     ]
-    told = summary(rows)["retrieval"]
-    assert list(told) == ["q", "union", "q@15", "hop_3"]
-    assert told["hop_3"] == measured(0.5, 0.3) | {"n": 2}
-    assert told["q@15"] == measured(0.333333, 0.1) | {"n": 3}, "the error counts, as it does in the union"
-    assert told["q"] == measured(0.5, 0.5)
-    assert told["union"] == measured(0.25, 0.25)
+    result = summary(rows)["retrieval"]
+    assert list(result) == ["q", "union", "q@15", "hop_3"]
+    assert result["hop_3"] == measured(0.5, 0.3) | {"n": 2}
+    assert result["q@15"] == measured(0.333333, 0.1) | {"n": 3}, "the error counts, as it does in the union"
+    assert result["q"] == measured(0.5, 0.5)
+    assert result["union"] == measured(0.25, 0.25)
 
 
 def test_retrieval_is_the_mean_over_questions_whose_gold_is_known() -> None:
     """Three such questions; the one that failed retrieved nothing and counts as 0: recall of q = (1 + .5 + 0) / 3."""
-    assert summary()["retrieval"] == {
-        "q": measured(0.5, 0.133333),
-        "kept": measured(0.333333, 0.333333, 0.333333),
-    }
+    assert summary()["retrieval"] == {"q": measured(0.5, 0.133333), "kept": measured(0.333333, 0.333333, 0.333333)}
 
 
 def test_events_and_losses_are_counted_and_all_named() -> None:
-    told = summary()
-    assert told["flags"] == dict.fromkeys(FLAGS, 0) | {"explicit_none": 3, "query_cut": 1, "errors": 1}
-    assert list(told["flags"])[-1] == "errors"
-    assert list(told["losses"]) == list(LOSSES)
-    assert told["losses"] == dict.fromkeys(LOSSES, 0) | {"right": 2, "filtered_away": 1, "not_retrieved": 1}
+    result = summary()
+    assert result["flags"] == dict.fromkeys(FLAGS, 0) | {"explicit_none": 3, "query_cut": 1, "errors": 1}
+    assert list(result["flags"])[-1] == "errors"
+    assert list(result["losses"]) == list(LOSSES)
+    assert result["losses"] == dict.fromkeys(LOSSES, 0) | {"right": 2, "filtered_away": 1, "not_retrieved": 1}
 
 
 def test_the_ledger_is_stored_by_stage() -> None:

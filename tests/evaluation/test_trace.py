@@ -74,19 +74,19 @@ def test_nothing_is_cut_without_a_width() -> None:
     branch = Branch([long], [], "ids", "The first of them.\nknowledge 0: " + "no " * 99)
     said = "It is so.\n" + "because " * 99
     prediction = dspy.Prediction(answer="x", reasoning=said, queries={"q": "word " * 100}, branches={"q": branch})
-    told = trace_text(prediction, None)
-    assert "…" not in told
-    assert "[...]" not in told
-    assert told.count("word") == 200
-    assert "     the filter said  The first of them.\n                      knowledge 0: no no " in told
-    assert "reasoning  It is so.\n           because because" in told
-    assert told.count("because") == 99
+    result = trace_text(prediction, None)
+    assert "…" not in result
+    assert "[...]" not in result
+    assert result.count("word") == 200
+    assert "     the filter said  The first of them.\n                      knowledge 0: no no " in result
+    assert "reasoning  It is so.\n           because because" in result
+    assert result.count("because") == 99
 
 
 @pytest.mark.parametrize("shape", [lambda p: p, lambda p: p.line, lambda p: {"title": p.title, "text": p.text}])
 def test_knowledge_of_a_method_of_ones_own_is_shown(shape: Callable[[Passage], Any]) -> None:
-    told = trace_text(dspy.Prediction(answer="x", knowledge=[shape(PIER), shape(FAIR)]))
-    assert told == dedent("""\
+    result = trace_text(dspy.Prediction(answer="x", knowledge=[shape(PIER), shape(FAIR)]))
+    assert result == dedent("""\
         knowledge  Orm Pier, Fair
              + Orm Pier | Orm Pier is a pier in Tavenby.
              + Fair | The fair is on the pier.
@@ -122,18 +122,18 @@ def test_real_methods_trace(fresh_dspy: None) -> None:
     }
     replies["check"] = "Knowledge 0: relevant, it names the place.\nKnowledge 1: irrelevant."
     with dspy.context(lm=ScriptedLM(lambda stage, _: replies[stage])):
-        told = trace_text(BlendFilter(index)(question="Where is Orm Pier?"))
-    assert told.count("     + Orm Pier | ") == told.count("     - Fair | ") == 3
-    assert told.count("         relevant, it names the place.\n") == 3
-    assert "     It may be. Where is Orm Pier?\n" in told
-    assert told.endswith("answer     Tavenby\ncalls      7\n"), "three lists alike share one check and one ids"
+        result = trace_text(BlendFilter(index)(question="Where is Orm Pier?"))
+    assert result.count("     + Orm Pier | ") == result.count("     - Fair | ") == 3
+    assert result.count("         relevant, it names the place.\n") == 3
+    assert "     It may be. Where is Orm Pier?\n" in result
+    assert result.endswith("answer     Tavenby\ncalls      7\n"), "three lists alike share one check and one ids"
     with dspy.context(lm=ScriptedLM(["Tavenby"])):
-        told = trace_text(Direct()(question="Where?"))
-    assert told == "answer     Tavenby\ncalls      1\n"
+        result = trace_text(Direct()(question="Where?"))
+    assert result == "answer     Tavenby\ncalls      1\n"
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "result"),
     [
         ("knowledge 0: relevant\nknowledge 1: not", ["relevant", "not"]),
         ("Knowledge 1 is irrelevant.", ["", "is irrelevant."]),
@@ -148,5 +148,5 @@ def test_real_methods_trace(fresh_dspy: None) -> None:
         ("", ["", ""]),
     ],
 )
-def test_reasons_are_read_where_a_line_gives_one(reason: str, told: list[str]) -> None:
-    assert list(reasons_of(reason, 2)) == told
+def test_reasons_are_read_where_a_line_gives_one(reason: str, result: list[str]) -> None:
+    assert list(reasons_of(reason, 2)) == result

@@ -16,7 +16,8 @@ from isle import PASSAGES, QUESTION
 from scripted import ScriptedLM, response
 from small_world import CountingEngine, done_by
 
-from blendfilter.errors import BadArgument
+from blendfilter import BM25
+from blendfilter.errors import BadArgument, ModelError
 from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.reply_counts import SHARES, ReplyCounts, count_replies
 from blendfilter.evaluation.run_status import RunStatus, Share
@@ -27,6 +28,7 @@ from blendfilter.lm.probing import Probe
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.records import Passage, Question
 from blendfilter.report.doctor import WIDTH, Examination, ModelSetup, chosen, examine, findings, text_of
+from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 from blendfilter.tasks.loading import TASKS
 
@@ -51,44 +53,41 @@ def scripted_by_stage(**said: Any) -> ScriptedLM:
 
 
 def test_the_offline_reader_is_in_health(tmp_path: Path) -> None:
-    told = examine("offline", questions=6, run=tmp_path / "run", progress=False)
-    assert told.healthy
-    assert told.findings == []
-    assert told.probes == []
-    assert told.seen.shares["read_ids"].value == 1.0
-    text = text_of(told)
+    result = examine("offline", questions=6, run=tmp_path / "run", progress=False)
+    assert result.healthy
+    assert result.findings == []
+    assert result.probes == []
+    assert result.seen.shares["read_ids"].value == 1.0
+    text = text_of(result)
     assert "Nothing to change: every reply was what the pipeline asks for." in text
     assert "The offline reader is rules" in text
 
 
 def test_gold_is_counted_by_passage(tmp_path: Path) -> None:
     """A filter that keeps the first passage of each query alone."""
-    told = examine(scripted_by_stage(ids="0"), questions=3, run=tmp_path / "run", progress=False)
-    assert told.seen.shares["kept"] == Share(9, 45)
+    result = examine(scripted_by_stage(ids="0"), questions=3, run=tmp_path / "run", progress=False)
+    assert result.seen.shares["kept"] == Share(9, 45)
     gold, kept = Counter[bool](), Counter[bool]()
-    from blendfilter import BM25
-    from blendfilter.resources import sample
-
     index = BM25.build(sample("corpus.jsonl"))
-    for row in told.run.rows:
+    for row in result.run.rows:
         for query in row["queries"].values():
             for rank, passage in enumerate(index.search([query], 5)[0]):
                 is_gold = passage.title in row["gold_titles"]
                 gold[is_gold] += 1
                 kept[is_gold] += rank == 0
-    assert told.seen.shares["gold_kept"] == Share(kept[True], gold[True])
-    assert told.seen.shares["gold_dropped"] == Share(gold[True] - kept[True], gold[True])
-    assert "gold_dropped" in {each.name for each in told.findings}
+    assert result.seen.shares["gold_kept"] == Share(kept[True], gold[True])
+    assert result.seen.shares["gold_dropped"] == Share(gold[True] - kept[True], gold[True])
+    assert "gold_dropped" in {each.name for each in result.findings}
 
 
 def test_short_answers_and_yes_or_no(tmp_path: Path) -> None:
     lm = scripted_by_stage(short_answer="It was certainly Ada Brennock of Tolm Harbour")
-    told = examine(lm, questions=6, run=tmp_path / "run", progress=False)
-    assert told.seen.shares["long_answer"] == Share(6, 6)
-    assert told.seen.shares["not_yes_no"] == Share(2, 2)
+    result = examine(lm, questions=6, run=tmp_path / "run", progress=False)
+    assert result.seen.shares["long_answer"] == Share(6, 6)
+    assert result.seen.shares["not_yes_no"] == Share(2, 2)
     lm = scripted_by_stage(short_answer="**Yes.**")
-    told = examine(lm, questions=6, run=tmp_path / "other", progress=False)
-    assert told.seen.shares["not_yes_no"] == Share(0, 2)
+    result = examine(lm, questions=6, run=tmp_path / "other", progress=False)
+    assert result.seen.shares["not_yes_no"] == Share(0, 2)
 
 
 def test_what_a_server_wrote_past_a_stop_is_seen(tmp_path: Path) -> None:
@@ -98,28 +97,26 @@ def test_what_a_server_wrote_past_a_stop_is_seen(tmp_path: Path) -> None:
     plain = model.complete
     model.complete = lambda prompt, body, chat: plain(prompt, {**body, "stop": None}, chat=chat)  # type: ignore[method-assign, assignment, misc]
     with unruly.serving(model) as address:
-        told = examine(connect("m", api_base=address), questions=2, run=tmp_path / "run", progress=False)
-    assert told.seen.shares["ran_on"].value == 1.0
-    assert told.seen.shares["read_ids"].value == 1.0
-    assert {each.name: each.answer for each in told.probes}["stop"] != "yes"
+        result = examine(connect("m", api_base=address), questions=2, run=tmp_path / "run", progress=False)
+    assert result.seen.shares["ran_on"].value == 1.0
+    assert result.seen.shares["read_ids"].value == 1.0
+    assert {each.name: each.answer for each in result.probes}["stop"] != "yes"
 
 
 def test_errors_are_bad_and_named_by_kind(tmp_path: Path) -> None:
-    from blendfilter.errors import ModelError
-
     def reply(stage: str, prompt: str) -> Any:
         return ModelError("too long", kind="context_too_long", stage=stage) if stage == "check" else read(prompt)
 
-    told = examine(ScriptedLM(reply), questions=2, run=tmp_path / "run", progress=False)
-    assert not told.healthy
-    assert "100.0 % (2 of 2) of questions ended in an error" in told.findings[0].told
-    assert told.findings[0].bad
+    result = examine(ScriptedLM(reply), questions=2, run=tmp_path / "run", progress=False)
+    assert not result.healthy
+    assert "100.0 % (2 of 2) of questions ended in an error" in result.findings[0].told
+    assert result.findings[0].bad
 
 
 def test_the_limit_moves_what_is_healthy(tmp_path: Path) -> None:
     lm = scripted_by_stage(internal="")
-    told = examine(lm, questions=2, run=tmp_path / "run", progress=False)
-    assert not told.healthy
+    result = examine(lm, questions=2, run=tmp_path / "run", progress=False)
+    assert not result.healthy
     again = examine(lm, questions=2, run=tmp_path / "run", max_bad_replies=0.5, progress=False)
     assert again.healthy
     assert not [each for each in again.findings if each.name == "empty_reply"]
@@ -130,44 +127,43 @@ def test_the_limit_moves_what_is_healthy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mood", ["mixed", "thinks"])
 def test_it_is_told_in_80_columns_without_colour(mood: str, tmp_path: Path) -> None:
     with unruly.serve(mood) as address:
-        told = examine(connect("unruly", api_base=address), questions=6, run=tmp_path / "run", progress=False)
-    lines = text_of(told).splitlines()
+        result = examine(connect("unruly", api_base=address), questions=6, run=tmp_path / "run", progress=False)
+    lines = text_of(result).splitlines()
     assert max(map(len, lines)) <= WIDTH
     assert all(line.isprintable() for line in lines)
-    assert len([line for line in lines if line.startswith(("! ", "- "))]) == len(told.findings)
+    assert len([line for line in lines if line.startswith(("! ", "- "))]) == len(result.findings)
     shown = "\n".join(lines)
     assert all(f"  {words} " in shown for words in SHARES.values())
-    share = told.seen.shares["empty_reply"]
+    share = result.seen.shares["empty_reply"]
     assert f"{share.count} of {share.of}" in shown
 
 
 def test_as_json_it_is_all_there(tmp_path: Path) -> None:
-    told = examine("offline", questions=2, run=tmp_path / "run", progress=False)
-    data = json.loads(json.dumps(told.as_dict()))
-    assert data["healthy"] is True
+    result = examine("offline", questions=2, run=tmp_path / "run", progress=False)
+    data = json.loads(json.dumps(result.as_dict()))
+    assert (data["healthy"], data["questions"]) == (True, 2)
     assert data["replies"].keys() == SHARES.keys()
     assert data["replies"]["read_again"] == {"count": 0, "of": 0, "value": None}
     assert data["replies"]["empty_reply"]["high"] > 0
-    assert data["questions"] == 2
-    assert data["ledger"]["calls"] == told.seen.entries["total"].calls
+    assert data["ledger"]["calls"] == result.seen.entries["total"].calls
     assert data["ledger"]["cost"] is None
 
 
 def test_what_nobody_told_is_no_number(tmp_path: Path) -> None:
     """A server that tells neither usage nor what it had cached; and one that tells both, at a price."""
     untold = ScriptedLM(lambda stage, prompt: without_usage(response(read(prompt))))
-    told = examine(untold, questions=2, run=tmp_path / "run", progress=False)
-    ledger, text = told.as_dict()["ledger"], text_of(told)
+    result = examine(untold, questions=2, run=tmp_path / "run", progress=False)
+    ledger, text = result.as_dict()["ledger"], text_of(result)
     assert (ledger["tokens_in"], ledger["tokens_cached"], ledger["cost"]) == (None, None, None)
     assert "calls, tokens not told" in " ".join(text.split())
     assert re.search(r"total +\d+ +- +[\d.]+ +-$", text, re.M)
     assert "tokens in," not in text
     with unruly.serve("tame") as address:
         priced = connect("m", api_base=address, prices=prices_of(tmp_path, "m"))
-        told = examine(priced, questions=2, run=tmp_path / "priced", progress=False)
-    total = told.seen.entries["total"]
-    assert told.as_dict()["ledger"]["cost"] == total.tokens_in == told.seen.entries["total"].whole_cost
-    assert re.search(rf"tokens,\s\${total.tokens_in:,}\.00$", text_of(told), re.M)
+        result = examine(priced, questions=2, run=tmp_path / "priced", progress=False)
+    total = result.seen.entries["total"]
+    assert result.as_dict()["ledger"]["cost"] == total.tokens_in == total.whole_cost
+    assert re.search(rf"tokens,\s\${total.tokens_in:,}\.00$", text_of(result), re.M)
 
 
 def without_usage(said: lm15.Response) -> lm15.Response:
@@ -220,16 +216,12 @@ def test_each_finding_names_its_option(shares: dict[str, Share], how: dict[str, 
 
 @pytest.mark.parametrize(
     ("name", "most", "found"),
-    [
-        ("thinking", 5, "thinking"),
-        ("kept", 95, "keeps_all"),
-        ("gold_dropped", 20, "gold_dropped"),
-    ],
+    [("thinking", 5, "thinking"), ("kept", 95, "keeps_all"), ("gold_dropped", 20, "gold_dropped")],
 )
 def test_from_where_on_a_habit_is_worth_a_line(name: str, most: int, found: str) -> None:
     how = ModelSetup(**PLAIN)  # type: ignore[arg-type]
-    assert findings(seen(**{name: Share(0, 0) for name in SHARES}), how) == []
-    assert findings(seen(**{name: Share(most, 100)}), how) == []
+    assert [*findings(seen(**{name: Share(0, 0) for name in SHARES}), how)] == []
+    assert [*findings(seen(**{name: Share(most, 100)}), how)] == []
     assert [(each.name, each.bad) for each in findings(seen(**{name: Share(most + 1, 100)}), how)] == [(found, False)]
 
 
@@ -247,8 +239,8 @@ def test_what_is_known_of_the_connection() -> None:
 
 def test_the_worst_comes_first_and_what_one_change_mends_stands_together(tmp_path: Path) -> None:
     with unruly.serve("restates") as address:
-        told: Examination = examine(connect("m", api_base=address), questions=2, run=tmp_path / "run", progress=False)
-    lines = text_of(told).splitlines()
+        result: Examination = examine(connect("m", api_base=address), questions=2, run=tmp_path / "run", progress=False)
+    lines = text_of(result).splitlines()
     start = lines.index("What to change") + 1
     assert lines[start].startswith("! unparseable")
     assert lines[start + 1].startswith("- restate the range")
@@ -276,13 +268,13 @@ def replied(helpful: str, again: str, run: Path) -> dict[str, Share]:
 
 
 def test_what_a_reply_writes_out_is_no_number(tmp_path: Path) -> None:
-    told = replied("2: Lights | Light 2 stood there, 4 and 5 by night.", "", tmp_path / "run")
-    assert (told["read_ids"].count, told["suspect_ids"].count) == (told["read_ids"].of, 0)
-    assert told["rambling"] == Share(0, told["rambling"].of)
+    result = replied("2: Lights | Light 2 stood there, 4 and 5 by night.", "", tmp_path / "run")
+    assert (result["read_ids"].count, result["suspect_ids"].count) == (result["read_ids"].of, 0)
+    assert result["rambling"] == Share(0, result["rambling"].of)
 
 
 def test_a_second_try_is_read_alike_and_long_ones_are_rambling(tmp_path: Path) -> None:
     long = "I would say that this is hard to tell from what little is given here"
-    told = replied(long, "Light 2 stood there, 4 and 5 by night. (2)", tmp_path / "run")
-    assert told["unparseable_ids"].count == told["read_again"].count == told["read_again"].of > 0
-    assert told["rambling"].count == told["unparseable_ids"].count
+    result = replied(long, "Light 2 stood there, 4 and 5 by night. (2)", tmp_path / "run")
+    assert result["unparseable_ids"].count == result["read_again"].count == result["read_again"].of > 0
+    assert result["rambling"].count == result["unparseable_ids"].count

@@ -69,6 +69,12 @@ def page_of(run: Run, *others: Run) -> Page:
     return read_page(run.html(*others))
 
 
+def traces_of(page: Page) -> list[dict[str, Any]]:
+    assert page.traces is not None
+    traces: list[dict[str, Any]] = page.traces["traces"]
+    return traces
+
+
 # --- what every question shows --------------------------------------------------------------------------------------
 
 
@@ -76,22 +82,17 @@ def test_every_row_is_listed(run: Callable[[str], Run]) -> None:
     blend = run("blend")
     listed = page_of(blend).data["rows"]
     for entry, row in zip(listed, blend.rows, strict=True):
-        assert entry["id"] == row["id"]
-        assert entry["question"] == row["question"]
-        assert entry["answer"] == row["answer"]
-        assert entry["golden"] == row["golden_answers"]
-        assert entry["scores"] == [row["em"], row["f1"]]
-        assert (entry["right"], entry["loss"], entry["error"]) == (row["correct"], row["loss"], False)
-    assert any(entry["right"] for entry in listed)
-    assert not all(entry["right"] for entry in listed)
+        assert {name: entry[name] for name in ("id", "question", "answer", "loss")}.items() <= row.items()
+        assert (entry["golden"], entry["scores"]) == (row["golden_answers"], [row["em"], row["f1"]])
+        assert (entry["right"], entry["error"]) == (row["correct"], False)
+    assert {entry["right"] for entry in listed} == {True, False}
 
 
 def test_every_call_is_there_word_for_word(run: Callable[[str], Run]) -> None:
     blend = run("blend")
     page = page_of(blend)
-    assert page.traces is not None
     with Journal(blend.folder, "replay") as journal:
-        for trace, row in zip(page.traces["traces"], blend.rows, strict=True):
+        for trace, row in zip(traces_of(page), blend.rows, strict=True):
             assert [call["stage"] for call in trace["calls"]] == [stage for stage, _ in row["calls"]]
             for call, (_, key) in zip(trace["calls"], row["calls"], strict=True):
                 record = journal.read(key)
@@ -105,9 +106,8 @@ def test_every_call_is_there_word_for_word(run: Callable[[str], Run]) -> None:
 def test_passages_are_marked_kept_and_gold(run: Callable[[str], Run]) -> None:
     blend = run("blend")
     page = page_of(blend)
-    assert page.traces is not None
     seen = set()
-    for trace, row in zip(page.traces["traces"], blend.rows, strict=True):
+    for trace, row in zip(traces_of(page), blend.rows, strict=True):
         gold = set(map(folded, row["gold_titles"]))
         for branch in trace["branches"]:
             stored = row["branches"][branch["name"]]
@@ -128,8 +128,7 @@ def test_passages_are_marked_kept_and_gold(run: Callable[[str], Run]) -> None:
 
 def test_the_checks_words_stand_under_their_passages(run: Callable[[str], Run]) -> None:
     page = page_of(run("blend"))
-    assert page.traces is not None
-    for trace in page.traces["traces"]:
+    for trace in traces_of(page):
         checks = [call for call in trace["calls"] if call["stage"].endswith("check")]
         assert [name for call in checks for name in call["of"]] == ["q", "q_ex", "q_in"], "each query has one check"
         for branch in trace["branches"]:
@@ -146,8 +145,7 @@ def test_kept_pieces_are_told(run: Callable[[str], Run]) -> None:
     rows[0]["branches"]["q"]["spans"] = {name: [[0, 4]]}
     write_rows(blend.folder / PREDICTIONS, rows)
     page = page_of(Run(blend.folder))
-    assert page.traces is not None
-    marked = page.traces["traces"][0]["branches"][0]["passages"]
+    marked = traces_of(page)[0]["branches"][0]["passages"]
     assert [each[2] for each in marked if len(each) > 2] == [[[0, 4]]]
 
 
@@ -157,8 +155,7 @@ def test_one_id_with_several_texts_is_shown_as_each_query_saw_it(tmp_path: Path)
 
     made = evaluate(BlendFilter(service), load("hotpotqa", "sample", limit=1), lm="offline", run=tmp_path / "r")
     page = page_of(made)
-    assert page.traces is not None
-    for branch in page.traces["traces"][0]["branches"]:
+    for branch in traces_of(page)[0]["branches"]:
         query = page.joined(branch["query"])
         assert [page.passage(each)[2] for each in branch["passages"]] == [f"An excerpt for: {query[:40]}"]
 
@@ -171,8 +168,7 @@ def test_an_error_and_what_the_journal_lacks(run: Callable[[str], Run]) -> None:
     rows[2]["branches"]["q"]["retrieved"] = ["nowhere"]
     write_rows(direct.folder / PREDICTIONS, rows)
     page = page_of(Run(direct.folder))
-    assert page.traces is not None
-    traces = page.traces["traces"]
+    traces = traces_of(page)
     assert page.data["rows"][0]["error"]
     assert page.data["rows"][0]["answer"] is None
     assert traces[0]["error"]["message"] == "late"
@@ -258,9 +254,9 @@ def test_runs_that_do_not_fit_are_refused_and_nothing_is_written(run: Callable[[
 
 def test_rescored_metrics_stand_among_the_scores(run: Callable[[str], Run]) -> None:
     blend = run("blend")
-    told = blend.rescore("cover-em")
+    result = blend.rescore("cover-em")
     page = page_of(blend)
-    assert f"cover-em rescored {100 * told.value:.1f} ± " in page.text
+    assert f"cover-em rescored {100 * result.value:.1f} ± " in page.text
     assert "cover-em" in blend.report()
     rows = read_rows(blend.folder / PREDICTIONS)
     rows[0]["answer"] = "something else"
@@ -281,10 +277,10 @@ def test_an_unfinished_run_says_so(run: Callable[[str], Run]) -> None:
     assert f"Not finished: 3 of 8 questions are answered; missing: {', '.join(missing)}; the same" in page.text
     assert "Partial" in page.text
     assert len(page.data["rows"]) == 3
-    told = half.report()
-    assert "not finished: 3 of 8 questions are answered" in told
-    assert "Partial" in told
-    assert "Scores over 3 questions" in told
+    result = half.report()
+    assert "not finished: 3 of 8 questions are answered" in result
+    assert "Partial" in result
+    assert "Scores over 3 questions" in result
     with pytest.raises(MissingFile, match="not finished"):
         half.html(run("model"))
     (blend.folder / PREDICTIONS).unlink()
@@ -345,14 +341,14 @@ def test_nothing_is_loaded_and_only_this_script_runs(run: Callable[[str], Run]) 
     assert "http" not in text.partition('id="data"')[0].replace("http-equiv", "").replace(FIERCE, "")
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy
-    told = policy[1].replace("&#39;", "'")
-    assert told.startswith("default-src 'none'; ")
+    result = policy[1].replace("&#39;", "'")
+    assert result.startswith("default-src 'none'; ")
     script = re.search(r"<script>(.*)</script>", text, re.DOTALL)
     assert script
     digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}'" in told
+    assert f"script-src 'sha256-{digest}'" in result
     assert "innerHTML" not in script[1]
-    assert "unsafe" not in told
+    assert "unsafe" not in result
 
 
 def test_the_fiercest_texts_stay_data(tmp_path: Path) -> None:
@@ -364,8 +360,7 @@ def test_the_fiercest_texts_stay_data(tmp_path: Path) -> None:
     page = page_of(made)
     assert page.scripts == 3, "no text began a script of its own"
     assert page.data["rows"][0]["answer"] == made.rows[0]["answer"]
-    assert page.traces is not None
-    shown = [page.passage(each) for each in page.traces["traces"][0]["branches"][0]["passages"]]
+    shown = [page.passage(each) for each in traces_of(page)[0]["branches"][0]["passages"]]
     assert shown == [("1", FIERCE, f"{FIERCE} about the question"), ("2", "long", long)]
     raw = (made.folder / "report.html").read_text("utf-8")
     assert "<i>m" not in raw
@@ -505,8 +500,7 @@ def test_a_filters_calls_record_what_they_judge(method: Any, stages: set[str], t
     index = BM25.build(sample("corpus.jsonl"))
     run = evaluate(method(index), load("hotpotqa", "sample", limit=1), lm="offline", run=tmp_path / "r", progress=False)
     page = page_of(run)
-    assert page.traces is not None
-    (trace,) = page.traces["traces"]
+    (trace,) = traces_of(page)
     calls = [call for call in trace["calls"] if call["stage"].rpartition(".")[2] in stages]
     assert calls
     names = [branch["name"] for branch in trace["branches"]]
