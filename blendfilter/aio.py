@@ -122,8 +122,8 @@ def _serve(fresh: asyncio.AbstractEventLoop) -> None:
 class Threads(ThreadPoolExecutor):
     """At most `count` worker threads, which the process does not wait for when it ends.
 
-    Code of a user's own that blocks (a search, a method) would keep the process for as long after Ctrl-C. Of the base
-    class, which waits, only the interface is left: an event loop takes no other as its default.
+    A user's code that blocks (a search, a method) would keep the process for as long after Ctrl-C. Of the base class,
+    which waits, only the interface is left: an event loop takes no other as its default.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -156,25 +156,22 @@ class Threads(ThreadPoolExecutor):
                 self._tasks.popleft()[0].cancel()
             self._changed.notify_all()
 
-    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
-        with self._changed:
-            while not self._tasks:
-                if self._over:
-                    return None
-                self._idle += 1
-                self._changed.wait()
-                self._idle -= 1
-            return self._tasks.popleft()
-
     def _work(self) -> None:
-        while (task := self._next()) is not None:
-            future, call = task
+        while True:
+            with self._changed:
+                while not self._tasks:
+                    if self._over:
+                        return
+                    self._idle += 1
+                    self._changed.wait()
+                    self._idle -= 1
+                future, call = self._tasks.popleft()
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
                 except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
                     future.set_exception(error)
-            del task, future, call  # nothing of it is kept while the next one is waited for
+            del future, call  # nothing of it is kept while the next one is waited for
 
 
 async def in_thread(call: Callable[..., T], *args: Any, executor: Executor | None = None) -> T:

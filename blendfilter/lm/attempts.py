@@ -74,7 +74,7 @@ class Tally:
     failed_at: set[str] = field(default_factory=set)
 
     def waits(self, seconds: float) -> None:
-        """The attempt at hand waited so long behind the meters, for its turn at a model in this process."""
+        """Count a wait behind the meters, for a turn at a model in this process."""
         self.waited += seconds
         if self.attempts <= 1:  # it is on its way when its turn comes
             self.went_out += seconds
@@ -107,7 +107,7 @@ async def another_attempt(fault: BaseException) -> None:
 
 @dataclass(frozen=True)
 class Retry:
-    """How a call is tried again, the same for every engine and run.
+    """How a call is tried again.
 
     Attributes:
         attempts: at most so many (`NEVER_REACHED` at most while no connection has ever come about).
@@ -167,7 +167,7 @@ class RetryBudget:
         return self.free + self.earned if self.limit is None else self.limit
 
     def earn(self) -> None:
-        """A call succeeded."""
+        """Count a call that succeeded."""
         with self._lock:
             self.earned += 1
 
@@ -283,10 +283,8 @@ class AttemptingEngine:
         """The response, in the time of one attempt and before the call's deadline, which is in `left` seconds."""
         timeout = (self.retry.timeout if self.retry else None) or math.inf
         most = min(timeout, left)
-        if most == math.inf:
-            return await self.inner.complete(request)
         try:
-            async with asyncio.timeout(most) as limit:
+            async with asyncio.timeout(most if most < math.inf else None) as limit:
                 return await self.inner.complete(request)
         except TimeoutError:
             if not limit.expired():

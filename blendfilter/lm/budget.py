@@ -134,7 +134,7 @@ class BudgetAccount:
         await self._queue.turn(wanted)
 
     def settle(self, reserved: Amount, spent: Amount) -> None:
-        """What was set aside has become `spent`; those who wait are served, oldest question first."""
+        """Charge `spent` in place of what was set aside; those who wait are served, oldest question first."""
         with self._lock:
             self.reserved -= reserved
             self.spent += spent

@@ -147,10 +147,8 @@ class ConnectedLM(dspy.LM):
     ) -> None:
         self.inner = engine
         self.terms, self.traffic = terms or CallPolicy(), traffic
-        self.profile = profile
-        self.identity = dict(identity or {})
-        self.address = address
-        self.state = dict(state or {})
+        self.profile, self.address = profile, address
+        self.identity, self.state = dict(identity or {}), dict(state or {})
         in_keys = dict(self.identity)
         if "options" in in_keys:  # a call's key has the schema that it asks for, if any
             in_keys["options"] = {k: v for k, v in (in_keys["options"] or {}).items() if k != "json_schema"}
@@ -166,8 +164,7 @@ class ConnectedLM(dspy.LM):
             num_retries=0,
             **defaults,
         )
-        self.name = model
-        self.journal = journal
+        self.name, self.journal = model, journal
         logging.getLogger("dspy.clients.lm").addFilter(_unless_noted)  # once: a filter that is there is not added again
 
     def with_journal(self, journal: Journal | None, traffic: Traffic = FREE) -> ConnectedLM:

@@ -134,10 +134,7 @@ class OpenAIEngine:
         return max(caps) * replies if caps else None
 
     async def raw(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What the server says at `path`, as it stands, in one attempt; without a body it is a GET.
-
-        For questions about the server itself. Raises: an lm15 error.
-        """
+        """The server's own reply at `path`, in one attempt; without a body it is a GET. Raises: an lm15 error."""
         try:
             reply = await self._clients.send("GET" if body is None else "POST", path, body)
         except faults.OF_A_CALL as error:
@@ -408,7 +405,6 @@ def _count(value: Any) -> int | None:
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    """`value` where it is an object, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 

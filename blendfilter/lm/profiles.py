@@ -164,8 +164,7 @@ def split_thinking(text: str) -> tuple[str, str]:
     tags = list(_THINK.finditer(text))
     if not tags:
         return "", text
-    thoughts: list[str] = []
-    spoken: list[str] = []
+    thoughts, spoken = list[str](), list[str]()
     start, thinking = 0, False
     for tag in tags:
         closes = bool(tag.group(1) or tag.group(2))
