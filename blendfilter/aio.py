@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import anyio.from_thread
@@ -74,10 +74,10 @@ def run(coroutine: Coroutine[Any, Any, T], who: str = "this module", instead: st
         coroutine.close()
         written = instead or f"await {who}.acall(…)"
         raise UseAcall(f"{who} was called synchronously on the loop thread: write `{written}` there")
+    over = threading.Event()
     if dspy.settings.send_stream is not None and _streams_from_here():
         # Status messages are sent to the loop that streams: a coroutine elsewhere would wait for it for ever.
-        return anyio.from_thread.run(_awaited, coroutine)
-    over = threading.Event()
+        return anyio.from_thread.run(_until_over, coroutine, over)
     future = submit(_until_over(coroutine, over))
     try:
         return future.result()
@@ -92,10 +92,6 @@ async def _until_over(coroutine: Coroutine[Any, Any, T], over: threading.Event) 
         return await coroutine
     finally:
         over.set()
-
-
-async def _awaited(coroutine: Coroutine[Any, Any, T]) -> T:
-    return await coroutine
 
 
 def _streams_from_here() -> bool:
@@ -126,8 +122,8 @@ def _serve(fresh: asyncio.AbstractEventLoop) -> None:
 class Threads(ThreadPoolExecutor):
     """At most `count` worker threads, which the process does not wait for when it ends.
 
-    Code of a user's own that blocks (a search, a method) would keep the process for as long after Ctrl-C. Of the base
-    class, which waits, only the interface is left: an event loop takes no other as its default.
+    A user's code that blocks (a search, a method) would keep the process for as long after Ctrl-C. Of the base class,
+    which waits, only the interface is left: an event loop takes no other as its default.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -160,25 +156,22 @@ class Threads(ThreadPoolExecutor):
                 self._tasks.popleft()[0].cancel()
             self._changed.notify_all()
 
-    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
-        with self._changed:
-            while not self._tasks:
-                if self._over:
-                    return None
-                self._idle += 1
-                self._changed.wait()
-                self._idle -= 1
-            return self._tasks.popleft()
-
     def _work(self) -> None:
-        while (task := self._next()) is not None:
-            future, call = task
+        while True:
+            with self._changed:
+                while not self._tasks:
+                    if self._over:
+                        return
+                    self._idle += 1
+                    self._changed.wait()
+                    self._idle -= 1
+                future, call = self._tasks.popleft()
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
                 except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
                     future.set_exception(error)
-            del task, future, call  # nothing of it is kept while the next one is waited for
+            del future, call  # nothing of it is kept while the next one is waited for
 
 
 async def in_thread(call: Callable[..., T], *args: Any, executor: Executor | None = None) -> T:
@@ -209,18 +202,14 @@ async def awaiting(work: Awaitable[T]) -> T:
             raise
         raise CodeFailed.by(error) from error
     except GeneratorExit as error:
-        if task is None or task is not _running_task():  # the coroutine is closed, from outside of its task
+        running = None
+        with suppress(RuntimeError):  # no loop runs in this thread
+            running = asyncio.current_task()
+        if task is None or task is not running:  # the coroutine is closed, from outside of its task
             raise
         raise CodeFailed.by(error) from error
     except _UNCARRIED as error:
         raise CodeFailed.by(error) from error
-
-
-def _running_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # no loop runs in this thread
-        return None
 
 
 @asynccontextmanager
@@ -278,43 +267,42 @@ class WaitingQueue(Generic[W, T]):
 
     def serve(self) -> float | None:
         """Grant what fits, in order; the seconds after which the first that is left may fit by itself."""
-        sent: list[tuple[asyncio.Future[T], T | None, BlendFilterError | None]] = []
+        sent: list[tuple[asyncio.Future[T], T | BlendFilterError]] = []
         seconds = None
         with self._lock:
             while self._waiting:
                 _, _, wanted, turn = self._waiting[0]
                 if not turn.done():
-                    granted, error = None, None
+                    outcome: T | BlendFilterError | None
                     try:
-                        granted = self._grant(wanted)
-                    except BlendFilterError as raised:  # a spent budget, a full disk
-                        error = raised
-                    if granted is None and error is None:
+                        outcome = self._grant(wanted)
+                    except BlendFilterError as error:  # a spent budget, a full disk
+                        outcome = error
+                    if outcome is None:
                         seconds = self._retry_in(wanted)
                         break
-                    sent.append((turn, granted, error))
+                    sent.append((turn, outcome))
                 heapq.heappop(self._waiting)
-        for turn, granted, error in sent:
+        for turn, outcome in sent:
             try:
-                turn.get_loop().call_soon_threadsafe(self._deliver, turn, granted, error)
+                turn.get_loop().call_soon_threadsafe(self._deliver, turn, outcome)
             except RuntimeError:  # its loop is closed
-                if granted is not None:
-                    self._undo(granted)
+                if not isinstance(outcome, BlendFilterError):
+                    self._undo(outcome)
         return seconds
 
-    def _deliver(self, turn: asyncio.Future[T], granted: T | None, error: BlendFilterError | None) -> None:
-        if error is not None:
+    def _deliver(self, turn: asyncio.Future[T], outcome: T | BlendFilterError) -> None:
+        if isinstance(outcome, BlendFilterError):
             if not turn.done():
-                turn.set_exception(error)
-        elif granted is not None:
-            if turn.done():  # cancelled while it was on its way
-                self._undo(granted)
-            else:
-                turn.set_result(granted)
+                turn.set_exception(outcome)
+        elif turn.done():  # cancelled while it was on its way
+            self._undo(outcome)
+        else:
+            turn.set_result(outcome)
 
 
 class SingleFlight(Generic[T]):
-    """Equal work in flight, in whichever loops, is done once: all who ask for it get its result, or its error."""
+    """Does equal work in flight, in whichever loops, once: all who want it get its result, or its error."""
 
     def __init__(self) -> None:
         self._flights: dict[str, Future[T]] = {}
@@ -341,10 +329,10 @@ class SingleFlight(Generic[T]):
                 task = asyncio.current_task()
                 if not flight.cancelled() or (task is not None and task.cancelling()):
                     raise
-                continue
             except Exception as error:  # noqa: BLE001 - whatever the one who works met
                 failure = copied(error)
-            raise failure
+                break
+        raise failure  # outside of the block: the leader's error is no context of it
 
     async def _lead(self, key: str, flight: Future[T], work: Callable[[], Awaitable[T]]) -> T:
         try:

@@ -29,7 +29,7 @@ RETRIES_PER_PLACE = 4
 class RunContext:
     """The models of a run, and while it is open the journal and the limits that all their calls share.
 
-    Making one connects the models and checks the limits; it touches no file and calls nobody.
+    Making one connects the models and checks the limits; it touches no file and calls no model.
 
     Args:
         lm: a model, or its name; DSPy's configured one by default, else the offline reader.

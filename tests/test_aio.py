@@ -37,10 +37,6 @@ async def double(number: int) -> int:
     return 2 * number
 
 
-def test_it_works_where_no_loop_runs() -> None:
-    assert aio.run(double(21)) == 42
-
-
 def test_every_call_meets_the_same_loop() -> None:
     async def here() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
@@ -73,10 +69,7 @@ def test_a_synchronous_call_on_the_loop_thread_names_the_module_and_leaves_no_co
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        message = (
-            r"BlendFilter was called synchronously on the loop thread: write `await BlendFilter\.acall\(…\)` there"
-        )
-        with pytest.raises(UseAcall, match=message):
+        with pytest.raises(UseAcall, match=r"BlendFilter was called .*: write `await BlendFilter\.acall\(…\)` there"):
             aio.run(inside())
         gc.collect()  # an un-awaited coroutine would warn now
     assert not [str(each.message) for each in caught if "never awaited" in str(each.message)]
@@ -310,8 +303,8 @@ def test_a_step_that_waits_for_others_comes_after_them_in_plan() -> None:
     assert outcome(body()) == ("slow fast last", ["slow", "fast", "last"], ["slow", "fast", "last"])
 
 
-def test_a_shared_step_is_told_once_after_the_first_that_led_to_it() -> None:
-    """Two branches give the same step as their result: the quicker one started it, the plan's first one tells it."""
+def test_a_shared_step_is_recorded_once_after_the_first_that_led_to_it() -> None:
+    """Two branches give the same step as their result: the quicker one started it, the plan's first one lists it."""
 
     async def body() -> list[str]:
         shared: list[Step[str]] = []
@@ -408,9 +401,8 @@ def test_one_waiter_that_is_cancelled_does_not_take_the_step_from_others() -> No
     assert outcome(body())[0] == "shared"
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_nested_steps_keep_the_plan(seed: int) -> None:
-    rng = random.Random(seed)
+def test_nested_steps_keep_the_plan() -> None:
+    rng = random.Random(0)
 
     async def inner(name: str) -> None:
         async with Steps() as steps:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from blendfilter.context import NOTES, QUESTION, STAGE, CallNote, calls_of, note, setting, who
 
 
@@ -43,18 +41,12 @@ def test_notes_are_kept_where_somebody_keeps_them() -> None:
     assert NOTES.get() is None
 
 
-@pytest.mark.parametrize(
-    ("question", "stage", "words"),
-    [
-        ("q7", "ids", "question 'q7', stage 'ids'"),
-        ("q7", "", "question 'q7'"),
-        ("", "ids", "stage 'ids'"),
-        ("", "", "a call outside any question"),
-    ],
-)
-def test_the_asker_in_words(question: str, stage: str, words: str) -> None:
-    with setting(QUESTION, question), setting(STAGE, stage):
-        assert who() == words
+def test_the_asker_in_words() -> None:
+    assert who() == "a call outside any question"
+    with setting(STAGE, "ids"):
+        assert who() == "stage 'ids'"
+        with setting(QUESTION, "q7"):
+            assert who() == "question 'q7', stage 'ids'"
 
 
 def test_calls_are_notes_of_calls_that_came_to_an_end() -> None:

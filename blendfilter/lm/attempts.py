@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from dspy import lm15
 
 from blendfilter.context import setting
-from blendfilter.errors import BadArgument
+from blendfilter.errors import BadArgument, check_count
 from blendfilter.lm import faults
 from blendfilter.lm.tokens import believed
 
@@ -74,7 +74,7 @@ class Tally:
     failed_at: set[str] = field(default_factory=set)
 
     def waits(self, seconds: float) -> None:
-        """The attempt at hand waited so long behind the meters, for its turn at a model in this process."""
+        """Count a wait behind the meters, for a turn at a model in this process."""
         self.waited += seconds
         if self.attempts <= 1:  # it is on its way when its turn comes
             self.went_out += seconds
@@ -107,7 +107,7 @@ async def another_attempt(fault: BaseException) -> None:
 
 @dataclass(frozen=True)
 class Retry:
-    """How a call is tried again, the same for every engine and run.
+    """How a call is tried again.
 
     Attributes:
         attempts: at most so many (`NEVER_REACHED` at most while no connection has ever come about).
@@ -127,8 +127,7 @@ class Retry:
     timeout: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
-            raise BadArgument(f"attempts must be a whole number of at least 1, got {self.attempts!r}")
+        check_count("attempts", self.attempts)
         for name in ("deadline", "timeout"):
             seconds = getattr(self, name)
             if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
@@ -155,8 +154,8 @@ class RetryBudget:
     """
 
     def __init__(self, limit: int | None = None, *, free: int = FREE_RETRIES) -> None:
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-            raise BadArgument(f"max_retries (--max-retries) must be a whole number of 0 or more, got {limit!r}")
+        if limit is not None:
+            check_count("max_retries (--max-retries)", limit, 0)
         self.limit, self.free = limit, free
         self.used = self.earned = 0
         self._warned = False
@@ -168,7 +167,7 @@ class RetryBudget:
         return self.free + self.earned if self.limit is None else self.limit
 
     def earn(self) -> None:
-        """A call succeeded."""
+        """Count a call that succeeded."""
         with self._lock:
             self.earned += 1
 
@@ -255,8 +254,6 @@ class AttemptingEngine:
 
     async def _attempt(self, request: lm15.Request, left: float = math.inf) -> lm15.Response:
         passed: list[tuple[Meter, Any]] = []
-        response: lm15.Response | None = None
-        error: BaseException | None = None
 
         async def again(fault: BaseException) -> None:
             _leave(passed, None, fault)
@@ -266,13 +263,11 @@ class AttemptingEngine:
             await self._pass(request, passed)
             with setting(_AGAIN, again):
                 response = believed(request, await self._in_time(request, left))
-            return response
-        except BaseException as raised:
-            error = raised
+        except BaseException as error:
+            _leave(passed, None, error)
             raise
-        finally:
-            _leave(passed, response, error)
-            error = None  # a frame that holds its own exception is a cycle
+        _leave(passed, response, None)
+        return response
 
     async def _pass(self, request: lm15.Request, passed: list[tuple[Meter, Any]]) -> None:
         came, account = time.perf_counter(), tally()
@@ -288,10 +283,8 @@ class AttemptingEngine:
         """The response, in the time of one attempt and before the call's deadline, which is in `left` seconds."""
         timeout = (self.retry.timeout if self.retry else None) or math.inf
         most = min(timeout, left)
-        if most == math.inf:
-            return await self.inner.complete(request)
         try:
-            async with asyncio.timeout(most) as limit:
+            async with asyncio.timeout(most if most < math.inf else None) as limit:
                 return await self.inner.complete(request)
         except TimeoutError:
             if not limit.expired():
@@ -303,9 +296,7 @@ class AttemptingEngine:
         return f"AttemptingEngine({self.inner!r})"
 
 
-def _leave(
-    passed: list[tuple[Meter, Any]], response: lm15.Response | None, error: BaseException | None
-) -> None:  # fmt: skip
+def _leave(passed: list[tuple[Meter, Any]], response: lm15.Response | None, error: BaseException | None) -> None:
     while passed:
         meter, ticket = passed.pop()
         meter.after(ticket, response, error)

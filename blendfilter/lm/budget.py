@@ -21,7 +21,6 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from dspy import lm15
 
@@ -37,8 +36,6 @@ MARK = digest("budget")
 """The one key of the marks: a later one replaces those before it."""
 STEP = 4
 """Attempts by which a mark runs ahead."""
-TIMED_OUT = 408
-"""The one 4xx after which the call may have been made all the same."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +94,6 @@ class Amount:
             max(self.calls, other.calls), max(self.tokens, other.tokens), max(self.dollars, other.dollars)
         )  # fmt: skip
 
-    def capped(self, budget: Budget) -> Amount:
-        """No more than the limits."""
-        return replace(self, **{name: min(getattr(self, name), limit) for name, limit in budget.given().items()})
-
     def words(self) -> str:
         """As one reads it; dollars where there are some.
 
@@ -141,7 +134,7 @@ class BudgetAccount:
         await self._queue.turn(wanted)
 
     def settle(self, reserved: Amount, spent: Amount) -> None:
-        """What was set aside has become `spent`; those who wait are served, oldest question first."""
+        """Charge `spent` in place of what was set aside; those who wait are served, oldest question first."""
         with self._lock:
             self.reserved -= reserved
             self.spent += spent
@@ -161,8 +154,7 @@ class BudgetAccount:
         """The sitting is over: the mark becomes what was spent; what is still out counts as spent."""
         with self._lock:
             self._stopped = self._stopped or "the sitting is over, and makes no more calls"
-            true = self.spent + self.reserved
-            if true != self._mark:
+            if (true := self.spent + self.reserved) != self._mark:
                 self._write(true)
 
     def _take(self, wanted: Amount) -> Amount | None:
@@ -170,7 +162,9 @@ class BudgetAccount:
         needed = self.spent + self.reserved + wanted
         if needed.within(self.budget):
             if needed.most(self._mark) != self._mark:
-                self._write((needed + wanted.times(STEP)).capped(self.budget).most(self._mark))
+                ahead = needed + wanted.times(STEP)
+                limited = {name: min(getattr(ahead, name), limit) for name, limit in self.budget.given().items()}
+                self._write(replace(ahead, **limited).most(self._mark))
             self.reserved += wanted
             return wanted
         if self.reserved.calls == 0:
@@ -184,12 +178,12 @@ class BudgetAccount:
         self._mark = mark
 
     def _why(self, wanted: Amount) -> str:
-        needed, limits = self.spent + wanted, self.budget.given()
-        reasons = []
-        for name, limit in limits.items():
+        reasons, small = [], False
+        for name, limit in self.budget.given().items():
             spent, more = getattr(self.spent, name), getattr(wanted, name)
-            if getattr(needed, name) <= limit:
+            if spent + more <= limit:
                 continue
+            small = small or more > limit
             if name == "dollars":
                 why = f"${spent:.4f} of ${limit:g} are gone, and the next call may cost ${more:.4f}"
                 least = f": give ${math.ceil(1e4 * (spent + more)) / 1e4:.4f} or more"
@@ -198,7 +192,6 @@ class BudgetAccount:
                 why += f", and the next call may take {more:,}" if name == "tokens" else ""
                 least = f": give {spent + more:,} or more"
             reasons.append(why + (least if more > limit else ""))
-        small = any(getattr(wanted, name) > limit for name, limit in limits.items())
         what = "the budget is too small for one call: " if small else "the budget is spent: "
         return what + " and ".join(reasons)
 
@@ -243,9 +236,8 @@ class BudgetMeter:
         prompt, cap = at_most(request) + self._learned, self._cap(request)
         reply = None if cap is None else cap + self._ran_on
         whole = Amount(1, prompt + (reply or 0), self._dollars(prompt, reply or 0) + self._dearer)
-        bound = Bound(
-            prompt, reply, whole, self._learned, self._ran_on, self._dearer, least=at_least(_parts_of(request))
-        )
+        least = at_least(part for message in request.messages for part in message.parts)
+        bound = Bound(prompt, reply, whole, self._learned, self._ran_on, self._dearer, least=least)
         if self._purse is not None:
             limits = self._purse.budget
             if limits.dollars is not None and self._price is None:
@@ -347,8 +339,16 @@ def spent_in(journal: Journal, prices: Mapping[str, Price | None], budget: Budge
         raise damage
     summed = NOTHING
     for record in journal.records("call"):
-        if not record.get("reused"):
-            summed += _spent_by(record, prices, budget)
+        if record.get("reused"):
+            continue
+        tokens_in, tokens_out, lost = (record.get(name) or 0 for name in ("tokens_in", "tokens_out", "tokens_lost"))
+        cost, price = stated(record.get("cost")), prices.get(record["model"])
+        if price is not None:
+            paid = price.of(tokens_in, tokens_out, record.get("tokens_cached") or 0)
+            cost = max(paid, cost or 0.0) + max(price.of(lost, 0), price.of(0, lost))
+        elif budget.dollars is not None and (cost is None or lost) and tokens_in + tokens_out + lost:
+            raise unpriced(record["model"])
+        summed += Amount(record.get("attempts") or 1, tokens_in + tokens_out + lost, cost or 0.0)
     return summed.most(marked(journal))
 
 
@@ -356,18 +356,6 @@ def marked(journal: Journal) -> Amount:
     """A run's account as its last sitting left it; one that was killed left it a little ahead."""
     record = journal.read(MARK, "budget")
     return NOTHING if record is None else Amount(*(record.get(n, 0) for n in ("calls", "tokens", "dollars")))
-
-
-def _spent_by(record: Mapping[str, Any], prices: Mapping[str, Price | None], budget: Budget) -> Amount:
-    tokens_in, tokens_out, lost = (record.get(name) or 0 for name in ("tokens_in", "tokens_out", "tokens_lost"))
-    attempts, cost = record.get("attempts") or 1, stated(record.get("cost"))
-    price = prices.get(record["model"])
-    if price is not None:
-        paid = price.of(tokens_in, tokens_out, record.get("tokens_cached") or 0)
-        cost = max(paid, cost or 0.0) + max(price.of(lost, 0), price.of(0, lost))
-    elif budget.dollars is not None and (cost is None or lost) and tokens_in + tokens_out + lost:
-        raise unpriced(record["model"])
-    return Amount(attempts, tokens_in + tokens_out + lost, cost or 0.0)
 
 
 def unpriced(name: str) -> BadArgument:
@@ -378,10 +366,6 @@ def unpriced(name: str) -> BadArgument:
     )
 
 
-def _parts_of(request: lm15.Request) -> list[Any]:
-    return [part for message in request.messages for part in message.parts]
-
-
 def _refused(error: BaseException) -> bool:
     """Whether the model certainly was not called."""
     if isinstance(error, BlendFilterError):
@@ -390,7 +374,7 @@ def _refused(error: BaseException) -> bool:
         return False
     status: int | None = getattr(error, "status", None)
     if status is not None:
-        return 400 <= status < 500 and status != TIMED_OUT
+        return 400 <= status < 500 and status != 408  # after a 408 the call may have been made all the same
     return isinstance(error, _NOT_SENT)
 
 

@@ -142,10 +142,9 @@ def opened(settings: ConnectionSettings) -> OpenedModel:
     if settings.api_base is not None:
         raise BadArgument("offline is a reader in this process: name the model that the address serves")
     _refuse_limits(settings)
-    state = {"name": name, "label": settings.label, **settings.decoding}
-    return OpenedModel(
-        name, OfflineEngine(), Profile(), {"label": settings.label}, state=state, decoding=settings.decoding
-    )
+    label, decoding = {"label": settings.label}, settings.decoding
+    state = {"name": name, **label, **decoding}
+    return OpenedModel(name, OfflineEngine(), Profile(), label, state=state, decoding=decoding)
 
 
 def check_adoptable(settings: ConnectionSettings, lm: dspy.BaseLM, allowed: frozenset[str]) -> None:
@@ -167,14 +166,10 @@ def _check(settings: ConnectionSettings) -> None:
     if reserved := sorted(CLIENT_KEYS & settings.decoding.keys()):
         raise BadArgument(f"connect() takes no '{reserved[0]}': api_base=, api_key= and timeout= say how to connect")
     refuse_keys(settings.decoding, "settings")
-    _refuse_unknown(settings.decoding)
     refuse_keys(settings.extra_body or {}, "extra_body")
-
-
-def _refuse_unknown(decoding: Mapping[str, Any]) -> None:
-    """A mistyped setting would fail at the first call, in words about wire formats, after others were paid for."""
+    # A mistyped setting would fail at the first call, in words about wire formats, after others were paid for.
     known = _DECODING | _WIRE | {*ConnectionSettings.__dataclass_fields__, "journal", "mode"} - {"decoding"}
-    for name in sorted(decoding.keys() - known):
+    if name := min(settings.decoding.keys() - known, default=""):
         near = [_SHORT[name]] if name in _SHORT else difflib.get_close_matches(name, sorted(known), n=1)
         guess = f" Did you mean '{near[0]}'?" if near else ""
         raise UnknownName(f"no setting '{name}'.{guess} (fields of a server's own: extra_body={{'{name}': …}})")
@@ -202,16 +197,9 @@ def _served(settings: ConnectionSettings) -> OpenedModel:
     addresses = [each.address for each in engines]  # as they are recorded: without a login
     known = dataclasses.replace(settings, api_base=addresses[0] if len(addresses) == 1 else addresses)
     state = known.state() if settings.api_base else settings.state()
-    return OpenedModel(
-        engine.model,
-        engine,
-        profile,
-        {"label": settings.label, "endpoint": settings.endpoint, "options": options},
-        engine.address,
-        settings.policy(engine.model, provider),
-        state,
-        settings.decoding,
-    )
+    identity = {"label": settings.label, "endpoint": settings.endpoint, "options": options}
+    terms = settings.policy(engine.model, provider)
+    return OpenedModel(engine.model, engine, profile, identity, engine.address, terms, state, settings.decoding)
 
 
 def _adopted(settings: ConnectionSettings, lm: dspy.BaseLM) -> OpenedModel:
@@ -228,12 +216,7 @@ def _adopted(settings: ConnectionSettings, lm: dspy.BaseLM) -> OpenedModel:
     at_home = provider in PROVIDERS and called_by_dspy(lm) and not address
     name, place = (model, provider) if at_home else (str(lm.model), None)
     terms = settings.policy(name, place, timeout=None)  # its own timeout holds
-    return OpenedModel(
-        lm.model,
-        AdoptedEngine(lm, estimate=terms.price is None and not address),
-        profile_of(lm),
-        {"label": settings.label, **({"options": {"extra_body": extra}} if extra else {})},
-        address,
-        terms,
-        decoding={name: value for name, value in given.items() if name in _DECODING},
-    )
+    engine = AdoptedEngine(lm, estimate=terms.price is None and not address)
+    identity = {"label": settings.label, **({"options": {"extra_body": extra}} if extra else {})}
+    decoding = {name: value for name, value in given.items() if name in _DECODING}
+    return OpenedModel(lm.model, engine, profile_of(lm), identity, address, terms, decoding=decoding)

@@ -104,22 +104,19 @@ def in_reply(data: Mapping[str, Any], *, key: str = "") -> lm15.LM15Error:
 def _of_status(status: int, body: Mapping[str, Any], headers: Mapping[str, str], key: str) -> lm15.LM15Error:
     code, message = _code(body), _clean(_message(body, status), key)
     facts: dict[str, Any] = {"status": status, "provider_code": code or None}
-    kind = _class_of(status, code, message)
+    if _too_long(status, code, message):
+        kind = lm15.ContextLengthError
+    elif status == 403 and _MODERATED.search(f"{code} {message}"):
+        kind = lm15.InvalidRequestError  # this prompt is refused, not the key
+    elif code == "insufficient_quota":
+        kind = lm15.BillingError
+    elif code == "model_not_found" or (status in (400, 404) and _NO_MODEL.search(message)):
+        kind = lm15.UnsupportedModelError
+    else:
+        kind = _CLASSES.get(status, lm15.ServerError if status >= 500 else lm15.InvalidRequestError)
     if issubclass(kind, lm15.RateLimitError | lm15.ServerError):
         facts["retry_after"] = http.seconds_to_wait(headers)
     return kind(message, **facts)
-
-
-def _class_of(status: int, code: str, message: str) -> type[Any]:
-    if _too_long(status, code, message):
-        return lm15.ContextLengthError  # type: ignore[no-any-return]
-    if status == 403 and _MODERATED.search(f"{code} {message}"):
-        return lm15.InvalidRequestError  # type: ignore[no-any-return]  # this prompt is refused, not the key
-    if code == "insufficient_quota":
-        return lm15.BillingError  # type: ignore[no-any-return]
-    if code == "model_not_found" or (status in (400, 404) and _NO_MODEL.search(message)):
-        return lm15.UnsupportedModelError  # type: ignore[no-any-return]
-    return _CLASSES.get(status, lm15.ServerError if status >= 500 else lm15.InvalidRequestError)
 
 
 def _too_long(status: int, code: str, message: str) -> bool:
@@ -168,10 +165,8 @@ def refused_parameter(error: openai.APIStatusError, sent: Collection[str]) -> st
     param = _text(body.get("param")).split(".")[0]
     if param in sent:
         return param
-    found = (
-        (match.start(), name) for name in sent if (match := re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message))
-    )
-    return min(found, default=(0, None))[1]
+    matches = ((re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message), name) for name in sent)
+    return min(((match.start(), name) for match, name in matches if match), default=(0, None))[1]
 
 
 def retryable(error: BaseException) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dspy import lm15
@@ -23,6 +23,7 @@ from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import ModelEngine, tallied
 from blendfilter.lm.prices import Price, cost_of, stated
+from blendfilter.records import whole_characters
 
 _PARAMETERS = (
     "temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty",
@@ -180,7 +181,10 @@ def _recorded(response: lm15.Response, price: Price | None) -> dict[str, Any]:
     """The part of a record that the model gave, and what it cost then: prices change, a record does not."""
     usage, data = response.usage, response.provider_data or {}
     parts = response.message.parts
-    reply = _whole(part.text for part in parts if isinstance(part, lm15.TextPart))
+    reply, thought = (
+        whole_characters("".join(part.text for part in parts if isinstance(part, kind)))
+        for kind in (lm15.TextPart, lm15.ThinkingPart)
+    )
     safe = secrets.hidden(reply)
     # A server that echoes the key it was sent must not write it into our files, in pieces neither.
     logprobs = [[t.token, t.logprob] for t in response.logprobs or ()] if safe == reply else []
@@ -188,7 +192,7 @@ def _recorded(response: lm15.Response, price: Price | None) -> dict[str, Any]:
     plain = all(isinstance(part, lm15.TextPart | lm15.ThinkingPart) for part in parts)
     record: dict[str, Any] = {
         "reply": safe,
-        "reasoning": secrets.hidden(_whole(part.text for part in parts if isinstance(part, lm15.ThinkingPart))),
+        "reasoning": secrets.hidden(thought),
         "finish": response.finish_reason,
         # It went on past a stop string, and was cut there: tokens that are not read.
         **({"ran_on": True} if data.get("ran_on") else {}),
@@ -209,11 +213,6 @@ def _recorded(response: lm15.Response, price: Price | None) -> dict[str, Any]:
     if wrong := data.get("disbelieved"):
         record["disbelieved"] = wrong
     return record
-
-
-def _whole(texts: Iterable[str]) -> str:
-    """`texts` joined; half a character becomes a question mark: the next prompt holds it, and no server takes that."""
-    return "".join(texts).encode("utf-8", "replace").decode()
 
 
 def _response(record: Mapping[str, Any], model: str) -> lm15.Response:

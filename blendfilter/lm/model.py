@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import dspy
 from dspy import lm15
@@ -27,7 +27,7 @@ from blendfilter.journal import Journal, Mode
 from blendfilter.lm.adopted import AdoptedEngine
 from blendfilter.lm.attempts import ModelEngine
 from blendfilter.lm.call_policy import FREE, CallPolicy, Traffic, on_terms
-from blendfilter.lm.connection import ConnectionSettings, OpenedModel, check_adoptable, opened
+from blendfilter.lm.connection import ConnectionSettings, check_adoptable, opened
 from blendfilter.lm.journaled import JournaledEngine
 from blendfilter.lm.prices import Prices, read_prices
 from blendfilter.lm.profiles import Profile
@@ -109,7 +109,8 @@ def connect(
         check_adoptable(settings, name, frozenset())
         lm = name
     else:
-        lm = ConnectedLM.over(opened(settings))
+        arguments = opened(settings)._asdict()
+        lm = ConnectedLM(**arguments.pop("decoding"), **arguments)
     # The journal is opened last of all: a name that is refused leaves no file and no lock behind.
     if journal is None:
         return lm
@@ -146,10 +147,8 @@ class ConnectedLM(dspy.LM):
     ) -> None:
         self.inner = engine
         self.terms, self.traffic = terms or CallPolicy(), traffic
-        self.profile = profile
-        self.identity = dict(identity or {})
-        self.address = address
-        self.state = dict(state or {})
+        self.profile, self.address = profile, address
+        self.identity, self.state = dict(identity or {}), dict(state or {})
         in_keys = dict(self.identity)
         if "options" in in_keys:  # a call's key has the schema that it asks for, if any
             in_keys["options"] = {k: v for k, v in (in_keys["options"] or {}).items() if k != "json_schema"}
@@ -165,15 +164,8 @@ class ConnectedLM(dspy.LM):
             num_retries=0,
             **defaults,
         )
-        self.name = model
-        self.journal = journal
+        self.name, self.journal = model, journal
         logging.getLogger("dspy.clients.lm").addFilter(_unless_noted)  # once: a filter that is there is not added again
-
-    @classmethod
-    def over(cls, connection: OpenedModel, **settings: Any) -> ConnectedLM:
-        """The model over an opened connection."""
-        fields = {name: value for name, value in connection._asdict().items() if name != "decoding"}
-        return cls(**fields, **connection.decoding, **settings)
 
     def with_journal(self, journal: Journal | None, traffic: Traffic = FREE) -> ConnectedLM:
         """The same model, its calls kept in `journal`, within what `traffic` allows."""
@@ -231,14 +223,12 @@ class ConnectedLM(dspy.LM):
 
         try:
             # All of them, even after an error: a replay must ask for exactly the calls that were made.
-            each = await asyncio.gather(
-                *(one(*pair) for pair in zip(samples, noted, strict=True)), return_exceptions=True
-            )
+            ended = await asyncio.gather(*map(one, samples, noted), return_exceptions=True)
         finally:
             if (outer := NOTES.get()) is not None:
                 outer.extend(note for notes in noted for note in notes)
         replies: list[Any] = []
-        for outputs in each:
+        for outputs in ended:
             if isinstance(outputs, BaseException):
                 raise outputs
             replies += outputs
@@ -273,8 +263,7 @@ class ConnectedLM(dspy.LM):
         return connect(given.pop("name"), **given)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ConnectedLM:
-        copied: ConnectedLM = self.copy()
-        return copied  # engines and clients are shared, settings are not
+        return cast(ConnectedLM, self.copy())  # engines and clients are shared, settings are not
 
 
 def _unless_noted(record: logging.LogRecord) -> bool:
@@ -321,12 +310,10 @@ _WORD = re.compile(r"\s*\S+|\s+")
 
 def _stage_in_caller() -> str:
     """The name of the predictor that asks, by its attribute path in the outermost module that was called."""
-    modules = dspy.settings.caller_modules or []
+    modules = dspy.settings.caller_modules
     if not modules:
         return ""
-    asking = modules[-1]
     for name, predictor in modules[0].named_predictors():
-        if predictor is asking:
-            path = str(name).removesuffix(".predict")
-            return type(asking).__name__.lower() if path == "self" else path
-    return type(asking).__name__.lower()
+        if predictor is modules[-1] and (path := str(name).removesuffix(".predict")) != "self":
+            return path
+    return type(modules[-1]).__name__.lower()

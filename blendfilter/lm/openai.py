@@ -12,7 +12,7 @@ import base64
 import ssl
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -44,7 +44,6 @@ _FINISH: Mapping[str, Literal["length", "content_filter", "tool_call"]] = {
     "tool_calls": "tool_call",
     "function_call": "tool_call",
 }
-_COUNTS = {"tokens_in": "prompt_tokens", "tokens_out": "completion_tokens"}
 
 
 class OpenAIEngine:
@@ -128,18 +127,14 @@ class OpenAIEngine:
 
     def reply_cap(self, request: lm15.Request) -> int | None:
         """Tokens that a reply to `request` has at the most, thinking included; None: it is sent without a cap."""
-        config = request.config
-        fields = self._fit({**self._cap(config), **(config.extensions or {}), **self._extra})
+        fields = self._fit({**self._cap(request.config), **(request.config.extensions or {}), **self._extra})
         caps = [cap for name in _CAPS if isinstance(cap := fields.get(name), int)]
         # Servers that draw several replies to one request bill for each.
         replies = max(n if isinstance(n := fields.get(name), int) else 1 for name in ("n", "best_of"))
         return max(caps) * replies if caps else None
 
     async def raw(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What the server says at `path`, as it stands, in one attempt; without a body it is a GET.
-
-        For questions about the server itself. Raises: an lm15 error.
-        """
+        """The server's own reply at `path`, in one attempt; without a body it is a GET. Raises: an lm15 error."""
         try:
             reply = await self._clients.send("GET" if body is None else "POST", path, body)
         except faults.OF_A_CALL as error:
@@ -207,11 +202,11 @@ class OpenAIEngine:
     def _prompt(self, request: lm15.Request) -> dict[str, Any]:
         if request.tools:
             raise lm15.UnsupportedFeatureError("this engine sends text only: no tools", feature="tools")
-        rows = [("system", _text_of(request.system))] if request.system else []
-        rows += [("system" if m.role == "developer" else m.role, _text_of(m.parts)) for m in request.messages]
-        if not self._chat:
-            return {"prompt": "\n\n".join(text for _, text in rows)}
-        return {"messages": [{"role": role, "content": text} for role, text in rows]}
+        messages = [{"role": "system", "content": _text_of(request.system)}] if request.system else []
+        for message in request.messages:
+            role = "system" if message.role == "developer" else message.role
+            messages.append({"role": role, "content": _text_of(message.parts)})
+        return {"messages": messages} if self._chat else {"prompt": "\n\n".join(m["content"] for m in messages)}
 
     # ---- response
 
@@ -238,23 +233,28 @@ class OpenAIEngine:
         thought = thought or hidden
         parts = (lm15.ThinkingPart(thought), lm15.TextPart(text)) if thought else (lm15.TextPart(text),)
         logprobs, complete = scores(choice.get("logprobs"), raw, text)
-        provider_data: dict[str, Any] = {"address": self.address}
-        if (cost := usage.get("cost")) is not None:
-            provider_data["cost"] = cost
-        stated = {name: usage.get(field) for name, field in _COUNTS.items()}
+        stated = {"tokens_in": usage.get("prompt_tokens"), "tokens_out": usage.get("completion_tokens")}
         wrong = {name: noted(value) for name, value in stated.items() if value is not None and _count(value) is None}
-        if wrong:
-            provider_data["disbelieved"] = wrong
-        if cut:
-            provider_data["ran_on"] = True
+        cost, cached = usage.get("cost"), _object(usage.get("prompt_tokens_details")).get("cached_tokens")
         return lm15.Response(
             id=str(data.get("id") or "") or None,
             model=str(data.get("model") or self.model),
             message=lm15.Message("assistant", parts),
             finish_reason="stop" if cut else _FINISH.get(str(choice.get("finish_reason")), "stop"),
-            usage=_usage_of(usage),
+            usage=lm15.Usage(  # what is no count is unknown, never 0
+                input_tokens=_count(usage.get("prompt_tokens")),
+                output_tokens=_count(usage.get("completion_tokens")),
+                # DeepSeek has a name of its own for it.
+                cache_read_tokens=_count(usage.get("prompt_cache_hit_tokens") if cached is None else cached),
+                reasoning_tokens=_count(_object(usage.get("completion_tokens_details")).get("reasoning_tokens")),
+            ),
             logprobs=logprobs,
-            provider_data=provider_data,
+            provider_data={
+                "address": self.address,
+                **({} if cost is None else {"cost": cost}),
+                **({"disbelieved": wrong} if wrong else {}),
+                **({"ran_on": True} if cut else {}),
+            },
             adaptations=_adaptations(request.config, body),
             logprobs_complete=complete,
         )
@@ -288,9 +288,7 @@ class HTTPClients:
         }
         self._lock = threading.Lock()  # loops of several threads may come at once
         self._trust: ssl.SSLContext | None = None
-        self._idle: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[openai.AsyncOpenAI]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._idle = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[openai.AsyncOpenAI]]()
 
     async def send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
         """The raw reply, of a bounded size. Raises: the `openai` client's errors."""
@@ -384,37 +382,22 @@ def scores(raw: Any, text: str, reply: str) -> tuple[tuple[lm15.TokenLogprob, ..
 
 
 def _tokens(raw: dict[str, Any]) -> list[lm15.TokenLogprob]:
-    rows = raw.get("content")
-    if rows is None:  # the completions endpoint: parallel lists, alternatives as {token: score}
-        tops = raw.get("top_logprobs") or [None] * len(raw.get("tokens") or [])
-        rows = [
-            {
-                "token": token,
-                "logprob": score,
-                "top_logprobs": [{"token": t, "logprob": s} for t, s in (top or {}).items()],
-            }
-            for token, score, top in zip(raw.get("tokens") or [], raw.get("token_logprobs") or [], tops, strict=False)
-        ]
-    return [
-        lm15.TokenLogprob(
-            token=row["token"],
-            logprob=row["logprob"],
-            top=tuple(lm15.TopLogprob(t["token"], t["logprob"]) for t in row.get("top_logprobs") or ()),
+    scored: Iterable[tuple[Any, Any, Iterable[tuple[Any, Any]]]]
+    if (rows := raw.get("content")) is not None:
+        scored = (
+            (row["token"], row["logprob"], [(top["token"], top["logprob"]) for top in row.get("top_logprobs") or ()])
+            for row in rows
+            if row.get("logprob") is not None
         )
-        for row in rows
-        if row.get("logprob") is not None
+    else:  # the completions endpoint: parallel lists, alternatives as {token: score}
+        tokens = raw.get("tokens") or []
+        tops = ((top or {}).items() for top in raw.get("top_logprobs") or [None] * len(tokens))
+        scored = zip(tokens, raw.get("token_logprobs") or [], tops, strict=False)
+    return [
+        lm15.TokenLogprob(token=token, logprob=score, top=tuple(lm15.TopLogprob(*pair) for pair in top))
+        for token, score, top in scored
+        if score is not None
     ]
-
-
-def _usage_of(usage: Mapping[str, Any]) -> lm15.Usage:
-    """Tokens as far as they are stated; what is no count is unknown, never 0."""
-    cached = _object(usage.get("prompt_tokens_details")).get("cached_tokens")
-    return lm15.Usage(
-        input_tokens=_count(usage.get("prompt_tokens")),
-        output_tokens=_count(usage.get("completion_tokens")),
-        cache_read_tokens=_count(usage.get("prompt_cache_hit_tokens") if cached is None else cached),  # DeepSeek's name
-        reasoning_tokens=_count(_object(usage.get("completion_tokens_details")).get("reasoning_tokens")),
-    )
 
 
 def _count(value: Any) -> int | None:
@@ -422,7 +405,6 @@ def _count(value: Any) -> int | None:
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    """`value` where it is an object, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 

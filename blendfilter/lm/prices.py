@@ -11,7 +11,7 @@ import functools
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,19 +87,14 @@ def price_of(model: str, provider: str | None = None, own: Prices | None = None)
     >>> price_of("gpt-4o-mini") is None
     True
     """
+    names = [f"{provider}/{model}"] if provider else []
     if own is not None:
-        found = (price for name in _names(model, provider) if (price := own.named(name)) is not None)
-        if (price := next(found, None)) is not None:
-            return price
-    return shipped().named(f"{provider}/{model}") if provider else None
-
-
-def _names(model: str, provider: str | None) -> Iterator[str]:
-    """What a user's file may call it. What a broker sells under another provider's name is not that provider's."""
-    if provider:
-        yield f"{provider}/{model}"
-    if not provider or model.partition("/")[0] not in PROVIDERS:
-        yield model
+        # What a broker sells under another provider's name is not that provider's.
+        bare = [model] if not provider or model.partition("/")[0] not in PROVIDERS else []
+        for name in (*names, *bare):
+            if (price := own.named(name)) is not None:
+                return price
+    return shipped().named(names[0]) if names else None
 
 
 def unknown_price(model: str, own: Prices | None) -> str:

@@ -69,14 +69,9 @@ class Profile:
 
 _OPENAI = Profile(max_tokens_param="max_completion_tokens")
 _REASONING = replace(
-    _OPENAI,
-    accepts_stop=False,
-    accepts_temperature=False,
-    thinks=True,
-    thinking_tokens=8192,
-    switch="reasoning_effort",
-    off="low",
-)
+    _OPENAI, accepts_stop=False, accepts_temperature=False, thinks=True, thinking_tokens=8192,
+    switch="reasoning_effort", off="low",
+)  # fmt: skip
 _OPEN = Profile(thinks=True, thinking_tokens=4096)
 
 _FAMILIES: tuple[tuple[str, Profile], ...] = (
@@ -124,9 +119,8 @@ def holds_schema(provider: str, model: str) -> bool | None:
     (True, None, None)
     """
     name = model.lower()
-    if provider == "openrouter":
-        provider, _, name = name.partition("/")
-        provider = provider if provider == "openai" else ""
+    if provider == "openrouter" and name.startswith("openai/"):
+        provider, name = "openai", name.removeprefix("openai/")
     if provider == "openai":
         return True if _HOLDS_SCHEMA.fullmatch(name) else None
     if provider == "mistral":
@@ -170,8 +164,7 @@ def split_thinking(text: str) -> tuple[str, str]:
     tags = list(_THINK.finditer(text))
     if not tags:
         return "", text
-    thoughts: list[str] = []
-    spoken: list[str] = []
+    thoughts, spoken = list[str](), list[str]()
     start, thinking = 0, False
     for tag in tags:
         closes = bool(tag.group(1) or tag.group(2))

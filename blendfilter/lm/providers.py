@@ -69,16 +69,15 @@ _NO_KEY = "none"
 
 
 def _key(given: str | None, variable: str) -> Key:
-    """The key that was given, else that of the environment variable; its hint says where it is from."""
-    if given:
-        return _fit(Key(given, "check the key that was given (api_key=)"), "the key that was given (api_key=)")
-    if found := os.environ.get(variable):
-        return _fit(Key(found, f"check the key in the variable {variable}"), f"the key in the variable {variable}")
-    return Key(_NO_KEY, f"none was given: set {variable}" if variable else "none was given (api_key=)")
+    """The key that was given, else that of the environment variable; its hint says where it is from.
 
-
-def _fit(key: Key, what: str) -> Key:
-    """`key`, if it can be sent; one that is too short to be kept out of replies is warned of."""
+    One that cannot be sent is refused; one that is too short to be kept out of replies is warned of.
+    """
+    found = given or os.environ.get(variable)
+    if not found:
+        return Key(_NO_KEY, f"none was given: set {variable}" if variable else "none was given (api_key=)")
+    what = "the key that was given (api_key=)" if given else f"the key in the variable {variable}"
+    key = Key(found, f"check {what}")
     checked(key, what)
     if len(key) < LEAST and not is_placeholder(key):
         warnings.warn(

@@ -68,9 +68,7 @@ class Gate:
         await self._queue.turn(None)
         return self._decreases
 
-    def after(
-        self, ticket: int, response: lm15.Response | None = None, error: BaseException | None = None
-    ) -> None:  # fmt: skip
+    def after(self, ticket: int, response: lm15.Response | None = None, error: BaseException | None = None) -> None:
         """Give the place back, and learn from what came of it."""
         with self._lock:
             if response is not None:
@@ -137,7 +135,7 @@ class Window:
 
 
 class PaceTicket(NamedTuple):
-    """An attempt that went out: its bound in tokens, and its place among the tokens."""
+    """An attempt that went out: its bound in tokens, and its place in their window."""
 
     bound: int
     entry: WindowEntry | None
@@ -167,9 +165,7 @@ class Pace:
         self._share: float | None = None
         self._clock = clock
         self._lock = threading.Lock()
-        self._queue: WaitingQueue[int, PaceTicket] = WaitingQueue(
-            self._grant, lambda ticket: None, self._lock, self._wait
-        )
+        self._queue = WaitingQueue[int, PaceTicket](self._grant, lambda ticket: None, self._lock, self._wait)
 
     async def before(self, request: lm15.Request) -> PaceTicket:
         """Wait until the request and its tokens fit."""

@@ -97,7 +97,12 @@ class ReplicatedEngine:
                     continue
                 if isinstance(error, lm15.LM15Error) and not unreached:
                     error.address = address
-                    self._ease(error)
+                    with self._lock:
+                        # How long this server wants to be left alone is not how long the call must wait, where
+                        # another is free.
+                        now = self._clock()
+                        if error.retry_after and any(other.ready(now) for other in self._replicas):
+                            error.retry_after = None
                 raise
             with self._lock:
                 replica.in_flight -= 1
@@ -145,13 +150,6 @@ class ReplicatedEngine:
                 replica.rests_until = max(replica.rests_until, self._clock() + max(seconds, wanted))
                 replica.rests = min(replica.rests + 1, 8)
                 replica.epoch += 1
-
-    def _ease(self, error: lm15.LM15Error) -> None:
-        """How long one server wants to be left alone is not how long the call must wait, where another is free."""
-        with self._lock:
-            now = self._clock()
-            if error.retry_after and any(replica.ready(now) for replica in self._replicas):
-                error.retry_after = None
 
     def __repr__(self) -> str:
         return f"ReplicatedEngine({list(self.engines)!r})"

@@ -47,13 +47,8 @@ class TokenCounter:
     """Counted by a server, a request a text."""
 
 
-def words(factor: float, name: str) -> TokenCounter:
-    """Words between white space, times a factor."""
-    return TokenCounter(name, lambda text: len(text.split()) * factor)
-
-
 WORDS = "words"
-RULE = words(TOKENS_A_WORD, f"words times {TOKENS_A_WORD} (a rule of thumb)")
+RULE = TokenCounter(f"words times {TOKENS_A_WORD} (a rule of thumb)", lambda text: len(text.split()) * TOKENS_A_WORD)
 
 
 def tokeniser(name: str | None = None) -> TokenCounter:
@@ -69,9 +64,9 @@ def tokeniser(name: str | None = None) -> TokenCounter:
         return RULE
     if name is not None and name not in _ENCODINGS:
         raise UnknownName.of("tokeniser", name, (WORDS, *_ENCODINGS))
-    found = (_encoding(each) for each in (("cl100k_base", *_ENCODINGS) if name is None else (name,)))
-    if (first := next((each for each in found if each is not None), None)) is not None:
-        return first
+    for each in ("cl100k_base", *_ENCODINGS) if name is None else (name,):
+        if (found := _encoding(each)) is not None:
+            return found
     if name is None:
         return RULE
     raise MissingFile(
@@ -89,7 +84,7 @@ def tokeniser_for(
     'words, as the offline reader counts them'
     """
     if isinstance(lm.inner, OfflineEngine):
-        return words(1.0, "words, as the offline reader counts them")
+        return TokenCounter("words, as the offline reader counts them", lambda text: float(len(text.split())))
     return next(found for found in _at_hand(lm, ask_server, calls) if found is not None)
 
 
@@ -153,7 +148,6 @@ _ENCODINGS = {
     "r50k_base": "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
 }
 """tiktoken's encodings, with the SHA-256 of each one's file."""
-_ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/{name}.tiktoken"
 
 
 def of_openai(model: str, *, exactly: bool = True) -> TokenCounter | None:
@@ -182,7 +176,9 @@ def _encoding(name: str) -> TokenCounter | None:
         return None
     import tiktoken
 
-    file = hashlib.sha1(_ADDRESS.format(name=name).encode(), usedforsecurity=False).hexdigest()
+    # As tiktoken names the files.
+    address = f"https://openaipublic.blob.core.windows.net/encodings/{name}.tiktoken"
+    file = hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest()
     paths = (folder / file for folder in _folders())
     good = (p for p in paths if p.is_file() and hashlib.sha256(p.read_bytes()).hexdigest() == _ENCODINGS[name])
     if (path := next(good, None)) is None:

@@ -107,11 +107,8 @@ def bytes_of(text: str) -> int:
 def _of_parts(parts: str | Iterable[Any]) -> int:
     if isinstance(parts, str):
         return bytes_of(parts)
-    return sum(_of_part(part) + 1 for part in parts) - 1  # parts are joined by a line break
-
-
-def _of_part(part: Any) -> int:
-    text = getattr(part, "text", None)
-    if isinstance(text, str):
-        return bytes_of(text)
-    return bytes_of(repr(part)) if isinstance(part, lm15.ToolCallPart) else A_PICTURE
+    total = -1  # parts are joined by a line break
+    for part in parts:
+        text = repr(part) if isinstance(part, lm15.ToolCallPart) else getattr(part, "text", None)
+        total += 1 + (bytes_of(text) if isinstance(text, str) else A_PICTURE)
+    return total

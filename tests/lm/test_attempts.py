@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,18 +62,18 @@ class Watched:
         return REPLY
 
 
+async def ending(engine: AttemptingEngine) -> Any:
+    """The response, or the error."""
+    return (await asyncio.gather(engine.complete(REQUEST), return_exceptions=True))[0]
+
+
 @pytest.mark.parametrize("fault", [None, lm15.ServerError("500")])
 def test_an_attempt_passes_its_meters_in_order_and_each_learns_what_it_ended_in(fault: Exception | None) -> None:
     seen: list[Any] = []
     engine = AttemptingEngine(Watched(seen, "engine", raises=fault), [Watched(seen, "a"), Watched(seen, "b")])
-    (ended,) = asyncio.run(_ended(engine))
-    assert ended is (fault or REPLY)
+    assert asyncio.run(ending(engine)) is (fault or REPLY)
     end = (None, fault) if fault else (REPLY, None)
     assert seen == ["+a", "+b", "call", ("-b", *end), ("-a", *end)]
-
-
-async def _ended(engine: AttemptingEngine) -> list[Any]:
-    return await asyncio.gather(engine.complete(REQUEST), return_exceptions=True)
 
 
 def test_a_meter_that_lets_nothing_go_gives_back_those_that_were_passed_and_no_others() -> None:
@@ -157,33 +158,30 @@ def called(
     async def main() -> Any:
         engine = AttemptingEngine(inner, meters, retry or Retry(), retries, clock=jumping.now)
         with tallied():
-            return await _ended(engine)
+            return await ending(engine)
 
-    (ended,), seconds = jumping.run(main())
+    ended, seconds = jumping.run(main())
     tried = ended.provider_data["attempts"] if isinstance(ended, lm15.Response) else getattr(ended, "attempts", 0)
     return ended, tried, seconds
-
-
-def test_the_first_success_counts_one_attempt() -> None:
-    response, _, seconds = called(Scripted(REPLY))
-    assert (response.provider_data, seconds) == ({"address": "here", "attempts": 1}, 0)
 
 
 @pytest.mark.parametrize(
     ("faulty", "retry", "least"),
     [
+        ([], Retry(), 0),
         ([lm15.ServerError("500"), lm15.TransportError("cut"), lm15.TimeoutError("late")], Retry(), 0.5 + 1 + 2),
         ([lm15.ServerError("500")] * 5, Retry(wait_max=1.0), 0.5 + 4 * 1.0),
         ([lm15.RateLimitError("slow", retry_after=20.0)], Retry(), 20.0),
         ([lm15.RateLimitError("slow", retry_after=0.01)], Retry(), 0.5),
     ],
-    ids=["growing", "bounded", "Retry-After", "a shorter Retry-After"],
+    ids=["at once", "growing", "bounded", "Retry-After", "a shorter Retry-After"],
 )
 def test_faults_that_pass_are_waited_out_with_up_to_a_quarter_of_jitter(
     faulty: list[Exception], retry: Retry, least: float
 ) -> None:
-    _, tried, seconds = called(Scripted(*faulty, REPLY), retry)
+    response, tried, seconds = called(Scripted(*faulty, REPLY), retry)
     assert tried == len(faulty) + 1
+    assert response.provider_data == {"address": "here", "attempts": tried}
     assert least <= seconds <= 1.25 * least
 
 
@@ -271,11 +269,11 @@ def test_what_a_call_waits_for_its_turn_is_no_part_of_its_deadline() -> None:
     assert seconds > 1500
 
 
-@pytest.mark.parametrize("name", ["deadline", "timeout"])
 @pytest.mark.parametrize("seconds", [0, -1.0, math.inf, math.nan, "60"])
-def test_a_time_that_is_none_is_refused(name: str, seconds: object) -> None:
-    with pytest.raises(BadArgument, match=f"{name} must be a number of seconds above 0"):
-        Retry(**{name: seconds})  # type: ignore[arg-type]
+def test_a_time_that_is_none_is_refused(seconds: object) -> None:
+    for name in ("deadline", "timeout"):
+        with pytest.raises(BadArgument, match=f"{name} must be a number of seconds above 0"):
+            Retry(**{name: seconds})  # type: ignore[arg-type]
 
 
 # ---- the retry budget
@@ -292,11 +290,8 @@ def test_a_run_that_has_used_up_its_retries_takes_faults_as_they_come_and_warns_
     final = faults.final(broken[0], address="here", stage="ids")
     assert str(final) == "broken (HTTP 500); the 3 retries that this run may make are used up"
     assert str(faults.restore(faults.describe(final))) == str(final)
-
-
-@pytest.mark.filterwarnings("error")
-def test_no_retries_at_all_are_no_surprise() -> None:
-    error, _, _ = called(Scripted(lm15.ServerError("broken")), retries=RetryBudget(0))
+    with warnings.catch_warnings(action="error"):  # no retries at all are no surprise
+        error, _, _ = called(Scripted(lm15.ServerError("broken")), retries=RetryBudget(0))
     assert str(faults.final(error, address="here")) == "broken"
 
 
@@ -308,10 +303,9 @@ def test_every_call_that_succeeds_earns_a_retry_and_what_is_not_tried_again_uses
     assert (retries.total, retries.used) == (7, NEVER_REACHED - 1)
 
 
-@pytest.mark.parametrize("limit", [-1, 2.5, True, "3"])
-def test_a_retry_budget_that_is_none_is_refused(limit: object) -> None:
-    with pytest.raises(BadArgument, match=r"max_retries \(--max-retries\) must be a whole number of 0 or more"):
-        RetryBudget(limit)  # type: ignore[arg-type]
+def test_a_retry_budget_that_is_none_is_refused() -> None:
+    with pytest.raises(BadArgument, match=r"max_retries \(--max-retries\) is -1: give a whole number of 0 or more"):
+        RetryBudget(-1)
 
 
 # ---- a real server
@@ -351,25 +345,10 @@ def outcome(server: Server, folder: Path, prompt: str, retry: Retry = QUICK, **t
     return Outcome(reply, error, server.stats()["requests"], records[0] if records else None)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "408",
-        "409",
-        "425",
-        "429",
-        "500",
-        "503",
-        "504",
-        "rate-limit",
-        "busy",
-        "drop",
-        "html",
-        "truncated",
-        "torn",
-        "hang",
-    ],
-)
+PASSING = ["408", "409", "425", "429", "500", "503", "504", "rate-limit", "busy", "drop", "html", "truncated", "torn"]
+
+
+@pytest.mark.parametrize("fault", [*PASSING, "hang"])
 def test_a_fault_that_passes_is_tried_again(fault: str, server: Server, tmp_path: Path) -> None:
     retry = Retry(wait_first=0.01, timeout=SHORT) if fault == "hang" else QUICK
     done = outcome(server, tmp_path, f"[2 x {fault}] How many?", retry)
@@ -384,11 +363,8 @@ def test_a_fault_that_passes_is_tried_again(fault: str, server: Server, tmp_path
     [
         ("429", "rate_limited", 3),
         ("500", "server_error", 3),
-        ("408", "timeout", 3),
         ("hang", "timeout", 3),
-        ("drop", "server_error", 3),
         ("torn", "server_error", 3),
-        ("400", "bad_request", 1),
         ("413", "bad_request", 1),
         ("context", "context_too_long", 1),
     ],
@@ -448,25 +424,12 @@ def test_a_run_without_retries_left_says_so_in_the_calls_error(server: Server, t
 # ---- how they are given
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"attempts": 0}, "attempts must be a whole number of at least 1, got 0"),
-        ({"timeout": "60"}, "timeout must be a number of seconds above 0"),
-        ({"requests_per_minute": 0}, "requests_per_minute"),
-    ],
-)
-def test_terms_that_cannot_be_are_refused_before_a_journal_is_opened(
-    settings: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(BadArgument, match=message):
-        connect("m", api_base="http://127.0.0.1:9/v1", journal=tmp_path / "run", **settings)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_model_in_this_process_has_no_server_to_wait_for() -> None:
+def test_terms_that_cannot_be_are_refused_before_a_journal_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match="attempts is 0: give a whole number of 1 or more"):
+        connect("m", api_base="http://127.0.0.1:9/v1", journal=tmp_path / "run", attempts=0)
     with pytest.raises(BadArgument, match="offline answers in this process: requests_per_minute is for models behind"):
-        connect("offline", requests_per_minute=60)
+        connect("offline", journal=tmp_path / "run", requests_per_minute=60)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_users_own_model_is_called_on_our_terms() -> None:
@@ -487,7 +450,7 @@ def test_the_command_line_sets_the_terms(
         return command("ask", question, "--method", "cot", "--lm", "m", "--api-base", server.url, *more)
 
     for option, value, message in (
-        ("--attempts", 0, "attempts must be"),
+        ("--attempts", 0, "attempts is 0"),
         ("--timeout", "nan", "timeout must be"),
         ("--deadline", -2, "deadline must be"),
         ("--rpm", 0, "requests_per_minute (--rpm) must be"),

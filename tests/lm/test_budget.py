@@ -24,17 +24,7 @@ from blendfilter.context import ORDER, setting
 from blendfilter.errors import BadArgument, BudgetSpent
 from blendfilter.journal import Journal, digest
 from blendfilter.lm.attempts import Retry, tallied
-from blendfilter.lm.budget import (
-    MARK,
-    NOTHING,
-    STEP,
-    Amount,
-    Budget,
-    BudgetAccount,
-    BudgetMeter,
-    purse_for,
-    spent_in,
-)  # fmt: skip
+from blendfilter.lm.budget import MARK, NOTHING, STEP, Amount, Budget, BudgetAccount, BudgetMeter, purse_for, spent_in
 from blendfilter.lm.call_policy import CallPolicy, Traffic, on_terms
 from blendfilter.lm.faults import NO_CONNECTION
 from blendfilter.lm.journaled import JournaledEngine
@@ -356,8 +346,7 @@ def test_what_a_call_took_beyond_its_bound_is_expected_from_then_on() -> None:
     assert once({"usage": (5, 1)}).tokens == BOUND
     once(beyond, beyond, beyond)
     assert once({"usage": (7, 1032)}).tokens == BOUND + 1000, "learned once from three at once"
-    plain = once({"usage": (7, 2), "provider_data": {"cost": 3.0}})
-    assert plain.tokens == BOUND + 2000
+    assert once({"usage": (7, 2), "provider_data": {"cost": 3.0}}).tokens == BOUND + 2000
     assert once({"usage": (7, 2)}).dollars == pytest.approx(3.0)
 
 

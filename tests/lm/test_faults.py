@@ -166,13 +166,12 @@ def test_which_faults_mean_that_the_server_has_too_much_to_do(
 
 
 def test_lost_late_and_missing_connections_are_told_apart() -> None:
-    causes = (
+    for cause, kind in (
         (httpx.RemoteProtocolError("Server disconnected"), "server_error"),
         (httpx.ConnectError("All connection attempts failed"), "refused"),
         (httpx.ConnectTimeout("slow"), "refused"),
         (httpx.ReadTimeout(""), "timeout"),
-    )
-    for cause, kind in causes:
+    ):
         caught = raised(cause)
         assert faults.retryable(faults.translate(caught))
         assert getattr(final(caught), "kind", "refused") == kind
@@ -234,13 +233,10 @@ def test_a_page_in_place_of_json_is_cut_to_one_line() -> None:
     assert "\n" not in fault.message
 
 
-REFUSED = error("Unsupported parameter", param="max_tokens", code="unsupported_parameter")
-
-
 @pytest.mark.parametrize(
     ("status", "body", "name"),
     [
-        (400, REFUSED, "max_tokens"),
+        (400, error("Unsupported parameter", param="max_tokens", code="unsupported_parameter"), "max_tokens"),
         (400, error("'temperature' does not support 0", param="temperature", code="unsupported_value"), "temperature"),
         (400, error("Unrecognized request argument supplied: chat_template_kwargs"), "chat_template_kwargs"),
         (400, error("x", param="chat_template_kwargs.x", code="unknown_parameter"), "chat_template_kwargs"),

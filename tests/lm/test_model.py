@@ -29,7 +29,7 @@ from blendfilter.errors import (
     RunLocked,
     ServerRefused,
     UnknownName,
-)
+)  # fmt: skip
 from blendfilter.journal import Journal
 from blendfilter.lm.attempts import Retry
 from blendfilter.lm.journaled import prompt_of
@@ -38,9 +38,6 @@ from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.providers import PROVIDERS
 
 HERE = "http://127.0.0.1:9/v1"
-
-
-ANSWER = "[[ ## answer ## ]]\nfour\n[[ ## completed ## ]]"
 
 
 # ---- calling it
@@ -119,15 +116,11 @@ def own_replies(stage: str, prompt: str) -> str:
     return "\n".join(f"[[ ## {name} ## ]]\nx\n" for name in (*fields, "completed"))
 
 
-def test_a_predictor_of_a_users_own_module_is_named_by_its_attribute() -> None:
+def test_a_predictor_of_a_users_own_module_is_named_by_its_attribute_in_threads_too() -> None:
     with scripted(own_replies) as lm, dspy.context(lm=lm):
         Own()(question="?")
-    assert [stage for stage, _ in lm.prompts] == ["draft", "self_check", "steps[0]"]
-
-
-def test_a_modules_batch_and_parallel_keep_each_call_under_its_stage() -> None:
-    with scripted(own_replies) as lm, dspy.context(lm=lm):
-        Own().batch([dspy.Example(question=str(i)).with_inputs("question") for i in range(4)], num_threads=4)
+        assert [stage for stage, _ in lm.prompts] == ["draft", "self_check", "steps[0]"]
+        Own().batch([dspy.Example(question=str(i)).with_inputs("question") for i in range(3)], num_threads=4)
     assert sorted(stage for stage, _ in lm.prompts) == ["draft"] * 4 + ["self_check"] * 4 + ["steps[0]"] * 4
 
 
@@ -191,11 +184,8 @@ def test_a_program_with_its_model_saves_and_loads(tmp_path: Path) -> None:
     assert again.lm("Question: Where is Orm Pier?\nTopic:") == ["Orm Pier"]
 
 
-# ---- the fake itself
-
-
-def test_a_script_raises_at_its_end_and_says_what_was_left() -> None:
-    lm = ScriptedLM({"ids": ["1"], "check": ["x"]})
+def test_a_script_of_a_test_fails_at_its_end_and_where_answers_are_left() -> None:
+    lm = ScriptedLM({"ids": ["1"]})
     with setting(STAGE, "ids"):
         assert lm("a") == ["1"]
         with pytest.raises(dspy.utils.exceptions.LMError, match=r"no answer is written for call 2 \(stage 'ids'"):
@@ -204,7 +194,6 @@ def test_a_script_raises_at_its_end_and_says_what_was_left() -> None:
         lm.check()
     with pytest.raises(AssertionError, match=r"never asked for: \{'check': 1\}"), scripted({"check": ["x"]}):
         pass
-    assert (lm.calls, lm.asked("ids")) == (2, ["a", "b"])
 
 
 def test_a_replay_miss_comes_through_the_model(tmp_path: Path) -> None:
@@ -255,6 +244,7 @@ def test_settings_reach_the_server_and_a_call_may_set_otherwise() -> None:
     assert (second["max_tokens"], second["temperature"]) == (2, 0.7)
     assert connect("offline").kwargs == {"temperature": 0.0}, "greedy, as in the papers"
     assert connect("offline", temperature=None).kwargs == {}
+    assert connect("m", api_base=HERE, n=2, logit_bias={"5": 1}).kwargs["logit_bias"] == {"5": 1}, "as DSPy hands it on"
 
 
 @pytest.mark.parametrize(
@@ -286,21 +276,9 @@ def test_what_is_refused_is_one_line_and_makes_no_journal(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_dspy_hands_on_is_a_setting() -> None:
-    assert connect("m", api_base=HERE, n=2, logit_bias={"5": 1}).kwargs["logit_bias"] == {"5": 1}
-
-
 @pytest.mark.parametrize(
     "address",
-    [
-        "http://host:port/v1",
-        "http://localhost:99999/v1",
-        "http://localhost:0/v1",
-        "http:///v1",
-        "ftp://x",
-        "localhost",
-        "",
-    ],
+    ["http://host:port/v1", "http://localhost:99999/v1", "http://localhost:0/v1", "http:///v1", "ftp://x", "host", ""],
 )
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(BadArgument, match=f"'{address}' is no address: write it as http://host:port/v1"):

@@ -20,20 +20,10 @@ from model_server import MARKER, THOUGHT, Server, serve
 
 from blendfilter.errors import BadArgument
 from blendfilter.lm.attempts import AttemptingEngine, Retry
-from blendfilter.lm.call_policy import CallPolicy, Traffic, on_terms
 from blendfilter.lm.openai import MAX_ADAPTATIONS, OpenAIEngine
-from blendfilter.lm.profiles import (
-    Profile,
-    cut_at_stop,
-    effort_of,
-    holds_schema,
-    profile_for,
-    split_thinking,
-)
+from blendfilter.lm.profiles import Profile, cut_at_stop, effort_of, holds_schema, profile_for, split_thinking
 
 KEY = "sk-proj-abcdef0123456789"
-
-
 REPLY = "So the answer is 42."
 
 
@@ -79,6 +69,9 @@ def reading(data: Any, **settings: Any) -> OpenAIEngine:
     return engine
 
 
+TEXT_BLOCK = {"type": "text", "text": "a"}
+
+
 def choice(**fields: Any) -> dict[str, Any]:
     return {"choices": [{"finish_reason": "stop", **fields}]}
 
@@ -98,8 +91,7 @@ def test_a_chat_call_sends_what_was_asked_and_reads_what_came(served: Callable[.
             "logprobs": True, "top_logprobs": 2, "min_p": 0.1, "top_k": 5,
         }
     ]  # fmt: skip
-    assert response.text == REPLY
-    assert response.finish_reason == "stop"
+    assert (response.text, response.finish_reason) == (REPLY, "stop")
     assert (response.usage.input_tokens, response.usage.output_tokens) == (4, 5)
     assert [token.logprob for token in response.logprobs] == [-0.5] * 5
     assert "".join(token.token for token in response.logprobs) == REPLY
@@ -122,29 +114,25 @@ def test_a_completion_sends_the_prompt_as_it_stands(served: Callable[..., Server
 
 def test_a_known_reasoning_model_costs_one_request(served: Callable[..., Server]) -> None:
     server = served(behave="reasoning")
-    response = call(
-        engine_at(server, model="o3-mini", reasoning="low"), ask(temperature=0.0, max_tokens=10, stop=("is",))
-    )
+    engine = engine_at(server, model="o3-mini", reasoning="low")
+    response = call(engine, ask(temperature=0.0, max_tokens=10, stop=("is",)))
     (body,) = server.stats()["bodies"]
     assert body.keys() == {"model", "messages", "max_completion_tokens", "reasoning_effort"}
     assert body["max_completion_tokens"] == 10 + profile_for("o3-mini").thinking_tokens
     assert (response.text, response.finish_reason) == ("So the answer ", "stop")
     assert response.message.first(lm15.ThinkingPart).text == THOUGHT
     assert (response.usage.reasoning_tokens, response.usage.cache_read_tokens) == (7, 1)
-    assert {(a.field, a.action) for a in response.adaptations} == {
-        ("config.temperature", "dropped"),
-        ("config.stop", "client_side"),
-    }
+    changed = {each.field: each.action for each in response.adaptations}
+    assert changed == {"config.temperature": "dropped", "config.stop": "client_side"}
 
 
 def test_an_unknown_reasoning_model_teaches_the_engine_once(served: Callable[..., Server]) -> None:
     server = served(behave="reasoning")
     engine = engine_at(server)
     request = ask(temperature=0.0, max_tokens=10, stop=("\n",))
-    assert call(engine, request).text == REPLY
-    assert server.stats()["requests"] == 1 + 3
-    assert call(engine, request).text == REPLY
-    assert server.stats()["requests"] == 2 + 3
+    for requests in (1 + 3, 2 + 3):
+        assert call(engine, request).text == REPLY
+        assert server.stats()["requests"] == requests
     assert server.stats()["bodies"][-1].keys() == {"model", "messages", "max_completion_tokens"}
     assert engine.refused == {"temperature", "max_tokens", "stop"}
 
@@ -188,14 +176,6 @@ def test_a_refused_cap_is_renamed_once_and_log_probabilities_go_with_their_alter
         assert {name: value for name, value in engine.body_of(asked).items() if name in left or "max" in name} == left
 
 
-def test_a_body_is_built_once_a_call(served: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, built = engine_at(served()), list[dict[str, Any]]()
-    build = engine._body
-    monkeypatch.setattr(engine, "_body", lambda request: built.append(build(request)) or built[-1])
-    call(on_terms(engine, CallPolicy(retry=Retry()), Traffic()), ask(max_tokens=9))
-    assert len(built) == 1, "its bound needs the caps alone"
-
-
 def test_thinking_in_the_text_is_taken_apart(served: Callable[..., Server]) -> None:
     for behave in ("think-tags", "think-no-open-tag"):
         # A stop string that stands in the thinking, too: it may cut the reply only.
@@ -237,16 +217,7 @@ def test_a_cut_reply_says_so_and_a_stop_string_wins(served: Callable[..., Server
     [
         ({"content": None, "reasoning": "hm"}, "", "hm"),
         ({"content": None, "refusal": "I won't."}, "I won't.", None),
-        (
-            {
-                "content": [
-                    {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
-                    {"type": "text", "text": "a"},
-                ]
-            },
-            "a",
-            "hm",
-        ),
+        ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, TEXT_BLOCK]}, "a", "hm"),
         ({}, "", None),
         (None, "", None),
     ],
@@ -341,11 +312,8 @@ def test_the_environment_lends_no_key(served: Callable[..., Server], monkeypatch
 
 
 PLAIN = st.text(st.characters(blacklist_characters="<[", blacklist_categories=["Cs"]))
-
-
-SOUP = st.lists(
-    st.sampled_from(["<think>", "</think>", "<THINK>", "</Think>", "[THINK]", "[/THINK]", "word", " ", "\n"])
-)
+TAGS = ("<think>", "</think>", "<THINK>", "</Think>", "[THINK]", "[/THINK]")
+SOUP = st.lists(st.sampled_from([*TAGS, "word", " ", "\n"]))
 
 
 @pytest.mark.parametrize(
@@ -370,10 +338,8 @@ def test_openai_reasoning_models_refuse_stop_temperature_and_max_tokens(name: st
     ["deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "deepseek-reasoner", "Qwen/QwQ-32B", "mistralai/Magistral-Small-2506"],
 )
 def test_models_that_always_think_have_no_switch(name: str) -> None:
-    profile = profile_for(name)
-    assert profile.thinks
-    assert profile.steering("off") == {}
-    assert profile.thinks_at("off")
+    assert profile_for(name).thinks_at("off")
+    assert profile_for(name).steering("off") == {}
 
 
 def test_the_dial_is_spelled_as_each_family_wants_it() -> None:
@@ -394,15 +360,11 @@ def test_whether_a_reply_comes_with_thinking() -> None:
 
 
 def test_thinking_and_reasoning_are_one_dial() -> None:
-    assert [effort_of(t, r) for t, r in [(None, None), (False, None), (True, "low"), (False, "off")]] == [
-        None, "off", "low", "off",
-    ]  # fmt: skip
-    with pytest.raises(BadArgument, match="known: off, minimal"):
-        effort_of(None, "hard")
-    with pytest.raises(BadArgument, match="contradict"):
-        effort_of(False, "high")
-    with pytest.raises(BadArgument, match="contradict"):
-        effort_of(True, "off")
+    given = [(None, None), (False, None), (True, "low"), (False, "off")]
+    assert [effort_of(*each) for each in given] == [None, "off", "low", "off"]
+    for thinking, reasoning in ((None, "hard"), (False, "high"), (True, "off")):
+        with pytest.raises(BadArgument, match=r"known: off, minimal|contradict"):
+            effort_of(thinking, reasoning)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import response
+from scripted import ScriptedEngine, response
 from small_world import Command
 
 from blendfilter import connect
@@ -25,8 +25,6 @@ from blendfilter.lm.profiles import Profile
 from blendfilter.lm.providers import PROVIDERS
 
 OURS = {"text-completion-openai": "openai", "together_ai": "together"}
-
-
 """What litellm calls a provider of ours, where it calls it something else."""
 
 
@@ -153,20 +151,10 @@ def test_what_is_not_told_is_unknown() -> None:
     assert cost_of({"tokens_in": 9, "tokens_out": 9}, None) is None
 
 
-class Fixed:
-    """An engine that says one thing."""
-
-    def __init__(self, said: Any) -> None:
-        self.said = said
-
-    async def complete(self, request: Any) -> Any:
-        return self.said
-
-
 @pytest.mark.parametrize(("data", "cost"), [({}, 0.0013), ({"cost": 0.5}, 0.5)])
 def test_a_record_keeps_the_cost_of_its_day(tmp_path: Path, data: dict[str, Any], cost: float) -> None:
     said = response("yes", usage=(1000, 100), provider_data=data)
-    lm = ConnectedLM("m", Fixed(said), profile=Profile(), terms=CallPolicy(price=Price(1, 3)))
+    lm = ConnectedLM("m", ScriptedEngine([said]), profile=Profile(), terms=CallPolicy(price=Price(1, 3)))
     with Journal(tmp_path) as journal:
         asyncio.run(lm.with_journal(journal).acall("Question: who?"))
         (record,) = journal.records("call")
@@ -175,6 +163,7 @@ def test_a_record_keeps_the_cost_of_its_day(tmp_path: Path, data: dict[str, Any]
 
 
 # --- files that are wrong -------------------------------------------------------------------------------------------
+
 ENTRY = '[models]\n"m" = {{ {} }}\n'
 
 
@@ -182,8 +171,6 @@ ENTRY = '[models]\n"m" = {{ {} }}\n'
     ("text", "said"),
     [
         ("[models\n", "not TOML"),
-        ('{"models": {}}', "not TOML"),
-        ("", "names no models"),
         ("[models]\n", "names no models"),
         ('models = "m"', "names no models"),
         ("[prices]\nm = 1\n", "no field 'prices' is known"),
@@ -194,7 +181,6 @@ ENTRY = '[models]\n"m" = {{ {} }}\n'
         (ENTRY.format("output = 1"), "'m': it has no 'input'"),
         (ENTRY.format("input = -1, output = 2"), "'m': input is -1"),
         (ENTRY.format("input = nan, output = 2"), "'m': input is nan"),
-        (ENTRY.format("input = inf, output = 2"), "'m': input is inf"),
         (ENTRY.format('input = 1, output = "2"'), "'m': output is '2'"),
         (ENTRY.format("input = true, output = 2"), "'m': input is True"),
         (ENTRY.format("input = 1, output = 2, cached = -0.5"), "'m': cached is -0.5"),
@@ -231,17 +217,13 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
         connect("offline", prices=tmp_path / "bytes.toml")
 
 
-@pytest.mark.parametrize("words", [("eval", "qa", "--data", "sample"), ("report", "{run}")])
 def test_the_command_line_says_so_too(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blendfilter = Command(monkeypatch, capsys)
-    run = tmp_path / "run"
+    blendfilter, run = Command(monkeypatch, capsys), tmp_path / "run"
     assert blendfilter("eval", "qa", "--data", "sample", "--limit", 1, "--method", "direct", "--run", run).code == 0
     path = written(tmp_path, ENTRY.format("input = -1, output = 2"))
-    refused = blendfilter(*(word.format(run=run) for word in words), "--prices", path)
-    assert refused.code == 2
-    assert refused.error == (
-        f"blendfilter: {path}, 'm': input is -1; give the dollars for a million tokens as a number from 0 up"
-    )
-    assert len(refused.notices) == 1
+    line = f"blendfilter: {path}, 'm': input is -1; give the dollars for a million tokens as a number from 0 up"
+    for words in (("eval", "qa", "--data", "sample"), ("report", run)):
+        refused = blendfilter(*words, "--prices", path)
+        assert (refused.code, refused.error, len(refused.notices)) == (2, line, 1)

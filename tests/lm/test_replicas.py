@@ -114,21 +114,6 @@ def test_a_server_that_refuses_is_gone_round_and_comes_back() -> None:
     assert back["a"] == pytest.approx(20, abs=4)
 
 
-def test_after_its_rest_one_call_tries_it() -> None:
-    async def main() -> int:
-        engine = replicated(a, b)
-        a.fault = refused
-        await asked(engine, 1)
-        await asked(engine, 1)
-        before = a.calls
-        await asyncio.sleep(REST_FIRST)
-        await asked(engine, 8)
-        return a.calls - before
-
-    a, b = Server("a"), Server("b")
-    assert jumping.run(main())[0] == 1
-
-
 def test_a_server_that_throttles_rests_and_the_others_are_asked() -> None:
     async def main() -> Counter[str]:
         a.fault = throttling
@@ -162,7 +147,7 @@ def test_an_answer_that_was_on_its_way_does_not_end_a_rest() -> None:
     assert jumping.run(main())[0] == 0, "it asked for twenty seconds"
 
 
-def test_calls_that_were_refused_together_are_one_rest() -> None:
+def test_calls_that_were_refused_together_are_one_rest_after_which_one_call_tries_it() -> None:
     a, b = Server("a"), Server("b")
 
     async def main() -> int:
@@ -221,9 +206,9 @@ def test_a_server_that_hangs_is_left_to_itself() -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
 
 
 def test_servers_share_the_calls_and_the_journal_says_who_answered(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +39,7 @@ def having(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *names: str) -> None
             pytest.skip(f"tiktoken's {name} is not on this machine")
         (tmp_path / file).write_bytes(found.read_bytes())
 
-    def folders() -> Iterator[Path]:
-        yield tmp_path
-
-    monkeypatch.setattr(tokenisers, "_folders", folders)
+    monkeypatch.setattr(tokenisers, "_folders", lambda: iter([tmp_path]))
 
 
 # --- which one ------------------------------------------------------------------------------------------------------
@@ -119,15 +115,9 @@ def test_tiktokens_own_goes_before_earlier_calls_and_another_of_the_family_behin
     )  # fmt: skip
 
 
-def test_control_tokens_in_a_text_are_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    having(monkeypatch, tmp_path, "cl100k_base")
-    found = of_openai("gpt-4")
-    assert found is not None
-    assert found.count("<|endoftext|>") > 1
-    assert found.count("lone \ud800 surrogate") > 1
-
-
-def test_it_counts_as_tiktoken_itself_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_it_counts_as_tiktoken_itself_does_and_control_tokens_are_text(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     having(monkeypatch, tmp_path, "cl100k_base")
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     import tiktoken
@@ -135,6 +125,8 @@ def test_it_counts_as_tiktoken_itself_does(monkeypatch: pytest.MonkeyPatch, tmp_
     found = of_openai("gpt-4")
     assert found is not None
     assert found.count(TEXT) == len(tiktoken.get_encoding("cl100k_base").encode_ordinary(TEXT))
+    assert found.count("<|endoftext|>") > 1
+    assert found.count("lone \ud800 surrogate") > 1
 
 
 def test_a_damaged_encoding_is_none_and_nothing_is_downloaded(
@@ -152,11 +144,10 @@ def test_a_damaged_encoding_is_none_and_nothing_is_downloaded(
     assert file.is_file(), "it is somebody else's"
 
 
-def test_without_tiktoken_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_tiktoken_does_not_know_has_none_and_without_tiktoken_none_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert of_openai("Qwen2.5-7B-Instruct", exactly=False) is None
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tiktoken" else find(name))
     assert of_openai("gpt-4") is None
-
-
-def test_a_model_that_tiktoken_does_not_know_has_none() -> None:
-    assert of_openai("Qwen2.5-7B-Instruct", exactly=False) is None
