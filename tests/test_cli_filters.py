@@ -211,8 +211,8 @@ def test_what_does_not_fit_is_refused(blendfilter: Command, options: tuple[objec
 
 
 def test_zero_is_given_and_an_absent_option_is_not() -> None:
-    how = MethodOptions(hops=0, without="", filter_n=2)
-    assert how.given("hops", "without", "filter_n", "filter_union", "samples") == {"hops": 0, "filter_n": 2}
+    how = MethodOptions(hops=0, filter_n=2)
+    assert options.given_values(how, "hops", "filter_n", "filter_union", "samples") == {"hops": 0, "filter_n": 2}
 
 
 def test_the_help_names_all_that_is_registered() -> None:

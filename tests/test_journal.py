@@ -18,12 +18,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from blendfilter.lm.model import connect
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, RunLocked
 from blendfilter.journal import Journal, digest
+from blendfilter.lm.model import connect
 
 
 def made(name: Any, **fields: Any) -> dict[str, Any]:

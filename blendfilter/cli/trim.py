@@ -24,6 +24,7 @@ from blendfilter.cli.options import (
     RulesFile,
     SpendingOptions,
     given,
+    given_values,
     option,
 )
 from blendfilter.errors import BadArgument, BlendFilterError, UnknownName
@@ -96,8 +97,7 @@ class OverlayOptions:
 
     def settings(self) -> dict[str, Any]:
         """Those of the settings that an overlay keeps which were given."""
-        values = {"threshold": self.threshold, "min_similarity": self.min_similarity, "one_way": self.one_way}
-        return {name: value for name, value in values.items() if value is not None}
+        return given_values(self, "threshold", "min_similarity", "one_way")
 
     def actions(self) -> list[str]:
         """The options that were given: what is done, then what is set."""
