@@ -26,11 +26,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return world(tmp_path, monkeypatch)
 
 
-@pytest.fixture
-def blendfilter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: Path) -> Command:
-    return Command(monkeypatch, capsys)
-
-
 # folders and chunks
 
 

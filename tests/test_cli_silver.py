@@ -29,11 +29,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return world(tmp_path, monkeypatch)
 
 
-@pytest.fixture
-def blendfilter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: Path) -> Command:
-    return Command(monkeypatch, capsys)
-
-
 SILVER = ("silver", "qa", "--data", "questions.jsonl", "--corpus", "corpus.jsonl", "--out", "out.jsonl")
 
 
