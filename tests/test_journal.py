@@ -318,7 +318,6 @@ def test_memory_is_at_most_1_kb_a_record(tmp_path: Path) -> None:
         tracemalloc.stop()
         assert len(journal) == count
     assert grown / count <= 1_000
-    print(f"{grown / count:.0f} bytes of memory a record")
 
 
 # ---- modes

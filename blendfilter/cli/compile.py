@@ -150,7 +150,7 @@ class CompileOptions(PassageOptions):
             raise BadArgument(f"{first} is for a silver file to be made; {self.silver} holds its passages: leave it")
 
     def retriever(self, questions: Any) -> Any:
-        """What is searched; of the sample's questions, the sample corpus."""
+        """What is searched; for the sample's questions, the sample corpus."""
         return retriever(self, questions, sample=self.data == "sample")
 
     def split(self, examples: list[dspy.Example], read: Callable[[Path], list[dspy.Example]]) -> Split:
@@ -332,7 +332,7 @@ def _measure_of(silver: Path, task: str, measure: str | None) -> str:
 
 
 def _silver_settings(silver: Path) -> dict[str, Any]:
-    """What the recipe of a silver file says of how it was made; nothing where it has none."""
+    """How a silver file was made, by its recipe; nothing where it has none."""
     from blendfilter.oracles.silver_making import Places, read_recipe
 
     places = Places.of(silver)

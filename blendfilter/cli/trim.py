@@ -154,7 +154,8 @@ def trim_command(
     elif looking.export is not None:
         _export(folder, looking.export, overwrite=overwrite)
     else:
-        folder = _set(folder, looking)
+        if settings := looking.settings():  # a trim that is at work takes them up next time
+            folder = folder.set(**settings)
         show(state_text(folder, Witnesses.read(folder.witnesses)).rstrip("\n"))
 
 
@@ -188,12 +189,6 @@ def _place(index: str, out: Path | None) -> Path:
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not is_trimmed(out)):
         raise BadArgument(f"--out {out} is {'a file' if out.is_file() else 'no overlay'}: name another folder")
     return out
-
-
-def _set(folder: TrimFolder, looking: OverlayOptions) -> TrimFolder:
-    """The overlay with the settings that were given; one that judges meanwhile takes them up next time."""
-    settings = looking.settings()
-    return folder.set(**settings) if settings else folder
 
 
 def _named_index(folder: TrimFolder, index: str, allow_hosts: Sequence[str]) -> Retriever:
@@ -291,11 +286,9 @@ def _go_on(
     searched = _named_index(folder, index, allow_hosts)
     check_base(searched, folder)
     check_k(folder, judging.k)
-    if looking.settings():
-        with WitnessWriter(
-            folder.witnesses
-        ):  # where another one writes, or the file is damaged, the settings stay, too
-            folder = _set(folder, looking)
+    if settings := looking.settings():
+        with WitnessWriter(folder.witnesses):  # where another one writes, or the file is damaged, the settings stay
+            folder = folder.set(**settings)
     return searched, folder
 
 
