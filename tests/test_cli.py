@@ -16,27 +16,18 @@ import pytest
 import typer
 import unruly
 from model_server import serve
+from refusing import refused
 from small_world import FILES, Command, shell, small_eval, stable
 
 from blendfilter import cli
+from blendfilter.errors import MissingFile
 from blendfilter.journal import Journal
 
 OFFLINE_NOTICE = "blendfilter: no --lm: the offline reader answers, which shows the pipeline, not its quality"
 SAMPLE_NOTICE = "blendfilter: no --corpus and no --index: asking the sample world that comes with blendfilter"
 COMMANDS = (
-    "ask",
-    "index",
-    "search",
-    "serve",
-    "eval",
-    "report",
-    "compare",
-    "rescore",
-    "silver",
-    "compile",
-    "trim",
-    "doctor",
-)
+    "ask", "index", "search", "serve", "eval", "report", "compare", "rescore", "silver", "compile", "trim", "doctor",
+)  # fmt: skip
 QUESTION = "King Corvin had a lighthouse built on a lonely rock. In which town was its designer born?"
 
 
@@ -50,9 +41,7 @@ def test_the_first_help_names_every_command(blendfilter: Command, words: tuple[s
     assert outcome.out.startswith("Usage: blendfilter ")
     for name in COMMANDS:
         assert re.search(rf"^  {name}  +\S", outcome.out, re.MULTILINE), name
-    said = " ".join(outcome.out.split())
-    for code in ("Exit codes: 0 done; 1 the work failed", "or too many replies were bad; 2 ", "; 3 a budget is spent"):
-        assert code in said
+    assert re.search(r"Exit codes: 0 .*; 1 .*; 2 .*; 3 a budget is spent", " ".join(outcome.out.split()))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -60,15 +49,13 @@ def test_the_help_of_a_command_explains_every_option(blendfilter: Command, name:
     outcome = blendfilter(name, "--help")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith(f"Usage: blendfilter {name} ")
-    said = " ".join(outcome.out.split())
-    parameters = typer.main.get_command(cli.app).commands[name].params
-    assert len(parameters) >= 1
-    for each in parameters:
-        assert f" {max(each.opts, key=len)} " in said, each.name
-        assert len(each.help or "") > 8, f"{each.name} is not explained"
+    text = " ".join(outcome.out.split())
+    for option in typer.main.get_command(cli.app).commands[name].params:
+        assert f" {max(option.opts, key=len)} " in text, option.name
+        assert len(option.help or "") > 8, f"{option.name} is not explained"
         # A line may end at a hyphen.
-        assert each.help.replace("- ", "-") in said.replace("- ", "-"), each.name
-    assert f"Example: blendfilter {name} " in said
+        assert option.help.replace("- ", "-") in text.replace("- ", "-"), option.name
+    assert f"Example: blendfilter {name} " in text
     assert max(map(len, outcome.out.splitlines())) <= 110
 
 
@@ -97,9 +84,7 @@ def test_ask_shows_its_trace(blendfilter: Command) -> None:
 
 
 def test_ask_refuses_a_question_that_is_no_text(blendfilter: Command) -> None:
-    refused = blendfilter("ask", "Who \udcff kept the light?")
-    assert (refused.code, refused.out) == (2, "")
-    assert refused.err == "blendfilter: the question holds bytes that are no UTF-8: write it in UTF-8\n"
+    refused(blendfilter("ask", "Who \udcff kept the light?"), "the question holds bytes that are no UTF-8: write it in")
 
 
 def test_ask_takes_every_setting_to_the_model(blendfilter: Command, here: Path) -> None:
@@ -123,12 +108,8 @@ def test_ask_takes_every_setting_to_the_model(blendfilter: Command, here: Path) 
 
 
 def test_index_and_search(blendfilter: Command, here: Path) -> None:
-    rows = [
-        {"id": "a", "title": "Orm Pier", "text": "A pier in Tavenby."},
-        {"id": "b", "title": "Fell", "text": "A hill."},
-    ]
-    (here / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    outcome = blendfilter("index", "mine.jsonl", "--out", "made")
+    (here / "mine.tsv").write_text("id\ttext\ttitle\na\tA pier in Tavenby.\tOrm Pier\nb\tA hill.\tFell\n")
+    outcome = blendfilter("index", "mine.tsv", "--out", "made")
     assert (outcome.code, outcome.err) == (0, "")
     match = re.fullmatch(r"made: bm25, 2 passages, fingerprint ([0-9a-f]{16})\n", outcome.out)
     assert match
@@ -136,12 +117,9 @@ def test_index_and_search(blendfilter: Command, here: Path) -> None:
     outcome = blendfilter("search", "made", "which pier?", "-k", 1)
     assert (outcome.code, outcome.err) == (0, "")
     assert re.fullmatch(r"1\t\d\.\d{4}\ta\tOrm Pier \| A pier in Tavenby\.\n", outcome.out)
-    assert blendfilter("search", "made", "zebra", "--k", 2) == (
-        0,
-        "",
-        "blendfilter: no passage shares a word with this query\n",
-    )
-    again = blendfilter("index", "mine.jsonl", "--out", "made", "--overwrite", "--k1", 1.2, "--b", 0.75)
+    nothing = blendfilter("search", "made", "zebra", "--k", 2)
+    assert nothing == (0, "", "blendfilter: no passage shares a word with this query\n")
+    again = blendfilter("index", "mine.tsv", "--out", "made", "--overwrite", "--k1", 1.2, "--b", 0.75)
     assert again.code == 0
     assert match[1] not in again.out, "other settings, another fingerprint"
 
@@ -208,7 +186,7 @@ def test_eval_names_its_folder_by_what_is_asked(blendfilter: Command, here: Path
 
 
 def test_eval_of_ones_own_questions_pooled(blendfilter: Command, here: Path) -> None:
-    context = [{"title": "Orm Pier", "text": "Orm Pier stands in Tavenby."}, {"title": "Fell", "text": "A hill."}]
+    context = [{"title": "Orm Pier", "text": "Orm Pier stands in Tavenby."}]
     row = {"question": "Where does Orm Pier stand?", "answer": "Tavenby", "context": context}
     (here / "mine.jsonl").write_text(json.dumps(row))
     words = ("--corpus", "pooled", "--method", "direct-retrieval", "--lm", "offline", "--run", "run", "-k", 2)
@@ -298,22 +276,17 @@ class TestCompare:
             (("cot-retrieval", "--metric", "emm"), "no metric 'emm'. Did you mean 'em'?"),
             (("cot-retrieval", "--metric", "cover-em"), "has no 'cover-em' yet: blendfilter"),
             ((), "compare wants at least two runs, got 1"),
-            (("fewer",), "are over different questions"),
-            (("half",), "half is not finished: 4 of 4 questions are answered, 0 missing; run the same command again"),
         ],
     )
     def test_a_wrong_command_is_one_line(self, blendfilter: Command, words: tuple[str, ...], error: str) -> None:
-        if words in (("fewer",), ("half",)):
-            assert (
-                blendfilter(
-                    *small_eval("direct-retrieval", words[0], *["--limit", 3][: 2 * (words == ("fewer",))])
-                ).code
-                == 0
-            )
-        Path("half/metrics.json").unlink(missing_ok=True)
-        outcome = blendfilter("compare", "direct-retrieval", *words)
-        assert (outcome.code, outcome.out, len(outcome.notices)) == (2, "", 1)
-        assert error in outcome.error
+        refused(blendfilter("compare", "direct-retrieval", *words), error)
+
+    def test_runs_that_do_not_compare(self, blendfilter: Command) -> None:
+        assert blendfilter(*small_eval("direct-retrieval", "fewer", "--limit", 3)).code == 0
+        refused(blendfilter("compare", "direct-retrieval", "fewer"), "are over different questions")
+        Path("cot-retrieval/metrics.json").unlink()
+        error = "is not finished: 4 of 4 questions are answered, 0 missing; run the same command again"
+        refused(blendfilter("compare", "direct-retrieval", "cot-retrieval"), error)
 
 
 class TestDoctor:
@@ -360,9 +333,7 @@ class TestDoctor:
         ],
     )
     def test_what_is_wrong_is_one_line(self, blendfilter: Command, words: tuple[object, ...], error: str) -> None:
-        outcome = blendfilter("doctor", "--lm", "offline", *words)
-        assert outcome.code == 2
-        assert error in outcome.error
+        refused(blendfilter("doctor", "--lm", "offline", *words), error)
 
 
 # endings
@@ -398,8 +369,6 @@ def test_a_spent_budget_ends_with_3_and_a_higher_one_goes_on(blendfilter: Comman
 
 
 def test_a_traceback_only_where_it_is_asked_for(blendfilter: Command) -> None:
-    from blendfilter.errors import MissingFile
-
     assert blendfilter("report", "gone").code == 2
     with pytest.raises(MissingFile):
         blendfilter("--debug", "report", "gone")
@@ -430,12 +399,7 @@ def test_through_the_shell(here: Path) -> None:
 
 def test_a_reader_that_goes_away(here: Path, blendfilter: Command) -> None:
     assert blendfilter(*small_eval("direct-retrieval", "run")).code == 0
-    ended = subprocess.run(
-        f"{sys.executable} -m blendfilter.cli report run | true",
-        shell=True,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = f"{sys.executable} -m blendfilter.cli report run | true"
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert "Traceback" not in ended.stderr
     assert "Error" not in ended.stderr

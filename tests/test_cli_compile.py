@@ -288,9 +288,7 @@ class TestRefused:
             ({"trials": 3}, "--trials is for mipro; bootstrap does not take it"),
             ({"metric_calls": 9, "optimizer": "mipro"}, "--metric-calls is for gepa; mipro does not take it"),
             ({"max_demos": -1}, "'--max-demos'"),
-            ({"what": "cdit", "measure": "strinc"}, "--measure is for filco and filco-passage; cdit is compiled again"),
             ({"what": "cdit", "threshold": 0.5}, "--threshold is for scores; a verdict of cdit is right or wrong"),
-            ({"what": "cdit", "filter": "full"}, "--filter is for methods; cdit is a filter itself"),
             ({"what": "cdit", "mode": "words"}, "no mode 'words'. Did you mean 'word'?"),
             ({"what": "cdit-components", "mode": "word"}, "cdit-components is of the mode components, --mode says wor"),
             ({"what": "cdit", "rule": "phi3"}, "no rule 'phi3'"),
@@ -307,9 +305,6 @@ class TestRefused:
         assert len(outcome.notices) <= 2
         if changed.get("optimizer") != "labeled":  # which has a journal by then
             untouched(here, before)
-
-    def test_data_too_small(self, blendfilter: Command) -> None:
-        refused(blendfilter(*words(train=18)), "20 different questions, too few to train on 18 and hold 4 back")
 
     def test_an_override_that_leaves_the_instructions_out(self, blendfilter: Command) -> None:
         Path("mine/filco").mkdir(parents=True)

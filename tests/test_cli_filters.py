@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 from checkpoints import minilm_package
+from refusing import refused
 from small_world import Command, Outcome, small_eval, stable
 
 from blendfilter import cli, metrics, resources
@@ -88,8 +89,7 @@ def test_a_method_of_ones_own_takes_a_filter_if_it_says_so(blendfilter: Command,
     outcome = blendfilter("ask", QUESTION, *SAMPLE, *words, "own_method_of_the_shell:Taking")
     assert len(kept(outcome)) == 1
     outcome = blendfilter("ask", QUESTION, *SAMPLE, *words, "own_method_of_the_shell:Plain")
-    assert outcome.code == 2
-    assert "own_method_of_the_shell:Plain takes no argument 'filter'" in outcome.error
+    refused(outcome, "own_method_of_the_shell:Plain takes no argument 'filter'")
 
 
 OWN_METHODS = """
@@ -100,8 +100,8 @@ class Mine(dspy.Module):
         self.index, self.ask = index, dspy.Predict("question -> answer")
     async def aforward(self, question):
         await self.ask.acall(question=question)
-        said = await self.ask.acall(question=question + "?")
-        return dict(answer=said.answer, knowledge=self.index(question, k=2))
+        second = await self.ask.acall(question=question + "?")
+        return dict(answer=second.answer, knowledge=self.index(question, k=2))
 class Fitted(Mine):
     def __init__(self, index, k):
         super().__init__(index)
@@ -109,7 +109,7 @@ class Fitted(Mine):
 
 
 def test_a_method_of_ones_own_in_the_trace(blendfilter: Command, here: Path) -> None:
-    """What it knew and how often it asked; that a number of passages goes nowhere is said."""
+    """Its passages and the number of its calls; a number of passages that it does not take is a notice."""
     (here / "own_traced.py").write_text(OWN_METHODS)
     outcome = blendfilter("ask", QUESTION, *SAMPLE, "--show-trace", "--method", "own_traced:Mine", "-k", 3)
     assert outcome.code == 0
@@ -205,14 +205,14 @@ def test_a_rule_that_says_something_else_is_another_run(blendfilter: Command, he
 
 @pytest.mark.parametrize(("options", "error"), REFUSED)
 def test_what_does_not_fit_is_refused(blendfilter: Command, options: tuple[object, ...], error: str) -> None:
-    said = blendfilter("ask", QUESTION, *SAMPLE, *options)
-    assert (said.code, said.out, len(said.notices)) == (2, "", 1)
-    assert re.search(error, said.error)
+    outcome = blendfilter("ask", QUESTION, *SAMPLE, *options)
+    refused(outcome)
+    assert re.search(error, outcome.error)
 
 
 def test_zero_is_given_and_an_absent_option_is_not() -> None:
-    how = MethodOptions(hops=0, without="", filter_n=2)
-    assert how.given("hops", "without", "filter_n", "filter_union", "samples") == {"hops": 0, "filter_n": 2}
+    how = MethodOptions(hops=0, filter_n=2)
+    assert options.given_values(how, "hops", "filter_n", "filter_union", "samples") == {"hops": 0, "filter_n": 2}
 
 
 def test_the_help_names_all_that_is_registered() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from likely import Likely
-from refusing import ROWS, lines, world
+from refusing import ROWS, lines, refused, world
 from small_world import Command
 
 from blendfilter import read_silver
@@ -29,11 +29,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return world(tmp_path, monkeypatch)
 
 
-@pytest.fixture
-def blendfilter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: Path) -> Command:
-    return Command(monkeypatch, capsys)
-
-
+TARGETS = [
+    "Ormskerry is an island where an engineer was born.",
+    "Orm Pier is a pier in Tavenby.",
+    "Lise Harrow designed it in 1871.",
+]
 SILVER = ("silver", "qa", "--data", "questions.jsonl", "--corpus", "corpus.jsonl", "--out", "out.jsonl")
 
 
@@ -49,11 +49,7 @@ def test_a_file_and_what_it_comes_to(blendfilter: Command, here: Path) -> None:
     outcome = blendfilter(*silver())
     assert outcome.code == 0, outcome.err
     assert outcome.notices == ["blendfilter: no --measure: strinc, which is the one for qa"]
-    assert [row.target for row in read_silver(here / "out.jsonl")] == [
-        "Ormskerry is an island where an engineer was born.",
-        "Orm Pier is a pier in Tavenby.",
-        "Lise Harrow designed it in 1871.",
-    ]
+    assert [row.target for row in read_silver(here / "out.jsonl")] == TARGETS
     assert re.search(r"^all \(3\) +FULL +0\.0 ", outcome.out, re.MULTILINE)
     assert re.search(r"^ +SILVER +0\.0 ", outcome.out, re.MULTILINE)
     assert "tokens: question and context, mean; tiktoken's cl100k_base" in outcome.out
@@ -95,7 +91,7 @@ BAD: list[tuple[dict[str, object], str]] = [
     ({"threshold": "nan"}, "threshold must be a number"),
     ({"num_sentences": 0}, "num_sentences must be a whole number of at least 1, got 0"),
     ({"batch": 0}, "batch must be a whole number of at least 1, got 0"),
-    ({"k": 0}, "k must be at least 1"),
+    ({"k": 0}, "k is 0: give a whole number of 1 or more"),
     ({"limit": 0}, "limit is 0"),
     ({"tokenizer": "llama"}, "no tokeniser 'llama'"),
     ({"measure": "lexical", "api_base": "http://127.0.0.1:9/v1"}, "lexical asks no model: leave --api-base out"),
@@ -120,19 +116,14 @@ def test_bad_input_is_one_line_and_nothing_is_made(
 ) -> None:
     BM25.for_corpus(here / "corpus.jsonl")
     before = sorted(here.rglob("*"))
-    outcome = blendfilter(*silver(**{"measure": "strinc", **change}))
-    assert (outcome.code, outcome.out, len(outcome.notices)) == (2, "", 1), outcome
-    assert error in outcome.error
+    refused(blendfilter(*silver(**{"measure": "strinc", **change})), error)
     assert sorted(here.rglob("*")) == before
 
 
 @pytest.mark.parametrize(("answer", "measure"), [("the", "strinc"), ("...", "lexical")])
 def test_answers_that_say_nothing(answer: str, measure: str, blendfilter: Command, here: Path) -> None:
     lines(here / "questions.jsonl", [*ROWS, {"id": "bad", "question": "Which?", "answer": answer}])
-    outcome = blendfilter(*silver(measure=measure))
-    assert (outcome.code, len(outcome.notices)) == (2, 1)
-    assert "question 'bad'" in outcome.error
-    assert "--allow-empty-answers" in outcome.error
+    refused(blendfilter(*silver(measure=measure)), "question 'bad'", "--allow-empty-answers")
     outcome = blendfilter(*silver(measure=measure, allow_empty_answers=True))
     assert outcome.code == 0
     assert [row.id for row in read_silver(here / "out.jsonl")] == ["one", "two", "three", "bad"]
@@ -142,20 +133,16 @@ def test_a_measure_that_finds_nothing_says_so(blendfilter: Command, here: Path) 
     lines(here / "questions.jsonl", [{**row, "answer": "Nowhere at all"} for row in ROWS])
     outcome = blendfilter(*silver(measure="strinc"))
     assert outcome.code == 0
-    assert outcome.notices == [
-        "blendfilter: strinc chose nothing for 3 of 3 questions: SILVER gives the answerer nothing to read and is no "
-        "upper bound, and a filter learns from it to keep nothing. Another measure (lexical or cxmi), a lower "
-        "threshold or other passages may find more"
-    ]
+    (notice,) = outcome.notices
+    assert notice.startswith("blendfilter: strinc chose nothing for 3 of 3 questions: ")
+    assert "Another measure (lexical or cxmi), a lower threshold or other passages may find more" in notice
 
 
 def test_other_settings_and_the_next_move(blendfilter: Command) -> None:
     assert blendfilter(*silver(measure="strinc")).code == 0
-    outcome = blendfilter(*silver(measure="strinc", num_sentences=2))
-    assert outcome.code == 2
-    assert outcome.error == (
-        "blendfilter: out.jsonl was made with other settings: oracle.num_sentences was 1, now 2. "
-        "Name another file, or delete out.jsonl and out.recipe.json to make it anew"
+    refused(
+        blendfilter(*silver(measure="strinc", num_sentences=2)),
+        "out.jsonl was made with other settings: oracle.num_sentences was 1, now 2. Name another file, or delete",
     )
 
 
@@ -180,13 +167,9 @@ def test_cxmi_asks_the_model_that_was_named(blendfilter: Command, here: Path, mo
     outcome = blendfilter(*silver(task="hotpotqa", lm="m", api_base="http://127.0.0.1:9/v1", label="x", threads=2))
     assert outcome.code == 0, outcome.err
     assert outcome.notices == ["blendfilter: no --measure: cxmi, which is the one for hotpotqa"]
-    told_settings = {"api_base": ["http://127.0.0.1:9/v1"], "label": "x", "context": None, "threads": 2}
-    assert settings == [{"model": "m", **told_settings}]
-    assert [row.target for row in read_silver(here / "out.jsonl")] == [
-        "Ormskerry is an island where an engineer was born.",
-        "Orm Pier is a pier in Tavenby.",
-        "Lise Harrow designed it in 1871.",
-    ]
+    given = {"api_base": ["http://127.0.0.1:9/v1"], "label": "x", "context": None, "threads": 2}
+    assert settings == [{"model": "m", **given}]
+    assert [row.target for row in read_silver(here / "out.jsonl")] == TARGETS
     with Journal(here / "out.journal", "replay") as journal:
         assert sum(1 for _ in journal.records("score")) == len(model.scored) == len(set(model.scored))
 
@@ -197,9 +180,7 @@ def test_a_model_that_cannot_score_is_refused_and_nothing_is_left(
     BM25.for_corpus(here / "corpus.jsonl")
     before = sorted(here.rglob("*"))
     scoring(monkeypatch, Likely(ServerRefused("m gives no log-probabilities of given text; what can: others")))
-    outcome = blendfilter(*silver(task="hotpotqa", measure="cxmi", lm="m"))
-    assert (outcome.code, outcome.out, len(outcome.notices)) == (2, "", 1)
-    assert "what can: others" in outcome.error
+    refused(blendfilter(*silver(task="hotpotqa", measure="cxmi", lm="m")), "what can: others")
     assert sorted(here.rglob("*")) == before
 
 

@@ -1,4 +1,4 @@
-"""Files as streams: packing and layout told from the bytes, and what is said where they are not what they should be."""
+"""Files as streams: packing and layout are seen from the bytes; an error names the place."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_any_bytes_are_values_or_one_clear_error(data: bytes) -> None:
         (b"\x1f\x8b nothing of the kind", "damaged gzip|cannot be read"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, data: str | bytes, message: str) -> None:
+def test_an_error_names_its_place(tmp_path: Path, data: str | bytes, message: str) -> None:
     path = write(tmp_path / "bad.json", data)
     with pytest.raises(BadData, match=message) as caught:
         list(json_rows(path))

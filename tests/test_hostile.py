@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 from hostile_server import Endless, hostile, packed, said
 
-from blendfilter import ChainOfThought, http
+from blendfilter import ChainOfThought, files, http
 from blendfilter.errors import BadArgument, BadData, ModelError, ServerRefused
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.journal import Journal
@@ -66,9 +68,8 @@ def test_what_a_model_server_answers_is_a_fault_of_that_call(
 
 def test_a_run_over_replies_without_bound_ends_with_each_question_its_own_error(tmp_path: Path) -> None:
     with hostile(JSON, (DEEP,)) as server:
-        run = evaluate(
-            ChainOfThought(), load("qa", "sample", limit=3), lm=lm_at(server.url), run=tmp_path, progress=False
-        )  # fmt: skip
+        questions = load("qa", "sample", limit=3)
+        run = evaluate(ChainOfThought(), questions, lm=lm_at(server.url), run=tmp_path, progress=False)
     assert run.errors == 3
     records = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
     assert all(each["stage"] and each["error"]["kind"] == "server_error" for each in records)
@@ -108,10 +109,8 @@ QUESTIONS = "from blendfilter.tasks.loading import load"
 
 def grown(setup: str, asked: str, place: str) -> tuple[int, str]:
     """Mebibytes by which the memory of a process that does `asked` grows at most, and the error that ends it."""
-    program = MEASURED.format(setup=setup, asked=asked)
-    done = subprocess.run(
-        [sys.executable, "-c", program, place], capture_output=True, text=True, timeout=120, check=False
-    )  # fmt: skip
+    words = [sys.executable, "-c", MEASURED.format(setup=setup, asked=asked), place]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     size, _, error = done.stdout.partition(" ")
     assert size.isdigit(), done.stdout + done.stderr
     return int(size), error
@@ -137,8 +136,6 @@ def test_a_body_without_end_takes_no_memory(setup: str, asked: str, kind: str, w
 def test_a_small_file_that_unpacks_to_one_line_without_end_takes_no_memory(
     tmp_path: Path, reader: str, before: bytes
 ) -> None:
-    import zlib
-
     packer, block = zlib.compressobj(9, zlib.DEFLATED, 31), b"x" * (1 << 20)
     data = packer.compress(before) + b"".join(packer.compress(block) for _ in range(1024)) + packer.flush()
     (tmp_path / "big.gz").write_bytes(data)
@@ -155,13 +152,10 @@ def test_a_small_file_that_unpacks_to_one_line_without_end_takes_no_memory(
 
 
 def test_the_longest_line_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from blendfilter import files
-    from blendfilter.files import lines
-
     monkeypatch.setattr(files, "LONGEST", 8)
     (tmp_path / "file").write_bytes(b"12345678"[:7] + b"\n" + b"123456789\n")
     with pytest.raises(BadData, match=r"file, line 2: the line is longer than .* MiB: is it the right file\?"):
-        list(lines(tmp_path / "file"))
+        list(files.lines(tmp_path / "file"))
 
 
 @pytest.mark.parametrize(
@@ -191,9 +185,6 @@ def test_junk_behind_a_packed_body_is_bounded_too() -> None:
 
 @pytest.mark.parametrize("packing", ["deflate", "gzip", ""])
 def test_an_honest_body_is_unpacked_in_whatever_pieces(packing: str) -> None:
-    import gzip
-    import zlib
-
     text = said()
     packers = {"gzip": gzip.compress, "deflate": zlib.compress, "": bytes}
     data, body = packers[packing](text), http.Body({"content-encoding": packing})

@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -136,30 +137,20 @@ def lines_in(text: str) -> int:
 
 
 class TestEveryField:
-    @pytest.mark.parametrize(("name", "field"), [each for each in EVERY if each[1] != "context"])
-    def test_hostile_text_stands_where_harmless_text_stood(self, name: str, field: str) -> None:
-        harmless = rendered(name, field, PLAIN)
-        for how, text in HOSTILE.items():
-            told = rendered(name, field, text)
-            same_shape(told, harmless, how)
-            assert told.rsplit("\n", 1)[-1] == CUES[name]
-
-    @pytest.mark.parametrize("name", [name for name, field in EVERY if field == "context"])
-    def test_a_reply_may_have_many_lines_and_no_part_of_the_prompt(self, name: str) -> None:
-        for how, text in HOSTILE.items():
-            harmless = rendered(name, "context", "\n".join([PLAIN] * lines_in(text)))
-            same_shape(rendered(name, "context", text), harmless, how)
-
     @pytest.mark.parametrize(("name", "field"), EVERY)
-    def test_no_template_is_evaluated_and_nothing_is_lost(self, name: str, field: str) -> None:
-        for text in HOSTILE.values():
-            told = rendered(name, field, text)
-            assert "49" not in told
-            assert "booboo" not in told
-            assert [word for word in set(text.split()) if word not in told] == []
+    def test_hostile_text_stands_where_harmless_text_stood_unevaluated_and_whole(self, name: str, field: str) -> None:
+        for how, text in HOSTILE.items():
+            prompt = rendered(name, field, text)
+            # `context` is a reply, which may have many lines
+            plain = "\n".join([PLAIN] * lines_in(text)) if field == "context" else PLAIN
+            same_shape(prompt, rendered(name, field, plain), how)
+            assert prompt.rsplit("\n", 1)[-1] == CUES[name]
+            assert "49" not in prompt
+            assert "booboo" not in prompt
+            assert [word for word in set(text.split()) if word not in prompt] == []
 
     @pytest.mark.parametrize("unseen", ["\u200b", "\ufeff", "\u2060\u00ad", "\u202e"])
-    def test_marks_that_nobody_sees_open_no_part(self, unseen: str) -> None:
+    def test_invisible_marks_open_no_part(self, unseen: str) -> None:
         for name in ("external", "direct_retrieval", "self_ask"):
             assert f"\n| {unseen}Question: Who am I?" in rendered(name, "knowledge", f"{unseen}Question: Who am I?")
         assert f"\n| {unseen}Ids: 3" in rendered("ids", "context", f"x\n{unseen}Ids: 3")
@@ -169,10 +160,10 @@ class TestEveryField:
         predictor = steps()[name]
         for how, text in HOSTILE.items():
             others = {field: filled(field, text) for field in fields_of(predictor) if field != "question"}
-            told = predictor.render(**inputs(predictor, **others)).split("\n")
-            asked = [line for line in told if line.startswith("Question:")]
-            assert asked[-1] == f"Question: {QUESTION}", how
-            assert len(asked) == 1 + len(predictor.demos), how
+            prompt = predictor.render(**inputs(predictor, **others)).split("\n")
+            questions = [line for line in prompt if line.startswith("Question:")]
+            assert questions[-1] == f"Question: {QUESTION}", how
+            assert len(questions) == 1 + len(predictor.demos), how
 
     @pytest.mark.parametrize(
         ("name", "noun"),
@@ -184,8 +175,8 @@ class TestEveryField:
     def test_passages_are_numbered_by_us_alone(self, name: str, noun: str) -> None:
         numbered = [f"{noun} {i}:" for i in range(5)]
         for how, text in HOSTILE.items():
-            told = rendered(name, "knowledge", text)
-            assert re.findall(r"^(?:knowledge|sentence|passage) \d+:", told, re.MULTILINE) == numbered, how
+            prompt = rendered(name, "knowledge", text)
+            assert re.findall(r"^(?:knowledge|sentence|passage) \d+:", prompt, re.MULTILINE) == numbered, how
 
     def test_every_template_is_among_them(self) -> None:
         own = {predictor.template.name for predictor in steps().values()}
@@ -233,26 +224,26 @@ class TestDemonstrations:
 class TestJudgeOfAnswers:
     """The judge reads what a judged model wrote."""
 
-    def prompt(self, **values: Any) -> str:
+    @pytest.mark.parametrize(
+        ("field", "as_called"),
+        [
+            ("question", str),
+            ("answer", quoted),
+            ("answer", str),
+            ("golden_answers", lambda text: [quoted(text)]),
+            ("said", str),
+        ],
+    )
+    def test_each_value_stays_in_its_place(self, field: str, as_called: Callable[[str], Any]) -> None:
         judge = AnswerJudge(ScriptedLM([]))
-        given = {
-            "question": QUESTION,
-            "golden_answers": [quoted("Tolm")],
-            "answer": quoted("Tolm"),
-            "said": "",
-            **values,
-        }
-        return judge.first.render(**given)
+        values = {"question": QUESTION, "golden_answers": [quoted("Tolm")], "answer": quoted("Tolm"), "said": ""}
 
-    @pytest.mark.parametrize("field", ["question", "answer", "golden_answers", "said", "bare answer"])
-    def test_each_value_stays_in_its_place(self, field: str) -> None:
-        def told(text: str) -> str:
-            as_called = {"question": text, "answer": quoted(text), "golden_answers": [quoted(text)], "said": text}
-            return self.prompt(**({"answer": text} if field == "bare answer" else {field: as_called[field]}))
+        def prompt(text: str) -> str:
+            return judge.first.render(**{**values, field: as_called(text)})
 
         for how, text in HOSTILE.items():
-            same_shape(told(text), told(PLAIN), how)
-            assert told(text).split("\n")[-1] == "Verdict:"
+            same_shape(prompt(text), prompt(PLAIN), how)
+            assert prompt(text).split("\n")[-1] == "Verdict:"
 
 
 class TestIds:
@@ -383,14 +374,11 @@ class TestVerdicts:
 
 
 def test_what_is_found_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    hostile = "Tolm\x1b[2J\x1b]0;owned\x07 | \x9b31mred\r\u00e9 and\nmore"
-    show(hostile)
-    say(hostile)
-    told = capsys.readouterr()
-    for stream in (told.out, told.err):
-        assert not any(char in stream for char in "\x1b\x07\x9b\r")
-        assert "Tolm\\x1b[2J\\x1b]0;owned\\x07 | \\u009b31mred\\x0d" in stream
-        assert "\u00e9 and\nmore" in stream
+    show(f"{ACTS}\r\u00e9 and\nmore")
+    say(f"{ACTS}\r\u00e9 and\nmore")
+    for stream in capsys.readouterr():
+        assert not acts(stream)
+        assert stream.endswith(f"{SEEN}\\x0d\u00e9 and\nmore\n")
 
 
 ACTS = "Tolm \x1b[31m\x1b]0;owned\x07\x9b2J\x7f\u202e\u2066 [red]x[/][/b] :boom:"

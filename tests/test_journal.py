@@ -45,18 +45,11 @@ def test_a_key_is_32_hex_digits_of_the_canonical_json() -> None:
 
 
 def test_a_key_tells_types_and_places_apart() -> None:
-    different = [
-        digest(1),
-        digest("1"),
-        digest(1.5),
-        digest(None),
-        digest(True),
-        digest([1]),
-        digest(1, None),
-        digest(),
-    ]
-    different += [digest("a", "b"), digest("ab"), digest(["a", "b"]), digest("b", "a"), digest("é"), digest("e\u0301")]
-    assert len(set(different)) == len(different)
+    different: list[tuple[Any, ...]] = [
+        (1,), ("1",), (1.5,), (None,), (True,), ([1],), (1, None), (), ("a", "b"), ("ab",), (["a", "b"],), ("b", "a"),
+        ("é",), ("e\u0301",),
+    ]  # fmt: skip
+    assert len({digest(*parts) for parts in different}) == len(different)
 
 
 # ---- writing and reading
@@ -110,15 +103,8 @@ def test_new_only_leaves_out_what_is_there_and_what_comes_twice(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "Zoë naïve 東京 🏝 \u0000",
-        "a\u2028b\u2029c\x85d\ne\r\n",
-        "\ud800 half a pair \udfff",
-        "x" * 1_000_000,
-        "é" * 500_000,
-        "",
-    ],
-    ids=["unicode", "line breaks", "lone surrogates", "1 MB", "1 MB of two-byte letters", "empty"],
+    ["Zoë naïve 東京 🏝 \u0000", "a\u2028b\u2029c\x85d\ne\r\n", "\ud800 half a pair \udfff", "é" * 500_000, ""],
+    ids=["unicode", "line breaks", "lone surrogates", "1 MB of two-byte letters", "empty"],
 )
 def test_any_text_comes_back_whole_and_takes_one_line(tmp_path: Path, text: str) -> None:
     path = filled(tmp_path, made("before", reply="b"), made(text, reply=text), made("after", reply="a"))
@@ -145,13 +131,6 @@ def test_a_torn_last_line_is_dropped_and_cut_off_at_the_next_writing(tmp_path: P
         journal.append(made(3, reply="next"))
     with Journal(tmp_path) as again:
         assert [record["reply"] for record in again.records()] == ["whole", "next"]
-
-
-def test_a_file_that_is_torn_from_its_first_byte_is_empty(tmp_path: Path) -> None:
-    (tmp_path / "journal.jsonl").write_bytes(b'{"ke')
-    with Journal(tmp_path) as journal:
-        assert len(journal) == 0
-    assert (tmp_path / "journal.jsonl").read_bytes() == b""
 
 
 @pytest.mark.parametrize(
@@ -220,13 +199,14 @@ def test_a_journal_whose_line_ends_were_converted_is_refused_and_kept(tmp_path: 
         assert (tmp_path / "converted.jsonl").read_bytes() == converted
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 4096, b'{"key":"00' + b"\0" * 30], ids=["zeros", "half a record and zeros"])
-def test_what_a_power_cut_leaves_is_a_torn_line(tmp_path: Path, tail: bytes) -> None:
-    path = filled(tmp_path, made(1))
+@pytest.mark.parametrize("records", [0, 1])
+@pytest.mark.parametrize("tail", [b'{"ke', b"\0" * 4096, b'{"key":"00' + b"\0" * 30])
+def test_what_a_power_cut_leaves_is_a_torn_line(tmp_path: Path, tail: bytes, records: int) -> None:
+    path = filled(tmp_path, *[made(1)] * records)
     whole = path.read_bytes()
     path.write_bytes(whole + tail)
     with Journal(tmp_path) as journal:
-        assert len(journal) == 1
+        assert len(journal) == records
     assert path.read_bytes() == whole
 
 
@@ -256,7 +236,7 @@ def test_an_edited_record_is_noticed_by_its_check(tmp_path: Path, caplog: pytest
         assert journal.find(digest(1)) == made(1, reply="yes")
 
 
-def test_a_record_without_a_check_is_an_older_one(tmp_path: Path) -> None:
+def test_a_record_of_an_older_version_has_no_check(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_text(f'{{"key":"{digest(1)}","kind":"call","reply":"one"}}\n')
     with Journal(tmp_path, "replay") as journal:
         assert journal.find(digest(1)) == made(1, reply="one")
@@ -338,7 +318,6 @@ def test_memory_is_at_most_1_kb_a_record(tmp_path: Path) -> None:
         tracemalloc.stop()
         assert len(journal) == count
     assert grown / count <= 1_000
-    print(f"{grown / count:.0f} bytes of memory a record")
 
 
 # ---- modes
@@ -395,27 +374,16 @@ def test_reuse_copies_hits_in_and_this_journal_then_stands_alone(tmp_path: Path)
         assert list(alone.records()) == [made(1, reply="from old", reused=True), made(3, reply="three", reused=True)]
 
 
-def test_reuse_leaves_failures_where_they_are(tmp_path: Path) -> None:
-    failure = made(1, error={"kind": "timeout", "message": "slow"})
-    filled(tmp_path / "old", failure)
+def test_of_reuse_and_our_own_a_success_is_taken_and_our_own_first(tmp_path: Path) -> None:
+    failure = {"kind": "timeout", "message": "slow"}
+    filled(tmp_path / "old", made(1, error=failure), made(2, reply="fine", error=None), made(3, reply="old"))
+    filled(tmp_path / "new", made(2, error=failure), made(3, reply="own"))
     with Journal(tmp_path / "new", reuse=[tmp_path / "old"]) as journal:
         assert journal.find(digest(1)) is None
-        assert len(journal) == 0
-
-
-def test_a_failure_of_our_own_gives_way_to_another_runs_success(tmp_path: Path) -> None:
-    filled(tmp_path / "good", made(1, reply="fine", error=None))
-    filled(tmp_path / "new", made(1, error={"kind": "timeout", "message": "slow"}))
-    with Journal(tmp_path / "new", reuse=[tmp_path / "good"]) as journal:
-        assert journal.find(digest(1)) == made(1, reply="fine", error=None, reused=True)
-        assert journal.read(digest(1)) == made(1, reply="fine", error=None, reused=True)
-
-
-def test_what_is_our_own_goes_before_reuse(tmp_path: Path) -> None:
-    filled(tmp_path / "old", made(1, reply="old"))
-    filled(tmp_path / "new", made(1, reply="own"))
-    with Journal(tmp_path / "new", reuse=[tmp_path / "old"]) as journal:
-        assert journal.find(digest(1)) == made(1, reply="own")
+        assert digest(1) not in journal
+        assert journal.find(digest(3)) == made(3, reply="own")
+        assert journal.find(digest(2)) == made(2, reply="fine", error=None, reused=True)
+        assert journal.read(digest(2)) == made(2, reply="fine", error=None, reused=True)
 
 
 def test_a_missing_run_to_reuse_is_refused_before_anything_is_made(tmp_path: Path) -> None:
@@ -439,19 +407,19 @@ HOLD = """
 import sys
 from blendfilter.journal import Journal
 journal = Journal(sys.argv[1])
-print("held", flush=True)
+print("open", flush=True)
 sys.stdin.read()
 """
 
 
 @contextmanager
 def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds `folder`'s journal for writing."""
+    """Another process that has `folder`'s journal open for writing."""
     words = [sys.executable, "-c", HOLD, str(folder)]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+        assert process.stdout.readline() == "open\n"
         yield process
     finally:
         process.kill()
@@ -478,16 +446,10 @@ def test_a_second_writer_in_the_same_process_is_refused_until_the_first_closes(t
     first.append(made(1))  # the refusal took nothing from it
     first.close()
     first.close()  # closing twice is closing
+    with pytest.raises(BadArgument, match=r"journal\.jsonl is closed"):
+        first.append(made(2))
     with Journal(tmp_path) as second:
         assert digest(1) in second
-
-
-def test_a_closed_journal_says_so(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    journal.append(made(1))
-    journal.close()
-    with pytest.raises(BadArgument, match=r"journal\.jsonl is closed"):
-        journal.append(made(2))
 
 
 def test_eight_threads_write_whole_lines(tmp_path: Path) -> None:
@@ -504,11 +466,9 @@ def test_eight_threads_write_whole_lines(tmp_path: Path) -> None:
             thread.join()
         assert len(journal) == 800
     with Journal(tmp_path) as again:
-        records = list(again.records())
-        assert len(records) == 800
-        pairs = [(a["key"], b["key"]) for a, b in zip(records[::2], records[1::2], strict=True)]
-        expected = {(digest([t, n]), digest([t, n, "b"])) for t in range(8) for n in range(50)}
-        assert set(pairs) == expected  # what one append wrote stands together
+        keys = [record["key"] for record in again.records()]
+    expected = [(digest([t, n]), digest([t, n, "b"])) for t in range(8) for n in range(50)]
+    assert sorted(zip(keys[::2], keys[1::2], strict=True)) == sorted(expected), "one append stands together"
 
 
 # ---- who holds the file
@@ -545,7 +505,7 @@ def test_a_journal_that_is_dropped_lets_go_of_its_file(tmp_path: Path) -> None:
 
 
 def test_a_notebook_cell_run_again_connects_again(tmp_path: Path) -> None:
-    """Without a word about the journal of the first time, which nobody can reach any more."""
+    """The journal of the first time, which nothing refers to any more, is no second writer."""
     lm = connect("offline", journal=tmp_path)
     lm("Question: Where is Orm Pier?\nTopic:")
     del lm
@@ -565,9 +525,7 @@ def test_a_forked_process_may_not_write(tmp_path: Path) -> None:
         assert "opened by the process that this one was forked from: open it anew" in said
         journal.append(made(2, reply="two"))
         assert [record["reply"] for record in journal.records()] == ["one", "two"]
-        found = journal.find(digest(2))
-        assert found is not None
-        assert found["reply"] == "two"
+        assert journal.find(digest(2)) == made(2, reply="two")
     with Journal(tmp_path, "replay") as journal:
         assert [record["reply"] for record in journal.records()] == ["one", "two"]
 

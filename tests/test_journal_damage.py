@@ -32,11 +32,6 @@ def overwritten(line: bytes) -> bytes:
     return b"\0" * (len(line) - 1) + b"\n"
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fresh_dspy: None) -> Command:
-    return Command(monkeypatch, capsys)
-
-
 def damaged(run: Path, damage: Damage, kind: bytes = b"call") -> int:
     """Damage the last record of a kind; the number of its line."""
     path = run / "journal.jsonl"
@@ -47,7 +42,7 @@ def damaged(run: Path, damage: Damage, kind: bytes = b"call") -> int:
     return number + 1
 
 
-def told(line: int) -> str:
+def damaged_record(line: int) -> str:
     return f"journal.jsonl, line {line}: a damaged or edited record; restore the file, or run the command"
 
 
@@ -57,23 +52,25 @@ def no_record(line: int) -> str:
 
 @pytest.mark.parametrize("damage", [cut_short, without_reply])
 def test_a_damaged_record_is_named_and_asked_again_and_never_replayed(
-    command: Command, tmp_path: Path, damage: Damage, caplog: pytest.LogCaptureFixture
+    blendfilter: Command, here: Path, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run, other = tmp_path / "run", tmp_path / "other"
-    assert command(*small_eval("blendfilter", str(run), "--no-html")).code == 0
+    run, other = here / "run", here / "other"
+    assert blendfilter(*small_eval("blendfilter", str(run), "--no-html")).code == 0
     before = stable(run)
     line = damaged(run, damage)
-    refused = command(*small_eval("blendfilter", str(run), "--no-html", "--replay"))
-    assert (refused.code, told(line) in refused.error) == (2, True), refused.err
+    refused = blendfilter(*small_eval("blendfilter", str(run), "--no-html", "--replay"))
+    assert (refused.code, damaged_record(line) in refused.error) == (2, True), refused.err
     assert stable(run) == before, "nothing is replaced by what cannot be replayed"
-    copied = command(*small_eval("blendfilter", str(other), "--no-html", "--reuse", run))
-    assert (copied.code, told(line) in caplog.text) == (0, True), copied.err
+    reported = blendfilter("report", run)
+    assert (reported.code, damaged_record(line) in reported.error) == (2, True), reported.err
+    copied = blendfilter(*small_eval("blendfilter", str(other), "--no-html", "--reuse", run))
+    assert (copied.code, damaged_record(line) in caplog.text) == (0, True), copied.err
     caplog.clear()
     (run / "predictions.jsonl").unlink()  # so that every record is read again
-    again = command(*small_eval("blendfilter", str(run), "--no-html"))
-    assert (again.code, told(line) in caplog.text) == (0, True), again.err
+    again = blendfilter(*small_eval("blendfilter", str(run), "--no-html"))
+    assert (again.code, damaged_record(line) in caplog.text) == (0, True), again.err
     assert stable(run) == stable(other) == before
-    assert command(*small_eval("blendfilter", str(run), "--no-html", "--replay")).code == 0, "it is whole again"
+    assert blendfilter(*small_eval("blendfilter", str(run), "--no-html", "--replay")).code == 0, "it is whole again"
 
 
 def edited(at: int) -> Damage:
@@ -88,81 +85,73 @@ def edited(at: int) -> Damage:
 @pytest.mark.parametrize("kind", [b"call", b"search", b"passage"])
 @pytest.mark.parametrize("at", [8, 90], ids=["its key", "its content"])
 def test_whatever_record_is_damaged_the_same_command_mends_the_run(
-    command: Command, tmp_path: Path, kind: bytes, at: int
+    blendfilter: Command, here: Path, kind: bytes, at: int
 ) -> None:
-    run = tmp_path / "run"
-    assert command(*small_eval("blendfilter", str(run))).code == 0
+    run = here / "run"
+    assert blendfilter(*small_eval("blendfilter", str(run))).code == 0
     before = stable(run)
     damaged(run, edited(at), kind)
     # A search beside the run is made again where the index is there; all else a replay refuses.
-    assert command(*small_eval("blendfilter", str(run), "--replay")).code in (0, 2)
+    assert blendfilter(*small_eval("blendfilter", str(run), "--replay")).code in (0, 2)
     assert stable(run) == before
-    assert command(*small_eval("blendfilter", str(run))).code == 0
+    assert blendfilter(*small_eval("blendfilter", str(run))).code == 0
     assert stable(run) == before
     again = small_eval("blendfilter", str(run))
     for words in ((*again, "--replay"), ("report", run), again):
-        outcome = command(*words)
+        outcome = blendfilter(*words)
         assert (outcome.code, stable(run)) == (0, before), outcome.err
 
 
-def test_a_line_that_is_no_record_is_named_by_every_command_with_the_way_on(command: Command, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert command(*small_eval("blendfilter", str(run), "--no-html")).code == 0
+def test_a_line_that_is_no_record_is_named_by_every_command_with_the_way_on(blendfilter: Command, here: Path) -> None:
+    run = here / "run"
+    assert blendfilter(*small_eval("blendfilter", str(run), "--no-html")).code == 0
     before = stable(run)
     line = damaged(run, overwritten)
     (run / "predictions.jsonl").unlink()
     commands: list[tuple[object, ...]] = [
         small_eval("blendfilter", str(run), "--no-html"),
         small_eval("blendfilter", str(run), "--no-html", "--replay"),
-        small_eval("blendfilter", str(tmp_path / "other"), "--no-html", "--reuse", run),
+        small_eval("blendfilter", str(here / "other"), "--no-html", "--reuse", run),
+        ("report", run),
     ]
     for words in commands:
-        outcome = command(*words)
+        outcome = blendfilter(*words)
         assert (outcome.code, no_record(line) in outcome.error) == (2, True), outcome.err
         assert "Traceback" not in outcome.err
     path = run / "journal.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[: line - 1]))
-    assert command(*commands[0]).code == 0
+    assert blendfilter(*commands[0]).code == 0
     assert stable(run) == before
-
-
-@pytest.mark.parametrize(("damage", "words"), [(cut_short, told), (overwritten, no_record)])
-def test_a_report_names_it_too(command: Command, tmp_path: Path, damage: Damage, words: Callable[[int], str]) -> None:
-    run = tmp_path / "run"
-    assert command(*small_eval("blendfilter", str(run), "--no-html")).code == 0
-    line = damaged(run, damage)
-    outcome = command("report", run)
-    assert (outcome.code, words(line) in outcome.error) == (2, True), outcome.err
 
 
 @pytest.mark.parametrize("damage", [cut_short, lambda line: line.replace(b'"tokens":', b'"tokenS":')])
 def test_a_damaged_mark_is_named_and_not_taken_for_nothing_spent(
-    command: Command, tmp_path: Path, damage: Damage
+    blendfilter: Command, here: Path, damage: Damage
 ) -> None:
-    run = tmp_path / "run"
-    assert command(*small_eval("blendfilter", str(run), "--max-calls", 10)).code == 3
+    run = here / "run"
+    assert blendfilter(*small_eval("blendfilter", str(run), "--max-calls", 10)).code == 3
     line = damaged(run, damage, b"budget")
-    outcome = command(*small_eval("blendfilter", str(run), "--max-calls", 11))
-    assert (outcome.code, told(line) in outcome.error) == (2, True), outcome.err
+    outcome = blendfilter(*small_eval("blendfilter", str(run), "--max-calls", 11))
+    assert (outcome.code, damaged_record(line) in outcome.error) == (2, True), outcome.err
 
 
-def test_a_budget_reads_every_record_before_it_spends(command: Command, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert command(*small_eval("blendfilter", str(run), "--no-html")).code == 0
+def test_a_budget_reads_every_record_before_it_spends(blendfilter: Command, here: Path) -> None:
+    run = here / "run"
+    assert blendfilter(*small_eval("blendfilter", str(run), "--no-html")).code == 0
     calls = len(journaled(run))
     line = damaged(run, cut_short)
     size = (run / "journal.jsonl").stat().st_size
-    outcome = command(*small_eval("blendfilter", str(run), "--repeats", 2, "--max-calls", 2 * calls))
-    assert (outcome.code, told(line) in outcome.error) == (2, True), outcome.err
+    outcome = blendfilter(*small_eval("blendfilter", str(run), "--repeats", 2, "--max-calls", 2 * calls))
+    assert (outcome.code, damaged_record(line) in outcome.error) == (2, True), outcome.err
     assert (run / "journal.jsonl").stat().st_size == size
 
 
-def test_a_torn_last_line_is_asked_again_and_counted_by_the_mark(command: Command, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert command(*small_eval("blendfilter", str(run), "--max-calls", 12)).code == 3
+def test_a_torn_last_line_is_asked_again_and_counted_by_the_mark(blendfilter: Command, here: Path) -> None:
+    run = here / "run"
+    assert blendfilter(*small_eval("blendfilter", str(run), "--max-calls", 12)).code == 3
     path = run / "journal.jsonl"
     path.write_bytes(path.read_bytes() + b'{"key":"' + b"0" * 32 + b'","kind":"call","pro')
-    assert command(*small_eval("blendfilter", str(run), "--max-calls", 15)).code == 3
+    assert blendfilter(*small_eval("blendfilter", str(run), "--max-calls", 15)).code == 3
     assert len(journaled(run)) == 15
     with Journal(run, "replay") as journal:
         mark = journal.read(MARK)
@@ -192,13 +181,13 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     return rng.choice(kinds)()
 
 
-def test_no_mutation_of_a_journal_brings_it_down_or_is_cut_away(command: Command, tmp_path: Path) -> None:
+def test_no_mutation_of_a_journal_brings_it_down_or_is_cut_away(blendfilter: Command, here: Path) -> None:
     """1,000 of them: opened and read it works, or says the line; all but a torn last line stays, byte by byte."""
-    assert command(*small_eval("blendfilter", str(tmp_path / "run"), "--limit", 1, "--no-html")).code == 0
-    whole = (tmp_path / "run/journal.jsonl").read_bytes()
-    with Journal(tmp_path / "run", "replay") as journal:
+    assert blendfilter(*small_eval("blendfilter", str(here / "run"), "--limit", 1, "--no-html")).code == 0
+    whole = (here / "run/journal.jsonl").read_bytes()
+    with Journal(here / "run", "replay") as journal:
         right = {record["key"]: record for record in journal.records()}
-    path, rng, refused = tmp_path / "journal.jsonl", random.Random(0), list[str]()
+    path, rng, refused = here / "journal.jsonl", random.Random(0), list[str]()
     for _ in range(1_000):
         before = mutated(whole, rng)
         for mode in ("replay", "auto"):

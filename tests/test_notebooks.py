@@ -36,9 +36,8 @@ def run(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for cell in notebook.cells:
         if cell["cell_type"] == "code":
             cell["outputs"] = []
-    NotebookClient(
-        notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
-    ).execute()
+    place = {"metadata": {"path": str(folder)}}
+    NotebookClient(notebook, timeout=200, kernel_name="python3", resources=place).execute()
     return notebook
 
 

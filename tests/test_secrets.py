@@ -36,6 +36,7 @@ from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.corpus import read_corpus
+from blendfilter.retrieval.indexes import open_index
 from blendfilter.tasks.loading import load
 
 KEY = "zk-Quite.Secret/0123+456=789"
@@ -112,11 +113,11 @@ class Kept(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.NOTSET)
-        self.told: list[str] = []
+        self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         error = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
-        self.told.append(f"{record.name} {record.getMessage()} {record.args!r} {error}")
+        self.lines.append(f"{record.name} {record.getMessage()} {record.args!r} {error}")
 
 
 @pytest.fixture
@@ -172,18 +173,26 @@ def left_by(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file()}
 
 
-def told_by(error: BaseException) -> str:
+def leaks(folder: Path, *logs: str) -> list[str]:
+    """The files of a folder, and the beginnings of the lines, in which a secret is found."""
+    return [
+        *(name for name, text in left_by(folder).items() if found(text)),
+        *(line[:200] for line in logs if found(line)),
+    ]
+
+
+def written_of(error: BaseException) -> str:
     """The error with all its causes, as `logging` and debuggers show them, with the local variables of each frame."""
-    held: dict[int, object] = {}  # each once: most frames of a method hold the method
+    variables: dict[int, object] = {}  # by identity: most frames of a method hold the method
     chain = [error]
     for each in chain:
         causes = (each.__cause__, each.__context__, *getattr(each, "exceptions", ()))
         chain += [cause for cause in causes if cause is not None and cause not in chain]
         for frame, _ in traceback.walk_tb(each.__traceback__):
             if frame.f_code.co_filename != __file__:  # this test knows the key
-                held |= {id(value): value for value in frame.f_locals.values()}
-    told = [*traceback.format_exception(error), *map(repr, held.values()), *(f"{each!r}{vars(each)}" for each in chain)]
-    return "".join(told)
+                variables |= {id(value): value for value in frame.f_locals.values()}
+    chained = [f"{each!r}{vars(each)}" for each in chain]
+    return "".join([*traceback.format_exception(error), *map(repr, variables.values()), *chained])
 
 
 @pytest.mark.parametrize(
@@ -200,27 +209,20 @@ def test_no_key_is_left_by_a_run(
         error = ""
         try:
             done = evaluate(method, questions, lm=lm, run=tmp_path / "run", progress=False)
-            if mode == "well":
-                assert done.errors == 0
+            assert done.errors == 0 or mode != "well"
         except BlendFilterError as refused:
-            error = told_by(refused)
-        if mode != "well":
-            with dspy.context(lm=lm):
-                try:
-                    method(question="Which?")
-                except BlendFilterError as failed:
-                    error += told_by(failed)
+            error = written_of(refused)
+        with dspy.context(lm=lm):
+            try:
+                method(question="Which?")
+            except BlendFilterError as failed:
+                error += written_of(failed)
     assert server.seen, "the server was never asked"
     sent = [base64.b64decode(auth[6:]).decode() if auth.startswith("Basic ") else auth for auth in server.seen]
     assert set(sent) == {f"me:{KEY}" if how == "login" else f"Bearer {KEY}"}
     assert found(error) == []
-    for name, text in left_by(tmp_path).items():
-        assert found(text) == [], name
-    assert [line[:200] for line in logs.told if found(line)] == []
-    out, err = capsys.readouterr()
-    assert found(out + err) == []
-    if not how.startswith("own"):
-        assert any(line.startswith("httpcore") for line in logs.told)
+    assert leaks(tmp_path, *logs.lines, *capsys.readouterr()) == []
+    assert how.startswith("own") or any(line.startswith("httpcore") for line in logs.lines)
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -233,9 +235,9 @@ def test_no_key_is_shown_by_what_holds_it(
         method = BlendFilter(index, k=2)
         method.set_lm(lm)
         method.save(tmp_path / "program.json")
-        shown = [lm, lm.inner, lm.copy(), copy.deepcopy(lm), lm.history, lm.dump_state(), lm.identity, lm.address,
+        visible = [lm, lm.inner, lm.copy(), copy.deepcopy(lm), lm.history, lm.dump_state(), lm.identity, lm.address,
                  method.dump_state(), (tmp_path / "program.json").read_text(), vars(lm)]  # fmt: skip
-    for each in shown:
+    for each in visible:
         assert found(f"{each!r} {each}") == [], type(each)
 
 
@@ -254,38 +256,30 @@ def test_no_key_is_left_by_the_command_line(mode: str, tmp_path: Path) -> None:
     with Server(mode) as server:
         words = ["--debug", "eval", "hotpotqa", "--data", "sample", "--corpus", "sample", "--limit", "1", "--lm", "m",
                  "--api-base", server.url, "--run", str(tmp_path / "run"), "--method", "direct"]  # fmt: skip
-        told = subprocess.run(
+        ended = subprocess.run(
             [sys.executable, "-m", "blendfilter.cli", *words], capture_output=True, text=True, timeout=60,
             env={**os.environ, "BLENDFILTER_API_KEY": KEY, "BLENDFILTER_CACHE": str(tmp_path / "cache"),
                  "OPENAI_LOG": "debug", "BLENDFILTER_INDEX_TOKEN": TOKEN},
             check=False,
         )  # fmt: skip
-    assert server.seen, told.stderr
-    assert told.returncode == (mode != "reply"), told.stderr
-    assert ("Traceback" in told.stderr) is (mode != "reply")
-    assert found(told.stdout + told.stderr) == []
-    for name, text in left_by(tmp_path / "run").items():
-        assert found(text) == [], name
+    assert server.seen, ended.stderr
+    assert ended.returncode == (mode != "reply"), ended.stderr
+    assert ("Traceback" in ended.stderr) is (mode != "reply")
+    assert found(ended.stdout + ended.stderr) == []
+    assert leaks(tmp_path / "run") == []
     assert (tmp_path / "run" / "report.html").is_file() is (mode != "401")
 
 
 def test_no_token_of_an_index_is_left_by_a_run(
     index: Retriever, tmp_path: Path, logs: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from blendfilter.retrieval.indexes import open_index
-
     monkeypatch.setenv("BLENDFILTER_INDEX_TOKEN", TOKEN)
     with served(index, token=TOKEN) as server:
         remote = open_index(server.url)
-        lm = connect("offline")
-        done = evaluate(
-            BlendFilter(remote, k=2), load("hotpotqa", "sample", limit=1), lm=lm, run=tmp_path / "run", progress=False
-        )
+        questions = load("hotpotqa", "sample", limit=1)
+        done = evaluate(BlendFilter(remote, k=2), questions, lm="offline", run=tmp_path / "run", progress=False)
     assert done.errors == 0
-    for name, text in left_by(tmp_path).items():
-        assert found(text) == [], name
-    assert [line[:200] for line in logs.told if found(line)] == []
-    assert found(f"{remote!r}{vars(remote)!r}") == [] or TOKEN not in repr(remote)
+    assert leaks(tmp_path, *logs.lines, repr(remote)) == []
 
 
 @given(st.text(st.characters(codec="ascii", exclude_categories=["C"]), min_size=secrets.SHORTEST), st.text(), st.text())
@@ -349,24 +343,22 @@ def test_a_short_key_that_a_server_echoes_is_left_nowhere(how: str, tmp_path: Pa
         lm("hello")
     (text,) = left_by(tmp_path / "run").values()
     sent = server.seen[0].partition(" ")[2]
-    for each in (text, *logs.told):
+    for each in (text, *logs.lines):
         assert key not in each
         assert sent not in each
 
 
-def test_a_word_in_the_environment_is_left_in_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_is_left_in_replies_where_it_is_only_in_the_environment_and_hidden_where_it_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("POSTGRES_PASSWORD", "postgres")
     monkeypatch.setenv("YEAR_TOKEN", "19451946")
     monkeypatch.setenv("OTHER_API_KEY", "quite-secret")
     monkeypatch.setenv("LONG_PASSWORD", "correcthorsebatterystaple")
-    secrets.know("postgres-key")
-    said = "postgres in 19451946: quite-secret, correcthorsebatterystaple, postgres-key"
-    assert secrets.hidden(said) == "postgres in 19451946: [key], [key], [key]"
-
-
-def test_a_key_that_was_given_is_hidden_even_where_it_is_a_word() -> None:
     connect("m", api_base="http://127.0.0.1:9/v1", api_key="opensesame")
-    assert secrets.hidden("say opensesame") == "say [key]"
+    secrets.know("postgres-key")
+    text = "postgres in 19451946: quite-secret, correcthorsebatterystaple, postgres-key, opensesame"
+    assert secrets.hidden(text) == "postgres in 19451946: [key], [key], [key], [key]"
 
 
 @pytest.mark.parametrize("how", ["argument", "BLENDFILTER_API_KEY", "OPENAI_API_KEY"])
@@ -379,46 +371,40 @@ def test_no_key_is_in_the_local_variables_of_a_refusal(
         monkeypatch.setenv(how, KEY)
     with pytest.raises(BadArgument) as refused:
         connect("openai/m", api_base=None if how == "OPENAI_API_KEY" else "http://127.0.0.1:9/v1", **given, **wrong)
-    assert found(told_by(refused.value)) == []
+    assert found(written_of(refused.value)) == []
 
 
-def test_what_litellm_logs_holds_no_key(logs: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_litellm_logs_holds_no_key(tmp_path: Path, logs: Kept) -> None:
     with Server("reply") as server:
         lm = hasty(connect(dspy.LM("openai/m", api_base=server.url, api_key=KEY, engine="litellm")))
         lm("hello")
-    assert any(line.startswith("LiteLLM") and "[key]" in line for line in logs.told)
-    assert [line[:200] for line in logs.told if found(line)] == []
+    assert any(line.startswith("LiteLLM") and "[key]" in line for line in logs.lines)
+    assert leaks(tmp_path, *logs.lines) == []
+
+
+def journaled_reply(folder: Path, *parts: Any, **more: Any) -> str:
+    """The journal of one call that an engine answers with `parts`, the key known."""
+
+    class Engine:
+        def complete(self, request: lm15.Request) -> lm15.Response:
+            message, usage = lm15.Message(role="assistant", parts=parts), lm15.Usage(input_tokens=1, output_tokens=1)
+            return lm15.Response(id=None, model="m", message=message, usage=usage, **more)
+
+    secrets.know(KEY)
+    connect(dspy.LM("mine/m", engine=Engine()), journal=folder)("hello")
+    (text,) = left_by(folder).values()
+    return text
 
 
 def test_a_reply_that_is_kept_whole_holds_no_key(tmp_path: Path) -> None:
     call = lm15.ToolCallPart(id="1", name="look", input={"said": f"Bearer {KEY}"})
-
-    class Tooled:
-        def complete(self, request: lm15.Request) -> lm15.Response:
-            return lm15.Response(
-                id=None, model="m", message=lm15.Message(role="assistant", parts=(lm15.TextPart(KEY), call)),
-                finish_reason="tool_call", usage=lm15.Usage(input_tokens=1, output_tokens=1),
-            )  # fmt: skip
-
-    secrets.know(KEY)
-    connect(dspy.LM("mine/m", engine=Tooled()), journal=tmp_path / "journal")("hello")
-    (text,) = left_by(tmp_path / "journal").values()
+    text = journaled_reply(tmp_path, lm15.TextPart(KEY), call, finish_reason="tool_call")
     assert '"look"' in text
     assert found(text) == []
 
 
 def test_scores_do_not_spell_a_key(tmp_path: Path) -> None:
     pieces = tuple(lm15.TokenLogprob(token=KEY[i : i + 4], logprob=-1.0) for i in range(0, len(KEY), 4))
-
-    class Scored:
-        def complete(self, request: lm15.Request) -> lm15.Response:
-            return lm15.Response(
-                id=None, model="m", message=lm15.Message(role="assistant", parts=(lm15.TextPart(KEY),)),
-                finish_reason="stop", usage=lm15.Usage(input_tokens=1, output_tokens=1), logprobs=pieces,
-            )  # fmt: skip
-
-    secrets.know(KEY)
-    connect(dspy.LM("mine/m", engine=Scored()), journal=tmp_path / "journal")("hello")
-    (text,) = left_by(tmp_path / "journal").values()
+    text = journaled_reply(tmp_path, lm15.TextPart(KEY), finish_reason="stop", logprobs=pieces)
     assert "[key]" in text
     assert pieces[1].token not in text

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from types import TracebackType
 from typing import Annotated, Any, NoReturn, get_type_hints
 
@@ -99,10 +99,10 @@ def spread(function: Callable[..., None]) -> Callable[..., None]:
             continue
         group = groups[parameter.name]
         of_group = get_type_hints(group, include_extras=True)
-        taken += [
-            inspect.Parameter(field.name, keyword, default=field.default, annotation=_annotation(field, of_group))
-            for field in fields(group)
-        ]
+        for field in fields(group):
+            hint, declared = of_group[field.name], field.metadata.get("option")
+            annotation = hint if declared is None else Annotated[hint, declared]
+            taken.append(inspect.Parameter(field.name, keyword, default=field.default, annotation=annotation))
 
     @functools.wraps(function)
     def spreading(**given: Any) -> None:
@@ -113,11 +113,6 @@ def spread(function: Callable[..., None]) -> Callable[..., None]:
     spreading.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
     spreading.__annotations__ = {parameter.name: parameter.annotation for parameter in taken}
     return spreading
-
-
-def _annotation(field: Field[Any], hints: dict[str, Any]) -> Any:
-    hint, declared = hints[field.name], field.metadata.get("option")
-    return hint if declared is None else Annotated[hint, declared]
 
 
 def main() -> None:
@@ -139,7 +134,9 @@ def _main() -> None:
             raise KeyboardInterrupt
         sys.exit(code)
     except typer.TyperException as error:
-        _fail(_usage(error), 2)
+        context = getattr(error, "ctx", None)
+        name = context.command_path if context else "blendfilter"
+        _fail(f"{error.format_message().rstrip('.')} ({name} --help shows what it takes)", 2)
     except (KeyboardInterrupt, typer.Abort):
         what = "the same command goes on where it was" if State.goes_on else "nothing of it was kept"
         _fail(f"stopped; {what}", INTERRUPTED)
@@ -153,26 +150,18 @@ def _main() -> None:
             _fail(str(error), error.exit_code)
         if isinstance(error, OSError):  # a full disk, a folder without permission to write
             _fail(f"{error.filename or 'the system says'}: {error.strerror or error}", 1)
-        _fail(_unforeseen(error), 1)
-
-
-def _unforeseen(error: Exception) -> str:
-    """A line about an error that no code foresaw, with the files and folders that the command was given."""
-    given = [word for word in sys.argv[1:] if not word.startswith("-") and os.path.exists(word)]
-    about = f"{', '.join(given)}: " if given else ""
-    what = f"{type(error).__name__}: {str(error)[:300]}"
-    return f"{about}this should not have happened ({what}): a file may be damaged; blendfilter --debug … says more"
+        # an error that no code foresaw: name the files and folders that the command was given
+        given = [word for word in sys.argv[1:] if not word.startswith("-") and os.path.exists(word)]
+        about = f"{', '.join(given)}: " if given else ""
+        what = f"{type(error).__name__}: {str(error)[:300]}"
+        _fail(
+            f"{about}this should not have happened ({what}): a file may be damaged; blendfilter --debug … says more", 1
+        )
 
 
 def _traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """What Python prints of an error that ends it; its message may quote anything."""
     sys.stderr.write(visible("".join(traceback.format_exception(kind, error, trace))))
-
-
-def _usage(error: Any) -> str:
-    context = getattr(error, "ctx", None)
-    name = context.command_path if context else "blendfilter"
-    return f"{error.format_message().rstrip('.')} ({name} --help shows what it takes)"
 
 
 def _fail(line: str, code: int) -> NoReturn:

@@ -31,6 +31,7 @@ from blendfilter.cli.options import (
     RulesFile,
     SpendingOptions,
     given,
+    given_values,
     option,
 )
 from blendfilter.errors import BadArgument, UnknownName
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from blendfilter.compiling.compile import Compiled
     from blendfilter.compiling.examples import Split
-    from blendfilter.filters.cdit import Mode, Rule
+    from blendfilter.filters.cdit import Mode
     from blendfilter.filters.filco import Unit
     from blendfilter.oracles.measures import Measure
 
@@ -48,8 +49,7 @@ FILTERS: dict[str, Unit] = {"filco": "sentence", "filco-passage": "passage"}
 """What is compiled against silver contexts."""
 JUDGES: dict[str, Mode] = {"cdit": "word", "cdit-components": "components"}
 """What is compiled against gold passages and others; anything else is a method, compiled against answers."""
-SAMPLE = "compiled on the sample world: shows the form, not a gain"
-Examples = Callable[..., "list[dspy.Example]"]
+WEIGHTS = ("weight_agreement", "weight_answer", "weight_tokens")
 Material = tuple[Any, "Split", Callable[..., Any], str]
 """The module, its examples, its metric, and what the recipe calls the measure."""
 
@@ -110,20 +110,13 @@ class CompileOptions(PassageOptions):
         "The score from which an answer may become a demonstration (filco 0.55, a method 1)."
     )
 
-    def numbers(self, *names: str, prefix: str = "") -> dict[str, Any]:
-        """Those of these options that were given, by name without `prefix`."""
-        values = {name: getattr(self, prefix + name) for name in names}
-        return {name: value for name, value in values.items() if value is not None}
-
     def search(self) -> dict[str, int]:
         """How far the search goes. Raises: BadArgument where this optimiser does not search so."""
-        numbers = self.numbers("candidates", "trials", "metric_calls")
-        for name in numbers:
-            taker = "gepa" if name == "metric_calls" else "mipro"
-            if self.optimizer != taker:
-                option = name.replace("_", "-")
-                raise BadArgument(f"--{option} is for {taker}; {self.optimizer} does not take it: leave it")
-        return numbers
+        takers = {"candidates": "mipro", "trials": "mipro", "metric_calls": "gepa"}
+        for name, taker in takers.items():
+            if self.optimizer != taker and (options := given(self, name)):
+                raise BadArgument(f"{options[0]} is for {taker}; {self.optimizer} does not take it: leave it")
+        return given_values(self, *takers)
 
     def check(self, what: str, task: str, filter: str | None) -> None:
         """Raise `BadArgument` or `UnknownName` for options that do not go with `what`."""
@@ -136,8 +129,7 @@ class CompileOptions(PassageOptions):
         if what in filters and filter is not None:
             raise BadArgument(f"--filter is for methods; {what} is a filter itself")
         if what not in FILTERS:
-            weights = ("weight_agreement", "weight_answer", "weight_tokens")
-            if of_filters := given(self, "silver", "measure", "allow_empty_answers", *weights):
+            if of_filters := given(self, "silver", "measure", "allow_empty_answers", *WEIGHTS):
                 against = "gold passages and others" if what in JUDGES else "its task's metric"
                 raise BadArgument(
                     f"{of_filters[0]} is for {' and '.join(FILTERS)}; {what} is compiled against {against}"
@@ -157,17 +149,11 @@ class CompileOptions(PassageOptions):
             first = "--data" if "--data" in of_questions else of_questions[0]
             raise BadArgument(f"{first} is for a silver file to be made; {self.silver} holds its passages: leave it")
 
-    def chosen_rules(self) -> tuple[Rule, ...]:
-        """The rules of CDIT's judge. Raises: UnknownName, BadArgument, BadData."""
-        from blendfilter.filters.cdit import choose_rules
-
-        return choose_rules(self.rule or (), self.rules)
-
     def retriever(self, questions: Any) -> Any:
-        """What is searched; of the sample's questions, the sample corpus."""
+        """What is searched; for the sample's questions, the sample corpus."""
         return retriever(self, questions, sample=self.data == "sample")
 
-    def split(self, examples: list[dspy.Example], read: Examples) -> Split:
+    def split(self, examples: list[dspy.Example], read: Callable[[Path], list[dspy.Example]]) -> Split:
         """What is compiled on and what is held back; `read` makes examples of a file."""
         from blendfilter.compiling.examples import Split, drawn, split
 
@@ -179,7 +165,8 @@ class CompileOptions(PassageOptions):
     def note(self) -> str:
         """That the examples are the sample world's, where they are."""
         source = {} if self.silver is None else _silver_settings(self.silver).get("data", {})
-        return SAMPLE if "sample" in (self.data, source.get("source")) else ""
+        sample = "sample" in (self.data, source.get("source"))
+        return "compiled on the sample world: shows the form, not a gain" if sample else ""
 
 
 @command("compile")
@@ -261,8 +248,10 @@ def _filter(what: str, task: str, options: CompileOptions, prompts: Path | None,
     from blendfilter.oracles.silver_rows import read_silver
 
     wording, templates = _wording_of(task), prompts_in(prompts)
-    weights = options.numbers("agreement", "answer", "tokens", prefix="weight_")
-    metric = silver_metric(**weights, **options.numbers("threshold"), wording=wording, prompts=templates)
+    weights = given_values(options, *WEIGHTS, "threshold")
+    metric = silver_metric(
+        **{name.removeprefix("weight_"): value for name, value in weights.items()}, wording=wording, prompts=templates
+    )
     student = make_filter(what, wording=wording, prompts=templates)
     if options.measure is not None and options.measure not in MEASURES:
         raise UnknownName.of("measure", options.measure, MEASURES)
@@ -283,10 +272,10 @@ def _filter(what: str, task: str, options: CompileOptions, prompts: Path | None,
 def _judge(what: str, task: str, options: CompileOptions, prompts: Path | None) -> Material:
     from blendfilter.asking import TaskWording
     from blendfilter.compiling.examples import consistency, consistency_examples, pairs_of
-    from blendfilter.filters.cdit import CDITFilter
+    from blendfilter.filters.cdit import CDITFilter, choose_rules
     from blendfilter.tasks import load
 
-    wording, rules = TaskWording.of(_wording_of(task)), options.chosen_rules()
+    wording, rules = TaskWording.of(_wording_of(task)), choose_rules(options.rule or (), options.rules)
     if what != "cdit" and options.mode not in (None, JUDGES[what]):
         raise BadArgument(
             f"{what} is of the mode {JUDGES[what]}, --mode says {options.mode}: leave it, or compile cdit"
@@ -343,7 +332,7 @@ def _measure_of(silver: Path, task: str, measure: str | None) -> str:
 
 
 def _silver_settings(silver: Path) -> dict[str, Any]:
-    """What the recipe of a silver file says of how it was made; nothing where it has none."""
+    """How a silver file was made, by its recipe; nothing where it has none."""
     from blendfilter.oracles.silver_making import Places, read_recipe
 
     places = Places.of(silver)

@@ -38,7 +38,7 @@ class Bars:
 
     def __init__(self) -> None:
         self._tasks: dict[str, Any] = {}
-        self._told = time.monotonic()
+        self._last_line = time.monotonic()
 
     def __enter__(self) -> Bars:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -60,8 +60,8 @@ class Bars:
         if phase not in self._tasks:
             self._tasks[phase] = self._bar.add_task(phase, total=total, count=count)
         self._bar.update(self._tasks[phase], completed=done, total=total, count=count)
-        if self._bar.disable and time.monotonic() - self._told >= EVERY:
-            self._told = time.monotonic()
+        if self._bar.disable and time.monotonic() - self._last_line >= EVERY:
+            self._last_line = time.monotonic()
             say(f"{phase}: {count}")
 
     def __exit__(self, *_: object) -> None:

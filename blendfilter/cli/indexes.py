@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 from blendfilter.cli.app import command
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.cli.making import corpus_file
-from blendfilter.cli.options import AllowHost, K, option
+from blendfilter.cli.options import AllowHost, K, given_values, option
 from blendfilter.errors import BadArgument, BadData, EmptyData
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class EngineOptions:
 
     def settings(self, engine: str) -> dict[str, Any]:
         """Those that were given. Raises: BadArgument for one that is not `engine`'s, or one that it wants."""
-        values = {name: value for name, value in asdict(self).items() if value is not None}
+        values = given_values(self)
         for name in values if engine in ENGINES else ():  # `build` says which engines there are
             if name not in ENGINES[engine]:
                 owners = [owner for owner, names in ENGINES.items() if name in names]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.cli.console import Bars, say
-from blendfilter.cli.options import JudgeOptions, MethodOptions, ModelOptions, PassageOptions
+from blendfilter.cli.options import JudgeOptions, MethodOptions, ModelOptions, PassageOptions, given_values
 from blendfilter.errors import BadArgument, NoKey
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Re
         raise BadArgument(f"--without and --prompts are for our own methods; {how.method} brings its own prompts")
     if ":" in how.method + (how.filter or ""):
         sys.path.insert(0, "")  # a user's class is looked for in the current folder
-    arguments = how.given(*OF_ONE_METHOD)
+    arguments = given_values(how, *OF_ONE_METHOD)
+    if not how.without:  # `--without ''` leaves nothing out
+        arguments.pop("without", None)
     for argument in arguments:
         # A user's class says itself whether it takes a filter; of an unknown method the name is the error.
         takers = methods_taking(argument)
@@ -97,7 +99,7 @@ def _filter(how: MethodOptions, wording: str, prompts: Prompts | None) -> dspy.M
     from blendfilter.filters.cdit import choose_rules
     from blendfilter.filters.registry import FILTERS, filters_taking, make_filter
 
-    options = {f"filter-{name}": name for name in ("n", "by", "model") if how.given(f"filter_{name}")}
+    options = {f"filter-{name}": name for name in ("n", "by", "model") if getattr(how, f"filter_{name}") is not None}
     if how.rule or how.rules is not None:
         options["rule" if how.rule else "rules"] = "rules"
     for option, argument in options.items():
@@ -121,23 +123,24 @@ def _not_taken(option: str, kind: str, takers: list[str], name: str) -> BadArgum
 
 
 def retriever(sources: PassageOptions, questions: Any = None, *, sample: bool = False) -> Retriever | None:
-    """What is searched; None where nothing was named.
-
-    Args:
-        sources: the options that name it.
-        questions: those that the run asks.
-        sample: where nothing is named, search the sample corpus.
-    """
+    """What is searched for the `questions` of a run; where nothing was named the sample corpus (`sample`) or None."""
     from blendfilter.retrieval.bm25 import BM25
     from blendfilter.retrieval.corpus import pooled
     from blendfilter.retrieval.hybrid import open_indexes
+    from blendfilter.retrieval.precomputed import Precomputed
 
     by_option = {"--corpus": sources.corpus, "--index": sources.index, "--retrieved": sources.retrieved}
     named = [name for name, value in by_option.items() if value]
     if len(named) > 1:
         raise BadArgument(f"{' and '.join(named)} name {len(named)} sources of passages: give one")
     if sources.retrieved is not None:
-        return _precomputed(sources.retrieved, questions)
+        hits = Precomputed(sources.retrieved, {question.id: question.question for question in questions})
+        if missing := hits.missing(question.question for question in questions):  # before any model is called
+            raise BadArgument(
+                f"{sources.retrieved} holds no hits for {len(missing)} of {len(questions)} questions, the first of "
+                f"them {missing[0][:80]!r}: search for them too, or ask fewer (--limit)"
+            )
+        return hits
     if sources.index:
         return open_indexes(sources.index, allow_hosts=sources.allow_host or ())
     corpus = "sample" if sources.corpus is None and sample else sources.corpus
@@ -155,20 +158,6 @@ def retriever(sources: PassageOptions, questions: Any = None, *, sample: bool = 
         )
     with Bars() as progress:
         return BM25.for_corpus(path, progress=progress)
-
-
-def _precomputed(file: Path, questions: Any) -> Retriever:
-    """The hits of a file; that each question of the run has some is checked before any model is called."""
-    from blendfilter.retrieval.precomputed import Precomputed
-
-    hits = Precomputed(file, {question.id: question.question for question in questions})
-    missing = hits.missing(question.question for question in questions)
-    if missing:
-        raise BadArgument(
-            f"{file} holds no hits for {len(missing)} of {len(questions)} questions, the first of them "
-            f"{missing[0][:80]!r}: search for them too, or ask fewer (--limit)"
-        )
-    return hits
 
 
 def corpus_file(corpus: str) -> Path:

@@ -178,13 +178,6 @@ class MethodOptions:
         "evaluated on questions that it was compiled on."
     )
 
-    def given(self, *names: str) -> dict[str, Any]:
-        """Those of these options that were given, by name; `--without ''` leaves nothing out, and is none."""
-        values = {name: getattr(self, name) for name in names}
-        if not values.get("without"):
-            values.pop("without", None)
-        return {name: value for name, value in values.items() if value is not None and value is not False}
-
 
 @dataclass(frozen=True)
 class JudgeOptions:
@@ -241,14 +234,24 @@ class SpendingOptions:
         return budget if budget.given() else None
 
 
+def given_values(options: Any, *names: str) -> dict[str, Any]:
+    """The options of a group that were given, by name; those called `names`, or all.
+
+    >>> given_values(MethodOptions(k=3, hops=0, rewrite=False)), given_values(MethodOptions(k=3, hops=0), "k")
+    ({'k': 3, 'hops': 0}, {'k': 3})
+    """
+    values = {one.name: (getattr(options, one.name), one.default) for one in fields(options)}
+    return {
+        name: value
+        for name, (value, default) in values.items()
+        if (not names or name in names) and value not in (default, None, [])
+    }
+
+
 def given(options: Any, *names: str) -> list[str]:
-    """The options of a group that were given, as one writes them; those called `names`, or all.
+    """The options that were given, as one writes them.
 
     >>> given(SpendingOptions(max_tokens=5)), given(MethodOptions(k=3, hops=2), "k")
     (['--max-tokens'], ['-k'])
     """
-    return [
-        "-k" if one.name == "k" else f"--{one.name.replace('_', '-')}"
-        for one in fields(options)
-        if (not names or one.name in names) and getattr(options, one.name) not in (one.default, None, [])
-    ]
+    return ["-k" if name == "k" else f"--{name.replace('_', '-')}" for name in given_values(options, *names)]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from blendfilter.lm.model import ConnectedLM
     from blendfilter.reproduce.tables import PaperTable
 
-_DATA, _INDEX = "[TASK=]PLACE", "[colbert:|bm25:|dpr:|flat:|hnsw:|ivf:][TASK=]PLACE"
+_INDEX = "[colbert:|bm25:|dpr:|flat:|hnsw:|ivf:][TASK=]PLACE"
 
 
 @command()
@@ -28,7 +28,8 @@ def reproduce(
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the tables and figures, and stop.")] = False,
     data: Annotated[
-        list[str] | None, typer.Option(metavar=_DATA, help="Questions; 'sample' for all tasks; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="[TASK=]PLACE", help="Questions; 'sample' for all tasks; may be repeated."),
     ] = None,
     corpus: Annotated[
         list[str] | None,

@@ -41,27 +41,6 @@ UNSURE = 0.05
 """The share of unreadable verdicts above which a figure is the judge's own."""
 
 
-QuestionFile = Annotated[
-    str,
-    typer.Option(
-        help="A question file (qa: JSON Lines with question, answer or answers, and if known id, gold_titles); "
-        "'hub' (Hugging Face), or 'sample', the small made-up world that comes with the package."
-    ),
-]
-LeaveOutCompiled = Annotated[
-    bool, typer.Option("--leave-out-compiled", help="Leave out the questions that --program was compiled on.")
-]
-RunFolder = Annotated[Path | None, typer.Option(help="The run's folder; the same command again goes on there.")]
-Reuse = Annotated[list[Path] | None, typer.Option(help="Runs whose calls may be used; may be repeated.")]
-Replay = Annotated[bool, typer.Option("--replay", help="Answer from the run's journal alone; no call.")]
-Repeats = Annotated[
-    int,
-    typer.Option(
-        min=1, help="Answers to each question, because servers are not deterministic; a finished run may be given more."
-    ),
-]
-
-
 @dataclass(frozen=True)
 class PlanOptions:
     """Whether a run is planned and not made, and how."""
@@ -88,19 +67,33 @@ class PlanOptions:
 @command()
 def eval(
     task: Task,
-    data: QuestionFile,
+    data: Annotated[
+        str,
+        typer.Option(
+            help="A question file (qa: JSON Lines with question, answer or answers, and if known id, gold_titles); "
+            "'hub' (Hugging Face), or 'sample', the small made-up world that comes with the package."
+        ),
+    ],
     how: MethodOptions,
     model: ModelOptions,
     limits: SpendingOptions,
     planning: PlanOptions,
     sources: PassageOptions,
     limit: Limit = None,
-    leave_out_compiled: LeaveOutCompiled = False,
+    leave_out_compiled: Annotated[
+        bool, typer.Option("--leave-out-compiled", help="Leave out the questions that --program was compiled on.")
+    ] = False,
     concurrency: Annotated[int, typer.Option(help="Model calls in flight in the whole run.")] = 16,
-    run: RunFolder = None,
-    reuse: Reuse = None,
-    replay: Replay = False,
-    repeats: Repeats = 1,
+    run: Annotated[Path | None, typer.Option(help="The run's folder; the same command again goes on there.")] = None,
+    reuse: Annotated[list[Path] | None, typer.Option(help="Runs whose calls may be used; may be repeated.")] = None,
+    replay: Annotated[bool, typer.Option("--replay", help="Answer from the run's journal alone; no call.")] = False,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Answers to each question, because servers are not deterministic; a finished run may be given more.",
+        ),
+    ] = 1,
     max_retries: MaxRetries = None,
     prices: PricesFile = None,
     seed: Annotated[int, typer.Option(help="Of the bootstrap intervals.")] = 0,
@@ -113,6 +106,9 @@ def eval(
     Example: blendfilter eval hotpotqa --data hotpot_dev_distractor_v1.json --corpus pooled --lm openai/gpt-4o-mini
     """
     State.goes_on = not planning.plan  # before the imports: these take a second, in which one may stop the command
+    from blendfilter.compiling.programs import recipes_in
+    from blendfilter.evaluation.plan import SAMPLE, plan
+    from blendfilter.evaluation.run_settings import not_compiled_on
     from blendfilter.evaluation.run_status import check_share
     from blendfilter.evaluation.runner import evaluate
     from blendfilter.tasks import load
@@ -128,28 +124,26 @@ def eval(
     make = maker(how, model, questions.task.wording)
     module = make(_searched(sources, questions, replayed, sample=data == "sample"))
     say_what_answers(model)
-    if how.program is not None:
-        _say_what_for(module, how.program, task)
+    for recipe in recipes_in(module) if how.program is not None else ():
+        if recipe.task and recipe.task != task:  # it may be meant
+            say(f"{how.program} was compiled for {recipe.task}, and the questions are of {task}")
     if leave_out_compiled:
-        questions = _without_compiled(module, questions)
+        all_questions, questions = questions, not_compiled_on(module, questions)
+        left_out = len(all_questions) - len(questions)
+        say(f"{left_out} questions that the program was compiled on are left out, {len(questions)} are asked")
     folder = run or _default_folder(module, questions, lm, seed, how.method)
     shared: dict[str, Any] = {
         "run": folder, "reuse": reuse or (), "repeats": repeats, "concurrency": concurrency, "budget": budget,
         "name": how.method,
     }  # fmt: skip
     if planning.plan:
-        show(_planned(module, questions, lm, planning, shared).rstrip("\n"))
+        sample = SAMPLE if planning.plan_questions is None else planning.plan_questions
+        planned = plan(module, questions, lm, sample=sample, ask_server=planning.ask_server, **shared)
+        show(planned.text().rstrip("\n"))
         return
     done = evaluate(module, questions, lm=lm, replay=replay, max_retries=max_retries, seed=seed, **shared)
     done.max_bad_replies, done.prices = max_bad_replies, lm.terms.prices
     _conclude(done, html=html)
-
-
-def _planned(module: Any, questions: Questions, lm: ConnectedLM, options: PlanOptions, shared: dict[str, Any]) -> str:
-    from blendfilter.evaluation.plan import SAMPLE, plan
-
-    size = SAMPLE if options.plan_questions is None else options.plan_questions
-    return plan(module, questions, lm, sample=size, ask_server=options.ask_server, **shared).text()
 
 
 def _model(model: ModelOptions, prices: Path | None, replayed: Path | None, *, keyless: bool) -> ConnectedLM:
@@ -179,23 +173,6 @@ def _searched(
             raise
         say(f"the index cannot be had ({gone}): replaying from the journal alone")
         return known
-
-
-def _say_what_for(module: Any, program: Path, task: str) -> None:
-    """A program of another task may be meant, so it is a notice and no error."""
-    from blendfilter.compiling.programs import recipes_in
-
-    for recipe in recipes_in(module):
-        if recipe.task and recipe.task != task:
-            say(f"{program} was compiled for {recipe.task}, and the questions are of {task}")
-
-
-def _without_compiled(module: Any, questions: Questions) -> Questions:
-    from blendfilter.evaluation.run_settings import not_compiled_on
-
-    left = not_compiled_on(module, questions)
-    say(f"{len(questions) - len(left)} questions that the program was compiled on are left out, {len(left)} are asked")
-    return left
 
 
 def _default_folder(module: Any, questions: Questions, model: ConnectedLM, seed: int, method: str) -> Path:
@@ -336,7 +313,7 @@ def rescore(
 
 
 def _account(ledger: Mapping[str, Any]) -> str:
-    """What the judge took, in words; tokens that its server does not tell are unknown."""
+    """What the judge took, in words."""
     tokens_in, tokens_out, cost = (ledger[name] for name in ("tokens_in", "tokens_out", "cost"))
     known = tokens_in is not None and tokens_out is not None
     tokens = f"{tokens_in:,} tokens in, {tokens_out:,} out" if known else "tokens not told"

@@ -20,26 +20,6 @@ if TYPE_CHECKING:
     from blendfilter.lm.scoring.kept import KeptScorer
 
 SCORERS = "local (SmolLM2), a .gguf file, hf/NAME, or any name with --api-base"
-Measure = Annotated[
-    str | None,
-    typer.Option(
-        help="strinc (the first sentence with the answer in it), lexical (the most words in common) or cxmi (the "
-        "one that makes the answer likeliest for a model, --lm). Without it: the task's own, as in the paper."
-    ),
-]
-Threshold = Annotated[
-    float | None, typer.Option(help="Choose only sentences that score above this (strinc 0, lexical 0.5, cxmi 0).")
-]
-AllowEmptyAnswers = Annotated[
-    bool,
-    typer.Option(
-        "--allow-empty-answers",
-        help="Choose nothing where a question's answers are articles and punctuation alone; else it is refused.",
-    ),
-]
-Tokenizer = Annotated[
-    str | None, typer.Option(help="Whose tokens the summary counts: words, or one of tiktoken's (cl100k_base).")
-]
 
 
 @dataclass(frozen=True)
@@ -63,15 +43,31 @@ def silver(
     out: Annotated[
         Path, typer.Option(help="The file to write, JSON Lines; the same command again goes on where it stopped.")
     ],
-    measure: Measure = None,
+    measure: Annotated[
+        str | None,
+        typer.Option(
+            help="strinc (the first sentence with the answer in it), lexical (the most words in common) or cxmi (the "
+            "one that makes the answer likeliest for a model, --lm). Without it: the task's own, as in the paper."
+        ),
+    ] = None,
     sources: PassageOptions,
     k: K = DEFAULT_K,
     limit: Limit = None,
-    threshold: Threshold = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Choose only sentences that score above this (strinc 0, lexical 0.5, cxmi 0).")
+    ] = None,
     num_sentences: Annotated[int, typer.Option(help="Sentences chosen of all passages together, at most.")] = 1,
     batch: Annotated[int | None, typer.Option(help="Questions that are scored together (32).")] = None,
-    allow_empty_answers: AllowEmptyAnswers = False,
-    tokenizer: Tokenizer = None,
+    allow_empty_answers: Annotated[
+        bool,
+        typer.Option(
+            "--allow-empty-answers",
+            help="Choose nothing where a question's answers are articles and punctuation alone; else it is refused.",
+        ),
+    ] = False,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Whose tokens the summary counts: words, or one of tiktoken's (cl100k_base).")
+    ] = None,
     model: ScorerOptions,
 ) -> None:
     """Choose of every question's passages the sentences that hold the answer, by an oracle that knows it.

@@ -24,6 +24,7 @@ from blendfilter.cli.options import (
     RulesFile,
     SpendingOptions,
     given,
+    given_values,
     option,
 )
 from blendfilter.errors import BadArgument, BlendFilterError, UnknownName
@@ -96,8 +97,7 @@ class OverlayOptions:
 
     def settings(self) -> dict[str, Any]:
         """Those of the settings that an overlay keeps which were given."""
-        values = {"threshold": self.threshold, "min_similarity": self.min_similarity, "one_way": self.one_way}
-        return {name: value for name, value in values.items() if value is not None}
+        return given_values(self, "threshold", "min_similarity", "one_way")
 
     def actions(self) -> list[str]:
         """The options that were given: what is done, then what is set."""
@@ -154,7 +154,8 @@ def trim_command(
     elif looking.export is not None:
         _export(folder, looking.export, overwrite=overwrite)
     else:
-        folder = _set(folder, looking)
+        if settings := looking.settings():  # a trim that is at work takes them up next time
+            folder = folder.set(**settings)
         show(state_text(folder, Witnesses.read(folder.witnesses)).rstrip("\n"))
 
 
@@ -188,12 +189,6 @@ def _place(index: str, out: Path | None) -> Path:
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not is_trimmed(out)):
         raise BadArgument(f"--out {out} is {'a file' if out.is_file() else 'no overlay'}: name another folder")
     return out
-
-
-def _set(folder: TrimFolder, looking: OverlayOptions) -> TrimFolder:
-    """The overlay with the settings that were given; one that judges meanwhile takes them up next time."""
-    settings = looking.settings()
-    return folder.set(**settings) if settings else folder
 
 
 def _named_index(folder: TrimFolder, index: str, allow_hosts: Sequence[str]) -> Retriever:
@@ -291,11 +286,9 @@ def _go_on(
     searched = _named_index(folder, index, allow_hosts)
     check_base(searched, folder)
     check_k(folder, judging.k)
-    if looking.settings():
-        with WitnessWriter(
-            folder.witnesses
-        ):  # where another one writes, or the file is damaged, the settings stay, too
-            folder = _set(folder, looking)
+    if settings := looking.settings():
+        with WitnessWriter(folder.witnesses):  # where another one writes, or the file is damaged, the settings stay
+            folder = folder.set(**settings)
     return searched, folder
 
 

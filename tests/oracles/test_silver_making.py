@@ -375,7 +375,7 @@ def refused(folder: Path, what: type[Exception], said: str, **asked: Any) -> Non
 def test_bad_input(tmp_path: Path) -> None:
     refused(tmp_path, BadArgument, "is a folder: name a file", out=tmp_path)
     refused(tmp_path, BadArgument, "written unpacked: name it", out=tmp_path / "s.jsonl.gz")
-    refused(tmp_path, BadArgument, "k must be at least 1", k=0)
+    refused(tmp_path, BadArgument, "k is 0: give a whole number of 1 or more", k=0)
     refused(tmp_path, BadArgument, "batch must be a whole number of at least 1", batch=0)
     refused(tmp_path, EmptyData, "bring no paragraphs of their own", retriever=None)
     the = load("qa", [*ROWS, {"id": "bad", "question": "Which?", "answer": "the"}])
