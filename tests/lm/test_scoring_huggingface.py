@@ -299,7 +299,7 @@ def test_a_batch_that_does_not_fit_says_what_to_do(monkeypatch: pytest.MonkeyPat
         def full(*_: object, error: RuntimeError = error) -> None:
             raise error
 
-        monkeypatch.setattr(ask.backend._causal, "_batch", full)  # type: ignore[attr-defined]
+        monkeypatch.setattr(ask.backend._model, "_batch", full)  # type: ignore[attr-defined]
         with pytest.raises(WorkFailed, match="no memory for a batch of 512 tokens on cpu: give a smaller batch_tokens"):
             ask.score(PAIRS)
 
