@@ -148,20 +148,20 @@ def take_apart(prompt: str) -> PromptSheet:
     ('Answer:', 'What is Ormskerry?', ('Ormskerry | A harbour town.',))
     """
     *above, cue = prompt.rstrip().split("\n")
-    cue, asked = cue.strip(), _last(above, "Question:")
-    if asked < 0:  # the last line that ends in a question mark, else the last one
+    cue, at = cue.strip(), _last(above, "Question:")
+    if at < 0:  # the last line that ends in a question mark, else the last one
         kept = [line.strip() for line in above if line.strip()]
         question = next((line for line in reversed(kept) if line.endswith("?")), kept[-1] if kept else "")
         return PromptSheet(cue, question, instructions="\n".join(above))
-    first, numbered = _numbered(above, asked) if cue in ("Relevance:", "Ids:", "Judgement:") else (asked, [])
-    at = _last(above[:first], "Context:")
-    context = "\n".join([above[at].removeprefix("Context:"), *above[at + 1 : first]]).strip() if at >= 0 else ""
+    first, numbered = _numbered(above, at) if cue in ("Relevance:", "Ids:", "Judgement:") else (at, [])
+    begin = _last(above[:first], "Context:")
+    context = "\n".join([above[begin].removeprefix("Context:"), *above[begin + 1 : first]]) if begin >= 0 else ""
     return PromptSheet(
         cue,
-        above[asked].removeprefix("Question:").strip(),
-        tuple(numbered or _listed(above, asked)),
-        context,
-        "\n".join([_opening(above), *above[asked + 1 :]]),
+        above[at].removeprefix("Question:").strip(),
+        tuple(numbered or _listed(above, at)),
+        context.strip(),
+        "\n".join([_opening(above), *above[at + 1 :]]),
     )
 
 
@@ -204,11 +204,11 @@ def _listed(lines: list[str], end: int) -> list[str]:
 
 def _response_sheet(lines: list[str]) -> PromptSheet:
     """The parts of a prompt with background and instruction; options belong to the question."""
-    asked = max(_last(lines, "### Instruction:"), 0)
-    shown = max(_last(lines[:asked], "### Background:"), 0)
-    marks = ((line, re.match(r"\[\d{1,6}\] ", line)) for line in lines[shown:asked])
+    at = max(_last(lines, "### Instruction:"), 0)
+    background = max(_last(lines[:at], "### Background:"), 0)
+    marks = ((line, re.match(r"\[\d{1,6}\] ", line)) for line in lines[background:at])
     passages = tuple(line[mark.end() :].strip() for line, mark in marks if mark)
-    own = [line.strip() for line in lines[asked + 1 : -1]]
+    own = [line.strip() for line in lines[at + 1 : -1]]
     options = next((i for i, line in enumerate(own) if i and not re.match(r"\([A-E]\) ", line)), len(own))
     return PromptSheet(RESPONSE, " ".join(own[:options]).strip(), passages, "", "\n".join(own[options:]))
 
@@ -218,8 +218,8 @@ def _response_sheet(lines: list[str]) -> PromptSheet:
 
 def _settled(sheet: PromptSheet, lines: tuple[str, ...]) -> str:
     """The answer in the shape that the prompt wants: a letter, a label, sentences, yes or no, or a span."""
-    if (asked := choices(sheet.question)).options:
-        return _option(asked, lines)
+    if (choice := choices(sheet.question)).options:
+        return _option(choice, lines)
     if sheet.wants_truth:
         return "true" if _label(sheet.question, lines, False) == SUPPORTS else "false"
     if sheet.wants_label:
@@ -241,18 +241,18 @@ def _label(claim: str, lines: tuple[str, ...], undecided: bool) -> str:
     return SUPPORTS if named <= reading.covered and yes_or_no(claim, lines) else REFUTES
 
 
-def _option(asked: Choices, lines: tuple[str, ...]) -> str:
+def _option(choice: Choices, lines: tuple[str, ...]) -> str:
     """The letter of the option whose own words, and the question's, the best sentence has."""
 
     def support(option: str) -> tuple[float, float]:
-        own = stems(option) - stems(asked.stem) or stems(option)
+        own = stems(option) - stems(choice.stem) or stems(option)
         shares = (
             (len(own & sentence.words) / max(1, len(own)), sentence.words)
-            for sentence in read_passages(f"{asked.stem} {option}", lines).chosen
+            for sentence in read_passages(f"{choice.stem} {option}", lines).chosen
         )
-        return max(((share * len(stems(asked.stem) & words), share) for share, words in shares), default=(0.0, 0.0))
+        return max(((share * len(stems(choice.stem) & words), share) for share, words in shares), default=(0.0, 0.0))
 
-    return max(asked.options, key=lambda option: support(option[1]))[0]
+    return max(choice.options, key=lambda option: support(option[1]))[0]
 
 
 def concluded(reasoning: str) -> str:
@@ -310,11 +310,11 @@ def _relevance(sheet: PromptSheet) -> str:
     """One line for each numbered passage: relevant or not, and by which words."""
     kept = relevant_to(sheet.question, sheet.passages)
     steps = {sentence.passage for sentence in read_passages(sheet.question, sheet.passages).chosen}
-    asked = [word for word in dict.fromkeys(WORD.findall(sheet.question)) if word.lower() not in STOP_WORDS]
+    wanted = [word for word in dict.fromkeys(WORD.findall(sheet.question)) if word.lower() not in STOP_WORDS]
     lines = []
     for number, line in enumerate(sheet.passages):
         verdict = "is relevant" if number in kept else "is not relevant"
-        words = [word for word in asked if stem(word) in words_of(line)][:8]
+        words = [word for word in wanted if stem(word) in words_of(line)][:8]
         why = f"shares {_enumerated(words) if words else 'no word'} with the question"
         step = " and is a step towards the answer" if number in steps else ""
         title = bare_title(split_line(line)[0]) or "this passage"

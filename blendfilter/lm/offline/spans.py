@@ -362,10 +362,10 @@ def _spoken_of(line: str, question: str, lines: tuple[str, ...]) -> str:
     """A passage's text; that of the person whom it names where the question asks for one ("whose director …")."""
     title, text = split_line(line)
     if _ROLE.search(question):
-        words, asked = stems(text), stems(question)
+        words, wanted = stems(text), stems(question)
         for other, about in map(split_line, lines):
             named = title_key(other)
-            if other != title and named and named <= words and not named <= asked:
+            if other != title and named and named <= words and not named <= wanted:
                 return about
     return text
 
@@ -395,8 +395,8 @@ def _agree(question: str, first: str, second: str) -> bool:
     if re.search(r"\bsame\b", question, re.IGNORECASE) and _ATTRIBUTE.search(question):
         return bool(_proper_words(question, first) & _proper_words(question, second))
     named = stems(split_line(first)[0]) ^ stems(split_line(second)[0])
-    asked = stems(question) - named - {stem("share")}
-    return len(asked & stems(first) & stems(second)) >= max(1, (len(asked) + 1) // 2)
+    wanted = stems(question) - named - {stem("share")}
+    return len(wanted & stems(first) & stems(second)) >= max(1, (len(wanted) + 1) // 2)
 
 
 def _proper_words(question: str, line: str) -> frozenset[str]:
