@@ -362,15 +362,9 @@ class TestConnecting:
             assert isinstance(lm.inner, LocalEngine)
             assert lm.terms.retry is None
             assert str(file.parent) not in json.dumps(lm.identity)
+            assert lm.identity != connect(name, context=256).identity
         assert lm.identity["options"]["weights"] == fingerprint(file)
         assert lm.identity["options"]["context"] == 128
-
-    def test_the_same_weights_elsewhere_are_the_same_model(self, file: Path, tmp_path: Path) -> None:
-        (tmp_path / "elsewhere").mkdir()
-        other = tmp_path / "elsewhere" / "smol.gguf"
-        other.symlink_to(weights())
-        assert connect(str(file)).identity == connect(str(other)).identity
-        assert connect(str(file)).identity != connect(str(file), context=512).identity
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -162,9 +162,15 @@ def fingerprint(folder: Path) -> str:
     whole = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix in (".json", ".safetensors", ".bin", ".model", ".txt", ".jinja"):
-            whole.update(f"{path.relative_to(folder).as_posix()}\0{path.stat().st_size}\n".encode())
-            for piece in _pieces(path):
-                whole.update(piece)
+            size = path.stat().st_size
+            whole.update(f"{path.relative_to(folder).as_posix()}\0{size}\n".encode())
+            with path.open("rb") as file:
+                if size <= _READ_WHOLE or path.suffix not in (".safetensors", ".bin"):
+                    whole.update(file.read())
+                    continue
+                for i in range(_CHUNKS):
+                    file.seek((size - _CHUNK) * i // (_CHUNKS - 1))
+                    whole.update(file.read(_CHUNK))
     return whole.hexdigest()[:16]
 
 
@@ -217,17 +223,6 @@ def _device(torch: Any, name: str | None) -> Any:
         why = str(error).partition("\n")[0]
         raise BadArgument(f"no device '{name}' here ({why}): leave it out, or say 'cpu'") from None
     return place
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        if size <= _READ_WHOLE or path.suffix not in (".safetensors", ".bin"):
-            yield file.read()
-            return
-        for i in range(_CHUNKS):
-            file.seek((size - _CHUNK) * i // (_CHUNKS - 1))
-            yield file.read(_CHUNK)
 
 
 def _from_hub(name: str) -> Path:

@@ -209,7 +209,7 @@ def given_tokens(response: lm15.Response) -> GivenTokens:
     words, logprobs = [], []
     if isinstance(positions, list) and positions:
         for row in positions:  # an object of one token; the first one is null
-            entry = next(iter(row.values()), {}) if isinstance(row, Mapping) else {}
+            entry: Mapping[str, Any] = next(iter(row.values()), {}) if isinstance(row, Mapping) else {}
             words.append(entry.get("decoded_token"))
             logprobs.append(entry.get("logprob"))
     elif isinstance(scores, Mapping):
