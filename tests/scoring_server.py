@@ -1,6 +1,6 @@
-"""A server that tells the log-probabilities of given text, or does not, in the ways that real ones have.
+"""A server that gives the log-probabilities of given text, or does not, in the ways that real ones have.
 
-In: a folder of `scoring_models` and a behaviour. Out: a server on loopback, in a thread; what it tells is what its
+In: a folder of `scoring_models` and a behaviour. Out: a server on loopback, in a thread; what it gives is what its
 model computes, so a scorer over it and one over the folder must agree. It counts requests and keeps their bodies.
 """
 
@@ -23,7 +23,7 @@ BEHAVIOURS = (
     "late",  # off by one the other way: each number stands one token too late
     "last-right",  # off by one but for the text's last token
     "prompt-logprobs",  # vLLM's own field, and no echo
-    "silent",  # as llama.cpp's: echo is ignored, only what was generated is told
+    "silent",  # as llama.cpp's: echo is ignored, only what was generated comes
     "no-logprobs",  # completions without any
     "chat-only",  # no such path
     "refuses",  # 400: echo is not supported
@@ -68,23 +68,23 @@ class Served:
         ids = self._tokenizer(body["prompt"], add_special_tokens=False)["input_ids"]
         new = self._generated(ids, body["max_tokens"])
         text = (body["prompt"] if body.get("echo") else "") + b"".join(map(self._piece, new)).decode("utf-8", "replace")
-        choice = {"index": 0, "finish_reason": "length", "text": text, **self._told(body, ids, new)}
+        choice = {"index": 0, "finish_reason": "length", "text": text, **self._tokens_given(body, ids, new)}
         usage = {"prompt_tokens": len(ids), "completion_tokens": len(new), "total_tokens": len(ids) + len(new)}
         return 200, {"id": "cmpl-1", "object": "text_completion", "choices": [choice], "usage": usage}
 
-    def _told(self, body: dict[str, Any], ids: list[int], new: list[int]) -> dict[str, Any]:
-        told: dict[str, Any] = {"logprobs": None}
+    def _tokens_given(self, body: dict[str, Any], ids: list[int], new: list[int]) -> dict[str, Any]:
+        given: dict[str, Any] = {"logprobs": None}
         echo = body.get("echo") and self.behave not in ("silent", "prompt-logprobs")
         if "logprobs" in body and self.behave != "no-logprobs" and (echo or self.behave != "unchecked"):
-            told["logprobs"] = self._echoed(ids, new) if echo else self._listed(ids + new, len(ids))
+            given["logprobs"] = self._echoed(ids, new) if echo else self._listed(ids + new, len(ids))
         if "prompt_logprobs" in body and self.behave == "prompt-logprobs":
             scores = self._logprobs(ids)
             rows = [
                 {str(i): {"logprob": s, "rank": 1, "decoded_token": self._word(i)}}
                 for i, s in zip(ids, scores, strict=True)
             ]
-            told["prompt_logprobs"] = [None, *rows[1:]]
-        return told
+            given["prompt_logprobs"] = [None, *rows[1:]]
+        return given
 
     def _echoed(self, ids: list[int], new: list[int]) -> dict[str, Any]:
         every = ids + new
@@ -102,8 +102,8 @@ class Served:
         scores = self._logprobs(ids) if scores is None else scores
         pieces = [self._piece(i) for i in ids]
         whole = [len(b"".join(pieces[:i]).decode("utf-8", "ignore")) for i in range(len(ids))]
-        told = {"tokens": [self._word(i) for i in ids], "token_logprobs": scores, "text_offset": whole}
-        return {name: values[first:] for name, values in told.items()} | {"top_logprobs": self._tops(ids, first)}
+        given = {"tokens": [self._word(i) for i in ids], "token_logprobs": scores, "text_offset": whole}
+        return {name: values[first:] for name, values in given.items()} | {"top_logprobs": self._tops(ids, first)}
 
     def _tops(self, ids: list[int], first: int) -> list[dict[str, float]]:
         import torch
@@ -166,8 +166,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        status, said = self.served.answer(self.path, body)
-        data = json.dumps(said).encode()
+        status, reply = self.served.answer(self.path, body)
+        data = json.dumps(reply).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))

@@ -27,7 +27,16 @@ from dspy import lm15
 
 from blendfilter import aio
 from blendfilter.context import REPEAT, SAMPLE
-from blendfilter.errors import AskedWrong, BadArgument, BadData, MissingExtra, MissingFile, ReplayMiss, WorkFailed
+from blendfilter.errors import (
+    AskedWrong,
+    BadArgument,
+    BadData,
+    MissingExtra,
+    MissingFile,
+    ReplayMiss,
+    WorkFailed,
+    check_count,
+)
 from blendfilter.extras import how_to_install, needed
 from blendfilter.lm.attempts import tally
 from blendfilter.lm.journaled import prompt_of
@@ -114,9 +123,10 @@ def open_llama(path: Path, *, context: int | None = None, threads: int = 1, logi
         MissingExtra: llama-cpp-python is not installed. MissingFile, BadData: `path` is no model that llama.cpp loads.
         BadArgument: a context or a number of threads outside its range.
     """
-    check_threads(threads)
+    check_count("threads", threads)
     tokens = context_of(open_vocabulary(path), path, context)
-    return _loaded(path, n_ctx=tokens, n_threads=threads, n_threads_batch=threads, logits_all=logits_all)
+    llama: Llama = _loaded(path, n_ctx=tokens, n_threads=threads, n_threads_batch=threads, logits_all=logits_all)
+    return llama
 
 
 def open_vocabulary(path: Path) -> Llama:
@@ -126,7 +136,7 @@ def open_vocabulary(path: Path) -> Llama:
         MissingExtra, MissingFile, BadData: as `open_llama`; BadData too for a model that does not write text, as
             llama.cpp would end the process over it.
     """
-    llama = _loaded(path, n_ctx=64, vocab_only=True)
+    llama: Llama = _loaded(path, n_ctx=64, vocab_only=True)
     architecture = llama.metadata.get("general.architecture", "")
     if "bert" in architecture or "embedding" in architecture or architecture in _WITHOUT_DECODER:
         raise BadData(f"{path} holds a model that does not write text ({architecture}): name one that does")
@@ -149,55 +159,37 @@ def context_of(llama: Llama, path: Path, context: int | None) -> int:
     return context
 
 
-def check_threads(threads: int) -> None:
-    """Raise `BadArgument` for less than one."""
-    if threads < 1:
-        raise BadArgument(f"threads must be at least 1, got {threads}")
-
-
 _loading = threading.Lock()  # llama.cpp has one log for the process
 _log: deque[str] = deque(maxlen=40)
 _callback: Any = None
 
 
-def _loaded(path: Path, **settings: Any) -> Llama:
+def _loaded(path: Path, **settings: Any) -> Any:
     with load_errors(path) as llama_cpp:
-        llama: Llama = llama_cpp.Llama(str(path), verbose=False, **settings)
-        return llama
+        return llama_cpp.Llama(str(path), verbose=False, **settings)
 
 
 @contextmanager
 def load_errors(path: Path) -> Iterator[Any]:
     """llama-cpp-python, for a block that loads `path`: what fails in it is `BadData` with llama.cpp's own words.
 
-    Raises:
-        MissingExtra: llama-cpp-python is not installed. MissingFile, BadData: `path` is no model that llama.cpp loads.
+    llama.cpp's log is kept here in place of standard error.
     """
+    global _callback  # noqa: PLW0603 - llama.cpp has one log a process
     check_file(path)
     llama_cpp = needed("llama_cpp", EXTRA, WHY)
     with _loading:
-        _collect_log(llama_cpp)
+        if _callback is None:  # llama.cpp keeps no reference to what it calls
+            _callback = llama_cpp.llama_log_callback(lambda _, text, __: _log.append(text.decode("utf-8", "replace")))
+            llama_cpp.llama_log_set(_callback, None)
         _log.clear()
         try:
             yield llama_cpp
         except (ValueError, RuntimeError, AssertionError) as error:
-            why = _failure_in_log() or str(error)
+            failed = re.compile(r"error|failed|invalid|exceeds|no longer", re.IGNORECASE)
+            lines = (line.strip() for line in "".join(_log).splitlines() if failed.search(line))
+            why = next(lines, "").split(": ", 1)[-1] or str(error)  # without the name of the function that wrote it
             raise BadData(f"llama.cpp cannot load {path}: {why}; is it a GGUF file, and complete?") from None
-
-
-def _collect_log(llama_cpp: Any) -> None:
-    """Have llama.cpp's log kept here in place of standard error."""
-    global _callback  # noqa: PLW0603 - llama.cpp has one log a process, and keeps no reference to what it calls
-    if _callback is None:
-        _callback = llama_cpp.llama_log_callback(lambda level, text, data: _log.append(text.decode("utf-8", "replace")))
-        llama_cpp.llama_log_set(_callback, None)
-
-
-def _failure_in_log() -> str:
-    """The first line that says what failed, without the name of the function that wrote it."""
-    lines = [line.strip() for line in "".join(_log).splitlines()]
-    failures = [line for line in lines if re.search(r"error|failed|invalid|exceeds|no longer", line, re.IGNORECASE)]
-    return failures[0].split(": ", 1)[-1] if failures else ""
 
 
 # ---- calls
@@ -230,7 +222,7 @@ class LocalEngine:
         reasoning: str | None = None,
         deadline: float | None = None,
     ) -> None:
-        check_threads(threads)
+        check_count("threads", threads)
         self._effort = effort_of(thinking, reasoning)
         self.path, self.model, self.address = path, path.stem, "this process"
         self.fingerprint = fingerprint(path)
@@ -323,11 +315,10 @@ class LocalEngine:
                 )
         prompt = prompt_of(request)
         rows = [["user", prompt]] if isinstance(prompt, str) else prompt
-        tokens = (
-            self._chat_tokens(rows, self._effort_for(request))
-            if self._chat
-            else self._raw_tokens("\n\n".join(text for _, text in rows))
-        )
+        if self._chat:
+            tokens = self._chat_tokens(rows, self._effort_for(request))
+        else:
+            tokens = self._raw_tokens("\n\n".join(text for _, text in rows))
         if not tokens:  # llama.cpp would end the process
             raise lm15.InvalidRequestError("the prompt is empty, and the model's own template adds nothing to it")
         if len(tokens) >= self.context:
@@ -495,8 +486,8 @@ def is_local(name: str, api_base: object = None) -> bool:
     """
     if api_base is not None:
         return False
-    served = name.partition("/")[0] in PROVIDERS
-    return name == LOCAL or name.startswith(f"{LOCAL}/") or (name.lower().endswith(".gguf") and not served)
+    first = name.partition("/")[0]
+    return first == LOCAL or (name.lower().endswith(".gguf") and first not in PROVIDERS)
 
 
 def refuse_for_a_server(context: int | None, threads: int | None) -> None:
@@ -517,10 +508,9 @@ def local_model(
     json_schema: bool | None = None,
     label: str = "",
 ) -> dict[str, Any]:
-    """The arguments of the `ConnectedLM` behind `name`.
+    """What `connect` has to know of the model `name` in this process (see `is_local`).
 
     Args:
-        name: see `is_local`.
         how: endpoint, thinking and reasoning.
         settings: of the decoding.
         context, threads, deadline, json_schema, label: as for `connect`.
@@ -545,22 +535,20 @@ def local_model(
         "address": engine.address,
         "state": {
             "name": name, **how, "context": context, "threads": threads, "deadline": deadline, "label": label,
-            "json_schema": json_schema,
-            **settings,
+            "json_schema": json_schema, **settings,
         },
-        **settings,
     }  # fmt: skip
 
 
 class MissingEngine:
     """The engine of a model whose file is gone: it answers nothing, and says why."""
 
-    def __init__(self, gone: AskedWrong) -> None:
-        self.gone = gone
+    def __init__(self, why: AskedWrong) -> None:
+        self._why = why
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """Raise `ReplayMiss`."""
-        raise ReplayMiss(f"the model would have to be asked, and {self.gone}")
+        raise ReplayMiss(f"the model would have to be asked, and {self._why}")
 
 
 def remembered(known: Mapping[str, Any], gone: AskedWrong) -> dict[str, Any]:

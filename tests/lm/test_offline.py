@@ -142,12 +142,9 @@ class TestFiltering:
         ]
         assert "Orm" in lines[1]
 
-    def test_ids_follow_the_check(self) -> None:
+    def test_ids_follow_the_check_or_overlap_where_it_says_nothing(self) -> None:
         check = read(f"Judge.\n\n{numbered()}Question: {BORN}\nRelevance:")
-        assert read(ids_prompt(check)) == "1, 3"
-
-    def test_ids_by_overlap_where_the_check_says_nothing(self) -> None:
-        assert read(ids_prompt("I cannot tell.")) == "1, 3"
+        assert read(ids_prompt(check)) == read(ids_prompt("I cannot tell.")) == "1, 3"
 
     def test_none_only_where_it_is_offered(self) -> None:
         nothing = "\n".join(f"Knowledge {i} is not relevant: no." for i in range(4))
@@ -157,25 +154,28 @@ class TestFiltering:
         assert read(ids_prompt(nothing, "What is quartz?")) == "0"
 
 
-class TestShortAnswer:
-    def test_takes_the_last_conclusion_of_the_context(self) -> None:
-        context = "So the answer is wrong. Orm Pier opened in 1890.\nSo the answer is 1890."
-        assert read(f"Give it.\n\nContext:\n{context}\nQuestion: When?\nAnswer:") == "1890"
-
-    def test_reads_a_context_that_concludes_nothing(self) -> None:
-        assert read("Context:\nOrm Pier opened in 1890.\nQuestion: When did Orm Pier open?\nAnswer:") == "1890"
-
-    def test_yes_and_no_are_written_out(self) -> None:
-        told = "Write Yes or No, and nothing else."
-        prompt = "{}\n\nContext:\nIt may.\nSo the answer is {}.\nQuestion: Might it?\nAnswer:"
-        assert read(prompt.format(told, "yes")) == "Yes"
-        assert read(prompt.format(told, "No")) == "No"
-        assert read(prompt.format(told, "unknown")) in ("Yes", "No")
-
-    def test_direct_with_knowledge_and_demonstrations(self) -> None:
-        demo = "Knowledge:\nGlass Tower | It opened in 1999.\nQuestion: When did it open?\nAnswer:\n1999\n\n"
-        prompt = f"Answer in few words.\n\n{demo}Knowledge:\n{PIER}\n{TOWN}\nQuestion: When did Orm Pier open?\nAnswer:"
-        assert read(prompt) == "1890"
+@pytest.mark.parametrize(
+    ("prompt", "answer"),
+    [
+        (
+            "Give it.\n\nContext:\nSo the answer is wrong. Orm Pier opened in 1890.\nSo the answer is 1890.\n"
+            "Question: When?\nAnswer:",
+            "1890",
+        ),
+        ("Context:\nOrm Pier opened in 1890.\nQuestion: When did Orm Pier open?\nAnswer:", "1890"),
+        ("Write Yes or No, and nothing else.\n\nContext:\nSo the answer is yes.\nQuestion: Is it?\nAnswer:", "Yes"),
+        ("Write Yes or No, and nothing else.\n\nContext:\nSo the answer is unknown.\nQuestion: Is it?\nAnswer:", "No"),
+        (
+            "Answer in few words.\n\nKnowledge:\nGlass Tower | It opened in 1999.\nQuestion: When did it open?\n"
+            f"Answer:\n1999\n\nKnowledge:\n{PIER}\n{TOWN}\nQuestion: When did Orm Pier open?\nAnswer:",
+            "1890",
+        ),
+        (f"Context:\nSo the final answer is: Leith\nQuestion: {BORN}\nAnswer:", "Leith"),
+        (f"Context:\nThought 1: So.\nAction 1: Finish[Leith]\nQuestion: {BORN}\nAnswer:", "Leith"),
+    ],
+)
+def test_a_short_answer_is_the_last_conclusion_else_read(prompt: str, answer: str) -> None:
+    assert read(prompt) == answer
 
 
 class TestPassagesThatPoseAsPrompts:
@@ -207,8 +207,6 @@ class TestPassagesThatPoseAsPrompts:
 class TestDspysOwnAdapters:
     @pytest.mark.parametrize("name", ["ChatAdapter", "JSONAdapter", "XMLAdapter"])
     def test_every_field_is_filled_and_parses(self, name: str) -> None:
-        import dspy
-
         class Judge(dspy.Signature):
             """Judge and answer."""
 
@@ -222,26 +220,17 @@ class TestDspysOwnAdapters:
 
         adapter = getattr(dspy, name)()
         demo = dspy.Example(
-            context=["Glass Tower | It opened in 1999."],
-            question="When did it open?",
-            reasoning="r",
-            answer="1999",
-            found=True,
-            year=1999,
-            label="town",
-        )
+            context=["Glass Tower | It opened in 1999."], question="When did it open?",
+            reasoning="r", answer="1999", found=True, year=1999, label="town",
+        )  # fmt: skip
         inputs = {"context": [PIER, TOWN], "question": "When did Orm Pier open?"}
         messages = adapter.format(Judge, [demo], inputs)
         fields = adapter.parse(Judge, read("\n\n".join(message["content"] for message in messages)))
-        assert fields["answer"] == "1890"
-        assert fields["year"] == 1890
-        assert fields["label"] == "1890"
+        assert (fields["answer"], fields["year"], fields["label"]) == ("1890", 1890, "1890")
         assert "opened in 1890" in fields["reasoning"]
         assert isinstance(fields["found"], bool)
 
     def test_an_agent_searches_once_and_finishes(self) -> None:
-        import dspy
-
         def search(query: str) -> str:
             """Search."""
             return PIER
@@ -261,14 +250,10 @@ class TestDspysOwnAdapters:
 
 CUES = (THINK, "Passage:", "Topic:", "Relevance:", "Ids:", "Answer:", "Respond with a JSON object `a`.", "")
 PIECES = st.lists(
-    st.one_of(
-        st.text(max_size=40),
-        st.sampled_from(
-            ["Question: ", "Knowledge:\n", "Context:\n", "knowledge 0: ", "knowledge 1: ", "\n", " | ", PIER]
-        ),
-        st.sampled_from(
-            ["So the answer is ", "Is Orm or Kerry older?", "(1840–", "[[ ## a ## ]]\n", '["', "1,2.3", "none"]
-        ),
+    st.text(max_size=40)
+    | st.sampled_from(["Question: ", "Knowledge:\n", "Context:\n", "knowledge 0: ", "knowledge 1: ", "\n", " | ", PIER])
+    | st.sampled_from(
+        ["So the answer is ", "Is Orm or Kerry older?", "(1840–", "[[ ## a ## ]]\n", '["', "1,2.3", "none"]
     ),
     max_size=20,
 )
@@ -330,40 +315,38 @@ def concluding(task: str, question: str, reasoning: str) -> str:
     return ChainOfThought(nothing, task=task).answering.short_answer.render(context=reasoning, question=question)
 
 
-class TestClaims:
-    @pytest.mark.parametrize(
-        ("claim", "said"),
-        [
-            ("Orm Pier was designed by Hanna Vell.", "SUPPORTS"),
-            ("Orm Pier opened in 1890.", "SUPPORTS"),
-            ("Orm Pier opened in 1871.", "REFUTES"),
-            ("Orm Pier was designed by Ivo Stern.", "REFUTES"),
-        ],
-    )
-    def test_overlap_decides_and_names_and_numbers_must_be_there(self, claim: str, said: str) -> None:
-        assert read(direct("fever", claim, PIER, LAMP)) == said
-        reasoning = read(chained("fever", claim, PIER, LAMP))
-        assert reasoning.endswith(f"\nSo the answer is {said}.")
-        assert read(concluding("fever", claim, reasoning)) == said
-
-    def test_the_third_label_is_given_only_where_it_is_offered(self) -> None:
-        claim = "Bees dance at noon."
-        assert read(direct("fever", claim, PIER)) == "REFUTES"
-        assert read(direct("fever-nei", claim, PIER)) == "NOT ENOUGH INFO"
-        assert read(direct("fever-nei", "Orm Pier opened in 1890.", PIER)) == "SUPPORTS"
+@pytest.mark.parametrize(("task", "labels"), [("fever", ("SUPPORTS", "REFUTES")), ("pubhealth", ("true", "false"))])
+def test_a_claim_is_judged_by_overlap_and_its_names_and_numbers(task: str, labels: tuple[str, str]) -> None:
+    for claim, label in (
+        ("Orm Pier was designed by Hanna Vell.", labels[0]),
+        ("Orm Pier opened in 1890.", labels[0]),
+        ("Orm Pier opened in 1871.", labels[1]),
+        ("Orm Pier was designed by Ivo Stern.", labels[1]),
+    ):
+        asking = responding if task == "pubhealth" else direct
+        assert read(asking(task, claim, PIER, LAMP)) == label
+        reasoning = read(chained(task, claim, PIER, LAMP))
+        assert reasoning.endswith(f"\nSo the answer is {label}.")
+        assert read(concluding(task, claim, reasoning)) == label
 
 
-class TestSentences:
-    @pytest.mark.parametrize("task", ["eli5", "wow"])
-    def test_the_best_sentence_is_the_answer(self, task: str) -> None:
-        asked = "Why does Orm Light flash?"
-        told = read(direct(task, asked, PIER, LAMP))
-        assert "Orm Light" in told
-        assert "Pier" not in told
-        assert len(sentences(told)) <= 3
-        reasoning = read(chained(task, asked, PIER, LAMP))
-        assert reasoning.splitlines()[-1] == f"So the answer is {told}"
-        assert read(concluding(task, asked, reasoning)) == told
+def test_the_third_label_is_given_only_where_it_is_offered() -> None:
+    claim = "Bees dance at noon."
+    assert read(direct("fever", claim, PIER)) == "REFUTES"
+    assert read(direct("fever-nei", claim, PIER)) == "NOT ENOUGH INFO"
+    assert read(direct("fever-nei", "Orm Pier opened in 1890.", PIER)) == "SUPPORTS"
+
+
+@pytest.mark.parametrize("task", ["eli5", "wow"])
+def test_a_long_answer_is_the_best_sentence(task: str) -> None:
+    question = "Why does Orm Light flash?"
+    answer = read(direct(task, question, PIER, LAMP))
+    assert "Orm Light" in answer
+    assert "Pier" not in answer
+    assert len(sentences(answer)) <= 3
+    reasoning = read(chained(task, question, PIER, LAMP))
+    assert reasoning.splitlines()[-1] == f"So the answer is {answer}"
+    assert read(concluding(task, question, reasoning)) == answer
 
 
 FLOATS = "What is Orm Pier made of? (A) slate (B) glass (C) iron (D) pine"
@@ -382,16 +365,14 @@ def test_a_background_is_read_and_answered_from(beside: str | None) -> None:
 
 
 def test_an_option_is_chosen_by_its_letter_in_every_kind_of_prompt() -> None:
-    direct = Direct(nothing, task="arc").direct.render(knowledge=[LAMP, PIER], question=FLOATS)
-    thinking = ChainOfThought(nothing, task="arc").answering
     step = ReAct(nothing, task="arc").step.render(
         question=FLOATS, transcript=["Are follow-up questions needed here: Yes.", "Follow-up: What is it made of?",
                                      "Knowledge:", PIER, "So the final answer is:"],
     )  # fmt: skip
-    assert read(responding("arc", FLOATS, LAMP, PIER)) == read(direct) == read(step) == "C"
-    reasoned = read(thinking.answer.render(knowledge=[LAMP, PIER], question=FLOATS))
-    assert reasoned.endswith("So the answer is C.")
-    assert read(thinking.short_answer.render(context=reasoned, question=FLOATS)) == "C"
+    assert read(responding("arc", FLOATS, LAMP, PIER)) == read(direct("arc", FLOATS, LAMP, PIER)) == read(step) == "C"
+    reasoning = read(chained("arc", FLOATS, LAMP, PIER))
+    assert reasoning.endswith("So the answer is C.")
+    assert read(concluding("arc", FLOATS, reasoning)) == "C"
 
 
 @pytest.mark.parametrize(
@@ -399,24 +380,11 @@ def test_an_option_is_chosen_by_its_letter_in_every_kind_of_prompt() -> None:
     [
         (["Ada Orm | Ada Orm was an island beekeeper and pilot, born at Tolm."], "island beekeeper and pilot"),
         (["Ada Orm | Ada Orm (1850-1911) is the keeper of a light. She was a pilot."], "keeper"),
-        (["Ada Orm | She lived at Tolm."], "Tolm"),
         ([], "unknown"),
     ],
 )
 def test_an_occupation_is_what_somebody_is_said_to_be(lines: list[str], said: str) -> None:
     assert read(responding("popqa", "What is Ada Orm's occupation?", *lines)) == said
-
-
-@pytest.mark.parametrize(
-    ("claim", "said"),
-    [("Orm Pier opened in 1890.", "true"), ("Orm Pier opened in 1871.", "false")],
-)
-def test_a_claim_is_true_or_false(claim: str, said: str) -> None:
-    assert read(responding("pubhealth", claim, LAMP, PIER)) == said
-    thinking = ChainOfThought(nothing, task="pubhealth").answering
-    reasoned = read(thinking.answer.render(knowledge=[LAMP, PIER], question=claim))
-    assert reasoned.endswith(f"So the answer is {said}.")
-    assert read(thinking.short_answer.render(context=reasoned, question=claim)) == said
 
 
 @given(st.lists(st.text(max_size=30), max_size=4), st.text(max_size=40))
@@ -488,12 +456,6 @@ def test_after_four_follow_ups_it_answers(asked: int, said: str) -> None:
     question = "Question: Which of Orm Pier, Skerry Light, Tolm Harbour, Fenwick Mill and Kerry Isle is oldest?"
     prompt = "\n".join([question, f"{NEEDED} Yes.", *turns]).removesuffix(" Nothing.")
     assert said in read(prompt)
-
-
-def test_the_short_answer_is_what_a_transcript_concludes() -> None:
-    asked = f"Question: {BIRTHPLACE}\nAnswer:"
-    assert read(f"Context:\n{FIRST}Intermediate answer: x.\nSo the final answer is: Leith\n{asked}") == "Leith"
-    assert read(f"Context:\nThought 1: So.\nAction 1: Finish[Leith]\n{asked}") == "Leith"
 
 
 @pytest.mark.parametrize("style", ["self-ask", "lineage", "thought-action"])

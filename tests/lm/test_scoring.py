@@ -18,7 +18,7 @@ import scoring_models as made
 from scripted import ScriptedLM
 
 from blendfilter.context import STAGE, setting
-from blendfilter.errors import BadArgument, BadData, ModelError, ReplayMiss, UnknownName
+from blendfilter.errors import BadArgument, BadData, ModelError, NoKey, ReplayMiss, UnknownName
 from blendfilter.journal import Journal
 from blendfilter.lm.model import connect
 from blendfilter.lm.scoring import Score, score, scorer
@@ -74,10 +74,33 @@ def test_the_same_pair_is_computed_once_in_one_call(model: Counting) -> None:
     assert found[:2] == found[2:]
 
 
-def test_an_empty_continuation_is_certain_and_asks_nobody(model: Counting, tmp_path: Path) -> None:
+def test_an_empty_continuation_is_certain_and_costs_nothing(model: Counting, tmp_path: Path) -> None:
     assert KeptScorer(model, Journal(tmp_path)).score([("a prompt", ""), ("", "")]) == [Score(0.0, 0)] * 2
     assert model.asked == []
     assert lines(tmp_path) == []
+
+
+def test_an_error_of_the_model_is_that_of_every_call_that_waits_for_it() -> None:
+    class Failing(Counting):
+        def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
+            self.asked += pairs
+            assert self.wait.wait(10)
+            yield 0, Score(-1.0, 1)
+            raise BadData("no model")
+
+    failing = Failing()
+    ask = KeptScorer(failing)
+    failing.wait.clear()
+
+    async def both() -> list[list[Score] | BaseException]:
+        calls = [asyncio.create_task(ask.ascore(PAIRS)) for _ in range(2)]
+        while not failing.asked:
+            await asyncio.sleep(0.01)
+        failing.wait.set()
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    assert [str(error) for error in asyncio.run(both())] == ["no model"] * 2
+    assert failing.asked == PAIRS  # in one batch, and once
 
 
 def test_calls_at_once_share_a_computation(model: Counting) -> None:
@@ -297,9 +320,7 @@ def test_settings_of_another_kind_of_model_are_refused() -> None:
             scorer(model, **{wrong: 1})  # type: ignore[arg-type]
 
 
-def test_a_provider_without_a_key_is_told_so() -> None:
-    from blendfilter.errors import NoKey
-
+def test_a_provider_without_a_key_is_refused() -> None:
     with pytest.raises(NoKey, match="OPENAI_API_KEY"):
         scorer("openai/gpt-3.5-turbo-instruct")
     with pytest.raises(BadArgument, match="answers in chats only"):  # a key would not help

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, ModelError, WorkFailed
 from blendfilter.lm.scoring import Score, scorer
-from blendfilter.lm.scoring.huggingface import logit_scores
+from blendfilter.lm.scoring.huggingface import Continuation, logit_scores
+from blendfilter.lm.scoring.kept import KeptScorer
 
 PASSAGE = "Passage: the river rises in the hills, runs past the castle and ends in the sea. "
 PAIRS = [
@@ -91,18 +92,12 @@ def test_a_batch_changes_no_score(kind: Any) -> None:
         # the weights are loaded once
         backend = scorer(kind(), batch_size=rows, batch_tokens=tokens).backend
         backend.__dict__["_loaded"] = ask.backend._loaded  # type: ignore[attr-defined]
-        found = scored(backend, [PAIRS[i] for i in chosen])
+        found = KeptScorer(backend).score([PAIRS[i] for i in chosen])
         for i, one in zip(chosen, found, strict=True):
             assert one.n_tokens == alone[i].n_tokens
             assert one.logprob == pytest.approx(alone[i].logprob, abs=1e-4)
 
     check()
-
-
-def scored(backend: Any, pairs: list[tuple[str, str]]) -> list[Score]:
-    from blendfilter.lm.scoring.kept import KeptScorer
-
-    return KeptScorer(backend).score(pairs)
 
 
 @pytest.mark.parametrize("kind", DECODERS)
@@ -188,13 +183,10 @@ def test_continuations_are_a_distribution() -> None:
     ask = scorer(made.gpt2())
     ask.score([("warm", " up")])
     model = ask.backend._loaded.model  # type: ignore[attr-defined]
-    from blendfilter.lm.scoring.huggingface import Continuation
-
     ids = torch.tensor([[5, 6, 7]] * model.config.vocab_size)
+    wanted = [Continuation(2, (token,)) for token in range(model.config.vocab_size)]
     with torch.inference_mode():
-        found = logit_scores(
-            model, [Continuation(2, (token,)) for token in range(model.config.vocab_size)], input_ids=ids
-        )
+        found = logit_scores(model, wanted, input_ids=ids)
     assert math.fsum(math.exp(each.logprob) for each in found) == pytest.approx(1.0, abs=1e-5)
 
 
@@ -247,8 +239,6 @@ def test_a_text_longer_than_the_context_is_an_error_and_is_not_cut() -> None:
         scorer(made.gpt2()).score([("the " * 300, " yes")])
     assert caught.value.kind == "context_too_long"
     scorer(made.t5()).score([("the " * 300, " yes")])  # its positions are relative
-    with pytest.raises(ModelError, match="context of 256"):
-        scorer(made.bart()).score([("the " * 300, " yes")])
 
 
 @pytest.mark.parametrize("kind", [made.gpt2, made.bart])
@@ -299,7 +289,7 @@ def test_a_batch_that_does_not_fit_says_what_to_do(monkeypatch: pytest.MonkeyPat
         def full(*_: object, error: RuntimeError = error) -> None:
             raise error
 
-        monkeypatch.setattr(ask.backend._causal, "_batch", full)  # type: ignore[attr-defined]
+        monkeypatch.setattr(ask.backend._model, "_batch", full)  # type: ignore[attr-defined]
         with pytest.raises(WorkFailed, match="no memory for a batch of 512 tokens on cpu: give a smaller batch_tokens"):
             ask.score(PAIRS)
 
@@ -333,11 +323,8 @@ def test_a_hub_cache_that_is_not_whole_is_completed(left: str, tmp_path: Path, m
     if left == "a shard":
         (cached / "model.safetensors.index.json").write_text(json.dumps(shards))
         (cached / "model-1.safetensors").write_bytes(b"")
-    monkeypatch.setattr(
-        huggingface_hub,
-        "snapshot_download",
-        lambda _, local_files_only=False, **__: cached if local_files_only else online,
-    )
+    download = lambda _, local_files_only=False, **__: cached if local_files_only else online  # noqa: E731
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert scorer("hf/owner/name").backend.folder == (cached if left == "all" else online)  # type: ignore[attr-defined]
 
 

@@ -163,11 +163,6 @@ def test_texts_are_data(ask: Any) -> None:
     assert control.n_tokens == 1
 
 
-def test_the_mark_in_front_is_an_argument(ask: Any) -> None:
-    assert scorer("local", bos=True).score([PAIRS[3]]) != ask.score([PAIRS[3]])
-    assert scorer("local", bos=True).backend.identity != ask.backend.identity
-
-
 def test_a_text_longer_than_the_context_is_an_error_and_is_not_cut(ask: Any) -> None:
     short = scorer("local", context=64)
     with pytest.raises(ModelError, match=r"has \d+ tokens with its continuation 'end', more than .* context of \d+"):
@@ -183,7 +178,9 @@ def test_files_that_are_no_model(tmp_path: Path) -> None:
         scorer(tmp_path / "text.gguf")
 
 
-def test_its_identity_is_its_weights(ask: Any, tmp_path: Path) -> None:
+def test_its_identity_is_its_weights_and_the_mark_in_front(ask: Any, tmp_path: Path) -> None:
+    assert scorer("local", bos=True).score([PAIRS[3]]) != ask.score([PAIRS[3]])
+    assert scorer("local", bos=True).backend.identity != ask.backend.identity
     link = tmp_path / "renamed.gguf"
     link.symlink_to(ask.backend.path)
     assert scorer(link).backend.identity == ask.backend.identity

@@ -112,7 +112,7 @@ def test_requests_in_flight_are_bounded(folder: Path) -> None:
         found = asyncio.run(scorer("tiny", api_base=server.url, concurrency=3).ascore(pairs))
         assert server.most <= 3
     assert same(found, scorer(folder).score(pairs))
-    with pytest.raises(BadArgument, match="concurrency must be at least 1"):
+    with pytest.raises(BadArgument, match="concurrency is 0"):
         scorer("tiny", api_base="http://127.0.0.1:9/v1", concurrency=0)
 
 

@@ -93,22 +93,22 @@ def _nearest(question: str, passage: str, components: Sequence[str]) -> Sentence
 
 
 def _compared(question: str, title: str, sentence: str, components: Sequence[str]) -> SentenceComparison:
-    asked, given = stems(question), stems(sentence) | stems(title)
-    words = [word for word in dict.fromkeys(WORD.findall(question)) if stem(word) in asked & given]
-    share = len(asked & given) / len(asked) if asked else 0.0
+    in_question, given = stems(question), stems(sentence) | stems(title)
+    words = [word for word in dict.fromkeys(WORD.findall(question)) if stem(word) in in_question & given]
+    share = len(in_question & given) / len(in_question) if in_question else 0.0
     differences = [*_opposites(question, sentence), *_others(question, f"{title} {sentence}")]
     if share < _ENOUGH:
-        differences.append(Difference("predicate", " ".join(sorted(asked - given)), "something else"))
+        differences.append(Difference("predicate", " ".join(sorted(in_question - given)), "something else"))
     first = {difference.component: difference for difference in reversed(differences)}
     return SentenceComparison(share, tuple(words), tuple(d for d in first.values() if d.component in components))
 
 
 def _opposites(question: str, sentence: str) -> Iterator[Difference]:
-    asked, given = _forms(question), _forms(sentence)
+    in_question, given = _forms(question), _forms(sentence)
     for component, left, right in _OPPOSITES:
         for ours, theirs in ((_forms(left), _forms(right)), (_forms(right), _forms(left))):
             mine, other = (next((text[form] for form in forms if form in text), "")
-                           for forms, text in ((ours, asked), (theirs, given)))  # fmt: skip
+                           for forms, text in ((ours, in_question), (theirs, given)))  # fmt: skip
             if mine and other and not ours.keys() & given.keys():
                 yield Difference(component, mine, other)
     denied = [_NEGATION.search(text) for text in (question, sentence)]
@@ -123,9 +123,9 @@ def _forms(text: str) -> dict[str, str]:
 
 def _others(question: str, sentence: str) -> Iterator[Difference]:
     """Names and numbers of the question in whose place the sentence has others, and none of the same."""
-    asked, given = _names_and_numbers(question), _names_and_numbers(sentence)
+    in_question, given = _names_and_numbers(question), _names_and_numbers(sentence)
     have = {stem(word) for words in given.values() for word in words}
-    for kind, words in asked.items():
+    for kind, words in in_question.items():
         if kind in given and not any(stem(word) in have for word in words):
             yield Difference(kind[0], " ".join(words), " ".join(given[kind]))
 

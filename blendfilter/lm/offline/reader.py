@@ -11,8 +11,9 @@ like a part of the prompt.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain, takewhile
 
 from dspy import lm15
 
@@ -147,26 +148,26 @@ def take_apart(prompt: str) -> PromptSheet:
     ('Answer:', 'What is Ormskerry?', ('Ormskerry | A harbour town.',))
     """
     *above, cue = prompt.rstrip().split("\n")
-    cue, asked = cue.strip(), _last(above, "Question:")
-    if asked < 0:  # the last line that ends in a question mark, else the last one
+    cue, at = cue.strip(), _last(above, "Question:")
+    if at < 0:  # the last line that ends in a question mark, else the last one
         kept = [line.strip() for line in above if line.strip()]
         question = next((line for line in reversed(kept) if line.endswith("?")), kept[-1] if kept else "")
         return PromptSheet(cue, question, instructions="\n".join(above))
-    first, numbered = _numbered(above, asked) if cue in ("Relevance:", "Ids:", "Judgement:") else (asked, [])
-    at = _last(above[:first], "Context:")
-    context = "\n".join([above[at].removeprefix("Context:"), *above[at + 1 : first]]).strip() if at >= 0 else ""
+    first, numbered = _numbered(above, at) if cue in ("Relevance:", "Ids:", "Judgement:") else (at, [])
+    begin = _last(above[:first], "Context:")
+    context = "\n".join([above[begin].removeprefix("Context:"), *above[begin + 1 : first]]) if begin >= 0 else ""
     return PromptSheet(
         cue,
-        above[asked].removeprefix("Question:").strip(),
-        tuple(numbered or _listed(above, asked)),
-        context,
-        "\n".join(_opening(above) + above[asked + 1 :]),
+        above[at].removeprefix("Question:").strip(),
+        tuple(numbered or _listed(above, at)),
+        context.strip(),
+        "\n".join([_opening(above), *above[at + 1 :]]),
     )
 
 
-def _opening(lines: list[str]) -> list[str]:
+def _opening(lines: list[str]) -> str:
     """What stands above the first block."""
-    return lines[: next((i for i, line in enumerate(lines) if _OPENS_A_BLOCK.match(line)), len(lines))]
+    return "\n".join(takewhile(lambda line: not _OPENS_A_BLOCK.match(line), lines))
 
 
 def _last(lines: list[str], opening: str) -> int:
@@ -203,11 +204,11 @@ def _listed(lines: list[str], end: int) -> list[str]:
 
 def _response_sheet(lines: list[str]) -> PromptSheet:
     """The parts of a prompt with background and instruction; options belong to the question."""
-    asked = max(_last(lines, "### Instruction:"), 0)
-    shown = max(_last(lines[:asked], "### Background:"), 0)
-    marks = ((line, re.match(r"\[\d{1,6}\] ", line)) for line in lines[shown:asked])
+    at = max(_last(lines, "### Instruction:"), 0)
+    background = max(_last(lines[:at], "### Background:"), 0)
+    marks = ((line, re.match(r"\[\d{1,6}\] ", line)) for line in lines[background:at])
     passages = tuple(line[mark.end() :].strip() for line, mark in marks if mark)
-    own = [line.strip() for line in lines[asked + 1 : -1]]
+    own = [line.strip() for line in lines[at + 1 : -1]]
     options = next((i for i, line in enumerate(own) if i and not re.match(r"\([A-E]\) ", line)), len(own))
     return PromptSheet(RESPONSE, " ".join(own[:options]).strip(), passages, "", "\n".join(own[options:]))
 
@@ -217,8 +218,8 @@ def _response_sheet(lines: list[str]) -> PromptSheet:
 
 def _settled(sheet: PromptSheet, lines: tuple[str, ...]) -> str:
     """The answer in the shape that the prompt wants: a letter, a label, sentences, yes or no, or a span."""
-    if (asked := choices(sheet.question)).options:
-        return _option(asked, lines)
+    if (choice := choices(sheet.question)).options:
+        return _option(choice, lines)
     if sheet.wants_truth:
         return "true" if _label(sheet.question, lines, False) == SUPPORTS else "false"
     if sheet.wants_label:
@@ -240,18 +241,18 @@ def _label(claim: str, lines: tuple[str, ...], undecided: bool) -> str:
     return SUPPORTS if named <= reading.covered and yes_or_no(claim, lines) else REFUTES
 
 
-def _option(asked: Choices, lines: tuple[str, ...]) -> str:
+def _option(choice: Choices, lines: tuple[str, ...]) -> str:
     """The letter of the option whose own words, and the question's, the best sentence has."""
 
     def support(option: str) -> tuple[float, float]:
-        own = stems(option) - stems(asked.stem) or stems(option)
+        own = stems(option) - stems(choice.stem) or stems(option)
         shares = (
             (len(own & sentence.words) / max(1, len(own)), sentence.words)
-            for sentence in read_passages(f"{asked.stem} {option}", lines).chosen
+            for sentence in read_passages(f"{choice.stem} {option}", lines).chosen
         )
-        return max(((share * len(stems(asked.stem) & words), share) for share, words in shares), default=(0.0, 0.0))
+        return max(((share * len(stems(choice.stem) & words), share) for share, words in shares), default=(0.0, 0.0))
 
-    return max(asked.options, key=lambda option: support(option[1]))[0]
+    return max(choice.options, key=lambda option: support(option[1]))[0]
 
 
 def concluded(reasoning: str) -> str:
@@ -308,14 +309,14 @@ def _enumerated(words: list[str]) -> str:
 def _relevance(sheet: PromptSheet) -> str:
     """One line for each numbered passage: relevant or not, and by which words."""
     kept = relevant_to(sheet.question, sheet.passages)
-    chain = {sentence.passage for sentence in read_passages(sheet.question, sheet.passages).chosen}
-    asked = [word for word in dict.fromkeys(WORD.findall(sheet.question)) if word.lower() not in STOP_WORDS]
+    steps = {sentence.passage for sentence in read_passages(sheet.question, sheet.passages).chosen}
+    wanted = [word for word in dict.fromkeys(WORD.findall(sheet.question)) if word.lower() not in STOP_WORDS]
     lines = []
     for number, line in enumerate(sheet.passages):
         verdict = "is relevant" if number in kept else "is not relevant"
-        words = [word for word in asked if stem(word) in words_of(line)][:8]
+        words = [word for word in wanted if stem(word) in words_of(line)][:8]
         why = f"shares {_enumerated(words) if words else 'no word'} with the question"
-        step = " and is a step towards the answer" if number in chain else ""
+        step = " and is a step towards the answer" if number in steps else ""
         title = bare_title(split_line(line)[0]) or "this passage"
         lines.append(f"Knowledge {number} {verdict}: {title[:120]} {why}{step}.")
     return "\n".join(lines) or "There is no knowledge to judge."
@@ -383,13 +384,12 @@ def _hop(prompt: str) -> str:
     thought = _THOUGHT.fullmatch(sheet.cue)
     if not (thought or sheet.cue in (NEEDED, INTERMEDIATE)):
         return _settled(sheet, sheet.passages) + ("" if sheet.cue == FINAL else "]")
-    follow_up = _follow_up(sheet)
-    answer = "" if follow_up else _settled(sheet, sheet.passages)
-    if thought:
-        return f"{_found(sheet)}\nAction {thought[1]}: " + (
-            f"Search[{follow_up}]" if follow_up else f"Finish[{answer}]"
-        )
-    return f"{_found(sheet)}\n" + (f"Follow-up: {follow_up}" if follow_up else f"{FINAL} {answer}")
+    if follow_up := _follow_up(sheet):
+        step = f"Action {thought[1]}: Search[{follow_up}]" if thought else f"Follow-up: {follow_up}"
+    else:
+        answer = _settled(sheet, sheet.passages)
+        step = f"Action {thought[1]}: Finish[{answer}]" if thought else f"{FINAL} {answer}"
+    return f"{_found(sheet)}\n{step}"
 
 
 def _transcript(prompt: str) -> PromptSheet:
@@ -413,7 +413,7 @@ def _transcript(prompt: str) -> PromptSheet:
             inside = False
         elif inside and line.strip():
             found.append(line.strip())
-    question, instructions = lines[at].removeprefix("Question:").strip(), "\n".join(_opening(lines[:at]))
+    question, instructions = lines[at].removeprefix("Question:").strip(), _opening(lines[:at])
     passages = tuple(dict.fromkeys(found))
     return PromptSheet(lines[-1].strip(), question, passages, "", instructions, tuple(follow_ups))
 
@@ -434,16 +434,11 @@ def _follow_up(sheet: PromptSheet) -> str:
         return ""
     known = [stems(bare_title(split_line(line)[0])) for line in sheet.passages]
     known += [stems(follow_up) for follow_up in sheet.follow_ups]
-    for name in _names_to_follow(sheet):
+    chosen = read_passages(sheet.question, sheet.passages).chosen[:2]
+    for name in chain(names_in(sheet.question), *(names_in(sentence.text) for sentence in chosen)):
         own = stems(name)
         if own and not any(own <= other or (other and other <= own) for other in known):
             words = [word for word in re.findall(r"\b[a-z]\w+", sheet.question) if stems(word)][:6]
             regarding = f" regarding {' '.join(dict.fromkeys(words))}" if words else ""
             return f"What is known about {name[:120]}{regarding}?"
     return "" if sheet.follow_ups else " ".join(sheet.question.split()) or "What is asked?"
-
-
-def _names_to_follow(sheet: PromptSheet) -> Iterator[str]:
-    yield from names_in(sheet.question)
-    for sentence in read_passages(sheet.question, sheet.passages).chosen[:2]:
-        yield from names_in(sentence.text)

@@ -1,6 +1,6 @@
 """Finding the sentences that bear on a question: word overlap, weighted by rarity, followed from hop to hop.
 
-The weight of a word is its idf over the sentences shown. After a sentence is taken, the words it covers count little,
+The weight of a word is its idf over all sentences. After a sentence is taken, the words it covers count little,
 and sentences of passages that it names (or that name its title) count more: that is the next hop.
 """
 
@@ -143,18 +143,18 @@ def words_of(line: str) -> frozenset[str]:
 @lru_cache(maxsize=64)
 def read_passages(question: str, lines: tuple[str, ...]) -> PassageReading:
     """The sentences of `lines` that bear on `question`, `HOPS` at most, and the score of every passage."""
-    shown = [ReadSentence(number, *studied) for number, line in enumerate(lines) for studied in _studied(line)]
+    listed = [ReadSentence(number, *studied) for number, line in enumerate(lines) for studied in _studied(line)]
     wanted = stems(question)
     if not _ASKS_WHERE.search(question):
         wanted |= {mark for word, mark in _LIFE.items() if word in wanted}
-    counts = Counter(word for sentence in shown for word in wanted & sentence.words)
+    counts = Counter(word for sentence in listed for word in wanted & sentence.words)
     sought = stems(" ".join(_AFTER_WHICH.findall(question)))  # "which town" says what is sought, not where
-    idf = {word: math.log(1 + len(shown) / counts[word]) * (0.6 if word in sought else 1.0) for word in sorted(counts)}
-    worth = [_worth(sentence, idf) for sentence in shown]
+    idf = {word: math.log(1 + len(listed) / counts[word]) * (0.6 if word in sought else 1.0) for word in sorted(counts)}
+    worth = [_worth(sentence, idf) for sentence in listed]
     scores = [0.0] * len(lines)
-    for sentence, value in zip(shown, worth, strict=True):
+    for sentence, value in zip(listed, worth, strict=True):
         scores[sentence.passage] = max(scores[sentence.passage], value)
-    return PassageReading(_followed(shown, worth, idf), tuple(scores), idf, wanted)
+    return PassageReading(_followed(listed, worth, idf), tuple(scores), idf, wanted)
 
 
 def _worth(sentence: ReadSentence, idf: Mapping[str, float]) -> float:
@@ -166,7 +166,7 @@ def _worth(sentence: ReadSentence, idf: Mapping[str, float]) -> float:
 
 
 def _followed(
-    shown: Sequence[ReadSentence], worth: Sequence[float], idf: Mapping[str, float]
+    listed: Sequence[ReadSentence], worth: Sequence[float], idf: Mapping[str, float]
 ) -> tuple[ReadSentence, ...]:
     """The best sentence, then the best that goes on from there, until nothing new is found."""
     chosen: list[ReadSentence] = []
@@ -175,12 +175,12 @@ def _followed(
         best = max(range(len(values)), key=lambda i: (values[i], -i))
         if values[best] <= 0.2 * scale:
             break
-        chosen.append(shown[best])
+        chosen.append(listed[best])
         covered = frozenset().union(*(sentence.words for sentence in chosen))
         lighter = {word: value * (0.15 if word in covered else 1.0) for word, value in idf.items()}
         values = [
             -1.0 if sentence in chosen else _worth(sentence, lighter) + 0.9 * scale * _link(chosen, sentence)
-            for sentence in shown
+            for sentence in listed
         ]
     return tuple(chosen)
 

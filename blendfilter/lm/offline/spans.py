@@ -160,8 +160,8 @@ def _names(match: re.Match[str]) -> Iterator[CandidateSpan]:
     if not clean:
         return
     yield CandidateSpan(clean, start, "name")
-    left, joined, right = clean.partition(" and ")
-    if joined:
+    left, both, right = clean.partition(" and ")
+    if both:
         yield CandidateSpan(left.rstrip(_EDGE), start, "name")
         yield CandidateSpan(right, start + len(left) + 5, "name")
 
@@ -188,13 +188,13 @@ def pick(question: str, reading: PassageReading) -> str:
     kind = kind_of(question)
     if found := _stated(question, kind, reading):
         return found
-    asked, lowered = stems(question), question.lower()
+    known, lowered = stems(question), question.lower()
     best, best_score = "", 0.0
     for order, sentence in enumerate(reading.chosen):
         near = _landmarks(sentence, reading.idf)
         for span in _candidates(sentence):
             own = stems(span.text)
-            if (own and own <= asked) or (not own and span.text.lower() in lowered):
+            if (own and own <= known) or (not own and span.text.lower() in lowered):
                 continue
             score = _fit(kind, span, sentence.text) * (1.0 + _nearness(span, near)) * (1.0 + 0.1 * order)
             if own and any(own == other.title_stems for other in reading.chosen):
@@ -312,19 +312,16 @@ def yes_or_no(question: str, lines: tuple[str, ...]) -> bool:
     pair = _named_in(question, lines)[:2]
     if len(pair) == 2:
         texts = [_spoken_of(line, question, lines) for line in pair]
-        if any(word.search(question) for word in (_EARLY, _LATE, _MORE)):
-            first = _first_of(question, *texts)
-            if first is not None:
-                return first
-        if _BOTH.search(question):
-            return _agree(question, *(title_and_text(line, text) for line, text in zip(pair, texts, strict=True)))
+        comparing = any(word.search(question) for word in (_EARLY, _LATE, _MORE))
+        if comparing and (first := _first_of(question, *texts)) is not None:
+            return first
+        if _BOTH.search(question):  # the text of the passage that another leads to stands without a title
+            return _agree(
+                question,
+                *(line if split_line(line)[1] == text else text for line, text in zip(pair, texts, strict=True)),
+            )
     reading = read_passages(question, lines)
     return reading.share >= 0.6 and not any(_NEGATIVE.search(sentence.text) for sentence in reading.chosen[:2])
-
-
-def title_and_text(line: str, text: str) -> str:
-    """A passage's line, or the text of the passage that it leads to."""
-    return line if split_line(line)[1] == text else text
 
 
 def _first_of(question: str, left: str, right: str) -> bool | None:
@@ -347,9 +344,8 @@ def _measure(question: str, text: str) -> float | None:
         return (dates[1] if by_death else dates[0]) if dates else None
     if not (_MORE.search(question) or _LESS.search(question)):
         return None
-    asked = stems(question)
     numbers = [m for m in _matches(_NUMBER, text) if m[0][0].isdigit() and not _YEAR.fullmatch(m[0])]
-    beside = [m for m in numbers if stems(text[max(0, m.start() - 40) : m.end() + 30]) & asked]
+    beside = [m for m in numbers if stems(text[max(0, m.start() - 40) : m.end() + 30]) & stems(question)]
     found = next(iter(beside or numbers), None)
     digits = re.sub(r"[^0-9.]", "", found[0]).strip(".") if found else ""
     return float(digits) if digits else None
@@ -366,10 +362,10 @@ def _spoken_of(line: str, question: str, lines: tuple[str, ...]) -> str:
     """A passage's text; that of the person whom it names where the question asks for one ("whose director …")."""
     title, text = split_line(line)
     if _ROLE.search(question):
-        words, asked = stems(text), stems(question)
+        words, wanted = stems(text), stems(question)
         for other, about in map(split_line, lines):
             named = title_key(other)
-            if other != title and named and named <= words and not named <= asked:
+            if other != title and named and named <= words and not named <= wanted:
                 return about
     return text
 
@@ -399,8 +395,8 @@ def _agree(question: str, first: str, second: str) -> bool:
     if re.search(r"\bsame\b", question, re.IGNORECASE) and _ATTRIBUTE.search(question):
         return bool(_proper_words(question, first) & _proper_words(question, second))
     named = stems(split_line(first)[0]) ^ stems(split_line(second)[0])
-    asked = stems(question) - named - {stem("share")}
-    return len(asked & stems(first) & stems(second)) >= max(1, (len(asked) + 1) // 2)
+    wanted = stems(question) - named - {stem("share")}
+    return len(wanted & stems(first) & stems(second)) >= max(1, (len(wanted) + 1) // 2)
 
 
 def _proper_words(question: str, line: str) -> frozenset[str]:

@@ -124,7 +124,8 @@ def _named(name: str, settings: dict[str, Any]) -> Backend:
         return _served(name, settings)
     if name == LOCAL or name.lower().endswith(".gguf"):
         _only("a GGUF file", settings)
-        return Gguf(None if name == LOCAL else _path(name), **settings)
+        inner = name.removeprefix(f"{LOCAL}/")  # as for `connect()`
+        return Gguf(None if name == LOCAL else name if Path(name).is_file() else inner, **settings)
     if name.startswith(HUGGING_FACE) or (Path(name).expanduser() / CONFIG).is_file():
         _only("a Hugging Face model", settings)
         return HuggingFace(name.removeprefix(HUGGING_FACE), **settings)
@@ -133,12 +134,6 @@ def _named(name: str, settings: dict[str, Any]) -> Backend:
     if name == "offline":
         raise BadArgument(f"the offline reader is no model and gives no log-probabilities; {CAN}")
     raise BadArgument(f"'{name}' is nothing that gives log-probabilities of given text; {CAN}, hf/owner/name")
-
-
-def _path(name: str) -> str:
-    """The path of a file that may be named `local/PATH.gguf`, as for `connect()`."""
-    inner = name.removeprefix(f"{LOCAL}/")
-    return inner if inner != name and not Path(name).is_file() else name
 
 
 def _served(name: str, settings: dict[str, Any]) -> Backend:
@@ -152,7 +147,6 @@ def _served(name: str, settings: dict[str, Any]) -> Backend:
 
 
 def _one(engines: Sequence[EchoEngine]) -> EchoEngine | ReplicatedEngine:
-    """Several servers of one model are one to whoever asks; the first that is asked is put to the test for all."""
     return engines[0] if len(engines) == 1 else ReplicatedEngine(engines)
 
 

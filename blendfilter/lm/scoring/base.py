@@ -17,6 +17,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 from blendfilter import aio
@@ -38,7 +39,7 @@ class TextPair(NamedTuple):
 
 
 class PairTokens(NamedTuple):
-    """A pair as a decoder-only model reads it: all its tokens, and the index of the continuation's first one."""
+    """A pair as a decoder-only model reads it; `first` is the index of the continuation's first token."""
 
     ids: tuple[int, ...]
     first: int
@@ -79,8 +80,8 @@ class Backend(Protocol):
 class InProcess:
     """A backend that computes in this process: one caller at a time, in a thread of its own.
 
-    Callers that wait hold no thread: in a shared pool they would keep searches and other models waiting. Subclasses
-    write `results`, a generator; between two of its results, a cancelled call stops.
+    Callers that wait hold no thread: in a shared pool they would keep searches and other models waiting. Between two
+    of the `results`, a cancelled call stops.
     """
 
     def __init__(self) -> None:
@@ -151,8 +152,7 @@ def _excerpt(text: str) -> str:
 def first_token(ends: Sequence[int], seam: int) -> int:
     """The index of the first token that ends behind `seam`; the number of tokens where none does.
 
-    Ends and seam are in one unit (characters, bytes), and ends do not fall. A character that is cut into several tokens
-    ends, in characters, with each of them.
+    Ends and seam are in one unit (characters, bytes), and ends do not fall.
 
     >>> first_token([6, 7, 13], len("Answer:")), first_token([6, 7, 13], len("Answer: "))
     (2, 2)
@@ -193,32 +193,29 @@ def groups(sequences: Sequence[Sequence[int]], *, largest: int = LARGEST, setup:
     """A grouping that saves tokens: each group of n reads its shared prefix once in place of n times.
 
     Sorted, sequences that share most stand side by side. Of all ways to cut that order into groups, this is the one
-    that saves the most, found piece by piece from the left.
+    that saves the most: in a greedy one, a short header that all share breaks up what shares a long passage.
 
     >>> groups([[1, 2, 3, 4], [9], [1, 2, 3, 5]], setup=0)
     [PrefixGroup(shared=3, members=(0, 2)), PrefixGroup(shared=0, members=(1,))]
     """
     order = sorted(range(len(sequences)), key=lambda i: tuple(sequences[i]))
     common = [0, *(common_prefix(sequences[a], sequences[b]) for a, b in pairwise(order))]
-    saved, cuts = [0], [0]
+    best = [
+        (0, 0, 0)
+    ]  # of the first 0, 1, 2 … in that order: tokens saved; where the last group starts, what it shares
     for end in range(1, len(order) + 1):
-        best, cut = saved[end - 1], end - 1
+        choices = [(best[end - 1][0], end - 1, 0)]
         shared = len(sequences[order[end - 1]])
         for start in range(end - 2, max(0, end - largest) - 1, -1):
-            shared = min(shared, common[start + 1])
-            if shared == 0:
+            if (shared := min(shared, common[start + 1])) == 0:
                 break
-            gain = saved[start] + (end - start - 1) * shared - setup
-            if gain > best:
-                best, cut = gain, start
-        saved.append(best)
-        cuts.append(cut)
+            choices.append((best[start][0] + (end - start - 1) * shared - setup, start, shared))
+        best.append(max(choices, key=itemgetter(0)))
     found: list[PrefixGroup] = []
-    end = len(order)
-    while end:
-        members = order[cuts[end] : end]
-        found.append(PrefixGroup(min(common[cuts[end] + 1 : end], default=0), tuple(sorted(members))))
-        end = cuts[end]
+    while order:
+        _, start, shared = best[len(order)]
+        found.append(PrefixGroup(shared, tuple(sorted(order[start:]))))
+        del order[start:]
     return found[::-1]
 
 

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from blendfilter.errors import BadArgument, BadData, MissingFile, WorkFailed
+from blendfilter.errors import BadArgument, BadData, MissingFile, WorkFailed, check_count
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.lm.scoring.base import (
     LARGEST,
@@ -36,6 +36,7 @@ from blendfilter.lm.scoring.base import (
     unusable,
 )
 
+T = TypeVar("T")
 EXTRA = "scoring"
 WHY = "scoring with a model of Hugging Face"
 CONFIG = "config.json"
@@ -82,8 +83,8 @@ class HuggingFace(InProcess):
         if dtype is not None and dtype not in DTYPES:
             raise BadArgument(f"no dtype '{dtype}' (known: {', '.join(DTYPES)})")
         for what, value in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
-            if value is not None and value < 1:
-                raise BadArgument(f"{what} must be at least 1, got {value}")
+            if value is not None:
+                check_count(what, value)
         self.folder = folder_of(name)
         self.name = str(name) if not Path(name).expanduser().is_dir() else self.folder.resolve().name
         self._loading = (device, dtype)
@@ -100,77 +101,26 @@ class HuggingFace(InProcess):
     def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
         """See `InProcess`. Raises: WorkFailed where a batch does not fit into memory."""
         try:
-            yield from (self._by_sides if self._loaded.config.is_encoder_decoder else self._by_tokens)(pairs)
+            yield from self._model.results(pairs)
         except RuntimeError as error:
             if not any(sign in str(error).lower() for sign in _NO_MEMORY):
                 raise
-            tokens, _ = self._bounds
             raise WorkFailed(
-                f"{self.name} has no memory for a batch of {tokens:,} tokens on {self._loaded.device}: "
+                f"{self.name} has no memory for a batch of {self._model.tokens:,} tokens on {self._loaded.device}: "
                 f"give a smaller batch_tokens; what was scored before is kept"
             ) from None
 
     @cached_property
     def _loaded(self) -> LanguageModel:
-        device, dtype = self._loading
-        return load(self.folder, device=device, dtype=dtype)
+        return load(self.folder, *self._loading)
 
     @cached_property
-    def _tokeniser(self) -> PairTokeniser:
-        return PairTokeniser(self._loaded.tokenizer, self.name, **self._reading)
-
-    @property
-    def _bounds(self) -> tuple[int, int | None]:
-        """Tokens and rows of a batch."""
+    def _model(self) -> Causal | Seq2Seq:
         tokens, rows = self._batches
-        return tokens or BATCH_TOKENS.get(self._loaded.device.type, BATCH_TOKENS["cpu"]), rows
-
-    @cached_property
-    def _causal(self) -> Causal:
-        return Causal(self._loaded.model, self._loaded.device, *self._bounds)
-
-    @cached_property
-    def _seq2seq(self) -> Seq2Seq:
-        return Seq2Seq(self._loaded.model, self._loaded.device, *self._bounds)
-
-    @property
-    def _limit(self) -> int | None:
-        """Tokens that the model has positions for; None where they are relative."""
-        stated = getattr(self._loaded.config.get_text_config(), "max_position_embeddings", None)
-        return stated if isinstance(stated, int) and stated > 0 else None
-
-    def _by_tokens(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
-        readable: list[int] = []
-        items: list[PairTokens] = []
-        for at, (pair, item) in enumerate(zip(pairs, self._tokeniser.pairs(pairs), strict=True)):
-            if item.first == len(item.ids):
-                yield at, Score(0.0, 0)
-            elif self._limit is not None and len(item.ids) > self._limit:
-                yield at, too_long(pair, len(item.ids), self._limit)
-            else:
-                readable.append(at)
-                items.append(item)
-        for at, score in self._causal.scores(items):
-            yield readable[at], score
-
-    def _by_sides(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
-        prompts = self._tokeniser.prompts([pair.prompt for pair in pairs])
-        continuations = self._tokeniser.continuations([pair.continuation for pair in pairs])
-        readable: list[int] = []
-        items: list[BothSides] = []
-        for at, (pair, prompt, text) in enumerate(zip(pairs, prompts, continuations, strict=True)):
-            longest = max(len(prompt), len(text) + 1 + len(self._tokeniser.lead))
-            if not text:
-                yield at, Score(0.0, 0)
-            elif not prompt:
-                yield at, unusable(pair, f"{self.name} reads nothing of the prompt")
-            elif self._limit is not None and longest > self._limit:
-                yield at, too_long(pair, longest, self._limit)
-            else:
-                readable.append(at)
-                items.append(BothSides(tuple(prompt), self._tokeniser.lead, tuple(text)))
-        for at, score in self._seq2seq.scores(items):
-            yield readable[at], score
+        tokeniser = PairTokeniser(self._loaded.tokenizer, self.name, **self._reading)
+        kind = Seq2Seq if self._loaded.config.is_encoder_decoder else Causal
+        default = BATCH_TOKENS.get(self._loaded.device.type, BATCH_TOKENS["cpu"])
+        return kind(self._loaded, tokeniser, tokens or default, rows or LARGEST)
 
     def __repr__(self) -> str:
         return f"HuggingFace({self.name!r})"
@@ -180,7 +130,7 @@ class HuggingFace(InProcess):
 
 
 class LanguageModel(NamedTuple):
-    """A model that is loaded."""
+    """A model that is loaded, with its tokeniser, its configuration and where it computes."""
 
     model: Any
     tokenizer: Any
@@ -212,13 +162,19 @@ def fingerprint(folder: Path) -> str:
     whole = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix in (".json", ".safetensors", ".bin", ".model", ".txt", ".jinja"):
-            whole.update(f"{path.relative_to(folder).as_posix()}\0{path.stat().st_size}\n".encode())
-            for piece in _pieces(path):
-                whole.update(piece)
+            size = path.stat().st_size
+            whole.update(f"{path.relative_to(folder).as_posix()}\0{size}\n".encode())
+            with path.open("rb") as file:
+                if size <= _READ_WHOLE or path.suffix not in (".safetensors", ".bin"):
+                    whole.update(file.read())
+                    continue
+                for i in range(_CHUNKS):
+                    file.seek((size - _CHUNK) * i // (_CHUNKS - 1))
+                    whole.update(file.read(_CHUNK))
     return whole.hexdigest()[:16]
 
 
-def load(folder: Path, *, device: str | None = None, dtype: str | None = None) -> LanguageModel:
+def load(folder: Path, device: str | None, dtype: str | None) -> LanguageModel:
     """The model in `folder`, ready to read.
 
     Args:
@@ -231,13 +187,15 @@ def load(folder: Path, *, device: str | None = None, dtype: str | None = None) -
     """
     torch, transformers = needed("torch", EXTRA, WHY), needed("transformers", EXTRA, WHY)
     place = _device(torch, device)
-    auto: Any = "float32" if place.type == "cpu" else "auto"
     with quiet_transformers(EXTRA, WHY):
         try:
             config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
             kind = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
             model, report = getattr(transformers, kind).from_pretrained(
-                folder, dtype=dtype or auto, local_files_only=True, output_loading_info=True
+                folder,
+                dtype=dtype or ("float32" if place.type == "cpu" else "auto"),
+                local_files_only=True,
+                output_loading_info=True,
             )
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except (ImportError, MemoryError):
@@ -267,17 +225,6 @@ def _device(torch: Any, name: str | None) -> Any:
     return place
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        if size <= _READ_WHOLE or path.suffix not in (".safetensors", ".bin"):
-            yield file.read()
-            return
-        for i in range(_CHUNKS):
-            file.seek((size - _CHUNK) * i // (_CHUNKS - 1))
-            yield file.read(_CHUNK)
-
-
 def _from_hub(name: str) -> Path:
     if not _ON_THE_HUB.fullmatch(name):
         raise MissingFile(f"no model '{name}': it is no folder, and names on the hub read owner/name")
@@ -299,7 +246,7 @@ def _from_hub(name: str) -> Path:
 
 
 def _has_weights(folder: Path) -> bool:
-    """Whether all of them are there: the cache may hold a tokeniser alone, or a download that broke off."""
+    """Whether all weights are there: the cache may hold a tokeniser alone, or a download that broke off."""
     if indexes := list(folder.glob("*.index.json")):
         shards = [set(json.loads(index.read_text())["weight_map"].values()) for index in indexes]
         return any(all((folder / name).is_file() for name in each) for each in shards)
@@ -323,7 +270,7 @@ class PairTokeniser:
     """
 
     def __init__(self, tokenizer: Any, name: str, *, bos: bool | None = None, control: bool = False) -> None:
-        self._tokenizer, self._name, self._control = tokenizer, name, control
+        self._tokenizer, self.name, self._control = tokenizer, name, control
         self._bos: int | None = tokenizer.bos_token_id
         _keep_white_space(tokenizer)
         own = _in_front(tokenizer)
@@ -332,36 +279,26 @@ class PairTokeniser:
         put = (self._bos,) if bos and self._bos is not None and self._bos not in own else ()
         self.lead: tuple[int, ...] = () if bos is False else put + own
 
-    def pairs(self, pairs: Sequence[TextPair]) -> list[PairTokens]:
+    def pairs(self, pairs: Sequence[TextPair]) -> Iterator[PairTokens]:
         """Prompt and continuation as one text each.
 
         Raises:
             BadArgument: nothing stands before a continuation.
         """
-        read = self._read([prompt + continuation for prompt, continuation in pairs], return_offsets_mapping=True)
-        rows = zip(pairs, read["input_ids"], read["offset_mapping"], strict=True)
-        return [self._tokens(pair, ids, [end for _, end in offsets]) for pair, ids, offsets in rows]
+        read = self.read([prompt + continuation for prompt, continuation in pairs], return_offsets_mapping=True)
+        for pair, ids, offsets in zip(pairs, read["input_ids"], read["offset_mapping"], strict=True):
+            lead = self.lead
+            first = first_token(list(accumulate((end for _, end in offsets), max)), len(pair.prompt))
+            if first == 0 and not lead:
+                if self._bos is None:
+                    raise nothing_before(pair, self.name)
+                lead = (self._bos,)
+            yield PairTokens((*lead, *ids), len(lead) + first)
 
-    def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Texts alone, with all marks that the tokeniser puts around one: what an encoder reads."""
-        return list(self._read(texts, add_special_tokens=True)["input_ids"])
-
-    def continuations(self, texts: Sequence[str]) -> list[list[int]]:
-        """Texts alone, without marks: what a decoder writes."""
-        return list(self._read(texts)["input_ids"])
-
-    def _tokens(self, pair: TextPair, ids: list[int], ends: list[int]) -> PairTokens:
-        lead = self.lead
-        first = first_token(list(accumulate(ends, max)), len(pair.prompt))
-        if first == 0 and not lead:
-            if self._bos is None:
-                raise nothing_before(pair, self._name)
-            lead = (self._bos,)
-        return PairTokens((*lead, *ids), len(lead) + first)
-
-    def _read(self, texts: Sequence[str], *, add_special_tokens: bool = False, **more: Any) -> Any:
+    def read(self, texts: Sequence[str], *, add_special_tokens: bool = False, **more: Any) -> Any:
+        """What the tokeniser makes of texts; `add_special_tokens`: with the marks that it puts around each."""
         return self._tokenizer(
-            list(texts), add_special_tokens=add_special_tokens, split_special_tokens=not self._control,
+            texts, add_special_tokens=add_special_tokens, split_special_tokens=not self._control,
             padding=False, truncation=False, return_attention_mask=False, verbose=False, **more,
         )  # fmt: skip
 
@@ -386,42 +323,90 @@ def _in_front(tokenizer: Any) -> tuple[int, ...]:
 # ---- models
 
 
-class Causal:
-    """A decoder-only model at work.
+class BothSides(NamedTuple):
+    """A pair as an encoder-decoder reads it."""
+
+    prompt: tuple[int, ...]
+    lead: tuple[int, ...]
+    continuation: tuple[int, ...]
+
+
+class _Reader(Generic[T]):
+    """A model at work.
 
     Args:
-        model, device: as loaded.
+        loaded, tokeniser: the model, and its tokeniser.
         tokens, rows: what a batch may hold, padding and shared prefix included.
+    """
+
+    def __init__(self, loaded: LanguageModel, tokeniser: PairTokeniser, tokens: int, rows: int) -> None:
+        self._model, self._device = loaded.model, loaded.device
+        self._tokeniser, self.tokens, self._rows = tokeniser, tokens, rows
+        self._torch = needed("torch", EXTRA, WHY)
+        stated = getattr(loaded.config.get_text_config(), "max_position_embeddings", None)
+        # None where positions are relative
+        self._limit = stated if isinstance(stated, int) and stated > 0 else None
+
+    def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
+        """Index and result of each pair; those that cannot be read first, the others batch by batch."""
+        readable: list[tuple[int, T]] = []
+        for at, (pair, (item, length, written)) in enumerate(zip(pairs, self._items(pairs), strict=True)):
+            if not written:
+                yield at, Score(0.0, 0)
+            elif not length:
+                yield at, unusable(pair, f"{self._tokeniser.name} reads nothing of the prompt")
+            elif self._limit is not None and length > self._limit:
+                yield at, too_long(pair, length, self._limit)
+            else:
+                readable.append((at, item))
+        for i, score in self._scores([item for _, item in readable]):
+            yield readable[i][0], score
+
+    def _items(self, pairs: Sequence[TextPair]) -> Iterator[tuple[T, int, int]]:
+        """Each pair as tokens, how many positions it takes (0: it cannot be read), and its continuation's tokens."""
+        raise NotImplementedError
+
+    def _scores(self, items: Sequence[T]) -> Iterator[tuple[int, Score]]:
+        raise NotImplementedError
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        return batches(lengths, tokens=self.tokens, rows=self._rows)
+
+
+class Causal(_Reader[PairTokens]):
+    """A decoder-only model at work.
 
     Raises:
         BadData: a token's logits depend on what comes after it (an encoder such as BERT).
     """
 
-    def __init__(self, model: Any, device: Any, tokens: int, rows: int | None = None) -> None:
-        self._model, self._device = model, device
-        self._tokens, self._rows = tokens, rows or LARGEST
-        self._torch = needed("torch", EXTRA, WHY)
+    def __init__(self, loaded: LanguageModel, tokeniser: PairTokeniser, tokens: int, rows: int) -> None:
+        super().__init__(loaded, tokeniser, tokens, rows)
         with self._torch.inference_mode():
             self._check_causal()
-            cache = getattr(self._model(padded([[0]], device), use_cache=True), "past_key_values", None)
+            cache = getattr(self._model(padded([[0]], self._device), use_cache=True), "past_key_values", None)
         self._shares = all(type(layer).__name__ in _CACHES for layer in getattr(cache, "layers", [None]))
 
-    def scores(self, items: Sequence[PairTokens]) -> Iterator[tuple[int, Score]]:
-        """Index and score of each item, batch by batch."""
+    def _items(self, pairs: Sequence[TextPair]) -> Iterator[tuple[PairTokens, int, int]]:
+        for item in self._tokeniser.pairs(pairs):
+            yield item, len(item.ids), len(item.ids) - item.first
+
+    def _scores(self, items: Sequence[PairTokens]) -> Iterator[tuple[int, Score]]:
         # the position before the continuation gives its first token: it is read with the rest
         shareable = [item.ids[: item.first - 1] if self._shares and self._rows > 1 else () for item in items]
         planned = groups(shareable, largest=self._rows)
-        alone = [group.members[0] for group in planned if not group.shared]
-        yield from self._read(items, alone)
+        yield from self._read(items, [group.members[0] for group in planned if not group.shared])
         for shared, members in planned:
             if shared:
-                yield from self._read(items, members, self._prefix(items[members[0]].ids[:shared]), shared)
+                with self._torch.inference_mode():
+                    prefix = padded([items[members[0]].ids[:shared]], self._device)
+                    cache = self._model.base_model(prefix, use_cache=True).past_key_values
+                yield from self._read(items, members, cache, shared)
 
     def _read(
         self, items: Sequence[PairTokens], members: Sequence[int], cache: Any = None, shared: int = 0
     ) -> Iterator[tuple[int, Score]]:
-        lengths = [len(items[at].ids) - 1 for at in members]
-        for batch in batches(lengths, tokens=self._tokens, rows=self._rows):
+        for batch in self._batches([len(items[at].ids) - 1 for at in members]):
             chosen = [members[i] for i in batch]
             yield from zip(chosen, self._batch([items[at] for at in chosen], cache, shared), strict=True)
 
@@ -435,11 +420,6 @@ class Causal:
                 own.batch_repeat_interleave(len(items))
             return logit_scores(self._model, wanted, input_ids=inputs, past_key_values=own, use_cache=own is not None)
 
-    def _prefix(self, ids: Sequence[int]) -> Any:
-        """What the model keeps of a prefix."""
-        with self._torch.inference_mode():
-            return self._model.base_model(padded([ids], self._device), use_cache=True).past_key_values
-
     def _check_causal(self) -> None:
         one, other = (self._model(padded([ids], self._device)).logits[0, :2].float() for ids in ([0, 1, 0], [0, 1, 1]))
         if not self._torch.allclose(one, other, rtol=1e-2, atol=1e-2):
@@ -449,57 +429,52 @@ class Causal:
             )
 
 
-class BothSides(NamedTuple):
-    """A pair as an encoder-decoder reads it."""
+class Seq2Seq(_Reader[BothSides]):
+    """An encoder-decoder at work."""
 
-    prompt: tuple[int, ...]
-    lead: tuple[int, ...]
-    continuation: tuple[int, ...]
-
-
-class Seq2Seq:
-    """An encoder-decoder at work; the arguments are those of `Causal`."""
-
-    def __init__(self, model: Any, device: Any, tokens: int, rows: int | None = None) -> None:
-        self._model, self._device = model, device
-        self._tokens, self._rows = tokens, rows or LARGEST
-        self._torch = needed("torch", EXTRA, WHY)
-        start = model.generation_config.decoder_start_token_id
-        self._start = model.config.decoder_start_token_id if start is None else start
+    def __init__(self, loaded: LanguageModel, tokeniser: PairTokeniser, tokens: int, rows: int) -> None:
+        super().__init__(loaded, tokeniser, tokens, rows)
+        start = self._model.generation_config.decoder_start_token_id
+        self._start = self._model.config.decoder_start_token_id if start is None else start
         if self._start is None:
             raise BadData(
-                f"{type(model).__name__} does not say which token its decoder starts with: set it in its config"
+                f"{type(self._model).__name__} does not say which token its decoder starts with: set it in its config"
             )
 
-    def scores(self, items: Sequence[BothSides]) -> Iterator[tuple[int, Score]]:
-        """Index and score of each item, batch by batch."""
-        asking: dict[tuple[int, ...], list[int]] = {}
+    def _items(self, pairs: Sequence[TextPair]) -> Iterator[tuple[BothSides, int, int]]:
+        prompts = self._tokeniser.read([pair.prompt for pair in pairs], add_special_tokens=True)["input_ids"]
+        continuations = self._tokeniser.read([pair.continuation for pair in pairs])["input_ids"]
+        lead = self._tokeniser.lead
+        for prompt, continuation in zip(map(tuple, prompts), map(tuple, continuations), strict=True):
+            length = max(len(prompt), len(continuation) + 1 + len(lead)) if prompt else 0
+            yield BothSides(prompt, lead, continuation), length, len(continuation)
+
+    def _scores(self, items: Sequence[BothSides]) -> Iterator[tuple[int, Score]]:
+        by_prompt: dict[tuple[int, ...], list[int]] = {}
         for at, item in enumerate(items):
-            asking.setdefault(item.prompt, []).append(at)
-        prompts = list(asking)
-        for batch in batches([len(prompt) for prompt in prompts], tokens=self._tokens, rows=self._rows):
-            chosen = [prompts[i] for i in batch]
-            yield from self._decoded(items, [asking[prompt] for prompt in chosen], chosen)
+            by_prompt.setdefault(item.prompt, []).append(at)
+        prompts = list(by_prompt)
+        for batch in self._batches([len(prompt) for prompt in prompts]):
+            yield from self._decoded(items, {prompts[i]: by_prompt[prompts[i]] for i in batch})
 
     def _decoded(
-        self, items: Sequence[BothSides], members: Sequence[Sequence[int]], prompts: Sequence[tuple[int, ...]]
+        self, items: Sequence[BothSides], by_prompt: Mapping[tuple[int, ...], Sequence[int]]
     ) -> Iterator[tuple[int, Score]]:
-        seen = mask(prompts, self._device)
+        inputs = padded(list(by_prompt), self._device)
+        sizes = self._torch.tensor([[len(prompt)] for prompt in by_prompt], device=self._device)
+        seen = (self._torch.arange(inputs.shape[1], device=self._device) < sizes).long()
         with self._torch.inference_mode():
-            encoded = self._model.get_encoder()(padded(prompts, self._device), attention_mask=seen)[0]
-        pairs = [(at, row) for row, several in enumerate(members) for at in several]
-        lengths = [len(items[at].continuation) + encoded.shape[1] for at, _ in pairs]
-        for batch in batches(lengths, tokens=self._tokens, rows=self._rows):
-            chosen = [pairs[i] for i in batch]
-            rows = [row for _, row in chosen]
-            found = self._batch([items[at] for at, _ in chosen], encoded[rows], seen[rows])
-            yield from zip([at for at, _ in chosen], found, strict=True)
+            encoded = self._model.get_encoder()(inputs, attention_mask=seen)[0]
+        pairs = [(at, row) for row, members in enumerate(by_prompt.values()) for at in members]
+        for batch in self._batches([len(items[at].continuation) + encoded.shape[1] for at, _ in pairs]):
+            chosen, rows = zip(*(pairs[i] for i in batch), strict=True)
+            found = self._batch([items[at] for at in chosen], encoded[list(rows)], seen[list(rows)])
+            yield from zip(chosen, found, strict=True)
 
     def _batch(self, items: Sequence[BothSides], encoded: Any, seen: Any) -> list[Score]:
         outputs = needed("transformers.modeling_outputs", EXTRA, WHY)
-        before = [(self._start, *item.lead) for item in items]
-        rows = [(*head, *item.continuation[:-1]) for head, item in zip(before, items, strict=True)]
-        wanted = [Continuation(len(head) - 1, item.continuation) for head, item in zip(before, items, strict=True)]
+        rows = [(self._start, *item.lead, *item.continuation[:-1]) for item in items]
+        wanted = [Continuation(len(item.lead), item.continuation) for item in items]
         with self._torch.inference_mode():
             return logit_scores(
                 self._model, wanted, encoder_outputs=outputs.BaseModelOutput(last_hidden_state=encoded),
@@ -521,13 +496,6 @@ def padded(rows: Sequence[Sequence[int]], device: Any) -> Any:
     return torch.tensor([[*row, *[row[-1]] * (width - len(row))] for row in rows], device=device)
 
 
-def mask(rows: Sequence[Sequence[int]], device: Any) -> Any:
-    """1 where `padded` has a row's own tokens."""
-    torch = needed("torch", EXTRA, WHY)
-    width = max(map(len, rows))
-    return torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
-
-
 def logit_scores(model: Any, wanted: Sequence[Continuation], **inputs: Any) -> list[Score]:
     """One score for each row of the batch in `inputs`."""
     torch = needed("torch", EXTRA, WHY)
@@ -542,16 +510,14 @@ def logit_scores(model: Any, wanted: Sequence[Continuation], **inputs: Any) -> l
         )
     logits = made[0]
     targets = torch.tensor([target for each in wanted for target in each.targets], device=logits.device)
-    parts = zip(logits.split(_ROWS), targets.split(_ROWS), strict=True)
+    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     # each in 32 bits at least, then summed in 64: neither underflows, however long the text
-    logprobs = torch.cat([_logprobs(torch, part, target) for part, target in parts]).double().cpu()
-    sums = [float(each.sum()) for each in logprobs.split([len(each.targets) for each in wanted])]
-    return [Score(total, len(each.targets)) for total, each in zip(sums, wanted, strict=True)]
-
-
-def _logprobs(torch: Any, logits: Any, targets: Any) -> Any:
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    return torch.log_softmax(wide, dim=-1).gather(1, targets[:, None])[:, 0]
+    parts = [
+        torch.log_softmax(part.to(wide), dim=-1).gather(1, target[:, None])[:, 0]
+        for part, target in zip(logits.split(_ROWS), targets.split(_ROWS), strict=True)
+    ]
+    sums = torch.cat(parts).double().cpu().split([len(each.targets) for each in wanted])
+    return [Score(float(each.sum()), len(each)) for each in sums]
 
 
 @contextmanager

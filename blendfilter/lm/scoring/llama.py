@@ -18,12 +18,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blendfilter.errors import BadArgument
+from blendfilter.errors import BadArgument, check_count
 from blendfilter.extras import needed
 from blendfilter.lm.local import (
     EXTRA,
     WHY,
-    check_threads,
     context_of,
     fingerprint,
     load_errors,
@@ -90,12 +89,13 @@ class Gguf(InProcess):
     def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
         """See `InProcess`."""
         readable: list[tuple[int, PairTokens]] = []
+        limit = self._reader.context.n_ctx()
         for at, pair in enumerate(pairs):
             item = self._tokens(pair)
             if item is None:
                 yield at, unusable(pair, f"the tokens of {self.name} do not spell the text")
-            elif len(item.ids) > self._reader.context.n_ctx():
-                yield at, too_long(pair, len(item.ids), self._reader.context.n_ctx())
+            elif len(item.ids) > limit:
+                yield at, too_long(pair, len(item.ids), limit)
             else:
                 readable.append((at, item))
         for at, item in sorted(readable, key=lambda row: row[1].ids):
@@ -177,7 +177,7 @@ class LlamaReader:
     """
 
     def __init__(self, path: Path, *, context: int | None = None, threads: int = 1) -> None:
-        check_threads(threads)
+        check_count("threads", threads)
         tokens = context_of(open_vocabulary(path), path, context)
         with load_errors(path) as llama_cpp:
             internals = needed("llama_cpp._internals", EXTRA, WHY)

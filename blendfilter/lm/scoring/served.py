@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from dspy import lm15
 
-from blendfilter.errors import BadArgument, ServerRefused
+from blendfilter.errors import ServerRefused, check_count
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import Retry
 from blendfilter.lm.call_policy import FREE, CallPolicy, Traffic, on_terms
@@ -85,8 +85,7 @@ class ScoringServer:
         terms: CallPolicy | None = None,
         traffic: Traffic = FREE,
     ) -> None:
-        if concurrency < 1:
-            raise BadArgument(f"concurrency must be at least 1, got {concurrency}")
+        check_count("concurrency", concurrency)
         self.name, self._label, self._address = engine.model, label, engine.address
         self._concurrency = concurrency
         terms = terms or CallPolicy(retry=Retry())
@@ -124,13 +123,13 @@ class ScoringServer:
                 raise final from None
             return final
         given = given_tokens(response)
-        where = continuation(pair, given) if given else None
-        if given is None or where is None:
+        first = continuation(pair, given)
+        if first is None:
             return unusable(
                 pair, "the tokens that the server gives do not spell the text, or not where the continuation begins"
             )
-        logprobs = given.logprobs[where.start : where.stop]
-        if where.start == 0 and logprobs[0] is None:
+        logprobs = given.logprobs[first:]
+        if first == 0 and logprobs[0] is None:
             raise nothing_before(pair, self.name)
         known = [value for value in logprobs if value is not None]
         if len(known) < len(logprobs):
@@ -176,12 +175,12 @@ class ScoringServer:
                 for after in ("", " and"):
                     text = TextPair(probe, word + after)
                     given = given_tokens(await self._tested.complete(self._request("".join(text), way)))
-                    where = continuation(text, given) if given else None
-                    if given is None or where is None:
+                    first = continuation(text, given)
+                    if first is None:
                         return "it gives none, or not those of the prompt's tokens"
-                    if given.words[where.start] != word:  # it was merged, or cut up
+                    if given.words[first] != word:  # it was merged, or cut up
                         continue
-                    value = given.logprobs[where.start]
+                    value = given.logprobs[first]
                     if value is None or not abs(value - logprob) < NEAR:
                         return "the log-probabilities that it gives belong to other tokens (off by one)"
                     agreed, agreed_inside = agreed + 1, agreed_inside + bool(after)
@@ -203,25 +202,23 @@ class GivenTokens(NamedTuple):
     logprobs: list[float | None]
 
 
-def given_tokens(response: lm15.Response) -> GivenTokens | None:
-    """The prompt's tokens in a reply to `ECHO` or `PROMPT_LOGPROBS`; None where there are none."""
+def given_tokens(response: lm15.Response) -> GivenTokens:
+    """The prompt's tokens in a reply to `ECHO` or `PROMPT_LOGPROBS`; none where it has none."""
     choice = (response.provider_data or {})["choice"]
     positions, scores = choice.get("prompt_logprobs"), choice.get("logprobs")
+    words, logprobs = [], []
     if isinstance(positions, list) and positions:
-        # each position is an object of one token; the first one is null
-        entries: list[Mapping[str, Any]] = [
-            next(iter(row.values()), {}) if isinstance(row, Mapping) else {} for row in positions
-        ]
-        words, logprobs = ([entry.get(name) for entry in entries] for name in ("decoded_token", "logprob"))
+        for row in positions:  # an object of one token; the first one is null
+            entry: Mapping[str, Any] = next(iter(row.values()), {}) if isinstance(row, Mapping) else {}
+            words.append(entry.get("decoded_token"))
+            logprobs.append(entry.get("logprob"))
     elif isinstance(scores, Mapping):
-        words, logprobs = list(scores.get("tokens") or ()), list(scores.get("token_logprobs") or ())
+        words, logprobs = (list(scores.get(name) or ()) for name in ("tokens", "token_logprobs"))
         generated = response.usage.output_tokens or 0
         words, logprobs = words[: len(words) - generated], logprobs[: len(logprobs) - generated]
-    else:
-        return None
     whole = len(words) == len(logprobs) and all(isinstance(word, str | None) for word in words)
     numbers = all(isinstance(value, int | float | None) for value in logprobs)
-    return GivenTokens(words, logprobs) if words and whole and numbers else None
+    return GivenTokens(words, logprobs) if whole and numbers else GivenTokens([], [])
 
 
 def next_words(response: lm15.Response) -> dict[str, float]:
@@ -235,40 +232,36 @@ def next_words(response: lm15.Response) -> dict[str, float]:
     return {word: words[word] for word in (ranked[0], ranked[-1])}
 
 
-def continuation(pair: TextPair, given: GivenTokens) -> range | None:
-    """The indices of the tokens that end behind the prompt's end, where their texts say so; never a guess.
+def continuation(pair: TextPair, given: GivenTokens) -> int | None:
+    """The index of the first token that ends behind the prompt's end, where the texts say so; never a guess.
 
     A character that is cut into several tokens comes back as empty texts or as U+FFFD: such a run stands for as many
     characters as fit between its neighbours.
 
     >>> continuation(TextPair("Answer: ", "Paris"), GivenTokens(["Answer", ":", " Paris"], []))
-    range(2, 3)
+    2
     """
     text, seam = "".join(pair), len(pair.prompt)
     for skipped in (0, 1):  # a mark that begins the text may be given too
         runs: list[tuple[int, bool]] = []  # where each run begins, and whether it is cut
         pattern = ""
         for at, word in enumerate(given.words[skipped:], skipped):
-            cut = word is None or not word or "\ufffd" in word or word.startswith("bytes:")
-            if not cut:
-                pattern += f"({re.escape(word or '')})"
-            elif not (runs and runs[-1][1]):
-                pattern += "(.+?)"
-            if not cut or not (runs and runs[-1][1]):
-                runs.append((at, cut))
+            cut = not word or "\ufffd" in word or word.startswith("bytes:")
+            if cut and runs and runs[-1][1]:
+                continue
+            pattern += "(.+?)" if cut else f"({re.escape(word or '')})"
+            runs.append((at, cut))
         found = re.fullmatch(pattern, text, re.DOTALL) if runs else None
         if found is None:
             continue
-        first = next((i for i in range(len(runs)) if found.end(i + 1) > seam), len(runs))
-        if first == len(runs):
+        first = next((i for i in range(len(runs)) if found.end(i + 1) > seam), None)
+        if first is None:
             return None
         begin, cut = runs[first]
         start, end = found.span(first + 1)
         size = (runs[first + 1][0] if first + 1 < len(runs) else len(given.words)) - begin
         # the token before may have the cut character's first byte, unless each byte has a token here
-        if cut and (start != seam or size != len(text[start:end].encode())):
-            return None
-        return range(begin, len(given.words))
+        return None if cut and (start != seam or size != len(text[start:end].encode())) else begin
     return None
 
 
