@@ -157,9 +157,7 @@ def _check_silver(table: tables.PaperTable, options: Reproduction, measures: Map
     silver = [row.settings(task) for row in table.of(options.methods) for task in table.tasks if row.reads_gold(task)]
     if options.scorer is not None and not silver:
         raise BadArgument(f"no row of {table.name} reads the answer: leave --scorer out")
-    for task in measures:
-        if task and task not in table.tasks:
-            raise UnknownName.of("task", task, table.tasks, f"in {table.name}")
+    tables.check_names("task", filter(None, measures), table.tasks, table.name)
     if measures and all("measure" in settings for settings in silver):
         why = "its rows name their measures" if silver else "no row of it reads the answer"
         raise BadArgument(f"--measure changes nothing in {table.name}: {why}; leave it out")

@@ -32,7 +32,7 @@ from blendfilter.oracles.oracle import Oracle
 from blendfilter.oracles.silver_making import WITHOUT_MODEL, make_silver, settings_of
 from blendfilter.prompting import Prompts
 from blendfilter.reproduce.sources import kind_of
-from blendfilter.reproduce.tables import JUDGES, QUESTION_ONLY, PaperRow, PaperTable
+from blendfilter.reproduce.tables import JUDGES, QUESTION_ONLY, PaperRow, PaperTable, check_names
 from blendfilter.retrieval.base import Retriever
 from blendfilter.run_context import CONCURRENCY
 from blendfilter.tasks import TASKS, Questions
@@ -108,8 +108,7 @@ class RowInputs:
         used = {each.get("filter") for each in settings} | {JUDGE for each in settings if "trimmed" in each}
         for words in programs:
             task, name, path = parse_program(words)
-            if task and task not in table.tasks:
-                raise UnknownName.of("task", task, table.tasks, f"in {table.name}")
+            check_names("task", [task] if task else [], table.tasks, table.name)
             if name not in used:
                 raise BadArgument(f"no row of {table.name} has the filter {name}: leave out --program {path}")
             if (task, name) in self._programs:
@@ -310,8 +309,7 @@ def parse_program(words: str) -> tuple[str, str, Path]:
         UnknownName: no such task. MissingFile, BadData: no program. BadArgument: one of another filter.
     """
     task, name = re.fullmatch(r"(?:(\w*)=)?(.*)", words, re.DOTALL).groups(default="")  # type: ignore[union-attr]
-    if task and task not in TASKS:
-        raise UnknownName.of("task", task, TASKS, f"in '{words}'")
+    check_names("task", [task] if task else [], TASKS, f"'{words}'")
     if not name:
         raise BadArgument("a program is written [TASK=]FILE, and this one names no file")
     recipe = read_program(name)[1]
@@ -336,8 +334,7 @@ def parse_measures(words: Iterable[str]) -> dict[str, Measure]:
     found: dict[str, Measure] = {}
     for each in words:
         task, _, name = each.rpartition("=")
-        if task and task not in TASKS:
-            raise UnknownName.of("task", task, TASKS, f"in '{each}'")
+        check_names("task", [task] if task else [], TASKS, f"'{each}'")
         measure = next((known for known in MEASURES if known == name), None)
         if measure is None:
             raise UnknownName.of("measure", name, MEASURES)

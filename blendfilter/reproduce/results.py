@@ -306,7 +306,7 @@ def _measured(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter
     ]
     measured: dict[str, list[tuple[str, float]]]
     if table.kind == "tokens":
-        prompts = [(name, tokens) for name, tokens, _ in read if tokens is not None]
+        prompts = [(name, float(tokens)) for name, tokens, _ in read if tokens is not None]
         measured = {
             CONTEXT_TOKENS: [(name, figures.tokens) for name, _, figures in read],
             ANSWER_PROMPT: prompts if len(prompts) == len(read) else [],

@@ -98,7 +98,10 @@ def runs_of(
                 method = _method(row, task, point.k, retriever, questions.task.wording, inputs, silver)
                 if recipes_in(method):
                     check_leak(method, questions)  # before any other row is paid for
-                model = lm if point.sampling is None else _sampled(lm, point.sampling)
+                sampled = {} if point.sampling is None else point.sampling.model_dump()
+                # at temperature 0 a greedy model is itself, so that its calls are shared
+                same = all(lm.kwargs.get(name) == value for name, value in sampled.items())
+                model = lm if same else lm.copy(**sampled)
                 name = _name(method, questions, model, row, repeats, seed)
                 found.append(TableRun(row, task, point, folder / name, method, questions, model))
     return found
@@ -129,12 +132,6 @@ def _method(
         inputs.load_program_into(select, row, task, name)
         settings["filter"] = select
     return make_method(row.method, retriever, task=wording, prompts=inputs.prompts, **settings)
-
-
-def _sampled(lm: ConnectedLM, sampling: Sampling) -> ConnectedLM:
-    """`lm`, sampled so; at temperature 0 it is `lm` itself where that is greedy, so that its calls are shared."""
-    settings = sampling.model_dump()
-    return lm if all(lm.kwargs.get(name) == value for name, value in settings.items()) else lm.copy(**settings)
 
 
 def _name(method: dspy.Module, questions: Questions, lm: ConnectedLM, row: PaperRow, repeats: int, seed: int) -> str:
@@ -213,11 +210,10 @@ def finished(folder: Path) -> Run | None:
 
 def reusable(folder: Path, task: str, lm: str) -> list[Path]:
     """The runs beside `folder` that may hold calls of its own: the same task, the same model."""
-    others = [other for other in journals_of(folder.parent, task) if other != folder and (other / RUN).is_file()]
-    return [other for other in others if _model_of(other) == lm]
-
-
-def _model_of(folder: Path) -> str:
-    """The name of a run's model; empty where its record holds none, as of a run that is not ours."""
-    lm = read_json(folder / RUN, dict[str, dict[str, Any]])["settings"].get("lm")
-    return str(lm.get("name", "")) if isinstance(lm, dict) else ""
+    found = []
+    for other in journals_of(folder.parent, task):
+        if other != folder and (other / RUN).is_file():
+            model = read_json(other / RUN, dict[str, dict[str, Any]])["settings"].get("lm")
+            if isinstance(model, dict) and model.get("name") == lm:  # a run that is not ours may name no model
+                found.append(other)
+    return found

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
-from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
+from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.records import Passage, Question, one_line
-from blendfilter.reproduce.tables import QUESTION_ONLY, PaperRow, PaperTable, Role
+from blendfilter.reproduce.tables import QUESTION_ONLY, PaperRow, PaperTable, Role, check_names
 from blendfilter.resources import sample
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.base import Retriever, fingerprint_of
@@ -52,8 +52,7 @@ class Place(NamedTuple):
         if found is None:
             raise BadArgument(f"a place is written [{_ROLES}][TASK=]FILE, and this one is empty")
         role, task, where = found.groups()
-        if task is not None and task not in TASKS:
-            raise UnknownName.of("task", task, TASKS, f"in '{words}'")
+        check_names("task", [task] if task else [], TASKS, f"'{words}'")
         return cls(role, task, where, kind)
 
     @property
@@ -97,9 +96,7 @@ def gather(
     roles = list(dict.fromkeys(map(table.role, rows)))
     found = Sources({}, {})
     chosen = list(table.tasks if tasks is None else tasks)
-    for task in chosen:
-        if task not in table.tasks:
-            raise UnknownName.of("task", task, table.tasks, f"in {table.name}")
+    check_names("task", chosen, table.tasks, table.name)
     missing = [task for task in chosen if not any(place.task in (task, None) for place in places)]
     if tasks is None and 0 < len(missing) < len(chosen):
         found.notes.append(f"left out, for nothing names their questions (--data TASK=FILE): {', '.join(missing)}")
