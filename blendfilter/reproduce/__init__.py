@@ -8,17 +8,18 @@ them, `printing` and `drawing` show that. `reproduce` is all of it, one after th
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shutil import get_terminal_size
 
-from blendfilter.errors import BadArgument, MissingExtra, UnknownName
+from blendfilter.errors import BadArgument, MissingExtra, UnknownName, check_count
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.scoring import scorer
 from blendfilter.lm.scoring.kept import KeptScorer
+from blendfilter.oracles.measures import Measure
 from blendfilter.prompting import Prompts
 from blendfilter.reproduce import drawing, plan, printing, results, runs, sources, tables
 from blendfilter.reproduce.inputs import RowInputs, Say, parse_measures
@@ -75,17 +76,24 @@ def reproduce(
     _check(options)
     if options.rows is not None:
         table = table.with_rows(options.rows)
-    _check_silver(table, options)
-    prompts = None if options.prompts is None else Prompts(options.prompts)
+    measures = parse_measures(options.measure)
+    _check_silver(table, options, measures)
     lm = connect(table)
     found = sources.gather(
         table, data=options.data, index=options.index, corpus=options.corpus, tasks=options.tasks,
         methods=options.methods, limit=options.limit, allow_hosts=options.allow_host,
     )  # fmt: skip
+
+    def scoring(journal: Path) -> KeptScorer:
+        """The source of log-probabilities: the reader itself, unless another was named."""
+        if options.scorer is None:
+            return scorer(lm, journal=journal)
+        return scorer(options.scorer, journal=journal, api_base=options.scorer_api_base)
+
     make_inputs = partial(
-        RowInputs, table, lm, options.runs, methods=options.methods, programs=options.program,
-        measures=parse_measures(options.measure), scorer=partial(_scorer, options, lm),
-        scorer_named=options.scorer is not None, prompts=prompts, concurrency=options.concurrency,
+        RowInputs, table, lm, options.runs, methods=options.methods, programs=options.program, measures=measures,
+        scorer=scoring, scorer_named=options.scorer is not None,
+        prompts=None if options.prompts is None else Prompts(options.prompts), concurrency=options.concurrency,
     )  # fmt: skip
 
     def wanted(inputs: RowInputs) -> list[runs.TableRun]:
@@ -109,8 +117,8 @@ def reproduce(
     done = runs.do(every, concurrency=options.concurrency, repeats=options.repeats, say=say)
     result = results.result(table, every, done, notes=[*found.notes, *inputs.notes])
     # tables of another model, other questions, rows or repeats lie elsewhere
-    most, name = max(len(each.questions) for each in every), runs.file_name(lm.name.rpartition("/")[2])
-    place = options.runs / f"{table.name}-{name}-{most}-{digest(sorted({each.folder.name for each in every}))[:8]}"
+    most, name = max(len(run.questions) for run in every), runs.file_name(lm.name.rpartition("/")[2])
+    place = options.runs / f"{table.name}-{name}-{most}-{digest(sorted({run.folder.name for run in every}))[:8]}"
     written = printing.write(result, place)
     show(printing.text(result, get_terminal_size((100, 24)).columns).rstrip("\n"))
     if options.plots:
@@ -118,15 +126,8 @@ def reproduce(
             written += drawing.draw(result, every, done, place)
         except MissingExtra as error:  # the table itself is there
             say(f"no plots: {error}")
-    show("\n" + "\n".join(str(path) for path in written))
+    show("\n" + "\n".join(map(str, written)))
     return 1 if result.errors or inputs.errors else 0
-
-
-def _scorer(options: Reproduction, lm: ConnectedLM, journal: Path) -> KeptScorer:
-    """The source of log-probabilities: the reader itself, unless another was named."""
-    if options.scorer is None:
-        return scorer(lm, journal=journal)
-    return scorer(options.scorer, journal=journal, api_base=options.scorer_api_base)
 
 
 def _to_serve(table: tables.PaperTable) -> list[str]:
@@ -140,8 +141,8 @@ def _to_serve(table: tables.PaperTable) -> list[str]:
 
 def _check(options: Reproduction) -> None:
     for name in ("concurrency", "repeats", "limit"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise BadArgument(f"--{name} is {value}: it must be 1 or more")
+        if (value := getattr(options, name)) is not None:
+            check_count(f"--{name}", value)
     for name in ("tasks", "methods"):
         if (named := getattr(options, name)) is not None and not named:
             raise BadArgument(f"--{name} names none: name some with commas between, or leave it out for all")
@@ -149,17 +150,14 @@ def _check(options: Reproduction) -> None:
         raise BadArgument(f"{options.runs} is a file: --runs names a folder")
 
 
-def _check_silver(table: tables.PaperTable, options: Reproduction) -> None:
+def _check_silver(table: tables.PaperTable, options: Reproduction, measures: Mapping[str, Measure]) -> None:
     """Refuse what would change nothing: options of silver contexts that no row of the table takes."""
     if options.scorer is None and options.scorer_api_base:
         raise UnknownName(f"which model at {options.scorer_api_base}? name it with --scorer")
-    rows = table.of(options.methods)
-    silver = [row.settings(task) for row in rows for task in table.tasks if row.reads_gold(task)]
+    silver = [row.settings(task) for row in table.of(options.methods) for task in table.tasks if row.reads_gold(task)]
     if options.scorer is not None and not silver:
         raise BadArgument(f"no row of {table.name} reads the answer: leave --scorer out")
-    for task in parse_measures(options.measure):
-        if task and task not in table.tasks:
-            raise UnknownName.of("task", task, table.tasks, f"in {table.name}")
-    if options.measure and all("measure" in each for each in silver):
+    tables.check_names("task", filter(None, measures), table.tasks, table.name)
+    if measures and all("measure" in settings for settings in silver):
         why = "its rows name their measures" if silver else "no row of it reads the answer"
         raise BadArgument(f"--measure changes nothing in {table.name}: {why}; leave it out")

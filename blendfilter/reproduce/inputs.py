@@ -32,7 +32,7 @@ from blendfilter.oracles.oracle import Oracle
 from blendfilter.oracles.silver_making import WITHOUT_MODEL, make_silver, settings_of
 from blendfilter.prompting import Prompts
 from blendfilter.reproduce.sources import kind_of
-from blendfilter.reproduce.tables import JUDGES, QUESTION_ONLY, PaperRow, PaperTable
+from blendfilter.reproduce.tables import JUDGES, QUESTION_ONLY, PaperRow, PaperTable, check_names
 from blendfilter.retrieval.base import Retriever
 from blendfilter.run_context import CONCURRENCY
 from blendfilter.tasks import TASKS, Questions
@@ -97,7 +97,8 @@ class RowInputs:
         self._lm, self._folder, self._scratch, self._say = lm, folder, scratch, say
         self._measures, self._concurrency = measures or {}, concurrency
         self._scorer, self._scorer_named = None if scratch else scorer, scorer_named
-        self._program_notes, self._silver_notes, self._overlay_notes = dict[str, None](), dict[str, None](), list[str]()
+        self._program_notes, self._silver_notes = dict[str, None](), dict[str, None]()
+        self._overlay_notes = list[str]()
         self._left_out: dict[tuple[str, bool], list[str]] = {}
         self._silver: dict[tuple[Any, ...], Path | None] = {}
         self._oracles: dict[tuple[str, Measure], Oracle | None] = {}
@@ -107,8 +108,7 @@ class RowInputs:
         used = {each.get("filter") for each in settings} | {JUDGE for each in settings if "trimmed" in each}
         for words in programs:
             task, name, path = parse_program(words)
-            if task and task not in table.tasks:
-                raise UnknownName.of("task", task, table.tasks, f"in {table.name}")
+            check_names("task", [task] if task else [], table.tasks, table.name)
             if name not in used:
                 raise BadArgument(f"no row of {table.name} has the filter {name}: leave out --program {path}")
             if (task, name) in self._programs:
@@ -143,21 +143,24 @@ class RowInputs:
             gained = (
                 f"{recipe.before.value:.3f} before, {recipe.after.value:.3f} after, over {recipe.after.n} held back"
             )
-            note = f"; {recipe.note}" * bool(recipe.note)
-            compiled = f"{recipe.optimizer} ({what}; {recipe.data.get('n_train')} questions; {gained}){note}"
-            self._program_notes[f"{task}: {row.label} speaks as compiled by {compiled}"] = None
+            compiled = f"{recipe.optimizer} ({what}; {recipe.data.get('n_train')} questions; {gained})"
+            words = f"speaks as compiled by {'; '.join(filter(None, (compiled, recipe.note)))}"
         elif any(of == name for _, of in self._programs):
-            self._program_notes[f"{task}: {row.label} is not compiled, for no --program is named for it"] = None
+            words = "is not compiled, for no --program is named for it"
+        else:
+            return
+        self._program_notes[f"{task}: {row.label} {words}"] = None
 
     # --- silver contexts ---
 
     def silver(self, row: PaperRow, questions: Questions, retriever: Retriever, k: int) -> SilverFilter | None:
         """The filter of a row that reads gold; None where its measure cannot be had, which a note says."""
-        task, own = questions.task.name, row.settings(questions.task.name).get("measure")
+        task = questions.task.name
+        own: Measure | None = row.settings(task).get("measure")
         papers, given = measure_for(task), self._measures.get(task, self._measures.get(""))
-        measure: Measure = own or given or papers
-        if own is None and given is not None and given != papers:
-            self._silver_notes[f"{task}: SILVER by {given}, as asked; the paper's measure for it is {papers}"] = None
+        measure = own or given or papers
+        if own is None and measure != papers:
+            self._silver_notes[f"{task}: SILVER by {measure}, as asked; the paper's measure for it is {papers}"] = None
         key = (task, retriever.fingerprint, k, measure)
         if key not in self._silver:
             if (task, measure) not in self._oracles:
@@ -227,31 +230,31 @@ class RowInputs:
         name = "-".join([task, *rules, f"k{k}", kind, str(len(questions)), key[:8]])
         what = f"{task}: {kind} trimmed by {len(questions)} questions"
         place = self._folder / TRIMMED_FOLDER / name
-        if self._scratch is not None and not place.exists():
+        fresh = not place.exists()
+        if self._scratch is not None and fresh:
             most = f"{len(questions) * k:,} calls of the judge at most"
             self._overlay_notes.append(f"{what}: {most}; rows that judge share them")
             folder = TrimFolder.create(retriever, self._scratch / TRIMMED_FOLDER / name, k=k, threshold=1)
             trim(retriever, spread(questions, _PILOT), judge, folder, lm=connect("offline"))
             return folder
-        fresh = not place.exists()
         folder = TrimFolder.create(retriever, place, k=k, threshold=1) if fresh else TrimFolder.read(place)
         failed = 0
         if self._scratch is None:
             self._say(f"trimming: {TRIMMED_FOLDER}/{name}")
             if fresh:
-                _take_over([*journals_of(self._folder, task), *overlays_of(self._folder, task)], folder.journal)
+                _take_over([*journals_of(self._folder, task), *journals_of(place.parent, task)], folder.journal)
             # Not from one question to another: a question that took verdicts over is one that the judge has not seen.
             found = trim(
                 retriever, questions[:], judge, folder, lm=self._lm, concurrency=self._concurrency, reuse=False
             )
             failed = len(found.errors)
-        self.errors += failed
+            self.errors += failed
         there = Witnesses.read(folder.witnesses)
         accepted, rejected, silent = (
-            sum(len(getattr(each, side)) for each in there.judged.values())
+            sum(len(getattr(verdicts, side)) for verdicts in there.judged.values())
             for side in ("accepted", "rejected", "silent")
         )
-        separated = " and ".join(f"{sum(1 for _ in there.separated(each)):,} at {each}" for each in (1, 2))
+        separated = " and ".join(f"{sum(1 for _ in there.separated(least)):,} at {least}" for least in (1, 2))
         self._overlay_notes.append(
             f"{what}: {len(there.judged):,} judged, {accepted:,} passages accepted, {rejected:,} rejected, {silent:,} "
             f"without a verdict; pairs separated: {separated}"
@@ -275,14 +278,9 @@ class RowInputs:
         return select.judge
 
 
-def overlays_of(runs: Path, task: str) -> list[Path]:
-    """The overlays of a task, whose journals hold calls of a judge."""
-    return [path.parent for path in sorted(runs.glob(f"{TRIMMED_FOLDER}/{task}-*/{FILE}"))]
-
-
-def journals_of(runs: Path, task: str) -> list[Path]:
-    """The folders of a task's runs that have a journal."""
-    return [path.parent for path in sorted(runs.glob(f"{task}-*/{FILE}"))]
+def journals_of(folder: Path, task: str) -> list[Path]:
+    """A task's runs in `folder` that have a journal; in its `trimmed`, the overlays, whose journals a judge filled."""
+    return [path.parent for path in sorted(folder.glob(f"{task}-*/{FILE}"))]
 
 
 def _take_over(others: Iterable[Path], journal: Path) -> None:
@@ -311,8 +309,7 @@ def parse_program(words: str) -> tuple[str, str, Path]:
         UnknownName: no such task. MissingFile, BadData: no program. BadArgument: one of another filter.
     """
     task, name = re.fullmatch(r"(?:(\w*)=)?(.*)", words, re.DOTALL).groups(default="")  # type: ignore[union-attr]
-    if task and task not in TASKS:
-        raise UnknownName.of("task", task, TASKS, f"in '{words}'")
+    check_names("task", [task] if task else [], TASKS, f"'{words}'")
     if not name:
         raise BadArgument("a program is written [TASK=]FILE, and this one names no file")
     recipe = read_program(name)[1]
@@ -337,8 +334,7 @@ def parse_measures(words: Iterable[str]) -> dict[str, Measure]:
     found: dict[str, Measure] = {}
     for each in words:
         task, _, name = each.rpartition("=")
-        if task and task not in TASKS:
-            raise UnknownName.of("task", task, TASKS, f"in '{each}'")
+        check_names("task", [task] if task else [], TASKS, f"'{each}'")
         measure = next((known for known in MEASURES if known == name), None)
         if measure is None:
             raise UnknownName.of("measure", name, MEASURES)

@@ -8,8 +8,9 @@ model's were in earlier runs, else as the reader's; a model that thinks pays mor
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,7 @@ class RunCost:
     new_tokens_out: int
     new_cost: float | None
     finished: bool
-    errors: int = 0
-
-    def cells(self) -> list[str]:
-        """Its line in the plan."""
-        state = "finished" * self.finished + f", {self.errors} failed" * bool(self.errors)
-        counts = [f"{getattr(self, name):,}" for name in _COUNTED]
-        return [f"{self.task}: {self.label}", self.design, *counts, money(self.new_cost), state]
+    errors: int
 
 
 @dataclass(frozen=True)
@@ -60,12 +55,12 @@ class TableCost:
 
     runs: tuple[RunCost, ...]
     pilot: int
-    tokenisers: Mapping[str, str] = field(default_factory=dict)
-    prices: Mapping[str, str] = field(default_factory=dict)
+    tokenisers: Mapping[str, str]
+    prices: Mapping[str, str]
 
     def total(self, name: str) -> int:
         """The sum of one figure over all runs."""
-        return sum(int(getattr(run, name)) for run in self.runs)
+        return int(added(self.runs, name))
 
     @property
     def cost(self) -> float | None:
@@ -75,79 +70,80 @@ class TableCost:
 
     def text(self) -> str:
         """The plan as aligned text, with how to read it below."""
-        header = ["run", "calls a question", "calls", "new calls", "new tokens in", "out", "cost", ""]
-        total = ["total", "", *(f"{self.total(name):,}" for name in _COUNTED), money(self.cost), ""]
-        lines = aligned([header, *(run.cells() for run in self.runs), total])
+        lines = aligned([
+            ["run", "calls a question", "calls", "new calls", "new tokens in", "out", "cost", ""],
+            *([f"{run.task}: {run.label}", run.design, *(f"{getattr(run, name):,}" for name in _COUNTED),
+               money(run.new_cost), "finished" * run.finished + f", {run.errors} failed" * bool(run.errors)]
+              for run in self.runs),
+            ["total", "", *(f"{self.total(name):,}" for name in _COUNTED), money(self.cost), ""],
+        ])  # fmt: skip
         ruler = "-" * max(map(len, lines))
-        return "\n".join([lines[0], ruler, *lines[1:-1], ruler, lines[-1], "", *self._notes()]) + "\n"
-
-    def _notes(self) -> Iterator[str]:
         saved = sum(run.calls - run.new_calls for run in self.runs if not run.finished)
-        yield f"estimated from {self.pilot} questions a run, answered by the offline reader: nothing was spent"
-        yield from (f"tokens: {name}" for name in dict.fromkeys(self.tokenisers.values()))
-        yield "replies: as long as the model's in earlier runs, else as the offline reader's; thinking comes on top"
-        yield from (f"cost: {words}" for words in dict.fromkeys(self.prices.values()))
-        yield "calls a question: by design; runs share a call where two prompts are the same, and a filter's reply that"
-        yield "  cannot be read is asked for once more"
-        yield f"new: no finished run and none above it has made these; reuse between the runs saves {saved:,} calls"
-        yield "  (the offline reader repeats itself more than a model does: expect a little less)"
+        notes = [
+            f"estimated from {self.pilot} questions a run, answered by the offline reader: nothing was spent",
+            *(f"tokens: {name}" for name in dict.fromkeys(self.tokenisers.values())),
+            "replies: as long as the model's in earlier runs, else as the offline reader's; thinking comes on top",
+            *(f"cost: {words}" for words in dict.fromkeys(self.prices.values())),
+            "calls a question: by design; runs share a call where two prompts are the same, and a filter's reply that",
+            "  cannot be read is asked for once more",
+            f"new: no finished run and none above it has made these; reuse between the runs saves {saved:,} calls",
+            "  (the offline reader repeats itself more than a model does: expect a little less)",
+        ]
+        return "\n".join([lines[0], ruler, *lines[1:-1], ruler, lines[-1], "", *notes]) + "\n"
 
 
 def plan(wanted: Sequence[TableRun], *, repeats: int = 1, pilot: int = PILOT) -> TableCost:
     """The cost of all runs in `wanted`, each distinct one once, in their order."""
-    distinct = {each.folder: each for each in wanted}.values()
-    earlier = {folder for each in distinct for folder in [*_earlier(each), each.folder] if (folder / FILE).is_file()}
-    estimator = Estimator(sorted(earlier))
-    with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as folder:
-        costs = [_cost(each, Path(folder), pilot, estimator, repeats) for each in distinct]
-    most = max(len(each.questions) for each in distinct)
+    distinct = {run.folder: run for run in wanted}
+    earlier = {folder: reusable(folder, run.task, run.lm.name) for folder, run in distinct.items()}
+    journals = {folder for folder in chain(distinct, *earlier.values()) if (folder / FILE).is_file()}
+    estimator = Estimator(sorted(journals))
+    with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as scratch:
+        costs = [_cost(run, earlier[run.folder], Path(scratch), pilot, estimator, repeats) for run in distinct.values()]
+    most = max(len(run.questions) for run in distinct.values())
     return TableCost(tuple(costs), min(pilot, most), estimator.tokenisers, estimator.prices)
 
 
-def _earlier(each: TableRun) -> list[Path]:
-    return reusable(each.folder, each.task, each.lm.name)
-
-
-def _cost(each: TableRun, folder: Path, pilot: int, estimator: Estimator, repeats: int) -> RunCost:
+def _cost(
+    run: TableRun, earlier: Sequence[Path], scratch: Path, pilot: int, estimator: Estimator, repeats: int
+) -> RunCost:  # fmt: skip
     """Rehearse some questions of a run; what earlier runs hold, real ones and rehearsed ones, is taken over."""
-    some = replace(each.questions, items=tuple(spread(each.questions, pilot)))
-    reuse = [*_earlier(each), *journals_of(folder, each.task)]
-    tried = rehearse(each.method, some, each.lm, folder / each.folder.name, reuse=reuse, name=each.row.method)
-    n, answered = len(each.questions), len(tried.run.rows)
+    some = replace(run.questions, items=tuple(spread(run.questions, pilot)))
+    reuse = [*earlier, *journals_of(scratch, run.task)]
+    tried = rehearse(run.method, some, run.lm, scratch / run.folder.name, reuse=reuse, name=run.row.method)
+    n, answered = len(run.questions), len(tried.run.rows)
     used = {key for row in tried.run.rows for _, key in row["calls"]}
-    there = finished(each.folder)
-    missing = len(left_of(each.questions, repeats, each.folder)) / answered
+    there = finished(run.folder)
+    missing = len(left_of(run.questions, repeats, run.folder)) / answered
     new = estimator.estimates(tried.calls)
     cost = added(new, "cost")
     return RunCost(
-        each.label, each.task, calls_by_design(each), round(len(used) * n * repeats / answered),
+        run.label, run.task, calls_by_design(run), round(len(used) * n * repeats / answered),
         round(missing * len(new)), round(missing * added(new, "tokens_in")), round(missing * added(new, "tokens_out")),
         None if cost is None else missing * cost, there is not None, 0 if there is None else there.errors,
     )  # fmt: skip
 
 
-def calls_by_design(each: TableRun) -> str:
+def calls_by_design(run: TableRun) -> str:
     """The calls a question that the method is made of.
 
     Exact where nothing can be shared or repeated: one call of `direct`, two of `cot`, the samples and one more.
     """
-    settings: dict[str, Any] = each.row.settings(each.task)
-    blending = each.row.method == "blendfilter"
-    name = settings.get("filter", "knowledge" if blending else "")
-    topic = name == "knowledge" and TaskWording.of(each.questions.task.wording).ask_topic
-    a_list = (
-        each.point.k if name in JUDGES else {"knowledge": 2, "one-call": 1, "filco": 1, "filco-passage": 1}.get(name, 0)
-    )
-    if (
-        blending
-    ):  # external and internal answer, the topic, a filter a branch (or one for all), the answer, its short form
+    settings: dict[str, Any] = run.row.settings(run.task)
+    method = run.row.method
+    name = settings.get("filter", "knowledge" if method == "blendfilter" else "")
+    topic = name == "knowledge" and TaskWording.of(run.questions.task.wording).ask_topic
+    a_list = {
+        **dict.fromkeys(JUDGES, run.point.k), "knowledge": 2, "one-call": 1, "filco": 1, "filco-passage": 1,
+    }.get(name, 0)  # fmt: skip
+    if method == "blendfilter":
+        # external and internal answer, the topic, a filter a branch (or one for all), the answer, its short form
         dropped = settings.get("without", ())
         branches = 1 if settings.get("filter_union") else 3 - len(dropped)
         return f"{('q_ex' not in dropped) + ('q_in' not in dropped) + topic + branches * a_list + 2} at most"
     a_filter = a_list + topic
-    if each.row.method == "iter-retgen":
+    if method == "iter-retgen":
         return f"{settings.get('iterations', 2) * (1 + a_filter) + 1} at most"
-    exact = {"direct": 1, "direct-retrieval": 1, "ralm": 1, "cot": 2, "cot-retrieval": 2}
-    exact["self-consistency"] = settings.get("samples", 10) + 1
-    calls = exact.get(each.row.method)
-    return "varies" if calls is None else f"{calls + a_filter}" + " at most" * bool(a_filter)
+    exact = {"direct": 1, "direct-retrieval": 1, "ralm": 1, "cot": 2, "cot-retrieval": 2,
+             "self-consistency": settings.get("samples", 10) + 1}  # fmt: skip
+    return f"{exact[method] + a_filter}" + " at most" * bool(a_filter) if method in exact else "varies"

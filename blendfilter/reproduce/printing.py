@@ -85,54 +85,51 @@ def _widths(table: Sequence[Cells]) -> list[int]:
 
 def _fitted(header: Cells, body: list[Cells], width: int | None) -> tuple[Cells, list[str]]:
     """The columns for which there is room, and their lines; first those go that others tell, or the files."""
-    # "vs BlendFilter" over two lines
-    heads = [["vs" if name.startswith("vs ") else "" for name in header], [name.removeprefix("vs ") for name in header]]
-
-    def too_wide(body: Sequence[Cells]) -> bool:
-        return width is not None and sum(_widths([heads[1], *body])) + 2 * (len(header) - 1) > width
-
-    if too_wide(body):
+    if _too_wide(header, body, width):
         body = list(_folded(body))
     for name in _GIVEN_UP:
-        if too_wide(body) and name in header:
+        if name in header and _too_wide(header, body, width):
             at = header.index(name)
             header, *body = ([*line[:at], *line[at + 1 :]] for line in (header, *body))
-            heads = [[*line[:at], *line[at + 1 :]] for line in heads]
-    lines = aligned([*heads, *body])
+    # "vs BlendFilter" over two lines
+    above = ["vs" if name.startswith("vs ") else "" for name in header]
+    lines = aligned([above, [name.removeprefix("vs ") for name in header], *body])
     return header, [*lines[:2], "-" * max(map(len, lines)), *lines[2:]]
+
+
+def _too_wide(header: Cells, body: Sequence[Cells], width: int | None) -> bool:
+    widths = _widths([[name.removeprefix("vs ") for name in header], *body])
+    return width is not None and sum(widths) + 2 * (len(header) - 1) > width
 
 
 def _folded(body: list[Cells]) -> Iterator[Cells]:
     """`body` with long labels over several lines: those of the same row's other measures, then lines of their own."""
     more: list[str] = []
-    width = len(body[0]) - 1
+    empty = [""] * (len(body[0]) - 1)
     for label, *cells in body:
         first = label
         if label:
-            yield from ([each, *[""] * width] for each in more)
-            indent = " " * (len(label) - len(label.lstrip()))
-            first, *more = wrap(label.strip(), _LABEL, initial_indent=indent, subsequent_indent=indent + "  ")
-            if not any(cells):
-                first, more = label, []
+            yield from ([rest, *empty] for rest in more)
+            more = []
+            if any(cells):
+                indent = " " * (len(label) - len(label.lstrip()))
+                first, *more = wrap(label.strip(), _LABEL, initial_indent=indent, subsequent_indent=indent + "  ")
         elif more:
             first = more.pop(0)
         yield [first, *cells]
-    yield from ([each, *[""] * width] for each in more)
+    yield from ([rest, *empty] for rest in more)
 
 
 def markdown(result: TableResult) -> str:
-    """The table as Markdown, a table a task."""
+    """The table as Markdown, a table a task, in which no figure is parted from its interval."""
     parts = [f"# {title(result)}"]
     for task, header, body in _by_task(result):
-        ruler = ["---", *["---:"] * (len(header) - 1)]
-        parts.append(f"## {task}\n\n" + "\n".join(_row(cells) for cells in [header, ruler, *body]))
+        lines = []
+        for cells in [header, ["---", *["---:"] * (len(header) - 1)], *body]:
+            safe = (cell.replace("|", "\\|").replace("  ", "&ensp;").replace(" ± ", "\u00a0±\u00a0") for cell in cells)
+            lines.append("| " + " | ".join(safe) + " |")
+        parts.append(f"## {task}\n\n" + "\n".join(lines))
     return "\n\n".join([*parts, "\n".join(f"- {note}" for note in notes(result))]) + "\n"
-
-
-def _row(cells: Sequence[str]) -> str:
-    """A line of Markdown, in which no figure is parted from its interval."""
-    safe = (cell.replace("|", "\\|").replace("  ", "&ensp;").replace(" ± ", "\u00a0±\u00a0") for cell in cells)
-    return "| " + " | ".join(safe) + " |"
 
 
 def plain(result: TableResult) -> dict[str, Any]:
@@ -143,7 +140,7 @@ def plain(result: TableResult) -> dict[str, Any]:
         "table": table.name, "title": table.title, "paper": table.paper, "kind": table.kind, "reader": result.reader,
         "repeats": result.repeats, "offline": result.offline, "errors": result.errors, "lines": lines,
         "spent": {"runs": result.runs, "used": result.calls_used, "different": result.calls_different, "saved": saved},
-        "notes": notes(result),
+        "notes": list(notes(result)),
     }  # fmt: skip
 
 
@@ -164,12 +161,8 @@ def title(result: TableResult) -> str:
     return f"{result.table.name}: {result.table.title} | {result.table.paper}"
 
 
-def notes(result: TableResult) -> list[str]:
+def notes(result: TableResult) -> Iterator[str]:
     """How to read the table, a line each."""
-    return list(_notes(result))
-
-
-def _notes(result: TableResult) -> Iterator[str]:
     table, lines = result.table, result.lines
     yield f"{_UNITS.get(table.kind, 'percent')}; ±: half of the 95 % interval"
     if (n := min((line.n for line in lines), default=_FEW)) < _FEW:
@@ -255,9 +248,10 @@ def _cells(result: TableResult, lines: Sequence[ResultLine]) -> tuple[Cells, lis
                 f"{percent(line.of_reference)} %" if line.of_reference is not None else "",
                 _with_half(line.measure, line.gain, line.gain_low, line.gain_high, "+z"),
                 chance(line.p, ""), chance(line.p_holm, ""),
-                *_of_front(line),
+                _count(line.prompt_tokens), "*" * ("prompt_tokens" in line.fronts),
+                _count(line.tokens_in), "*" * ("tokens_in" in line.fronts),
                 f"{line.calls:.2f}" if new else "",
-                ("-" if line.tokens is None else f"{line.tokens:,.0f}") if new else "",
+                _count(line.tokens) if new else "",
                 str(line.errors) if new else "",
             ]  # fmt: skip
             first = label if before is None or before[0] != line.label else ""
@@ -266,11 +260,8 @@ def _cells(result: TableResult, lines: Sequence[ResultLine]) -> tuple[Cells, lis
     return header, body
 
 
-def _of_front(line: ResultLine) -> Iterator[str]:
-    """Input tokens of the answer's prompt and of all calls, each with a star where the row is on that front."""
-    for cost, tokens in (("prompt_tokens", line.prompt_tokens), ("tokens_in", line.tokens_in)):
-        yield "-" if tokens is None else f"{tokens:,.0f}"
-        yield "*" * (cost in line.fronts)
+def _count(tokens: float | None) -> str:
+    return "-" if tokens is None else f"{tokens:,.0f}"
 
 
 def _with_half(measure: str, value: float | None, low: float | None, high: float | None, sign: str = "") -> str:

@@ -12,18 +12,17 @@ after Ma et al. 2024 (CDIT), section 5.4 and Table 4, which prints seconds alone
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from blendfilter.evaluation.ledger import busy_seconds, tokens_of
 from blendfilter.evaluation.rows import repeats_in
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.statistics import holm, interval, mcnemar_exact, paired_bootstrap
-from blendfilter.journal import FILE, Journal
 from blendfilter.lm.prices import cost_of
 from blendfilter.lm.tokenisers import TokenCounter, tokeniser, tokeniser_for
 from blendfilter.oracles.silver_making import supported
@@ -31,6 +30,7 @@ from blendfilter.oracles.silver_summary import figures_of
 from blendfilter.records import Question
 from blendfilter.report import plots
 from blendfilter.report.contexts import AnswerContext, contexts
+from blendfilter.reproduce.inputs import JUDGING_STAGE
 from blendfilter.reproduce.runs import PlannedPoint, TableRun
 from blendfilter.reproduce.tables import OF_CONTEXTS, SECONDS_IN_ALL, PaperTable
 from blendfilter.tasks import TASKS
@@ -46,7 +46,8 @@ NUMBERS = (*IN_TOKENS, *OF_JUDGING)
 """Measures that are numbers (of tokens, calls, seconds, dollars), not shares."""
 WHERE_KEPT = "where_kept"
 POSITIVE, NEGATIVE = "positive", "negative"
-JUDGING_STAGE = "consistent"
+_OF_WHAT_IS_LEFT = ("precision", "tokens", "judging")
+"""Kinds of tables whose rows compare under the offline reader too: they measure what is read, not what is answered."""
 
 Pairs = Sequence[tuple[TableRun, Run]]
 Values = dict[str, list[float]]
@@ -107,14 +108,6 @@ class TableResult:
     errors: int
 
 
-class _Measured(NamedTuple):
-    """One measure of one run, over the questions whose passages support the output (or do not), or over all."""
-
-    measure: str
-    values: Values
-    side: str = ""
-
-
 def result(
     table: PaperTable, wanted: Sequence[TableRun], done: Mapping[Path, Run], *, notes: Sequence[str] = (), seed: int = 0
 ) -> TableResult:
@@ -143,21 +136,18 @@ def result(
 
 
 def _lines(table: PaperTable, pairs: Pairs, counting: TokenCounter, seed: int, offline: bool) -> Iterator[ResultLine]:
-    measured = {(one.place, one.point): list(_measured(table, one, run, counting)) for one, run in pairs}
-    runs = {(one.place, one.point): run.name for one, run in pairs}
+    measured = {(one.place, one.point): (run.name, _measured(table, one, run, counting)) for one, run in pairs}
     # What the offline reader answers is compared with nothing; what its filters leave can be.
-    always, never = ("precision", "tokens", "judging"), ("retrieval", "frontier")
-    compared = table.kind in always or not (offline or table.kind in never)
+    compared = table.kind in _OF_WHAT_IS_LEFT or not (offline or table.kind in ("retrieval", "frontier"))
     for one, run in pairs:
         reference = table.reference(one.row)
-        place = ((one.task, reference.group, reference.label), one.point)
-        other = compared and reference != one.row and runs.get(place) != run.name
-        before = {each[::2]: each.values for each in measured.get(place, ())} if other else {}
-        for each in measured[one.place, one.point]:
-            point = f"{each.side} ({len(each.values)})" if each.side else one.point.name
-            line = line_of(one, run, each.measure, _interval(each, seed), point)
-            paired = before.get(each[::2])
-            yield line if paired is None else with_gain(line, paired, each.values, seed, p_values=not offline)
+        name, before = measured.get(((one.task, reference.group, reference.label), one.point), ("", {}))
+        other = compared and reference != one.row and name != run.name
+        for (measure, side), values in measured[one.place, one.point][1].items():
+            point = f"{side} ({len(values)})" if side else one.point.name
+            line = line_of(one, run, measure, _interval(measure, values, seed), point)
+            paired = before.get((measure, side)) if other else None
+            yield line if paired is None else with_gain(line, paired, values, seed, p_values=not offline)
 
 
 def line_of(one: TableRun, run: Run, measure: str, ends: Sequence[float], point: str) -> ResultLine:
@@ -199,11 +189,15 @@ def with_gain(line: ResultLine, before: Values, after: Values, seed: int, *, p_v
     return replace(line, gain=gain, gain_low=low, gain_high=high, p=p if p_values else None, of_reference=share)
 
 
-def _interval(each: _Measured, seed: int) -> Sequence[float]:
-    if each.measure in OF_JUDGING and len(alike := {value for values in each.values.values() for value in values}) == 1:
+def _interval(measure: str, values: Values, seed: int) -> Sequence[float]:
+    answers = values.values()
+    if measure in OF_JUDGING and len(alike := {value for each in answers for value in each}) == 1:
         return [*alike] * 3  # so many calls by design, or one figure for all of a run: there is nothing to draw from
-    scale = _scale(each.measure, each.values.values())
-    return [scale * end for end in interval(_flat(_over(each.values.values(), scale)), seed=seed)]
+    scale = _scale(measure, answers)
+    shares = _over(answers, scale)
+    # one number a question where each has one (or they have unequal numbers), else as many numbers for each
+    several = len(lengths := set(map(len, shares))) == 1 and lengths != {1}
+    return [scale * end for end in interval(shares if several else [fmean(each) for each in shares], seed=seed)]
 
 
 def _scale(measure: str, values: Iterable[Sequence[float]]) -> float:
@@ -215,12 +209,6 @@ def _over(values: Iterable[Sequence[float]], scale: float) -> list[list[float]]:
     return [[value / scale for value in each] for each in values]
 
 
-def _flat(values: list[list[float]]) -> list[list[float]] | list[float]:
-    """One number a question where each has one (or they have unequal numbers), else as many numbers for each."""
-    lengths = set(map(len, values))
-    return values if len(lengths) == 1 and lengths != {1} else [fmean(each) for each in values]
-
-
 def _best_of(points: Pairs, seed: int) -> Iterator[ResultLine]:
     """The first answer alone, then for each measure the best of all answers to a question."""
     first, run = points[0]
@@ -229,7 +217,7 @@ def _best_of(points: Pairs, seed: int) -> Iterator[ResultLine]:
     spent = [a_question(each) for _, each in points]
     tokens = [each for _, each in spent if each is not None]
     for measure in metrics:
-        yield line_of(first, run, measure, _interval(_Measured(measure, _scores(run, measure)), seed), "one answer")
+        yield line_of(first, run, measure, _interval(measure, _scores(run, measure), seed), "one answer")
     for measure in metrics:
         best = [max(float(table[name][measure]) for table in tables) for name in tables[0]]
         line = line_of(first, run, measure, interval(best, seed=seed), f"best of {len(points)}")
@@ -262,12 +250,11 @@ def corrected(lines: Sequence[ResultLine]) -> list[ResultLine]:
 
 def _on_the_front(lines: Sequence[ResultLine], pairs: Pairs) -> list[ResultLine]:
     """The leading metric's lines, each with its input tokens and the fronts it is on."""
-    leading = {one.task: next(iter(run.metrics["metrics"])) for one, run in pairs}
     fronts = {task: plots.frontier(named) for task, named in by_label(pairs).items()}
     changed = []
-    for line in (each for each in lines if each.measure == leading[each.task]):
+    for line in (line for line in lines if line.measure == fronts[line.task].metric):
         front = fronts[line.task]
-        dot = next(each for each in front.dots if each.label == f"{line.group}: {line.label}")
+        dot = next(dot for dot in front.dots if dot.label == f"{line.group}: {line.label}")
         on = tuple(cost for cost in plots.FRONTIER_COSTS if dot in front.front(cost))
         prompt, paid = (None if math.isnan(tokens) else tokens for tokens in (dot.prompt_tokens, dot.tokens_in))
         changed.append(replace(line, prompt_tokens=prompt, tokens_in=paid, fronts=on))
@@ -285,48 +272,53 @@ def by_label(pairs: Pairs) -> dict[str, dict[str, Run]]:
 # --- measures: the values of a run ---
 
 
-def _measured(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter) -> Iterator[_Measured]:
+def _measured(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter) -> dict[tuple[str, str], Values]:
+    """The values of a run by measure and side: questions whose passages support the output, or do not; "": all."""
+    metrics = list(run.metrics["metrics"])
     if table.kind == "judging":
-        yield from (_Measured(measure, values) for measure, values in judging_values(run).items())
-        return
+        return {(measure, ""): values for measure, values in judging_values(run).items()}
     if table.kind == "retrieval":
         known = [row for row in run.rows if row["gold_titles"] or row["retrieval"]]
-        for measure in RETRIEVAL if known else ():
-            kept = ((row["id"], row["retrieval"].get("kept", {}).get(measure, 0.0)) for row in known)
-            yield _Measured(measure, _values(kept))
-        return
-    metrics = list(run.metrics["metrics"])
+        return {
+            (measure, ""): _values((row["id"], row["retrieval"].get("kept", {}).get(measure, 0.0)) for row in known)
+            for measure in RETRIEVAL
+            if known
+        }
     if table.kind not in OF_CONTEXTS:
-        yield from (_Measured(metric, _scores(run, metric)) for metric in metrics)
-        return
+        return {(metric, ""): _scores(run, metric) for metric in metrics}
     found = list(_contexts(one, run))
     if table.kind == "sides":
-        for side in (POSITIVE, NEGATIVE):
-            here = [each.row for each, question in found if _supported(one.task, question, each) is (side == POSITIVE)]
-            for metric in metrics if here else ():
-                yield _Measured(metric, _values((row["id"], float(row[metric])) for row in here), side)
-        return
+        sides: dict[str, list[Mapping[str, Any]]] = {POSITIVE: [], NEGATIVE: []}
+        for context, question in found:
+            if (side := _supported(one.task, question, context)) is not None:
+                sides[POSITIVE if side else NEGATIVE].append(context.row)
+        return {
+            (metric, side): _values((row["id"], float(row[metric])) for row in rows)
+            for side, rows in sides.items()
+            for metric in metrics
+            if rows
+        }
     # What was to be read when an answer failed is unknown: not even that it was empty.
     read = [
-        (each, figures_of(each.kept, question.question, question.golden_answers[0], counting))
-        for each, question in found
+        (each.row["id"], each.tokens.prompt, figures_of(each.kept, item.question, item.golden_answers[0], counting))
+        for each, item in found
         if not each.failed
     ]
-    prompts = [(each.row["id"], float(tokens)) for each, _ in read if (tokens := each.tokens.prompt) is not None]
-    figures = [(each.row["id"], figures) for each, figures in read]
+    measured: dict[str, list[tuple[str, float]]]
     if table.kind == "tokens":
+        prompts = [(name, float(tokens)) for name, tokens, _ in read if tokens is not None]
         measured = {
-            CONTEXT_TOKENS: [(name, each.tokens) for name, each in figures],
+            CONTEXT_TOKENS: [(name, figures.tokens) for name, _, figures in read],
             ANSWER_PROMPT: prompts if len(prompts) == len(read) else [],
         }
     else:
         measured = {
-            "output_precision": [(name, each.precision) for name, each in figures],
-            WHERE_KEPT: [(name, each.not_empty) for name, each in figures if not each.empty],
-            "by_characters": [(name, each.characters) for name, each in figures],
-            "empty": [(name, each.empty) for name, each in figures],
+            "output_precision": [(name, figures.precision) for name, _, figures in read],
+            WHERE_KEPT: [(name, figures.not_empty) for name, _, figures in read if not figures.empty],
+            "by_characters": [(name, figures.characters) for name, _, figures in read],
+            "empty": [(name, figures.empty) for name, _, figures in read],
         }
-    yield from (_Measured(measure, _values(values)) for measure, values in measured.items() if values)
+    return {(measure, ""): _values(values) for measure, values in measured.items() if values}
 
 
 def _scores(run: Run, metric: str) -> Values:
@@ -357,33 +349,31 @@ def judging_values(run: Run) -> dict[str, Values]:
     own figures. `seconds_in_all` has one value, under no question: the seconds in which at least one such call was in
     flight. Dollars are those of a thousand such questions.
     """
-    answers = [row for row in run.rows if row["error"] is None]
-    with Journal(run.folder / FILE, "replay") as journal:
-        keys = [(str(row["id"]), dict.fromkeys(key for stage, key in row["calls"] if stage == JUDGING_STAGE))
-                for row in answers]  # fmt: skip
-        judged = [(name, [call for key in calls if (call := journal.read_call(key)) is not None])
-                  for name, calls in keys]  # fmt: skip
+    judged: list[tuple[str, list[Mapping[str, Any]]]] = []
+    with run.journal() as journal:
+        for row in run.rows:
+            if row["error"] is None:
+                keys = dict.fromkeys(key for stage, key in row["calls"] if stage == JUDGING_STAGE)
+                judged.append((str(row["id"]), [call for key in keys if (call := journal.read_call(key)) is not None]))
     if not judged:
         return {}
-
-    def summed(figures: Iterable[Any]) -> float | None:
-        each = list(figures)
-        return None if None in each else float(sum(each))
-
-    found: dict[str, list[tuple[str, float | None]]] = {measure: [] for measure in OF_JUDGING}
-    for name, calls in judged:
-        dollars = summed(cost_of(call, None) for call in calls)
-        found[CALLS].append((name, len(calls)))
-        found[TOKENS].append((name, summed(call.get(each) for call in calls for each in ("tokens_in", "tokens_out"))))
-        found[SECONDS].append((name, summed(call.get("seconds") or 0.0 for call in calls)))
-        found[DOLLARS].append((name, None if dollars is None else 1000 * dollars))
     once = {call["key"]: call for _, calls in judged for call in calls}
-    found[SECONDS_IN_ALL].append(("", busy_seconds(once.values())))
-    return {
-        measure: _values((name, value) for name, value in pairs if value is not None)
-        for measure, pairs in found.items()
-        if all(value is not None for _, value in pairs)
+    figures_by_call: dict[str, Callable[[Mapping[str, Any]], Sequence[float | None]]] = {
+        CALLS: lambda call: [1],
+        TOKENS: lambda call: [call.get("tokens_in"), call.get("tokens_out")],
+        SECONDS: lambda call: [call.get("seconds") or 0.0],
+        DOLLARS: lambda call: [cost_of(call, None)],
     }
+    found: dict[str, Values] = {}
+    for measure in OF_JUDGING:
+        if measure == SECONDS_IN_ALL:
+            found[measure] = {"": [busy_seconds(once.values())]}
+            continue
+        totals = [(name, [one for call in calls for one in figures_by_call[measure](call)]) for name, calls in judged]
+        if all(None not in figures for _, figures in totals):
+            scale = 1000 if measure == DOLLARS else 1
+            found[measure] = _values((name, float(scale * sum(filter(None, figures)))) for name, figures in totals)
+    return found
 
 
 # --- notes ---
@@ -407,18 +397,16 @@ def _counted(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterato
 
 def _empty_bounds(pairs: Pairs) -> Iterator[str]:
     """A line a task, where a row that reads the answer left nothing to read: there it is no bound."""
-    bounds = [pair for pair in pairs if pair[0].row.reads_gold(pair[0].task)]
-    for task, group in groupby(bounds, key=lambda pair: pair[0].task):
-        rows = []
-        for one, run in group:
-            answered = [row for row in run.rows if row["error"] is None]
-            if empty := sum(not row["knowledge"] for row in answered):
-                where = ", ".join(filter(None, (one.row.group, one.point.name)))
-                of = "questions" if repeats_in(run.settings) == 1 else "answers"
-                where = f" ({where})" if where else ""
-                rows.append(f"{one.row.label}{where}: empty for {empty:,} of {len(answered):,} {of}")
-        if rows:
-            yield f"{task}: {'; '.join(rows)}: no upper bound there, for nothing was read"
+    found: dict[str, list[str]] = {}
+    for one, run in pairs:
+        answered = [row for row in run.rows if row["error"] is None] if one.row.reads_gold(one.task) else []
+        if empty := sum(not row["knowledge"] for row in answered):
+            where = ", ".join(filter(None, (one.row.group, one.point.name)))
+            of = "questions" if repeats_in(run.settings) == 1 else "answers"
+            place = f"{one.row.label} ({where})" if where else one.row.label
+            found.setdefault(one.task, []).append(f"{place}: empty for {empty:,} of {len(answered):,} {of}")
+    for task, rows in found.items():
+        yield f"{task}: {'; '.join(rows)}: no upper bound there, for nothing was read"
 
 
 def _dropped(table: PaperTable, pairs: Pairs) -> Iterator[str]:
@@ -427,16 +415,17 @@ def _dropped(table: PaperTable, pairs: Pairs) -> Iterator[str]:
     There is none where the bare index was not run.
     """
     bare: dict[tuple[str, str, PlannedPoint], Run] = {}
-    for one, run in pairs:
-        if "trimmed" not in one.row.settings(one.task) and one.row.retrieves:
-            bare.setdefault((one.task, table.role(one.row), one.point), run)
     found: dict[str, dict[str, str]] = {}
-    for one, run in pairs:
-        before = bare.get((one.task, table.role(one.row), one.point))
-        if "trimmed" in one.row.settings(one.task) and before is not None:
+    # the runs of bare indexes first
+    for one, run in sorted(pairs, key=lambda pair: "trimmed" in pair[0].row.settings(pair[0].task)):
+        place = (one.task, table.role(one.row), one.point)
+        if "trimmed" not in one.row.settings(one.task):
+            if one.row.retrieves:
+                bare.setdefault(place, run)
+        elif place in bare:
             whole, left = (
                 {row["id"]: set(row["branches"]["q"]["retrieved"]) for row in each.rows if "q" in row["branches"]}
-                for each in (before, run)
+                for each in (bare[place], run)
             )
             gone = [len(whole[name] - left[name]) for name in whole if name in left]
             words = f"{fmean(gone):.2f} ({100 * fmean(map(bool, gone)):.0f} %)" if gone else "unknown"

@@ -7,7 +7,7 @@ Table 5.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,8 +24,8 @@ from blendfilter.evaluation.runner import evaluate
 from blendfilter.filters.registry import make_filter
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.modules.methods import METHODS, make_method
-from blendfilter.reproduce.inputs import RowInputs, Say, journals_of, overlays_of
+from blendfilter.modules.methods import make_method
+from blendfilter.reproduce.inputs import TRIMMED_FOLDER, RowInputs, Say, journals_of
 from blendfilter.reproduce.sources import Sources
 from blendfilter.reproduce.tables import SILVER, PaperRow, PaperTable, Sampling
 from blendfilter.retrieval.base import Retriever
@@ -85,7 +85,7 @@ def runs_of(
     found = []
     for task, questions in sources.questions.items():
         for row in table.of(methods):
-            points, settings = list(_points(table, row, task)), row.settings(task)
+            points, settings = _points(table, row, task), row.settings(task)
             retriever = sources.indexes[task, table.role(row)] if row.retrieves else None
             if "trimmed" in settings and retriever is not None:
                 retriever = inputs.trimmed(row, questions, retriever, max(point.k for point in points))
@@ -98,21 +98,22 @@ def runs_of(
                 method = _method(row, task, point.k, retriever, questions.task.wording, inputs, silver)
                 if recipes_in(method):
                     check_leak(method, questions)  # before any other row is paid for
-                model = lm if point.sampling is None else _sampled(lm, point.sampling)
+                sampled = {} if point.sampling is None else point.sampling.model_dump()
+                # at temperature 0 a greedy model is itself, so that its calls are shared
+                same = all(lm.kwargs.get(name) == value for name, value in sampled.items())
+                model = lm if same else lm.copy(**sampled)
                 name = _name(method, questions, model, row, repeats, seed)
                 found.append(TableRun(row, task, point, folder / name, method, questions, model))
     return found
 
 
-def _points(table: PaperTable, row: PaperRow, task: str) -> Iterator[PlannedPoint]:
+def _points(table: PaperTable, row: PaperRow, task: str) -> list[PlannedPoint]:
     """The points of one row: one, or one for each K or sample of a figure."""
     k = row.settings(task).get("k", table.k)
     if table.sweep:
-        yield from (PlannedPoint(each, f"K={each}") for each in table.sweep)
-    elif table.samples:
-        yield from (PlannedPoint(k, f"answer {number}", each) for number, each in enumerate(table.samples, 1))
-    else:
-        yield PlannedPoint(k)
+        return [PlannedPoint(k, f"K={k}") for k in table.sweep]
+    samples = enumerate(table.samples, 1)
+    return [PlannedPoint(k, f"answer {number}", sampling) for number, sampling in samples] or [PlannedPoint(k)]
 
 
 def _method(
@@ -121,37 +122,36 @@ def _method(
 ) -> dspy.Module:  # fmt: skip
     """The method of a row on a task, with its filter; `silver` is that of a row that reads gold."""
     settings = row.settings(task) | {"k": k}
-    name = settings.pop("filter", None)
-    of_filter = {key: settings.pop(f"filter_{key}", None) for key in ("n", "by")} | {
-        "rules": settings.pop("rules", None)
-    }
-    for other in ("measure", "trimmed"):
-        settings.pop(other, None)
+    name, n, by, rules, *_ = [
+        settings.pop(key, None) for key in ("filter", "filter_n", "filter_by", "rules", "measure", "trimmed")
+    ]
     if name == SILVER:
         settings["filter"] = silver
     elif name is not None:
-        select = make_filter(name, wording=TaskWording.of(wording), prompts=inputs.prompts, **of_filter)
+        select = make_filter(name, wording=TaskWording.of(wording), prompts=inputs.prompts, n=n, by=by, rules=rules)
         inputs.load_program_into(select, row, task, name)
         settings["filter"] = select
     return make_method(row.method, retriever, task=wording, prompts=inputs.prompts, **settings)
-
-
-def _sampled(lm: ConnectedLM, sampling: Sampling) -> ConnectedLM:
-    """`lm`, sampled so; at temperature 0 it is `lm` itself where that is greedy, so that its calls are shared."""
-    settings = sampling.model_dump()
-    return lm if all(lm.kwargs.get(name) == value for name, value in settings.items()) else lm.copy(**settings)
 
 
 def _name(method: dspy.Module, questions: Questions, lm: ConnectedLM, row: PaperRow, repeats: int, seed: int) -> str:
     """`<task>-<method>-<what else>-<digest>`: the words are for people, the digest tells runs apart."""
     name, task = row.method, questions.task.name
     settings = settings_of(method, questions, lm, seed=seed, name=name)
-    words = [*_arguments(settings["method"], METHODS[name].retrieves, row.settings(task).get("filter"))]
+    arguments = settings["method"]["arguments"]
+    words = []
+    if row.retrieves and "k" in arguments:
+        words.append(f"k{arguments['k']}")
+    if arguments.get("without"):
+        words.append(f"without_{arguments['without']}")
+    words += [word for key, word in (("filter_union", "union"), ("rewrite", "rewritten")) if arguments.get(key)]
+    if "filter" in arguments and not (name == "blendfilter" and arguments["filter"] == "KnowledgeFilter"):
+        words.append(row.settings(task).get("filter") or str(arguments["filter"]))
+    words += [f"{key}{arguments[key]}" for key in ("iterations", "samples") if key in arguments]
     words += [f"compiled_{recipe.optimizer}" for recipe in recipes_in(method)[:1]]
-    words += [each["kind"] for each in settings["retrievers"]] + [lm.name.rpartition("/")[2], str(len(questions))]
-    words += [
-        f"{short}{lm.kwargs[long]}" for short, long in (("t", "temperature"), ("p", "top_p")) if lm.kwargs.get(long)
-    ]
+    words += [retriever["kind"] for retriever in settings["retrievers"]]
+    words += [lm.name.rpartition("/")[2], str(len(questions))]
+    words += [f"{short}{lm.kwargs[key]}" for short, key in (("t", "temperature"), ("p", "top_p")) if lm.kwargs.get(key)]
     words += [f"r{repeats}"] * (repeats > 1)
     settings["data"].pop("source")  # the same questions under another file name are the same
     return "-".join([task, name, *map(file_name, words), digest(settings, repeats)[:8]])
@@ -164,18 +164,6 @@ def file_name(words: str) -> str:
     'gpt_4o_mini_latest'
     """
     return re.sub(r"[^\w.]+", "_", words)
-
-
-def _arguments(method: dict[str, Any], retrieves: bool, filter_name: str | None) -> Iterator[str]:
-    arguments = method["arguments"]
-    if retrieves and "k" in arguments:
-        yield f"k{arguments['k']}"
-    if arguments.get("without"):
-        yield f"without_{arguments['without']}"
-    yield from (word for name, word in (("filter_union", "union"), ("rewrite", "rewritten")) if arguments.get(name))
-    if "filter" in arguments and (method["name"], arguments["filter"]) != ("blendfilter", "KnowledgeFilter"):
-        yield filter_name or str(arguments["filter"])
-    yield from (f"{name}{arguments[name]}" for name in ("iterations", "samples") if name in arguments)
 
 
 def do(
@@ -204,11 +192,10 @@ def do(
             done[folder] = there
             continue
         say(where)
-        options: dict[str, Any] = {"repeats": repeats} if repeats > 1 else {}
+        reuse = [*reusable(folder, each.task, each.lm.name), *journals_of(folder.parent / TRIMMED_FOLDER, each.task)]
         done[folder] = evaluate(
-            each.method, each.questions, lm=each.lm, run=folder, concurrency=concurrency,
-            reuse=[*reusable(folder, each.task, each.lm.name), *overlays_of(folder.parent, each.task)], seed=seed,
-            name=each.row.method, progress=progress, **options,
+            each.method, each.questions, lm=each.lm, run=folder, concurrency=concurrency, reuse=reuse, seed=seed,
+            name=each.row.method, progress=progress, repeats=repeats,
         )  # fmt: skip
         if errors := done[folder].errors:
             say(f"{folder.name}: {errors} of {len(each.questions)} questions ended in an error")
@@ -223,11 +210,10 @@ def finished(folder: Path) -> Run | None:
 
 def reusable(folder: Path, task: str, lm: str) -> list[Path]:
     """The runs beside `folder` that may hold calls of its own: the same task, the same model."""
-    others = [other for other in journals_of(folder.parent, task) if other != folder and (other / RUN).is_file()]
-    return [other for other in others if _model_of(other) == lm]
-
-
-def _model_of(folder: Path) -> str:
-    """The name of a run's model; empty where its record holds none, as of a run that is not ours."""
-    lm = read_json(folder / RUN, dict[str, dict[str, Any]])["settings"].get("lm")
-    return str(lm.get("name", "")) if isinstance(lm, dict) else ""
+    found = []
+    for other in journals_of(folder.parent, task):
+        if other != folder and (other / RUN).is_file():
+            model = read_json(other / RUN, dict[str, dict[str, Any]])["settings"].get("lm")
+            if isinstance(model, dict) and model.get("name") == lm:  # a run that is not ours may name no model
+                found.append(other)
+    return found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
-from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
+from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.records import Passage, Question, one_line
-from blendfilter.reproduce.tables import QUESTION_ONLY, PaperRow, PaperTable, Role
+from blendfilter.reproduce.tables import QUESTION_ONLY, PaperRow, PaperTable, Role, check_names
 from blendfilter.resources import sample
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.base import Retriever, fingerprint_of
@@ -52,8 +52,7 @@ class Place(NamedTuple):
         if found is None:
             raise BadArgument(f"a place is written [{_ROLES}][TASK=]FILE, and this one is empty")
         role, task, where = found.groups()
-        if task is not None and task not in TASKS:
-            raise UnknownName.of("task", task, TASKS, f"in '{words}'")
+        check_names("task", [task] if task else [], TASKS, f"'{words}'")
         return cls(role, task, where, kind)
 
     @property
@@ -67,7 +66,7 @@ class Sources:
     """What a table is run on; a note says wherever one index stands in for another."""
 
     questions: dict[str, Questions]
-    indexes: dict[tuple[str, Role], Retriever]
+    indexes: dict[tuple[str, str], Retriever]
     notes: list[str] = field(default_factory=list)
 
 
@@ -85,8 +84,7 @@ def gather(
     """Questions and indexes for `table`: all of its tasks, or those in `tasks`; the table's n questions, or `limit`.
 
     `data`, `index` and `corpus` are places, `[retriever:][task=]place`. Where no tasks are named, those without
-    questions are left out, and a note says so. Indexes are needed where a row searches, of all rows or of those of
-    `methods`.
+    questions are left out, and a note says so. Rows that search, of `methods` if these are named, need an index.
 
     Raises:
         BadArgument: no task with questions, or a named one without (or, where retrieval is measured, without gold
@@ -96,28 +94,28 @@ def gather(
     passages = [*(Place.of(words, "index") for words in index), *(Place.of(words, "corpus") for words in corpus)]
     rows = [row for row in table.of(methods) if row.retrieves]
     roles = list(dict.fromkeys(map(table.role, rows)))
-    questions, notes = {}, []
+    found = Sources({}, {})
     chosen = list(table.tasks if tasks is None else tasks)
-    for task in chosen:
-        if task not in table.tasks:
-            raise UnknownName.of("task", task, table.tasks, f"in {table.name}")
+    check_names("task", chosen, table.tasks, table.name)
     missing = [task for task in chosen if not any(place.task in (task, None) for place in places)]
     if tasks is None and 0 < len(missing) < len(chosen):
-        notes.append(f"left out, for nothing names their questions (--data TASK=FILE): {', '.join(missing)}")
+        found.notes.append(f"left out, for nothing names their questions (--data TASK=FILE): {', '.join(missing)}")
         chosen = [task for task in chosen if task not in missing]
     for task in chosen:
         own = any(place.own for role in roles for place in _nearest(passages, task, role))
         if own:
             _check_own(table, rows, task)
-        questions[task], dropped = _questions(task, places, table.n if limit is None else limit, own)
-        notes += [f"{task}: left out, for want of paragraphs of their own: {dropped} of the questions"] * bool(dropped)
-        if table.kind == "retrieval" and not any(one.gold_titles for one in questions[task]):
+        questions, dropped = _questions(task, places, table.n if limit is None else limit, own)
+        if dropped:
+            found.notes.append(f"{task}: left out, for want of paragraphs of their own: {dropped} of the questions")
+        if table.kind == "retrieval" and not any(one.gold_titles for one in questions):
             raise BadArgument(f"{table.name} measures retrieval: the questions of {task} must name their gold titles")
-    if not passages and any(each.source == SAMPLE for each in questions.values()):
-        found = Sources(questions, *_sample_world(roles, chosen))
+        found.questions[task] = questions
+    if not passages and any(questions.source == SAMPLE for questions in found.questions.values()):
+        _add_sample_world(found, roles)
     else:
-        found = _with_indexes(roles, questions, passages, allow_hosts)
-    return replace(found, notes=[*notes, *found.notes])
+        _add_indexes(found, roles, passages, allow_hosts)
+    return found
 
 
 def _questions(task: str, places: Sequence[Place], limit: int, own: bool) -> tuple[Questions, int]:
@@ -148,64 +146,53 @@ def _check_own(table: PaperTable, rows: Sequence[PaperRow], task: str) -> None:
             )
 
 
-def _sample_world(roles: Sequence[Role], tasks: Sequence[str]) -> tuple[dict[tuple[str, Role], Retriever], list[str]]:
+def _add_sample_world(found: Sources, roles: Sequence[Role]) -> None:
     """BM25 over the sample world; where a table wants ColBERT too, BM25 over pieces of words, which ranks otherwise."""
-    world, named = sample("corpus.jsonl"), _NAMED | {"flat": "flat"}
-    made = {
-        role: BM25.build(world, analyser=_PIECES) if role == "colbert" else BM25.build(world) for role in roles
-    }  # fmt: skip
-    stand_ins = {"colbert": "BM25 over pieces of words"} | dict.fromkeys(("dpr", *VECTORS), "BM25")
-    notes = [
-        f"the sample world has no {named.get(role, role)} index: {stand_in} stands in"
-        for role, stand_in in stand_ins.items()
-        if role in made
-    ]
-    return {(task, role): index for task in tasks for role, index in made.items()}, notes
+    for role in (role for role in get_args(Role) if role in roles):
+        pieces = role == "colbert"
+        world = sample("corpus.jsonl")
+        index = BM25.build(world, analyser=_PIECES) if pieces else BM25.build(world)
+        found.indexes.update({(task, role): index for task in found.questions})
+        if role != "bm25":
+            named = "flat" if role == "flat" else _NAMED[role]
+            found.notes.append(
+                f"the sample world has no {named} index: BM25{' over pieces of words' * pieces} stands in"
+            )
 
 
-def _with_indexes(
-    roles: Sequence[Role], questions: Mapping[str, Questions], passages: Sequence[Place], allow_hosts: Sequence[str]
-) -> Sources:
+def _add_indexes(found: Sources, roles: Sequence[Role], passages: Sequence[Place], allow_hosts: Sequence[str]) -> None:
     opened: dict[tuple[str, str, str | None], Retriever] = {}
-    found = Sources(dict(questions), {})
-    for task, of_task in questions.items():
+    notes: dict[str, None] = {}
+    for task, questions in found.questions.items():
+        playing: dict[int, list[str]] = {}
         for role in roles:
             best = _best(passages, task, role)
-            of_its_own = task if best.kind == "corpus" and best.where in (POOLED, OWN) else None
-            key = (best.kind, best.where, of_its_own)
+            key = (best.kind, best.where, task if best.kind == "corpus" and best.where in (POOLED, OWN) else None)
             if key not in opened:
-                opened[key] = _opened(best, of_task, allow_hosts)
-            found.indexes[task, role] = opened[key]
-            kind = kind_of(opened[key])
-            if kind != role:
+                opened[key] = _opened(best, questions, allow_hosts)
+            index = found.indexes[task, role] = opened[key]
+            if (kind := kind_of(index)) != role:
                 verb = "stand" if kind == OWN else "stands"
                 other = "other retriever: " * (role in VECTORS and kind not in (*VECTORS, "dense"))
-                found.notes.append(f"{task}: {other}{_NAMED.get(kind, kind)} {verb} in for the paper's {role}")
-        found.notes.extend(_one_index(task, {role: found.indexes[task, role] for role in roles if role in VECTORS}))
-    return replace(found, notes=list(dict.fromkeys(found.notes)))
-
-
-def _one_index(task: str, indexes: Mapping[Role, Retriever]) -> Iterator[str]:
-    """A note on kinds that one index plays: there, a table compares nothing."""
-    playing: dict[int, list[str]] = {}
-    for role, index in indexes.items():
-        playing.setdefault(id(index), []).append(role)
-    for roles in playing.values():
-        if len(roles) > 1:
-            yield f"{task}: {', '.join(roles)} are one index here, and their rows the same runs"
+                notes[f"{task}: {other}{_NAMED.get(kind, kind)} {verb} in for the paper's {role}"] = None
+            if role in VECTORS:
+                playing.setdefault(id(index), []).append(role)
+        for one in playing.values():
+            if len(one) > 1:  # there, a table compares nothing
+                notes[f"{task}: {', '.join(one)} are one index here, and their rows the same runs"] = None
+    found.notes.extend(notes)
 
 
 def _nearest(passages: Sequence[Place], task: str, role: Role) -> list[Place]:
     """The places that fit best: named for both, for the retriever, for the task, for all."""
     fitting = [place for place in passages if place.task in (task, None) and place.role in (role, None)]
-    best = max(((place.role is not None, place.task is not None) for place in fitting), default=None)
-    return [place for place in fitting if (place.role is not None, place.task is not None) == best]
+    named = [(place.role is not None, place.task is not None) for place in fitting]
+    return [place for place, names in zip(fitting, named, strict=True) if names == max(named)]
 
 
 def _best(passages: Sequence[Place], task: str, role: Role) -> Place:
-    nearest = _nearest(passages, task, role)
-    for other in VECTORS if role in VECTORS else ():
-        nearest = nearest or _nearest(passages, task, other)
+    ranked = (_nearest(passages, task, other) for other in (role, *VECTORS * (role in VECTORS)))
+    nearest = next(filter(None, ranked), [])
     if not nearest:
         raise BadArgument(
             f"which index is {role} for {task}? Add --index {role}:{task}=DIR, or --corpus {task}=FILE for BM25, or "
@@ -238,10 +225,9 @@ def kind_of(retriever: Retriever) -> str:
 
 
 class OwnParagraphs(Retriever):
-    """The paragraphs that came with each question, in their order, as an index: it finds the first k of a question.
+    """The paragraphs that came with each question, in their order, as an index for methods that search for it alone.
 
-    It serves methods that search for the question alone. What a question says of its paragraphs (gold or not) is left
-    out.
+    What a question says of its paragraphs (gold or not) is left out.
 
     Raises:
         EmptyData: no question brings any. BadData: two questions of one text bring different ones.

@@ -40,7 +40,7 @@ def _one_of(kind: str, known: Iterable[str]) -> AfterValidator:
     """A name out of `known`; the context of the validation is the file that it stands in."""
 
     def check(name: str, info: ValidationInfo) -> str:
-        _known(kind, [name], known, str(info.context))
+        check_names(kind, [name], known, str(info.context))
         return name
 
     return AfterValidator(check)
@@ -183,7 +183,7 @@ class PaperTable(_Strict):
 
     def _rows(self, field: Literal["method", "label"], names: Iterable[str]) -> list[PaperRow]:
         wanted = list(names)
-        _known("row" if field == "label" else field, wanted, [getattr(row, field) for row in self.rows], self.name)
+        check_names("row" if field == "label" else field, wanted, [getattr(row, field) for row in self.rows], self.name)
         return [row for row in self.rows if getattr(row, field) in wanted]
 
     def role(self, row: PaperRow) -> Role:
@@ -246,7 +246,8 @@ def table_of(path: Path) -> PaperTable:
     return table
 
 
-def _known(kind: str, names: Iterable[str], known: Iterable[str], where: str) -> None:
+def check_names(kind: str, names: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Raise `UnknownName` unless all `names`, of a method, say, are `known` in a file or table."""
     there = dict.fromkeys(known)
     for name in names:
         if name not in there:
@@ -259,7 +260,7 @@ def _check(table: PaperTable) -> None:
     Raises: UnknownName, BadData.
     """
     file = f"{table.name}.toml"
-    _known("row", [table.against], [row.label for row in table.rows], file)
+    check_names("row", [table.against], [row.label for row in table.rows], file)
     if (table.kind == "sweep") != bool(table.sweep) or (table.kind == "samples") != bool(table.samples):
         raise BadData(f"{file}: kind '{table.kind}' does not fit its 'sweep' and 'samples'")
     places = [(row.group, row.label) for row in table.rows]
@@ -267,7 +268,7 @@ def _check(table: PaperTable) -> None:
         if places.count((row.group, row.label)) > 1:
             raise BadData(f"{file}: two rows are called '{row.label}' in the group '{row.group}'")
         figures = [(task, each) for at in (row.published, *row.at.values()) for task, each in at.items()]
-        _known("task", [*row.on, *(task for task, _ in figures)], table.tasks, f"{file}, row '{row.label}'")
+        check_names("task", [*row.on, *(task for task, _ in figures)], table.tasks, f"{file}, row '{row.label}'")
         problems = [*_misplaced(row, table.tasks), *_misprinted(table, row, figures)]
         if problems:
             raise BadData(f"{file}: row '{row.label}'{problems[0]}")

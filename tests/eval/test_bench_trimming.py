@@ -35,20 +35,20 @@ def bench() -> Iterator[Any]:
 def measured(bench: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
     faiss.omp_set_num_threads(1)
     made = bench.Bench(bench.world_of(2000, 60, seed=3))
-    said = {(each["state"], each["threshold"]): each for each in bench.run(made, THRESHOLDS)}
-    return {(row.state, row.threshold, row.group): row for row in made.rows}, said
+    figures = {(each["state"], each["threshold"]): each for each in bench.run(made, THRESHOLDS)}
+    return {(row.state, row.threshold, row.group): row for row in made.rows}, figures
 
 
 @pytest.mark.parametrize("threshold", THRESHOLDS)
 def test_the_overlay_drops_what_it_should_and_nothing_accepted(measured: Any, threshold: int) -> None:
-    rows, said = measured
+    rows, figures = measured
     near = rows["overlay", threshold, "near"]
     assert near.still < 0.6
     assert near.rejected < rows["bare", 0, "near"].rejected - 1
     assert all(rows["overlay", threshold, group].kept == 1 for group in ("near", "new", "turned"))
-    told = said["overlay", threshold]
-    assert told["had to go"] > 50
-    assert (told["violations"], told["changed where nothing applies"]) == (0, 0)
+    found = figures["overlay", threshold]
+    assert found["had to go"] > 50
+    assert (found["violations"], found["changed where nothing applies"]) == (0, 0)
 
 
 def test_a_higher_threshold_drops_less(measured: Any) -> None:
@@ -64,12 +64,12 @@ def test_the_guard_is_what_saves_questions_that_are_turned_round(measured: Any) 
 
 
 def test_cut_links_hide_next_to_nothing_and_holes_hide_both_alike(measured: Any) -> None:
-    rows, said = measured
+    rows, figures = measured
     cut, holes = rows["links cut", 1, "near"], rows["links cut, holes", 1, "near"]
     assert min(cut.still, cut.kept) > 0.97
     assert max(holes.still, holes.kept) < 0.95
     assert abs(holes.still - holes.kept) < 0.1
-    assert 0 < said["links cut", 1]["of them linked"] < said["links cut", 1]["pairs"]
+    assert 0 < figures["links cut", 1]["of them linked"] < figures["links cut", 1]["pairs"]
 
 
 def test_deletion_loses_what_the_other_facet_wants(measured: Any) -> None:
@@ -79,19 +79,19 @@ def test_deletion_loses_what_the_other_facet_wants(measured: Any) -> None:
 
 
 def test_whatever_was_done_is_taken_back(measured: Any) -> None:
-    _, said = measured
+    _, figures = measured
     for state in ("links cut", "links cut, holes", "overlay, undone"):
-        told = said[state, 1]
-        assert told["taken back: same results"]
-        assert told["same fingerprint"]
-        assert told.get("reloaded: same results", True)
+        found = figures[state, 1]
+        assert found["taken back: same results"]
+        assert found["same fingerprint"]
+        assert found.get("reloaded: same results", True)
 
 
 def test_an_overlay_that_does_nothing_is_noticed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "Trimmed", lambda index, *_, **__: index)
     made = bench.Bench(bench.world_of(1000, 30, seed=3))
-    told = bench.overlay(made, 1, "overlay", guard=True)
-    assert told["violations"] == told["had to go"] > 0
+    found = bench.overlay(made, 1, "overlay", guard=True)
+    assert found["violations"] == found["had to go"] > 0
 
 
 def test_an_overlay_that_drops_too_much_is_noticed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +101,8 @@ def test_an_overlay_that_drops_too_much_is_noticed(bench: Any, monkeypatch: pyte
 
     monkeypatch.setattr(bench, "Trimmed", Halved)
     made = bench.Bench(bench.world_of(1000, 30, seed=3))
-    told = bench.overlay(made, 1, "overlay", guard=True)
-    assert told["changed where nothing applies"] > 0
+    found = bench.overlay(made, 1, "overlay", guard=True)
+    assert found["changed where nothing applies"] > 0
     assert made.rows[0].kept < 1
 
 
@@ -116,7 +116,7 @@ def test_the_command_prints_a_table_and_leaves_json(
     printed = capsys.readouterr().out
     assert "| overlay | 1 |" in printed
     assert "violations 0" in printed
-    told = json.loads(out.read_text(encoding="utf-8"))
+    found = json.loads(out.read_text(encoding="utf-8"))
     states = ["bare", "overlay", "overlay, no guard", "links cut", "links cut, holes", "deletion", "overlay, undone"]
-    assert list(dict.fromkeys(row["state"] for row in told["rows"])) == states
-    assert str(tmp_path) not in json.dumps(told)
+    assert list(dict.fromkeys(row["state"] for row in found["rows"])) == states
+    assert str(tmp_path) not in json.dumps(found)

@@ -94,14 +94,6 @@ class TestPairs:
         assert sum(question.endswith(".") for question in BY_QUESTION) >= 6
         assert max(kinds.values()) <= len(BY_QUESTION) / 2
 
-    def test_rows_are_written_as_they_should_be(self) -> None:
-        for pair in PAIRS:
-            text = pair.passage.text
-            assert text == " ".join(text.split())
-            assert text[0].isupper()
-            assert text[-1] == "."
-            assert pair.question[-1] in "?."
-
     def test_passages_of_a_question_have_nearly_its_words(self) -> None:
         words = Analyser()
         for question, pairs in BY_QUESTION.items():
@@ -111,7 +103,7 @@ class TestPairs:
             assert len(same & other) >= len(same | other) / 6, question
 
 
-def said_by(judge: Callable[[Opposites], str]) -> Callable[[str, str], str]:
+def scripted_by(judge: Callable[[Opposites], str]) -> Callable[[str, str], str]:
     """A model that knows each pair by its prompt, and says what `judge` says of it."""
 
     def reply(stage: str, prompt: str) -> str:
@@ -125,7 +117,7 @@ def said_by(judge: Callable[[Opposites], str]) -> Callable[[str, str], str]:
 
 
 def table_of(judge: Callable[[Opposites], str], rules: tuple[str, ...] = ("phi1", "phi2")) -> Confusion:
-    with dspy.context(lm=ScriptedLM(said_by(judge))):
+    with dspy.context(lm=ScriptedLM(scripted_by(judge))):
         (table,) = confusion(judging(), PAIRS, [rules])
     return table
 
@@ -173,11 +165,11 @@ class TestConfusion:
         assert lines[-1].split()[:5] == ["all", "144", "132", "12", "0"]
 
     def test_as_json(self) -> None:
-        told = json.loads(json.dumps(table_of(lambda pair: "True", ("phi1",)).to_json()))
-        assert told["rules"] == ["phi1"]
-        assert told["judge"]["rules"][0]["components"] == ["subject", "predicate", "object"]
-        assert told["rows"][0]["accuracy"]["value"] == 1.0
-        assert [row["n"] for row in told["rows"]] == [72, 12, 12, 12, 12, 12, 12, 144]
+        plain = json.loads(json.dumps(table_of(lambda pair: "True", ("phi1",)).to_json()))
+        assert plain["rules"] == ["phi1"]
+        assert plain["judge"]["rules"][0]["components"] == ["subject", "predicate", "object"]
+        assert plain["rows"][0]["accuracy"]["value"] == 1.0
+        assert [row["n"] for row in plain["rows"]] == [72, 12, 12, 12, 12, 12, 12, 144]
 
     def test_both_sets_are_asked_and_each_prompt_has_its_rules(self) -> None:
         lm = ScriptedLM(lambda stage, prompt: "True")
@@ -190,7 +182,7 @@ class TestConfusion:
         async def both() -> list[list[Confusion]]:
             return [await aconfusion(judging(), PAIRS[:24], concurrency=seats) for seats in (1, 16)]
 
-        with dspy.context(lm=ScriptedLM(said_by(lambda pair: str("by" not in pair.passage.text)))):
+        with dspy.context(lm=ScriptedLM(scripted_by(lambda pair: str("by" not in pair.passage.text)))):
             alone, together = asyncio.run(both())
         assert alone == together
 
@@ -229,7 +221,7 @@ class TestOwnPairs:
         assert pair == Opposites("1", "Who lit it?", Passage("1", "Lamp", "Ada put it out."), "polarity", "predicate")
 
     @pytest.mark.parametrize(
-        ("changed", "said"),
+        ("changed", "problem"),
         [
             ({"text": ""}, r"own\.jsonl.*'text' should be text"),
             ({"question": None}, "'question' should be text, found None"),
@@ -237,9 +229,9 @@ class TestOwnPairs:
             ({"differs": 3}, "'differs' should be text or null, found 3"),
         ],
     )
-    def test_a_row_that_is_not_whole(self, changed: dict[str, object], said: str, tmp_path: Path) -> None:
+    def test_a_row_that_is_not_whole(self, changed: dict[str, object], problem: str, tmp_path: Path) -> None:
         (tmp_path / "own.jsonl").write_text(json.dumps({**ROW, **changed}), encoding="utf-8")
-        with pytest.raises(BadData, match=said):
+        with pytest.raises(BadData, match=problem):
             load_opposites(tmp_path / "own.jsonl")
 
     def test_no_rows(self, tmp_path: Path) -> None:
@@ -275,20 +267,19 @@ class TestRecipe:
         assert Path("run/confusion.json").read_bytes() == table
 
     @pytest.mark.parametrize(
-        ("words", "told"),
+        ("words", "problem"),
         [
             (["--rule", "nope"], "no rule 'nope'"),
-            (["--lm", "nosuch/model"], "no provider 'nosuch'"),
             (["--program", "nope.json", "--rule", "phi1"], "no program at nope.json"),
             (["--limit", "0"], "there are no pairs to judge"),
         ],
     )
     def test_what_is_wrong_is_one_line(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str],
-        told: str,
+        problem: str,
     ) -> None:  # fmt: skip
         monkeypatch.chdir(tmp_path)
         with pytest.raises(SystemExit, match=r"^2$"):
             self.cook("--run", "run", *words)
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"opposites: {told}")
+        assert line.startswith(f"opposites: {problem}")

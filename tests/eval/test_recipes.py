@@ -18,30 +18,22 @@ SKERRY = ["Ulm Skerry", ["Ulm Skerry is a rock off Bremsund.", "Its lighthouse w
 DESIGNER = ["Ane Lindqvist", ["Ane Lindqvist was an engineer.", "She was born in Tarholm in 1821."]]
 ASIDE = ["Bremsund", ["Bremsund is a harbour town with two mills."]]
 BRIDGE = {
-    "_id": "tiny-1",
-    "question": "In which town was the designer of the lighthouse on Ulm Skerry born?",
-    "answer": "Tarholm",
-    "supporting_facts": [["Ulm Skerry", 1], ["Ane Lindqvist", 1]],
+    "_id": "tiny-1", "question": "In which town was the designer of the lighthouse on Ulm Skerry born?",
+    "answer": "Tarholm", "supporting_facts": [["Ulm Skerry", 1], ["Ane Lindqvist", 1]],
     "context": [SKERRY, DESIGNER, ASIDE],
-}
+}  # fmt: skip
 ROWS: dict[str, dict[str, Any]] = {
     "hotpotqa": {**BRIDGE, "type": "bridge", "level": "hard"},
     "twowiki": {
-        **BRIDGE,
-        "type": "compositional",
+        **BRIDGE, "type": "compositional",
         "evidences": [["Ulm Skerry", "designer", "Ane Lindqvist"], ["Ane Lindqvist", "place of birth", "Tarholm"]],
     },
     "strategyqa": {
-        "qid": "tiny-1",
-        "term": "Ulm Skerry",
-        "description": "Rock",
+        "qid": "tiny-1", "term": "Ulm Skerry", "description": "Rock", "answer": False, "facts": [], "decomposition": [],
         "question": "Was the designer of the lighthouse on Ulm Skerry alive in 1900?",
-        "answer": False,
-        "facts": [],
-        "decomposition": [],
         "evidence": [[[["Ulm Skerry-1"]], [["Ane Lindqvist-1"]]]],
     },
-}
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +91,7 @@ def test_strategyqa_wants_a_corpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--corpus" in capsys.readouterr().err
 
 
-def test_an_empty_file_is_said_so() -> None:
+def test_an_empty_file_is_one_clear_error() -> None:
     Path("data.json").write_text("[]", encoding="utf-8")
     with pytest.raises(EmptyData, match=r"data\.json"):
         cook("hotpotqa", "--data", "data.json")

@@ -272,10 +272,9 @@ def test_servers_share_the_calls_and_hold_the_ids_to_a_schema_where_asked(reprod
     assert not any("response_format" in body for body in again)
 
 
-@pytest.mark.parametrize("lm", ["ollama/llama3.2", "openai/gpt-4o-mini"])
-def test_a_plan_needs_no_key(lm: str, reproduce: Reproduce, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_needs_no_key(reproduce: Reproduce, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    words = ("table4", "--data", "sample", "--limit", 1, "--methods", "direct", "--lm", lm)
+    words = ("table4", "--data", "sample", "--limit", 1, "--methods", "direct", "--lm", "openai/gpt-4o-mini")
     assert reproduce(*words, "--plan").code == 0
 
 
@@ -307,12 +306,10 @@ def test_a_server_that_refuses_ends_in_one_line(reproduce: Reproduce) -> None:
     [
         ("tabel1 --data sample", "no table 'tabel1'. Did you mean 'table1'?"),
         ("table1", "where are the questions of hotpotqa? Add --data hotpotqa=FILE"),
-        ("table1 --data hotpotqa=nowhere.json", "no file 'nowhere.json'"),
-        ("table1 --data sample --tasks hotpoqa", "no task 'hotpoqa'. Did you mean 'hotpotqa'?"),
         ("table1 --data sample --methods reakt", "no method 'reakt'. Did you mean 'react'?"),
-        ("table1 --data sample --index nowhere", "nowhere"),
         ("table1 --data sample --prompts nowhere", "no folder of prompts at nowhere"),
         ("filco-table3 --data sample --measure nq=strink", "no measure 'strink'. Did you mean 'strinc'?"),
+        ("filco-table3 --data sample --measure nqq=strinc", "no task 'nqq'"),
         ("filco-table3 --data sample --measure qa=strinc", "in filco-table3"),
         ("filco-table5 --data sample --measure strinc", "its rows name their measures; leave it out"),
         ("table4 --data sample --measure strinc", "--measure changes nothing in table4: no row of it"),

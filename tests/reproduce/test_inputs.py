@@ -24,7 +24,7 @@ from blendfilter.lm.scoring.base import Done, Score, TextPair
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.prompting import Prompts
 from blendfilter.reproduce import plan, printing, runs, tables
-from blendfilter.reproduce.inputs import RowInputs, parse_measures
+from blendfilter.reproduce.inputs import RowInputs
 from blendfilter.reproduce.tables import PaperTable
 from blendfilter.resources import sample
 
@@ -197,13 +197,13 @@ def test_what_no_model_here_can_score_is_left_out_and_noted(tmp_path: Path) -> N
         assert "CXMI" not in {each.row.label for each in found.runs}
         return line
 
-    told = note("filco-table5", "fever")
-    assert told.startswith("fever: SILVER by cxmi is left out: m gives no log-probabilities")
-    assert told.endswith("Name a model that does (--scorer)"), "the table wants that very measure"
+    line = note("filco-table5", "fever")
+    assert line.startswith("fever: SILVER by cxmi is left out: m gives no log-probabilities")
+    assert line.endswith("Name a model that does (--scorer)"), "the table wants that very measure"
     assert len(tries) == 1, "one try for both readers"
-    told = note("filco-figure4", "fever", "hotpotqa")
-    assert told.startswith("fever, hotpotqa: SILVER by cxmi is left out: ")
-    assert told.endswith("(--scorer), or another measure (--measure fever=lexical --measure hotpotqa=strinc)")
+    line = note("filco-figure4", "fever", "hotpotqa")
+    assert line.startswith("fever, hotpotqa: SILVER by cxmi is left out: ")
+    assert line.endswith("(--scorer), or another measure (--measure fever=lexical --measure hotpotqa=strinc)")
     with pytest.raises(BadArgument, match="m gives no log-probabilities"):
         wanted("filco-figure4", tmp_path, limit=1, tasks=["fever"], scorer=refused, scorer_named=True)
 
@@ -248,14 +248,6 @@ def test_a_plan_makes_no_silver_and_leaves_cxmi_out(tmp_path: Path) -> None:
     design = {(each.task, each.label.rpartition(", ")[2]): each.design for each in planned.runs}
     assert design["nq", "SILVER"] == design["nq", "FULL"] == "1"
     assert design["nq", "FILCO"] == design["nq", "PSG"] == "2 at most"
-
-
-def test_a_measure_is_of_a_task_or_of_all() -> None:
-    assert parse_measures(["nq=lexical", "strinc"]) == {"nq": "lexical", "": "strinc"}
-    with pytest.raises(UnknownName, match="no measure 'string'"):
-        parse_measures(["nq=string"])
-    with pytest.raises(UnknownName, match="no task 'nqq'"):
-        parse_measures(["nqq=strinc"])
 
 
 # --- trimmed indexes ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from statistics import fmean
 
@@ -185,39 +184,6 @@ def test_cdits_figures_are_as_printed_and_agree_with_each_other() -> None:
         assert row(nine, label, INDEXES[0]).at == row(ten, other).at
 
 
-def test_the_figures_in_cdits_notes_give_the_averages_that_the_paper_prints() -> None:
-    """Of 21 all hold to rounding but one: Llama3-8b over IndexFlatL2 gains 0.84, and 0.80 is printed.
-
-    So with the six of Table 11: the original's over IndexHNSWFlat is 43.12, and 43.37 is printed.
-    """
-    averages = {
-        "Llama-7b": (5.69, 4.06, 3.67), "Llama2-7b": (3.40, 4.97, 3.05), "Alpaca-7b": (5.23, 5.82, 5.59),
-        "Llama3-8b": (0.80, 1.62, 2.05), "Mistral-7b": (2.18, 3.08, 3.90), "Bloomz-7b1": (3.51, 2.43, 4.30),
-        "Falcon-7b": (3.28, 6.51, 3.71),
-    }  # fmt: skip
-
-    def pairs(text: str) -> list[tuple[float, float]]:
-        return [(float(one), float(other)) for one, other in re.findall(r"(\d+\.\d+)/(\d+\.\d+)", text)]
-
-    two, off = tables.read("cdit-table2"), []
-    for model, printed in averages.items():
-        by_index = [list(zip(line[::2], line[1::2], strict=True)) for line in numbers(CDIT_TABLE_2)]
-        if model != two.reader:
-            (note,) = [each for each in two.notes if each.startswith(f"Printed with {model}, ")]
-            by_index = [pairs(part) for part in note.split(";")]
-        for index, gains, average in zip(INDEXES, by_index, printed, strict=True):
-            assert len(gains) == 4
-            if abs(sum(after - before for before, after in gains) / 4 - average) > 0.0101:
-                off.append((model, index))
-    assert off == [("Llama3-8b", "IndexFlatL2")]
-    (other,) = [each for each in tables.read("cdit-figure7").notes if "Self-RAG" in each]
-    columns = [pairs(part) for part in other.rpartition("PubHealth:")[2].split(";")]
-    means = [sum(each) / 4 for part in columns for each in zip(*part, strict=True)]
-    of_11 = (43.17, 46.50, 43.37, 46.24, 43.62, 46.70)
-    wrong = [round(mean, 2) for mean, figure in zip(means, of_11, strict=True) if abs(mean - figure) > 0.0101]
-    assert wrong == [43.12]
-
-
 # --- rows ---
 
 
@@ -261,40 +227,29 @@ published.hotpotqa = { em = 0.5 }
         ('title = "A small table"', "", BadData, "'title' is missing"),
         ("em = 0.5", "em = 50", BadData, r"'rows\.1\.published\.hotpotqa\.em' is wrong"),
         ("em = 0.5", "accuracy = 0.5", BadData, r"row 'A' has accuracy for hotpotqa \(em, f1\)"),
-        ("em = 0.5", "seconds_in_all = 3.0", BadData, "has seconds_in_all for hotpotqa"),
         ("em = 0.5", "imp = 5.0", BadData, "row 'A' has no figure for hotpotqa"),
         ("published.hotpotqa", "at.7.hotpotqa", BadData, "figures at K=7, which is not in its 'sweep'"),
         ("published.hotpotqa", "published.twowiki", UnknownName, r"no task 'twowiki'.* row 'A'"),
         ("direct-retrieval", "direct-retreival", UnknownName, "Did you mean 'direct-retrieval'"),
-        ('"sentence"', '"sentense"', UnknownName, "no filter 'sentense'. Did you mean 'sentence'"),
-        ('["hotpotqa"]', '["hotpoqa"]', UnknownName, "no task 'hotpoqa'. Did you mean 'hotpotqa'"),
         ('against = "A"', 'against = "B"', UnknownName, "no row 'B'"),
         ('kind = "scores"', 'kind = "sweep"', BadData, "kind 'sweep' does not fit"),
         ("[[rows]]", "[[rows]", BadData, "not TOML"),
         ('"sentence"', '"sentence", iterations = 2', BadData, "row 'A': direct-retrieval takes no iterations"),
-        ('"sentence"', '"sentence", trimmed = 0', BadData, "greater than or equal to 1"),
         ('"sentence"', '"sentence", rules = ["phi1"]', BadData, "row 'A' has rules and nothing that judges by them"),
         ('"sentence"', '"cdit", rules = ["phi3"]', UnknownName, "no rule 'phi3'"),
         ('"sentence"', '"full", measure = "strinc"', BadData, "has a measure: it belongs to the filter 'silver'"),
-        ('"sentence"', '"silver", measure = "string"', BadData, "measure' is wrong"),
         ('filter = "sentence"', "filter_n = 2", BadData, "row 'A' has filter_n and no filter"),
         ('title = "A small', 'name = "B"\ntitle = "A small', BadData, "unknown key 'name'"),
         ("[[rows]]", '[[rows]]\nlabel = "A"\nmethod = "cot"\n[[rows]]', BadData, "two rows are called 'A'"),
         ("[[rows]]", '[[rows]]\nlabel = "B"\nmethod = "direct"\narguments = { trimmed = 1 }\n[[rows]]', BadData,
          "direct takes no trimmed"),
-        ('"sentence"', '"sentence", filter_n = 2, k = 3', None, ""),
     ],
 )  # fmt: skip
-def test_a_wrong_file_is_one_line(
-    tmp_path: Path, old: str, new: str, kind: type[AskedWrong] | None, problem: str
-) -> None:
+def test_a_wrong_file_is_one_line(tmp_path: Path, old: str, new: str, kind: type[AskedWrong], problem: str) -> None:
+    assert written(tmp_path, GOOD).rows
     assert old in GOOD
-    text = GOOD.replace(old, new, 1)
-    if kind is None:
-        assert written(tmp_path, text, "table9").rows
-        return
     with pytest.raises(kind, match=problem) as wrong:
-        written(tmp_path, text, "table9")
+        written(tmp_path, GOOD.replace(old, new, 1), "table9")
     assert "table9.toml" in str(wrong.value)
     assert len(str(wrong.value).splitlines()) == 1
 

@@ -59,9 +59,9 @@ def test_self_rags_copy_brings_its_passages() -> None:
     assert "ctxs" not in question.metadata
 
 
-@pytest.mark.parametrize("asked", [SHOWN, SHOWN.replace("\n", " ")])
-def test_a_question_that_holds_its_options_already(asked: str) -> None:
-    for row in ({"question": asked, "answer": "B"}, {"question": asked, "golden_answers": ["B"], "metadata": {}}):
+@pytest.mark.parametrize("text", [SHOWN, SHOWN.replace("\n", " ")])
+def test_a_question_that_holds_its_options_already(text: str) -> None:
+    for row in ({"question": text, "answer": "B"}, {"question": text, "golden_answers": ["B"], "metadata": {}}):
         (question,) = load("arc", [row])
         assert (question.question, question.golden_answers) == (SHOWN, ("B", "ice"))
 

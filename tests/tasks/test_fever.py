@@ -19,17 +19,10 @@ LIGHT = "Skerry_Light_-LRB-lighthouse-RRB-"
 
 def claim(**changed: Any) -> dict[str, Any]:
     return {
-        "id": 90417,
-        "verifiable": "VERIFIABLE",
-        "label": "REFUTES",
-        "claim": "Skerry Light was built of slate.",
-        "evidence": [
-            [[101, 201, LIGHT, 1]],
-            [[102, 202, LIGHT, 4], [102, 202, "Quillmere", 0]],
-            [[103, 203, LIGHT, 1]],
-        ],
-        **changed,
-    }
+        "id": 90417, "verifiable": "VERIFIABLE", "label": "REFUTES", "claim": "Skerry Light was built of slate.",
+        "evidence": [[[101, 201, LIGHT, 1]], [[102, 202, LIGHT, 4], [102, 202, "Quillmere", 0]],
+                     [[103, 203, LIGHT, 1]]], **changed,
+    }  # fmt: skip
 
 
 def test_sets_of_evidence_decide_each_by_itself() -> None:
@@ -44,17 +37,9 @@ def test_sets_of_evidence_decide_each_by_itself() -> None:
     assert question.metadata["verifiable"] == "VERIFIABLE"
 
 
-@pytest.mark.parametrize(
-    ("marked", "title"),
-    [
-        (LIGHT, "Skerry Light (lighthouse)"),
-        ("Tolm-COLON-_A_Life_-LSB-I-RSB-", "Tolm: A Life [I]"),
-        ("Jean-Luc_Orm", "Jean-Luc Orm"),
-        ("Quillmere", "Quillmere"),
-    ],
-)
-def test_the_marks_of_a_title_are_undone(marked: str, title: str) -> None:
-    assert title_of(marked) == title
+def test_the_marks_of_a_title_are_undone_and_its_own_dashes_stay() -> None:
+    assert title_of("Tolm-COLON-_A_Life_-LSB-I-RSB-") == "Tolm: A Life [I]"
+    assert title_of("Jean-Luc_Orm") == "Jean-Luc Orm"
 
 
 def test_a_claim_that_nothing_decides_has_no_evidence() -> None:
@@ -69,11 +54,11 @@ def test_a_set_without_a_sentence_is_none() -> None:
     assert (question.gold_titles, question.evidence) == (("Quillmere",), (("Quillmere",),))
 
 
-def test_the_third_label_is_offered_where_a_question_asked_has_it() -> None:
+def test_the_third_label_is_offered_where_a_question_has_it() -> None:
     third = claim(id=2, label="NOT ENOUGH INFO", evidence=[])
     assert load("fever", [claim()]).task.wording == "fever"
-    asked = load("fever", [claim(), third])
-    assert (asked.task.wording, asked.task.name, asked.task.metrics) == ("fever-nei", "fever", ("accuracy",))
+    both = load("fever", [claim(), third])
+    assert (both.task.wording, both.task.name, both.task.metrics) == ("fever-nei", "fever", ("accuracy",))
     assert load("fever", [claim(), third], limit=1).task.wording == "fever"
 
 
@@ -114,18 +99,12 @@ def test_a_label_is_taken_in_any_case_and_spelled_as_official() -> None:
         (claim(label=""), "one label, .* found ''"),
         ({"id": 1, "claim": "x"}, r"field 'label' is missing \(it has: id, claim\)"),
         (claim(claim=" "), "question '90417' is empty"),
-        (
-            claim(evidence=[[101, LIGHT]]),
-            "field 'evidence' is wrong: expected sets of entries that end in title and line",
-        ),
-        (claim(evidence=7), "field 'evidence' is wrong"),
+        (claim(evidence=[[101, LIGHT]]), "'evidence' is wrong: expected sets of entries that end in title and line"),
         (claim(evidence=[[[1, 2, LIGHT, "first"]]]), "field 'evidence' is wrong"),
-        (
-            {"id": "k", "input": "x", "output": [{"answer": "SUPPORTS"}, {"answer": "REFUTES"}]},
-            "found 'SUPPORTS', 'REFUTES'",
-        ),
+        ({"id": "k", "input": "x", "output": [{"answer": "SUPPORTS"}, {"answer": "REFUTES"}]},
+         "found 'SUPPORTS', 'REFUTES'"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_named(row: dict[str, Any], problem: str) -> None:
     with pytest.raises(BadData, match=f"the given rows, item 1: .*{problem}"):
         load("fever", [row])
@@ -133,12 +112,12 @@ def test_what_is_wrong_is_named(row: dict[str, Any], problem: str) -> None:
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=4)))
 def test_evidence_of_any_shape_is_facts_or_one_error(evidence: object) -> None:
-    said = "here: field 'evidence'"
+    problem = "here: field 'evidence'"
     try:
         found = [fact for one in facts_of(evidence, "here") for fact in one]
     except BadData as error:
-        found, said = [], str(error)
-    assert said.startswith("here: field 'evidence'")
+        found, problem = [], str(error)
+    assert problem.startswith("here: field 'evidence'")
     assert all(isinstance(title, str) and isinstance(line, int) for title, line in found)
 
 

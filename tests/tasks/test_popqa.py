@@ -120,7 +120,7 @@ class TestTables:
         path.write_text("a\tb\n" + "x" * 200_000 + "\t2\n")
         assert len(next(table_rows(path)).value["a"]) == 200_000
 
-    def test_what_is_no_text_is_said(self, tmp_path: Path) -> None:
+    def test_what_is_no_text_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "t.tsv"
         path.write_bytes(b"question\tpossible_answers\nWho\xff\t[]\n")
         with pytest.raises(BadData, match=r"t\.tsv: not UTF-8 .*save the file as UTF-8"):
@@ -147,6 +147,6 @@ def test_a_table_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFact
 
 
 def test_the_real_files(shared_data: Path) -> None:
-    held = load("popqa", shared_data / "popqa" / "test.jsonl.gz")
-    assert (len(held), len(load("popqa", shared_data / "popqa" / "test_retrieved.jsonl.gz"))) == (800, 983)
-    assert all(len(one.gold_titles) in (1, 2) and one.metadata["s_pop"] for one in held)
+    questions = load("popqa", shared_data / "popqa" / "test.jsonl.gz")
+    assert (len(questions), len(load("popqa", shared_data / "popqa" / "test_retrieved.jsonl.gz"))) == (800, 983)
+    assert all(len(one.gold_titles) in (1, 2) and one.metadata["s_pop"] for one in questions)

@@ -15,18 +15,11 @@ from blendfilter.tasks import load
 from blendfilter.tasks.strategyqa import evidence_of, paragraph_ids, title_of
 
 ROW = {
-    "qid": "c91e",
-    "term": "Ulla",
-    "question": "Could a ferry reach Bremsund?",
-    "answer": False,
-    "facts": ["The crossing is long."],
-    "decomposition": ["How far is it?"],
-    "evidence": [
-        [[["Ulla-3", "Ulla-4", "Bremsund, Old Town-1"]], ["operation"]],
-        [[["Ferry-Boat-2"], "no_evidence"], ["operation"]],
-        [["no_evidence"], ["operation"]],
-    ],
-}
+    "qid": "c91e", "term": "Ulla", "question": "Could a ferry reach Bremsund?", "answer": False,
+    "facts": ["The crossing is long."], "decomposition": ["How far is it?"],
+    "evidence": [[[["Ulla-3", "Ulla-4", "Bremsund, Old Town-1"]], ["operation"]],
+                 [[["Ferry-Boat-2"], "no_evidence"], ["operation"]], [["no_evidence"], ["operation"]]],
+}  # fmt: skip
 
 
 def test_evidence_is_per_annotator_by_title_each_once() -> None:
@@ -66,12 +59,8 @@ def test_evidence_of_any_shape_is_titles_or_one_error(entry: object) -> None:
 
 
 def test_a_normalised_row_has_annotators_or_their_union() -> None:
-    row = {
-        "id": "1",
-        "question": "Is it?",
-        "golden_answers": ["yes"],
-        "metadata": {"gold_titles": ["Ulla", "Ferry"], "evidence": [[[["Ulla-1"]]], [[["Ferry-2"]]]]},
-    }
+    row = {"id": "1", "question": "Is it?", "golden_answers": ["yes"],
+           "metadata": {"gold_titles": ["Ulla", "Ferry"], "evidence": [[[["Ulla-1"]]], [[["Ferry-2"]]]]}}  # fmt: skip
     (question,) = load("strategyqa", [row])
     assert question.evidence == (("Ulla",), ("Ferry",))
     del row["metadata"]["evidence"]  # type: ignore[attr-defined]
@@ -94,10 +83,10 @@ def test_what_is_no_yes_no_question_is_refused(row: dict[str, object], message: 
 
 def test_of_the_sample_world_it_takes_the_yes_no_questions() -> None:
     every = load("qa", "sample")
-    asked = load("strategyqa", "sample")
-    assert [one.id for one in asked] == [one.id for one in every if one.golden_answers[0].lower() in ("yes", "no")]
-    assert 10 < len(asked) < len(every)
-    assert (asked.source, asked.task.name, len(load("strategyqa", "sample", limit=3))) == ("sample", "strategyqa", 3)
+    some = load("strategyqa", "sample")
+    assert [one.id for one in some] == [one.id for one in every if one.golden_answers[0].lower() in ("yes", "no")]
+    assert 10 < len(some) < len(every)
+    assert (some.source, some.task.name, len(load("strategyqa", "sample", limit=3))) == ("sample", "strategyqa", 3)
 
 
 def test_the_authors_file_and_the_normalised_one_agree(shared_data: Path) -> None:

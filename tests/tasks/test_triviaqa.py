@@ -15,23 +15,15 @@ from blendfilter.metrics import exact_match
 from blendfilter.tasks import load
 
 
-def asked(number: int = 417, **answer: Any) -> dict[str, Any]:
+def trivia(number: int = 417, **answer: Any) -> dict[str, Any]:
     return {
-        "Answer": {
-            "Aliases": ["Skerry Rock", "The Skerry", "skerry", "A"],
-            "MatchedWikiEntityName": "Skerry Rock",
-            "NormalizedAliases": ["skerry rock", "skerry", "rock of skerry"],
-            "NormalizedValue": "skerry rock",
-            "Type": "WikipediaEntity",
-            "Value": "Skerry Rock",
-            **answer,
-        },
+        "Answer": {"Aliases": ["Skerry Rock", "The Skerry", "skerry", "A"], "MatchedWikiEntityName": "Skerry Rock",
+                   "NormalizedAliases": ["skerry rock", "skerry", "rock of skerry"], "NormalizedValue": "skerry rock",
+                   "Type": "WikipediaEntity", "Value": "Skerry Rock", **answer},
         "EntityPages": [{"DocSource": "TagMe", "Filename": "Skerry_Rock.txt", "Title": "Skerry Rock"}],
-        "Question": "Which rock carries the light that Ada Brennock kept?",
-        "QuestionId": f"tc_{number}",
-        "QuestionSource": "http://www.example.org/",
-        "SearchResults": [{"Title": "x", "Url": "http://www.example.org/"}],
-    }
+        "Question": "Which rock carries the light that Ada Brennock kept?", "QuestionId": f"tc_{number}",
+        "QuestionSource": "http://www.example.org/", "SearchResults": [{"Title": "x", "Url": "http://www.example.org/"}],
+    }  # fmt: skip
 
 
 def whole(*rows: Any) -> dict[str, Any]:
@@ -39,22 +31,13 @@ def whole(*rows: Any) -> dict[str, Any]:
 
 
 def test_value_and_aliases_are_answers_each_spelling_once() -> None:
-    (question,) = load("triviaqa", [asked()])
+    (question,) = load("triviaqa", [trivia(HumanAnswers=["the big skerry"])])
     assert question.id == "tc_417"
-    assert question.golden_answers == ("Skerry Rock", "The Skerry", "rock of skerry")
-    assert (
-        exact_match("the skerry!", question.golden_answers)
-        == exact_match("Rock of Skerry", question.golden_answers)
-        == 1.0
-    )
-    assert exact_match("", question.golden_answers) == 0.0  # "A" normalises to nothing, and is no answer
+    assert question.golden_answers == ("Skerry Rock", "The Skerry", "the big skerry", "rock of skerry")
+    for answer, right in {"the skerry!": 1.0, "Rock of Skerry": 1.0, "": 0.0}.items():
+        assert exact_match(answer, question.golden_answers) == right  # "A" normalises to nothing, and is no answer
     assert question.gold_titles == ()
     assert question.metadata == {"QuestionSource": "http://www.example.org/"}
-
-
-def test_what_people_answered_counts_too() -> None:
-    (question,) = load("triviaqa", [asked(HumanAnswers=["the big skerry"])])
-    assert "the big skerry" in question.golden_answers
 
 
 def test_the_hubs_fields_are_in_lower_case() -> None:
@@ -71,7 +54,7 @@ def test_the_hubs_fields_are_in_lower_case() -> None:
 @pytest.mark.parametrize("pack", [False, True])
 def test_the_official_file(tmp_path: Path, indent: int | None, pack: bool) -> None:
     path = tmp_path / "unfiltered-web-dev.json"
-    data = json.dumps(whole(asked(1), asked(2), asked(3)), indent=indent).encode()
+    data = json.dumps(whole(trivia(1), trivia(2), trivia(3)), indent=indent).encode()
     path.write_bytes(gzip.compress(data) if pack else data)
     assert [one.id for one in load("triviaqa", path)] == ["tc_1", "tc_2", "tc_3"]
     assert len(load("triviaqa", path, limit=2)) == 2
@@ -79,7 +62,7 @@ def test_the_official_file(tmp_path: Path, indent: int | None, pack: bool) -> No
 
 def test_plain_fields_may_stand_before_the_data(tmp_path: Path) -> None:
     rest = {"Version": 1.0, "Domain": "Web", "VerifiedEval": False}
-    (tmp_path / "dev.json").write_text(json.dumps({**rest, "Data": [asked()]}, indent=1))
+    (tmp_path / "dev.json").write_text(json.dumps({**rest, "Data": [trivia()]}, indent=1))
     assert len(load("triviaqa", tmp_path / "dev.json")) == 1
 
 
@@ -92,17 +75,17 @@ def test_other_files_are_read_as_ever(tmp_path: Path) -> None:
 
 def test_damage_is_named(tmp_path: Path) -> None:
     path = tmp_path / "dev.json"
-    text = json.dumps(whole(asked(1), asked(2)), indent=4)
+    text = json.dumps(whole(trivia(1), trivia(2)), indent=4)
     path.write_text(text[: text.index("tc_2")])
     with pytest.raises(BadData, match=r"dev\.json: the JSON list ends in item 2.*cut off"):
         load("triviaqa", path)
-    path.write_text(json.dumps(whole(asked(1), {"Question": "Who?", "QuestionId": "tc_9"})))
+    path.write_text(json.dumps(whole(trivia(1), {"Question": "Who?", "QuestionId": "tc_9"})))
     with pytest.raises(BadData, match=r"dev\.json, item 2: field 'Answer' is missing"):
         load("triviaqa", path)
-    path.write_text(json.dumps(whole(asked(1), asked(1))))
+    path.write_text(json.dumps(whole(trivia(1), trivia(1))))
     with pytest.raises(BadData, match=r"item 2: question id 'tc_1' was used before, at .*item 1"):
         load("triviaqa", path)
-    path.write_text(json.dumps(whole(asked(Value="The", Aliases=[], NormalizedAliases=[]))))
+    path.write_text(json.dumps(whole(trivia(Value="The", Aliases=[], NormalizedAliases=[]))))
     with pytest.raises(BadData, match=r"item 1: has no answer"):
         load("triviaqa", path)
 

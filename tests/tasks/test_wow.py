@@ -16,7 +16,7 @@ from blendfilter.tasks import load
 from blendfilter.tasks.wow import dialogue, turns_of
 
 TURNS = ["I'd love to live in a lighthouse.", "Would you like the stairs?", "No! Why do they flash?"]
-SAID = "By its rhythm a ship knows which one it is."
+REPLY = "By its rhythm a ship knows which one it is."
 
 
 def whole(**changed: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def whole(**changed: Any) -> dict[str, Any]:
             wizard(TURNS[1], checked_sentence={"self_Staircase_1": "They may be many."},
                    checked_passage={"self_Staircase_1": "Staircase"}),
             apprentice(TURNS[2], {"Light characteristic": ["Each light has a rhythm."]}, {"Staircase": ["Other."]}),
-            wizard(SAID, checked_sentence={"partner_Light_characteristic_0": "Each light has a rhythm."},
+            wizard(REPLY, checked_sentence={"partner_Light_characteristic_0": "Each light has a rhythm."},
                    checked_passage={}),
             apprentice("Ah."),
             wizard("Goodbye!", checked_sentence={"no_passages_used": "no_passages_used"},
@@ -52,15 +52,16 @@ def of_file(tmp_path: Path, *dialogues: dict[str, Any]) -> Any:
 
 
 def test_kilts_turns_stand_on_one_line_and_stay_apart() -> None:
-    row = {"id": "w", "input": "\n".join(TURNS), "output": [{"answer": SAID, "provenance": [{"title": "Lighthouse"}]}]}
+    output = [{"answer": REPLY, "provenance": [{"title": "Lighthouse"}]}]
+    row = {"id": "w", "input": "\n".join(TURNS), "output": output}
     (question,) = load("wow", [row])
     assert question.question == " // ".join(TURNS) == one_line(question.question)
     assert turns_of(question.question) == TURNS
-    assert (question.golden_answers, question.gold_titles) == ((SAID,), ("Lighthouse",))
+    assert (question.golden_answers, question.gold_titles) == ((REPLY,), ("Lighthouse",))
 
 
 def test_the_normalised_layout_too_and_a_line_stays_as_it_is() -> None:
-    rows = [{"id": str(at), "question": text, "golden_answers": [SAID], "metadata": {}}
+    rows = [{"id": str(at), "question": text, "golden_answers": [REPLY], "metadata": {}}
             for at, text in enumerate(["a?\n\n b. \r\nc!", "a? // b. // c!", "a?"])]  # fmt: skip
     assert [one.question for one in load("wow", rows)] == ["a? // b. // c!", "a? // b. // c!", "a?"]
 
@@ -70,36 +71,30 @@ def test_the_wizard_is_shown_what_its_own_last_turn_found_too(tmp_path: Path) ->
     row = whole()
     row["dialog"][1]["retrieved_passages"] = [{"Spiral": ["A spiral winds."]}]
     _, second, third = of_file(tmp_path, row)
-    shown = [passage.title for passage in second.context]
-    assert shown == ["Lighthouse", "Light characteristic", "Staircase", "Spiral"]
-    assert [passage.text for passage in second.context][2] == "Other."
+    titles = [passage.title for passage in second.context]
+    assert titles == ["Lighthouse", "Light characteristic", "Staircase", "Spiral"]
+    assert second.context[0].text == "A lighthouse is a tower with a lamp. It guides ships."
+    assert second.context[2].text == "Other."  # the newer search counts
     assert [passage.title for passage in third.context] == ["Lighthouse"]
 
 
 @given(st.lists(st.text(), max_size=5))
 def test_turns_come_back(turns: list[str]) -> None:
-    said = dialogue(turns)
-    assert said == one_line(said)
+    line = dialogue(turns)
+    assert line == one_line(line)
     kept = [one_line(turn) for turn in turns if one_line(turn)]
-    assert len(turns_of(said)) == max(1, len(kept))
+    assert len(turns_of(line)) == max(1, len(kept))
     if not any("//" in turn for turn in kept):
-        assert turns_of(said) == (kept or [""])
+        assert turns_of(line) == (kept or [""])
 
 
 def test_a_whole_dialogue_is_a_question_for_each_turn_of_its_wizard(tmp_path: Path) -> None:
     questions = of_file(tmp_path, whole())
     assert [one.id for one in questions] == ["0-1", "0-3", "0-5"]
-    assert [turns_of(one.question) for one in questions] == [TURNS[:1], TURNS, [*TURNS, SAID, "Ah."]]
-    assert [one.golden_answers for one in questions] == [(TURNS[1],), (SAID,), ("Goodbye!",)]
+    assert [turns_of(one.question) for one in questions] == [TURNS[:1], TURNS, [*TURNS, REPLY, "Ah."]]
+    assert [one.golden_answers for one in questions] == [(TURNS[1],), (REPLY,), ("Goodbye!",)]
     assert [one.gold_titles for one in questions] == [("Staircase",), ("Light characteristic",), ()]
     assert questions[1].metadata == {"topic": "Lighthouse", "checked_sentence": "Each light has a rhythm."}
-
-
-def test_what_the_wizard_was_shown_is_context_its_topic_first(tmp_path: Path) -> None:
-    shown = of_file(tmp_path, whole())[1].context
-    assert [one.title for one in shown] == ["Lighthouse", "Light characteristic", "Staircase"]
-    assert shown[0].text == "A lighthouse is a tower with a lamp. It guides ships."
-    assert shown[2].text == "Other."  # the newer search counts
 
 
 def test_a_dialogue_that_the_wizard_opens_asks_with_its_topic(tmp_path: Path) -> None:
