@@ -47,7 +47,7 @@ class ServerLimits:
     >>> ServerLimits(max_k=0)
     Traceback (most recent call last):
         ...
-    blendfilter.errors.BadArgument: max_k must be a whole number from 1 up, got 0
+    blendfilter.errors.BadArgument: max_k is 0: give a whole number of 1 or more
     """
 
     max_k: int = 100

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from blendfilter.lm.tokenisers import words
+from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.oracles.silver_rows import SilverRow, SilverSentence
 from blendfilter.oracles.silver_summary import Figures, contexts_of, summarise
 from blendfilter.records import Passage
 
-WORDS = words(1.0, "words")
+WORDS = TokenCounter("words", lambda text: float(len(text.split())))
 MILL = Passage("1", "Tide Mill", "The rye mill. Ane Lindqvist runs it.")  # 6 words without "The": rye … it
 SHED = Passage("2", "Shed", "Ane was here.")
 QUAY = Passage("3", "Quay", "Grey stone lies here.")

@@ -40,6 +40,7 @@ def reproduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     """The command in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BLENDFILTER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "100")  # of the terminal, which a narrow one folds notes for
 
     def run(*words: object) -> Outcome:
         capsys.readouterr()

@@ -102,7 +102,7 @@ def test_what_is_no_folder_of_documents(docs: Path, tmp_path: Path) -> None:
         read_documents(tmp_path / "gone")
     with pytest.raises(BadData, match="is a file, not a folder"):
         read_documents(docs / "z.txt")
-    with pytest.raises(BadArgument, match="at least one word"):
+    with pytest.raises(BadArgument, match="words is 0: give a whole number of 1 or more"):
         read_documents(docs, 0)
     (tmp_path / "empty" / "deeper").mkdir(parents=True)
     with pytest.raises(EmptyData, match=re.escape("has no text files (.txt, .md, .markdown, .rst)")):
