@@ -151,6 +151,14 @@ def test_the_examples_in_docstrings_hold(name: str, tmp_path: Path, monkeypatch:
 # --- dependencies and commands --------------------------------------------------------------------------------------
 
 
+def test_every_dependency_has_its_reason() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    arrays = text[text.index("\ndependencies = [") : text.index("\n[project.scripts]")]
+    lines = [line for line in arrays.splitlines() if line.startswith('  "')]
+    assert len(lines) > 30
+    assert [line for line in lines if not re.search(r'",\s*# \S.{8,}$', line)] == []
+
+
 def test_the_core_is_light_and_every_dependency_is_pinned_within_its_bounds() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     heavy = {"torch", "transformers", "datasets", "pandas", "scipy", "faiss-cpu", "colbert-ai", "starlette"}
