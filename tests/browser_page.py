@@ -65,8 +65,8 @@ class Browser:
 
     def requests(self) -> list[str]:
         """The addresses that were asked for."""
-        told = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        sent = [each for each in told if each["method"] == "Network.requestWillBeSent"]
+        result = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        sent = [each for each in result if each["method"] == "Network.requestWillBeSent"]
         return [each["params"]["request"]["url"] for each in sent]
 
     def complaints(self) -> list[str]:

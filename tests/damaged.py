@@ -245,13 +245,13 @@ def _outcome(case: int, kind: str, work: Path, chance: random.Random) -> Outcome
     before, started = tree(work), time.process_time()
     error = wrong = ""
     try:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as result:
             warnings.simplefilter("always", UserWarning)
             index = open_indexes([work / name for name in opened])
             for hits in index.search(QUERIES, 5):
                 assert all(isinstance(each.line, str) for each in hits)
             index.info()
-        wrong = "".join(f"a warning of two lines: {each.message}" for each in said if "\n" in str(each.message))
+        wrong = "".join(f"a warning of two lines: {each.message}" for each in result if "\n" in str(each.message))
     except BlendFilterError as refused:
         error = f"{type(refused).__name__}: {refused}"
         if "\n" in error or str(work) not in error or len(error) > 900:

@@ -67,11 +67,11 @@ class Process:
         if self.process.poll() is None:
             self.process.send_signal(how)
         try:
-            _, said = self.process.communicate(timeout=30)
+            _, result = self.process.communicate(timeout=30)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
-        return self.process.returncode, said
+        return self.process.returncode, result
 
     def __enter__(self) -> Process:
         return self

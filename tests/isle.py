@@ -73,8 +73,8 @@ def replies(**changed: str | Callable[[str], str]) -> Callable[[str, str], str]:
     """A script that answers each stage as `REPLIES` says, or as `changed` does."""
 
     def reply(stage: str, prompt: str) -> str:
-        said = changed.get(stage, REPLIES[stage])
-        return said(prompt) if callable(said) else said
+        result = changed.get(stage, REPLIES[stage])
+        return result(prompt) if callable(result) else result
 
     return reply
 
@@ -208,8 +208,8 @@ class Echo(dspy.BaseLM):
 
     def forward(self, prompt: Any = None, messages: Any = None, **kwargs: Any) -> Any:
         text = messages[-1]["content"] if messages else prompt
-        said = "0" if text.endswith("Ids:") else "So the answer is Tolm."
-        message = {"role": "assistant", "content": said}
+        result = "0" if text.endswith("Ids:") else "So the answer is Tolm."
+        message = {"role": "assistant", "content": result}
         return ChatCompletion.model_validate(
             {
                 "id": "1",

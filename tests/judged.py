@@ -79,14 +79,14 @@ class Village:
         """A connected model that says it."""
         made = ScriptedLM(self.reply)
         engine = made.inner
-        told = engine.complete
+        result = engine.complete
 
         async def complete(request: Any) -> Any:
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
             try:
                 await asyncio.sleep(self.wait(str(request)))
-                return await told(request)
+                return await result(request)
             finally:
                 self.in_flight -= 1
 

@@ -148,8 +148,8 @@ class Model:
         """A fault that passes: drawn from the seed, the prompt and how often it came, never from arrival order."""
         turn = self.seen[prompt]
         if self.settings.behave == "asked":
-            asked = asked_for(prompt, turn)
-            return self.faulty(asked) if asked else None
+            wanted = asked_for(prompt, turn)
+            return self.faulty(wanted) if wanted else None
         draw = random.Random(crc32(f"{self.settings.seed} {turn} {prompt}".encode()))
         if self.settings.behave != "flaky" or turn % 4 == 0 or draw.random() >= self.settings.share:
             return None

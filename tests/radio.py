@@ -16,8 +16,8 @@ TRIM = ("trim", "radio", "--questions", "questions.jsonl", "--lm", "offline", "-
 def radio(blendfilter: Command, here: Path) -> Command:
     """An index `radio` and its questions, and nothing trimmed."""
     lines(here / "corpus.jsonl", [{"id": each.id, "title": each.title, "text": each.text} for each in RADIO])
-    asked = [WHO_ON, WHO_OFF, PIER]
-    lines(here / "questions.jsonl", [{"id": f"q{at}", "question": text} for at, text in enumerate(asked)])
+    wanted = [WHO_ON, WHO_OFF, PIER]
+    lines(here / "questions.jsonl", [{"id": f"q{at}", "question": text} for at, text in enumerate(wanted)])
     assert blendfilter("index", "corpus.jsonl", "--out", "radio").code == 0
     return blendfilter
 
@@ -25,6 +25,6 @@ def radio(blendfilter: Command, here: Path) -> Command:
 @pytest.fixture
 def trimmed(radio: Command) -> Command:
     """An overlay `radio.trimmed` at threshold 1, gathered by the offline reader."""
-    told = radio(*TRIM)
-    assert told.code == 0, told.err
+    result = radio(*TRIM)
+    assert result.code == 0, result.err
     return radio

@@ -154,9 +154,9 @@ class Served:
     @cached_property
     def _bytes(self) -> dict[str, int]:
         """Byte-level BPE writes each byte as one printable character: the printable ones as themselves, then others."""
-        shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-        hidden = [byte for byte in range(256) if byte not in shown]
-        return {chr(byte): byte for byte in shown} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
+        view = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        hidden = [byte for byte in range(256) if byte not in view]
+        return {chr(byte): byte for byte in view} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -73,8 +73,8 @@ class ScriptedEngine:
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The next answer. Raises: `ScriptEnded`, or the exception that was written for this call."""
-        said = prompt_of(request)
-        prompt = said if isinstance(said, str) else "\n\n".join(text for _, text in said)
+        result = prompt_of(request)
+        prompt = result if isinstance(result, str) else "\n\n".join(text for _, text in result)
         stage = STAGE.get()
         with self._lock:
             self.prompts.append((stage, prompt))

@@ -56,7 +56,7 @@ class CountingEngine:
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         prompt = prompt_of(request)
-        text = prompt if isinstance(prompt, str) else "\n\n".join(said for _, said in prompt)
+        text = prompt if isinstance(prompt, str) else "\n\n".join(result for _, result in prompt)
         self.prompts.append(text)
         self.stages[STAGE.get()] += 1
         self.orders.append(ORDER.get())
@@ -183,8 +183,8 @@ class Command:
                 cli.main()
             except SystemExit as stop:
                 code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
-            told = self._capsys.readouterr()
-        return Outcome(code, told.out, told.err)
+            printed = self._capsys.readouterr()
+        return Outcome(code, printed.out, printed.err)
 
 
 @pytest.fixture(scope="module")

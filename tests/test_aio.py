@@ -447,10 +447,10 @@ class Places:
 def test_the_oldest_question_goes_first_then_the_order_of_arrival_and_no_newcomer_overtakes() -> None:
     async def main() -> list[str]:
         places = Places()
-        asked = [("first", 9), ("q5", 5), ("q2 a", 2), ("q7", 7), ("q2 b", 2), ("q1", 1)]
-        tasks = [asyncio.create_task(places.come(name, order)) for name, order in asked]
+        wanted = [("first", 9), ("q5", 5), ("q2 a", 2), ("q7", 7), ("q2 b", 2), ("q1", 1)]
+        tasks = [asyncio.create_task(places.come(name, order)) for name, order in wanted]
         await asyncio.sleep(0)
-        for _ in asked:
+        for _ in wanted:
             places.leave()
             # The place is the next one's already, though that one has not run yet.
             tasks.append(asyncio.create_task(places.come("late", 9)))

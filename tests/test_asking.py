@@ -71,15 +71,15 @@ class TestAsk:
 
     @pytest.mark.parametrize("task", ["eli5", "wow"])
     def test_a_long_answer_has_room_and_is_read_whole(self, task: str) -> None:
-        said = "**Answer:** Tolm is a port.\nIt has a light.\n\nSo has Oddle."
+        text = "**Answer:** Tolm is a port.\nIt has a light.\n\nSo has Oddle."
         for name in ("direct", "direct_retrieval", "short_answer"):
-            asked = predictors(task)[name]
-            assert asked.config["max_tokens"] == 128
-            with dspy.context(lm=ScriptedLM([said])):
-                assert asked(**inputs(asked)).answer == "Tolm is a port.\nIt has a light.\n\nSo has Oddle."
+            wanted = predictors(task)[name]
+            assert wanted.config["max_tokens"] == 128
+            with dspy.context(lm=ScriptedLM([text])):
+                assert wanted(**inputs(wanted)).answer == "Tolm is a port.\nIt has a light.\n\nSo has Oddle."
         short = predictors("nq")["short_answer"]
         assert short.config["max_tokens"] == SHORT_TOKENS
-        with dspy.context(lm=ScriptedLM([said])):
+        with dspy.context(lm=ScriptedLM([text])):
             assert short(**inputs(short)).answer == "Tolm is a port."
 
     def test_a_long_answer_ends_where_a_base_model_begins_the_next_example(self) -> None:
@@ -92,9 +92,9 @@ class TestAsk:
     def test_an_adapter_of_ones_own_is_left_alone(self) -> None:
         mine, shared = dspy.ChatAdapter(), TemplateAdapter()
         assert predictors("eli5", adapter=mine)["direct"].adapter is mine
-        asked = predictors("eli5", adapter=shared)["direct"]
+        wanted = predictors("eli5", adapter=shared)["direct"]
         with dspy.context(lm=ScriptedLM(["One.\nTwo.", "One.\nTwo."])):
-            assert asked(question="q?").answer == "One.\nTwo."
+            assert wanted(question="q?").answer == "One.\nTwo."
             other = predictors("hotpotqa", adapter=shared)["direct"]  # the same adapter, in a task of short answers
             assert other(question="q?").answer == "One."
 

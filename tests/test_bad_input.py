@@ -149,8 +149,8 @@ def test_a_class_of_ones_own_brings_its_own_prompts(
         "        return dspy.Prediction(answer='x')\n"
     )
     sys.modules.pop("own_prompted", None)
-    said = ("--without and --prompts are for our own methods", "own_prompted:Mine brings its own")
-    refused(blendfilter(*evaluation(method="own_prompted:Mine", **option)), *said)
+    result = ("--without and --prompts are for our own methods", "own_prompted:Mine brings its own")
+    refused(blendfilter(*evaluation(method="own_prompted:Mine", **option)), *result)
     assert not (here / "run").exists()
     outcome = blendfilter("ask", "Who?", "--lm", "offline", "--method", "own_prompted:Mine", "--without", "q")
-    refused(outcome, *said, notices=len(outcome.notices) - 1)
+    refused(outcome, *result, notices=len(outcome.notices) - 1)

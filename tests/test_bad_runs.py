@@ -304,8 +304,8 @@ def test_an_index_where_something_is_already(blendfilter: Command, here: Path) -
 
 
 def test_a_question_that_is_also_a_demonstration(blendfilter: Command, here: Path) -> None:
-    shown = TaskWording.of("hotpotqa").demos[0].question
-    lines(here / "leak.jsonl", [ROWS[0], {"id": "leak", "question": shown.upper(), "answer": "x"}])
+    view = TaskWording.of("hotpotqa").demos[0].question
+    lines(here / "leak.jsonl", [ROWS[0], {"id": "leak", "question": view.upper(), "answer": "x"}])
     before = tree(here)
     result = blendfilter(*evaluation(data="leak.jsonl"))
     refused(result, "question 'leak'", "also a demonstration of", "take it out")

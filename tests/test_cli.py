@@ -139,10 +139,10 @@ def test_eval_reports_and_leaves_a_run(blendfilter: Command, here: Path) -> None
     for words in ("offline reader answered", "Gold titles", "Where questions are lost", "Ledger"):
         assert words in outcome.out
     assert "\x1b" not in outcome.out, "no colours where nobody looks"
-    shown = blendfilter("report", "runs/one")
-    assert (shown.code, shown.err) == (0, "")
-    assert shown.out.splitlines()[0] == metrics["signature"]
-    assert outcome.out.startswith(shown.out)
+    done = blendfilter("report", "runs/one")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[0] == metrics["signature"]
+    assert outcome.out.startswith(done.out)
 
 
 def test_pages_where_they_are_wanted(blendfilter: Command, here: Path) -> None:
@@ -350,8 +350,8 @@ def test_eval_ends_with_1_where_replies_are_bad(
         outcome = blendfilter(*small_eval("blendfilter", "run"), "--lm", "m", "--api-base", address, *more)
     assert outcome.code == code
     page = (here / "run" / "report.html").read_text("utf-8")
-    for shown in (outcome.out, outcome.err.lower(), page):
-        assert ("blendfilter doctor says what to change" in shown) == (code == 1)
+    for view in (outcome.out, outcome.err.lower(), page):
+        assert ("blendfilter doctor says what to change" in view) == (code == 1)
     if code:
         assert outcome.out.splitlines()[1].startswith("Warning: ")
         report = blendfilter("report", "run", "--no-html")

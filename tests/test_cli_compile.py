@@ -200,14 +200,14 @@ class TestCdit:
 
     def test_its_program_judges_as_compiled(self, blendfilter: Command) -> None:
         assert blendfilter(*words("cdit", optimizer="labeled")).code == 0
-        asked = ("ask", "Who founded the Dovrel Needle?", "--lm", "offline", "--method", "direct-retrieval")
-        assert blendfilter(*asked, "--filter", "cdit", "--program", MADE).code == 0
+        wanted = ("ask", "Who founded the Dovrel Needle?", "--lm", "offline", "--method", "direct-retrieval")
+        assert blendfilter(*wanted, "--filter", "cdit", "--program", MADE).code == 0
         for more, error in (
             (("--filter", "cdit-components"), "'judge.consistent' was compiled for the fields"),
             ((), "compiled for CDITFilter, and this is Direct"),
             (("--filter", "cdit", "--rule", "phi2"), "'judge' was compiled under the rules phi1 ("),
         ):
-            refused(blendfilter(*asked, *more, "--program", MADE), error)
+            refused(blendfilter(*wanted, *more, "--program", MADE), error)
 
 
 class TestProgram:
@@ -217,10 +217,10 @@ class TestProgram:
         Path("q.jsonl").write_text(QUESTION)
 
     def test_ask_speaks_as_it_says(self, blendfilter: Command) -> None:
-        asked = ("ask", "Who built it?", "--lm", "offline", "--method", "direct-retrieval")
-        assert blendfilter(*asked, "--filter", "filco", "--program", MADE).code == 0
-        refused(blendfilter(*asked, "--program", MADE), "compiled for FilCoFilter, and this is Direct", "(--filter)")
-        refused(blendfilter(*asked, "--program", "none.json"), "no program at none.json")
+        wanted = ("ask", "Who built it?", "--lm", "offline", "--method", "direct-retrieval")
+        assert blendfilter(*wanted, "--filter", "filco", "--program", MADE).code == 0
+        refused(blendfilter(*wanted, "--program", MADE), "compiled for FilCoFilter, and this is Direct", "(--filter)")
+        refused(blendfilter(*wanted, "--program", "none.json"), "no program at none.json")
 
     def test_eval_is_bound_to_it_and_says_that_it_is_of_another_task(self, blendfilter: Command) -> None:
         run = (
@@ -246,20 +246,20 @@ class TestProgram:
         assert outcome.code == 0, outcome
         assert "12 questions that the program was compiled on are left out, 8 are asked" in outcome.err
         rows = map(json.loads, Path("evaluated/predictions.jsonl").read_text(encoding="utf-8").splitlines())
-        asked = {question_digest(row["question"]) for row in rows}
-        assert len(asked) == 8
-        assert not asked & {*recipe()["trained_on"]}
+        wanted = {question_digest(row["question"]) for row in rows}
+        assert len(wanted) == 8
+        assert not wanted & {*recipe()["trained_on"]}
 
     def test_of_another_tasks_wording(self, blendfilter: Command) -> None:
         """What DSPy's state leaves out of a wording must be there already: room for answers, a filter's switches."""
         made = blendfilter(*words("direct", task="eli5", limit=None, train=3, valid=2, out="long.json", run="long"))
         assert made.code == 0, made
-        asked: tuple[object, ...] = ("--lm", "offline", "--method", "direct", "--program", "long.json")
+        wanted: tuple[object, ...] = ("--lm", "offline", "--method", "direct", "--program", "long.json")
         error = "where 'direct' has 128 tokens, all of it, and here it has 32 tokens, its first line"
-        refused(blendfilter("ask", "Who?", *asked), error, "take the wording of eli5")
-        refused(blendfilter("eval", "qa", "--data", "q.jsonl", *asked, "--run", "evaluated"), error)
+        refused(blendfilter("ask", "Who?", *wanted), error, "take the wording of eli5")
+        refused(blendfilter("eval", "qa", "--data", "q.jsonl", *wanted, "--run", "evaluated"), error)
         assert not Path("evaluated").exists()
-        assert blendfilter("ask", "Who?", *asked, "--wording", "eli5").code == 0
+        assert blendfilter("ask", "Who?", *wanted, "--wording", "eli5").code == 0
 
 
 class TestRefused:

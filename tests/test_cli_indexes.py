@@ -67,8 +67,8 @@ def test_folders_that_want_something_else(blendfilter: Command, here: Path) -> N
         refused(blendfilter("index", "made", "--out", "new", *chunk), "'made' is an index already (of kind bm25)")
     refused(blendfilter("index", "empty", "--out", "new", "--chunk", "100w"), "'empty' has no text files (.txt, .md")
     refused(blendfilter("index", "latin", "--out", "new", "--chunk", "9w"), "latin/b.txt: not UTF-8 (byte 4)")
-    asked = blendfilter("ask", "Who?", "--lm", "offline", "--corpus", "docs")
-    refused(asked, "docs is a folder", "blendfilter index docs --chunk 100w", "--index")
+    done = blendfilter("ask", "Who?", "--lm", "offline", "--corpus", "docs")
+    refused(done, "docs is a folder", "blendfilter index docs --chunk 100w", "--index")
     for size in ("100", "0w", "abc"):
         outcome = blendfilter("index", "corpus.jsonl", "--out", "new", "--chunk", size)
         refused(outcome, "--chunk takes a number of words with a w, such as 100w", f"'{size}'")
@@ -190,18 +190,18 @@ FILES: dict[str, tuple[str, list[dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("kind", FILES)
 def test_many_queries_from_every_kind_of_file(blendfilter: Command, here: Path, kind: str) -> None:
-    content, asked = FILES[kind]
+    content, wanted = FILES[kind]
     (here / "asked").write_text(content)
     assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
     outcome = blendfilter("search", "made", "--queries", "asked", "--out", "hits.jsonl", "-k", 2)
     assert (outcome.code, outcome.err) == (0, "")
     rows = [json.loads(line) for line in (here / "hits.jsonl").read_text().splitlines()]
-    assert [{name: row[name] for name in row if name != "passages"} for row in rows] == asked
+    assert [{name: row[name] for name in row if name != "passages"} for row in rows] == wanted
     index = BM25.open(here / "made")
     for row in rows:
         expected = [(each.id, each.title, each.text, each.score) for each in index(row["question"], k=2)]
         assert [tuple(each.values()) for each in row["passages"]] == expected
-    assert outcome.out == f"hits.jsonl: the hits of {len(asked)} queries, index {index.fingerprint}\n"
+    assert outcome.out == f"hits.jsonl: the hits of {len(wanted)} queries, index {index.fingerprint}\n"
 
 
 def test_searches_that_make_no_sense(blendfilter: Command, here: Path) -> None:
@@ -250,17 +250,17 @@ def test_eval_of_hits_found_before(blendfilter: Command, here: Path) -> None:
 def test_a_replay_wants_no_index(blendfilter: Command, here: Path) -> None:
     """An index that is gone, or a server that is down, is named, and the journal answers; a new run is refused."""
     assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
-    asked = evaluation(corpus=None, index="made", method="cot-retrieval", run="one", without=None)
-    first = blendfilter(*asked)
+    wanted = evaluation(corpus=None, index="made", method="cot-retrieval", run="one", without=None)
+    first = blendfilter(*wanted)
     before = tree(here / "one")
     for path in (here / "made").iterdir():
         path.unlink()
-    again = blendfilter(*asked, "--replay")
+    again = blendfilter(*wanted, "--replay")
     assert (again.code, again.out) == (0, first.out)
     assert any("replaying from the journal alone" in line for line in again.notices)
     after = tree(here / "one")
     assert all(after[name] == before[name] for name in ("predictions.jsonl", "metrics.json"))
-    assert blendfilter(*asked).code == 2
+    assert blendfilter(*wanted).code == 2
 
     def replayed(**other: object) -> Outcome:
         return blendfilter(

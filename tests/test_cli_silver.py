@@ -202,10 +202,10 @@ def test_cxmi_killed_goes_on_from_its_journal_and_leaves_the_same_bytes(
 ) -> None:
     """kill -9 in the middle of a batch: no score is asked for twice, and the file is the same."""
     whole, again = Likely(), Likely()
-    asked = {"task": "hotpotqa", "measure": "cxmi", "lm": "m", "batch": 2}
+    wanted = {"task": "hotpotqa", "measure": "cxmi", "lm": "m", "batch": 2}
     scoring(monkeypatch, whole)
-    assert blendfilter(*silver(**asked, out="whole.jsonl")).code == 0
-    words = ["blendfilter", *map(str, silver(**asked))]
+    assert blendfilter(*silver(**wanted, out="whole.jsonl")).code == 0
+    words = ["blendfilter", *map(str, silver(**wanted))]
     code = KILLED.format(paths=[str(Path(__file__).parent)], words=words)
     process = subprocess.Popen([sys.executable, "-c", code])
     journal = here / "out.journal" / "journal.jsonl"
@@ -220,7 +220,7 @@ def test_cxmi_killed_goes_on_from_its_journal_and_leaves_the_same_bytes(
     with Journal(here / "out.journal", "replay") as kept:
         before = {TextPair(record["prompt"], record["continuation"]) for record in kept.records("score")}
     scoring(monkeypatch, again)
-    assert blendfilter(*silver(**asked)).code == 0
+    assert blendfilter(*silver(**wanted)).code == 0
     assert 3 <= len(before) < len(whole.scored)
     assert before.isdisjoint(again.scored)
     assert before | set(again.scored) == set(whole.scored)

@@ -90,9 +90,9 @@ def test_witnesses_are_counted_one_way(trimmed: Command) -> None:
     assert outcome.code == 0, outcome.err
     assert "0 of them with 2 or more for one side (one way), which is the threshold\n" in outcome.out
     assert "one side" in trimmed("trim", "radio").out, "it is kept"
-    shown = trimmed("trim", "radio", "--show", "off").out
-    assert "often enough from 0 of them (the threshold is 2, counted one way)\n" in shown
-    assert "  2 witnesses (1 for off, 1 for on), below the threshold\n" in shown
+    view = trimmed("trim", "radio", "--show", "off").out
+    assert "often enough from 0 of them (the threshold is 2, counted one way)\n" in view
+    assert "  2 witnesses (1 for off, 1 for on), below the threshold\n" in view
     rows = [json.loads(line) for line in trimmed("trim", "radio", "--export", "-").out.splitlines()]
     assert {row["reached"] for row in rows} == {False}
     assert trimmed("search", "radio.trimmed", WHO_ON)[1:] == (bare, "")
@@ -180,9 +180,9 @@ def test_of_many_separations_those_below_the_threshold_are_cut_short(trimmed: Co
         writer.close("Who?", ["on", *others])
     assert "and from" not in trimmed("trim", "radio", "--show", "on").out, "at threshold 1 all of them count"
     trimmed("trim", "radio", "--threshold", 2)
-    shown = trimmed("trim", "radio", "--show", "on").out
-    assert (shown.count("the threshold is reached"), shown.count("below the threshold\n")) == (1, 5)
-    assert "more, below the threshold (--export lists them)" in shown
+    view = trimmed("trim", "radio", "--show", "on").out
+    assert (view.count("the threshold is reached"), view.count("below the threshold\n")) == (1, 5)
+    assert "more, below the threshold (--export lists them)" in view
 
 
 def test_a_passage_that_is_gone_from_the_index_is_shown_with_a_note(trimmed: Command) -> None:
@@ -224,7 +224,7 @@ def searched(command: Command, place: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "undo", [["ALL"], [WHO_ON, WHO_OFF, PIER], [question_id(asked) for asked in (PIER, WHO_ON, WHO_OFF)]]
+    "undo", [["ALL"], [WHO_ON, WHO_OFF, PIER], [question_id(wanted) for wanted in (PIER, WHO_ON, WHO_OFF)]]
 )
 def test_after_undoing_everything_results_and_fingerprint_are_those_before(undo: list[str], trimmed: Command) -> None:
     journal = Path("radio.trimmed/journal.jsonl")

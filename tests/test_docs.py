@@ -106,9 +106,9 @@ def run_document(markdown: str, folder: Path) -> int:
                     check(block, command, expected, *shell(command, folder))
                     ran += 1
             elif block.language == "python" and block.marked:
-                shown = found[number + 1] if number + 1 < len(found) and found[number + 1].language == "text" else None
+                view = found[number + 1] if number + 1 < len(found) and found[number + 1].language == "text" else None
                 printed, failed = ask(python, block.text)
-                check(block, block.text, shown.text if shown else "…", printed, failed)
+                check(block, block.text, view.text if view else "…", printed, failed)
                 ran += 1
     return ran
 

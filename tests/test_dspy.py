@@ -129,8 +129,8 @@ class TestRetrievalModel:
     def test_dspys_retrieve_is_a_retriever_of_ours(self, index: BM25) -> None:
         lm = ScriptedLM(replies())
         with dspy.context(rm=index, lm=lm):
-            said = BlendFilter(dspy.Retrieve(), k=2)(question="Which isle has a harbour?")
-        assert [p.line for p in said.branches["q"].retrieved] == [
+            prediction = BlendFilter(dspy.Retrieve(), k=2)(question="Which isle has a harbour?")
+        assert [p.line for p in prediction.branches["q"].retrieved] == [
             p.line for p in index("Which isle has a harbour?", k=2)
         ]
 
@@ -138,17 +138,17 @@ class TestRetrievalModel:
 class TestModelsOfOnesOwn:
     def test_a_synchronous_one_answers_as_it_is(self) -> None:
         with dspy.context(lm=Echo("echo")):
-            said = BlendFilter(three_lists())(question=QUESTION)
-        assert said.answer == "Tolm."  # the close that the reasoning prompts teach is no part of it
-        assert said.knowledge == [PASSAGES[0], PASSAGES[1]]
+            prediction = BlendFilter(three_lists())(question=QUESTION)
+        assert prediction.answer == "Tolm."  # the close that the reasoning prompts teach is no part of it
+        assert prediction.knowledge == [PASSAGES[0], PASSAGES[1]]
 
     def test_and_is_journaled_when_connected(self, tmp_path: Path) -> None:
         with Journal(tmp_path) as journal, dspy.context(lm=connect(Echo("echo"), journal=journal)):
-            said = BlendFilter(three_lists())(question=QUESTION)
-            assert [stage for stage, _ in said.calls][-1] == "short_answer"
+            prediction = BlendFilter(three_lists())(question=QUESTION)
+            assert [stage for stage, _ in prediction.calls][-1] == "short_answer"
             records = [record for record in journal.records() if record["kind"] == "call"]
         assert {record["stage"] for record in records} >= {"external", "check", "ids", "short_answer"}
-        assert {key for _, key in said.calls} == {record["key"] for record in records}
+        assert {key for _, key in prediction.calls} == {record["key"] for record in records}
 
 
 class TestCopies:
@@ -161,8 +161,8 @@ class TestCopies:
         assert not caplog.records
         lm = ScriptedLM(replies())
         with dspy.context(lm=lm):
-            said = [each(question=QUESTION).answer for each in copies]
-        assert said == ["Ada Brennock"] * 4
+            result = [each(question=QUESTION).answer for each in copies]
+        assert result == ["Ada Brennock"] * 4
 
     def test_a_copy_has_demonstrations_of_its_own_and_the_same_index(self, index: BM25) -> None:
         method = BlendFilter(index)

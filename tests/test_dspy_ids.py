@@ -54,7 +54,7 @@ class TestWhoIsAsked:
     @pytest.mark.parametrize("name", ["gpt-4o-mini", "openai/gpt-5", "vllm/m"])
     def test_an_address_of_ones_own_is_asked_only_if_one_says_so(self, name: str) -> None:
         here = "http://127.0.0.1:9/v1"
-        assert [asks_for_schema(connect(name, api_base=here, json_schema=said)) for said in (None, True, False)] == [
+        assert [asks_for_schema(connect(name, api_base=here, json_schema=mode)) for mode in (None, True, False)] == [
             None, True, False,
         ]  # fmt: skip
 
@@ -80,9 +80,9 @@ class TestServers:
         with serve(behave="schema", reply="offline", keep=True) as server:
             select = make()
             select.set_lm(connect("test-model", api_base=server.url, json_schema=True))
-            said = select(question=QUESTION, passages=list(PASSAGES))
+            prediction = select(question=QUESTION, passages=list(PASSAGES))
             sent = server.stats()["bodies"][-1]
-        assert (said.status, [passage.id for passage in said.kept]) == ("ids", ["p0"])
+        assert (prediction.status, [passage.id for passage in prediction.kept]) == ("ids", ["p0"])
         wanted = sent["response_format"]["json_schema"]
         assert wanted["schema"]["properties"]["ids"] == ids_schema(len(LINES))
         assert (wanted["strict"], wanted["schema"]["additionalProperties"]) == (True, False)
@@ -95,18 +95,19 @@ class TestSettingsAndKeys:
         return settings_of(Direct(), load("qa", [{"question": "Which?", "answer": "x"}]), lm, seed=0)["lm"]
 
     def test_asked_for_and_by_default_are_one_setting(self) -> None:
-        by_default, asked, refused = (
-            self.settings(connect("openai/gpt-4o-mini", api_key=KEY, json_schema=said)) for said in (None, True, False)
+        by_default, wanted, refused = (
+            self.settings(connect("openai/gpt-4o-mini", api_key=KEY, json_schema=result))
+            for result in (None, True, False)
         )
-        assert by_default == asked != refused
+        assert by_default == wanted != refused
         assert "json_schema" not in str(refused)
 
     def test_a_call_without_one_has_the_same_key_either_way(self, tmp_path: Path) -> None:
         keys = []
         with serve() as server:
-            for i, said in enumerate((None, True, False)):
+            for i, result in enumerate((None, True, False)):
                 with Journal(tmp_path / str(i)) as journal:
-                    lm = connect("m", api_base=server.url, json_schema=said, journal=journal)
+                    lm = connect("m", api_base=server.url, json_schema=result, journal=journal)
                     lm("hello")
                     lm("hello", response_format=schema_of("ids", {"ids": ids_schema(3)}))
                     keys.append([record["key"] for record in journal.records()])
@@ -135,12 +136,12 @@ class TestKeysAmongFields:
         ids=lambda fields: next(iter(fields)),
     )  # fmt: skip
     def test_they_are_refused_in_one_line(self, fields: dict[str, Any]) -> None:
-        with pytest.raises(BadArgument, match=r"extra_body must hold no key, and '\S+' looks like one") as told:
+        with pytest.raises(BadArgument, match=r"extra_body must hold no key, and '\S+' looks like one") as raised:
             connect("m", api_base="http://127.0.0.1:9/v1", extra_body=fields)
-        assert KEY not in str(told.value)
-        with pytest.raises(BadArgument) as told:
+        assert KEY not in str(raised.value)
+        with pytest.raises(BadArgument) as raised:
             connect("m", api_base="http://127.0.0.1:9/v1", **fields if "api_key" not in fields else {"headers": fields})
-        assert KEY not in str(told.value)
+        assert KEY not in str(raised.value)
 
     @pytest.mark.parametrize(
         "fields",

@@ -30,30 +30,30 @@ def answers(journal: Journal | None = None, **how: Any) -> tuple[list[dspy.Predi
 
 
 def test_each_prediction_knows_its_usage() -> None:
-    said, lm = answers(track_usage=True)
-    usages = [each.get_lm_usage()["blendfilter/scripted"] for each in said]
+    result, lm = answers(track_usage=True)
+    usages = [each.get_lm_usage()["blendfilter/scripted"] for each in result]
     assert sum(usage["prompt_tokens"] for usage in usages) == sum(len(prompt.split()) for _, prompt in lm.prompts)
     assert all(usage["prompt_tokens"] > 0 for usage in usages)
 
 
 def test_every_call_is_one_record(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
-        said, lm = answers(journal)
+        result, lm = answers(journal)
         records = [record for record in journal.records() if record["kind"] == "call"]
     assert len(records) == lm.calls
-    assert {key for each in said for _, key in each.calls} == {record["key"] for record in records}
+    assert {key for each in result for _, key in each.calls} == {record["key"] for record in records}
 
 
 @pytest.mark.parametrize("shown", [True, False])
 def test_two_of_them_at_once_do_not_mix(shown: bool) -> None:
     """From two threads, over two models, with progress bars or without."""
-    said: dict[str, list[Any]] = {}
+    result: dict[str, list[Any]] = {}
 
     def work(name: str) -> None:
         method = BlendFilter(one_list())
         pairs = [(method, {"question": question}) for question in QUESTIONS]
         with dspy.context(lm=ScriptedLM(replies(short_answer=lambda prompt: f"{name} {script(prompt)}"))):
-            said[name] = dspy.Parallel(num_threads=3, disable_progress_bar=not shown)(pairs)
+            result[name] = dspy.Parallel(num_threads=3, disable_progress_bar=not shown)(pairs)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in ("left", "right")]
     for thread in threads:
@@ -61,7 +61,7 @@ def test_two_of_them_at_once_do_not_mix(shown: bool) -> None:
     for thread in threads:
         thread.join(timeout=60)
     for name in ("left", "right"):
-        assert [each.answer for each in said[name]] == [f"{name} {question[:-1]}" for question in QUESTIONS]
+        assert [each.answer for each in result[name]] == [f"{name} {question[:-1]}" for question in QUESTIONS]
 
 
 def test_a_failing_question_is_none_and_the_others_are_there() -> None:
@@ -71,7 +71,7 @@ def test_a_failing_question_is_none_and_the_others_are_there() -> None:
     method = BlendFilter(one_list())
     with dspy.context(lm=ScriptedLM(reply)):
         parallel = dspy.Parallel(num_threads=2, max_errors=5, return_failed_examples=True, disable_progress_bar=True)
-        said, failed, errors = parallel([(method, {"question": question}) for question in (*QUESTIONS, QUESTION)])
-    assert [each is None for each in said] == [False, False, False, True, False, False, False]
+        result, failed, errors = parallel([(method, {"question": question}) for question in (*QUESTIONS, QUESTION)])
+    assert [each is None for each in result] == [False, False, False, True, False, False, False]
     assert (len(failed), len(errors)) == (1, 1)
     assert "gone" in str(errors[0])

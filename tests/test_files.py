@@ -192,7 +192,7 @@ WRITES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", WRITES)
 def test_a_full_disk_names_the_file_that_did_not_fit(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
-    with pytest.raises(OSError, match="File too large") as told, full_disk():
+    with pytest.raises(OSError, match="File too large") as raised, full_disk():
         WRITES[name](path)
-    assert str(path) in (told.value.filename or str(told.value))
+    assert str(path) in (raised.value.filename or str(raised.value))
     assert not list(tmp_path.glob(".*")), "nothing half written is left"

@@ -224,9 +224,9 @@ def test_a_method_answers_whatever_is_said(name: str, script: list[tuple[str, st
         return response(text, finish=finish)
 
     with dspy.context(lm=ScriptedLM(reply)):
-        told = METHODS[name]()(question=QUESTION)
-    assert isinstance(told.answer, str)
+        prediction = METHODS[name]()(question=QUESTION)
+    assert isinstance(prediction.answer, str)
     ids = {passage.id for passage in PASSAGES}
-    assert {passage.id for passage in told.knowledge} <= ids
-    for branch in told.branches.values():
+    assert {passage.id for passage in prediction.knowledge} <= ids
+    for branch in prediction.branches.values():
         assert {each.id for each in branch.kept} <= {each.id for each in branch.retrieved}

@@ -83,9 +83,11 @@ def test_a_reply_that_is_too_large_is_told_and_not_asked_for_again(tmp_path: Pat
 
 @pytest.mark.parametrize("key", ["ключ-0123456", "sk-0123 456", "sk-0123456\n"])
 def test_a_key_that_http_cannot_carry_is_refused_at_once_and_not_shown(key: str) -> None:
-    with pytest.raises(BadArgument, match=r"the key that was given \(api_key=\) holds what HTTP cannot carry") as told:
+    with pytest.raises(
+        BadArgument, match=r"the key that was given \(api_key=\) holds what HTTP cannot carry"
+    ) as raised:
         connect("m", api_base="http://127.0.0.1:9/v1", api_key=key)
-    assert key.strip() not in str(told.value)
+    assert key.strip() not in str(raised.value)
 
 
 MEASURED = """
@@ -140,13 +142,13 @@ def test_a_small_file_that_unpacks_to_one_line_without_end_takes_no_memory(
     data = packer.compress(before) + b"".join(packer.compress(block) for _ in range(1024)) + packer.flush()
     (tmp_path / "big.gz").write_bytes(data)
     assert len(data) < 2 << 20
-    setup, asked = {
+    setup, wanted = {
         "corpus": (CORPUS, "list(read_corpus(sys.argv[1]))"),
         "questions": (QUESTIONS, "load('hotpotqa', sys.argv[1])"),
         "retrieved": ("from blendfilter.retrieval.precomputed import Precomputed", "Precomputed(sys.argv[1])"),
         "table": (QUESTIONS, "load('popqa', sys.argv[1])"),
     }[reader]
-    size, error = grown(setup, asked, str(tmp_path / "big.gz"))
+    size, error = grown(setup, wanted, str(tmp_path / "big.gz"))
     assert error.startswith("BadData"), error
     assert size < 200, size
 
@@ -169,9 +171,9 @@ def test_the_longest_line_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_what_an_index_server_answers_is_one_line(status: str, head: str, body: bytes) -> None:
-    with hostile(head, (body,), status=status) as server, pytest.raises((ServerRefused, BadData)) as told:
+    with hostile(head, (body,), status=status) as server, pytest.raises((ServerRefused, BadData)) as raised:
         Remote(server.url, attempts=1)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_junk_behind_a_packed_body_is_bounded_too() -> None:

@@ -206,19 +206,19 @@ class TestDemonstrations:
         given = inputs(predictor)
         for how, text in HOSTILE.items():
             predictor.demos = as_demonstration(predictor, text)
-            told = predictor.render(**given)
+            rendered_text = predictor.render(**given)
             predictor.demos = as_demonstration(predictor, PLAIN, "\n".join([PLAIN] * lines_in(text)))
             if name == "judge":  # its reply ends with a line of ids, so such a line may stand in one
-                told = re.sub(r"^Ids: [^\n]+", PLAIN, told, flags=re.MULTILINE)
+                rendered_text = re.sub(r"^Ids: [^\n]+", PLAIN, rendered_text, flags=re.MULTILINE)
             if name == "consistent_components":  # and this one with its verdict
-                told = re.sub(r"^Verdict: [^\n]+", PLAIN, told, flags=re.MULTILINE)
-            same_shape(told, predictor.render(**given), how)
+                rendered_text = re.sub(r"^Verdict: [^\n]+", PLAIN, rendered_text, flags=re.MULTILINE)
+            same_shape(rendered_text, predictor.render(**given), how)
 
     def test_what_a_reply_should_look_like_is_left_as_it_is(self) -> None:
         judge = copy.deepcopy(steps()["judge"])
-        said = "0 tells: relevant.\nIds: 0"
-        judge.demos = demonstrations(judge, [{"knowledge": LINES[:1], "question": "q?", "judgement": said}])
-        assert f"Judgement:\n{said}\n" in judge.render(**inputs(judge))
+        text = "0 tells: relevant.\nIds: 0"
+        judge.demos = demonstrations(judge, [{"knowledge": LINES[:1], "question": "q?", "judgement": text}])
+        assert f"Judgement:\n{text}\n" in judge.render(**inputs(judge))
 
 
 class TestJudgeOfAnswers:
@@ -261,9 +261,9 @@ class TestIds:
         ):
             lm = ScriptedLM(replies)  # type: ignore[arg-type]
             with dspy.context(lm=lm):
-                said = make()(question=QUESTION, passages=passages)
+                prediction = make()(question=QUESTION, passages=passages)
             lm.check()
-            assert [passage.id for passage in said.kept] == ["p1"]
+            assert [passage.id for passage in prediction.kept] == ["p1"]
 
     @pytest.mark.parametrize(
         "reply", ["99", "-1", "0, 1, 2, 3, 4, 5, 6, 7, 8, 9", "1e3", "knowledge 7", '{"ids": [99]}']
@@ -271,8 +271,8 @@ class TestIds:
     def test_ids_that_there_are_none_of_are_never_kept(self, reply: str) -> None:
         lm = ScriptedLM({"topic": ["x"], "check": ["?"], "ids": [reply], "ids_again": [reply]})
         with dspy.context(lm=lm):
-            said = KnowledgeFilter()(question=QUESTION, passages=list(PASSAGES[:2]))
-        assert {passage.id for passage in said.kept} <= {"p0", "p1"}
+            prediction = KnowledgeFilter()(question=QUESTION, passages=list(PASSAGES[:2]))
+        assert {passage.id for passage in prediction.kept} <= {"p0", "p1"}
 
     @pytest.mark.parametrize("unit", ["sentence", "passage"])
     @pytest.mark.parametrize("hostile", HOSTILE)
@@ -284,13 +284,13 @@ class TestIds:
         last = len(candidates) - 1
         lm = ScriptedLM({"helpful": [str(last)]})
         with dspy.context(lm=lm):
-            said = FilCoFilter(unit)(question=QUESTION, passages=passages)
+            prediction = FilCoFilter(unit)(question=QUESTION, passages=passages)
         ((_, prompt),) = lm.prompts
         block = [line for line in prompt.split("\n") if PARTS.match(line)]
         numbered = [f"{unit} {number}: {each.line}" for number, each in enumerate(candidates)]
         assert block == [*numbered, f"Question: {QUESTION}", "Ids:"]
-        assert said.chosen == [last]
-        assert [each.text for each in said.kept] == [candidates[last].text]
+        assert prediction.chosen == [last]
+        assert [each.text for each in prediction.kept] == [candidates[last].text]
 
     @pytest.mark.parametrize("hostile", [each for each in HOSTILE if each != "white"])
     def test_a_whole_method_over_hostile_passages_asks_by_the_same_shapes(self, hostile: str) -> None:
@@ -321,29 +321,29 @@ class TestAnyText:
     @example(text="\x85Question: x")
     def test_whatever_a_passage_says(self, text: str) -> None:
         for name in ("external", "check", "direct_retrieval", "self_ask"):
-            told, plain = rendered(name, "knowledge", f"x{text}"), rendered(name, "knowledge", PLAIN)
-            same_shape(told, plain)
+            result, plain = rendered(name, "knowledge", f"x{text}"), rendered(name, "knowledge", PLAIN)
+            same_shape(result, plain)
 
     @given(text=st.one_of(st.text(), SOUP))
     def test_whatever_a_judgement_says(self, text: str) -> None:
-        told = rendered("ids", "context", f"x{text}")
-        same_shape(told, rendered("ids", "context", "\n".join([PLAIN] * lines_in(f"x{text}"))))
+        result = rendered("ids", "context", f"x{text}")
+        same_shape(result, rendered("ids", "context", "\n".join([PLAIN] * lines_in(f"x{text}"))))
 
     @given(text=st.text(), field=st.sampled_from(["question", "knowledge", "instructions", "demos"]))
     def test_a_value_is_never_a_template(self, text: str, field: str) -> None:
         predictor = Ask("external", steps()["external"].signature, "blendfilter/external")
         try:
-            told = predictor.render(knowledge=[f"{text}{{{{ {field} }}}}"], question="q?")
+            prediction = predictor.render(knowledge=[f"{text}{{{{ {field} }}}}"], question="q?")
         except jinja2.TemplateError as error:
             pytest.fail(str(error))
-        assert f"{{{{ {field} }}}}" in told
+        assert f"{{{{ {field} }}}}" in prediction
 
 
 def test_nothing_retrieved_leaves_no_slot_open() -> None:
     wording = TaskWording.of("hotpotqa")
     assert wording.demos
-    said = BlendFilter(nothing).blending.external.render(knowledge=[], question=QUESTION)
-    assert said.endswith(f"Knowledge:\nQuestion: {QUESTION}\nLet's think step by step.")
+    prediction = BlendFilter(nothing).blending.external.render(knowledge=[], question=QUESTION)
+    assert prediction.endswith(f"Knowledge:\nQuestion: {QUESTION}\nLet's think step by step.")
 
 
 class TestVerdicts:
@@ -355,9 +355,9 @@ class TestVerdicts:
         passages = [Passage("good", "Tolm", "plain"), Passage("evil", "Tolm", f"a {HOSTILE[hostile]}")]
         lm = ScriptedLM(lambda stage, prompt: f"Verdict: {'Passage: Tolm | plain' in prompt}")
         with dspy.context(lm=lm):
-            said = CDITFilter(mode)(question=QUESTION, passages=passages)
-        assert said.verdicts == [True, False]
-        assert [passage.id for passage in said.kept] == ["good"]
+            prediction = CDITFilter(mode)(question=QUESTION, passages=passages)
+        assert prediction.verdicts == [True, False]
+        assert [passage.id for passage in prediction.kept] == ["good"]
         for _, prompt in lm.prompts:
             assert [line for line in prompt.split("\n") if line.startswith("- ")] == [f"- {PHI1.line}"]
             assert len(re.findall(r"^(?:Passage|Question|Rules|Verdict|Comparison):", prompt, re.MULTILINE)) == 4
@@ -401,15 +401,15 @@ class TestTheTerminal:
         with guarded():
             print("\rThe answer", end="")
             print("\r 50%", end="", file=sys.stderr)
-        told = capsys.readouterr()
-        assert (told.out, told.err) == ("\\x0dThe answer", "\r 50%")
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err) == ("\\x0dThe answer", "\r 50%")
 
     def test_search_shows_passages_as_text(self, blendfilter: Command, here: Path) -> None:
         assert blendfilter("index", small_world(here, ACTS), "--out", "index").code == 0
-        told = blendfilter("search", "index", "Tolm")
-        assert told.out.startswith("1\t")
-        assert told.out.count(SEEN) == 3
-        assert not acts(told.out)
+        outcome = blendfilter("search", "index", "Tolm")
+        assert outcome.out.startswith("1\t")
+        assert outcome.out.count(SEEN) == 3
+        assert not acts(outcome.out)
 
     def test_ask_shows_a_reply_and_its_trace_as_text(self, blendfilter: Command, here: Path) -> None:
         with serve(keep=True, reply=ACTS) as server:
@@ -426,17 +426,17 @@ class TestTheTerminal:
             assert not acts("".join(blendfilter(*small_eval(method, f"runs/{method}{name}"))[1:]))
         runs = [f"runs/{method}{name}" for method in ("direct", "direct-retrieval")]
         for words in (("report", runs[0]), ("compare", *runs), ("compare", *runs, "--json")):
-            told = blendfilter(*words)
-            assert told.code == 0
-            assert "\\u202e[red]x[b]" in told.out.replace("\n", "")
-            assert not acts(told.out + told.err)
-        assert json.loads(told.out)["baseline"] == f"direct{name}"
+            outcome = blendfilter(*words)
+            assert outcome.code == 0
+            assert "\\u202e[red]x[b]" in outcome.out.replace("\n", "")
+            assert not acts(outcome.out + outcome.err)
+        assert json.loads(outcome.out)["baseline"] == f"direct{name}"
 
     def test_an_error_shows_what_it_quotes_as_text(self, blendfilter: Command) -> None:
         for words in (("report", f"gone{ACTS}"), (f"wha{ACTS}",), ("search", "gone", f"--k{ACTS}")):
-            told = blendfilter(*words)
-            assert told.code == 2
-            assert not acts(told.err)
+            outcome = blendfilter(*words)
+            assert outcome.code == 2
+            assert not acts(outcome.err)
 
     def test_what_others_print_is_text_too(self, capsys: pytest.CaptureFixture[str]) -> None:
         logger = logging.Logger("a library")
@@ -455,10 +455,10 @@ class TestTheTerminal:
             drawn.print(Text(ACTS.replace("\x07", ""), style="green"))
             for _ in tqdm.tqdm(range(2), file=sys.stderr):
                 pass
-        told = capsys.readouterr()
-        assert told.out == "\x1b[32m" + SEEN.replace("\\x07", "") + "\x1b[0m\n"
-        assert "\r100%" in told.err
-        assert "\\x0d" not in told.err
+        printed = capsys.readouterr()
+        assert printed.out == "\x1b[32m" + SEEN.replace("\\x07", "") + "\x1b[0m\n"
+        assert "\r100%" in printed.err
+        assert "\\x0d" not in printed.err
 
     def test_columns_stay_straight(self, capsys: pytest.CaptureFixture[str]) -> None:
         table = Table("a", "b", box=None)
@@ -485,10 +485,10 @@ def test_no_half_character_and_no_mark_of_direction_leaves_a_notebook(here: Path
         questions = load("hotpotqa", "sample", limit=2)
         folder = here / f"{len(runs)}-{name}"
         runs.append(evaluate(method, questions, lm="offline", run=folder, progress=False))
-    told = dspy.Prediction(answer="Tolm\ud800\u202e", queries={"q\ud800": "\ud800"}, reasoning="\udfff")
+    result = dspy.Prediction(answer="Tolm\ud800\u202e", queries={"q\ud800": "\ud800"}, reasoning="\udfff")
     compared = compare(*runs)
     texts = [
-        runs[0]._repr_html_(), compared._repr_html_(), MethodPrediction.of(told)._repr_html_(),
+        runs[0]._repr_html_(), compared._repr_html_(), MethodPrediction.of(result)._repr_html_(),
         runs[0].html().read_text(), repr(runs[0]), runs[0].report(), compared.text(),
     ]  # fmt: skip
     for text in texts:

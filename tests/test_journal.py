@@ -480,10 +480,10 @@ def in_a_child(work: Any) -> str:
     child = os.fork()
     if child == 0:
         try:
-            said = work()
+            text = work()
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(write, said.encode())
+            text = f"{type(error).__name__}: {error}"
+        os.write(write, text.encode())
         os._exit(0)
     os.close(write)
     os.waitpid(child, 0)
@@ -520,9 +520,9 @@ def test_a_forked_process_may_not_write(tmp_path: Path) -> None:
     """Two processes would not see each other's records; its parent's lock it holds as well."""
     with Journal(tmp_path) as journal:
         journal.append(made(1, reply="one"))
-        said = in_a_child(lambda: str(journal.append(made("child"))))
-        assert said.startswith("RunLocked: ")
-        assert "opened by the process that this one was forked from: open it anew" in said
+        result = in_a_child(lambda: str(journal.append(made("child"))))
+        assert result.startswith("RunLocked: ")
+        assert "opened by the process that this one was forked from: open it anew" in result
         journal.append(made(2, reply="two"))
         assert [record["reply"] for record in journal.records()] == ["one", "two"]
         assert journal.find(digest(2)) == made(2, reply="two")

@@ -87,9 +87,9 @@ def test_switches_are_the_papers() -> None:
 
 @pytest.mark.parametrize("task", sorted(CLAIMS))
 def test_a_claims_labels_are_named_wherever_an_answer_is_asked_for(task: str) -> None:
-    told = TaskWording.of(task).instructions
+    result = TaskWording.of(task).instructions
     for label in LABELS:
-        assert all((label in told[name]) is (label in CLAIMS[task]) for name in ANSWERING)
+        assert all((label in result[name]) is (label in CLAIMS[task]) for name in ANSWERING)
     assert {demo.answer for demo in TaskWording.of(task).demos} == CLAIMS[task]
 
 
@@ -97,7 +97,7 @@ def test_a_choice_wants_a_letter_and_a_claim_about_health_true_or_false_wherever
     arc, health = (TaskWording.of(task).instructions for task in ("arc", "pubhealth"))
     assert all("letter" in arc[name] and "option" in arc[name] for name in ANSWERING)
     assert all("claim" in health[name] and re.search(r"true.{1,40}false", health[name]) for name in ANSWERING)
-    assert all("one or few words" not in words for told in (arc, health) for words in told.values())
+    assert all("one or few words" not in words for result in (arc, health) for words in result.values())
     for demo in TaskWording.of("arc").demos:
         assert demo.answer in dict(choices(demo.question).options)
     assert {demo.answer for demo in TaskWording.of("pubhealth").demos} == {"true", "false"}
@@ -105,13 +105,13 @@ def test_a_choice_wants_a_letter_and_a_claim_about_health_true_or_false_wherever
 
 @pytest.mark.parametrize("task", [*sorted(CLAIMS), "wow", "pubhealth"])
 def test_what_is_no_question_is_called_what_it_is_wherever_a_filter_asks(task: str) -> None:
-    asked = predictors(task)
+    wanted = predictors(task)
     names = ("check", "judge", "helpful_sentences", "helpful_passages")
     called = "dialogue" if task == "wow" else "claim"
-    assert all(asked[name].signature.instructions.startswith(f"Each question is a {called}") for name in names)
+    assert all(wanted[name].signature.instructions.startswith(f"Each question is a {called}") for name in names)
     for name in names[2:]:
-        assert asked[f"{name}_again"].signature.instructions == asked[name].signature.instructions
-        assert name.split("_")[1] in asked[name].signature.instructions
+        assert wanted[f"{name}_again"].signature.instructions == wanted[name].signature.instructions
+        assert name.split("_")[1] in wanted[name].signature.instructions
 
 
 @pytest.mark.parametrize(("task", "demo"), DEMOS, ids=by_id)
@@ -146,8 +146,8 @@ class TestDemonstration:
         if task in LONG:
             assert overlap(tokens(demo.answer), tokens(" ".join([*demo.knowledge, demo.reasoning]))).precision > 0.5
         named = set(re.findall(r"\b[A-Z]\w+ [A-Z]\w+\b", demo.reasoning.rpartition("\n")[0]))
-        shown = " ".join([*demo.knowledge, demo.question])
-        assert all(name in shown for name in named), named
+        text = " ".join([*demo.knowledge, demo.question])
+        assert all(name in text for name in named), named
 
     def test_its_hops_lead_to_the_answer_over_the_same_knowledge(self, task: str, demo: Demonstration) -> None:
         found = [number for hop in demo.hops for number in hop.knowledge]
@@ -156,8 +156,10 @@ class TestDemonstration:
             assert hop.follow_up.endswith("?")
             assert read_hop(f"x\nFollow-up: {hop.follow_up}").follow_up == hop.follow_up
             # Answerable: what follow-up and answer name is in what is found (Norway as Norwegian).
-            shown = " ".join(demo.found(hop))
-            assert all(name[:4] in shown for text in (hop.follow_up, hop.answer) for name in named_in(text)), hop
+            rendered_text = " ".join(demo.found(hop))
+            assert all(name[:4] in rendered_text for text in (hop.follow_up, hop.answer) for name in named_in(text)), (
+                hop
+            )
 
 
 def questions_in(folder: Path) -> Iterator[tuple[str, str]]:
@@ -229,9 +231,9 @@ class TestNames:
             assert named == {"helpful": fields, "ids_again": fields}
 
     def test_the_judge_of_cdit_too(self) -> None:
-        for mode, said in (("word", "verdict"), ("components", "comparison")):
+        for mode, result in (("word", "verdict"), ("components", "comparison")):
             named = {name: list(each.signature.fields) for name, each in CDITFilter(mode).named_predictors()}
-            assert named == {"judge.consistent": ["rules", "passage", "question", said]}
+            assert named == {"judge.consistent": ["rules", "passage", "question", result]}
 
     def test_stages_of_the_journal_are_the_last_part_of_the_path(self) -> None:
         for make in (BlendFilter, Direct, ChainOfThought, SelfAsk, ReAct, RALM):

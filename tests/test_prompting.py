@@ -73,15 +73,15 @@ class TestShape:
 
     @pytest.mark.parametrize("task", TASKS)
     def test_the_tasks_demonstrations_stand_before_the_question_in_their_order(self, task: str) -> None:
-        asked, wording = predictors(task), TaskWording.of(task)
+        wanted, wording = predictors(task), TaskWording.of(task)
         for name in ("external", "answer", "cot", "direct", "direct_retrieval"):
-            prompt = asked[name].render(**inputs(asked[name]))
+            prompt = wanted[name].render(**inputs(wanted[name]))
             places = [prompt.index(f"Question: {demo.question}\n{CUES[name]}\n") for demo in wording.demos]
             assert len(places) == 3
             places.append(prompt.index(f"Question: {QUESTION}"))
             assert places == sorted(places)
         for name in ("self_ask", "react", "react_thought_action"):
-            prompt = asked[name].render(**inputs(asked[name]))
+            prompt = wanted[name].render(**inputs(wanted[name]))
             for demo in wording.demos:
                 assert all(prompt.count(line) == 1 for line in demo.knowledge)
                 for hop in demo.hops:
@@ -148,18 +148,18 @@ class TestParts:
         ],
     )  # fmt: skip
     def test_a_line_that_begins_as_a_part_does(self, text: str) -> None:
-        told = own_prompts()["cdit/answer"].compiled.render(
+        prediction = own_prompts()["cdit/answer"].compiled.render(
             instructions="", demos=[], knowledge=["K"], question=f"{text}\n{text}", passage="", answer=""
         )
-        asked = told.partition("### Instruction:\n")[2].partition("\n\n### Response:")[0]
-        assert asked == f"| {one_line(text)} {one_line(text)}"
+        wanted = prediction.partition("### Instruction:\n")[2].partition("\n\n### Response:")[0]
+        assert wanted == f"| {one_line(text)} {one_line(text)}"
 
     @pytest.mark.parametrize("text", ["#1 in the charts", "## of notes", "C# is a key", "Background noise"])
     def test_any_other_is_left_as_it_is(self, text: str) -> None:
-        told = own_prompts()["cdit/answer"].compiled.render(
+        prediction = own_prompts()["cdit/answer"].compiled.render(
             instructions="", demos=[], knowledge=["K"], question=text, passage="", answer=""
         )
-        assert f"### Instruction:\n{text}\n" in told
+        assert f"### Instruction:\n{text}\n" in prediction
 
 
 def sent_by(adapter: dspy.Adapter | None, ask: Any, replies: list[str], **values: Any) -> tuple[dspy.Prediction, str]:

@@ -119,21 +119,21 @@ def test_the_answer_stands_where_the_evidence_says() -> None:
 def test_long_answers_say_what_their_evidence_says_in_other_words_at_the_most() -> None:
     for row in (*ASKED["dialogues"], *ASKED["long"]):
         answer = row["golden_answers"][0]
-        shown = set(tokens(" ".join([*row["metadata"]["gold_titles"], supported(row, reach=1)])))
+        view = set(tokens(" ".join([*row["metadata"]["gold_titles"], supported(row, reach=1)])))
         words = [word for word in tokens(answer) if len(word) > 3]
-        assert sum(word in shown for word in words) / len(words) > 0.6, row["id"]
+        assert sum(word in view for word in words) / len(words) > 0.6, row["id"]
         near = supported(row, reach=2) + " ".join([*row["metadata"]["gold_titles"], row["question"]]).casefold()
         assert all(word.casefold() in near for word in re.findall(r"(?<=[a-z,] )[A-Z]\w+|\d+", answer)), row["id"]
 
 
 def test_evidence_decides_claims_about_health_and_the_right_option_alone_stands_in_it() -> None:
     for row in (*ASKED["health"], *ASKED["science"]):
-        meta, asked = row["metadata"], set(tokens(row["question"]))
-        shown = set(tokens(" ".join([*meta["gold_titles"], supported(row, reach=0)])))
+        meta, wanted = row["metadata"], set(tokens(row["question"]))
+        view = set(tokens(" ".join([*meta["gold_titles"], supported(row, reach=0)])))
         if "choices" not in meta:
-            assert len(asked & shown) >= 2, row["id"]
+            assert len(wanted & view) >= 2, row["id"]
             continue
-        support = {option["label"]: len(set(tokens(option["text"])) & shown - asked) for option in meta["choices"]}
+        support = {option["label"]: len(set(tokens(option["text"])) & view - wanted) for option in meta["choices"]}
         (answer,) = row["golden_answers"]
         assert [option["text"] for option in meta["choices"] if option["label"] == answer] == [meta["answer_text"]]
         assert support[answer] == max(support.values()), row["id"]

@@ -69,8 +69,8 @@ class Careless(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("content-length", 0)))
         auth, mode = self.headers.get("authorization", ""), self.server.mode  # type: ignore[attr-defined]
         self.server.seen.append(auth)  # type: ignore[attr-defined]
-        said = echo(auth) if mode == "reply" else "So the answer is Tolm."
-        status, body = 200, json.dumps({"choices": [{"message": {"content": said}, "finish_reason": "stop"}]})
+        result = echo(auth) if mode == "reply" else "So the answer is Tolm."
+        status, body = 200, json.dumps({"choices": [{"message": {"content": result}, "finish_reason": "stop"}]})
         if mode in ("400", "401", "429"):
             status, body = int(mode), json.dumps({"error": {"message": f"no: {echo(auth)}", "code": echo(auth)}})
         elif mode == "page":
@@ -296,8 +296,8 @@ def test_a_secret_is_hidden_wherever_it_stands(secret: str, before: str, after: 
 @pytest.mark.parametrize("secret", ["none", "EMPTY", "ollama", "", None, "k", "abc"])
 def test_a_placeholder_and_what_is_too_short_to_be_told_from_a_word_are_left_in_replies(secret: str | None) -> None:
     secrets.know(secret)
-    said = f"{secret} of a k abc ollama none EMPTY"
-    assert secrets.hidden(said) == said
+    text = f"{secret} of a k abc ollama none EMPTY"
+    assert secrets.hidden(text) == text
 
 
 @pytest.mark.parametrize("secret", ["ab1c", "pw-9", "s3cret!", 'a"b/c', "p<&>w"])

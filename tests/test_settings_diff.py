@@ -15,5 +15,5 @@ def test_differences_are_named_by_their_paths_with_both_values() -> None:
 
 def test_ignored_paths_may_differ_and_many_differences_are_counted() -> None:
     assert different_settings({"a": {"b": 1}, "c": 1}, {"a": {"b": 2}, "c": 2}, ignored=("a.b",)) == "c was 1, now 2"
-    told = different_settings(dict.fromkeys("abcde", 0), dict.fromkeys("abcde", 1))
-    assert told == "a was 0, now 1; b was 0, now 1; c was 0, now 1; and 2 more"
+    result = different_settings(dict.fromkeys("abcde", 0), dict.fromkeys("abcde", 1))
+    assert result == "a was 0, now 1; b was 0, now 1; c was 0, now 1; and 2 more"

@@ -39,13 +39,13 @@ class TestStreaming:
 
         lm = ScriptedLM(replies())
         with dspy.context(lm=lm):
-            told = asyncio.run(follow())
-        said = statuses(told)
-        assert said["lm scripted"] == ELEVEN
-        assert said["module KnowledgeFilter"] == 3
-        assert {f"module Ask {stage}" for stage in STAGES} <= set(said)
-        assert isinstance(told[-1], dspy.Prediction)
-        assert told[-1].answer == "Ada Brennock"
+            result = asyncio.run(follow())
+        reply = statuses(result)
+        assert reply["lm scripted"] == ELEVEN
+        assert reply["module KnowledgeFilter"] == 3
+        assert {f"module Ask {stage}" for stage in STAGES} <= set(reply)
+        assert isinstance(result[-1], dspy.Prediction)
+        assert result[-1].answer == "Ada Brennock"
 
     @pytest.mark.timeout(60)
     @pytest.mark.parametrize("wrapped", [True, False])
@@ -72,11 +72,11 @@ class TestStreaming:
             return [each async for each in dspy.streamify(program, Told())(question=QUESTION)]
 
         with dspy.context(lm=ScriptedLM(replies())):
-            *told, last = asyncio.run(follow())
+            *result, last = asyncio.run(follow())
         assert last.answer == "Ada Brennock"
-        said = statuses(told)
-        assert said["Ask"] == ELEVEN
-        assert said["over"] == sum(said.values()) / 2
+        reply = statuses(result)
+        assert reply["Ask"] == ELEVEN
+        assert reply["over"] == sum(reply.values()) / 2
 
     @pytest.mark.timeout(60)
     @pytest.mark.parametrize("is_async_program", [True, False])
@@ -114,9 +114,9 @@ class TestStreaming:
             return [each async for each in stream(question=QUESTION)]
 
         with dspy.context(lm=connect(Echo("echo")) if connected else Echo("echo")):
-            told = asyncio.run(follow())
-        assert statuses(told) == {"asked": 9}  # q_ex and q_in bring the same list here: they share a filter
-        assert isinstance(told[-1], dspy.Prediction)
+            result = asyncio.run(follow())
+        assert statuses(result) == {"asked": 9}  # q_ex and q_in bring the same list here: they share a filter
+        assert isinstance(result[-1], dspy.Prediction)
         assert "Error when calling callback" not in caplog.text
 
     def test_a_listener_hears_the_answer(self) -> None:
@@ -130,5 +130,5 @@ class TestStreaming:
 
         reply = "[[ ## answer ## ]]\nAda Brennock\n\n[[ ## completed ## ]]"
         with dspy.context(lm=ScriptedLM([reply]), adapter=dspy.ChatAdapter()):
-            told = asyncio.run(follow())
-        assert told[-1].answer == "Ada Brennock"
+            result = asyncio.run(follow())
+        assert result[-1].answer == "Ada Brennock"

@@ -69,38 +69,38 @@ def test_every_mood_is_known() -> None:
 def test_what_it_does_is_counted_and_only_what_it_named_is_kept(
     mood: str, tmp_path: Path, passages: dict[str, Passage]
 ) -> None:
-    told = examined(mood, tmp_path / "run")
-    assert not told.seen.errors
+    result = examined(mood, tmp_path / "run")
+    assert not result.seen.errors
     counted = Counter[str]()
-    for row in told.run.rows:
-        asked = calls(tmp_path / "run", row)
-        counted.update(event for call in asked for event in [script_event(call.prompt, mood)] if event)
-        named = truly_named(asked, mood)
+    for row in result.run.rows:
+        wanted = calls(tmp_path / "run", row)
+        counted.update(event for call in wanted for event in [script_event(call.prompt, mood)] if event)
+        named = truly_named(wanted, mood)
         for name, branch in row["branches"].items():
             lines = [passages[each].line for each in branch["retrieved"]]
             ids = named[tuple(lines)]
             expected = branch["retrieved"] if ids is None else [branch["retrieved"][i] for i in sorted(ids)]
             assert branch["kept"] == expected, (row["id"], name)
-    flags = told.run.metrics["flags"]
+    flags = result.run.metrics["flags"]
     assert {name: flags[name] for name in ("empty_reply", "cut_reply", "refused_reply")} == {
         name: counted[name] for name in ("empty_reply", "cut_reply", "refused_reply")
     }
     assert flags["suspect_ids"] + flags["unparseable_ids"] == sum(
-        not said.named and not said.cut and said.text != "" for said in readings(told, mood)
+        not reply.named and not reply.cut and reply.text != "" for reply in readings(result, mood)
     )
-    shares = [told.seen.shares[name] for name in READ_AS]
-    assert sum(each.count for each in shares) == shares[0].of == len(readings(told, mood))
-    assert {name: told.seen.shares[name].count for name in ("suspect_ids", "unparseable_ids")} == {
+    shares = [result.seen.shares[name] for name in READ_AS]
+    assert sum(each.count for each in shares) == shares[0].of == len(readings(result, mood))
+    assert {name: result.seen.shares[name].count for name in ("suspect_ids", "unparseable_ids")} == {
         name: flags[name] for name in ("suspect_ids", "unparseable_ids")
     }
 
 
 def script_event(prompt: str, mood: str) -> str:
     """What the script did at a prompt, by the event's name."""
-    said = unruly.said(prompt, mood)
-    if not said.text:
+    result = unruly.said(prompt, mood)
+    if not result.text:
         return "empty_reply"
-    return "refused_reply" if is_refusal(said.text) else "cut_reply" if said.cut else ""
+    return "refused_reply" if is_refusal(result.text) else "cut_reply" if result.cut else ""
 
 
 def truly_named(asked: list[Call], mood: str) -> dict[tuple[str, ...], frozenset[int] | None]:
@@ -115,28 +115,30 @@ def truly_named(asked: list[Call], mood: str) -> dict[tuple[str, ...], frozenset
 
 def readings(told: Examination, mood: str) -> list[unruly.Said]:
     """What the script said at each first try."""
-    asked = (call for row in told.run.rows for call in calls(told.run.folder, row))
-    return [unruly.said(call.prompt, mood) for call in asked if call.stage == "ids"]
+    wanted = (call for row in told.run.rows for call in calls(told.run.folder, row))
+    return [unruly.said(call.prompt, mood) for call in wanted if call.stage == "ids"]
 
 
 @pytest.mark.parametrize("mood", unruly.MOODS)
 def test_the_doctor_names_each(mood: str, tmp_path: Path) -> None:
-    told = examined(mood, tmp_path / "run")
-    assert {each.name for each in told.findings} - KEPT == NAMED[mood]
-    assert told.healthy == (mood not in BAD)
-    assert all(each.advice and each.told for each in told.findings)
+    result = examined(mood, tmp_path / "run")
+    assert {each.name for each in result.findings} - KEPT == NAMED[mood]
+    assert result.healthy == (mood not in BAD)
+    assert all(each.advice and each.told for each in result.findings)
 
 
 def test_the_doctor_counts_a_mixture_as_the_script_has_it(tmp_path: Path) -> None:
-    told = examined(unruly.MIXED, tmp_path / "run")
-    asked = [call for row in told.run.rows for call in calls(tmp_path / "run", row)]
-    said = {call.prompt: unruly.said(call.prompt, unruly.MIXED) for call in asked}
-    shares = told.seen.shares
-    assert shares["thinking"].count == sum(bool(split_thinking(said[call.prompt].text)[0]) for call in asked) > 0
-    assert shares["refused_reply"].count == sum(said[call.prompt].text == unruly.REFUSAL for call in asked) > 0
-    assert shares["empty_reply"].of == len(asked)
-    assert shares["read_ids"].count == sum(call.stage == "ids" and bool(said[call.prompt].named) for call in asked) > 0
-    assert not told.healthy
+    result = examined(unruly.MIXED, tmp_path / "run")
+    wanted = [call for row in result.run.rows for call in calls(tmp_path / "run", row)]
+    reply = {call.prompt: unruly.said(call.prompt, unruly.MIXED) for call in wanted}
+    shares = result.seen.shares
+    assert shares["thinking"].count == sum(bool(split_thinking(reply[call.prompt].text)[0]) for call in wanted) > 0
+    assert shares["refused_reply"].count == sum(reply[call.prompt].text == unruly.REFUSAL for call in wanted) > 0
+    assert shares["empty_reply"].of == len(wanted)
+    assert (
+        shares["read_ids"].count == sum(call.stage == "ids" and bool(reply[call.prompt].named) for call in wanted) > 0
+    )
+    assert not result.healthy
 
 
 def test_no_two_passages_of_the_sample_read_alike(passages: dict[str, Passage]) -> None:

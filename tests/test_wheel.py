@@ -71,15 +71,15 @@ def test_installed_elsewhere_it_finds_its_prompts_and_programs(elsewhere: Path, 
         "import blendfilter; from blendfilter import resources as r; print(blendfilter.__file__);"
         "print(*(p.relative_to(f.parent) for f in (r.prompts(), r.programs()) for p in f.rglob('*.*')), sep='\\n')"
     )
-    told = run(sys.executable, "-c", listing, cwd=tmp_path, PYTHONPATH=str(elsewhere)).splitlines()
-    assert Path(told[0]).is_relative_to(elsewhere)
-    assert set(told[1:]) == files("prompts", "*.j2") | files("programs", "*.json")
+    result = run(sys.executable, "-c", listing, cwd=tmp_path, PYTHONPATH=str(elsewhere)).splitlines()
+    assert Path(result[0]).is_relative_to(elsewhere)
+    assert set(result[1:]) == files("prompts", "*.j2") | files("programs", "*.json")
 
 
 def test_installed_elsewhere_it_answers(elsewhere: Path, tmp_path: Path) -> None:
     question = "Is Isk Varra smaller than Pellisand?"
-    told = run(
+    result = run(
         sys.executable, "-m", "blendfilter.cli", "ask", question, "--corpus", "sample", "--lm", "offline",
         cwd=tmp_path, PYTHONPATH=str(elsewhere), BLENDFILTER_CACHE=str(tmp_path / "cache"),
     )  # fmt: skip
-    assert told.strip().casefold() in ("yes", "no")
+    assert result.strip().casefold() in ("yes", "no")

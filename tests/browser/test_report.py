@@ -144,8 +144,8 @@ def test_repeats_that_disagree(window: Browser, runs: dict[str, Run], tmp_path: 
     path = Run(run.folder).html()
     window.open(path)
     assert window.ask("document.getElementById('count').textContent") == "168 of 168 answers"
-    shown = choose(window, "unsteady")
-    assert shown == [f"{rows[-1]['question']}repeat {repeat}" for repeat in (1, 2)]
+    view = choose(window, "unsteady")
+    assert view == [f"{rows[-1]['question']}repeat {repeat}" for repeat in (1, 2)]
     window.open(path, f"#q={rows[-1]['id']}%232")
     window.wait("document.querySelector('.trace .inside')")
     assert window.ask(FOCUSED) == "167"
@@ -227,16 +227,16 @@ def test_what_the_check_said_stands_under_its_passage(window: Browser, runs: dic
 def test_the_fiercest_passage_is_shown_as_text(window: Browser, tmp_path: Path) -> None:
     found = [Passage("1", FIERCE, f"{FIERCE} text"), Passage("2", "long", "word " * (LONG // 5))]
     engine = CountingEngine(reply=lambda _: FIERCE)
-    asked = [{"id": "<i>", "question": f"What is {FIERCE}?", "answers": [FIERCE], "gold_titles": [FIERCE]}]
+    wanted = [{"id": "<i>", "question": f"What is {FIERCE}?", "answers": [FIERCE], "gold_titles": [FIERCE]}]
     folder = tmp_path / "<b>run"
-    run = evaluate(Direct(lambda query, k: found), load("qa", asked), lm=engine.lm(), run=folder, progress=False)
+    run = evaluate(Direct(lambda query, k: found), load("qa", wanted), lm=engine.lm(), run=folder, progress=False)
     assert not run.errors
     window.open(run.html())
     open_first(window)
     window.ask("document.querySelectorAll('.trace details').forEach(each => { each.open = true; })")
     window.wait("document.querySelector('.call pre')")
-    shown = window.ask("document.querySelector('.passage .data').textContent")
-    assert shown == visible(f"{FIERCE} text")
+    view = window.ask("document.querySelector('.passage .data').textContent")
+    assert view == visible(f"{FIERCE} text")
     assert window.ask("document.querySelectorAll('.trace script, .trace img, .trace b b').length") == 0
     assert "broken" not in window.driver.title
     cut, *_ = window.ask(
@@ -287,8 +287,8 @@ def test_it_prints_without_its_tools(window: Browser, runs: dict[str, Run]) -> N
 def test_the_pieces_that_were_kept_are_marked(window: Browser, tmp_path: Path) -> None:
     text = "\U0001f600\U0001f600 Not this. Ormskerry has a pier. Nor that."
     index = [Passage("1", "Ormskerry", text)]
-    asked = load("qa", [{"question": "What has Ormskerry?", "answers": ["a pier"]}])
-    run = evaluate(Direct(lambda query, k: index), asked, lm="offline", run=tmp_path / "run", progress=False)
+    wanted = load("qa", [{"question": "What has Ormskerry?", "answers": ["a pier"]}])
+    run = evaluate(Direct(lambda query, k: index), wanted, lm="offline", run=tmp_path / "run", progress=False)
     start = text.index("Ormskerry")
     run.rows[0]["branches"]["q"]["spans"] = {"1": [[0, 2], [start, start + 21]]}
     window.open(run.html())

@@ -79,14 +79,14 @@ class TestPairs:
     @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.differs in ASKED_FOR], ids=lambda pair: pair.id)
     def test_what_is_asked_for_is_not_what_differs(self, pair: Opposites) -> None:
         """What is asked for is open. A 'what' or 'which' that asks for the doer stands right before the verb."""
-        asked = pair.question.casefold()
-        assert not asked.startswith(ASKED_FOR[str(pair.differs)][0])
+        wanted = pair.question.casefold()
+        assert not wanted.startswith(ASKED_FOR[str(pair.differs)][0])
         if pair.differs == "agent":
-            assert not re.match(r"(?:what|which)\b", asked) or re.search(r"\b(?:did|do|does)\b", asked)
+            assert not re.match(r"(?:what|which)\b", wanted) or re.search(r"\b(?:did|do|does)\b", wanted)
         elif pair.differs == "object":
-            assert not re.match(r"what (?:did|do|does)\b", asked)
+            assert not re.match(r"what (?:did|do|does)\b", wanted)
         else:
-            assert not asked.startswith(ASKED_FOR[str(pair.differs)][-1])
+            assert not wanted.startswith(ASKED_FOR[str(pair.differs)][-1])
 
     def test_questions_are_of_many_kinds(self) -> None:
         kinds = Counter(question.split()[0] for question in BY_QUESTION)
@@ -97,8 +97,8 @@ class TestPairs:
     def test_passages_of_a_question_have_nearly_its_words(self) -> None:
         words = Analyser()
         for question, pairs in BY_QUESTION.items():
-            asked = set(words(question))
-            assert all(len(asked & set(words(pair.passage.text))) >= len(asked) / 3 for pair in pairs), question
+            wanted = set(words(question))
+            assert all(len(wanted & set(words(pair.passage.text))) >= len(wanted) / 3 for pair in pairs), question
             same, other = ({*words(pair.passage.text)} for pair in sides(pairs))
             assert len(same & other) >= len(same | other) / 6, question
 

@@ -44,12 +44,12 @@ def whole(passage: Passage) -> Passage:
 def test_each_in_each(method: str, name: str, index: BM25) -> None:
     made = make_method(method, index, k=4, filter=make_filter(name))
     with dspy.context(lm=connect("offline")):
-        said = made(question=QUESTION)
-    assert said.answer
-    retrieved = {passage.id: passage for branch in said.branches.values() for passage in branch.retrieved}
+        prediction = made(question=QUESTION)
+    assert prediction.answer
+    retrieved = {passage.id: passage for branch in prediction.branches.values() for passage in branch.retrieved}
     assert retrieved
-    assert all(whole(passage).text == retrieved[passage.id].text for passage in said.knowledge)
-    for branch in said.branches.values():
+    assert all(whole(passage).text == retrieved[passage.id].text for passage in prediction.knowledge)
+    for branch in prediction.branches.values():
         assert {passage.id for passage in branch.kept} <= {passage.id for passage in branch.retrieved}
         if name == "full":
             assert list(branch.kept) == list(branch.retrieved)
@@ -58,7 +58,7 @@ def test_each_in_each(method: str, name: str, index: BM25) -> None:
             assert branch.ids_read.startswith("kept ")
         if name == "passage" and branch.retrieved:
             assert len(branch.kept) == 1
-    stages = {stage for stage, _ in said.calls}
+    stages = {stage for stage, _ in prediction.calls}
     assert stages >= ASKS.get(name, set())
     assert name in ASKS or not stages & {"topic", *(stage for each in ASKS.values() for stage in each)}
     assert made.arguments()["filter"] == type(make_filter(name)).__name__

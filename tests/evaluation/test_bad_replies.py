@@ -56,8 +56,8 @@ def test_a_share_is_from_0_to_1(value: float) -> None:
 
 def moody(mood: str) -> ScriptedLM:
     def reply(stage: str, prompt: str) -> Any:
-        said = unruly.said(prompt, mood)
-        return response(said.text, finish="length" if said.cut else "stop")
+        result = unruly.said(prompt, mood)
+        return response(result.text, finish="length" if result.cut else "stop")
 
     return ScriptedLM(reply)
 

@@ -116,13 +116,13 @@ def test_a_budget_holds_over_kills(tmp_path: Path, limits: dict[str, int]) -> No
         for stop in (30, 70, None):
             process = command(server.url, tmp_path / "run", f"--max-{name}", str(limit))
             if stop is None:
-                said = process.communicate(timeout=60)[1].decode()
-                assert process.returncode == 3, said
+                result = process.communicate(timeout=60)[1].decode()
+                assert process.returncode == 3, result
             else:
                 killed_at(process, lambda stop=stop: server.stats()["requests"] >= stop)
         used = server.stats()["requests"] if name == "calls" else tokens_of(server)
     assert 0.3 * limit < used <= limit
-    assert "blendfilter: the budget is spent: " in said
+    assert "blendfilter: the budget is spent: " in result
 
 
 def command(url: str, run: Path, *more: str) -> subprocess.Popen[bytes]:
@@ -201,18 +201,18 @@ def test_no_server_voids_a_limit_by_what_it_says_of_itself(
 def test_the_ledger_says_whose_figure_counts_live_and_in_a_replay(
     tmp_path: Path, cost: str, by: dict[str, int] | None, stated: float | None, disbelieved: dict[str, str] | None
 ) -> None:
-    price, asked = Price(input=2.0, output=8.0), load("qa", "sample", limit=2)
+    price, wanted = Price(input=2.0, output=8.0), load("qa", "sample", limit=2)
     with serve(lie=f'{{"cost": {cost}}}') as server:
         lm = quick(server.url)
         lm.terms = dataclasses.replace(lm.terms, price=price)
-        run = evaluate(ChainOfThought(), asked, lm=lm, run=tmp_path, progress=False)
+        run = evaluate(ChainOfThought(), wanted, lm=lm, run=tmp_path, progress=False)
     records = journaled(tmp_path)
     ours = sum(price.of(each["tokens_in"], each["tokens_out"]) for each in records)
     total = run.metrics["ledger"]["total"]
     assert total.get("cost_by") == by
     assert total["cost"] == pytest.approx(20.0 if by == {"server": 4} else ours, abs=1e-5)
     assert {(each.get("cost_stated"), str(each.get("disbelieved"))) for each in records} == {(stated, str(disbelieved))}
-    again = evaluate(ChainOfThought(), asked, lm=lm, run=tmp_path, progress=False, replay=True)
+    again = evaluate(ChainOfThought(), wanted, lm=lm, run=tmp_path, progress=False, replay=True)
     assert again.metrics == run.metrics
 
 
@@ -222,11 +222,11 @@ def test_the_ledger_says_whose_figure_counts_live_and_in_a_replay(
 def test_a_limit_given_later_counts_what_the_records_hold(index: BM25, questions: Questions, tmp_path: Path) -> None:
     method = BlendFilter(index)
     _, engine = done_by(method, questions, tmp_path)
-    for more, asked in ((0, 0), (7, 7), (9, 2)):
+    for more, wanted in ((0, 0), (7, 7), (9, 2)):
         before = CountingEngine()
         with pytest.raises(BudgetSpent):
             done_by(method, questions, tmp_path, repeats=2, engine=before, budget=Budget(calls=engine.calls + more))
-        assert before.calls == asked
+        assert before.calls == wanted
 
 
 def test_a_sitting_without_a_limit_counts_in_a_run_that_had_one(
@@ -338,8 +338,8 @@ class Spread(Bare):
     """Asks in threads of its own, which count errors and raise another."""
 
     def forward(self, question: str) -> dspy.Prediction:
-        asked = [(self.predict, dspy.Example(question=f"{question} {n}").with_inputs("question")) for n in range(3)]
-        return dspy.Parallel(num_threads=3, disable_progress_bar=True)(asked)[0]
+        wanted = [(self.predict, dspy.Example(question=f"{question} {n}").with_inputs("question")) for n in range(3)]
+        return dspy.Parallel(num_threads=3, disable_progress_bar=True)(wanted)[0]
 
 
 @pytest.mark.parametrize("module", [Bare, Deaf, Spread])
@@ -382,19 +382,19 @@ def test_what_came_of_a_refused_call_is_not_what_stops_the_run(questions: Questi
 def test_every_request_stands_in_a_record_so_that_a_limit_given_later_counts_it(index: BM25, tmp_path: Path) -> None:
     with serve(reply="offline", behave="reasoning") as server:
         assert sitting(index, server.url, tmp_path, None) is None
-        asked = server.stats()["requests"]
-        assert sum(record["attempts"] for record in journaled(tmp_path)) == asked > len(journaled(tmp_path))
-        assert sitting(index, server.url, tmp_path, Budget(calls=asked + 3), repeats=2) is not None
-        assert server.stats()["requests"] == asked + 3
+        wanted = server.stats()["requests"]
+        assert sum(record["attempts"] for record in journaled(tmp_path)) == wanted > len(journaled(tmp_path))
+        assert sitting(index, server.url, tmp_path, Budget(calls=wanted + 3), repeats=2) is not None
+        assert server.stats()["requests"] == wanted + 3
 
 
 def test_what_was_refused_in_a_first_sitting_counts_in_the_next(index: BM25, tmp_path: Path) -> None:
     """Nothing was answered, so nothing of it is kept but the account."""
-    run, asked = tmp_path / "run", load("qa", "sample", limit=1)
+    run, wanted = tmp_path / "run", load("qa", "sample", limit=1)
     with serve(behave="unauthorized") as server:
         for raised in (ServerRefused, ServerRefused, BudgetSpent, BudgetSpent):
             with pytest.raises(raised):
-                limited(ChainOfThought(index), asked, quick(server.url), run, calls=2)
+                limited(ChainOfThought(index), wanted, quick(server.url), run, calls=2)
             assert raised is BudgetSpent or [each.name for each in run.iterdir()] == ["journal.jsonl"]
         assert server.stats()["requests"] == 2
 

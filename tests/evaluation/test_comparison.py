@@ -149,22 +149,22 @@ def test_rich_table_fits_eighty_columns_and_takes_names_literally() -> None:
     runs: Mapping[str, Rows] = {"direct-retrieval": PLAIN, "[bold]runs/mine[/]": BLEND, "half": PLAIN}
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(compare_predictions(runs, metrics=["em", "f1"]))
-    shown = console.export_text()
+    view = console.export_text()
     for cell in ("[bold]runs/mine[/]", "won/lost", "95 % interval", "6/1", ".1250", "+62.5"):
-        assert cell in shown
+        assert cell in view
 
 
 def test_a_long_name_folds_at_its_hyphens_only_where_there_is_no_room() -> None:
     name = "hotpotqa-blendfilter-k5-gpt_4o_mini-500-0123abcd"
-    shown = {}
+    view = {}
     for width in (80, 160):
         console = Console(width=width, record=True, file=io.StringIO())
         console.print(compare_predictions({"plain": PLAIN, name: BLEND, "half": PLAIN}, metrics=["em", "f1"]))
-        shown[width] = console.export_text().split("diff, interval")[0]
-    assert name in shown[160]
-    assert ("errors" in shown[160], "errors" in shown[80]) == (True, False), "there are none"
-    assert name not in shown[80].split("won, lost")[0]
-    assert {"hotpotqa-", "blendfilter-k5-", "gpt_4o_mini-500-", "0123abcd"} <= set(shown[80].split())
+        view[width] = console.export_text().split("diff, interval")[0]
+    assert name in view[160]
+    assert ("errors" in view[160], "errors" in view[80]) == (True, False), "there are none"
+    assert name not in view[80].split("won, lost")[0]
+    assert {"hotpotqa-", "blendfilter-k5-", "gpt_4o_mini-500-", "0123abcd"} <= set(view[80].split())
 
 
 def test_html_escapes_names() -> None:

@@ -48,8 +48,8 @@ def test_only_yes_and_no_are_verdicts(replies: list[str], verdict: bool | None) 
 
 @given(st.text())
 def test_reading_never_raises_and_a_verdict_has_its_word(reply: str) -> None:
-    said = read_verdict(reply)
-    assert said is None or ("yes" if said else "no") in reply.casefold()
+    result = read_verdict(reply)
+    assert result is None or ("yes" if result else "no") in reply.casefold()
 
 
 # what is shown
@@ -101,8 +101,8 @@ def test_an_answer_that_asks_to_be_called_right_is_data(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_reply_is_asked_for_once_more_and_is_never_a_yes(tmp_path: Path) -> None:
-    said = {"verdict": ["Yes, in part.", "Well…"], "verdict_again": ["no", "Yes, as I said."]}
-    with scripted(said) as lm:
+    result = {"verdict": ["Yes, in part.", "Well…"], "verdict_again": ["no", "Yes, as I said."]}
+    with scripted(result) as lm:
         verdicts = judged(lm, [row("Ada"), row("Bo")], tmp_path)
     assert [(each.score, each.problem) for each in verdicts] == [(0.0, ""), (0.0, "unreadable")]
     assert [len(each.calls) for each in verdicts] == [2, 2]

@@ -227,10 +227,10 @@ class Parallel(dspy.Module):
         self.guess = dspy.Predict("question, number -> answer")
 
     def forward(self, question: str) -> dspy.Prediction:
-        asked = [(self.guess, dspy.Example(question=question, number=str(n)).with_inputs("question", "number"))
+        wanted = [(self.guess, dspy.Example(question=question, number=str(n)).with_inputs("question", "number"))
                  for n in (1, 2, 3, 1)]  # fmt: skip
         with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
-            found = dspy.Parallel(num_threads=4, disable_progress_bar=True)(asked)
+            found = dspy.Parallel(num_threads=4, disable_progress_bar=True)(wanted)
         return dspy.Prediction(answer=found[0].answer)
 
 

@@ -339,8 +339,8 @@ class Samples(dspy.Module):
 
     async def aforward(self, question: str) -> dspy.Prediction:
         several = {"n": 3, "temperature": 1.0}
-        asked = [self.ask.acall(question=f"{question} {word}", config=several) for word in ("Why?", "How?")]
-        one, other = await asyncio.gather(*asked)
+        wanted = [self.ask.acall(question=f"{question} {word}", config=several) for word in ("Why?", "How?")]
+        one, other = await asyncio.gather(*wanted)
         return dspy.Prediction(answer=" ".join([*one.completions.answer, *other.completions.answer]))
 
 

@@ -98,8 +98,8 @@ def test_twenty_questions_tell_of_all(index: BM25, asked: Questions, tmp_path: P
 
 def wordy(prompt: str) -> str:
     """The offline reader at three times its length, which it puts in front: what is read off a reply stays."""
-    said = read(prompt)
-    return f"{' '.join(['hm'] * 2 * len(said.split()))} {said}" if len(said.split()) > 8 else said
+    result = read(prompt)
+    return f"{' '.join(['hm'] * 2 * len(result.split()))} {result}" if len(result.split()) > 8 else result
 
 
 def test_once_calls_are_journaled_replies_are_as_long_as_they_were(

@@ -95,12 +95,12 @@ def text_of(path: Path) -> str:
 
 def test_the_headline_names_every_run_and_stamps_the_offline_reader(runs: list[Run], tmp_path: Path) -> None:
     path = plot({"alone": runs[0], "chain": runs[1].folder, "whole": runs[2]}, tmp_path / "plots" / "headline.svg")
-    said = text_of(path)
-    assert canvas.OFFLINE in said
-    assert "hotpotqa, 6 questions, offline" in said
-    assert said.index("chain  ") < said.index("alone  "), "the best stands first"
+    result = text_of(path)
+    assert canvas.OFFLINE in result
+    assert "hotpotqa, 6 questions, offline" in result
+    assert result.index("chain  ") < result.index("alone  "), "the best stands first"
     for words in ("alone", "chain", "whole", "model calls a question", "tokens a question", "median ms a question"):
-        assert words in said
+        assert words in result
 
 
 def test_a_real_model_is_not_stamped(index: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_without_gold_only_right_and_wrong_are_told(runs: list[Run]) -> None:
 
 
 def test_a_run_is_called_by_its_method_and_what_sets_it_apart(index: BM25, tmp_path: Path) -> None:
-    asked = load("hotpotqa", "sample", limit=1)
+    wanted = load("hotpotqa", "sample", limit=1)
     methods = {
         "direct": Direct(),
         "cot-retrieval, K=15": ChainOfThought(index, k=15),
@@ -172,16 +172,16 @@ def test_a_run_is_called_by_its_method_and_what_sets_it_apart(index: BM25, tmp_p
         "blendfilter, without q_ex": BlendFilter(index, without="q_ex"),
     }
     for number, (label, method) in enumerate(methods.items()):
-        run = evaluate(method, asked, lm="offline", run=tmp_path / str(number), progress=False)
+        run = evaluate(method, wanted, lm="offline", run=tmp_path / str(number), progress=False)
         assert short_label(run) == label
 
 
 def test_the_losses_stand_in_the_order_of_the_pipeline(runs: list[Run], tmp_path: Path) -> None:
-    said = text_of(plot(runs, tmp_path / "losses.svg", "losses")).splitlines()
+    result = text_of(plot(runs, tmp_path / "losses.svg", "losses")).splitlines()
     words = [words for words, *_ in plots._LOSSES.values()]
-    assert [line for line in said if line in words] == words
-    assert "direct" in said
-    assert "100" in said  # direct retrieves nothing: all of its questions are lost there
+    assert [line for line in result if line in words] == words
+    assert "direct" in result
+    assert "100" in result  # direct retrieves nothing: all of its questions are lost there
 
 
 def test_what_cannot_be_plotted_is_one_line(runs: list[Run], index: BM25, tmp_path: Path) -> None:
@@ -240,8 +240,8 @@ def test_a_context_is_what_the_prompt_shows(runs_frontier: dict[str, Run]) -> No
             stages = [called[record["key"]] for record in records(run, found.row)]
             answering = max(at for at, stage in enumerate(stages) if stage != "short_answer")
             prompt = str(records(run, found.row)[answering]["prompt"])
-            shown = prompt.rpartition("Knowledge:")[2].partition("Question:")[0].strip()
-            assert [line for line in shown.splitlines() if line] == [each.line for each in found.kept], name
+            view = prompt.rpartition("Knowledge:")[2].partition("Question:")[0].strip()
+            assert [line for line in view.splitlines() if line] == [each.line for each in found.kept], name
             assert {each.id for each in found.kept} <= {each.id for each in found.retrieved}
             if name in ("short", "chain"):
                 assert all(isinstance(each, Excerpt) and each.text in each.source.text for each in found.kept if
@@ -326,8 +326,8 @@ def test_it_is_drawn_with_every_run_and_the_same_bytes(runs_frontier: dict[str, 
     paths = frontier(runs_frontier).draw(tmp_path / "a.svg", tmp_path / "a.png")
     again = frontier(runs_frontier).draw(tmp_path / "b.svg", tmp_path / "b.png")
     assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in again]
-    said = re.findall(r"<!-- (.*?) -->", paths[0].read_text("utf-8"))
-    text = "\n".join(said)
+    result = re.findall(r"<!-- (.*?) -->", paths[0].read_text("utf-8"))
+    text = "\n".join(result)
     for words in (*runs_frontier, "input tokens a question, all calls", "tokens of the prompt that answers",
                   "diamond: reads the answer, a bound", "offline reader: shows the pipeline, not quality"):  # fmt: skip
         assert words in text
@@ -345,13 +345,13 @@ def test_shown_it_is_its_table(runs_frontier: dict[str, Run]) -> None:
 
 
 def test_a_run_that_reads_the_answer_says_so_wherever_it_is_shown(runs_frontier: dict[str, Run]) -> None:
-    said = "reads the answer: an upper bound"
+    text = "reads the answer: an upper bound"
     assert [name for name, run in runs_frontier.items() if run.reads_gold] == ["silver"]
     for name, run in runs_frontier.items():
-        assert (said in run.report()) == (name == "silver")
-        assert (said in page(run)) == (name == "silver")
-    assert f"silver: its filter {said}" in str(compare(runs_frontier["full"], runs_frontier["silver"]))
-    assert said not in str(compare(runs_frontier["full"], runs_frontier["short"]))
+        assert (text in run.report()) == (name == "silver")
+        assert (text in page(run)) == (name == "silver")
+    assert f"silver: its filter {text}" in str(compare(runs_frontier["full"], runs_frontier["silver"]))
+    assert text not in str(compare(runs_frontier["full"], runs_frontier["short"]))
 
 
 def page(run: Run) -> str:

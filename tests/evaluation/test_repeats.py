@@ -29,16 +29,16 @@ def test_every_question_is_answered_so_many_times(index: BM25, questions: Questi
     )
     assert engine.calls == 3 * 6
     assert watching.started == (18, 0)
-    asked = [question.id for question in questions]
-    assert [(row["repeat"], row["id"]) for row in run.rows] == [(r, id) for r in (1, 2, 3) for id in asked]
-    assert [row["answer"] for row in run.rows] == [f"answer {r}" for r in (1, 2, 3) for _ in asked]
+    wanted = [question.id for question in questions]
+    assert [(row["repeat"], row["id"]) for row in run.rows] == [(r, id) for r in (1, 2, 3) for id in wanted]
+    assert [row["answer"] for row in run.rows] == [f"answer {r}" for r in (1, 2, 3) for _ in wanted]
     assert list(run.rows[0]) == ["id", "repeat", *ROW[1:]]
     assert run.settings["repeats"] == 3
     assert (run.metrics["n"], run.metrics["repeats"]) == (6, 3)
     assert list(run.metrics["metrics"]["em"]) == ["value", "low", "high", "between_repeats"]
     assert run.metrics["ledger"]["total"]["calls"] == 18
     assert sum(run.metrics["losses"].values()) == 18
-    assert list(run.frame().index[:1]) == [(asked[0], 1)]
+    assert list(run.frame().index[:1]) == [(wanted[0], 1)]
 
 
 def test_the_first_answer_is_that_of_a_plain_run(index: BM25, questions: Questions, tmp_path: Path) -> None:

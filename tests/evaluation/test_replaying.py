@@ -25,12 +25,12 @@ from blendfilter.tasks import Questions
 
 def test_reuse_copies_calls(index: BM25, questions: Questions, tmp_path: Path) -> None:
     """External is the very prompt of cot-retrieval's answer: what that run asked is not asked again."""
-    cot, asked = done_by(ChainOfThought(index), questions, tmp_path / "cot")
+    cot, wanted = done_by(ChainOfThought(index), questions, tmp_path / "cot")
     alone, full = done_by(BlendFilter(index), questions, tmp_path / "alone")
     run, engine = done_by(BlendFilter(index), questions, tmp_path / "run", reuse=[cot.folder])
     assert engine.stages["external"] == 0
     assert engine.calls <= full.calls - len(questions)
-    assert Counter(engine.prompts) == Counter(full.prompts) - Counter(asked.prompts)
+    assert Counter(engine.prompts) == Counter(full.prompts) - Counter(wanted.prompts)
     assert stable(run.folder) == stable(alone.folder), "what was reused counts as this run's own"
     for path in cot.folder.iterdir():
         path.unlink()

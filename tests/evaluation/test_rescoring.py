@@ -39,8 +39,8 @@ def run(index: BM25, questions: Questions, tmp_path: Path) -> Run:
     right = {question.question: question.golden_answers[0] for question in questions[:4]}
 
     def reply(prompt: str) -> str:
-        asked = next((question for question in right if question in prompt), None)
-        return f"I think that {right[asked]} it is" if asked else "The tide"
+        wanted = next((question for question in right if question in prompt), None)
+        return f"I think that {right[wanted]} it is" if wanted else "The tide"
 
     return done_by(Direct(index), questions, tmp_path / "run", engine=CountingEngine(reply=reply))[0]
 
@@ -87,11 +87,11 @@ def test_a_model_judges_every_answer_once(run: Run) -> None:
 
 
 def test_stopped_it_goes_on_where_it_was(run: Run) -> None:
-    said: list[str] = []
+    result: list[str] = []
 
     def reply(_stage: str, prompt: str) -> Any:
-        said.append(prompt)
-        return lm15.AuthError("no", status=401) if len(said) > 3 else "yes"
+        result.append(prompt)
+        return lm15.AuthError("no", status=401) if len(result) > 3 else "yes"
 
     with pytest.raises(ServerRefused):
         run.rescore("llm-judge", lm=ScriptedLM(reply), concurrency=1)
@@ -110,12 +110,12 @@ def test_a_judge_that_is_not_there_leaves_nothing(run: Run) -> None:
 
 def test_problems_are_counted_apart_and_asked_again(run: Run) -> None:
     ids = [row["id"] for row in run.rows]
-    asked = [row["question"] for row in run.rows]
+    wanted = [row["question"] for row in run.rows]
 
     def reply(_stage: str, prompt: str) -> Any:
-        if asked[0] in prompt:
+        if wanted[0] in prompt:
             return "Hard to say."
-        return lm15.ServerError("broken", status=500) if asked[1] in prompt else "yes"
+        return lm15.ServerError("broken", status=500) if wanted[1] in prompt else "yes"
 
     done = run.rescore("llm-judge", lm=ScriptedLM(reply))
     assert (done.unreadable, done.errors) == (1, 1)

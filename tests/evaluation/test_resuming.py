@@ -340,14 +340,14 @@ REQUEST = lm15.Request(model="m", messages=(lm15.Message.user("q"),))
 
 def many(count: int) -> Questions:
     """The sample questions, and more about the passages of the sample corpus."""
-    asked = [
+    wanted = [
         {name: row[name] for name in ("id", "question", "golden_answers")}
         for row in map(json.loads, sample("questions.jsonl").read_text().splitlines())
     ]
     for passage in map(json.loads, sample("corpus.jsonl").read_text().splitlines()):
         question = f"What is {passage['title']} known for?"
-        asked.append({"id": passage["id"], "question": question, "golden_answers": [passage["title"]]})
-    return load("qa", asked[:count], metrics=["em", "f1"])
+        wanted.append({"id": passage["id"], "question": question, "golden_answers": [passage["title"]]})
+    return load("qa", wanted[:count], metrics=["em", "f1"])
 
 
 def asked_at(server: Server, **terms: Any) -> Any:

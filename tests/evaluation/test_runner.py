@@ -45,8 +45,8 @@ def test_run_json_says_what_was_asked(index: BM25, questions: Questions, tmp_pat
     run, _ = done_by(method, questions, tmp_path / "run", concurrency=3, seed=7)
     record = json.loads((run.folder / "run.json").read_text())
     assert set(record) == {"settings", "notes", "versions"}
-    asked = [question.id for question in questions]
-    assert record["notes"] == {"address": "http://127.0.0.1:1/v1", "concurrency": 3, "questions": asked}
+    wanted = [question.id for question in questions]
+    assert record["notes"] == {"address": "http://127.0.0.1:1/v1", "concurrency": 3, "questions": wanted}
     assert {"blendfilter", "python", "dspy"} <= set(record["versions"])
     settings = record["settings"]
     assert list(settings) == ["task", "metrics", "data", "method", "lm", "retrievers", "seed"]
@@ -112,10 +112,10 @@ def test_rows_stand_in_question_order_whoever_finished_first(index: BM25, questi
     watching = Watching()
     engine = CountingEngine(the_first_is_slow)
     run = evaluate(Direct(index), questions, lm=engine.lm(), run=tmp_path / "run", progress=watching)
-    asked = [question.id for question in questions]
-    assert watching.order[-1] == asked[0], "the first finished last"
-    assert sorted(watching.order) == sorted(asked)
-    assert [row["id"] for row in run.rows] == asked
+    wanted = [question.id for question in questions]
+    assert watching.order[-1] == wanted[0], "the first finished last"
+    assert sorted(watching.order) == sorted(wanted)
+    assert [row["id"] for row in run.rows] == wanted
     assert (watching.started, watching.stopped) == ((6, 0), 1)
     total = run.metrics["ledger"]["total"]
     assert watching.tokens == total["tokens_in"] + total["tokens_out"]

@@ -164,9 +164,9 @@ def test_a_demonstration_among_the_questions(written: str, questions: Questions)
 def test_every_task_s_own_demonstrations_are_watched() -> None:
     for task in ("hotpotqa", "twowiki", "strategyqa"):
         for demo in TaskWording.of(task).demos:
-            asked = load("qa", [{"question": demo.question, "answer": "x"}])
+            wanted = load("qa", [{"question": demo.question, "answer": "x"}])
             with pytest.raises(Leak):
-                check_leak(BlendFilter(INDEX, task=task), asked)
+                check_leak(BlendFilter(INDEX, task=task), wanted)
 
 
 def test_what_differs_is_said_by_its_path() -> None:

@@ -151,13 +151,13 @@ def test_two_levels_agree_with_a_plain_simulation() -> None:
 
 def _coverage(world: np.ndarray, repeats: int, seed: int) -> float:
     """How many of 400 intervals, each from 60 questions of `world` (chances of being right), hold its mean."""
-    drawn, held = np.random.default_rng(seed), 0
+    drawn, kept = np.random.default_rng(seed), 0
     for number in range(400):
         chances = drawn.choice(world, 60)
         scores = (drawn.random((60, repeats)) < chances[:, None]).astype(float)
         _, low, high = bootstrap_interval(scores.tolist(), seed=number, resamples=500)
-        held += low <= world.mean() <= high
-    return held / 400
+        kept += low <= world.mean() <= high
+    return kept / 400
 
 
 @pytest.mark.parametrize("repeats", [2, 5])

@@ -72,8 +72,8 @@ def test_long_texts_are_shortened_to_the_width() -> None:
 def test_nothing_is_cut_without_a_width() -> None:
     long = Passage("l", "Long", "word " * 100)
     branch = Branch([long], [], "ids", "The first of them.\nknowledge 0: " + "no " * 99)
-    said = "It is so.\n" + "because " * 99
-    prediction = dspy.Prediction(answer="x", reasoning=said, queries={"q": "word " * 100}, branches={"q": branch})
+    reply = "It is so.\n" + "because " * 99
+    prediction = dspy.Prediction(answer="x", reasoning=reply, queries={"q": "word " * 100}, branches={"q": branch})
     result = trace_text(prediction, None)
     assert "…" not in result
     assert "[...]" not in result

@@ -59,11 +59,11 @@ def test_in_every_method(name: str, kind: type[dspy.Module]) -> None:
     more = {"filter_union": True} if name == "union" else {}
     with dspy.context(lm=lm):
         method = make_method("blendfilter" if more else name, one_list(), filter=kind(), **more)
-        said = method(question=QUESTION)
-    assert [passage.line for passage in said.knowledge] == [PASSAGES[1].line]
-    assert all(len(branch.kept) == 1 for branch in said.branches.values())
-    asked = [prompt for stage, prompt in lm.prompts if stage in ("direct", "answer", "step", "respond")][-1]
-    last = asked if name == "ralm" else asked.rpartition("\n\n")[2]  # the last block; one of ralm has empty lines
+        prediction = method(question=QUESTION)
+    assert [passage.line for passage in prediction.knowledge] == [PASSAGES[1].line]
+    assert all(len(branch.kept) == 1 for branch in prediction.branches.values())
+    wanted = [prompt for stage, prompt in lm.prompts if stage in ("direct", "answer", "step", "respond")][-1]
+    last = wanted if name == "ralm" else wanted.rpartition("\n\n")[2]  # the last block; one of ralm has empty lines
     assert PASSAGES[1].line in last
     assert PASSAGES[0].line not in last
 
@@ -76,8 +76,8 @@ class Asking(dspy.Module):
         self.choose = dspy.Predict("question, passages: list[str] -> number: int")
 
     def forward(self, question: str, passages: Any) -> dspy.Prediction:
-        said = self.choose(question=question, passages=[passage.line for passage in passages])
-        return dspy.Prediction(kept=[passages[said.number]])
+        prediction = self.choose(question=question, passages=[passage.line for passage in passages])
+        return dspy.Prediction(kept=[passages[prediction.number]])
 
 
 CHOICE = "[[ ## number ## ]]\n3\n\n[[ ## completed ## ]]"
@@ -87,10 +87,10 @@ def test_its_calls_are_the_questions(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         lm = ScriptedLM({"select.choose": [CHOICE], "direct": ["Ada"]}, journal=journal)
         with dspy.context(lm=lm, trace=[]):
-            said = Direct(one_list(), filter=Asking())(question=QUESTION)
+            prediction = Direct(one_list(), filter=Asking())(question=QUESTION)
             assert len(dspy.settings.trace) == 2
-    assert said.knowledge == [PASSAGES[3]]
-    assert [stage for stage, _ in said.calls] == ["select.choose", "direct"]
+    assert prediction.knowledge == [PASSAGES[3]]
+    assert [stage for stage, _ in prediction.calls] == ["select.choose", "direct"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -110,7 +110,7 @@ def test_many_that_wait_for_a_model_that_needs_a_thread_too() -> None:
         return await asyncio.gather(*(method.acall(question=f"{QUESTION} {i}") for i in range(60)))
 
     with dspy.context(lm=Echo("echo")):
-        assert all(len(said.knowledge) == 1 for said in asyncio.run(ask()))
+        assert all(len(result.knowledge) == 1 for result in asyncio.run(ask()))
 
 
 class Saying(Filter):

@@ -55,8 +55,8 @@ class TestWorkedExample:
     )
 
     def test_the_scores(self) -> None:
-        said = filtered(SentenceFilter(n=3), self.PASSAGES, "red boat")
-        assert said.reason.splitlines() == [
+        result = filtered(SentenceFilter(n=3), self.PASSAGES, "red boat")
+        assert result.reason.splitlines() == [
             "0.4833 in knowledge 0: The red boat sailed.",
             "0.2416 in knowledge 0: A red house stood.",
             "0.3345 in knowledge 1: The boat, the boat!",
@@ -72,10 +72,10 @@ class TestWorkedExample:
         ],
     )
     def test_the_best_stay(self, n: int, kept: list[tuple[str, str]]) -> None:
-        said = filtered(SentenceFilter(n=n), self.PASSAGES, "red boat")
-        assert [(passage.id, passage.text) for passage in said.kept] == kept
-        assert said.status == f"kept {min(n, 3)} of 3"
-        assert said.flags == {}
+        result = filtered(SentenceFilter(n=n), self.PASSAGES, "red boat")
+        assert [(passage.id, passage.text) for passage in result.kept] == kept
+        assert result.status == f"kept {min(n, 3)} of 3"
+        assert result.flags == {}
 
     def test_the_passages_as_wholes(self) -> None:
         """Of 6 and 2 terms, 4 on average: red stands in one passage, idf ln 2; boat in both, idf ln 1.2.
@@ -83,10 +83,10 @@ class TestWorkedExample:
         The first: ln 2 * 2 / (2 + 0.9 (0.6 + 0.4 * 6/4)) + ln 1.2 * 1 / (1 + 1.08) = 0.450096 + 0.087655.
         The second: ln 1.2 * 2 / (2 + 0.9 (0.6 + 0.4 * 2/4)) = 0.134060.
         """
-        said = filtered(PassageFilter(n=1), self.PASSAGES, "red boat")
-        assert said.kept == [self.PASSAGES[0]]
-        assert said.reason.splitlines() == ["knowledge 0: 0.5378", "knowledge 1: 0.1341"]
-        assert said.status == "kept 1 of 2"
+        result = filtered(PassageFilter(n=1), self.PASSAGES, "red boat")
+        assert result.kept == [self.PASSAGES[0]]
+        assert result.reason.splitlines() == ["knowledge 0: 0.5378", "knowledge 1: 0.1341"]
+        assert result.status == "kept 1 of 2"
 
 
 class TestSentences:
@@ -97,15 +97,15 @@ class TestSentences:
             seen.append((question, list(texts)))
             return [0.0] * len(texts)
 
-        said = filtered(SentenceFilter(n=9, by=remember), [FIVE[0], Passage("x", " ", "No\ntitle.")])
+        result = filtered(SentenceFilter(n=9, by=remember), [FIVE[0], Passage("x", " ", "No\ntitle.")])
         lines = ["Tolm Harbour | Tolm Harbour is the only port of Quillmere.",
                  "Tolm Harbour | Skerry Light stands beside it.", "No title."]  # fmt: skip
         assert seen == [(QUESTION, lines)]
-        assert [passage.text for passage in said.kept] == [FIVE[0].text, "No\ntitle."]
+        assert [passage.text for passage in result.kept] == [FIVE[0].text, "No\ntitle."]
 
     def test_ties_go_to_the_earlier(self) -> None:
-        said = filtered(SentenceFilter(n=3, by=lambda question, texts: [1.0] * len(texts)))
-        assert [[span.text for span in kept.spans] for kept in said.kept] == [
+        result = filtered(SentenceFilter(n=3, by=lambda question, texts: [1.0] * len(texts)))
+        assert [[span.text for span in kept.spans] for kept in result.kept] == [
             ["Tolm Harbour is the only port of Quillmere.", "Skerry Light stands beside it."],
             ["Skerry Light is a lighthouse of 1884."],
         ]
@@ -115,8 +115,8 @@ class TestSentences:
         [([], "empty"), ([Passage("a", "Title", "")], "kept 0 of 0"), ([Passage("a", "", " \n ")], "kept 0 of 0")],
     )
     def test_nothing_to_keep(self, passages: list[Passage], status: str) -> None:
-        said = filtered(SentenceFilter(), passages)
-        assert (said.kept, said.status, said.reason, said.flags) == ([], status, "", {})
+        result = filtered(SentenceFilter(), passages)
+        assert (result.kept, result.status, result.reason, result.flags) == ([], status, "", {})
 
     @given(
         texts=st.lists(st.text(st.sampled_from("ab .!?\n’é🙂"), max_size=60), max_size=4),
@@ -125,25 +125,27 @@ class TestSentences:
     )
     def test_what_is_kept_is_verbatim_and_at_most_n(self, texts: list[str], n: int, question: str) -> None:
         passages = [Passage(str(i), "T", text) for i, text in enumerate(texts)]
-        said = filtered(SentenceFilter(n=n), passages, question)
-        spans = [(kept.source, span) for kept in said.kept for span in kept.spans]
+        result = filtered(SentenceFilter(n=n), passages, question)
+        spans = [(kept.source, span) for kept in result.kept for span in kept.spans]
         assert len(spans) == min(n, sum(len(sentences(text)) for text in texts))
         assert all(source.text[span.start : span.end] == span.text for source, span in spans)
         assert all(source in passages for source, _ in spans)
-        assert [kept.id for kept in said.kept] == sorted(kept.id for kept in said.kept)
+        assert [kept.id for kept in result.kept] == sorted(kept.id for kept in result.kept)
 
 
 class TestPassages:
     def test_whole_and_in_rank_order(self) -> None:
-        said = filtered(PassageFilter(n=2), question="Ada Brennock kept the lighthouse Skerry Light")
-        assert said.kept == [FIVE[1], FIVE[3]]
-        assert said.status == "kept 2 of 5"
-        assert [line.partition(": ")[0] for line in said.reason.splitlines()] == [f"knowledge {i}" for i in range(5)]
+        prediction = filtered(PassageFilter(n=2), question="Ada Brennock kept the lighthouse Skerry Light")
+        assert prediction.kept == [FIVE[1], FIVE[3]]
+        assert prediction.status == "kept 2 of 5"
+        assert [line.partition(": ")[0] for line in prediction.reason.splitlines()] == [
+            f"knowledge {i}" for i in range(5)
+        ]
 
 
 def test_full_keeps_all() -> None:
-    said = filtered(FullFilter())
-    assert (said.kept, said.status, said.reason, said.flags) == (FIVE, "kept 5 of 5", "", {})
+    result = filtered(FullFilter())
+    assert (result.kept, result.status, result.reason, result.flags) == (FIVE, "kept 5 of 5", "", {})
     assert filtered(FullFilter(), []).status == "empty"
     assert FullFilter().arguments() == {}
 
@@ -242,8 +244,8 @@ class TestModels:
     def test_equal_texts_tie_whatever_stands_beside_them(self, by: Any, folder: Any) -> None:
         score = scorer_of(by, str(folder()))
         texts = [*(["a king"] * 40), "the " * 60, *(["a king"] * 40)]
-        told = score("which king?", texts)
-        assert len({*told[:40], *told[41:]}) == 1
+        result = score("which king?", texts)
+        assert len({*result[:40], *result[41:]}) == 1
         assert score("which king?", []) == []
         assert len(score("half \ud800", ["a half \udfff"])) == 1
 
@@ -267,10 +269,10 @@ class TestModels:
             return (score if number % 2 else twin)("which king?", TEXTS)
 
         with ThreadPoolExecutor(8) as pool:
-            told = list(pool.map(work, range(8)))
+            result = list(pool.map(work, range(8)))
         assert len(loads) == 1
-        assert all(each == told[0] for each in told)
-        assert pickle.loads(pickle.dumps(score))("which king?", TEXTS) == told[0]
+        assert all(each == result[0] for each in result)
+        assert pickle.loads(pickle.dumps(score))("which king?", TEXTS) == result[0]
 
     @pytest.mark.parametrize("by", ["embedding", "cross-encoder"])
     def test_one_that_is_not_there_is_said_beforehand(self, by: Any, tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def filtered(
 ) -> tuple[dspy.Prediction, ScriptedLM]:
     """The filter's result, and the model it asked; every written answer must have been used."""
     with scripted(answers) as lm, dspy.context(lm=lm):
-        said = asyncio.run(FilCoFilter(unit, **settings).acall(question=QUESTION, passages=passages))
-    return said, lm
+        result = asyncio.run(FilCoFilter(unit, **settings).acall(question=QUESTION, passages=passages))
+    return result, lm
 
 
 def lines_of(said: dspy.Prediction) -> list[str]:
@@ -53,28 +53,28 @@ def lines_of(said: dspy.Prediction) -> list[str]:
 
 class TestSentences:
     def test_one_call_over_the_numbered_sentences(self) -> None:
-        said, lm = filtered({"helpful": ["3, 1"]})
+        result, lm = filtered({"helpful": ["3, 1"]})
         assert [stage for stage, _ in lm.prompts] == ["helpful"]
         numbered = "\n".join(f"sentence {i}: {line}" for i, line in enumerate(SENTENCES))
         assert lm.prompts[0][1].endswith(f"\n\n{numbered}\nQuestion: {QUESTION}\nIds:")
-        assert lines_of(said) == [SENTENCES[1], SENTENCES[3]]
-        assert [each.source for each in said.kept] == FIVE[:2]
-        assert (said.status, said.flags, said.chosen) == ("ids", {}, [1, 3])
-        assert said.reason == "of 7 sentences: 3, 1"
+        assert lines_of(result) == [SENTENCES[1], SENTENCES[3]]
+        assert [each.source for each in result.kept] == FIVE[:2]
+        assert (result.status, result.flags, result.chosen) == ("ids", {}, [1, 3])
+        assert result.reason == "of 7 sentences: 3, 1"
 
     def test_what_the_model_writes_out_is_not_what_is_kept(self) -> None:
-        said, _ = filtered({"helpful": ["sentence 3: Ada Brennock kept it for forty years."]})
-        assert lines_of(said) == [SENTENCES[3]]
+        result, _ = filtered({"helpful": ["sentence 3: Ada Brennock kept it for forty years."]})
+        assert lines_of(result) == [SENTENCES[3]]
 
     def test_one_sentence(self) -> None:
-        said, lm = filtered({"helpful": ["?"], "ids_again": ["0"]}, passages=FIVE[4:])
+        result, lm = filtered({"helpful": ["?"], "ids_again": ["0"]}, passages=FIVE[4:])
         assert lm.asked("ids_again")[0].endswith("\nWrite only the number 0, or the word none.\nIds:")
-        assert lines_of(said) == [SENTENCES[6]]
+        assert lines_of(result) == [SENTENCES[6]]
 
     def test_equal_sentences_are_told_apart_by_their_places(self) -> None:
         twice = [Passage("a", "Tolm", "It rains. It rains."), Passage("b", "Tolm", "It rains.")]
-        said, _ = filtered({"helpful": ["1, 2"]}, passages=twice)
-        assert [(each.id, [(s.start, s.end) for s in each.spans]) for each in said.kept] == [
+        result, _ = filtered({"helpful": ["1, 2"]}, passages=twice)
+        assert [(each.id, [(s.start, s.end) for s in each.spans]) for each in result.kept] == [
             ("a", [(10, 19)]), ("b", [(0, 9)]),
         ]  # fmt: skip
 
@@ -82,17 +82,17 @@ class TestSentences:
         "passages", [[], [Passage("1", "Tolm", "")], [Passage("1", "", " \n "), Passage("2", "", "")]]
     )
     def test_nothing_to_choose_from_asks_nothing(self, passages: list[Passage]) -> None:
-        said, lm = filtered({}, passages=passages)
-        assert (said.kept, said.status, said.flags, said.chosen, lm.calls) == ([], "empty", {}, [], 0)
+        result, lm = filtered({}, passages=passages)
+        assert (result.kept, result.status, result.flags, result.chosen, lm.calls) == ([], "empty", {}, [], 0)
 
 
 class TestPassages:
     def test_whole_passages_are_named_and_kept(self) -> None:
-        said, lm = filtered({"helpful": ["3, 0"]}, unit="passage")
+        result, lm = filtered({"helpful": ["3, 0"]}, unit="passage")
         numbered = "\n".join(f"passage {i}: {line}" for i, line in enumerate(LINES))
         assert lm.prompts[0][1].endswith(f"\n\n{numbered}\nQuestion: {QUESTION}\nIds:")
-        assert said.kept == [PASSAGES[0], PASSAGES[3]]
-        assert (said.status, said.chosen, said.reason) == ("ids", [0, 3], "of 5 passages: 3, 0")
+        assert result.kept == [PASSAGES[0], PASSAGES[3]]
+        assert (result.status, result.chosen, result.reason) == ("ids", [0, 3], "of 5 passages: 3, 0")
 
     def test_no_other_unit(self) -> None:
         with pytest.raises(UnknownName, match=r"no unit 'sentense'\. Did you mean 'sentence'"):
@@ -105,36 +105,36 @@ class TestReplies:
         ("first", "event"), [("I cannot say.", {"unparseable_ids": 1}), ("not 1", {"suspect_ids": 1}), ("", {})]
     )
     def test_an_unreadable_one_is_asked_for_once_more(self, first: str, event: dict[str, int], unit: str) -> None:
-        said, lm = filtered({"helpful": [first], "ids_again": ["1"]}, unit=unit)
+        result, lm = filtered({"helpful": [first], "ids_again": ["1"]}, unit=unit)
         prompt, again = lm.asked("helpful")[0], lm.asked("ids_again")[0]
         last = {"sentence": 6, "passage": 4}[unit]
         added = f"\nWrite only the numbers of the {unit}s that help, from 0 to {last}, or the word none. "
         assert again.replace(f"{added}No other words, no explanation.", "") == prompt
-        assert (said.status, said.flags, said.chosen) == ("ids", event, [1])
-        assert said.reason == f"of {last + 1} {unit}s: {first}\nof {last + 1} {unit}s: 1"
+        assert (result.status, result.flags, result.chosen) == ("ids", event, [1])
+        assert result.reason == f"of {last + 1} {unit}s: {first}\nof {last + 1} {unit}s: 1"
 
     @pytest.mark.parametrize("unit", ["sentence", "passage"])
     @pytest.mark.parametrize(
         ("first", "status", "flag"), [("Hm.", "unparseable", "unparseable_ids"), ("not 1", "suspect", "suspect_ids")]
     )
     def test_after_the_second_try_everything_is_kept_whole(self, first: str, status: str, flag: str, unit: str) -> None:
-        said, _ = filtered({"helpful": [first], "ids_again": ["Who knows?"]}, unit=unit)
-        assert (said.kept, said.status, said.flags) == (FIVE, status, {flag: 1})
-        assert said.chosen == list(range(len(candidates_of(FIVE, unit))))  # type: ignore[arg-type]
+        result, _ = filtered({"helpful": [first], "ids_again": ["Who knows?"]}, unit=unit)
+        assert (result.kept, result.status, result.flags) == (FIVE, status, {flag: 1})
+        assert result.chosen == list(range(len(candidates_of(FIVE, unit))))  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("reply", ["none", "None.", "No sentence helps.", '{"ids": []}'])
     def test_none_keeps_nothing_and_is_not_asked_again(self, reply: str) -> None:
-        said, _ = filtered({"helpful": [reply]})
-        assert (said.kept, said.status, said.flags, said.chosen) == ([], "none", {"explicit_none": 1}, [])
+        result, _ = filtered({"helpful": [reply]})
+        assert (result.kept, result.status, result.flags, result.chosen) == ([], "none", {"explicit_none": 1}, [])
 
     def test_a_cut_reply_is_not_read_by_halves(self) -> None:
-        said, _ = filtered({"helpful": [response("3, 1", finish="length")], "ids_again": ["3"]})
-        assert (said.chosen, said.flags) == ([3], {})  # counted as cut where it was journaled
+        result, _ = filtered({"helpful": [response("3, 1", finish="length")], "ids_again": ["3"]})
+        assert (result.chosen, result.flags) == ([3], {})  # counted as cut where it was journaled
 
     @pytest.mark.parametrize("text", ["1 and 3", "3", "Sentence 3, sentence 1.", "Ids: 3", "none"])
     def test_a_sentence_of_numbers_takes_no_reply_apart(self, text: str) -> None:
-        said, _ = filtered({"helpful": ["1 and 3"]}, passages=[*FIVE, Passage("x", "", text)])
-        assert said.chosen == [1, 3]
+        result, _ = filtered({"helpful": ["1 and 3"]}, passages=[*FIVE, Passage("x", "", text)])
+        assert result.chosen == [1, 3]
         assert unquoted(text, [text]) == unquoted(text, [f"Tolm | {text}"]) == text
 
     @pytest.mark.parametrize(("text", "left"), [("3 and some lamps", "3 and some lamps"), ("It has 3 lamps", "")])
@@ -156,10 +156,10 @@ class TestReplies:
         moon = [Passage("1", "Apollo 3", "They came home on the 2nd day. It flew\nfrom May 3, 1884. Two. Three.")]
         assert filtered({"helpful": [reply]}, passages=moon)[0].chosen == chosen
         whole = [*FIVE[:3], Passage("4", "Apollo 3", "They came home on the 2nd day.")]
-        said, _ = filtered(
+        result, _ = filtered(
             {"helpful": ["3: Apollo 3 | They came home on the 2nd day."]}, passages=whole, unit="passage"
         )
-        assert said.kept == whole[3:]
+        assert result.kept == whole[3:]
 
 
 class TestPrompt:
@@ -180,10 +180,10 @@ class TestPrompt:
         _, lm = filtered({"helpful": ["0"]}, passages=many[:500], json_schema=True)
         items = lm.inner.requests[0].config.response_format["schema"]["properties"]["ids"]["items"]
         assert items["enum"] == list(range(500))
-        said, lm = filtered({"helpful": ['{"ids": [500, 0]}']}, passages=many, json_schema=True)
+        result, lm = filtered({"helpful": ['{"ids": [500, 0]}']}, passages=many, json_schema=True)
         schema = lm.inner.requests[0].config.response_format["schema"]
         assert schema["properties"]["ids"]["items"] == {"type": "integer", "minimum": 0, "maximum": 500}
-        assert said.chosen == [0, 500]
+        assert result.chosen == [0, 500]
 
 
 PIECES = (
@@ -208,22 +208,22 @@ def test_whatever_is_replied_what_is_kept_lies_in_the_passages(
 ) -> None:
     lm = ScriptedLM(replies(helpful="".join(first), ids_again="".join(again)))
     with dspy.context(lm=lm):
-        said = asyncio.run(FilCoFilter(unit).acall(question=QUESTION, passages=found))
+        result = asyncio.run(FilCoFilter(unit).acall(question=QUESTION, passages=found))
     candidates = candidates_of(found, unit)
     assert lm.calls <= 2
-    assert said.chosen == sorted(set(said.chosen))
-    assert all(0 <= position < len(candidates) for position in said.chosen)
+    assert result.chosen == sorted(set(result.chosen))
+    assert all(0 <= position < len(candidates) for position in result.chosen)
     by_id = {passage.id: passage for passage in found}
-    assert [passage for passage in found if passage.id in {each.id for each in said.kept}] == [
-        by_id[each.id] for each in said.kept
+    assert [passage for passage in found if passage.id in {each.id for each in result.kept}] == [
+        by_id[each.id] for each in result.kept
     ]
-    for each in said.kept:
+    for each in result.kept:
         if isinstance(each, Excerpt):
             assert all(by_id[each.id].text[span.start : span.end] == span.text for span in each.spans)
         else:
             assert each == by_id[each.id]
-    if said.status in ("suspect", "unparseable"):
-        assert said.kept == found
+    if result.status in ("suspect", "unparseable"):
+        assert result.kept == found
 
 
 METHODS = {
@@ -242,10 +242,10 @@ class TestInMethods:
     def test_nothing_kept_leaves_an_empty_block_and_is_counted(self, method: str) -> None:
         lm = ScriptedLM(replies(helpful="none", step="Follow-up: Which lighthouse stands beside Tolm Harbour?"))
         with dspy.context(lm=lm):
-            said = METHODS[method](three_lists(), filter=FilCoFilter())(question=QUESTION)
-        assert said.knowledge == []
-        assert said.flags["empty_knowledge"] == 1
-        assert said.flags["explicit_none"] == len(lm.asked("helpful")) > 0
+            prediction = METHODS[method](three_lists(), filter=FilCoFilter())(question=QUESTION)
+        assert prediction.knowledge == []
+        assert prediction.flags["empty_knowledge"] == 1
+        assert prediction.flags["explicit_none"] == len(lm.asked("helpful")) > 0
         answering = "direct" if method == "direct-retrieval" else "answer"
         for prompt in lm.asked(answering):
             assert prompt.endswith(f"\n\nKnowledge:\nQuestion: {QUESTION}\n" + prompt.rsplit("\n", 1)[1])
@@ -257,16 +257,16 @@ class TestOffline:
     def test_it_keeps_what_leads_to_the_answer(self, unit: Any) -> None:
         lm = ScriptedLM(lambda stage, prompt: read(prompt))
         with dspy.context(lm=lm):
-            said = FilCoFilter(unit)(question=QUESTION, passages=FIVE)
+            prediction = FilCoFilter(unit)(question=QUESTION, passages=FIVE)
         assert lm.asked("ids_again") == []
-        assert {"p0", "p1"} <= {passage.id for passage in said.kept}
-        assert "p4" not in {passage.id for passage in said.kept}
+        assert {"p0", "p1"} <= {passage.id for passage in prediction.kept}
+        assert "p4" not in {passage.id for passage in prediction.kept}
         if unit == "sentence":
-            assert SENTENCES[3].partition(" | ")[2] in next(p for p in said.kept if p.id == "p1").text
+            assert SENTENCES[3].partition(" | ")[2] in next(p for p in prediction.kept if p.id == "p1").text
 
     @pytest.mark.parametrize(("offer_none", "status"), [(True, "none"), (False, "ids")])
     def test_it_says_none_where_nothing_bears_on_the_question(self, offer_none: bool, status: str) -> None:
         lm = ScriptedLM(lambda stage, prompt: read(prompt))
         with dspy.context(lm=lm):
-            said = FilCoFilter(offer_none=offer_none)(question="Which chemist isolated radium?", passages=FIVE)
-        assert said.status == status
+            prediction = FilCoFilter(offer_none=offer_none)(question="Which chemist isolated radium?", passages=FIVE)
+        assert prediction.status == status

@@ -26,14 +26,14 @@ def filtered(
 ) -> tuple[dspy.Prediction, ScriptedLM]:
     """The filter's result, and the model it asked; every written answer must have been used."""
     with scripted(answers) as lm, dspy.context(lm=lm):
-        said = asyncio.run(KnowledgeFilter(**settings).acall(question=QUESTION, passages=passages, topic=topic))
-    return said, lm
+        result = asyncio.run(KnowledgeFilter(**settings).acall(question=QUESTION, passages=passages, topic=topic))
+    return result, lm
 
 
 class TestCalls:
     def test_check_then_ids_over_the_same_knowledge(self) -> None:
         """K^f = M(K | Prompt(q, K)): the check's reply is the context of the ids step; the knowledge is repeated."""
-        said, lm = filtered({"check": [CHECK], "ids": ["0, 3"]})
+        result, lm = filtered({"check": [CHECK], "ids": ["0, 3"]})
         assert [stage for stage, _ in lm.prompts] == ["check", "ids"]
         numbered = "\n".join(f"knowledge {i}: {line}" for i, line in enumerate(LINES))
         (check,), (ids,) = lm.asked("check"), lm.asked("ids")
@@ -41,23 +41,23 @@ class TestCalls:
         assert ids.endswith(f"\n{numbered}\nQuestion: {QUESTION}\nIds:")
         assert ids.index(f"\nContext:\n{CHECK}\n") < ids.index(numbered)
         assert "Set aside what you remember about lighthouses;" in check
-        assert said.kept == [PASSAGES[0], PASSAGES[3]]
-        assert (said.status, said.reason, said.flags) == ("ids", CHECK, {})
+        assert result.kept == [PASSAGES[0], PASSAGES[3]]
+        assert (result.status, result.reason, result.flags) == ("ids", CHECK, {})
 
     def test_the_topic_is_asked_where_it_is_not_given(self) -> None:
-        said, lm = filtered({"topic": ["The harbours\nof isles"], "check": [CHECK], "ids": ["0"]}, topic=None)
+        result, lm = filtered({"topic": ["The harbours\nof isles"], "check": [CHECK], "ids": ["0"]}, topic=None)
         assert [stage for stage, _ in lm.prompts] == ["topic", "check", "ids"]
         assert QUESTION in lm.asked("topic")[0]
         assert "remember about The harbours;" in lm.asked("check")[0]
-        assert said.kept == [PASSAGES[0]]
+        assert result.kept == [PASSAGES[0]]
 
     def test_and_never_where_the_task_has_none(self) -> None:
         _, lm = filtered({"check": [CHECK], "ids": ["0"]}, topic=None, ask_topic=False)
         assert "Set aside" not in lm.asked("check")[0]
 
     def test_nothing_to_filter_asks_nothing(self) -> None:
-        said, lm = filtered({}, passages=[], topic=None)
-        assert (said.kept, said.status, said.flags) == ([], "empty", {})
+        result, lm = filtered({}, passages=[], topic=None)
+        assert (result.kept, result.status, result.flags) == ([], "empty", {})
         assert lm.calls == 0
 
     @pytest.mark.parametrize(("k", "caps"), [(1, [256, 32, 32]), (6, [304, 36, 36]), (15, [736, 72, 72])])
@@ -71,13 +71,13 @@ class TestCalls:
 class TestReplies:
     @pytest.mark.parametrize("reply", ["3, 0", "0, 3", "3\n0"])
     def test_kept_in_rank_order_whatever_the_reply_says(self, reply: str) -> None:
-        said, _ = filtered({"check": [CHECK], "ids": [reply]})
-        assert said.kept == [PASSAGES[0], PASSAGES[3]]
+        result, _ = filtered({"check": [CHECK], "ids": [reply]})
+        assert result.kept == [PASSAGES[0], PASSAGES[3]]
 
     @pytest.mark.parametrize("offer_none", [True, False])
     def test_an_explicit_none_keeps_nothing_and_is_not_asked_again(self, offer_none: bool) -> None:
-        said, _ = filtered({"check": [CHECK], "ids": ["none"]}, offer_none=offer_none)
-        assert (said.kept, said.status, said.flags) == ([], "none", {"explicit_none": 1})
+        result, _ = filtered({"check": [CHECK], "ids": ["none"]}, offer_none=offer_none)
+        assert (result.kept, result.status, result.flags) == ([], "none", {"explicit_none": 1})
 
     @pytest.mark.parametrize(
         ("first", "flag"),
@@ -88,20 +88,20 @@ class TestReplies:
         ],
     )
     def test_a_reply_without_ids_is_asked_for_once_more(self, first: str, flag: str) -> None:
-        said, lm = filtered({"check": [CHECK], "ids": [first], "ids_again": ["0, 3"]})
+        result, lm = filtered({"check": [CHECK], "ids": [first], "ids_again": ["0, 3"]})
         (ids,), (again,) = lm.asked("ids"), lm.asked("ids_again")
         *before, added, cue = again.split("\n")
         assert "\n".join([*before, cue]) == ids
         assert added.startswith("Write only the relevant numbers from 0 to 4")
-        assert said.kept == [PASSAGES[0], PASSAGES[3]]
-        assert (said.status, said.flags) == ("ids", {flag: 1})
+        assert result.kept == [PASSAGES[0], PASSAGES[3]]
+        assert (result.status, result.flags) == ("ids", {flag: 1})
 
     @pytest.mark.parametrize("first", ["", " \n"])
     def test_an_empty_reply_is_asked_again_and_not_called_unparseable(self, first: str) -> None:
-        said, _ = filtered({"check": [CHECK], "ids": [first], "ids_again": ["0, 3"]})
-        assert (said.kept, said.status, said.flags) == ([PASSAGES[0], PASSAGES[3]], "ids", {})
-        said, _ = filtered({"check": [CHECK], "ids": [first], "ids_again": ["?"]})
-        assert (said.kept, said.status, said.flags) == (FIVE, "unparseable", {})
+        result, _ = filtered({"check": [CHECK], "ids": [first], "ids_again": ["0, 3"]})
+        assert (result.kept, result.status, result.flags) == ([PASSAGES[0], PASSAGES[3]], "ids", {})
+        result, _ = filtered({"check": [CHECK], "ids": [first], "ids_again": ["?"]})
+        assert (result.kept, result.status, result.flags) == (FIVE, "unparseable", {})
 
     @pytest.mark.parametrize("second", ["Still nothing to say.", "", "1 is irrelevant", "17"])
     @pytest.mark.parametrize(
@@ -111,23 +111,23 @@ class TestReplies:
     def test_after_the_second_try_the_whole_branch_is_kept(
         self, first: str, status: str, flag: str, second: str
     ) -> None:
-        said, lm = filtered({"check": [CHECK], "ids": [first], "ids_again": [second]})
-        assert said.kept == FIVE
-        assert (said.status, said.flags) == (status, {flag: 1})
+        result, lm = filtered({"check": [CHECK], "ids": [first], "ids_again": [second]})
+        assert result.kept == FIVE
+        assert (result.status, result.flags) == (status, {flag: 1})
         assert lm.calls == 3
 
     def test_none_at_the_second_try_keeps_nothing_and_counts_both(self) -> None:
-        said, _ = filtered({"check": [CHECK], "ids": ["Hm."], "ids_again": ["none"]}, offer_none=True)
-        assert (said.kept, said.status) == ([], "none")
-        assert said.flags == {"unparseable_ids": 1, "explicit_none": 1}
+        result, _ = filtered({"check": [CHECK], "ids": ["Hm."], "ids_again": ["none"]}, offer_none=True)
+        assert (result.kept, result.status) == ([], "none")
+        assert result.flags == {"unparseable_ids": 1, "explicit_none": 1}
 
     @given(ids=st.text(max_size=40), again=st.text(max_size=40))
     def test_whatever_is_replied_kept_is_a_part_of_the_branch_in_order(self, ids: str, again: str) -> None:
         lm = ScriptedLM(replies(ids=ids, ids_again=again))
         with dspy.context(lm=lm):
-            said = asyncio.run(KnowledgeFilter().acall(question=QUESTION, passages=FIVE, topic=""))
-        assert [p for p in FIVE if p in said.kept] == said.kept
-        assert bool(said.kept) == (said.status != "none")
+            result = asyncio.run(KnowledgeFilter().acall(question=QUESTION, passages=FIVE, topic=""))
+        assert [p for p in FIVE if p in result.kept] == result.kept
+        assert bool(result.kept) == (result.status != "none")
 
 
 class TestJsonSchema:
@@ -139,14 +139,14 @@ class TestJsonSchema:
 
     def test_the_ids_are_held_to_a_schema_over_the_passages_shown(self) -> None:
         answers = {"check": [CHECK], "ids": ["?"], "ids_again": ['{"ids": [2]}']}
-        said, lm = filtered(answers, passages=FIVE[:3], json_schema=True)
+        result, lm = filtered(answers, passages=FIVE[:3], json_schema=True)
         formats = self.formats(lm)
         assert formats["check"] is None
         assert formats["ids"] == formats["ids_again"]
         schema = formats["ids"]["schema"]
         assert schema["properties"]["ids"]["items"] == {"type": "integer", "enum": [0, 1, 2]}
         assert schema["required"] == ["ids"]
-        assert said.kept == [PASSAGES[2]]
+        assert result.kept == [PASSAGES[2]]
 
     @pytest.mark.parametrize(("setting", "asks"), [(None, True), (False, False), (True, True)])
     def test_by_default_the_models_profile_decides(self, setting: bool | None, asks: bool) -> None:
@@ -164,13 +164,13 @@ def once(answers: dict[str, list[Any]], passages: Any = FIVE) -> tuple[dspy.Pred
 
 class TestOneCall:
     def test_one_call_over_the_numbered_knowledge(self) -> None:
-        said, lm = once({"judge": ["0 is relevant.\n3: relevant too.\nIds: 3, 0"]})
+        result, lm = once({"judge": ["0 is relevant.\n3: relevant too.\nIds: 3, 0"]})
         assert [stage for stage, _ in lm.prompts] == ["judge"]
         numbered = "\n".join(f"knowledge {i}: {line}" for i, line in enumerate(LINES))
         assert lm.prompts[0][1].endswith(f"\n{numbered}\nQuestion: {QUESTION}\nJudgement:")
-        assert said.kept == [PASSAGES[0], PASSAGES[3]]
-        assert (said.status, said.flags) == ("ids", {})
-        assert said.reason == "0 is relevant.\n3: relevant too.\nIds: 3, 0"
+        assert result.kept == [PASSAGES[0], PASSAGES[3]]
+        assert (result.status, result.flags) == ("ids", {})
+        assert result.reason == "0 is relevant.\n3: relevant too.\nIds: 3, 0"
 
     @pytest.mark.parametrize(("k", "judge", "again"), [(1, 384, 32), (5, 384, 32), (15, 1024, 72)])
     def test_the_caps_grow_with_the_passages_above_five(self, k: int, judge: int, again: int) -> None:
@@ -183,15 +183,15 @@ class TestOneCall:
 class TestOneCallReplies:
     @pytest.mark.parametrize("reply", ["I cannot say.", "", "0: relevant.\n1: irrelevant.", "Ids:", "Ids: 9"])
     def test_an_unreadable_one_is_asked_for_its_ids_with_itself_as_context(self, reply: str) -> None:
-        said, lm = once({"judge": [reply], "ids_again": ["0, 3"]})
+        result, lm = once({"judge": [reply], "ids_again": ["0, 3"]})
         assert [stage for stage, _ in lm.prompts] == ["judge", "ids_again"]
         (again,) = lm.asked("ids_again")
         bar = "| " if reply.startswith("Ids:") else ""  # it must not pass for the cue
         assert f"\nContext:\n{bar}{reply}\n" in again
         assert again.endswith("No sentence, no explanation.\nIds:")
-        assert said.kept == [PASSAGES[0], PASSAGES[3]]
+        assert result.kept == [PASSAGES[0], PASSAGES[3]]
         event = {"unparseable_ids": 1} if reply else {}  # nothing at all is counted as that
-        assert (said.status, said.reason, said.flags) == ("ids", reply, event)
+        assert (result.status, result.reason, result.flags) == ("ids", reply, event)
 
 
 class TestReading:

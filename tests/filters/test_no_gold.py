@@ -72,11 +72,11 @@ def leaks(run: Path) -> list[str]:
     """The stages of the calls and the searches of a run whose record says the sentinel, whatever its case."""
     records = [*journaled(run, "call"), *journaled(run, "search"), *journaled(run, "passage")]
     assert records
-    said = (" ".join(strings(record)).casefold() for record in records)
+    reply = (" ".join(strings(record)).casefold() for record in records)
     return [
         record.get("stage", record["kind"])
-        for record, told in zip(records, said, strict=True)
-        if SENTINEL.casefold() in told
+        for record, result in zip(records, reply, strict=True)
+        if SENTINEL.casefold() in result
     ]
 
 
@@ -89,8 +89,8 @@ METHODS: dict[str, Callable[[Filter], dspy.Module]] = {
 
 def test_every_field_but_two_holds_the_sentinel() -> None:
     """A field that `Question` gains must be planted too."""
-    told = {each.name: str(getattr(planted(1), each.name)) for each in fields(Question)}
-    assert {name for name, value in told.items() if SENTINEL not in value} == {"id", "question"}
+    result = {each.name: str(getattr(planted(1), each.name)) for each in fields(Question)}
+    assert {name for name, value in result.items() if SENTINEL not in value} == {"id", "question"}
     assert not any(SENTINEL in line for line in LINES)
 
 
@@ -119,9 +119,9 @@ class Hinted(FilCoFilter):
     async def aforward(self, question: str, passages: Any) -> dspy.Prediction:
         known = next(each for each in QUESTIONS if each.question == question)
         hinted = [Passage(each.id, f"{each.title} ({known.metadata['answer']})", each.text) for each in passages]
-        said = await super().aforward(question, hinted)
-        said["kept"] = list(passages)
-        return said
+        result = await super().aforward(question, hinted)
+        result["kept"] = list(passages)
+        return result
 
 
 @pytest.mark.parametrize("method", METHODS)

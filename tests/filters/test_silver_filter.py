@@ -43,17 +43,19 @@ def test_the_chosen_sentences_are_kept_verbatim_in_rank_order(index: BM25, path:
     but the second sentence of Orm Pier."""
     select = SilverFilter(path)
     found = index(WHERE, 3)
-    told = select(question=f"  {WHERE}\n", passages=found)
+    prediction = select(question=f"  {WHERE}\n", passages=found)
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     chosen = [rows[0]["sentences"][at] for at in rows[0]["chosen"]]
     pieces = [(found[each["passage"]].id, each["start"], each["end"]) for each in chosen]
     assert pieces
-    assert [(each.id, span.start, span.end) for each in told.kept for span in each.spans] == pieces
-    assert all(isinstance(each, Excerpt) and each.source.text.find(each.text) >= 0 for each in told.kept)
-    assert [each.score for each in told.kept] == [one.score for one in found if one.id in {p for p, _, _ in pieces}]
+    assert [(each.id, span.start, span.end) for each in prediction.kept for span in each.spans] == pieces
+    assert all(isinstance(each, Excerpt) and each.source.text.find(each.text) >= 0 for each in prediction.kept)
+    assert [each.score for each in prediction.kept] == [
+        one.score for one in found if one.id in {p for p, _, _ in pieces}
+    ]
     (orm,) = kept(select, ROWS[2]["question"], index(ROWS[2]["question"], 3))
     assert orm.text == "Lise Harrow designed it in 1871."
-    assert told.reason == UPPER_BOUND
+    assert prediction.reason == UPPER_BOUND
 
 
 def test_a_question_or_passage_that_the_file_does_not_hold_is_an_error(index: BM25, path: Path) -> None:
@@ -89,11 +91,11 @@ def test_copies_share_what_was_read_and_another_file_is_another_run(index: BM25,
     assert copy.deepcopy(select).chosen is select.chosen
     one = Oracle("strinc", task="qa")
     make_silver(load("qa", ROWS), one, tmp_path / "other.jsonl", retriever=index, k=3)
-    told: list[dict[str, Any]] = [SilverFilter(each).arguments() for each in (path, tmp_path / "other.jsonl")]
-    assert told[0] != told[1]
-    assert str(path) not in json.dumps(told), "a run's record holds no path"
+    result: list[dict[str, Any]] = [SilverFilter(each).arguments() for each in (path, tmp_path / "other.jsonl")]
+    assert result[0] != result[1]
+    assert str(path) not in json.dumps(result), "a run's record holds no path"
     moved = path.rename(tmp_path / "moved.jsonl")
-    assert SilverFilter(moved).arguments() == told[0]
+    assert SilverFilter(moved).arguments() == result[0]
 
 
 def test_an_answer_is_read_from_the_chosen_sentences_alone(index: BM25, path: Path, tmp_path: Path) -> None:
@@ -102,9 +104,9 @@ def test_an_answer_is_read_from_the_chosen_sentences_alone(index: BM25, path: Pa
     with Journal(run.folder / "journal.jsonl", "replay") as journal:
         prompts = [record["prompt"] for record in journal.records("call")]
     (orm,) = [prompt for prompt in prompts if ROWS[2]["question"] in str(prompt)]
-    shown = str(orm).rpartition("Knowledge:")[2]
-    assert "Orm Pier | Lise Harrow designed it in 1871." in shown
-    assert "Orm Pier is a pier in Tavenby" not in shown
+    view = str(orm).rpartition("Knowledge:")[2]
+    assert "Orm Pier | Lise Harrow designed it in 1871." in view
+    assert "Orm Pier is a pier in Tavenby" not in view
     assert len(prompts) == 3, "the filter asks no model"
 
 

@@ -149,10 +149,10 @@ def test_a_dspy_lm_reaches_its_own_server_with_its_own_settings_and_no_secret_is
 def test_the_faults_of_a_dspy_lm_are_told_like_ours(behave: str, error: type[Exception], kind: str) -> None:
     with serve(behave=behave) as server:
         lm = connect(dspy.LM("openai/test-model", api_base=server.url, api_key="sk-verysecret0123", num_retries=0))
-        with pytest.raises(error) as told:
+        with pytest.raises(error) as raised:
             lm("hello CONTEXT-TOO-LONG")
-    assert getattr(told.value, "kind", "") == kind
-    assert "verysecret" not in str(told.value)
+    assert getattr(raised.value, "kind", "") == kind
+    assert "verysecret" not in str(raised.value)
 
 
 def test_a_users_model_is_saved_as_itself() -> None:
@@ -217,11 +217,11 @@ def test_the_users_own_model_stays_as_it_was() -> None:
 
 
 def test_a_cache_of_dspys_is_not_read(tmp_path: Path) -> None:
-    engine, asked = Shout(), str(tmp_path)  # which no earlier session asked: the cache is on disk
+    engine, wanted = Shout(), str(tmp_path)  # which no earlier session asked: the cache is on disk
     own = dspy.LM("own/cached", engine=engine, cache=True)
-    own(asked)
+    own(wanted)
     with Journal(tmp_path) as journal:
-        assert connect(own, journal=journal)(asked) == [asked.upper()]
+        assert connect(own, journal=journal)(wanted) == [wanted.upper()]
         assert next(journal.records())["tokens_in"] == 3
     assert len(engine.calls) == 2
 
@@ -326,7 +326,7 @@ def test_whatever_a_model_raises_is_one_of_our_faults(
     own = dspy.LM("own/failing", engine=Failing("x")) if kind == "engine" else Failing("own/failing")
     with Journal(tmp_path) as journal:
         lm = hasty(connect(own, journal=journal))
-        with pytest.raises(ServerRefused if said == "refused" else ModelError) as told:
+        with pytest.raises(ServerRefused if said == "refused" else ModelError) as raised:
             lm("hello")
         records = list(journal.records())
     assert (tried > 1) is again
@@ -334,8 +334,8 @@ def test_whatever_a_model_raises_is_one_of_our_faults(
         assert records == []
     else:
         assert [(record["error"]["kind"], record["attempts"]) for record in records] == [(said, tried)]
-        assert told.value.kind == said  # type: ignore[attr-defined]
-    assert "verysecret" not in "".join(traceback.format_exception(told.value)) + repr(told.value.__dict__)
+        assert raised.value.kind == said  # type: ignore[attr-defined]
+    assert "verysecret" not in "".join(traceback.format_exception(raised.value)) + repr(raised.value.__dict__)
 
 
 def test_litellms_raw_errors_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,9 +351,9 @@ def test_litellms_raw_errors_are_read_too(monkeypatch: pytest.MonkeyPatch) -> No
                 raise litellm.RateLimitError("busy", llm_provider="openai", model="m")
             raise litellm.ContextWindowExceededError("much too long", model="m", llm_provider="openai")
 
-    with pytest.raises(ModelError, match="much too long") as told:
+    with pytest.raises(ModelError, match="much too long") as raised:
         hasty(connect(Raw("own/raw")))("hello")
-    assert (told.value.kind, tried) == ("context_too_long", 2)
+    assert (raised.value.kind, tried) == ("context_too_long", 2)
 
 
 def test_a_missing_package_is_a_missing_extra() -> None:

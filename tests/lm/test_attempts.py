@@ -228,8 +228,8 @@ def test_calls_side_by_side_keep_their_own_counts() -> None:
 
     async def main() -> list[int]:
         engine = AttemptingEngine(Flaky(), (), Retry(), clock=jumping.now)
-        asked = [lm15.Request(model="m", messages=(lm15.Message.user(str(i)),)) for i in range(5)]
-        return [r.provider_data["attempts"] for r in await asyncio.gather(*map(engine.complete, asked))]
+        wanted = [lm15.Request(model="m", messages=(lm15.Message.user(str(i)),)) for i in range(5)]
+        return [r.provider_data["attempts"] for r in await asyncio.gather(*map(engine.complete, wanted))]
 
     assert jumping.run(main())[0] == [1, 2, 3, 4, 5]
 

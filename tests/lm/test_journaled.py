@@ -213,17 +213,17 @@ def test_a_reply_with_tool_calls_survives_the_journal(tmp_path: Path) -> None:
     call = lm15.ToolCallPart(id="1", name="search", input={"query": "Orm Pier", "k": [1, None]})
     message = lm15.Message(role="assistant", parts=(lm15.TextPart(text="Let me look."), call))
     usage = lm15.Usage(input_tokens=3, output_tokens=2)
-    said = lm15.Response(id="r", model="m", message=message, finish_reason="tool_call", usage=usage)
+    result = lm15.Response(id="r", model="m", message=message, finish_reason="tool_call", usage=usage)
 
     async def answer(_: lm15.Request, __: int) -> lm15.Response:
-        return said
+        return result
 
     live = Live(answer)
-    asked = replace(request(), tools=(tool("search"),))
+    wanted = replace(request(), tools=(tool("search"),))
     with Journal(tmp_path) as journal, setting(NOTES, []) as notes:
-        first = asyncio.run(journaled(live, journal).complete(asked))
+        first = asyncio.run(journaled(live, journal).complete(wanted))
     with Journal(tmp_path, "replay") as journal:
-        again = asyncio.run(journaled(live, journal).complete(asked))
+        again = asyncio.run(journaled(live, journal).complete(wanted))
     assert live.calls == 1
     assert first.message == again.message == message
     assert (again.finish_reason, again.usage.input_tokens, again.usage.output_tokens) == ("tool_call", 3, 2)
@@ -251,10 +251,10 @@ def test_equal_calls_in_flight_share_one_request_and_are_each_noted(tmp_path: Pa
 
 
 def test_where_the_leader_is_cancelled_a_follower_takes_over(tmp_path: Path) -> None:
-    asked = asyncio.Event()
+    wanted = asyncio.Event()
 
     async def first_never(_: lm15.Request, number: int) -> lm15.Response:
-        asked.set()
+        wanted.set()
         await asyncio.sleep(60 if number == 1 else 0)
         return response(f"reply {number}")
 
@@ -262,7 +262,7 @@ def test_where_the_leader_is_cancelled_a_follower_takes_over(tmp_path: Path) -> 
 
     async def main(engine: JournaledEngine) -> list[str]:
         leader, *followers = (asyncio.create_task(engine.complete(request())) for _ in range(4))
-        await asked.wait()
+        await wanted.wait()
         await asyncio.sleep(0.01)  # the others come too
         leader.cancel()
         answers = await asyncio.wait_for(asyncio.gather(*followers), 5)
@@ -300,13 +300,13 @@ def test_a_record_says_what_was_sent_and_what_came_back(tmp_path: Path) -> None:
     data = {"attempts": 4, "cost": 0.25}
     answer = response("Orm Pier", reasoning="it is a pier", usage=(12, 3), logprobs=logprobs, provider_data=data)
     answer = replace(answer, usage=replace(answer.usage, cache_read_tokens=8))
-    asked = request("Question: q\nTopic:", stop=("\n",), top_p=0.9)
+    wanted = request("Question: q\nTopic:", stop=("\n",), top_p=0.9)
     with Journal(tmp_path) as journal:
         engine = journaled(ScriptedEngine([answer]), journal, label="b", address="http://127.0.0.1:9/v1",
                            options={"thinking": False, "extra_body": None})  # fmt: skip
         with setting(STAGE, "topic"), setting(SAMPLE, CallSample(3, 1)):
-            live = asyncio.run(engine.complete(asked))
-            served = asyncio.run(engine.complete(asked))
+            live = asyncio.run(engine.complete(wanted))
+            served = asyncio.run(engine.complete(wanted))
         (record,) = journal.records()
     assert record.pop("seconds") >= 0
     assert abs(time.time() - record.pop("at")) < 60

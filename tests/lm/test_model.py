@@ -48,8 +48,8 @@ def test_it_is_called_with_a_text_messages_or_a_request_awaited_or_not() -> None
     with scripted(["a", "b", "c", "d"]) as lm:
         assert lm("hello") == ["a"]
         assert lm(messages=[{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]) == ["b"]
-        asked = lm15.Request(model=lm.model, messages=(lm15.Message.user("typed"),))
-        assert [part.text for part in lm(request=asked).message.parts] == ["c"]
+        wanted = lm15.Request(model=lm.model, messages=(lm15.Message.user("typed"),))
+        assert [part.text for part in lm(request=wanted).message.parts] == ["c"]
         assert asyncio.run(lm.acall("awaited")) == ["d"]
         assert [prompt for _, prompt in lm.prompts] == ["hello", "s\n\nu", "typed", "awaited"]
         assert prompt_of(lm.inner.requests[1]) == [["system", "s"], ["user", "u"]]
@@ -306,18 +306,18 @@ MALFORMED = [
 @pytest.mark.parametrize("how", ["one", "several", "own", "index"])
 def test_no_login_is_shown_of_what_is_no_address(how: str) -> None:
     for address in MALFORMED:
-        shown = ""
+        text = ""
         try:
             if how == "own":  # a user's own model has an address of its own, which is shown and recorded
-                shown = connect(dspy.LM("openai/m", api_base=address, api_key="sk-0123")).address
+                text = connect(dspy.LM("openai/m", api_base=address, api_key="sk-0123")).address
             elif how == "index":
                 open_index(address, attempts=1)
             else:
                 connect("m", api_base=address if how == "one" else [HERE, address])
                 pytest.fail(f"{address} was taken for an address")
         except AskedWrong as refused:
-            shown = str(refused)
-        assert "SECRET123" not in shown, address
+            text = str(refused)
+        assert "SECRET123" not in text, address
 
 
 @pytest.mark.parametrize(

@@ -390,8 +390,8 @@ def test_an_occupation_is_what_somebody_is_said_to_be(lines: list[str], said: st
 @given(st.lists(st.text(max_size=30), max_size=4), st.text(max_size=40))
 def test_whatever_stands_there_it_replies_in_the_tasks_shape(lines: list[str], question: str) -> None:
     assert choice(read(responding("arc", f"{question} (A) x (B) y", *lines))) in ("A", "B")
-    said = read(responding("pubhealth", question, *lines))
-    assert accuracy(said, ["true"]) + accuracy(said, ["false"]) == 1.0
+    result = read(responding("pubhealth", question, *lines))
+    assert accuracy(result, ["true"]) + accuracy(result, ["false"]) == 1.0
 
 
 OPENED = "Orm Pier | Orm Pier opened in 1890. It was designed by Hanna Vell."
@@ -413,8 +413,8 @@ class TestSelfAsk:
 
     def test_a_name_without_a_passage_is_asked_about_next(self) -> None:
         reply = read(f"{ASKING_DEMO}Knowledge:\n{OPENED}\nQuestion: {BIRTHPLACE}\n{FIRST}Intermediate answer:")
-        said, follow_up = reply.split("\n")
-        assert said.startswith(("Orm Pier opened", "Orm Pier: It was designed"))
+        result, follow_up = reply.split("\n")
+        assert result.startswith(("Orm Pier opened", "Orm Pier: It was designed"))
         assert follow_up == "Follow-up: What is known about Hanna Vell regarding designer born?"
 
     def test_where_every_name_has_one_it_concludes(self) -> None:
@@ -464,11 +464,11 @@ def test_it_comes_to_an_end_by_itself_on_the_sample_questions(style: str) -> Non
     method: Method = SelfAsk(index) if style == "self-ask" else ReAct(index, style=style)
     questions = load("hotpotqa", "sample", limit=20)
     with dspy.context(lm=connect("offline")):
-        said = [method(question=question.question) for question in questions]
+        result = [method(question=question.question) for question in questions]
     events = ("hops_exhausted", "unreadable_hop", "invented_observation", "empty_reply")
-    assert not any(each.flags[event] for each in said for event in events)
-    assert {len(each.queries) for each in said} >= {1, 2, 3}
-    assert all(each.answer for each in said)
+    assert not any(each.flags[event] for each in result for event in events)
+    assert {len(each.queries) for each in result} >= {1, 2, 3}
+    assert all(each.answer for each in result)
 
 
 ENGINE_PROMPT = "Knowledge:\nOrm Pier | Orm Pier opened in 1871.\nQuestion: When did Orm Pier open?\nAnswer:"

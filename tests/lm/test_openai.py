@@ -143,14 +143,21 @@ def test_a_server_that_refuses_whatever_it_is_sent_is_not_asked_for_ever() -> No
     async def send(method: str, path: str, body: dict[str, Any]) -> httpx.Response:
         sent.append(dict(body))
         name = next(name for name in body if name not in ("model", "messages"))
-        said = {"message": f"Unsupported parameter: '{name}'", "param": name, "code": "unsupported_parameter"}
-        reply = httpx.Response(400, json={"error": said}, request=httpx.Request("POST", f"http://127.0.0.1:9{path}"))
-        raise openai.BadRequestError("no", response=reply, body=said)
+        result = {"message": f"Unsupported parameter: '{name}'", "param": name, "code": "unsupported_parameter"}
+        reply = httpx.Response(400, json={"error": result}, request=httpx.Request("POST", f"http://127.0.0.1:9{path}"))
+        raise openai.BadRequestError("no", response=reply, body=result)
 
     engine._clients.send = send  # type: ignore[method-assign]
-    asked = {"temperature": 0.5, "top_p": 0.5, "top_k": 5, "frequency_penalty": 0.5, "presence_penalty": 0.5, "seed": 1}
+    wanted = {
+        "temperature": 0.5,
+        "top_p": 0.5,
+        "top_k": 5,
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0.5,
+        "seed": 1,
+    }
     with pytest.raises(lm15.InvalidRequestError, match="Unsupported parameter"):
-        call(engine, ask(**asked, max_tokens=9))
+        call(engine, ask(**wanted, max_tokens=9))
     assert len(sent) == MAX_ADAPTATIONS + 1
 
 
@@ -159,21 +166,21 @@ def test_a_format_is_sent_unless_the_server_is_known_to_take_none(
     served: Callable[..., Server], held: bool | None, sent: bool
 ) -> None:
     server = served()
-    asked = ask(response_format={"type": "json_schema", "name": "ids", "schema": {"type": "object"}})
-    told = call(engine_at(server, profile=Profile(json_schema=held)), asked).adaptations
+    wanted = ask(response_format={"type": "json_schema", "name": "ids", "schema": {"type": "object"}})
+    result = call(engine_at(server, profile=Profile(json_schema=held)), wanted).adaptations
     assert ("response_format" in server.stats()["bodies"][0]) is sent
-    assert [each.field for each in told] == ([] if sent else ["config.response_format"])
+    assert [each.field for each in result] == ([] if sent else ["config.response_format"])
 
 
 def test_a_refused_cap_is_renamed_once_and_log_probabilities_go_with_their_alternatives() -> None:
-    engine, asked = reading({}, profile=profile_for("plain")), ask(max_tokens=5, logprobs=3)
+    engine, wanted = reading({}, profile=profile_for("plain")), ask(max_tokens=5, logprobs=3)
     for refused, left in (
         ("", {"max_tokens": 5, "logprobs": True, "top_logprobs": 3}),
         ("max_tokens", {"max_completion_tokens": 5, "logprobs": True, "top_logprobs": 3}),
         ("max_completion_tokens", {"logprobs": True, "top_logprobs": 3}),
     ):
         engine.refused |= {refused}
-        assert {name: value for name, value in engine.body_of(asked).items() if name in left or "max" in name} == left
+        assert {name: value for name, value in engine.body_of(wanted).items() if name in left or "max" in name} == left
 
 
 def test_thinking_in_the_text_is_taken_apart(served: Callable[..., Server]) -> None:
@@ -282,8 +289,8 @@ def test_refusals_are_final_and_hold_no_key(served: Callable[..., Server], behav
     with pytest.raises(kind) as caught:
         call(AttemptingEngine(engine, retry=Retry()), ask(f"{MARKER} How many?"))
     assert server.stats()["requests"] == 1
-    told = "".join(traceback.format_exception(caught.value)) + repr(engine) + repr(caught.value.__context__)
-    assert KEY not in told
+    result = "".join(traceback.format_exception(caught.value)) + repr(engine) + repr(caught.value.__context__)
+    assert KEY not in result
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
 

@@ -44,9 +44,9 @@ def outside() -> dict[str, Price]:
     files = [Path(place) / "model_prices_and_context_window_backup.json" for place in places]
     if not any(file.is_file() for file in files):
         pytest.skip("litellm, or its map of prices, is not installed")
-    told: dict[str, Any] = json.loads(next(file for file in files if file.is_file()).read_text(encoding="utf-8"))
+    result: dict[str, Any] = json.loads(next(file for file in files if file.is_file()).read_text(encoding="utf-8"))
     found = {}
-    for name, entry in told.items():
+    for name, entry in result.items():
         theirs = str(entry.get("litellm_provider"))
         rates = [entry.get(f"{kind}_cost_per_token") for kind in ("input", "output", "cache_read_input_token")]
         cached = entry.get("cache_read_input_token_cost")
@@ -90,8 +90,8 @@ def test_ours_hold_at_the_provider_and_nowhere_else(tmp_path: Path) -> None:
     own = read_prices(written(tmp_path, '[models]\n"gpt-4o-mini" = { input = 0, output = 0 }\n'))
     at_home = connect("openai/gpt-4o-mini", api_key="k")
     elsewhere = connect("openai/gpt-4o-mini", api_base="http://127.0.0.1:9/v1")
-    told = connect("openai/gpt-4o-mini", api_base="http://127.0.0.1:9/v1", prices=own)
-    assert [lm.terms.price for lm in (at_home, elsewhere, told)] == [mini, None, Price(0, 0)]
+    result = connect("openai/gpt-4o-mini", api_base="http://127.0.0.1:9/v1", prices=own)
+    assert [lm.terms.price for lm in (at_home, elsewhere, result)] == [mini, None, Price(0, 0)]
     assert connect("ollama/llama3.2").terms.price is None
     assert connect("offline").terms.price is None
 
@@ -153,8 +153,8 @@ def test_what_is_not_told_is_unknown() -> None:
 
 @pytest.mark.parametrize(("data", "cost"), [({}, 0.0013), ({"cost": 0.5}, 0.5)])
 def test_a_record_keeps_the_cost_of_its_day(tmp_path: Path, data: dict[str, Any], cost: float) -> None:
-    said = response("yes", usage=(1000, 100), provider_data=data)
-    lm = ConnectedLM("m", ScriptedEngine([said]), profile=Profile(), terms=CallPolicy(price=Price(1, 3)))
+    result = response("yes", usage=(1000, 100), provider_data=data)
+    lm = ConnectedLM("m", ScriptedEngine([result]), profile=Profile(), terms=CallPolicy(price=Price(1, 3)))
     with Journal(tmp_path) as journal:
         asyncio.run(lm.with_journal(journal).acall("Question: who?"))
         (record,) = journal.records("call")

@@ -85,14 +85,14 @@ async def asked(engine: Any, count: int, at_once: int = 8) -> Counter[str]:
 @pytest.mark.parametrize("at_once", [1, 7, 32])
 def test_equal_servers_are_asked_equally(at_once: int) -> None:
     servers = [Server(name) for name in "abc"]
-    told, _ = jumping.run(asked(replicated(*servers), 300, at_once))
-    assert all(abs(told[name] - 100) <= 1 for name in "abc")
+    result, _ = jumping.run(asked(replicated(*servers), 300, at_once))
+    assert all(abs(result[name] - 100) <= 1 for name in "abc")
     assert max(server.most for server in servers) <= -(-at_once // 3)
 
 
 def test_a_slow_server_is_asked_less() -> None:
-    told, seconds = jumping.run(asked(replicated(Server("quick", 1.0), Server("slow", 4.0)), 500))
-    assert told["quick"] == pytest.approx(4 * told["slow"], rel=0.1)
+    result, seconds = jumping.run(asked(replicated(Server("quick", 1.0), Server("slow", 4.0)), 500))
+    assert result["quick"] == pytest.approx(4 * result["slow"], rel=0.1)
     assert seconds == pytest.approx(500 / (4 / 1.0 + 4 / 4.0), rel=0.1)
 
 
@@ -121,8 +121,8 @@ def test_a_server_that_throttles_rests_and_the_others_are_asked() -> None:
         return await asked(engine, 40, 4)
 
     a, b = Server("a"), Server("b")
-    told, seconds = jumping.run(main())
-    assert told == {"b": 40}
+    result, seconds = jumping.run(main())
+    assert result == {"b": 40}
     assert a.calls == 2, "both that were sent there before the first was refused"
     assert seconds < 13, "nobody waits the twenty seconds that one server asked for"
 
@@ -185,8 +185,8 @@ def test_a_retry_goes_to_another_server_first() -> None:
 
     a, b, c = Server("a"), Server("b"), Server("c")
     a.fault = b.fault = broken
-    told, _ = jumping.run(main())
-    assert told == {"c": 30}, "two of three are broken, and three attempts are enough for every call"
+    result, _ = jumping.run(main())
+    assert result == {"c": 30}, "two of three are broken, and three attempts are enough for every call"
 
 
 def test_a_server_that_hangs_is_left_to_itself() -> None:
@@ -196,8 +196,8 @@ def test_a_server_that_hangs_is_left_to_itself() -> None:
         return await asked(AttemptingEngine(replicated(a, b), (), Retry(timeout=5), clock=jumping.now), 60, 1)
 
     a, b = Server("a", 10_000), Server("b")
-    told, seconds = jumping.run(main())
-    assert told == {"b": 60}
+    result, seconds = jumping.run(main())
+    assert result == {"b": 60}
     assert a.calls < 12
     assert seconds < 60 + a.calls * (5 + 1)
 
@@ -231,18 +231,18 @@ def test_all_servers_down_is_one_line_that_names_them_all(monkeypatch: pytest.Mo
     urls = [f"http://127.0.0.1:{free_port()}/v1" for _ in range(2)]
     lm = connect("m", api_base=urls)
     monkeypatch.setattr(lm, "terms", type(lm.terms)(retry=Retry(wait_first=0.001)))
-    with pytest.raises(ServerRefused) as told:
+    with pytest.raises(ServerRefused) as raised:
         lm.with_journal(None)("hello")
-    assert f"no model server answers at {urls[0]}, {urls[1]}:" in str(told.value)
-    assert "\n" not in str(told.value)
+    assert f"no model server answers at {urls[0]}, {urls[1]}:" in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_server_that_refuses_the_key_is_named_alone() -> None:
     with serve(behave="unauthorized") as server:
         lm = connect("m", api_base=[server.url, f"http://127.0.0.1:{free_port()}/v1"], api_key="sk-test-0123456789")
-        with pytest.raises(ServerRefused, match=f"{server.url} refuses the key") as told:
+        with pytest.raises(ServerRefused, match=f"{server.url} refuses the key") as raised:
             lm("hello")
-    assert ", http" not in str(told.value)
+    assert ", http" not in str(raised.value)
 
 
 # ---- one model

@@ -62,10 +62,10 @@ def test_a_server_that_cannot_is_refused_with_what_can(folder: Path, behave: str
         with pytest.raises(ServerRefused) as caught:
             ask.score(PAIRS)
         spent = server.requests
-    said = str(caught.value)
-    assert REFUSED[behave] in said
-    assert "what can: vLLM, or another server whose completions echo" in said
-    assert "\n" not in said
+    result = str(caught.value)
+    assert REFUSED[behave] in result
+    assert "what can: vLLM, or another server whose completions echo" in result
+    assert "\n" not in result
     assert spent <= 40
 
 
@@ -146,8 +146,8 @@ def test_a_number_that_is_none_is_an_error_and_asked_for_once(
     with serving(folder) as server:
         ask = scorer("tiny", api_base=server.url)
         ask.score(PAIRS[:1])
-        before, told = server.requests, server._logprobs
-        monkeypatch.setattr(server, "_logprobs", lambda ids: [*told(ids)[:-2], number, 0.0])  # the text's last token
+        before, result = server.requests, server._logprobs
+        monkeypatch.setattr(server, "_logprobs", lambda ids: [*result(ids)[:-2], number, 0.0])  # the text's last token
         with pytest.raises(ModelError, match=r"no score for 'Paris\.' .* no log-probability of one of its tokens"):
             ask.score([PAIRS[2]])
         assert server.requests == before + 1

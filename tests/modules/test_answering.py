@@ -21,12 +21,12 @@ def answered(knowledge: Any = PASSAGES, **settings: Any) -> tuple[dspy.Predictio
 
 def test_the_short_answer_reads_the_whole_reasoning() -> None:
     """a = M(a | Prompt_CoT(q, K_r)) (section 3.4), then the answer alone (appendix F)."""
-    said, lm = answered()
+    result, lm = answered()
     assert [stage for stage, _ in lm.prompts] == ["answer", "short_answer"]
     own = "\n".join(["Knowledge:", *LINES, f"Question: {QUESTION}", "Let's think step by step."])
     assert lm.asked("answer")[0].endswith("\n" + own)
     assert lm.asked("short_answer")[0].endswith(f"\nContext:\n{REASONING}\nQuestion: {QUESTION}\nAnswer:")
-    assert (said.answer, said.reasoning) == ("Ada Brennock", REASONING)
+    assert (result.answer, result.reasoning) == ("Ada Brennock", REASONING)
 
 
 def test_without_retrieval_there_is_no_block_at_all() -> None:
@@ -37,5 +37,5 @@ def test_without_retrieval_there_is_no_block_at_all() -> None:
 
 def test_an_empty_reasoning_still_asks_for_the_answer() -> None:
     with scripted({"answer": [""], "short_answer": [""]}) as lm, dspy.context(lm=lm):
-        said = Answering()(question=QUESTION, knowledge=PASSAGES)
-    assert (said.answer, said.reasoning) == ("", "")
+        prediction = Answering()(question=QUESTION, knowledge=PASSAGES)
+    assert (prediction.answer, prediction.reasoning) == ("", "")

@@ -57,8 +57,8 @@ SHAPES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_knowledge_of_an_answer_in_any_shape(shape: Callable[[Any], Any]) -> None:
     with scripted({"answer": [REASONING], "short_answer": ["Ada Brennock"]}) as lm, dspy.context(lm=lm):
-        said = Answering()(question=QUESTION, knowledge=[shape(passage) for passage in PASSAGES])
-    assert said.answer == "Ada Brennock"
+        prediction = Answering()(question=QUESTION, knowledge=[shape(passage) for passage in PASSAGES])
+    assert prediction.answer == "Ada Brennock"
     assert "\n".join(["Knowledge:", *LINES]) in lm.asked("answer")[0]
 
 
@@ -66,6 +66,6 @@ def test_knowledge_of_an_answer_in_any_shape(shape: Callable[[Any], Any]) -> Non
 def test_passages_to_filter_in_any_shape(shape: Callable[[Any], Any]) -> None:
     with scripted({"check": [CHECK], "ids": ["0, 3"]}) as lm, dspy.context(lm=lm):
         given = [shape(passage) for passage in PASSAGES]
-        said = KnowledgeFilter()(question=QUESTION, passages=given, topic="lighthouses")
-    assert [passage.line for passage in said.kept] == [LINES[0], LINES[3]]
+        prediction = KnowledgeFilter()(question=QUESTION, passages=given, topic="lighthouses")
+    assert [passage.line for passage in prediction.kept] == [LINES[0], LINES[3]]
     assert all(f"knowledge {i}: {line}" in lm.asked("check")[0] for i, line in enumerate(LINES))

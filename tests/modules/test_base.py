@@ -39,10 +39,10 @@ class TestMethod:
         assert Echo()(question="a  b\t“c”").answer == "a  b\t“c”"
 
     def test_calls_are_told_in_order_and_flags_counted(self) -> None:
-        said = Echo()(question="why?")
-        assert said.calls == [("one", "k1"), ("two", "k2"), ("two", "k3")]
+        prediction = Echo()(question="why?")
+        assert prediction.calls == [("one", "k1"), ("two", "k2"), ("two", "k3")]
         expected = dict.fromkeys(FLAGS, 0)
-        assert said.flags == {**expected, "empty_reply": 1, "cut_reply": 1, "empty_knowledge": 1}
+        assert prediction.flags == {**expected, "empty_reply": 1, "cut_reply": 1, "empty_knowledge": 1}
 
     def test_a_method_inside_another_tells_it_what_it_did(self) -> None:
         class Twice(Method):

@@ -99,20 +99,22 @@ class TestWorkedExample:
         return ", ".join(line.split()[1] for line in context if line.endswith(" is relevant."))
 
     def test_it_runs_as_traced(self) -> None:
-        told = {
+        result = {
             "external": [self.EXTERNAL], "internal": [self.INTERNAL], "topic": ["television"],
             "check": [self.judge] * 3, "ids": [self.ids] * 3, "answer": [self.REASONING],
             "short_answer": ["Purser Quill"],
         }  # fmt: skip
-        with scripted(told) as lm, dspy.context(lm=lm):
-            said = BlendFilter(self.shelf, k=3)(question=self.QUESTION)
-        assert said.answer == "Purser Quill"
-        assert {name: ([p.id for p in b.retrieved], [p.id for p in b.kept]) for name, b in said.branches.items()} == {
+        with scripted(result) as lm, dspy.context(lm=lm):
+            prediction = BlendFilter(self.shelf, k=3)(question=self.QUESTION)
+        assert prediction.answer == "Purser Quill"
+        assert {
+            name: ([p.id for p in b.retrieved], [p.id for p in b.kept]) for name, b in prediction.branches.items()
+        } == {
             "q": (["s1", "n1", "n2"], ["s1"]),
             "q_ex": (["n1", "s1", "n3"], ["s1"]),
             "q_in": (["s2", "n3", "n2"], ["s2"]),
         }
-        assert said.knowledge == [self.S1, self.S2]
+        assert prediction.knowledge == [self.S1, self.S2]
         own = f"\n\nKnowledge:\n{self.S1.line}\n{self.S2.line}\nQuestion: {self.QUESTION}\nLet's think step by step."
         assert lm.asked("answer")[0].endswith(own)
         assert f"Context:\n{self.REASONING}\nQuestion: {self.QUESTION}\n" in lm.asked("short_answer")[0]
@@ -132,12 +134,12 @@ class TestCalls:
         ],
     )
     def test_branches_with_the_same_list_share_their_filter(self, shelf: Shelf, calls: int) -> None:
-        said, lm = ask(BlendFilter(shelf))
+        result, lm = ask(BlendFilter(shelf))
         assert lm.calls == calls
-        assert len(said.calls) == calls
-        if said.knowledge:  # over nothing at all, external and answer are the same prompt
+        assert len(result.calls) == calls
+        if result.knowledge:  # over nothing at all, external and answer are the same prompt
             assert len({prompt for _, prompt in lm.prompts}) == calls
-        assert set(said.branches) == {"q", "q_ex", "q_in"}
+        assert set(result.branches) == {"q", "q_ex", "q_in"}
 
     @pytest.mark.parametrize(
         ("without", "plan"),
@@ -149,11 +151,11 @@ class TestCalls:
         ],
     )
     def test_without_a_query_its_calls_are_not_made(self, without: Any, plan: list[str]) -> None:
-        said, lm = ask(BlendFilter(three_lists(), without=without))
-        assert [stage for stage, _ in said.calls] == plan
+        result, lm = ask(BlendFilter(three_lists(), without=without))
+        assert [stage for stage, _ in result.calls] == plan
         assert lm.calls == len(plan)
-        assert not set(said.branches) & set(without.split(",") if isinstance(without, str) else without)
-        assert set(said.branches) == set(said.queries)
+        assert not set(result.branches) & set(without.split(",") if isinstance(without, str) else without)
+        assert set(result.branches) == set(result.queries)
 
     @pytest.mark.parametrize("seed", range(3))
     def test_calls_and_trace_are_in_plan_order_whatever_the_speed(self, seed: int) -> None:
@@ -199,16 +201,16 @@ class TestCalls:
 
 class TestKnowledge:
     def test_everything_filtered_away_is_an_empty_block_and_flagged(self) -> None:
-        said, lm = ask(BlendFilter(three_lists(), task="strategyqa"), ids="none")
-        assert said.knowledge == []
+        result, lm = ask(BlendFilter(three_lists(), task="strategyqa"), ids="none")
+        assert result.knowledge == []
         assert f"\nKnowledge:\nQuestion: {QUESTION}\n" in lm.asked("answer")[0]
-        assert said.flags == {**dict.fromkeys(FLAGS, 0), "explicit_none": 3, "empty_knowledge": 1}
-        assert {branch.ids_read for branch in said.branches.values()} == {"none"}
+        assert result.flags == {**dict.fromkeys(FLAGS, 0), "explicit_none": 3, "empty_knowledge": 1}
+        assert {branch.ids_read for branch in result.branches.values()} == {"none"}
 
     def test_an_unreadable_reply_keeps_the_branch_and_is_counted_once_where_branches_share(self) -> None:
-        said, lm = ask(BlendFilter(one_list()), ids="?", ids_again="?")
-        assert said.knowledge == list(PASSAGES)
-        assert said.flags["unparseable_ids"] == 1
+        result, lm = ask(BlendFilter(one_list()), ids="?", ids_again="?")
+        assert result.knowledge == list(PASSAGES)
+        assert result.flags["unparseable_ids"] == 1
         assert lm.calls == 8
         apart, _ = ask(BlendFilter(three_lists()), ids="not 0", ids_again="?")
         assert apart.flags["suspect_ids"] == 3
@@ -216,16 +218,16 @@ class TestKnowledge:
 
     def test_queries_and_branches_are_told(self) -> None:
         shelf = three_lists()
-        said, _ = ask(BlendFilter(shelf))
-        assert said.queries == {"q": QUESTION, "q_ex": Q_EX, "q_in": Q_IN}
-        assert list(said.branches) == list(said.queries) == ["q", "q_ex", "q_in"]
-        for name, branch in said.branches.items():
+        result, _ = ask(BlendFilter(shelf))
+        assert result.queries == {"q": QUESTION, "q_ex": Q_EX, "q_in": Q_IN}
+        assert list(result.branches) == list(result.queries) == ["q", "q_ex", "q_in"]
+        for name, branch in result.branches.items():
             assert list(branch.retrieved) == list(shelf.lists[name])
             assert list(branch.kept) == list(shelf.lists[name])[:1]
             assert branch.ids_read == "ids"
             assert branch.reason.startswith("0 names the lighthouse")
-        assert (said.answer, said.reasoning) == ("Ada Brennock", REASONING)
-        assert said.flags == dict.fromkeys(FLAGS, 0)
+        assert (result.answer, result.reasoning) == ("Ada Brennock", REASONING)
+        assert result.flags == dict.fromkeys(FLAGS, 0)
 
 
 class TestRunning:
@@ -243,10 +245,10 @@ class TestRunning:
             return list(await asyncio.gather(*(method.acall(question=f"What of {i}?") for i in range(20))))
 
         with dspy.context(lm=lm):
-            said = asyncio.run(all_of_them())
-        assert [each.answer for each in said] == [f"What of {i}" for i in range(20)]
-        assert all(p.id.startswith(f"{i}-") for i, each in enumerate(said) for p in each.knowledge)
-        assert {len(each.calls) for each in said} == {7}
+            result = asyncio.run(all_of_them())
+        assert [each.answer for each in result] == [f"What of {i}" for i in range(20)]
+        assert all(p.id.startswith(f"{i}-") for i, each in enumerate(result) for p in each.knowledge)
+        assert {len(each.calls) for each in result} == {7}
 
     def test_a_failing_call_fails_the_question_with_its_stage_after_the_others_are_over(self) -> None:
         def reply(stage: str, prompt: str) -> Any:
@@ -262,22 +264,22 @@ class TestRunning:
 
     def test_cancelled_it_stops_asking(self) -> None:
         lm = ScriptedLM(replies())
-        quick, asked, told = lm.inner.complete, asyncio.Event(), asyncio.Event()
+        quick, wanted, result = lm.inner.complete, asyncio.Event(), asyncio.Event()
 
         async def complete(request: Any) -> Any:
-            asked.set()
-            await told.wait()
+            wanted.set()
+            await result.wait()
             return await quick(request)
 
         lm.inner.complete = complete  # type: ignore[method-assign]
 
         async def body() -> None:
             task = asyncio.ensure_future(BlendFilter(three_lists()).acall(question=QUESTION))
-            await asked.wait()
+            await wanted.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            told.set()
+            result.set()
             await asyncio.sleep(0.1)
 
         with dspy.context(lm=lm):
@@ -305,22 +307,22 @@ class TestSettings:
                 assert question == QUESTION
                 return dspy.Prediction(kept=list(passages[1:2]), status="ids", reason="by rule", flags={"mine": 1})
 
-        said, _ = ask(BlendFilter(three_lists(), filter=Second()))
-        assert [stage for stage, _ in said.calls] == ["external", "internal", "answer", "short_answer"]
-        assert [passage.id for passage in said.knowledge] == ["p1", "p2", "p4"]
-        assert said.branches["q"].reason == "by rule"
-        assert said.flags["mine"] == 3
+        result, _ = ask(BlendFilter(three_lists(), filter=Second()))
+        assert [stage for stage, _ in result.calls] == ["external", "internal", "answer", "short_answer"]
+        assert [passage.id for passage in result.knowledge] == ["p1", "p2", "p4"]
+        assert result.branches["q"].reason == "by rule"
+        assert result.flags["mine"] == 3
         assert "select" not in {name for name, _ in BlendFilter(nothing, filter=Second()).named_predictors()}
 
     @pytest.mark.parametrize("without", [(), ("q",), ("q", "q_ex"), ("q_ex", "q_in")])
     def test_the_fallback_is_what_the_question_finds_whichever_queries_are_used(self, without: Any) -> None:
         """K_q, searched for even where no other step needs it."""
         method = BlendFilter(three_lists(), without=without, fallback=True, offer_none=True)
-        said, lm = ask(method, ids="none")
-        assert [passage.id for passage in said.knowledge] == ["p0", "p1"]
-        assert said.flags["empty_knowledge"] == 1
+        result, lm = ask(method, ids="none")
+        assert [passage.id for passage in result.knowledge] == ["p0", "p1"]
+        assert result.flags["empty_knowledge"] == 1
         assert f"Knowledge:\n{LINES[0]}\n{LINES[1]}\nQuestion: {QUESTION}" in lm.asked("answer")[0]
-        assert "q" not in said.queries or "q" not in without
+        assert "q" not in result.queries or "q" not in without
 
 
 class TestState:
@@ -391,8 +393,8 @@ VARIANTS: dict[str, tuple[Callable[[Any], BlendFilter], list[str]]] = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_calls_in_plan_order(name: str) -> None:
     make, plan = VARIANTS[name]
-    said, lm = ask(make(three_lists()))
-    assert [stage for stage, _ in said.calls] == plan
+    result, lm = ask(make(three_lists()))
+    assert [stage for stage, _ in result.calls] == plan
     assert lm.calls == len({prompt for _, prompt in lm.prompts}) == len(plan)
 
 
@@ -404,25 +406,25 @@ class TestUnion:
 
     def test_each_branch_keeps_what_survives_of_it(self) -> None:
         """The lists are 0 1, 1 2 and 3 4; of their union 1 and 3 stay."""
-        said, lm = ask(BlendFilter(three_lists(), filter_union=True), ids="1, 3")
-        assert {name: [p.id for p in branch.kept] for name, branch in said.branches.items()} == {
+        result, lm = ask(BlendFilter(three_lists(), filter_union=True), ids="1, 3")
+        assert {name: [p.id for p in branch.kept] for name, branch in result.branches.items()} == {
             "q": ["p1"], "q_ex": ["p1"], "q_in": ["p3"],
         }  # fmt: skip
-        assert [branch.ids_read for branch in said.branches.values()] == ["ids"] * 3
-        assert said.knowledge == [PASSAGES[1], PASSAGES[3]]
+        assert [branch.ids_read for branch in result.branches.values()] == ["ids"] * 3
+        assert result.knowledge == [PASSAGES[1], PASSAGES[3]]
         assert f"Knowledge:\n{LINES[1]}\n{LINES[3]}\nQuestion:" in lm.asked("answer")[0]
 
     def test_nothing_kept(self) -> None:
-        said, lm = ask(BlendFilter(three_lists(), filter_union=True, task="strategyqa"), ids="none")
-        assert (said.knowledge, said.flags["empty_knowledge"], said.flags["explicit_none"]) == ([], 1, 1)
+        result, lm = ask(BlendFilter(three_lists(), filter_union=True, task="strategyqa"), ids="none")
+        assert (result.knowledge, result.flags["empty_knowledge"], result.flags["explicit_none"]) == ([], 1, 1)
         assert f"Knowledge:\nQuestion: {QUESTION}" in lm.asked("answer")[0]
-        said, _ = ask(BlendFilter(three_lists(), filter_union=True, fallback=True, task="strategyqa"), ids="none")
-        assert said.knowledge == list(PASSAGES[:2])
+        result, _ = ask(BlendFilter(three_lists(), filter_union=True, fallback=True, task="strategyqa"), ids="none")
+        assert result.knowledge == list(PASSAGES[:2])
 
     def test_some_queries_left_out(self) -> None:
-        said, lm = ask(BlendFilter(three_lists(), filter_union=True, without="q_ex"), ids="0, 2")
-        assert list(said.branches) == ["q", "q_in"]
-        assert [p.id for p in said.knowledge] == ["p0", "p3"]
+        result, lm = ask(BlendFilter(three_lists(), filter_union=True, without="q_ex"), ids="0, 2")
+        assert list(result.branches) == ["q", "q_in"]
+        assert [p.id for p in result.knowledge] == ["p0", "p3"]
         assert lm.asked("external") == []
 
     @pytest.mark.parametrize("name", VARIANTS)
@@ -440,8 +442,8 @@ class TestUnion:
         def by(question: str, texts: list[str]) -> list[float]:
             return [float("Ada" in text or "beside" in text) for text in texts]
 
-        said, _ = ask(BlendFilter(three_lists(), filter=SentenceFilter(n=2, by=by), filter_union=True))
-        assert {name: [(p.id, p.text) for p in branch.kept] for name, branch in said.branches.items()} == {
+        result, _ = ask(BlendFilter(three_lists(), filter=SentenceFilter(n=2, by=by), filter_union=True))
+        assert {name: [(p.id, p.text) for p in branch.kept] for name, branch in result.branches.items()} == {
             "q": [("p0", "Skerry Light stands beside it."), ("p1", "Ada Brennock kept it for thirty years.")],
             "q_ex": [("p1", "Ada Brennock kept it for thirty years.")],
             "q_in": [],

@@ -19,8 +19,8 @@ from blendfilter.modules.blendfilter import Blending, blend, used_queries, witho
 def blended(shelf: Any, question: str = QUESTION, **settings: Any) -> tuple[dspy.Prediction, ScriptedLM]:
     lm = ScriptedLM(replies())
     with dspy.context(lm=lm):
-        said = asyncio.run(Blending(shelf, **settings).acall(question=question))
-    return said, lm
+        result = asyncio.run(Blending(shelf, **settings).acall(question=question))
+    return result, lm
 
 
 class TestBlend:
@@ -78,10 +78,10 @@ class TestUsedQueries:
 class TestBlending:
     def test_three_queries_and_what_each_finds(self) -> None:
         shelf = three_lists()
-        said, lm = blended(shelf)
-        assert said.queries == {"q": QUESTION, "q_ex": Q_EX, "q_in": Q_IN}
-        assert list(said.queries) == ["q", "q_ex", "q_in"]
-        assert said.retrieved == {name: list(found) for name, found in shelf.lists.items()}
+        result, lm = blended(shelf)
+        assert result.queries == {"q": QUESTION, "q_ex": Q_EX, "q_in": Q_IN}
+        assert list(result.queries) == ["q", "q_ex", "q_in"]
+        assert result.retrieved == {name: list(found) for name, found in shelf.lists.items()}
         assert sorted(stage for stage, _ in lm.prompts) == ["external", "internal"]
 
     def test_k_ex_is_k_q_and_fetched_once(self) -> None:
@@ -95,9 +95,9 @@ class TestBlending:
 
     def test_k_reaches_the_retriever_and_the_prompt(self) -> None:
         shelf = Shelf(PASSAGES, PASSAGES, PASSAGES)
-        said, lm = blended(shelf, k=3)
+        result, lm = blended(shelf, k=3)
         assert {k for _, k in shelf.searches} == {3}
-        assert {name: len(found) for name, found in said.retrieved.items()} == {"q": 3, "q_ex": 3, "q_in": 3}
+        assert {name: len(found) for name, found in result.retrieved.items()} == {"q": 3, "q_ex": 3, "q_in": 3}
         assert [line in lm.asked("external")[0] for line in LINES] == [True, True, True, False, False]
 
     @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ class TestBlending:
         self, without: Any, searched: set[str], asked: set[str]
     ) -> None:
         shelf = three_lists()
-        said, lm = blended(shelf, without=without)
+        result, lm = blended(shelf, without=without)
         assert {query for query, _ in shelf.searches} == searched
         assert {stage for stage, _ in lm.prompts} == asked
-        assert set(said.queries) == {"q", "q_ex", "q_in"} - ({without} if isinstance(without, str) else set(without))
+        assert set(result.queries) == {"q", "q_ex", "q_in"} - ({without} if isinstance(without, str) else set(without))
 
     def test_the_conclusion_can_be_dropped(self) -> None:
-        said, _ = blended(three_lists(), drop_conclusion=True)
-        assert said.queries["q_ex"] == f"{EXTERNAL.splitlines()[0]} {QUESTION}"
+        result, _ = blended(three_lists(), drop_conclusion=True)
+        assert result.queries["q_ex"] == f"{EXTERNAL.splitlines()[0]} {QUESTION}"

@@ -31,8 +31,8 @@ ACTING = "I wonder.\nAction 1: Search[Tolm]\nObservation 1:\nTolm | invented"
 )
 def test_calls_of_a_fixed_number(make: Callable[[], Method], calls: int) -> None:
     with serve() as server, dspy.context(lm=connect("m", api_base=server.url)):
-        said = make()(question=QUESTION)
-        assert server.stats()["requests"] == len(said.calls) == calls
+        prediction = make()(question=QUESTION)
+        assert server.stats()["requests"] == len(prediction.calls) == calls
 
 
 @pytest.mark.parametrize("behave", ["plain", "reasoning"])
@@ -48,10 +48,10 @@ def test_calls_of_a_fixed_number(make: Callable[[], Method], calls: int) -> None
 def test_a_model_that_never_ends_costs_its_hops_and_three(make: Callable[[], Method], reply: str, behave: str) -> None:
     """Also one that refuses stop strings: nothing that it invented is in any prompt."""
     with serve(reply=reply, behave=behave, keep=True) as server, dspy.context(lm=connect("m", api_base=server.url)):
-        said = make()(question=QUESTION)
+        prediction = make()(question=QUESTION)
         stats = server.stats()
-    assert stats["statuses"]["200"] == len(said.calls) == 3 + 1 + 1 + 1
-    assert said.flags["hops_exhausted"] == 1
+    assert stats["statuses"]["200"] == len(prediction.calls) == 3 + 1 + 1 + 1
+    assert prediction.flags["hops_exhausted"] == 1
     assert not any("invented" in prompt for prompt in stats["prompts"])
     sent = [body.get("stop") for body in stats["bodies"]]
     assert all(stop is None or len(stop) <= 4 for stop in sent)

@@ -23,30 +23,30 @@ def run(method: dspy.Module, **changed: Any) -> tuple[dspy.Prediction, ScriptedL
 
 class TestDirect:
     def test_alone_it_makes_one_call_over_the_question(self) -> None:
-        said, lm = run(Direct())
+        result, lm = run(Direct())
         assert [stage for stage, _ in lm.prompts] == ["direct"]
         assert "Knowledge:" not in lm.prompts[0][1]
         assert lm.prompts[0][1].endswith(f"\n\nQuestion: {QUESTION}\nAnswer:")
-        assert (said.answer, said.reasoning, said.knowledge, said.queries, said.branches) == (
+        assert (result.answer, result.reasoning, result.knowledge, result.queries, result.branches) == (
             "Ada Brennock", "", [], {}, {},
         )  # fmt: skip
 
     def test_over_an_index_it_shows_what_the_question_retrieves(self) -> None:
         shelf = one_list()
-        said, lm = run(Direct(shelf, k=4))
+        result, lm = run(Direct(shelf, k=4))
         assert shelf.searches == [(QUESTION, 4)]
         own = "\n".join(["Knowledge:", *LINES[:4], f"Question: {QUESTION}", "Answer:"])
         assert lm.prompts[0][1].endswith("\n" + own)
-        assert said.knowledge == list(PASSAGES[:4])
-        assert said.queries == {"q": QUESTION}
-        assert said.branches == {"q": Branch(said.knowledge, said.knowledge)}
+        assert result.knowledge == list(PASSAGES[:4])
+        assert result.queries == {"q": QUESTION}
+        assert result.branches == {"q": Branch(result.knowledge, result.knowledge)}
 
 
 class TestChainOfThought:
     def test_over_an_index(self) -> None:
-        said, lm = run(ChainOfThought(one_list(), k=2))
+        result, lm = run(ChainOfThought(one_list(), k=2))
         assert [line in lm.prompts[0][1] for line in LINES] == [True, True, False, False, False]
-        assert said.knowledge == list(PASSAGES[:2])
+        assert result.knowledge == list(PASSAGES[:2])
 
 
 @pytest.mark.parametrize(

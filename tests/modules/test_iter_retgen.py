@@ -30,14 +30,14 @@ def shown(prompt: str) -> list[str]:
 class TestLoop:
     def test_the_second_iteration_searches_with_the_first_reasoning(self) -> None:
         shelf = three_lists()
-        said, lm = run(IterRetGen(shelf, k=2), EXTERNAL, REASONING)
+        result, lm = run(IterRetGen(shelf, k=2), EXTERNAL, REASONING)
         assert shelf.searches == [(QUESTION, 2), (Q_EX, 2)]
         assert [shown(prompt) for prompt in lm.asked("answer")] == [LINES[:2], LINES[1:3]]
-        assert said.queries == {"q": QUESTION, "iter_2": Q_EX}
-        assert said.branches["iter_2"] == Branch(list(PASSAGES[1:3]), list(PASSAGES[1:3]))
-        assert (said.reasoning, said.answer, said.knowledge) == (REASONING, "Ada Brennock", list(PASSAGES[1:3]))
+        assert result.queries == {"q": QUESTION, "iter_2": Q_EX}
+        assert result.branches["iter_2"] == Branch(list(PASSAGES[1:3]), list(PASSAGES[1:3]))
+        assert (result.reasoning, result.answer, result.knowledge) == (REASONING, "Ada Brennock", list(PASSAGES[1:3]))
         assert f"\nContext:\n{REASONING}\nQuestion: {QUESTION}\n" in lm.asked("short_answer")[0]
-        assert [stage for stage, _ in said.calls] == ["answer", "answer", "short_answer"]
+        assert [stage for stage, _ in result.calls] == ["answer", "answer", "short_answer"]
 
     def test_the_third_searches_with_the_second_alone(self) -> None:
         searches: list[str] = []
@@ -46,10 +46,10 @@ class TestLoop:
             searches.append(query)
             return [PASSAGES[len(searches) - 1]]
 
-        said, lm = run(IterRetGen(index, iterations=3), "One.", "Two.", "Three.\nSo the answer is Ada.")
+        result, lm = run(IterRetGen(index, iterations=3), "One.", "Two.", "Three.\nSo the answer is Ada.")
         assert searches == [QUESTION, f"One. {QUESTION}", f"Two. {QUESTION}"]
         assert [shown(prompt) for prompt in lm.asked("answer")] == [[LINES[0]], [LINES[1]], [LINES[2]]]
-        assert list(said.queries) == ["q", "iter_2", "iter_3"]
+        assert list(result.queries) == ["q", "iter_2", "iter_3"]
 
 
 class TestShared:
@@ -84,17 +84,17 @@ class FirstOnly(Filter):
 class TestFilter:
     def test_it_judges_by_the_question(self) -> None:
         select = FirstOnly()
-        said, lm = run(IterRetGen(three_lists(), filter=select), EXTERNAL, REASONING)
+        result, lm = run(IterRetGen(three_lists(), filter=select), EXTERNAL, REASONING)
         assert select.asked == [QUESTION, QUESTION]
         assert [shown(prompt) for prompt in lm.asked("answer")] == [[LINES[0]], [LINES[1]]]
-        assert said.knowledge == [PASSAGES[1]]
+        assert result.knowledge == [PASSAGES[1]]
 
     def test_the_knowledge_filter_works_in_it(self) -> None:
         with dspy.context(lm=ScriptedLM(replies())):
-            said = IterRetGen(three_lists(), filter=KnowledgeFilter())(question=QUESTION)
-        assert [branch.ids_read for branch in said.branches.values()] == ["ids", "ids"]
+            prediction = IterRetGen(three_lists(), filter=KnowledgeFilter())(question=QUESTION)
+        assert [branch.ids_read for branch in prediction.branches.values()] == ["ids", "ids"]
         # One topic for both.
-        assert [stage for stage, _ in said.calls] == [
+        assert [stage for stage, _ in prediction.calls] == [
             "topic", "check", "ids", "answer", "check", "ids", "answer", "short_answer",
         ]  # fmt: skip
 

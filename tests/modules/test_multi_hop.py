@@ -124,8 +124,8 @@ class TestAction:
         assert read_action(reply) == hop
 
     def test_an_observation_of_its_own_is_an_invention(self) -> None:
-        told = read_action("First.\nAction 1: Search[a]\nObservation 1:\nX | y\nThought 2: so.\nAction 2: Finish[b]")
-        assert told == Hop("First.", "a", invented=True)
+        result = read_action("First.\nAction 1: Search[a]\nObservation 1:\nX | y\nThought 2: so.\nAction 2: Finish[b]")
+        assert result == Hop("First.", "a", invented=True)
         assert read_action("First.\nAction 1: Search[a] and Search[b]").invented
 
 

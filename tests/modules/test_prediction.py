@@ -46,28 +46,28 @@ class Tags(HTMLParser):
 
 
 def test_a_notebook_shows_the_trace(answered: dspy.Prediction) -> None:
-    shown = Tags(answered._repr_html_())
-    assert shown.open == [], "every tag is closed"
-    assert answered.answer in shown.text
+    view = Tags(answered._repr_html_())
+    assert view.open == [], "every tag is closed"
+    assert answered.answer in view.text
     for name in ("q", "q_ex", "q_in"):
-        assert name in shown.text
-    assert "external reasoning + question" in shown.text
+        assert name in view.text
+    assert "external reasoning + question" in view.text
     retrieved = sum(len(branch.retrieved) for branch in answered.branches.values())
     kept = sum(len(branch.kept) for branch in answered.branches.values())
-    assert shown.text.count("+ kept") == kept
-    assert shown.text.count("- dropped") == retrieved - kept
-    assert f"{len(answered.knowledge)} passages kept" in shown.text
-    assert f"{len(answered.calls)} calls" in shown.text
+    assert view.text.count("+ kept") == kept
+    assert view.text.count("- dropped") == retrieved - kept
+    assert f"{len(answered.knowledge)} passages kept" in view.text
+    assert f"{len(answered.calls)} calls" in view.text
 
 
 def test_pieces_are_told_below_what_they_are_of() -> None:
     light, port = PASSAGES[1], PASSAGES[0]
     kept = Excerpt.of(light, [(0, 37), (38, 76)]), port
-    said = MethodPrediction(answer="x", queries={"q": "why?"}, branches={"q": Branch([light, port], list(kept))})
-    told = Tags(said._repr_html_())
+    reply = MethodPrediction(answer="x", queries={"q": "why?"}, branches={"q": Branch([light, port], list(kept))})
+    result = Tags(reply._repr_html_())
     line, *rest = (light.line, "kept: Skerry Light is a lighthouse of 1884.", "kept: Ada Brennock kept it for thirty")
-    assert f"+ kept{line}{rest[0]}{rest[1]}" in told.text
-    assert told.text.count("kept: ") == 2, "a whole passage has no pieces"
+    assert f"+ kept{line}{rest[0]}{rest[1]}" in result.text
+    assert result.text.count("kept: ") == 2, "a whole passage has no pieces"
 
 
 def test_what_was_retrieved_and_answered_is_text() -> None:
@@ -79,10 +79,10 @@ def test_what_was_retrieved_and_answered_is_text() -> None:
         branches={FIERCE: Branch([passage], [piece]), "q": Branch([], [])},
         flags={FIERCE: 1},
     )
-    shown = Tags(prediction._repr_html_())
-    assert set(shown.opened) <= {"div", "p", "b", "bdi", "br", "code", "small", "table", "tr", "td"}
-    assert "nothing retrieved" in shown.text
-    assert "document.title" in shown.text
+    view = Tags(prediction._repr_html_())
+    assert set(view.opened) <= {"div", "p", "b", "bdi", "br", "code", "small", "table", "tr", "td"}
+    assert "nothing retrieved" in view.text
+    assert "document.title" in view.text
 
 
 def test_for_dspy_it_is_a_prediction_like_any_other(answered: dspy.Prediction) -> None:
@@ -103,6 +103,6 @@ def test_completions_are_kept() -> None:
         async def answer(self, question: str) -> dspy.Prediction:
             return dspy.Prediction.from_completions({"answer": ["one", "two"]})
 
-    said = Several()(question="why?")
-    assert said.answer == "one"
-    assert list(said.completions.answer) == ["one", "two"]
+    prediction = Several()(question="why?")
+    assert prediction.answer == "one"
+    assert list(prediction.completions.answer) == ["one", "two"]

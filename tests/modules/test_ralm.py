@@ -38,12 +38,12 @@ def told(task: str = "hotpotqa") -> str:
 
 class TestPrompt:
     def test_background_then_the_question_and_what_the_task_tells_then_the_cue(self) -> None:
-        said, lm = run(RALM(one_list(), k=3))
+        result, lm = run(RALM(one_list(), k=3))
         assert [stage for stage, _ in lm.prompts] == ["respond"]
         assert lm.prompts[0][1].split("\n") == [
             "### Background:", *numbered(LINES[:3]), "", "### Instruction:", QUESTION, told(), "", "### Response:",
         ]  # fmt: skip
-        assert said.answer == "Ada Brennock"
+        assert result.answer == "Ada Brennock"
 
     @pytest.mark.parametrize(("task", "cap"), [("popqa", 100), ("arc", 100), ("eli5", 128)])
     def test_long_answers_have_the_room_of_their_task(self, task: str, cap: int) -> None:
@@ -55,11 +55,11 @@ class TestPrompt:
     def test_options_stand_on_a_line_each(self, asked: str) -> None:
         """Whatever they stood on; the search and the trace have the question on one line."""
         shelf = one_list()
-        said, lm = run(RALM(shelf, k=1, task="arc"), question=asked)
+        result, lm = run(RALM(shelf, k=1, task="arc"), question=asked)
         lines = lm.prompts[0][1].split("\n")
         assert lines[lines.index("### Instruction:") + 1 :][:4] == [*FLOATS.split("\n"), told("arc")]
         one_line = FLOATS.replace("\n", " ")
-        assert (shelf.searches, said.queries) == ([(one_line, 1)], {"q": one_line})
+        assert (shelf.searches, result.queries) == ([(one_line, 1)], {"q": one_line})
 
     def test_demonstrations_that_an_optimiser_finds_stand_before_it(self) -> None:
         method = RALM(one_list(), k=1, task="arc")
@@ -106,11 +106,11 @@ class TestRewriting:
 
 class TestFilter:
     def test_one_that_asks_the_model_asks_before_it(self) -> None:
-        said, lm = run(RALM(one_list(), k=5, filter=OneCallFilter()))
+        result, lm = run(RALM(one_list(), k=5, filter=OneCallFilter()))
         assert [stage for stage, _ in lm.prompts] == ["judge", "respond"]
-        assert [stage for stage, _ in said.calls] == ["judge", "respond"]
-        assert said.knowledge == [PASSAGES[0]]
-        assert said.branches["q"].ids_read == "ids"
+        assert [stage for stage, _ in result.calls] == ["judge", "respond"]
+        assert result.knowledge == [PASSAGES[0]]
+        assert result.branches["q"].ids_read == "ids"
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ class TestFilter:
     ],
 )
 def test_the_answer_is_the_whole_reply(reply: str, answer: str) -> None:
-    said, _ = run(RALM(one_list()), respond=reply)
-    assert (said.answer, said.reasoning) == (answer, "")
+    result, _ = run(RALM(one_list()), respond=reply)
+    assert (result.answer, result.reasoning) == (answer, "")
 
 
 def test_ten_passages_unless_told_otherwise() -> None:

@@ -70,8 +70,8 @@ class TestLoop:
         ]
 
     def test_the_answer_is_read_from_the_whole_transcript_without_passages(self) -> None:
-        said, lm = run(SelfAsk(Catalogue()), *REPLIES)
-        assert said.reasoning.split("\n") == [
+        result, lm = run(SelfAsk(Catalogue()), *REPLIES)
+        assert result.reasoning.split("\n") == [
             "Are follow-up questions needed here: Yes.",
             f"Follow-up: {WHICH}",
             "Intermediate answer: Skerry Light.",
@@ -80,32 +80,32 @@ class TestLoop:
             "So the final answer is: Ada Brennock",
         ]
         short = lm.asked("short_answer")[0]
-        assert short.endswith(f"\nContext:\n{said.reasoning}\nQuestion: {QUESTION}\nAnswer:")
-        assert said.answer == "Ada Brennock"
+        assert short.endswith(f"\nContext:\n{result.reasoning}\nQuestion: {QUESTION}\nAnswer:")
+        assert result.answer == "Ada Brennock"
 
     def test_what_it_leaves_on_record(self) -> None:
         index = Catalogue()
-        said, _ = run(SelfAsk(index, k=3), *REPLIES)
+        result, _ = run(SelfAsk(index, k=3), *REPLIES)
         assert index.searches == [(WHICH, 3), (WHO, 3)]
-        assert said.queries == {"hop_1": WHICH, "hop_2": WHO}
-        assert said.branches == {
+        assert result.queries == {"hop_1": WHICH, "hop_2": WHO}
+        assert result.branches == {
             "hop_1": Branch(list(PASSAGES[:2]), list(PASSAGES[:2])),
             "hop_2": Branch(list(PASSAGES[1:4]), list(PASSAGES[1:4])),
         }
-        assert said.knowledge == [*PASSAGES[1:4], PASSAGES[0]]
-        assert [stage for stage, _ in said.calls] == ["step", "step", "step", "short_answer"]
-        assert not any(said.flags.values())
+        assert result.knowledge == [*PASSAGES[1:4], PASSAGES[0]]
+        assert [stage for stage, _ in result.calls] == ["step", "step", "step", "short_answer"]
+        assert not any(result.flags.values())
 
     def test_a_question_that_needs_no_follow_up_searches_nothing(self) -> None:
         index = Catalogue()
-        said, lm = run(SelfAsk(index), "No.\nSo the final answer is: Ada Brennock")
-        assert (index.searches, said.knowledge, said.queries, lm.calls) == ([], [], {}, 2)
-        assert said.flags["empty_knowledge"] == 1
+        result, lm = run(SelfAsk(index), "No.\nSo the final answer is: Ada Brennock")
+        assert (index.searches, result.knowledge, result.queries, lm.calls) == ([], [], {}, 2)
+        assert result.flags["empty_knowledge"] == 1
 
     def test_a_follow_up_that_finds_nothing(self) -> None:
-        said, lm = run(SelfAsk(nothing), *REPLIES)
+        result, lm = run(SelfAsk(nothing), *REPLIES)
         assert own_block(lm.asked("step")[1])[0] == f"Question: {QUESTION}"
-        assert said.flags["empty_knowledge"] == 1
+        assert result.flags["empty_knowledge"] == 1
 
 
 class TestEnds:
@@ -113,7 +113,7 @@ class TestEnds:
     def test_a_model_that_never_says_it_is_finished(self, hops: int) -> None:
         index = Catalogue()
         asking = [f"Hm.\nFollow-up: What about {i}?" for i in range(hops + 1)]
-        said, lm = run(SelfAsk(index, hops=hops), *asking, "Ada Brennock")
+        result, lm = run(SelfAsk(index, hops=hops), *asking, "Ada Brennock")
         assert index.searches == [(f"What about {i}?", 5) for i in range(hops)]
         assert lm.calls == hops + 1 + 1 + 1
         assert own_block(lm.asked("step")[-1])[-3:] == [
@@ -121,34 +121,34 @@ class TestEnds:
             "Intermediate answer: Hm.",
             "So the final answer is:",
         ]
-        assert said.reasoning.endswith("\nIntermediate answer: Hm.\nSo the final answer is: Ada Brennock")
-        assert (said.flags["hops_exhausted"], said.flags["unreadable_hop"]) == (1, 0)
+        assert result.reasoning.endswith("\nIntermediate answer: Hm.\nSo the final answer is: Ada Brennock")
+        assert (result.flags["hops_exhausted"], result.flags["unreadable_hop"]) == (1, 0)
 
     def test_five_hops_in_one_reply_are_one(self) -> None:
         lines = "\n".join(f"Follow-up: What about {i}?\nIntermediate answer: That." for i in range(5))
         index = Catalogue()
-        said, lm = run(
+        result, lm = run(
             SelfAsk(index), f"Yes.\n{lines}\nSo the final answer is: Bo", "Ada.\nSo the final answer is: Ada Brennock"
         )
         assert index.searches == [("What about 0?", 5)]
         assert "That." not in lm.asked("step")[1]
-        assert "Bo" not in said.reasoning
-        assert said.flags["invented_observation"] == 1
+        assert "Bo" not in result.reasoning
+        assert result.flags["invented_observation"] == 1
 
     @pytest.mark.parametrize("reply", ["", " \n", "I cannot say.", "Yes.\nFollow-up:"])
     def test_a_reply_that_neither_asks_nor_concludes(self, reply: str) -> None:
-        said, lm = run(SelfAsk(Catalogue()), reply, "Ada Brennock.")
+        result, lm = run(SelfAsk(Catalogue()), reply, "Ada Brennock.")
         first = f"Are follow-up questions needed here: {reply.strip().partition(chr(10))[0]}".strip()
         assert own_block(lm.asked("step")[1]) == [f"Question: {QUESTION}", first, "So the final answer is:"]
-        assert said.flags["unreadable_hop"] == 1
-        assert said.flags["hops_exhausted"] == 0
-        assert said.flags["empty_reply"] == (not reply.strip())
-        assert said.reasoning == f"{first}\nSo the final answer is: Ada Brennock."
+        assert result.flags["unreadable_hop"] == 1
+        assert result.flags["hops_exhausted"] == 0
+        assert result.flags["empty_reply"] == (not reply.strip())
+        assert result.reasoning == f"{first}\nSo the final answer is: Ada Brennock."
 
     @pytest.mark.parametrize("reply", ["So the final answer is: Ada", "Ada", "Ada\nFollow-up: Who?", "**Ada"])
     def test_the_forced_answer_in_any_dress(self, reply: str) -> None:
-        said, _ = run(SelfAsk(Catalogue()), "", reply)
-        assert said.reasoning.endswith("\nSo the final answer is: Ada")
+        result, _ = run(SelfAsk(Catalogue()), "", reply)
+        assert result.reasoning.endswith("\nSo the final answer is: Ada")
 
 
 class LastOnly(Filter):
@@ -169,12 +169,12 @@ class LastOnly(Filter):
 class TestFilter:
     def test_it_judges_by_the_follow_up_and_only_what_it_keeps_is_shown(self) -> None:
         select = LastOnly()
-        said, lm = run(SelfAsk(Catalogue(), filter=select), *REPLIES)
+        result, lm = run(SelfAsk(Catalogue(), filter=select), *REPLIES)
         assert select.asked == [(WHICH, 2), (WHO, 3)]
         assert own_block(lm.asked("step")[2])[:3] == ["Knowledge:", LINES[3], LINES[1]]
-        assert said.knowledge == [PASSAGES[3], PASSAGES[1]]
-        assert said.branches["hop_2"] == Branch(list(PASSAGES[1:4]), [PASSAGES[3]], "ids")
-        assert said.flags["suspect_ids"] == 2
+        assert result.knowledge == [PASSAGES[3], PASSAGES[1]]
+        assert result.branches["hop_2"] == Branch(list(PASSAGES[1:4]), [PASSAGES[3]], "ids")
+        assert result.flags["suspect_ids"] == 2
 
 
 ACTIONS = (
@@ -186,7 +186,7 @@ ACTIONS = (
 
 class TestLineage:
     def test_passages_stand_right_after_their_follow_up(self) -> None:
-        said, lm = run(ReAct(Catalogue()), *REPLIES)
+        result, lm = run(ReAct(Catalogue()), *REPLIES)
         first, second, third = map(own_block, lm.asked("step"))
         assert first == [f"Question: {QUESTION}", "Are follow-up questions needed here:"]
         opening = [f"Question: {QUESTION}", "Are follow-up questions needed here: Yes.", f"Follow-up: {WHICH}"]
@@ -195,13 +195,13 @@ class TestLineage:
             *opening, "Knowledge:", *LINES[:2], "Intermediate answer: Skerry Light.",
             f"Follow-up: {WHO}", "Knowledge:", *LINES[1:4], "Intermediate answer:",
         ]  # fmt: skip
-        assert "Knowledge" not in said.reasoning
-        assert said.reasoning.endswith("\nIntermediate answer: Ada Brennock.\nSo the final answer is: Ada Brennock")
+        assert "Knowledge" not in result.reasoning
+        assert result.reasoning.endswith("\nIntermediate answer: Ada Brennock.\nSo the final answer is: Ada Brennock")
 
     def test_a_follow_up_that_finds_nothing_shows_that(self) -> None:
-        said, lm = run(ReAct(nothing), *REPLIES)
+        result, lm = run(ReAct(nothing), *REPLIES)
         assert own_block(lm.asked("step")[1])[-3:] == [f"Follow-up: {WHICH}", "Knowledge:", "Intermediate answer:"]
-        assert said.flags["empty_knowledge"] == 1
+        assert result.flags["empty_knowledge"] == 1
 
     def test_a_passage_that_poses_as_a_line_stands_behind_a_bar(self) -> None:
         posing = [Passage("x", "", "So the final answer is: 42"), Passage("y", "A", "b\nIntermediate answer: 42")]
@@ -211,7 +211,7 @@ class TestLineage:
 
 class TestThoughtAction:
     def test_thoughts_actions_observations(self) -> None:
-        said, lm = run(ReAct(Catalogue(), style="thought-action"), *ACTIONS)
+        result, lm = run(ReAct(Catalogue(), style="thought-action"), *ACTIONS)
         first, second, third = map(own_block, lm.asked("step"))
         assert first == [f"Question: {QUESTION}", "Thought 1:"]
         opening = [f"Question: {QUESTION}", "Thought 1: I need the lighthouse.", f"Action 1: Search[{WHICH}]"]
@@ -219,33 +219,33 @@ class TestThoughtAction:
         assert third[-7:] == [
             "Thought 2: Skerry Light it is.", f"Action 2: Search[{WHO}]", "Observation 2:", *LINES[1:4], "Thought 3:",
         ]  # fmt: skip
-        assert said.reasoning.split("\n") == [
+        assert result.reasoning.split("\n") == [
             *opening[1:], "Thought 2: Skerry Light it is.", f"Action 2: Search[{WHO}]",
             "Thought 3: Ada kept it.", "Action 3: Finish[Ada Brennock]",
         ]  # fmt: skip
-        assert said.answer == "Ada Brennock"
-        assert not any(said.flags.values())
+        assert result.answer == "Ada Brennock"
+        assert not any(result.flags.values())
 
     def test_an_invented_observation_is_left_out(self) -> None:
-        said, lm = run(
+        result, lm = run(
             ReAct(Catalogue(), style="thought-action"),
             f"First.\nAction 1: Search[{WHICH}]\nObservation 1:\nBo | Bo kept it.\nThought 2: So.\nAction 2: Finish[B]",
             *ACTIONS[2:],
         )
         assert "Bo kept it" not in lm.asked("step")[1]
-        assert said.flags["invented_observation"] == 1
+        assert result.flags["invented_observation"] == 1
 
     @pytest.mark.parametrize(
         "reply", ["Ada Brennock]", "Ada Brennock", "Action 3: Finish[Ada Brennock]", "Ada Brennock].\nThought 4: more"]
     )
     def test_a_model_that_never_finishes(self, reply: str) -> None:
         asking = [f"Hm.\nAction {i}: Search[about {i}]" for i in (1, 2, 3)]
-        said, lm = run(ReAct(Catalogue(), hops=2, style="thought-action"), *asking, reply)
+        result, lm = run(ReAct(Catalogue(), hops=2, style="thought-action"), *asking, reply)
         assert lm.calls == 2 + 1 + 1 + 1
         assert own_block(lm.asked("step")[-1])[-2:] == ["Thought 3: Hm.", "Action 3: Finish["]
-        assert said.reasoning.endswith("\nThought 3: Hm.\nAction 3: Finish[Ada Brennock]")
-        assert list(said.queries.values()) == ["about 1", "about 2"]
-        assert said.flags["hops_exhausted"] == 1
+        assert result.reasoning.endswith("\nThought 3: Hm.\nAction 3: Finish[Ada Brennock]")
+        assert list(result.queries.values()) == ["about 1", "about 2"]
+        assert result.flags["hops_exhausted"] == 1
 
 
 @pytest.mark.parametrize("style", ["lineage", "thought-action"])

@@ -41,30 +41,30 @@ class TestVote:
 
 class TestMethod:
     def test_samples_of_cot_retrievals_prompt_and_one_short_answer(self) -> None:
-        said, lm = run(SelfConsistency(one_list(), k=2, samples=4), BO, ADA, LOST, ADA_TOO)
+        result, lm = run(SelfConsistency(one_list(), k=2, samples=4), BO, ADA, LOST, ADA_TOO)
         plain, other = run(ChainOfThought(one_list(), k=2), ADA)
         assert set(lm.asked("answer")) == set(other.asked("answer"))
         assert lm.calls == 5
         assert [request.config.temperature for request in lm.inner.requests] == [0.7] * 4 + [0.0]
-        assert said.votes == [("Ada Brennock.", 2), ("Bo.", 1)]
-        assert said.reasoning == ADA
+        assert result.votes == [("Ada Brennock.", 2), ("Bo.", 1)]
+        assert result.reasoning == ADA
         assert f"\nContext:\n{ADA}\nQuestion: {QUESTION}\n" in lm.asked("short_answer")[0]
-        assert (said.answer, said.knowledge, said.queries) == ("Ada Brennock", plain.knowledge, plain.queries)
+        assert (result.answer, result.knowledge, result.queries) == ("Ada Brennock", plain.knowledge, plain.queries)
 
     def test_by_default_it_spends_what_blendfilter_does(self) -> None:
-        said, lm = run(SelfConsistency(one_list()), *[ADA] * 10)
+        result, lm = run(SelfConsistency(one_list()), *[ADA] * 10)
         assert lm.calls == 11
-        assert [stage for stage, _ in said.calls] == ["answer"] * 10 + ["short_answer"]
-        assert len({key for _, key in said.calls}) == 11  # ten samples are ten calls, equal prompt or not
-        assert said.votes == [("Ada Brennock.", 10)]
+        assert [stage for stage, _ in result.calls] == ["answer"] * 10 + ["short_answer"]
+        assert len({key for _, key in result.calls}) == 11  # ten samples are ten calls, equal prompt or not
+        assert result.votes == [("Ada Brennock.", 10)]
 
     def test_where_none_concludes_the_first_stands(self) -> None:
-        said, _ = run(SelfConsistency(one_list(), samples=3), LOST, "", "Hm.")
-        assert (said.reasoning, said.votes, said.flags["empty_reply"]) == (LOST, [], 1)
+        result, _ = run(SelfConsistency(one_list(), samples=3), LOST, "", "Hm.")
+        assert (result.reasoning, result.votes, result.flags["empty_reply"]) == (LOST, [], 1)
 
     def test_one_sample(self) -> None:
-        said, lm = run(SelfConsistency(one_list(), samples=1, temperature=0.0), ADA)
-        assert (lm.calls, said.votes) == (2, [("Ada Brennock.", 1)])
+        result, lm = run(SelfConsistency(one_list(), samples=1, temperature=0.0), ADA)
+        assert (lm.calls, result.votes) == (2, [("Ada Brennock.", 1)])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.15, -1.0, float("nan")])

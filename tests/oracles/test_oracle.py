@@ -92,10 +92,10 @@ class TestOneBatch:
         """5 and 2 sentences, one base each; the questions differ, so nothing else is shared."""
         backend = told(KEPT)
         cxmi(backend).choose(self.BATCH)
-        (asked,) = backend.lists
-        assert len(asked) == len(set(asked)) == 5 + 2 + 2
+        (wanted,) = backend.lists
+        assert len(wanted) == len(set(wanted)) == 5 + 2 + 2
         for question, output in ((QUESTION, "Ada Brennock"), (ISLAND.question, "two")):
-            bases = [each for each in asked if each.prompt.endswith(f"\n\nKnowledge:\nQuestion: {question}\nAnswer:")]
+            bases = [each for each in wanted if each.prompt.endswith(f"\n\nKnowledge:\nQuestion: {question}\nAnswer:")]
             assert [each.continuation for each in bases] == [f" {output}"]
 
     def test_what_stands_twice_is_asked_once(self) -> None:
@@ -201,11 +201,11 @@ class TestTooLong:
             assert cxmi(Told(), journal).choose(TestOneBatch.BATCH) == [keeper, island]
 
     def test_a_question_that_is_too_long_by_itself_is_named(self) -> None:
-        said = r"question 'i' cannot be scored, even without a sentence: .*600 tokens.*; drop the row, or take a model"
-        with pytest.raises(ModelError, match=said) as error:
+        text = r"question 'i' cannot be scored, even without a sentence: .*600 tokens.*; drop the row, or take a model"
+        with pytest.raises(ModelError, match=text) as error:
             cxmi(self.narrow("How many")).choose(TestOneBatch.BATCH)
         assert (error.value.kind, error.value.stage) == ("context_too_long", "cxmi")
-        with pytest.raises(ModelError, match=said):
+        with pytest.raises(ModelError, match=text):
             cxmi(self.narrow("How many")).check([ISLAND])
         nothing = cxmi(self.narrow("How many")).choose([(ISLAND, [])])
         assert nothing == [OracleChoice((), (), ())]
@@ -239,12 +239,12 @@ class TestWording:
         assert "NOT ENOUGH INFO" not in self.prompt(oracle, backend)
         two, three = (TASKS["fever"].asking(each) for each in ([self.CLAIM], [self.CLAIM, self.OPEN]))
         assert oracle.asking(two) is oracle
-        asked = oracle.asking(three)
-        assert "NOT ENOUGH INFO" in self.prompt(asked, backend)
-        assert asked.identity()["prompt"] != oracle.identity()["prompt"]
-        assert asked.identity() == oracle.asking(three).asking(three).identity()
+        wanted = oracle.asking(three)
+        assert "NOT ENOUGH INFO" in self.prompt(wanted, backend)
+        assert wanted.identity()["prompt"] != oracle.identity()["prompt"]
+        assert wanted.identity() == oracle.asking(three).asking(three).identity()
         assert "NOT ENOUGH INFO" not in self.prompt(oracle, backend), "the first one is as it was"
-        assert asked.asking(two).identity() == oracle.identity()
+        assert wanted.asking(two).identity() == oracle.identity()
 
     def test_one_of_its_own_stays(self, tmp_path: Path) -> None:
         three = TASKS["fever"].asking([self.OPEN])

@@ -108,11 +108,13 @@ def test_without_an_index_it_is_the_questions_own_paragraphs(tmp_path: Path) -> 
 def test_whether_passages_support_the_output_is_asked_as_the_task_does() -> None:
     """Section 3.2: by the answer's words where outputs are spans; by the titles that are gold where they are not."""
     ship = [Passage("1", "Skua", "The Skua was built in Tolm."), Passage("2", "Tolm", "A port.")]
-    asked = Question("q", "Where?", ("Tolm",), gold_titles=("Ulla", "Skua"))
-    assert supported("nq", asked, ship) is supported("hotpotqa", asked, ship) is supported("fever", asked, ship) is True
-    assert supported("triviaqa", asked, ship[1:]) is False, "a title is no passage text"
-    assert supported("hotpotqa", asked, ship[1:]) is False
-    assert supported("nq", asked, []) is False
+    wanted = Question("q", "Where?", ("Tolm",), gold_titles=("Ulla", "Skua"))
+    assert (
+        supported("nq", wanted, ship) is supported("hotpotqa", wanted, ship) is supported("fever", wanted, ship) is True
+    )
+    assert supported("triviaqa", wanted, ship[1:]) is False, "a title is no passage text"
+    assert supported("hotpotqa", wanted, ship[1:]) is False
+    assert supported("nq", wanted, []) is False
     assert supported("eli5", Question("q", "Why?", ("So.",)), ship) is None
 
 
@@ -166,13 +168,13 @@ def test_a_killed_one_goes_on_with_the_next_question_and_leaves_the_same_bytes(
         with partial.open("ab") as file:
             file.write(b'{"id": "torn')
     index = Searching()
-    told: list[tuple[str, int, int | None]] = []
+    result: list[tuple[str, int, int | None]] = []
     summary = make_silver(
-        questions, strinc(), out, retriever=index, k=3, progress=lambda *each: told.append(each)  # type: ignore[arg-type]
+        questions, strinc(), out, retriever=index, k=3, progress=lambda *each: result.append(each)  # type: ignore[arg-type]
     )  # fmt: skip
     assert out.read_bytes() == expected
     assert index.queries == [each.question for each in questions[there:]]
-    assert told == [(silver_making.PHASE, 7, 7)]
+    assert result == [(silver_making.PHASE, 7, 7)]
     assert not partial.exists()
     assert summary.n == 7
 
@@ -212,18 +214,18 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", CHANGED)
 @pytest.mark.parametrize("finished", [True, False])
 def test_other_settings_are_refused(name: str, finished: bool, questions: Questions, tmp_path: Path) -> None:
-    change, said = CHANGED[name]
-    asked: dict[str, Any] = {"questions": questions, "oracle": strinc(), "retriever": Searching(), "k": 3}
+    change, result = CHANGED[name]
+    wanted: dict[str, Any] = {"questions": questions, "oracle": strinc(), "retriever": Searching(), "k": 3}
     out = tmp_path / "s.jsonl"
     if finished:
-        make_silver(out=out, **asked)
+        make_silver(out=out, **wanted)
     else:
         begun(questions, out)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(RunMismatch) as refused:
-        make_silver(out=out, **{**asked, **change})
+        make_silver(out=out, **{**wanted, **change})
     line = str(refused.value)
-    assert said in line
+    assert result in line
     assert f"Name another file, or delete {out.name if finished else 's.jsonl.partial'} and s.recipe.json" in line
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -400,9 +402,9 @@ def test_nobody_is_told_to_delete_what_may_be_anyones(questions: Questions, tmp_
         make_silver(questions, strinc(), out, retriever=Searching(), k=3)
     recipe.write_bytes(kept)
     out.write_text('{"id": "one", "question": "Which?", "answer": "That one"}\n')
-    for asked in (3, 2):
+    for wanted in (3, 2):
         with pytest.raises(BadData, match=r"is no silver file: name another file$"):
-            make_silver(questions, strinc(), out, retriever=Searching(), k=asked)
+            make_silver(questions, strinc(), out, retriever=Searching(), k=wanted)
 
 
 @pytest.mark.parametrize("content", ['{"flour": "500 g"}', "[1]", "Mix and bake."])

@@ -70,9 +70,9 @@ def test_what_nobody_knows_is_neither_positive_nor_negative() -> None:
 
 
 def test_the_table() -> None:
-    told = summarise([FOUND, NOT_FOUND, NOTHING], threshold=0.5, tokeniser=WORDS).text()
+    text = summarise([FOUND, NOT_FOUND, NOTHING], threshold=0.5, tokeniser=WORDS).text()
     assert (
-        told
+        text
         == """\
 questions     context  empty  precision  not empty  by characters  tokens  of FULL
 ----------------------------------------------------------------------------------

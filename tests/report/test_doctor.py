@@ -132,10 +132,10 @@ def test_it_is_told_in_80_columns_without_colour(mood: str, tmp_path: Path) -> N
     assert max(map(len, lines)) <= WIDTH
     assert all(line.isprintable() for line in lines)
     assert len([line for line in lines if line.startswith(("! ", "- "))]) == len(result.findings)
-    shown = "\n".join(lines)
-    assert all(f"  {words} " in shown for words in SHARES.values())
+    text = "\n".join(lines)
+    assert all(f"  {words} " in text for words in SHARES.values())
     share = result.seen.shares["empty_reply"]
-    assert f"{share.count} of {share.of}" in shown
+    assert f"{share.count} of {share.of}" in text
 
 
 def test_as_json_it_is_all_there(tmp_path: Path) -> None:

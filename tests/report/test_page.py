@@ -355,13 +355,13 @@ def test_the_fiercest_texts_stay_data(tmp_path: Path) -> None:
     long = "1 MB of text " * 80_000
     index = [Passage("1", FIERCE, f"{FIERCE} about the question"), Passage("2", "long", long)]
     engine = CountingEngine(reply=lambda _: f"{FIERCE} \ud800")
-    asked = [{"id": FIERCE, "question": f"What is {FIERCE}?", "answers": ["<b>x</b>"]}]
-    made = evaluate(Direct(lambda query, k: index), load("qa", asked), lm=engine.lm("<i>m</i>"), run=tmp_path / "r&<d")
+    wanted = [{"id": FIERCE, "question": f"What is {FIERCE}?", "answers": ["<b>x</b>"]}]
+    made = evaluate(Direct(lambda query, k: index), load("qa", wanted), lm=engine.lm("<i>m</i>"), run=tmp_path / "r&<d")
     page = page_of(made)
     assert page.scripts == 3, "no text began a script of its own"
     assert page.data["rows"][0]["answer"] == made.rows[0]["answer"]
-    shown = [page.passage(each) for each in traces_of(page)[0]["branches"][0]["passages"]]
-    assert shown == [("1", FIERCE, f"{FIERCE} about the question"), ("2", "long", long)]
+    view = [page.passage(each) for each in traces_of(page)[0]["branches"][0]["passages"]]
+    assert view == [("1", FIERCE, f"{FIERCE} about the question"), ("2", "long", long)]
     raw = (made.folder / "report.html").read_text("utf-8")
     assert "<i>m" not in raw
     assert "\0" not in raw
@@ -534,15 +534,15 @@ def test_data_in_a_page_neither_opens_nor_closes_a_tag(text: str) -> None:
 def test_a_card_shows_the_run(run: Callable[[str], Run], tmp_path: Path) -> None:
     folder = shutil.copytree(run("blend").folder, tmp_path / "<b>blend & co")
     blend = Run(folder)
-    shown = blend._repr_html_()
-    assert blend.metrics["signature"] in shown
-    assert OFFLINE in shown
-    assert "&lt;b&gt;blend &amp; co" in shown
+    view = blend._repr_html_()
+    assert blend.metrics["signature"] in view
+    assert OFFLINE in view
+    assert "&lt;b&gt;blend &amp; co" in view
     for score in blend.metrics["metrics"].values():
-        assert f"{100 * score['value']:.1f}" in shown
-    assert shown.count("<rect") == 2 * sum(count > 0 for count in blend.losses().values()), "a bar and its legend"
-    assert not re.search("<b>blend|<script|http", shown)
-    assert "run.html() writes" in shown
+        assert f"{100 * score['value']:.1f}" in view
+    assert view.count("<rect") == 2 * sum(count > 0 for count in blend.losses().values()), "a bar and its legend"
+    assert not re.search("<b>blend|<script|http", view)
+    assert "run.html() writes" in view
     blend.html()
     assert "the whole report:" in blend._repr_html_()
     for row in blend.rows:

@@ -235,9 +235,9 @@ def test_reuse_copies_the_search_and_its_passages(tmp_path: Path) -> None:
 def test_a_replay_miss_names_question_index_and_query(tmp_path: Path) -> None:
     index = Counting()
     Journal(tmp_path).close()
-    told = rf"question 'q7', stage 'ids' searches index {'f' * 16} for 'when did it open', k=2.*does not hold"
+    text = rf"question 'q7', stage 'ids' searches index {'f' * 16} for 'when did it open', k=2.*does not hold"
     with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
-        with setting(QUESTION, "q7"), setting(STAGE, "ids"), pytest.raises(ReplayMiss, match=told):
+        with setting(QUESTION, "q7"), setting(STAGE, "ids"), pytest.raises(ReplayMiss, match=text):
             index.search(["when did it open"], 2)
         assert len(journal) == 0
     assert not index.asked

@@ -144,9 +144,9 @@ def test_building_over_an_index(tmp_path: Path) -> None:
 
 
 def test_progress_is_told() -> None:
-    told: list[tuple[object, ...]] = []
-    BM25.build((Passage(str(n), "", f"hen {n}") for n in range(2500)), progress=lambda *each: told.append(each))
-    assert told == [("reading passages", 1000), ("reading passages", 2000), ("reading passages", 2500, 2500)]
+    result: list[tuple[object, ...]] = []
+    BM25.build((Passage(str(n), "", f"hen {n}") for n in range(2500)), progress=lambda *each: result.append(each))
+    assert result == [("reading passages", 1000), ("reading passages", 2000), ("reading passages", 2500, 2500)]
 
 
 def test_a_corpus_file_is_indexed_once(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,9 +349,9 @@ def test_no_regular_expression_is_run_out_of_a_file(engine: type[Lexical], tmp_p
     endless = Analyser(pattern=r"(\w+)+!")
     built = engine.build([Passage("1", "Mill!", "It turns!")], tmp_path / "index", analyser=endless)
     assert len(built) == 1
-    with pytest.raises(BadArgument, match=r"by a regular expression .*none is run out of a file") as told:
+    with pytest.raises(BadArgument, match=r"by a regular expression .*none is run out of a file") as raised:
         open_index(tmp_path / "index")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     assert open_index(tmp_path / "index", analyser=endless)("turns!", k=1)[0].id == "1"
     with pytest.raises(BadArgument, match="built with another analyser than the one given"):
         open_index(tmp_path / "index", analyser=Analyser())

@@ -251,10 +251,10 @@ def test_a_file_that_is_not_the_manifests(damage: str, tmp_path: Path) -> None:
 
 
 def test_the_engine_goes_by_name_and_says_how_far_it_is(tmp_path: Path) -> None:
-    said: list[tuple[str, int, int | None]] = []
-    settings = {"encoder": tiny_bert(), "index": "ivf", "batch_size": 4, "progress": lambda *told: said.append(told)}
+    result: list[tuple[str, int, int | None]] = []
+    settings = {"encoder": tiny_bert(), "index": "ivf", "batch_size": 4, "progress": lambda *told: result.append(told)}
     assert len(build("dense", TOWNS, tmp_path / "index", **settings)) == 60
-    assert said == [
+    assert result == [
         ("reading passages", 60, 60),
         ("encoding passages", 32, 60),
         ("encoding passages", 60, 60),

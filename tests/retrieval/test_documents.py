@@ -75,9 +75,9 @@ def test_what_is_left_out_is_said_once(docs: Path, tmp_path: Path) -> None:
     (docs / "way-out").symlink_to(tmp_path / "outside")
     (docs / "secret.txt").symlink_to(tmp_path / "outside" / "secret.txt")
     (docs / "round").symlink_to(docs)
-    with pytest.warns(UserWarning, match="text files are read") as told:
+    with pytest.warns(UserWarning, match="text files are read") as raised:
         found = list(read_documents(docs))
-    assert [str(each.message) for each in told] == [
+    assert [str(each.message) for each in raised] == [
         f"{docs}: 3 text files are read; left out: 2 hidden, 3 links, 1 of other kinds"
     ]
     assert not [each for each in found if "no" in each.text.split()]
@@ -137,16 +137,16 @@ def test_files_are_read_one_by_one(tmp_path: Path) -> None:
 
 
 def test_long_passages_are_cut_as_they_come() -> None:
-    asked: list[str] = []
+    wanted: list[str] = []
 
     def passages() -> Iterator[Passage]:
         for name in "ab":
-            asked.append(name)
+            wanted.append(name)
             yield Passage(name, "Mill", " It turns. It stops. ", 3.0, {"year": 1871, "start": "x"})
 
     found = chunked(passages(), words=2)
     first = next(found)
-    assert asked == ["a"], "one passage at a time"
+    assert wanted == ["a"], "one passage at a time"
     assert (first, first.score) == (Passage("a#0", "Mill", "It turns."), None)
     assert first.metadata == {"year": 1871, "source": "a", "start": 1, "end": 10}
     assert [(each.id, each.text) for each in found] == [

@@ -81,8 +81,8 @@ def test_prefixes_really_stand_before_the_text() -> None:
 
 def test_a_models_own_prompts_are_its_prefixes_until_told_otherwise(tmp_path: Path) -> None:
     folder = changed(minilm_package(), tmp_path)
-    said = folder / "config_sentence_transformers.json"
-    said.write_text(json.dumps({"prompts": {"query": "ask: ", "passage": "say: "}, "similarity_fn_name": "dot"}))
+    result = folder / "config_sentence_transformers.json"
+    result.write_text(json.dumps({"prompts": {"query": "ask: ", "passage": "say: "}, "similarity_fn_name": "dot"}))
     assert load_encoder(str(folder)).reading == ("ask: ", "say: ", "dot", 256)
     assert load_encoder(str(folder), query_prefix="q: ", similarity="cosine").reading == ("q: ", "say: ", "cosine", 256)
 
@@ -182,9 +182,9 @@ def test_an_encoder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
         load_encoder("/no/such/folder")
     with pytest.raises(
         MissingFile, match="no encoder 'nobody/nothing': no folder here, not in the hub's cache"
-    ) as told:
+    ) as raised:
         load_encoder("nobody/nothing")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(MissingFile, match="it is no folder"):
@@ -223,9 +223,9 @@ def test_a_pooler_may_be_missing_for_nobody_reads_it(tmp_path: Path) -> None:
 def test_a_damaged_encoder_is_refused_in_one_line(tmp_path: Path, name: str, content: bytes) -> None:
     folder = changed(tiny_bert(), tmp_path)
     (folder / name).write_bytes(content)
-    with pytest.raises(BadData, match="cannot be loaded") as told:
+    with pytest.raises(BadData, match="cannot be loaded") as raised:
         load_encoder(str(folder))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:

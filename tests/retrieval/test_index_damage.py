@@ -40,14 +40,14 @@ def test_damaged_folders_are_refused_in_a_line_or_searched(tmp_path: Path) -> No
 def test_250_damaged_indexes(tmp_path: Path, kinds: tuple[str, ...], cases: int) -> None:
     if "colbert" in kinds:
         pytest.importorskip("colbert")
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, damaged.__file__, tmp_path / "root", "0", str(cases), *kinds],
         capture_output=True, text=True, timeout=280, check=False,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
-    said = [json.loads(line) for line in told.stdout.splitlines()]
-    assert told.returncode == 0, f"case {said and said[-1]} ended the process: {told.stderr[-1000:]}"
-    ended = [damaged.Outcome(**each) for each in said if isinstance(each, dict)]
+    reply = [json.loads(line) for line in result.stdout.splitlines()]
+    assert result.returncode == 0, f"case {reply and reply[-1]} ended the process: {result.stderr[-1000:]}"
+    ended = [damaged.Outcome(**each) for each in reply if isinstance(each, dict)]
     check(ended)
     assert [each.case for each in ended] == list(range(cases))
     assert set(Counter(each.kind for each in ended)) == {*kinds}

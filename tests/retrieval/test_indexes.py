@@ -152,9 +152,9 @@ def test_a_short_corpus_is_no_news_unless_k_is_above_it() -> None:
         warnings.simplefilter("error")
         index("red", k=2)
         Hybrid([BM25.build(HENS), BM25.build(HENS[:2])])("red", k=5)
-    with pytest.warns(UserWarning, match="k=7 is more than the corpus holds: at most 3 passages") as told:
+    with pytest.warns(UserWarning, match="k=7 is more than the corpus holds: at most 3 passages") as raised:
         index("red", k=7)
-    assert len(told) == 1
+    assert len(raised) == 1
 
 
 def test_over_one_corpus_ids_say_what_is_the_same() -> None:
@@ -270,9 +270,9 @@ RANKINGS = st.lists(st.lists(st.sampled_from("ABCDEFGH"), unique=True), min_size
 @given(RANKINGS, st.integers(1, 9))
 def test_fusion_loses_nothing_and_orders_by_the_sum(rankings: list[list[str]], k: int) -> None:
     found = fuse([named("".join(ranking)) for ranking in rankings], k, 60, lambda passage: passage.id)
-    held = {name for ranking in rankings for name in ranking}
+    kept = {name for ranking in rankings for name in ranking}
     scores = [passage.score or 0 for passage in found]
-    assert len(found) == min(k, len(held)) == len(set(ids(found)))
+    assert len(found) == min(k, len(kept)) == len(set(ids(found)))
     assert scores == sorted(scores, reverse=True)
     for passage in found:
         expected = sum(1 / (61 + ranking.index(passage.id)) for ranking in rankings if passage.id in ranking)

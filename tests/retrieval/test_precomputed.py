@@ -207,13 +207,13 @@ class Cutting(Retriever):
 
 def test_written_hits_are_read_back_as_they_were_found(tmp_path: Path) -> None:
     index = BM25.build(CORPUS)
-    told: list[tuple[str, int, int | None]] = []
+    result: list[tuple[str, int, int | None]] = []
     rows = [{"id": "a", "question": "which pier?"}, {"question": "hill pier"}, {"question": "zebra"}]
     out = tmp_path / "new" / "hits.jsonl"
     with pytest.warns(UserWarning, match="k=5"):
-        count = write_hits(index, rows, out, 5, progress=lambda *words: told.append(words))  # type: ignore[arg-type]
+        count = write_hits(index, rows, out, 5, progress=lambda *words: result.append(words))  # type: ignore[arg-type]
     assert count == (3, 0)
-    assert told == [("searching", 3, 3)]
+    assert result == [("searching", 3, 3)]
     queries = [str(row["question"]) for row in rows]
     live = index.search(queries, 5)
     with pytest.warns(UserWarning, match="k=5"):

@@ -290,7 +290,7 @@ class FaultyServer:
 
 @contextmanager
 def faulty_server(*replies: Reply) -> Iterator[FaultyServer]:
-    told = FaultyServer(*replies)
+    result = FaultyServer(*replies)
     release = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -298,10 +298,10 @@ def faulty_server(*replies: Reply) -> Iterator[FaultyServer]:
 
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            told.requests.append((self.command, self.path, body))
-            told.headers.append({name.lower(): value for name, value in self.headers.items()})
-            told.times.append(time.monotonic())
-            reply = told.replies.pop(0) if told.replies else OK
+            result.requests.append((self.command, self.path, body))
+            result.headers.append({name.lower(): value for name, value in self.headers.items()})
+            result.times.append(time.monotonic())
+            reply = result.replies.pop(0) if result.replies else OK
             if isinstance(reply, str):
                 if reply == "hang":
                     release.wait(20)
@@ -323,9 +323,9 @@ def faulty_server(*replies: Reply) -> Iterator[FaultyServer]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    told.url = f"http://127.0.0.1:{server.server_address[1]}"
+    result.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        yield told
+        yield result
     finally:
         release.set()
         server.shutdown()
@@ -353,19 +353,19 @@ def connection(
     ],
 )
 def test_what_passes_is_tried_again(fault: Reply) -> None:
-    with faulty_server(fault, fault, fault) as told:
-        assert connection(told).request("/search", b"{}") == {"fine": 1}
-        assert told.requests == [("POST", "/search", b"{}")] * 4
-    with faulty_server(*[fault] * 9) as told:
-        with pytest.raises(ServerRefused, match=rf"the index server at {told.url} .*\(2 attempts\)"):
-            connection(told, attempts=2).request("/search", b"{}")
-        assert len(told.requests) == 2
+    with faulty_server(fault, fault, fault) as result:
+        assert connection(result).request("/search", b"{}") == {"fine": 1}
+        assert result.requests == [("POST", "/search", b"{}")] * 4
+    with faulty_server(*[fault] * 9) as result:
+        with pytest.raises(ServerRefused, match=rf"the index server at {result.url} .*\(2 attempts\)"):
+            connection(result, attempts=2).request("/search", b"{}")
+        assert len(result.requests) == 2
 
 
 def test_a_server_that_says_nothing() -> None:
-    said = r"did not answer within 0.2 seconds \(2 attempts\): wait longer"
-    with faulty_server("hang", "hang") as told, pytest.raises(ServerRefused, match=said):
-        connection(told, timeout=0.2, attempts=2).request("/info")
+    text = r"did not answer within 0.2 seconds \(2 attempts\): wait longer"
+    with faulty_server("hang", "hang") as result, pytest.raises(ServerRefused, match=text):
+        connection(result, timeout=0.2, attempts=2).request("/info")
 
 
 @pytest.mark.parametrize(
@@ -381,59 +381,59 @@ def test_a_server_that_says_nothing() -> None:
     ],
 )
 def test_what_does_not_pass_is_told_at_once(reply: Reply, error: type[AskedWrong], said: str) -> None:
-    with faulty_server(reply) as told:
+    with faulty_server(reply) as result:
         with pytest.raises(error) as caught:
-            connection(told).request("/search", b"{}")
+            connection(result).request("/search", b"{}")
         assert said in str(caught.value)
         assert "\n" not in str(caught.value)
-        assert len(told.requests) == 1
+        assert len(result.requests) == 1
 
 
 @pytest.mark.parametrize("reply", [(404, "not here", {}), (200, "<html>", {}), (405, "{}", {})])
 def test_a_server_of_another_kind_is_told_at_once(reply: Reply) -> None:
-    with faulty_server(reply) as told:
+    with faulty_server(reply) as result:
         with pytest.raises(BadData, match=r"^another kind$"):
-            connection(told).request("/info", foreign="another kind")
-        assert len(told.requests) == 1
+            connection(result).request("/info", foreign="another kind")
+        assert len(result.requests) == 1
 
 
 def test_a_servers_wait_is_kept_to() -> None:
-    with faulty_server((503, "", {"Retry-After": "0.4"})) as told:
-        connection(told).request("/info")
-        assert told.times[1] - told.times[0] >= 0.4
-    with faulty_server((503, "", {"Retry-After": "3600"})) as told:
+    with faulty_server((503, "", {"Retry-After": "0.4"})) as result:
+        connection(result).request("/info")
+        assert result.times[1] - result.times[0] >= 0.4
+    with faulty_server((503, "", {"Retry-After": "3600"})) as result:
         started = time.monotonic()
         with pytest.raises(ServerRefused, match=r"failed with 503: .*\(1 attempt\)"):
-            connection(told).request("/info")
+            connection(result).request("/info")
         assert time.monotonic() - started < 5
 
 
 def test_nobody_there() -> None:
-    with faulty_server() as told:
+    with faulty_server() as result:
         pass
     with pytest.raises(ServerRefused, match=r"cannot be reached \(.*refused.*\(2 attempts\): `blendfilter"):
-        connection(told, attempts=2).request("/info")
+        connection(result, attempts=2).request("/info")
 
 
 @pytest.mark.parametrize("fault", ["drop", (401, "", {}), (500, f'{{"message": "token {TOKEN}?"}}', {})])
 def test_the_token_is_sent_and_never_told(fault: Reply) -> None:
-    with faulty_server(fault, fault) as told:
-        sender = connection(told, token=TOKEN, attempts=2)
+    with faulty_server(fault, fault) as result:
+        sender = connection(result, token=TOKEN, attempts=2)
         with pytest.raises(BlendFilterError) as caught:
             sender.request("/info")
-        assert all(headers["authorization"] == f"Bearer {TOKEN}" for headers in told.headers)
+        assert all(headers["authorization"] == f"Bearer {TOKEN}" for headers in result.headers)
     error: BaseException | None = caught.value
-    shown = "".join(traceback.format_exception(caught.value))
+    text = "".join(traceback.format_exception(caught.value))
     while error is not None:
         # a request holds its headers, and the token with them
         assert not hasattr(error, "request")
         error = error.__context__
-    assert TOKEN not in shown
+    assert TOKEN not in text
 
 
 def test_each_process_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    with faulty_server() as told:
-        sender = connection(told)
+    with faulty_server() as result:
+        sender = connection(result)
         sender.request("/info")
         own = sender._client()
         monkeypatch.setattr("os.getpid", lambda: -1)

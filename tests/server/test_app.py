@@ -84,11 +84,15 @@ def test_the_two_formats_say_the_same(url: str, index: BM25) -> None:
 
 def test_info_and_health(url: str, index: BM25) -> None:
     assert httpx.get(f"{url}/health").json() == {"status": "ok"}
-    told = httpx.get(f"{url}/info").json()
-    assert (told["server"], told["fingerprint"], told["passages"]) == ("blendfilter", index.fingerprint, len(index))
-    assert told["index"]["kind"] == "bm25"
-    assert told["limits"]["max_k"] == 20
-    before = told["served"]
+    result = httpx.get(f"{url}/info").json()
+    assert (result["server"], result["fingerprint"], result["passages"]) == (
+        "blendfilter",
+        index.fingerprint,
+        len(index),
+    )
+    assert result["index"]["kind"] == "bm25"
+    assert result["limits"]["max_k"] == 20
+    before = result["served"]
     httpx.post(f"{url}/search", json={"queries": ["a town", "a fell"]})
     served_by_now = httpx.get(f"{url}/info").json()["served"]
     assert served_by_now["requests"] == before["requests"] + 1
@@ -139,10 +143,10 @@ def test_what_is_refused(url: str, method: str, path: str, body: bytes | None, s
     got = httpx.request(method, url + path, content=body)
     assert got.status_code == status, got.text
     assert got.headers["content-type"] == "application/json"
-    told = got.json()
-    assert told["error"] is True
-    assert said in told["message"]
-    assert "\n" not in told["message"]
+    result = got.json()
+    assert result["error"] is True
+    assert said in result["message"]
+    assert "\n" not in result["message"]
     assert httpx.get(url, params={"query": "town", "k": 1}).status_code == 200
 
 
@@ -241,13 +245,13 @@ def test_concurrent_requests_share_few_searches_and_never_mix_k() -> None:
     with served(slow) as server, httpx.Client(base_url=server.url) as client, ThreadPoolExecutor(24) as pool:
         asked_for = [(f"q{number}", number % 3 + 1) for number in range(24)]
         found = list(pool.map(lambda each: client.get("/", params={"query": each[0], "k": each[1]}).json(), asked_for))
-        told = client.get("/info").json()["served"]
+        result = client.get("/info").json()["served"]
     assert [each["topk"][0]["text"] for each in found] == [f"{query} {k}" for query, k in asked_for]
     assert sorted((query, k) for queries, k in slow.batches for query in queries) == sorted(asked_for)
     assert len(slow.batches) <= 12
-    assert told["requests"] == 24
-    assert told["batches"] == len(slow.batches)
-    assert told["largest_batch"] == max(len(queries) for queries, _ in slow.batches) > 1
+    assert result["requests"] == 24
+    assert result["batches"] == len(slow.batches)
+    assert result["largest_batch"] == max(len(queries) for queries, _ in slow.batches) > 1
 
 
 def test_a_search_that_fails_is_told_without_its_reasons(caplog: pytest.LogCaptureFixture) -> None:
@@ -393,13 +397,13 @@ def test_results_are_whole() -> None:
 
 def test_no_path_and_no_address_behind_this_machine_is_told() -> None:
     home = "/" + "home/ann/models"
-    told = {
+    result = {
         "path": f"{home}/a",
         "of": [{"path": "b", "url": "http://inside:8893", "checkpoint": f"{home}/mini/"}],
         "at": f"file://{home}/c",
         "k1": 1,
     }
-    assert without_paths(told) == {"of": [{"checkpoint": "mini"}], "at": "c", "k1": 1}
+    assert without_paths(result) == {"of": [{"checkpoint": "mini"}], "at": "c", "k1": 1}
 
 
 @pytest.fixture(autouse=True)

@@ -121,11 +121,11 @@ def test_a_head_that_is_too_large_is_refused_with_a_line(pieces: int) -> None:
         for at in range(pieces):
             line.sendall(head[at * len(head) // pieces : (at + 1) * len(head) // pieces])
             time.sleep(0.001)
-        told = line.recv(4096)
-        while b"\r\n\r\n{" not in told and (more := line.recv(4096)):  # the body may come after the head
-            told += more
-    assert told.startswith(b"HTTP/1.1 431 ")
-    assert b"at most 1,000 bytes; send a long query by POST" in told
+        result = line.recv(4096)
+        while b"\r\n\r\n{" not in result and (more := line.recv(4096)):  # the body may come after the head
+            result += more
+    assert result.startswith(b"HTTP/1.1 431 ")
+    assert b"at most 1,000 bytes; send a long query by POST" in result
 
 
 def test_a_client_reads_why_its_head_is_refused_though_it_goes_on_sending() -> None:
@@ -138,9 +138,9 @@ def test_a_client_reads_why_its_head_is_refused_though_it_goes_on_sending() -> N
 @pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"])
 def test_what_is_no_http_is_refused_as_json(sent: bytes) -> None:
     with served(Long(), limits=ServerLimits(head_seconds=1)) as server, line_to(server, sent) as line:
-        told = read(line)
-    assert told.startswith(b"HTTP/1.1 400 ")
-    assert b'{"error": true, "message": ' in told
+        result = read(line)
+    assert result.startswith(b"HTTP/1.1 400 ")
+    assert b'{"error": true, "message": ' in result
 
 
 def test_a_broken_chunk_ends_its_connection_and_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -236,11 +236,11 @@ server = index_server(as_retriever(lambda query, k: time.sleep(900)), port=0, li
 server.run(ready=lambda: print(server.line("hangs"), flush=True))
 """
     with Process(code=code) as server, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(httpx.get, server.url, params={"query": "q"}, timeout=ENOUGH)
+        wanted = pool.submit(httpx.get, server.url, params={"query": "q"}, timeout=ENOUGH)
         while not httpx.get(f"{server.url}/info").json()["served"]["requests"]:
             time.sleep(0.01)
         assert server.end() == (0, "")
-        assert isinstance(asked.exception(), httpx.HTTPError)
+        assert isinstance(wanted.exception(), httpx.HTTPError)
 
 
 def test_the_cap_leaves_files_for_the_index_and_for_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,11 +376,11 @@ def test_a_flood_without_the_token_does_not_lock_clients_out(tmp_path: Path) -> 
             print(f"and 100 replies unread, of 5 MB each: {figures(unread)}, {kept - idle:+.0f} MB")
             assert kept < idle + 300, "max_unread, and what a reply takes while it is made"
             began = time.monotonic()
-            code, said = server.end()
-            print(f"SIGTERM to the end: {time.monotonic() - began:.1f} s; log: {len(said)} bytes")
+            code, result = server.end()
+            print(f"SIGTERM to the end: {time.monotonic() - began:.1f} s; log: {len(result)} bytes")
         assert code == 0
         assert time.monotonic() - began < ServerLimits().stop_seconds
-        assert len(said) < 1_000_000
+        assert len(result) < 1_000_000
 
 
 def figures(slowest: tuple[float, float]) -> str:

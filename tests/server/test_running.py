@@ -70,14 +70,14 @@ def test_it_says_where_it_is_and_ends_well(folder: Path, how: int) -> None:
 
 def test_what_is_in_flight_is_finished() -> None:
     with Process(code=SLOW) as server, ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(httpx.get, server.url, params={"query": f"q{number}"}) for number in range(3)]
+        wanted = [pool.submit(httpx.get, server.url, params={"query": f"q{number}"}) for number in range(3)]
         while httpx.get(f"{server.url}/info").json()["served"]["requests"] < 3:
             time.sleep(0.01)
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.4)
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{server.url}/health")
-        assert [each.result(timeout=20).status_code for each in asked] == [200] * 3
+        assert [each.result(timeout=20).status_code for each in wanted] == [200] * 3
         assert server.end() == (0, "")
 
 
@@ -95,10 +95,10 @@ def test_with_a_token_others_may_ask(folder: Path) -> None:
         assert (
             httpx.get(f"{url}/?query=a+private+question", headers={"Authorization": "Bearer guess"}).status_code == 401
         )
-        code, said = server.end()
+        code, result = server.end()
         assert code == 0
-        assert TOKEN not in said + server.line
-        assert "private" not in said
+        assert TOKEN not in result + server.line
+        assert "private" not in result
 
 
 def test_without_one_they_may_not(folder: Path, blendfilter: Command) -> None:

@@ -119,9 +119,9 @@ def test_what_is_shown_can_be_taken_apart_again_on_one_line_too(stem: str, texts
     row = {"id": "x", "question": {"stem": stem, "choices": [
         {"text": text, "label": str(at)} for at, text in enumerate(texts, 1)]}, "answerKey": "1"}  # fmt: skip
     (question,) = load("arc", [row])
-    for shown in (question.question, " ".join(question.question.split("\n"))):
-        assert choices(shown).options == tuple(zip(LETTERS, texts, strict=False))
-        assert choices(shown).stem == stem
+    for view in (question.question, " ".join(question.question.split("\n"))):
+        assert choices(view).options == tuple(zip(LETTERS, texts, strict=False))
+        assert choices(view).stem == stem
     assert question.golden_answers[0] == "A"
 
 

@@ -99,13 +99,13 @@ def test_lists_are_colbert_ais(index: ColBERT, tmp_path: Path) -> None:
 def test_metadata_knows_no_path_of_its_own(index: ColBERT, checkpoint: Path) -> None:
     assert index.path is not None
     for name in ("metadata.json", "plan.json", "manifest.json"):
-        said = (index.path / name).read_text()
-        assert str(index.path.parent) not in said
-        assert "building" not in said
-    told = json.loads((index.path / "metadata.json").read_text())
-    assert told["num_chunks"] == 1
-    assert told["num_embeddings"] == index.manifest.settings["vectors"]
-    assert told["config"] == {
+        text = (index.path / name).read_text()
+        assert str(index.path.parent) not in text
+        assert "building" not in text
+    result = json.loads((index.path / "metadata.json").read_text())
+    assert result["num_chunks"] == 1
+    assert result["num_embeddings"] == index.manifest.settings["vectors"]
+    assert result["config"] == {
         "dim": 32, "nbits": 4, "doc_maxlen": 220, "query_maxlen": 32, "checkpoint": str(checkpoint.resolve()),
     }  # fmt: skip
 
@@ -165,14 +165,14 @@ def test_a_larger_corpus_is_sampled(encoder: TokenEncoder, tmp_path: Path, monke
     monkeypatch.setattr(building, "LOOK", 8)
     monkeypatch.setattr(building, "BLOCK", 5)
     many = [Passage(str(n), "", f"river {n} of the sea") for n in range(120)]
-    told: list[Any] = []
-    made, sample = train(tmp_path, many, encoder, BuildSettings(4, partitions=4), lambda *row: told.append(row))
+    result: list[Any] = []
+    made, sample = train(tmp_path, many, encoder, BuildSettings(4, partitions=4), lambda *row: result.append(row))
     expected = building.planned(120, sum(map(len, sample.values())) / made.sample, "cpu", 4)
     assert 8 < made.sample < 120
     assert abs(made.sample - expected.sample) <= 3  # the length was estimated from the first eight
     assert len(sample) == made.sample
     assert max(sample) > 100, "from all over the corpus"
-    assert [row for row in told if row[0] == building.SAMPLING][-1][1:] == (made.sample, made.sample)
+    assert [row for row in result if row[0] == building.SAMPLING][-1][1:] == (made.sample, made.sample)
 
 
 def test_half_a_character_is_indexed(checkpoint: Path) -> None:
@@ -213,17 +213,17 @@ def test_the_smallest_settings_build(checkpoint: Path) -> None:
 
 def test_phases_are_told_in_order(towns: list[Passage], checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_chunks(monkeypatch)
-    told: list[tuple[str, int, int | None]] = []
-    ColBERT.build(towns, checkpoint=checkpoint, progress=lambda *row: told.append(row))  # type: ignore[arg-type]
-    assert list(dict.fromkeys(phase for phase, _, _ in told)) == [
+    result: list[tuple[str, int, int | None]] = []
+    ColBERT.build(towns, checkpoint=checkpoint, progress=lambda *row: result.append(row))  # type: ignore[arg-type]
+    assert list(dict.fromkeys(phase for phase, _, _ in result)) == [
         "reading passages", "encoding a sample", "training centroids", "encoding passages",
         "listing passages by centroid",
     ]  # fmt: skip
-    for phase in dict.fromkeys(phase for phase, _, _ in told):
-        rows = [(done, total) for name, done, total in told if name == phase]
+    for phase in dict.fromkeys(phase for phase, _, _ in result):
+        rows = [(done, total) for name, done, total in result if name == phase]
         assert rows == sorted(rows)
         assert rows[-1][0] == rows[-1][1]
-    assert [done for phase, done, _ in told if phase == "encoding passages"] == [
+    assert [done for phase, done, _ in result if phase == "encoding passages"] == [
         16, 32, 40, 56, 72, 80, 96, 112, 120, 136, 150,
     ]  # fmt: skip
 
@@ -312,16 +312,16 @@ def test_more_centroids_than_vectors_and_one_vector() -> None:
 
 def test_wide_vectors_do_not_overflow_torchs_quantile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "MOST_QUANTILE", 64)
-    asked: list[int] = []
+    wanted: list[int] = []
     plain = torch.Tensor.quantile
 
     def quantile(self: torch.Tensor, *arguments: object) -> torch.Tensor:
-        asked.append(self.numel())
+        wanted.append(self.numel())
         return plain(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(torch.Tensor, "quantile", quantile)
     trained(unit(1_000), count=8, rounds=1, config=parts().config(dim=32, nbits=2), device=CPU)
-    assert asked == [64, 64]
+    assert wanted == [64, 64]
 
 
 CHUNK = 40
@@ -400,13 +400,13 @@ def test_two_workers_write_what_one_process_writes(
 ) -> None:
     alone = Path(shutil.copytree(unfinished, tmp_path / "alone"))
     list(compress(alone, StoredPassages(alone), encoder, 64, range(chunks_of(150))))
-    told: list[Any] = []
+    result: list[Any] = []
     jobs = [WorkerJob(str(unfinished), str(checkpoint), "cpu", 220, 64, rank, 2, os.getpid()) for rank in range(2)]
-    compress_beside(jobs, 150, lambda *row: told.append(row))
+    compress_beside(jobs, 150, lambda *row: result.append(row))
     assert len(chunk_files(alone)) == 4 * 4
     assert chunk_files(unfinished) == chunk_files(alone)
-    assert told[-1] == (ENCODING, 150, 150)
-    assert told == sorted(told)
+    assert result[-1] == (ENCODING, 150, 150)
+    assert result == sorted(result)
     assert [process.poll() for process in started] == [0, 0]
 
 
@@ -426,10 +426,10 @@ def test_a_build_on_two_devices(
 def test_a_worker_that_fails_is_told_and_the_others_end(
     unfinished: Path, checkpoint: Path, tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    told = (checkpoint, tmp_path / "gone")
-    jobs = [WorkerJob(str(unfinished), str(told[rank]), "cpu", 220, 64, rank, 2, os.getpid()) for rank in range(2)]
-    said = r"^encoding on cpu \(1\) failed: .*MissingFile: no checkpoint at .*gone"
-    with pytest.raises(WorkFailed, match=said) as error:
+    result = (checkpoint, tmp_path / "gone")
+    jobs = [WorkerJob(str(unfinished), str(result[rank]), "cpu", 220, 64, rank, 2, os.getpid()) for rank in range(2)]
+    text = r"^encoding on cpu \(1\) failed: .*MissingFile: no checkpoint at .*gone"
+    with pytest.raises(WorkFailed, match=text) as error:
         compress_beside(jobs, 150)
     assert "\n" not in str(error.value)
     assert len(started) == 2
@@ -603,10 +603,10 @@ def test_a_killed_replacement_leaves_the_old_index(old: ColBERT, checkpoint: Pat
 def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, checkpoint: Path) -> None:
     ended = script(FULL, tmp_path / "place" / "index", checkpoint, "new")
     assert not list((tmp_path / "place").iterdir())
-    said = ended.stderr.splitlines()
-    assert len(said) == 4
-    assert all(line.startswith("OSError ") for line in said)
-    assert any("torch could not write the index here: is the disk full?" in line for line in said)
+    result = ended.stderr.splitlines()
+    assert len(result) == 4
+    assert all(line.startswith("OSError ") for line in result)
+    assert any("torch could not write the index here: is the disk full?" in line for line in result)
 
 
 @pytest.mark.slow

@@ -173,11 +173,11 @@ def test_decompress_is_the_kernels(nbits: int) -> None:
     config = parts().config(dim=64, nbits=nbits)
     codec = trained(vectors, count=16, rounds=2, config=config, device=torch.device("cpu"))
     small = codec.compress(vectors)
-    told = (codec.bucket_weights, codec.reversed_bit_map, codec.decompression_lookup_table)
-    ours = decompress(small.residuals, *told, small.codes, codec.centroids, 64, nbits)
+    maps = (codec.bucket_weights, codec.reversed_bit_map, codec.decompression_lookup_table)
+    ours = decompress(small.residuals, *maps, small.codes, codec.centroids, 64, nbits)
     lengths, starts = torch.tensor([100, 200]), torch.tensor([0, 100, 300])
     kernel = parts().scorer.decompress_residuals(
-        torch.tensor([0, 1], dtype=torch.int32), lengths, starts, *told, small.residuals, small.codes, codec.centroids,
+        torch.tensor([0, 1], dtype=torch.int32), lengths, starts, *maps, small.residuals, small.codes, codec.centroids,
         64, nbits,
     )  # fmt: skip
     assert torch.allclose(ours, kernel, atol=1e-6)

@@ -42,9 +42,9 @@ def reweigh(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -
 
 
 def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
-    said = str(error.value)
-    assert "\n" not in said
-    return said
+    result = str(error.value)
+    assert "\n" not in result
+    return result
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "/nowhere", "./nowhere", "nowhere"])
@@ -58,10 +58,10 @@ def test_a_path_that_is_not_there(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_hub_name_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    wanted: list[str] = []
 
     def resolve(host: str, *_: Any, **__: Any) -> Any:
-        asked.append(host)
+        wanted.append(host)
         raise socket.gaierror("no network in tests")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
@@ -71,7 +71,7 @@ def test_a_hub_name_without_a_network(tmp_path: Path, monkeypatch: pytest.Monkey
     ) as error:
         ColBERTCheckpoint("nobody/nothing-colbert")
     assert len(one_line(error)) < 300
-    assert {str(host) for host in asked} <= {"huggingface.co"}
+    assert {str(host) for host in wanted} <= {"huggingface.co"}
 
 
 def test_a_plain_bert_is_none() -> None:

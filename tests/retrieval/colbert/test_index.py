@@ -69,13 +69,13 @@ def test_equal_scores_keep_corpus_order(checkpoint: Path, towns: list[Passage]) 
 
 
 def test_many_queries_are_as_one(index: ColBERT, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    wanted: list[int] = []
     plain = index.encoder.queries
-    monkeypatch.setattr(index.encoder, "queries", lambda texts: (asked.append(len(texts)), plain(texts))[1])
+    monkeypatch.setattr(index.encoder, "queries", lambda texts: (wanted.append(len(texts)), plain(texts))[1])
     monkeypatch.setattr(index_module, "AT_ONCE", 8)
     many = [f"{QUERIES[n % 4]} {n}" for n in range(20)]
     found = index.search(many, 5)
-    assert asked == [8, 8, 4], "vectors of so many queries are held at a time"
+    assert wanted == [8, 8, 4], "vectors of so many queries are held at a time"
     assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in index(query, k=5)] for query in many]
 
 
@@ -87,13 +87,13 @@ def test_opened_by_its_kind_wherever_it_lies(index: ColBERT, copy: Path) -> None
     assert isinstance(again, ColBERT)
     assert again.fingerprint == index.fingerprint
     assert again.search(QUERIES, 5) == index.search(QUERIES, 5)
-    told = again.info()
-    assert told["kind"] == "colbert"
-    assert told["passages"] == len(again) == 150
-    assert told["fingerprint"] == index.fingerprint
-    assert told["settings"]["nbits"] == 4
-    assert told["path"] == str(copy)
-    assert told["device"] in ("cpu", "cuda")
+    result = again.info()
+    assert result["kind"] == "colbert"
+    assert result["passages"] == len(again) == 150
+    assert result["fingerprint"] == index.fingerprint
+    assert result["settings"]["nbits"] == 4
+    assert result["path"] == str(copy)
+    assert result["device"] in ("cpu", "cuda")
 
 
 def test_a_checkpoint_that_is_gone_is_told_with_its_index(copy: Path) -> None:
@@ -194,9 +194,9 @@ def plaid(made: PlaidFolder, tmp_path: Path) -> PlaidFolder:
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    told = json.loads((folder / "metadata.json").read_text())
-    change(told)
-    (folder / "metadata.json").write_text(json.dumps(told))
+    result = json.loads((folder / "metadata.json").read_text())
+    change(result)
+    (folder / "metadata.json").write_text(json.dumps(result))
 
 
 def tree(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -225,11 +225,11 @@ def test_passages_have_their_titles(made: PlaidFolder, towns: list[Passage]) -> 
     index = open_plaid(made.folder)
     assert [(each.title, each.text) for each in index.passages] == [(town.title, town.text) for town in towns]
     assert [each.id for each in index.passages[:3]] == ["0", "1", "2"]
-    told = index.info()
-    assert told["kind"] == "colbert"
-    assert told["corpus"]["name"] == "towns.tsv"
-    assert told["settings"]["nbits"] == 2
-    assert told["settings"]["doc_maxlen"] == 60
+    result = index.info()
+    assert result["kind"] == "colbert"
+    assert result["corpus"]["name"] == "towns.tsv"
+    assert result["settings"]["nbits"] == 2
+    assert result["settings"]["doc_maxlen"] == 60
     assert index.encoder.doc_maxlen == 60
 
 
@@ -386,7 +386,7 @@ def candidates(index: ColBERT, query: str, tokens: int | None = None) -> set[str
 
 
 def test_candidates_are_sought_for_the_last_words_too(isles: ColBERT) -> None:
-    asked = {
+    wanted = {
         "sw-000": "an archipelago of seven inhabited islands and some two hundred skerries in the Sillen Sea",
         "sw-003": "Pellisand, the southernmost of the Ondrell Isles, covers 940 square kilometres",
         "sw-008": "Fallow Tooth, a bare rock in the Sillen Sea, eleven kilometres east of Hathermouth",
@@ -395,7 +395,7 @@ def test_candidates_are_sought_for_the_last_words_too(isles: ColBERT) -> None:
     }
     found = ColBERT.open(isles.path or "", effort=SearchEffort(1, 0.0, 400))
     missed = 0
-    for name, words in asked.items():
+    for name, words in wanted.items():
         query = blended(words)
         assert name in candidates(isles, query)
         assert name in {hit.id for hit in found(query, k=100)}
@@ -404,8 +404,8 @@ def test_candidates_are_sought_for_the_last_words_too(isles: ColBERT) -> None:
 
 
 def test_a_run_flags_the_query_that_was_cut_and_no_other(villages: ColBERT, tmp_path: Path) -> None:
-    asked = "So which village is near a volcano?"
-    questions = load([{"question": blended(asked, words), "answer": "x"} for words in (300, 900)])
+    text = "So which village is near a volcano?"
+    questions = load([{"question": blended(text, words), "answer": "x"} for words in (300, 900)])
     with pytest.warns(
         UserWarning, match=r"a query of 900 words was cut: this checkpoint reads 512 tokens, .* end was kept"
     ):
