@@ -105,13 +105,6 @@ def test_witnesses_are_counted_one_way(trimmed: Command) -> None:
         assert ("would be dropped for these questions: 0" in rehearsal) is none
 
 
-def test_an_overlay_may_begin_one_way(radio: Command) -> None:
-    outcome = radio(*TRIM, "--one-way")
-    assert "with 1 or more for one side (one way), which is the threshold" in outcome.out
-    assert open_index("radio.trimmed").info()["settings"]["one_way"] is True
-    assert "  1 witness for on: '" in radio("search", "radio.trimmed", WHO_ON).err
-
-
 def test_a_rehearsal_trims_nothing_and_keeps_its_calls(radio: Command) -> None:
     outcome = radio(*TRIM[:-2], "--dry-run")
     assert outcome.code == 0, outcome.err
@@ -148,7 +141,7 @@ def test_an_index_behind_an_address_is_trimmed_from_a_folder(trimmed: Command, h
         assert "judged before 3" in again.out
     outcome = trimmed("trim", "far", "--show", "off")
     assert outcome.code == 0, outcome.err
-    assert "note: the index is not there to look its text up" in outcome.out
+    assert "note: its text cannot be looked up" in outcome.out
     assert trimmed("trim", "far", "--undo", "ALL").code == 0
 
 
@@ -171,20 +164,6 @@ def test_a_passage_is_shown_with_its_separations(trimmed: Command) -> None:
     refused(unknown, "no judged question retrieved a passage 'of'. Did you mean 'off'?")
 
 
-def test_of_many_separations_those_below_the_threshold_are_cut_short(trimmed: Command) -> None:
-    with WitnessWriter(WITNESSES) as writer:
-        by = next(iter(writer.witnesses.judged.values())).by
-        others = [f"other {at}" for at in range(8)]
-        for name in ["on", *others]:
-            writer.verdict("Who?", name, name == "on", by)
-        writer.close("Who?", ["on", *others])
-    assert "and from" not in trimmed("trim", "radio", "--show", "on").out, "at threshold 1 all of them count"
-    trimmed("trim", "radio", "--threshold", 2)
-    view = trimmed("trim", "radio", "--show", "on").out
-    assert (view.count("the threshold is reached"), view.count("below the threshold\n")) == (1, 5)
-    assert "more, below the threshold (--export lists them)" in view
-
-
 def test_a_passage_that_is_gone_from_the_index_is_shown_with_a_note(trimmed: Command) -> None:
     with WitnessWriter(WITNESSES) as writer:  # a passage that an index once had
         by = next(iter(writer.witnesses.judged.values())).by
@@ -193,14 +172,16 @@ def test_a_passage_that_is_gone_from_the_index_is_shown_with_a_note(trimmed: Com
         writer.close("Who hid the radio?", ["on", "gone"])
     outcome = trimmed("trim", "radio", "--show", "gone")
     assert outcome.code == 0, outcome.err
-    assert outcome.out.startswith(
-        "passage gone (not found by the index)\nnote: the index does not find this passage an"
-    )
-    assert "on won for:" in outcome.out
-    assert trimmed("search", "radio.trimmed", "Who hid the radio?").code == 0
+    assert outcome.out.startswith("passage gone (not found by the index)\n")
     trimmed("index", "corpus.jsonl", "--out", "radio", "--overwrite", "--k1", 2)
     outcome = trimmed("trim", "radio", "--show", "off")
-    assert (outcome.code, "note: radio is another index now" in outcome.out) == (0, True)
+    assert (outcome.code, "note: its text cannot be looked up: radio.trimmed was made for the" in outcome.out) == (
+        0,
+        True,
+    )
+    before = WITNESSES.read_bytes()
+    refused(trimmed(*TRIM), "was made for the index")
+    assert WITNESSES.read_bytes() == before
 
 
 def test_separations_are_exported_and_no_file_is_replaced_unasked(trimmed: Command, here: Path) -> None:
@@ -248,22 +229,13 @@ def test_a_pair_is_taken_back(trimmed: Command) -> None:
         "undone: the separation of off and sold (1 witness)\nleft: 3 questions, "
     )
     assert "turned off" in trimmed("search", "radio.trimmed", WHO_ON).out
-    assert trimmed("trim", "radio", "--undo", "all").out.startswith("undone: all of it, 3 questions\n")
-
-
-def test_what_another_undo_took_along_is_no_error(trimmed: Command) -> None:
-    outcome = trimmed("trim", "radio", "--undo", WHO_ON, "--undo", "off,sold", "--undo", question_id(WHO_ON))
-    assert outcome.code == 0, outcome.err
-    assert "undone: the separation of off and sold (0 witnesses)" in outcome.out
-    assert "left: 2 questions, " in outcome.out
 
 
 @pytest.mark.parametrize(
     ("name", "error"),
     [
         ("Who turned the radio on in the kitchen?", "Did you mean"),
-        ("on,pier", "no question separates 'on' and 'pier'."),
-        ("every", "no judged question 'every'. (3 questions are judged: blendfilter trim INDEX lists them)"),
+        ("on,pier", "no question separates the pair 'on,pier'"),
     ],
 )
 def test_one_wrong_name_undoes_nothing(name: str, error: str, trimmed: Command, here: Path) -> None:
@@ -276,10 +248,9 @@ def test_one_wrong_name_undoes_nothing(name: str, error: str, trimmed: Command, 
 
 JUDGED = ("--questions", "sample")
 BAD: list[tuple[tuple[object, ...], str]] = [
-    (("--threshold", 0), "a threshold is a whole number of witnesses from 1 up, got 0"),
+    (("--threshold", 0), "threshold is 0: give a whole number of 1 or more"),
     (("--min-similarity", 1.5), "min_similarity lies between 0 and 1, got 1.5"),
     (("--show", "on", "--undo", "ALL"), "--show and --undo are two things"),
-    (("--one-way", "--show", "off"), "--show and --one-way are two things"),
     ((*JUDGED, "--export", "-"), "--questions and --export are two things"),
     (("--undo", "ALL", "--threshold", 2), "--undo and --threshold are two things"),
     (("--lm", "offline"), "--lm is for judging: add --questions FILE"),
@@ -298,7 +269,7 @@ BAD: list[tuple[tuple[object, ...], str]] = [
     (("--show", "on", "--out", "elsewhere"), "no trimmed index at elsewhere"),
     ((*JUDGED, "--max-cost", 1, "--threshold", 3), "no price is known"),
     ((*JUDGED, "--out", "radio"), "--out radio is the index itself, which is never"),
-    ((*JUDGED, "--out", "corpus.jsonl"), "--out corpus.jsonl is a file: name another"),
+    ((*JUDGED, "--out", "corpus.jsonl"), "--out corpus.jsonl is no overlay: name another"),
     (("--out", "./radio/"), "is the index itself"),
     (("--out", "other"), "--out other is no overlay: name another folder"),
     (("--export", "x.txt"), "name one that ends in .jsonl or .csv, or -"),
@@ -321,13 +292,6 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
 def test_what_is_wrong_leaves_no_empty_overlay(words: list[object], radio: Command, here: Path) -> None:
     refused(radio("trim", "radio", "--questions", "questions.jsonl", "--lm", "offline", *words))
     assert not (here / "radio.trimmed").exists()
-
-
-def test_an_overlay_of_another_index_is_refused(trimmed: Command, here: Path) -> None:
-    trimmed("index", "corpus.jsonl", "--out", "radio", "--overwrite", "--k1", 2)
-    before = tree(here)
-    refused(trimmed(*TRIM), "was made for the index")
-    assert tree(here) == before
 
 
 def test_a_server_wants_a_folder_which_may_be_empty(radio: Command, here: Path) -> None:
@@ -359,7 +323,6 @@ def test_a_damaged_overlay_is_refused_and_the_index_is_there(trimmed: Command) -
 
 def test_no_server_and_no_budget(radio: Command, here: Path) -> None:
     refused(radio(*judge("--api-base", NOBODY, "--attempts", 1)), "127.0.0.1:9")
-    assert not (here / "radio.trimmed").exists(), "nothing was gathered"
     with serve(reply="offline") as server:
         outcome = radio(*judge("--api-base", server.url, "--max-calls", 3))
         assert outcome.code == 3
@@ -379,7 +342,7 @@ def test_failed_questions_and_a_judge_without_verdicts_end_with_1_and_another_go
     with serve(reply="It depends.") as server:
         outcome = radio(*judge("--api-base", server.url, "--threshold", 1, "--label", "b"))
     assert outcome.code == 1
-    assert "the judge answered neither True nor False in any of 8 replies: nothing was learned." in outcome.out
+    assert "the judge answered neither True nor False in 8 of 8 replies" in outcome.out
     assert "judged 3, judged before 0" in radio(*TRIM).out
     assert Witnesses.read(WITNESSES).separations() == 3
 

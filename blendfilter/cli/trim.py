@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 ALL = "ALL"
 """What `--undo` takes for everything."""
-SETTINGS = ("--threshold", "--min-similarity", "--one-way", "--no-one-way")
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class OverlayOptions:
         "it is kept.",
         "--one-way/--no-one-way",
     )
-    show_passage: str | None = option(
+    show: str | None = option(
         "What a passage (its id) is separated from, by whom and when.", "--show", metavar="PASSAGE"
     )
     undo: list[str] | None = option(
@@ -98,12 +96,6 @@ class OverlayOptions:
     def settings(self) -> dict[str, Any]:
         """Those of the settings that an overlay keeps which were given."""
         return given_values(self, "threshold", "min_similarity", "one_way")
-
-    def actions(self) -> list[str]:
-        """The options that were given: what is done, then what is set."""
-        names = {"--show-passage": "--show", "--one-way": "--one-way" if self.one_way else "--no-one-way"}
-        options = [names.get(option, option) for option in given(self)]
-        return sorted(options, key=lambda option: option in SETTINGS)
 
 
 @command("trim")
@@ -135,47 +127,41 @@ def trim_command(
     and: blendfilter trim indexes/wiki --undo "Who turned on the radio?"
     """
     State.goes_on = judging.questions is not None  # before the imports: these take a second
-    _check(judging, looking, [*given(model), *given(limits), *(["--prices"] if prices else [])])
+    settings = looking.settings()
+    actions = [*given(judging, "questions"), *given(looking, "show", "undo", "export")]
+    if len(actions) > 1 or (settings and actions and not State.goes_on):
+        other = actions[1] if len(actions) > 1 else given(looking, *settings)[0]
+        raise BadArgument(f"{actions[0]} and {other} are two things: give one of them, then the other")
+    needless = [*given(judging), *given(model), *given(limits), *(["--prices"] if prices else [])]
+    if needless and not State.goes_on:
+        raise BadArgument(f"{needless[0]} is for judging: add --questions FILE, or leave it out")
+    if judging.dry_run and settings:
+        raise BadArgument(f"--dry-run changes nothing, and {given(looking)[0]} would be kept: leave one of them out")
     if overwrite and looking.export is None:
         raise BadArgument("--overwrite goes with --export FILE: add that, or leave it out")
     from blendfilter.trimming.folder import TrimFolder
     from blendfilter.trimming.summary import state_text
     from blendfilter.trimming.witnesses import Witnesses
 
-    hosts = allow_host or ()
+    hosts, place = allow_host or (), _place(index, out)
     if judging.questions is not None:
-        _judge(index, out, judging, looking, model, limits, prices, hosts)
+        _judge(index, place, judging, settings, model, limits, prices, hosts)
         return
-    folder = TrimFolder.read(_place(index, out))
-    if looking.show_passage is not None:
-        _show_passage(folder, index, looking.show_passage, hosts)
+    folder = TrimFolder.read(place)
+    if looking.show is not None:
+        _show_passage(folder, index, looking.show, hosts)
     elif looking.undo:
         _take_back(folder, looking.undo)
     elif looking.export is not None:
         _export(folder, looking.export, overwrite=overwrite)
     else:
-        if settings := looking.settings():  # a trim that is at work takes them up next time
+        if settings:  # a trim that is at work takes them up next time
             folder = folder.set(**settings)
         show(state_text(folder, Witnesses.read(folder.witnesses)).rstrip("\n"))
 
 
-def _check(judging: JudgingOptions, looking: OverlayOptions, of_the_model: Sequence[str]) -> None:
-    """Raise `BadArgument` for options that do not go together."""
-    judges, options = judging.questions is not None, looking.actions()
-    actions = [option for option in options if option not in SETTINGS]
-    alone = [*(["--questions"] if judges else []), *actions]
-    others = alone[1:] or [option for option in options if actions and option in SETTINGS]
-    if others:
-        raise BadArgument(f"{alone[0]} and {others[0]} are two things: give one of them, then the other")
-    needless = [*given(judging), *of_the_model]
-    if not judges and needless:
-        raise BadArgument(f"{needless[0]} is for judging: add --questions FILE, or leave it out")
-    if judges and judging.dry_run and options:
-        raise BadArgument(f"--dry-run changes nothing, and {options[0]} would be kept: leave one of them out")
-
-
 def _place(index: str, out: Path | None) -> Path:
-    """The folder of the overlay that is meant, whether or not it is there. Raises: BadArgument."""
+    """The folder of the overlay that is meant, whether or not it is there."""
     from blendfilter.trimming.folder import default_place, is_trimmed
 
     if is_trimmed(index):
@@ -187,7 +173,7 @@ def _place(index: str, out: Path | None) -> Path:
     if out.resolve() == Path(index).resolve():
         raise BadArgument(f"--out {out} is the index itself, which is never written to: name another folder")
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not is_trimmed(out)):
-        raise BadArgument(f"--out {out} is {'a file' if out.is_file() else 'no overlay'}: name another folder")
+        raise BadArgument(f"--out {out} is no overlay: name another folder")
     return out
 
 
@@ -205,31 +191,28 @@ def _named_index(folder: TrimFolder, index: str, allow_hosts: Sequence[str]) -> 
 
 
 def _judge(
-    index: str, out: Path | None, judging: JudgingOptions, looking: OverlayOptions, model: ModelOptions,
+    index: str, place: Path, judging: JudgingOptions, settings: dict[str, Any], model: ModelOptions,
     limits: SpendingOptions, prices: Path | None, allow_hosts: Sequence[str],
 ) -> None:  # fmt: skip
+    from blendfilter.errors import check_count
     from blendfilter.run_context import RunContext
     from blendfilter.trimming.gathering import trim
-    from blendfilter.trimming.witnesses import check_threshold
 
-    place = _place(index, out)
-    if looking.threshold is not None:
-        check_threshold(looking.threshold)
-    budget = limits.budget()
+    if "threshold" in settings:
+        check_count("threshold", settings["threshold"])
+    bounds: dict[str, Any] = {
+        "concurrency": judging.concurrency, "budget": limits.budget(), "max_retries": judging.max_retries,
+    }  # fmt: skip
     questions, wording = _questions(judging)
     judge = _judge_of(judging, wording)
     lm = connect(model, prices)
-    bounds: dict[str, Any] = {
-        "concurrency": judging.concurrency, "budget": budget, "max_retries": judging.max_retries,
-    }  # fmt: skip
-    RunContext(lm, **bounds)  # refuses bad limits before there is a folder, which would stay empty
-    new = not place.exists() or (place.is_dir() and not any(place.iterdir()))
-    searched, folder = (_create if new else _go_on)(index, place, judging, looking, allow_hosts)
+    RunContext(lm, **bounds)  # refuses bad limits before there is a folder
+    searched, folder = _opened(index, place, judging.k, settings, allow_hosts)
     say_what_answers(model)
-    with Bars() as bars, _none_empty(folder, new=new):
+    with Bars() as bars:
         done = trim(
-            searched, questions, judge, folder, lm=lm, k=judging.k, reuse=not judging.no_reuse,
-            dry_run=judging.dry_run, progress=bars, **bounds,
+            searched, questions, judge, folder, lm=lm, reuse=not judging.no_reuse, dry_run=judging.dry_run,
+            progress=bars, **bounds,
         )  # fmt: skip
     show(done.text().rstrip("\n"))
     if done.errors or done.too_silent:
@@ -261,81 +244,50 @@ def _judge_of(judging: JudgingOptions, wording: str) -> Judge:
     return filter_.judge
 
 
-def _create(
-    index: str, place: Path, judging: JudgingOptions, looking: OverlayOptions, allow_hosts: Sequence[str]
+def _opened(
+    index: str, place: Path, k: int | None, settings: dict[str, Any], allow_hosts: Sequence[str]
 ) -> tuple[Retriever, TrimFolder]:
-    """The index, and a new overlay of it."""
+    """The index and its overlay, with the settings that were given: a new one, or the one that is there."""
     from blendfilter.retrieval.indexes import open_index
     from blendfilter.trimming.folder import TrimFolder
-    from blendfilter.trimming.similar import similar_for
-
-    searched = open_index(index, allow_hosts=allow_hosts)
-    settings: dict[str, Any] = looking.settings() | ({} if judging.k is None else {"k": judging.k})
-    return searched, TrimFolder.create(searched, place, similarity=similar_for(searched).name, **settings)
-
-
-def _go_on(
-    index: str, place: Path, judging: JudgingOptions, looking: OverlayOptions, allow_hosts: Sequence[str]
-) -> tuple[Retriever, TrimFolder]:
-    """The index, and the overlay of it that is there, with the settings that were given."""
-    from blendfilter.trimming.folder import TrimFolder
     from blendfilter.trimming.gathering import check_base, check_k
+    from blendfilter.trimming.similar import similar_for
     from blendfilter.trimming.witnesses import WitnessWriter
 
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+        searched = open_index(index, allow_hosts=allow_hosts)
+        depth = {} if k is None else {"k": k}
+        return searched, TrimFolder.create(searched, place, similarity=similar_for(searched).name, **settings, **depth)
     folder = TrimFolder.read(place)
     searched = _named_index(folder, index, allow_hosts)
     check_base(searched, folder)
-    check_k(folder, judging.k)
-    if settings := looking.settings():
+    check_k(folder, k)
+    if settings:
         with WitnessWriter(folder.witnesses):  # where another one writes, or the file is damaged, the settings stay
             folder = folder.set(**settings)
     return searched, folder
-
-
-@contextmanager
-def _none_empty(folder: TrimFolder, *, new: bool) -> Iterator[None]:
-    """Remove a new folder in which nothing could be gathered."""
-    try:
-        yield
-    except BaseException:
-        if new:
-            with suppress(BlendFilterError, OSError):  # the error to raise is what ended the work, not this
-                folder.remove_empty()
-        raise
 
 
 # --- without a model ------------------------------------------------------------------------------------------------
 
 
 def _show_passage(folder: TrimFolder, index: str, passage: str, allow_hosts: Sequence[str]) -> None:
-    """What a passage is separated from, by whom and when."""
-    from blendfilter.trimming.summary import passage_text, separations_of
+    """What a passage is separated from, by whom and when; its text where the index is there."""
+    from blendfilter.trimming.gathering import check_base
+    from blendfilter.trimming.summary import found_again, passage_text, separations_of
     from blendfilter.trimming.witnesses import Witnesses
 
     witnesses = Witnesses.read(folder.witnesses)
     separations_of(witnesses, passage)  # an unknown id is an error before an index is opened, which may take a while
-    texts, note = _found(folder, index, witnesses, passage, allow_hosts)
-    show(passage_text(folder, witnesses, passage, texts, [note] if note else []).rstrip("\n"))
-
-
-def _found(
-    folder: TrimFolder, index: str, witnesses: Witnesses, passage: str, allow_hosts: Sequence[str]
-) -> tuple[dict[str, Passage], str]:
-    """The passages as the index finds them now, and a note where it does not find this one."""
-    from blendfilter.trimming.folder import location_of
-    from blendfilter.trimming.summary import found_again
-
+    texts: dict[str, Passage] = {}
+    note = ""
     try:
         searched = _named_index(folder, index, allow_hosts)
+        check_base(searched, folder)
+        texts = found_again(searched, folder.k, witnesses, passage)
     except BlendFilterError as error:
-        return {}, f"the index is not there to look its text up ({error})"
-    if searched.fingerprint != folder.base_fingerprint:
-        return {}, (
-            f"{location_of(searched) or index} is another index now ({searched.fingerprint}, these witnesses are of "
-            f"{folder.base_fingerprint}): they are not applied to it, and the passage may be gone"
-        )
-    texts = found_again(searched, folder.k, witnesses, passage)
-    return texts, "" if passage in texts else "the index does not find this passage any more: it is gone from it"
+        note = f"its text cannot be looked up: {error}"
+    show(passage_text(folder, witnesses, passage, texts, note).rstrip("\n"))
 
 
 def _take_back(folder: TrimFolder, undo: list[str]) -> None:
@@ -344,9 +296,8 @@ def _take_back(folder: TrimFolder, undo: list[str]) -> None:
     from blendfilter.trimming.witnesses import Witnesses, WitnessWriter
 
     with WitnessWriter(folder.witnesses) as writer:
-        wanted = {_meant(writer.witnesses, name): name for name in undo}
-        for meant, name in wanted.items():
-            show(f"undone: {_taken_back(writer, name, meant)}")
+        for meant in dict.fromkeys([_meant(writer.witnesses, name) for name in undo]):
+            show(f"undone: {_taken_back(writer, meant)}")
     left = Witnesses.read(folder.witnesses)
     reached = sum(1 for _ in left.separated(folder.threshold, one_way=folder.one_way))
     show(
@@ -356,7 +307,7 @@ def _take_back(folder: TrimFolder, undo: list[str]) -> None:
 
 
 def _meant(witnesses: Witnesses, name: str) -> str | tuple[str, str] | None:
-    """The question (its id) or the pair that is meant, None for all of it. Raises: UnknownName, BadArgument."""
+    """The question (its id) or the pair that is meant, None for all of it. Raises: UnknownName."""
     from blendfilter.trimming.witnesses import pair_named, question_known
 
     if name == ALL:
@@ -364,14 +315,12 @@ def _meant(witnesses: Witnesses, name: str) -> str | tuple[str, str] | None:
     try:
         return question_known(witnesses, name)
     except UnknownName:
-        if name.strip().upper() == ALL:
-            return None
         if "," not in name:
             raise
     return pair_named(witnesses, name)
 
 
-def _taken_back(writer: WitnessWriter, name: str, meant: str | tuple[str, str] | None) -> str:
+def _taken_back(writer: WitnessWriter, meant: str | tuple[str, str] | None) -> str:
     """Take one thing back, unless another one took it along; what it was, in words."""
     from blendfilter.trimming.summary import counted
 
@@ -383,9 +332,10 @@ def _taken_back(writer: WitnessWriter, name: str, meant: str | tuple[str, str] |
         if count:
             writer.undo_pair(*meant)
         return f"the separation of {meant[0]} and {meant[1]} ({counted(count, 'witness', 'witnesses')})"
-    text = state.judged[meant].question if meant in state.judged else state.halves.get(meant, name)
-    if meant in state.judged or meant in state.halves:
-        writer.undo_question(meant)
+    text = state.judged[meant].question if meant in state.judged else state.halves.get(meant)
+    if text is None:
+        return f"question {meant}"
+    writer.undo_question(meant)
     return f"question {meant}, {text!r}"
 
 

@@ -20,21 +20,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from blendfilter.errors import BadArgument, BadData, MissingFile, check_count
 from blendfilter.files import write_whole
 from blendfilter.journal import FILE as JOURNAL
-from blendfilter.journal import Journal
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.indexes import ADDRESSES, open_index
 from blendfilter.retrieval.manifest import MANIFEST, CorpusInfo, Manifest, building, read_manifest, write_manifest
 from blendfilter.retrieval.remote import address_of, check_host
 from blendfilter.trimming.overlay import Trimmed, check_similarity
 from blendfilter.trimming.similar import VECTORS_FILE, similar_named
-from blendfilter.trimming.witnesses import FILE, THRESHOLD, Witnesses, WitnessWriter, check_threshold
+from blendfilter.trimming.witnesses import FILE, THRESHOLD, Witnesses
 
 KIND = "trimmed"
 SUFFIX = ".trimmed"
 DEPTH = 10
 """The paper's k."""
-DEEPEST = 8
-"""Trimmed indexes over each other; ours are one deep."""
 
 
 class TrimFolder(BaseModel):
@@ -84,11 +81,10 @@ class TrimFolder(BaseModel):
             setting out of range.
         """
         min_similarity = _check(k, threshold, min_similarity, one_way)
-        if not isinstance(index, Retriever) and is_trimmed(index):
-            raise BadArgument(f"{index} is a trimmed index itself: name the index that it was made of, or go on in it")
         retriever = index if isinstance(index, Retriever) else open_index(index)
         if KIND in (retriever.info().get("kind"), retriever.info().get("of")):
-            raise BadArgument(f"{location_of(retriever) or 'the index'} is trimmed itself: trim the one it was made of")
+            where = location_of(retriever) or "the index"
+            raise BadArgument(f"{where} is a trimmed index itself: name the index that it was made of, or go on in it")
         # an address may hold a login, which the index's own does not: no token goes into the manifest
         base = location_of(retriever) if isinstance(index, Retriever) or is_address(index) else os.fspath(index)
         if not base and out is None:
@@ -118,12 +114,23 @@ class TrimFolder(BaseModel):
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> TrimFolder:
-        """The folder as it was left.
-
-        Raises:
-            MissingFile: nothing is there. BadData: it is no trimmed index, newer than this version, or damaged.
-        """
-        at = _as_stored(Path(folder))
+        """The folder as it was left. Raises `MissingFile`, or `BadData` for what is no trimmed index or damaged."""
+        place = Path(folder)
+        if not place.exists():
+            raise MissingFile(f"no trimmed index at {place}: blendfilter trim INDEX --questions FILE makes one")
+        try:
+            manifest = read_manifest(place)
+        except BadData as error:
+            if not (place / FILE).exists():
+                raise
+            raise _damaged(place, "it is missing or damaged") from error
+        if manifest.kind != KIND:
+            raise BadData(f"{place} is an index of kind '{manifest.kind}', not a trimmed one: trim it first")
+        try:
+            at = cls.model_validate({**manifest.settings, "place": place})
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise _damaged(place, f"{'.'.join(map(str, ('settings', *first['loc'])))}: {first['msg']}") from None
         if not _is_folder(at.base):
             return at
         return at.model_copy(update={"base": os.path.normpath(os.path.join(os.path.realpath(folder), at.base))})
@@ -142,29 +149,6 @@ class TrimFolder(BaseModel):
         raw["settings"] |= settings
         write_whole(self.place / MANIFEST, [(json.dumps(raw, indent=1) + "\n").encode()])
         return new
-
-    def remove_empty(self) -> bool:
-        """Remove a folder that holds nothing yet, no verdict and no call that was answered; whether it is gone.
-
-        Raises `RunLocked` where a trim gathers in it.
-        """
-        with WitnessWriter(self.witnesses):
-            # the manifest last: killed on the way there, it is a folder that opens
-            files = (self.journal, self.witnesses, self.place / MANIFEST)
-            if self.witnesses.stat().st_size or _answered(self.journal) or {*self.place.iterdir()}.difference(files):
-                return False
-            for path in files:
-                path.unlink(missing_ok=True)
-            self.place.rmdir()
-        return True
-
-
-def _answered(journal: Path) -> bool:
-    """Whether a journal holds anything that was paid for."""
-    if not journal.is_file():
-        return False
-    with Journal(journal, "replay", exclusive=True) as opened:
-        return any(not record.get("error") for record in opened.records("call"))
 
 
 def default_place(location: str | os.PathLike[str]) -> str:
@@ -222,28 +206,6 @@ def _manifest(made: TrimFolder, index: Retriever) -> Manifest:
     )
 
 
-def _as_stored(place: Path) -> TrimFolder:
-    """The folder, whose index is named as its manifest names it."""
-    if not place.exists():
-        raise MissingFile(f"no trimmed index at {place}: blendfilter trim INDEX --questions FILE makes one")
-    try:
-        manifest = read_manifest(place)
-    except BadData as error:
-        if not (place / FILE).exists():
-            raise
-        raise _damaged(place, "it is missing or damaged") from error
-    if manifest.kind != KIND:
-        raise BadData(f"{place} is an index of kind '{manifest.kind}', not a trimmed one: trim it first")
-    try:
-        at = TrimFolder.model_validate({**manifest.settings, "place": place})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise _damaged(place, f"{'.'.join(map(str, ('settings', *first['loc'])))}: {first['msg']}") from None
-    if at.base_fingerprint != manifest.fingerprint:
-        raise _damaged(place, f"two fingerprints, {manifest.fingerprint} and {at.base_fingerprint}")
-    return at
-
-
 def _damaged(place: Path, what: str) -> BadData:
     return BadData(
         f"{place / MANIFEST} does not say how the index is trimmed ({what}): restore it, or move {place} away and trim "
@@ -251,10 +213,10 @@ def _damaged(place: Path, what: str) -> BadData:
     )
 
 
-def _check(k: object, threshold: Any, min_similarity: Any, one_way: object) -> float | None:
+def _check(k: int, threshold: int, min_similarity: float | None, one_way: bool) -> float | None:
     """Raise `BadArgument` for a setting out of range; the similarity as it is stored."""
     check_count("k", k)
-    check_threshold(threshold)
+    check_count("threshold", threshold)
     if not isinstance(one_way, bool):
         raise BadArgument(f"one_way is True or False, got {one_way!r}")
     return None if min_similarity is None else check_similarity(min_similarity)
@@ -276,25 +238,24 @@ def open_trimmed(
     """The trimmed index of `folder`, by its own settings unless others are given; `options` are its index's.
 
     Raises:
-        BadData: it was made for another index than lies there now, names none, or lies over itself.
+        BadData: it was made for another index than lies there now, names none, or lies over another overlay.
         MissingFile: its index is gone.
         BadArgument: a threshold below 1, a similarity that is none, an address whose host is not in `allow_hosts`.
     """
     place = Path(folder)
     options["allow_hosts"] = allow_hosts
-    _check_ends(place)
     try:
         at = TrimFolder.read(place)
-        witnesses = Witnesses.read(at.witnesses)
     except (BadData, MissingFile, OSError) as error:
-        base = _base_of(place) if place.is_dir() else ""
-        if not base:
+        base = str(place).removesuffix(SUFFIX)
+        if base == str(place) or not place.is_dir() or not (Path(base) / MANIFEST).is_file():
             raise
         return _untrimmed(open_base(base, place, **options), base, error)
     index = _index(at, options)
     try:
+        witnesses = Witnesses.read(at.witnesses)
         similar = similar_named(at.similarity, index, kept=place / VECTORS_FILE)
-    except BadData as error:
+    except (BadData, MissingFile) as error:
         return _untrimmed(index, at.base, error)
     return Trimmed(
         index,
@@ -333,36 +294,14 @@ def open_base(
 
     The token of the environment is for addresses that a user names, and is not sent to this one.
     """
+    if is_trimmed(base):
+        raise BadData(f"{overlay} is a trimmed index that lies over another one, {base}: move it away and trim again")
     if not is_address(base):
         return open_index(base, allow_hosts=allow_hosts, **options)
     check_host(base, allow_hosts, str(overlay))
     ours = base.partition("://")[0].lower() in ADDRESSES
     withheld: dict[str, Any] = {"ambient": False} if ours else {}
     return open_index(base, **withheld, **options)
-
-
-def _base_of(folder: Path) -> str:
-    """The index in the manifest; where that cannot be read, the one beside the folder. Empty where there is none."""
-    try:
-        return TrimFolder.read(folder).base
-    except (BadData, MissingFile, OSError):
-        base = str(folder).removesuffix(SUFFIX)
-        return base if base != str(folder) and (Path(base) / MANIFEST).is_file() else ""
-
-
-def _check_ends(folder: Path) -> None:
-    """Raise `BadData` where what lies under a trimmed index is that index again, or comes to no end."""
-    seen, place = set[str](), folder
-    while is_trimmed(place) or (place.name.endswith(SUFFIX) and place.is_dir()):
-        real = os.path.realpath(place)
-        if real in seen or len(seen) == DEEPEST:
-            what = "over itself" if real in seen else f"over more than {DEEPEST} others"
-            raise BadData(f"{folder} is a trimmed index that lies {what}: move it away, and trim the bare index again")
-        seen.add(real)
-        base = _base_of(place)
-        if not _is_folder(base):
-            return
-        place = Path(base)
 
 
 def _untrimmed(index: Retriever, base: str, error: Exception) -> Retriever:

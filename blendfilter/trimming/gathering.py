@@ -15,16 +15,16 @@ another's verdicts is no witness of its own; nothing is cut in the index itself 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, ParamSpec, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import dspy
 import numpy as np
@@ -55,7 +55,7 @@ from blendfilter.trimming.folder import DEPTH, TrimFolder, is_trimmed
 from blendfilter.trimming.opposites import unlike
 from blendfilter.trimming.overlay import Trimmed
 from blendfilter.trimming.similar import ByVector, Similar, similar_for, similar_named
-from blendfilter.trimming.summary import FailedQuestion, Trimming, WouldDrop, counted, judge_name, spent_in, verdicts_in
+from blendfilter.trimming.summary import FailedQuestion, Trimming, WouldDrop, counted, spent_in
 from blendfilter.trimming.witnesses import JudgedBy, JudgedQuestion, Witnesses, WitnessWriter, question_id
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,6 @@ JUDGING, COMPARING, ENCODING = "judging questions", "comparing questions", "enco
 _ENCODED_TOGETHER = 256
 _ENDS_ALL = (AskedWrong, BudgetSpent, CannotWrite, *aio.ENDING)
 """What every question would meet alike."""
-P = ParamSpec("P")
 
 
 def trim(
@@ -107,16 +106,14 @@ def trim(
         RunMismatch: the folder was made with another k. BudgetSpent: the limit is reached; the same call with a higher
         one goes on. ServerRefused and the like: see `blendfilter.errors`.
     """
-    return aio.run(
-        _gather(
-            index, questions, judge, folder, lm=lm, k=k, reuse=reuse, guard=guard, similar=similar,
-            concurrency=concurrency, budget=budget, max_retries=max_retries, dry_run=dry_run, progress=progress,
-        ),
-        "trim", "await atrim(…)",
+    work = atrim(
+        index, questions, judge, folder, lm=lm, k=k, reuse=reuse, guard=guard, similar=similar,
+        concurrency=concurrency, budget=budget, max_retries=max_retries, dry_run=dry_run, progress=progress,
     )  # fmt: skip
+    return aio.run(work, "trim", "await atrim(…)")
 
 
-async def _gather(
+async def atrim(
     index: Retriever,
     questions: Sequence[Question | str],
     judge: Judge,
@@ -133,6 +130,7 @@ async def _gather(
     dry_run: bool = False,
     progress: ProgressCallback = silent,
 ) -> Trimming:
+    """Gather witnesses, to be awaited on any loop: arguments, result and errors are `trim`'s."""
     index, texts = as_retriever(index), _texts(questions)
     folder = _folder_of(folder, index, k)
     check_k(folder, k)
@@ -142,14 +140,18 @@ async def _gather(
     prices = context.model.terms.prices
     near = similar or similar_named(folder.similarity, index) if reuse else None
     with ExitStack() as stack:
-        path = stack.enter_context(_scratch(folder.witnesses)) if dry_run else folder.witnesses
+        path = folder.witnesses
+        if dry_run:  # writes to a copy
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / path.name
+            shutil.copyfile(folder.witnesses, path)
         writer = stack.enter_context(WitnessWriter(path))
         journal = stack.enter_context(Journal(folder.journal))
         stack.enter_context(context.opened(journal))
         before, spent = Witnesses.read(path), spent_in(journal, prices)
         session = _JudgingSession(index, folder.k, context, writer, before)
         judged = {name: each for name, each in before.judged.items() if not _taught_nothing(each, session.by)}
-        plan = plan_questions(texts, judged, near, folder.min_similarity, guard=guard, progress=progress)
+        planning = partial(plan_questions, texts, judged, near, folder.min_similarity, guard=guard, progress=progress)
+        plan = await aio.in_thread(planning)
         try:
             done = await session.outcomes([each for each in plan if each.kind == "judge"], concurrency, progress)
         except BudgetSpent as error:
@@ -159,8 +161,6 @@ async def _gather(
                 "higher limit goes on"
             ) from error
         after, total = Witnesses.read(path), spent_in(journal, prices)
-    known = [after.judged[each.id].by for each in plan if each.kind == "known"]
-    others = Counter(judge_name(each) for each in known if each.judge and each != session.by)
     reusing = [each for each in plan if each.kind == "reuse"]
     reused = [after.judged[each.source] for each in reusing if each.source in after.judged]
     failed = [FailedQuestion(each.planned.question, words_of(each.error)) for each in done if each.error is not None]
@@ -174,7 +174,7 @@ async def _gather(
         place=str(folder.place),
         questions=len(plan),
         judged=len(done) - len(failed),
-        known=len(known),
+        known=sum(each.kind == "known" for each in plan),
         reused=len(reused),
         saved=sum(len(each.passages) for each in reused),
         accepted=verdicts[True],
@@ -188,21 +188,7 @@ async def _gather(
         total=total,
         errors=(*failed, *waiting),
         dropped=_would_drop(index, texts, folder, guard, before, after) if dry_run else None,
-        mode=judge.mode,
-        on_file=verdicts_in(after),
-        others=tuple(others.most_common()),
     )
-
-
-def _on_any_loop(gather: Callable[P, Coroutine[Any, Any, Trimming]]) -> Callable[P, Coroutine[Any, Any, Trimming]]:
-    async def atrim(*args: P.args, **how: P.kwargs) -> Trimming:
-        """Gather witnesses as `trim` does, with the same arguments, on any event loop."""
-        return await asyncio.wrap_future(aio.submit(gather(*args, **how)))
-
-    return atrim
-
-
-atrim = _on_any_loop(_gather)
 
 
 def _texts(questions: Sequence[Question | str]) -> list[str]:
@@ -216,11 +202,9 @@ def _texts(questions: Sequence[Question | str]) -> list[str]:
 
 
 def _folder_of(folder: TrimFolder | str | os.PathLike[str], index: Retriever, k: int | None) -> TrimFolder:
-    """The folder that is meant: open already, the one at a path, or a new one there. Raises: BadArgument."""
+    """The folder that is meant: open already, the one at a path, or a new one there."""
     if isinstance(folder, TrimFolder):
         return folder
-    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
-        raise BadArgument(f"trim wants the overlay's folder: a path, or TrimFolder.create(index), got {folder!r}")
     if is_trimmed(folder):
         return TrimFolder.read(folder)
     return TrimFolder.create(index, folder, k=DEPTH if k is None else k, similarity=similar_for(index).name)
@@ -244,16 +228,6 @@ def check_k(folder: TrimFolder, k: int | None) -> None:
             f"{folder.place} was made with k={folder.k}, not {k}: leave k as it was, or gather in another folder "
             "(--out DIR)"
         )
-
-
-@contextmanager
-def _scratch(witnesses: Path) -> Iterator[Path]:
-    """A copy of the witnesses that a dry run may write to."""
-    with tempfile.TemporaryDirectory() as place:
-        copy = Path(place) / witnesses.name
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(witnesses, copy)
-        yield copy
 
 
 def _would_drop(

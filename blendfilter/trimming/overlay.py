@@ -21,19 +21,19 @@ from itertools import combinations
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from blendfilter.errors import BadArgument
-from blendfilter.records import Passage, one_line
+from blendfilter.errors import BadArgument, check_count
+from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, Retriever, check_search, cut_of, fingerprint_of
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.encoders import Encoded, Vectors
+from blendfilter.text import shortened
 from blendfilter.trimming.opposites import unlike
 from blendfilter.trimming.similar import ByVector, Neighbour, Similar, similar_for
-from blendfilter.trimming.witnesses import THRESHOLD, JudgedQuestion, Witnesses, check_threshold
+from blendfilter.trimming.witnesses import THRESHOLD, JudgedQuestion, Witnesses
 
-_LONGEST_TEXT = 100
+_WIDTH = 100
 _MOST_NAMED = 3
-_SPARE = 2
 Rankings = Callable[[Sequence[int], int], Sequence[list[Passage]]]
 """The rankings of some of the queries, by their places, to a depth."""
 
@@ -88,12 +88,13 @@ class Explanation(NamedTuple):
         lines = []
         for each in self.dropped:
             named = [self.questions[name] for name in each.witnesses if name in self.questions]
-            listed = ", ".join(f"{_shortened(text)!r}" for text in named[:_MOST_NAMED])
+            listed = ", ".join(f"{shortened(text, _WIDTH)!r}" for text in named[:_MOST_NAMED])
             more = f" and {len(each.witnesses) - _MOST_NAMED:,} more" if len(named) > _MOST_NAMED else ""
             side = f" for {each.kept}" if self.one_way else ""
+            judged = shortened(each.judged, _WIDTH)
             lines += [
-                f"dropped {each.passage.id} (rank {each.rank}): {_shortened(each.passage.line)}",
-                f"  the judged question {_shortened(each.judged)!r} ({each.similarity:.2f} near) accepted {each.kept}",
+                f"dropped {each.passage.id} (rank {each.rank}): {shortened(each.passage.line, _WIDTH)}",
+                f"  the judged question {judged!r} ({each.similarity:.2f} near) accepted {each.kept}",
                 f"  {_witnesses(len(each.witnesses))}{side}: {listed}{more}",
             ]
         for (a, b), why in self.undecided:
@@ -150,11 +151,9 @@ class _Effect(NamedTuple):
     dropping: Mapping[str, Sequence[str]]
     most: int
     """How many passages it may drop."""
-    likely: int
-    """How many of them were found for the judged question, and so will be for one like it."""
 
 
-_NO_EFFECT = _Effect({}, 0, 0)
+_NO_EFFECT = _Effect({}, 0)
 
 
 class Trimmed(Retriever):
@@ -193,7 +192,8 @@ class Trimmed(Retriever):
             )
         self.index = as_retriever(index)
         self.witnesses = witnesses
-        self.threshold = check_threshold(threshold)
+        check_count("threshold", threshold)
+        self.threshold = threshold
         self.similar = similar_for(self.index) if similar is None else similar
         self.min_similarity = check_similarity(
             self.similar.min_similarity if min_similarity is None else min_similarity
@@ -234,9 +234,8 @@ class Trimmed(Retriever):
         ((trim, found),) = self._trims(rankings, [self._effect_on(query, near)], k)
         passages = _hits(trim, found)
         judged = self._judged[near.at] if near is not None and not nearest.why else None
-        named = self.witnesses.witnesses_for if self.one_way else self.witnesses.witnesses_of
         dropped = tuple(
-            DroppedPassage(passage, rank, kept, named(kept, passage.id), nearest.question, nearest.similarity)
+            DroppedPassage(passage, rank, kept, self._counting(kept, passage.id), nearest.question, nearest.similarity)
             for passage, rank, kept in (trim.gone if trim else ())
         )
         texts = {name: self.witnesses.judged[name].question for each in dropped for name in each.witnesses}
@@ -290,6 +289,10 @@ class Trimmed(Retriever):
 
         return near, encoded.vectors
 
+    def _counting(self, kept: str, other: str) -> tuple[str, ...]:
+        """The witnesses that count where `kept` is accepted."""
+        return (self.witnesses.witnesses_for if self.one_way else self.witnesses.witnesses_of)(kept, other)
+
     def _effect_on(self, query: str, near: Neighbour | None) -> _Effect:
         """What the nearest judged question drops, if it is near enough and not another question."""
         if near is None or not self._effects[near.at].most or self._nearest(query, near).why:
@@ -315,9 +318,7 @@ class Trimmed(Retriever):
         Queries of one depth are searched together; those that come out short are searched again, deeper.
         """
         done: dict[int, tuple[TrimmedRanking | None, list[Passage]]] = {}
-        depths = {
-            at: self._depth(k, k + min(k, each.most, 2 * each.likely + _SPARE)) for at, each in enumerate(effects)
-        }
+        depths = {at: self._depth(k, k + min(k, each.most)) for at, each in enumerate(effects)}
         while depths:
             by_depth: dict[int, list[int]] = defaultdict(list)
             for at, depth in depths.items():
@@ -345,16 +346,14 @@ class Trimmed(Retriever):
         for a, b in combinations(dict.fromkeys(passage.id for passage in passages), 2):
             if judged is not None and (a in judged.accepted) != (b in judged.accepted):
                 kept, other = (a, b) if a in judged.accepted else (b, a)
-                if count := len(self.witnesses.witnesses_of(a, b)):
-                    side = ""
-                    if self.one_way:
-                        side = f", {len(self.witnesses.witnesses_for(kept, other))} of them for {kept}"
-                    yield UndecidedPair((a, b), f"{_witnesses(count)}{side}, and {self.threshold} are asked for")
+                if self.witnesses.witnesses_of(a, b):
+                    found = _witnesses(len(self._counting(kept, other))) + (f" for {kept}" if self.one_way else "")
+                    yield UndecidedPair((a, b), f"{found}, and {self.threshold} are asked for")
             elif b in self._beside.get(a, ()) or a in self._beside.get(b, ()):
                 why = nearest.why
                 if judged is not None:
                     both = "both" if a in judged.accepted else "neither of them"
-                    why = f"the nearest judged question, {_shortened(judged.question)!r}, accepted {both}"
+                    why = f"the nearest judged question, {shortened(judged.question, _WIDTH)!r}, accepted {both}"
                 yield UndecidedPair((a, b), why)
 
 
@@ -380,26 +379,17 @@ def _beside(witnesses: Witnesses, threshold: int, one_way: bool) -> dict[str, li
 
 def _effect(judged: JudgedQuestion, beside: Mapping[str, Sequence[str]]) -> _Effect:
     accepted = set(judged.accepted)
-    if not any(a in beside for a in accepted):
-        return _NO_EFFECT
     dropping = {a: gone for a in judged.accepted if (gone := [b for b in beside.get(a, ()) if b not in accepted])}
     every = set().union(*dropping.values())
-    return _Effect(dropping, len(every), len(every.intersection(judged.rejected + judged.silent)))
+    return _Effect(dropping, len(every))
 
 
 def _deepest(index: Retriever) -> int | None:
     """How many passages it can be asked for: as many as there are, or as its server gives; None: unknown."""
-    limits = _limits(index)
+    limits = [] if (most := getattr(index, "max_k", None)) is None else [int(most)]
     with suppress(TypeError):
         limits.append(len(index))
     return min(limits, default=None)
-
-
-def _limits(index: Retriever) -> list[int]:
-    """What servers behind it give at most: it may be one, or go through one."""
-    behind = [*getattr(index, "indexes", ()), getattr(index, "index", None)]
-    own = [] if (most := getattr(index, "max_k", None)) is None else [int(most)]
-    return own + [most for each in behind if isinstance(each, Retriever) for most in _limits(each)]
 
 
 def _hits(trim: TrimmedRanking | None, found: list[Passage]) -> list[Passage]:
@@ -408,8 +398,3 @@ def _hits(trim: TrimmedRanking | None, found: list[Passage]) -> list[Passage]:
 
 def _witnesses(count: int) -> str:
     return "1 witness" if count == 1 else f"{count:,} witnesses"
-
-
-def _shortened(text: str) -> str:
-    line = one_line(text)
-    return line if len(line) <= _LONGEST_TEXT else f"{line[:_LONGEST_TEXT]}…"

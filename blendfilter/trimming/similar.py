@@ -20,14 +20,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
-import uuid
 from array import array
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -35,20 +33,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blendfilter.errors import BadData
+from blendfilter.files import write_whole
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.base import Retriever, coarse
-from blendfilter.retrieval.encoders import Encoder, Vectors, load_encoder
+from blendfilter.retrieval.encoders import Encoder, Vectors
 
 VECTORS_FILE = "vectors.npz"
 K1, B = 0.9, 0.4
 _PLAIN = K1 * (1 - B)
-_GRAIN = 2.0**30
 _CONTRACTIONS = (
     (re.compile(r"\b(who|what|when|where|how|it|that|there)['’]s\b", re.IGNORECASE), r"\1 is"),
     (re.compile(r"(?<=[a-z])n['’]t\b", re.IGNORECASE), " not"),
 )
-_ONE_BY_ONE = 8
-"""Up to so many candidates are scored one by one: an array costs more to set up."""
 _DIMENSIONS = 48
 """Dimensions of the projection."""
 _UNBOUNDED = 256
@@ -87,24 +83,17 @@ class Similar(Protocol):
         """
 
 
-def similar_for(
-    index: Retriever, encoder: Encoder | str | os.PathLike[str] | None = None, *, kept: Path | None = None
-) -> Similar:
-    """The measure that goes with an index: by vector with `encoder`, or with a dense index's own; else by words.
+def similar_for(index: Retriever, *, kept: Path | None = None) -> Similar:
+    """The measure that goes with an index: by vector with a dense index's own encoder, else by words.
 
     `kept` is a file for the judged questions' vectors, so that they are encoded once.
     """
-    if encoder is None:
-        encoder = getattr(index, "encoder", None)
-        return ByVector(encoder, kept) if isinstance(encoder, Encoder) else ByWords()
-    return ByVector(encoder if isinstance(encoder, Encoder) else load_encoder(os.fspath(encoder)), kept)
+    encoder = getattr(index, "encoder", None)
+    return ByVector(encoder, kept) if isinstance(encoder, Encoder) else ByWords()
 
 
 def similar_named(name: str, index: Retriever, *, kept: Path | None = None) -> Similar:
-    """The measure of that name for an index: `words`, `vectors`, or with no name the one that goes with it.
-
-    Raises `BadData` for vectors where the index has no encoder, and for an unknown name.
-    """
+    """The measure of that name for an index: `words`, `vectors`, or with no name its own. Raises `BadData`."""
     if name == ByWords.name:
         return ByWords()
     found = similar_for(index, kept=kept)
@@ -199,53 +188,19 @@ class ByWords:
             if postings:
                 most = weight * postings.most / (postings.most + _PLAIN + per_word * postings.shortest)
                 terms.append(_QueryTerm(most, weight, postings))
-        candidates = self._candidates(terms, floor * whole)
+        marked = np.zeros(number, dtype=np.bool_)
+        for postings in _needed(terms, floor * whole):
+            marked[_numbers(postings.questions)] = True
+        candidates = np.flatnonzero(marked).astype(np.int32)
         if not len(candidates):
             return None if floor > 0 else Neighbour(0, 0.0)
-        near = self._best(terms, candidates, per_word, whole)
+        similarities = np.minimum(1.0, coarse(self._scores(terms, candidates, per_word) / whole))
+        best = int(np.argmax(similarities))
+        near = Neighbour(int(candidates[best]), float(similarities[best]))
         return near if near.similarity >= floor else None
 
-    def _candidates(self, terms: Sequence[_QueryTerm], least: float) -> Sequence[int] | Numbers:
-        """All that may reach `least`, in the order of adding."""
-        needed = _needed(terms, least)
-        if len(needed) == 1:
-            return needed[0].questions
-        if sum(len(postings.questions) for postings in needed) <= _ONE_BY_ONE:
-            return sorted({question for postings in needed for question in postings.questions})
-        marked = np.zeros(len(self._lengths), dtype=np.bool_)
-        for postings in needed:
-            marked[_numbers(postings.questions)] = True
-        return np.flatnonzero(marked).astype(np.int32)
-
-    def _best(
-        self, terms: Sequence[_QueryTerm], candidates: Sequence[int] | Numbers, per_word: float, whole: float
-    ) -> Neighbour:
-        """The first of those with the highest similarity, cut to what rounding leaves alone."""
-        if len(candidates) > _ONE_BY_ONE:
-            many = np.asarray(candidates, dtype=np.int32)
-            similarities = np.minimum(1.0, coarse(self._scores(terms, many, per_word) / whole))
-            best = int(np.argmax(similarities))
-            return Neighbour(int(candidates[best]), float(similarities[best]))
-        nearest = Neighbour(0, -1.0)
-        for candidate in candidates:
-            similarity = min(1.0, _coarse(self._score(terms, candidate, per_word) / whole))
-            if similarity > nearest.similarity:
-                nearest = Neighbour(candidate, similarity)
-        return nearest
-
-    def _score(self, terms: Sequence[_QueryTerm], question: int, per_word: float) -> float:
-        """BM25 of one candidate, words added in the order of the new question."""
-        score, plain = 0.0, _PLAIN + per_word * self._lengths[question]
-        for _, weight, postings in terms:
-            questions = postings.questions
-            where = bisect_left(questions, question)
-            if where < len(questions) and questions[where] == question:
-                count = postings.counts[where]
-                score += weight * count / (count + plain)
-        return score
-
     def _scores(self, terms: Sequence[_QueryTerm], candidates: Numbers, per_word: float) -> NDArray[np.float64]:
-        """The same of many at once."""
+        """BM25 of each candidate, words added in the order of the new question."""
         scores = np.zeros(len(candidates))
         plain = _PLAIN + per_word * _numbers(self._lengths)[candidates]
         for _, weight, postings in terms:
@@ -275,12 +230,6 @@ def _needed(terms: Sequence[_QueryTerm], least: float) -> list[_Postings]:
         if reached >= least:
             return [each.postings for each in by_most[at:]]
     return [each.postings for each in by_most]
-
-
-def _coarse(score: float) -> float:
-    """One number as `ranking.coarse` cuts many."""
-    mantissa, exponent = math.frexp(score)
-    return math.ldexp(round(mantissa * _GRAIN) / _GRAIN, exponent)
 
 
 def _numbers(stored: array[int]) -> Numbers:
@@ -422,8 +371,11 @@ def _kept_vectors(questions: Sequence[str], encoder: Encoder, path: Path) -> Vec
     if missing:
         encoded = encoder.encode_queries(list(missing.values())).vectors
         known |= dict(zip(missing, encoded, strict=True))
+        content = BytesIO()
+        names_known, vectors_known = np.array(list(known)), np.stack(list(known.values()))
+        np.savez(content, identity=np.array(encoder.identity), names=names_known, vectors=vectors_known)
         with suppress(OSError):
-            _write_vectors(path, encoder, known)
+            write_whole(path, [content.getvalue()])
     rows: Vectors = np.stack([known[name] for name in names])
     return rows
 
@@ -438,15 +390,3 @@ def _read_vectors(path: Path, encoder: Encoder) -> dict[str, Vectors]:
     if not fits or vectors.dtype != np.float32 or not np.isfinite(vectors).all():
         return {}
     return dict(zip(names, vectors, strict=True))
-
-
-def _write_vectors(path: Path, encoder: Encoder, known: dict[str, Vectors]) -> None:
-    """Write a temporary file and rename it: another process may be reading."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
-    try:
-        with open(temporary, "xb") as file:
-            names, vectors = np.array(list(known)), np.stack(list(known.values()))
-            np.savez(file, identity=np.array(encoder.identity), names=names, vectors=vectors)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

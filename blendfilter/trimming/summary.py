@@ -1,8 +1,4 @@
-"""What a trim and an overlay amount to, in text for people, and separations as rows for spreadsheets.
-
-`Trimming` sums up one `trim`; `state_text` and `passage_text` describe what is on file; `export` writes it as JSON
-Lines or CSV.
-"""
+"""What a trim came to and what is on file, as text for people; separations as rows for spreadsheets."""
 
 from __future__ import annotations
 
@@ -15,23 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
-from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.errors import UnknownName, check_count
 from blendfilter.files import write_whole
 from blendfilter.journal import Journal
 from blendfilter.lm.prices import Prices, cost_of, price_in
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
+from blendfilter.text import shortened
 from blendfilter.trimming.folder import TrimFolder
-from blendfilter.trimming.witnesses import LISTED, JudgedBy, JudgedQuestion, Witnesses, check_threshold
+from blendfilter.trimming.witnesses import LISTED, JudgedBy, JudgedQuestion, Witnesses
 
 MOST_SILENT = 0.05
 """The share of no verdicts in a session above which it is warned of, and the command ends with exit code 1."""
-WRITTEN_OUT = 5
-"""Failed questions, dropped passages and separations below the threshold that are written out; the rest is counted."""
-LONGEST = 90
-"""Characters of a passage in a text."""
 STDOUT = "-"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of a formula, or reads over to find one."""
@@ -94,28 +87,6 @@ class FailedQuestion(NamedTuple):
     why: str
 
 
-class VerdictCounts(NamedTuple):
-    """Verdicts by kind; `silent` is no verdict."""
-
-    accepted: int
-    rejected: int
-    silent: int
-
-    def why_none(self) -> str:
-        """Why they separate no pair.
-
-        >>> VerdictCounts(6, 0, 0).why_none(), VerdictCounts(0, 0, 0).why_none()
-        ('the judge rejected nothing', 'nothing was found to judge')
-        """
-        if not any(self):
-            return "nothing was found to judge"
-        if not self.accepted and not self.rejected:
-            return "the judge gave no verdict"
-        if not self.accepted or not self.rejected:
-            return f"the judge {'rejected' if self.accepted else 'accepted'} nothing"
-        return "no question has one passage accepted and another rejected"
-
-
 class WouldDrop(NamedTuple):
     """A passage that a search for `question` would no longer give, and the accepted one that it is separated from."""
 
@@ -136,9 +107,6 @@ class Trimming:
         separations: pairs with a witness, in all. reached: those of them that reach the threshold.
         spent, total: calls of this session, and of all of them.
         dropped: of a dry run, what would be dropped for these questions; else None.
-        on_file: the verdicts of all sessions that were not taken back.
-        others: of the `known`, those that another judge closed: who, and how many.
-        mode: the judge's. one_way: whether only witnesses that accepted the same passage count together.
     """
 
     place: str
@@ -153,19 +121,11 @@ class Trimming:
     separations: int
     reached: int
     threshold: int
+    one_way: bool
     spent: CallCosts
     total: CallCosts
     errors: tuple[FailedQuestion, ...]
     dropped: tuple[WouldDrop, ...] | None
-    mode: str
-    one_way: bool
-    on_file: VerdictCounts
-    others: tuple[tuple[str, int], ...]
-
-    @property
-    def dry_run(self) -> bool:
-        """Whether the witnesses stayed as they were."""
-        return self.dropped is not None
 
     @property
     def calls(self) -> int:
@@ -177,67 +137,46 @@ class Trimming:
         """Whether too many of this session's verdicts were none for the work to count as done."""
         return self.silent > MOST_SILENT * (self.accepted + self.rejected + self.silent)
 
-    @property
-    def advice(self) -> str:
-        """What to do where too many replies were no verdict; empty elsewhere."""
-        if not self.too_silent:
-            return ""
-        verdicts = self.accepted + self.rejected
-        of = f"{self.silent:,} of " if verdicts else "any of "
-        learned = ", which separate nothing" if verdicts else ": nothing was learned"
-        undo = "undo those questions (--undo, ALL for all) and " if verdicts and not self.dry_run else ""
-        other = "word" if self.mode == "components" else "components"
-        return (
-            f"the judge answered neither True nor False in {of}{counted(verdicts + self.silent, 'reply', 'replies')}"
-            f"{learned}. Read some in the journal, then {undo}judge them with --mode {other} or another model (--lm)"
-        )
-
     def text(self) -> str:
         """The summary that the command prints."""
         earlier = "" if self.total.calls == self.spent.calls else f" (in all sittings: {self.total.words()})"
         lines = [
             f"questions: {self.questions:,}; judged {self.judged:,}, judged before {self.known:,}, answered by "
             f"another's verdicts {self.reused:,} ({counted(self.saved, 'call')} saved), failed {len(self.errors):,}",
-            *(
-                f"judged before by {who}: {count:,}; to judge them anew by this judge, undo them (--undo) or name "
-                "another folder (--out)"
-                for who, count in self.others
-            ),
             f"verdicts: {self.accepted:,} accepted, {self.rejected:,} rejected, {self.silent:,} no verdict",
             separations_text(self.separations, self.reached, self.threshold, one_way=self.one_way),
             f"judge: {self.spent.words()}{earlier}",
         ]
         if self.dropped is not None:
-            dropped = [
+            lines.append(f"would be dropped for these questions: {len(self.dropped):,}")
+            lines += [
                 f"  {each.passage} for {each.question!r}: {each.kept} stays "
                 f"({counted(each.witnesses, 'witness', 'witnesses')})"
                 for each in self.dropped
             ]
-            lines += [f"would be dropped for these questions: {len(dropped):,}", *_first(dropped)]
         if self.errors:
             lines.append(f"still open, and asked again by the same command: {counted(len(self.errors), 'question')}")
             lines += _first([f"  {each.question!r}: {each.why}" for each in self.errors])
-        if self.advice:
-            lines.append(self.advice)
-        if self.accepted or self.rejected or not self.advice:
-            lines.append(self._next())
-        return "\n".join(lines) + "\n"
+        if self.too_silent:
+            replies = counted(self.accepted + self.rejected + self.silent, "reply", "replies")
+            lines.append(
+                f"the judge answered neither True nor False in {self.silent:,} of {replies}: read some in the journal, "
+                "then undo those questions (--undo) and judge them with another --mode or model (--lm)"
+            )
+        return "\n".join([*lines, self._next()]) + "\n"
 
     def _next(self) -> str:
-        bare = f"so {self.place} answers as the bare index does"
-        if self.dry_run:
+        if self.dropped is not None:
             return "a dry run: the witnesses are as they were; without --dry-run the same calls cost nothing again"
         if self.reached:
             return f'use it: blendfilter search {self.place} "…", or --index {self.place} of eval and ask'
-        if self.separations:
-            return f"no pair has reached the threshold, {bare}: judge more questions, or lower it (--threshold)"
         return (
-            f"no pair is separated, {bare}: {self.on_file.why_none()}; judge other questions, or these anew with "
-            "another judge (--lm, --mode, --rule)"
+            f"no pair has reached the threshold, so {self.place} answers as the bare index does: judge more questions, "
+            "or lower it (--threshold)"
         )
 
 
-def _first(lines: list[str], most: int = WRITTEN_OUT) -> list[str]:
+def _first(lines: list[str], most: int = LISTED) -> list[str]:
     return lines[:most] + [f"  and {len(lines) - most:,} more"] * (len(lines) > most)
 
 
@@ -260,32 +199,25 @@ def judge_name(by: JudgedBy) -> str:
     >>> judge_name(JudgedBy("9f00", "word", ("phi1", "phi2"), "gpt-4o-mini", "1f3a"))
     'gpt-4o-mini, word, phi1+phi2, program 1f3a'
     """
-    return f"{by.model}, {by.mode}, {'+'.join(by.rules)}, program {by.program}" if by.judge else "nothing was retrieved"
-
-
-def verdicts_in(witnesses: Witnesses) -> VerdictCounts:
-    """The verdicts on file, of closed questions."""
-    judged = witnesses.judged.values()
-    return VerdictCounts(*(sum(len(getattr(each, name)) for each in judged) for name in VerdictCounts._fields))
+    return f"{by.model}, {by.mode}, {'+'.join(by.rules)}, program {by.program}"
 
 
 def state_text(folder: TrimFolder, witnesses: Witnesses) -> str:
     """An overlay in short: of which index, how far it is, who judged, and the first of its questions."""
     judged = witnesses.judged.values()
-    verdicts = verdicts_in(witnesses)
+    accepted, rejected, silent = (
+        sum(len(getattr(each, side)) for each in judged) for side in ("accepted", "rejected", "silent")
+    )
     reached = sum(1 for _ in witnesses.separated(folder.threshold, one_way=folder.one_way))
-    judges = Counter(each.by for each in judged if each.by.judge)
+    judges = Counter(judge_name(each.by) for each in judged if each.by.judge)
     half = f"; {len(witnesses.halves):,} begun and still open" if witnesses.halves else ""
     lines = [
         f"{folder.place}: an overlay of {folder.base} ({folder.base_fingerprint})",
         f"questions judged: {len(judged):,}, {folder.k} passages each at most{half}",
-        f"verdicts: {verdicts.accepted:,} accepted, {verdicts.rejected:,} rejected, {verdicts.silent:,} no verdict",
+        f"verdicts: {accepted:,} accepted, {rejected:,} rejected, {silent:,} no verdict",
         separations_text(witnesses.separations(), reached, folder.threshold, one_way=folder.one_way),
         *([] if folder.min_similarity is None else [f"min_similarity: {folder.min_similarity:g}"]),
-        *(
-            f"judged by {judge_name(by)}: {counted(count, 'question')}"
-            for by, count in sorted(judges.items(), key=lambda item: (-item[1], judge_name(item[0])))
-        ),
+        *(f"judged by {who}: {counted(count, 'question')}" for who, count in judges.most_common()),
     ]
     if len(judges) > 1:
         lines.append(f"note: verdicts of {len(judges)} judges are mixed; --undo a question to have it judged anew")
@@ -295,7 +227,7 @@ def state_text(folder: TrimFolder, witnesses: Witnesses) -> str:
         for each in judged
     ]
     listed += [f"  {name} {text!r}: still open" for name, text in witnesses.halves.items()]
-    return "\n".join([*lines, *_first(listed, LISTED)]) + "\n"
+    return "\n".join([*lines, *_first(listed)]) + "\n"
 
 
 # --- one passage ------------------------------------------------------------------------------------------------------
@@ -309,36 +241,28 @@ class PassageSeparation(NamedTuple):
     """They accepted the passage and rejected the other."""
     lost: tuple[JudgedQuestion, ...]
 
-    @property
-    def witnesses(self) -> int:
-        """How many questions separate the two."""
-        return len(self.won) + len(self.lost)
-
     def counting(self, one_way: bool) -> int:
         """How many of them count together: all, or one way those of the side that has more."""
-        return max(len(self.won), len(self.lost)) if one_way else self.witnesses
+        sides = len(self.won), len(self.lost)
+        return max(sides) if one_way else sum(sides)
 
 
 def separations_of(witnesses: Witnesses, passage: str) -> list[PassageSeparation]:
-    """The separations that a passage stands in, most witnesses first.
-
-    Raises:
-        UnknownName: no judged question ever retrieved it; with the nearest id that there is.
-    """
-    known = {name for each in witnesses.judged.values() for name in each.passages}
+    """The separations that a passage stands in. Raises `UnknownName` where no judged question ever retrieved it."""
+    judged = witnesses.judged
+    known = {name for each in judged.values() for name in each.passages}
     if passage not in known:
         near = difflib.get_close_matches(passage, known, n=1)
         guess = f" Did you mean '{near[0]}'?" if near else ""
         raise UnknownName(
-            f"no judged question retrieved a passage '{passage}'.{guess} ({counted(len(known), 'passage')} judged; "
-            "--export - lists those that are separated)"
+            f"no judged question retrieved a passage '{passage}'.{guess} (--export - lists those that are separated)"
         )
     made = []
     for other in witnesses.partners(passage, 1):
-        judged = [witnesses.judged[name] for name in witnesses.witnesses_of(passage, other)]
-        won = tuple(each for each in judged if passage in each.accepted)
-        made.append(PassageSeparation(other, won, tuple(each for each in judged if passage not in each.accepted)))
-    return sorted(made, key=lambda each: (-each.witnesses, each.other))
+        questions = [judged[name] for name in witnesses.witnesses_of(passage, other)]
+        won, lost = (tuple(each for each in questions if (passage in each.accepted) is side) for side in (True, False))
+        made.append(PassageSeparation(other, won, lost))
+    return made
 
 
 def found_again(index: Retriever, k: int, witnesses: Witnesses, passage: str) -> dict[str, Passage]:
@@ -347,50 +271,43 @@ def found_again(index: Retriever, k: int, witnesses: Witnesses, passage: str) ->
     No kind of index looks passages up by their ids. One that is found no more is gone, or has another id.
     """
     questions = [each.question for each in witnesses.judged.values() if passage in each.passages]
-    return {each.id: each for hits in index.search(questions, k) for each in hits} if questions else {}
+    return {each.id: each for hits in index.search(questions, k) for each in hits}
 
 
 def passage_text(
-    folder: TrimFolder, witnesses: Witnesses, passage: str, texts: Mapping[str, Passage], notes: Iterable[str] = ()
+    folder: TrimFolder, witnesses: Witnesses, passage: str, texts: Mapping[str, Passage], note: str = ""
 ) -> str:
-    """All that is known of one passage. `notes` are about the index; a passage not among `texts` is gone from it."""
+    """All that is known of one passage; `note` is about the index."""
     one_way = folder.one_way
     separations = sorted(separations_of(witnesses, passage), key=lambda each: -each.counting(one_way))
-    judged = witnesses.judged.values()
     accepted, rejected, silent = (
-        sum(passage in getattr(each, verdict) for each in judged) for verdict in VerdictCounts._fields
+        sum(passage in getattr(each, side) for each in witnesses.judged.values())
+        for side in ("accepted", "rejected", "silent")
     )
     reached = sum(each.counting(one_way) >= folder.threshold for each in separations)
     lines = [
         f"passage {_named(passage, texts)}",
-        *(f"note: {each}" for each in notes),
+        *([f"note: {note}"] if note else []),
         f"judged for {counted(accepted + rejected + silent, 'question')}: {accepted:,} accepted it, {rejected:,} "
         f"rejected it, {silent:,} no verdict",
         f"separated from {counted(len(separations), 'passage')}, often enough from {reached:,} of them (the threshold "
         f"is {folder.threshold}{', counted one way' if one_way else ''})",
     ]
-    for each in separations[: reached + WRITTEN_OUT]:
+    for each in separations:
         state = "the threshold is reached" if each.counting(one_way) >= folder.threshold else "below the threshold"
+        witnessed = counted(each.counting(False), "witness", "witnesses")
         sides = f" ({len(each.won):,} for {passage}, {len(each.lost):,} for {each.other})" if one_way else ""
-        lines += [
-            "",
-            f"from {_named(each.other, texts)}",
-            f"  {counted(each.witnesses, 'witness', 'witnesses')}{sides}, {state}",
-        ]
+        lines += ["", f"from {_named(each.other, texts)}", f"  {witnessed}{sides}, {state}"]
         for side, questions in ((passage, each.won), (each.other, each.lost)):
             lines += [f"  {side} won for:"] * bool(questions)
             lines += [f"    {one.id} {one.question!r} ({judge_name(one.by)}, {one.at})" for one in questions]
-    if (more := len(separations) - reached - WRITTEN_OUT) > 0:
-        lines += ["", f"and from {more:,} more, below the threshold (--export lists them)"]
     return "\n".join(lines) + "\n"
 
 
 def _named(passage: str, texts: Mapping[str, Passage]) -> str:
-    found = texts.get(passage)
-    if found is None:
-        return f"{passage} (not found by the index)" if texts else passage
-    line = found.line
-    return f"{passage}: {line if len(line) <= LONGEST else line[: LONGEST - 1] + '…'}"
+    if passage in texts:
+        return f"{passage}: {shortened(texts[passage].line, 90)}"
+    return f"{passage} (not found by the index)" if texts else passage
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -419,7 +336,7 @@ class WitnessRow(NamedTuple):
 
 def rows(witnesses: Witnesses, threshold: int, *, one_way: bool = False) -> Iterator[WitnessRow]:
     """Every separation with any witness, below the threshold too, sorted."""
-    check_threshold(threshold)
+    check_count("threshold", threshold)
     for separation in witnesses.separated(1):
         a, b = separation.pair
         count = len(separation.witnesses)
@@ -435,31 +352,21 @@ def rows(witnesses: Witnesses, threshold: int, *, one_way: bool = False) -> Iter
 
 
 def export(
-    witnesses: Witnesses,
-    target: str | Path,
-    *,
-    threshold: int,
-    one_way: bool = False,
-    overwrite: bool = False,
-    stdout: TextIO | None = None,
+    witnesses: Witnesses, target: str | Path, *, threshold: int, one_way: bool = False, overwrite: bool = False
 ) -> int:
     """Write the rows to `target`: CSV where its name ends in .csv, else JSON Lines; `-` is standard output.
 
-    Returns how many rows that were. Raises `BadArgument` where the file cannot be there, or one is there already and
-    `overwrite` is not set, and OSError (a full disk): then what was there before still is.
+    Returns how many rows that were. Raises `BadArgument` where a file is there already and `overwrite` is not set, and
+    OSError (a full disk): then what was there before still is.
     """
     written = list(rows(witnesses, threshold, one_way=one_way))
-    path = Path(target)
-    lines = as_csv(written) if path.suffix.lower() == ".csv" else as_jsonl(written)
+    lines = as_csv(written) if Path(target).suffix.lower() == ".csv" else as_jsonl(written)
     # half a character in a passage's id becomes an escape: no terminal takes it, and no file
     encoded = (line.encode("utf-8", "backslashreplace") for line in lines)
     if str(target) == STDOUT:
-        (stdout or sys.stdout).writelines(line.decode() for line in encoded)
-        return len(written)
-    if path.is_dir() or not path.parent.is_dir():
-        why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise BadArgument(f"cannot write {path}: {why}; name a file in a folder that is there")
-    write_whole(path, encoded, overwrite=overwrite)
+        sys.stdout.writelines(line.decode() for line in encoded)
+    else:
+        write_whole(Path(target), encoded, overwrite=overwrite)
     return len(written)
 
 
@@ -475,13 +382,9 @@ def as_csv(written: Iterable[WitnessRow]) -> Iterator[str]:
     A text that a spreadsheet would run as a formula (it begins with =, +, -, @, a tab or a carriage return) has an
     apostrophe before it, because ids and questions are others' data. JSON Lines has every text as it is.
     """
-    yield _record(WitnessRow._fields)
-    for row in written:
-        yield _record(" ".join(cell) if isinstance(cell, tuple) else cell for cell in row)
-
-
-def _record(cells: Iterable[object]) -> str:
-    line = StringIO()
-    harmless = (f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in cells)
-    csv.writer(line, lineterminator="\r\n").writerow(harmless)
-    return line.getvalue()
+    for row in (WitnessRow._fields, *written):
+        cells = (" ".join(cell) if isinstance(cell, tuple) else cell for cell in row)
+        harmless = (f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in cells)
+        line = StringIO()
+        csv.writer(line, lineterminator="\r\n").writerow(harmless)
+        yield line.getvalue()

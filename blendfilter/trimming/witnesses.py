@@ -36,7 +36,7 @@ from types import MappingProxyType
 from typing import Any
 
 from blendfilter.append_only import AppendOnly, check_regular, whole_lines
-from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, UnknownName
+from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, UnknownName, check_count
 from blendfilter.records import one_line, whole_characters
 
 FILE = "witnesses.jsonl"
@@ -44,11 +44,9 @@ FORMAT = 1
 THRESHOLD = 2
 """Witnesses that a separation takes by default; the authors' released code takes 1."""
 LISTED = 20
-"""Questions that the summary of an overlay lists."""
-_KINDS = ("witnesses", "question", "verdict", "closed", "undone")
-_ID_DIGITS = 12
+"""Lines of questions that a summary has at most."""
 _SHIFT = 32
-_MASK = (1 << _SHIFT) - 1
+"""Bits of a passage's number: a pair is one number made of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +117,7 @@ def question_id(question: str) -> str:
     >>> question_id("Who turned on the radio?") == question_id(" Who turned on the radio?\\n")
     True
     """
-    return hashlib.sha256(question_text(question).encode()).hexdigest()[:_ID_DIGITS]
-
-
-def check_threshold(threshold: int) -> int:
-    """`threshold` itself. Raises `BadArgument` unless it is a whole number from 1 up."""
-    if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 1:
-        raise BadArgument(f"a threshold is a whole number of witnesses from 1 up, got {threshold!r}")
-    return threshold
+    return hashlib.sha256(question_text(question).encode()).hexdigest()[:12]
 
 
 def question_line(question: str, by: JudgedBy) -> dict[str, Any]:
@@ -172,8 +163,8 @@ _FIRST_BEGINS = _encoded(_FIRST)[:-1]
 class Witnesses:
     """The state that a witnesses file describes; a new one is empty.
 
-    A passage's id is stored once and is a number from there on; a pair is one number made of two. A pair whose
-    witnesses were all undone keeps its place, empty: memory is bounded by the pairs ever seen.
+    A passage's id is stored once and is a number from there on. A pair whose witnesses were all undone keeps its place,
+    empty: memory is bounded by the pairs ever seen.
     """
 
     def __init__(self) -> None:
@@ -224,12 +215,7 @@ class Witnesses:
     def half(self, question_id: str, by: JudgedBy | None = None) -> Mapping[str, bool | None]:
         """The verdicts so far on a question that is not closed, by passage; with `by`, only that judge's."""
         half = self._open.get(question_id)
-        return MappingProxyType(half.verdicts if half and by in (None, half.by) else {})
-
-    def judge_of(self, question_id: str) -> JudgedBy | None:
-        """The judge that began with a question that is not closed; None where none did."""
-        half = self._open.get(question_id)
-        return None if half is None else half.by
+        return half.verdicts if half and by in (None, half.by) else {}
 
     @property
     def halves(self) -> Mapping[str, str]:
@@ -248,7 +234,7 @@ class Witnesses:
 
     def separated(self, threshold: int, *, one_way: bool = False) -> Iterator[Separation]:
         """The pairs with at least `threshold` witnesses, sorted; `one_way`: so many that accepted the same one."""
-        check_threshold(threshold)
+        check_count("threshold", threshold)
         reached = [(self._pair(key), names) for key, names in self._pairs.items() if len(names) >= threshold]
         for pair, names in sorted(reached):
             separation = Separation(pair, tuple(sorted(names)))
@@ -267,7 +253,7 @@ class Witnesses:
 
     def partners(self, passage: str, threshold: int) -> tuple[str, ...]:
         """The passages that at least `threshold` witnesses separate from this one, sorted."""
-        check_threshold(threshold)
+        check_count("threshold", threshold)
         at = self._numbers.get(passage, -1)
         found = (other for other in self._beside.get(at, ()) if len(self._pairs[_key(at, other)]) >= threshold)
         return tuple(sorted(self._names[other] for other in found))
@@ -357,9 +343,15 @@ class Witnesses:
         for number, line in enumerate(lines, 1):
             try:
                 record = json.loads(line.decode())
-                _check_kind(record, number, path)
                 if number > 1:
                     self.apply(record)
+                elif record["kind"] != "witnesses":
+                    raise ValueError("the first line says what the file is")
+                elif record["format"] != FORMAT:
+                    raise BadData(
+                        f"{path} has format {record['format']!r:.40}, and this version reads format {FORMAT}: upgrade "
+                        "blendfilter, or open the bare index"
+                    )
             except (ValueError, TypeError, LookupError, RecursionError) as error:
                 raise _not_a_line(path, number) from error
 
@@ -371,7 +363,7 @@ class Witnesses:
         return number
 
     def _pair(self, key: int) -> tuple[str, str]:
-        a, b = self._names[key >> _SHIFT], self._names[key & _MASK]
+        a, b = self._names[key >> _SHIFT], self._names[key & ((1 << _SHIFT) - 1)]
         return (a, b) if a < b else (b, a)
 
     def _judge(self, fields: Mapping[str, Any]) -> JudgedBy:
@@ -394,28 +386,10 @@ def _feed(hashed: Any, value: Any) -> None:
     hashed.update(json.dumps(value, separators=(",", ":")).encode() + b"\n")
 
 
-def _check_kind(record: Any, number: int, path: Path) -> None:
-    kind, stated = record["kind"], record.get("format")
-    if not isinstance(kind, str):
-        raise TypeError("a kind is a word")
-    if (number == 1) != (kind == "witnesses"):
-        raise ValueError("the first line, and no other, says what the file is")
-    if number == 1 and stated != FORMAT:
-        raise BadData(
-            f"{path} has format {stated!r:.40}, and this version reads format {FORMAT}: upgrade blendfilter, "
-            "or open the bare index"
-        )
-    if kind not in _KINDS:
-        raise BadData(
-            f"{path}, line {number}: a line of the kind {kind!r:.40}, which this version does not know: "
-            "upgrade blendfilter, or open the bare index"
-        )
-
-
 def _not_a_line(path: Path, number: int) -> BadData:
     return BadData(
-        f"{path}, line {number}: not a line of a witnesses file; cut the file before it and trim again "
-        "(the journal beside it still has the verdicts; what was undone after it is to be undone again)"
+        f"{path}, line {number}: not a line of a witnesses file; cut the file before it and trim again (the journal "
+        "beside it still has the verdicts)"
     )
 
 
@@ -425,9 +399,8 @@ def _not_a_line(path: Path, number: int) -> BadData:
 class WitnessWriter:
     """The one writer of a witnesses file; threads may share it. `witnesses` is the state after all that was written.
 
-    A line is appended and flushed before it counts, so no kill loses it. A power cut may: the file is synced where
-    something is undone and where the writer ends, but not where a question closes, because that waits for the disk
-    while calls are in flight, and the journal of calls gives the verdicts again. An undo could be had from nowhere.
+    A line is appended and flushed before it counts, so no kill loses it. A power cut may lose verdicts, which the
+    journal of calls gives again: the file is synced where something is undone, and where the writer ends.
 
     Raises:
         RunLocked: another writer is at work. BadData: the file is damaged. CannotWrite: the system refuses a line (a
@@ -470,11 +443,9 @@ class WitnessWriter:
             raise BadArgument(f"a verdict on passage {passage_id!r} is True, False or None, got {verdict!r}")
         with self._lock:
             self._check_open(name, question)
-            begun = self.witnesses.judge_of(name) == by
-            self._append(
-                *([] if begun else [question_line(question, by)]),
-                verdict_line(name, passage_id, verdict),
-            )
+            half = self.witnesses._open.get(name)
+            begins = [] if half and half.by == by else [question_line(question, by)]
+            self._append(*begins, verdict_line(name, passage_id, verdict))
 
     def close(self, question: str, retrieved: Sequence[str], by: JudgedBy = NO_JUDGE) -> None:
         """The question (its text) is judged: its verdicts count from here on. `retrieved` are ids in rank order.
@@ -488,13 +459,11 @@ class WitnessWriter:
             verdicts = self.witnesses.half(name)
             for at, passage in enumerate(retrieved):
                 if passage not in verdicts:
-                    raise BadArgument(
-                        f"passage '{passage}' has no verdict for '{question_text(question)}': judge it first"
-                    )
+                    raise BadArgument(f"passage '{passage}' has no verdict for {question!r}: judge it first")
                 if passage in retrieved[:at]:
-                    raise BadArgument(f"passage '{passage}' was retrieved twice for '{question_text(question)}'")
-            begun = self.witnesses.judge_of(name) is not None
-            self._append(*([] if begun else [question_line(question, by)]), closed_line(name, retrieved))
+                    raise BadArgument(f"passage '{passage}' was retrieved twice for {question!r}")
+            begins = [] if name in self.witnesses._open else [question_line(question, by)]
+            self._append(*begins, closed_line(name, retrieved))
 
     def undo_question(self, question: str) -> None:
         """Take back the verdicts of a question (its id or text), closed or not. Raises `UnknownName`."""
@@ -504,7 +473,9 @@ class WitnessWriter:
     def undo_pair(self, a: str, b: str) -> None:
         """Take back all witnesses of a pair so far; later questions may witness it anew. Raises `UnknownName`."""
         with self._lock:
-            self._append(undone_line(pair=_pair_known(self.witnesses, a, b)), sync=True)
+            if not self.witnesses.witnesses_of(a, b):
+                raise UnknownName(f"no question separates '{a}' and '{b}'")
+            self._append(undone_line(pair=(a, b)), sync=True)
 
     def undo_all(self) -> int:
         """Take back everything; how many questions that were. Nothing is written where nothing is there."""
@@ -538,8 +509,7 @@ class WitnessWriter:
 
     def _check_open(self, name: str, question: str) -> None:
         if self.witnesses.is_judged(name):
-            text = question_text(question)
-            raise BadArgument(f"'{text}' is judged already ({name}): undo it first, then judge it again")
+            raise BadArgument(f"{question!r} is judged already ({name}): undo it first, then judge it again")
 
     def _append(self, *records: Mapping[str, Any], sync: bool = False) -> None:
         if self._log.closed:
@@ -564,41 +534,17 @@ def question_known(witnesses: Witnesses, name: str) -> str:
         if text == wanted:
             return known
     near = difflib.get_close_matches(wanted, [*texts.values(), *texts], n=1)
-    which = "" if len(texts) <= LISTED else f"{LISTED} of "
-    count = f"({len(texts):,} questions are judged: blendfilter trim INDEX lists {which}them)"
-    raise UnknownName(f"no judged question '{wanted}'.{_guess(near)} {count}")
+    guess = f" Did you mean '{near[0]}'?" if near else ""
+    raise UnknownName(
+        f"no judged question '{wanted}'.{guess} (blendfilter trim INDEX lists {LISTED} of {len(texts):,})"
+    )
 
 
 def pair_named(witnesses: Witnesses, name: str) -> tuple[str, str]:
-    """The pair that `ID,ID` means; an id may hold commas itself as long as only one reading is a separated pair.
-
-    Raises: UnknownName. BadArgument: no comma, or more than one reading.
-    """
+    """The separated pair that `ID,ID` means, sorted; an id may hold commas itself. Raises `UnknownName`."""
     parts = name.split(",")
-    if len(parts) < 2:
-        raise BadArgument(f"'{name}' is no pair: write two passage ids with a comma between them")
-    readings = [(",".join(parts[:at]), ",".join(parts[at:])) for at in range(1, len(parts))]
-    readings += [(a.strip(), b.strip()) for a, b in readings if (a, b) != (a.strip(), b.strip())]
-    fits = {tuple(sorted(pair)) for pair in readings if witnesses.witnesses_of(*pair)}
-    if len(fits) > 1:
-        raise BadArgument(f"'{name}' names more than one pair: undo it from Python, WitnessWriter(…).undo_pair(a, b)")
-    return _pair_known(witnesses, *(fits.pop() if fits else readings[0]))
-
-
-def _pair_known(witnesses: Witnesses, a: str, b: str) -> tuple[str, str]:
-    """The two passages, sorted, if any question separates them. Raises `UnknownName`."""
-    if not witnesses.witnesses_of(a, b):
-        near = _nearest_pair(witnesses, b, a) or _nearest_pair(witnesses, a, b)
-        count = f"({witnesses.separations():,} pairs are separated: --export - lists them)"
-        raise UnknownName(f"no question separates '{a}' and '{b}'.{_guess(near)} {count}")
-    return (a, b) if a < b else (b, a)
-
-
-def _nearest_pair(witnesses: Witnesses, name: str, of: str) -> list[str]:
-    """A pair of `of` with the passage whose id is nearest to `name`."""
-    partners = witnesses.partners(of, 1)
-    return [f"{of},{near}" for near in (difflib.get_close_matches(name, partners, n=1) or partners)[:1]]
-
-
-def _guess(near: Sequence[str]) -> str:
-    return f" Did you mean '{near[0]}'?" if near else ""
+    for at in range(1, len(parts)):
+        a, b = ",".join(parts[:at]).strip(), ",".join(parts[at:]).strip()
+        if witnesses.witnesses_of(a, b):
+            return (a, b) if a < b else (b, a)
+    raise UnknownName(f"no question separates the pair '{name}' (--export - lists those that are separated)")

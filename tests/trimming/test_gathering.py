@@ -23,16 +23,14 @@ from judged import AGAIN, PIER, WHO_OFF, WHO_ON, Village, village
 from model_server import serve
 from scripted import ScriptedLM
 
-from blendfilter import aio, load, open_index
+from blendfilter import load, open_index
 from blendfilter.errors import (
     BadArgument,
-    BadData,
     BudgetSpent,
     CannotWrite,
     EmptyData,
     ModelError,
     RunMismatch,
-    ServerRefused,
 )
 from blendfilter.filters.cdit import Judge
 from blendfilter.journal import Journal
@@ -125,13 +123,6 @@ def test_a_question_of_choice_is_searched_for_as_a_method_searches_for_it(index:
     assert judged.id == question_id(choice)
 
 
-def test_a_question_that_finds_nothing_is_closed_and_not_looked_at_again(index: BM25, folder: TrimFolder) -> None:
-    judge = Village()
-    done = trimmed_by(judge, index, folder, ["Xyzzy plugh?"])
-    again = trimmed_by(judge, index, folder, ["Xyzzy plugh?"])
-    assert (judge.calls, done.judged, again.judged, again.known) == (0, 1, 0, 1)
-
-
 def test_the_bare_index_is_searched_whatever_was_trimmed(index: BM25, folder: TrimFolder) -> None:
     """The overlay would drop `off` for `AGAIN`; judged without reuse, `AGAIN` is asked about all three all the same."""
     judge = Village({WHO_ON: ["on"], AGAIN: ["on"]})
@@ -170,12 +161,6 @@ def test_the_opposite_question_reuses_nothing_unless_it_is_left_unguarded(index:
         judge = Village()
         done = trimmed_by(judge, index, folder, [WHO_ON, WHO_OFF], guard=guard)
         assert (done.judged, len({question for question, _ in judge.asked})) == (judged, judged)
-
-
-def test_without_reuse_every_question_is_judged_but_the_same_words_once(index: BM25, folder: TrimFolder) -> None:
-    done = trimmed_by(Village({WHO_ON: ["on"], AGAIN: ["on"]}), index, folder, [WHO_ON, AGAIN, WHO_ON], reuse=False)
-    assert (done.judged, done.reused) == (2, 1)
-    assert len(Witnesses.read(folder.witnesses).witnesses_of("on", "off")) == 2
 
 
 @pytest.mark.parametrize("concurrency", [2, 16])
@@ -273,18 +258,6 @@ def test_a_budget_ends_it_and_more_of_it_goes_on(index: BM25, folder: TrimFolder
     assert state(folder) == state(TrimFolder.read(folder.place.with_name("w")))
 
 
-def test_a_server_that_is_gone_ends_it_with_everything_kept(index: BM25, folder: TrimFolder) -> None:
-    judge = Village(failing={PIER: ServerRefused("nobody there")})
-    trimmed_by(judge, index, folder, [WHO_ON])
-    with pytest.raises(ServerRefused):
-        trimmed_by(judge, index, folder, [WHO_ON, PIER, WHO_OFF], concurrency=1)
-    answered = {each for each in judge.asked if each[0] != PIER}  # WHO_OFF's search may overtake the other one
-    mended = Village()
-    assert trimmed_by(mended, index, folder, [WHO_ON, PIER, WHO_OFF]).errors == ()
-    assert {each for each in answered if each[0] == WHO_ON} == {(WHO_ON, passage.id) for passage in index(WHO_ON, 5)}
-    assert not answered.intersection(mended.asked)
-
-
 def test_undone_and_trimmed_again_nothing_is_asked(index: BM25, folder: TrimFolder) -> None:
     judge = Village()
     trimmed_by(judge, index, folder)
@@ -303,7 +276,6 @@ def test_a_dry_run_keeps_the_calls_and_touches_no_witness(index: BM25, folder: T
     before = folder.witnesses.read_bytes()
     done = trimmed_by(judge, index, folder, [WHO_ON, PIER], dry_run=True)
     assert folder.witnesses.read_bytes() == before
-    assert done.dry_run
     assert [(each.question, each.passage, each.kept) for each in done.dropped or ()] == [
         (WHO_ON, passage.id, "on") for passage in index(WHO_ON, 5) if passage.id != "on"
     ]
@@ -362,12 +334,6 @@ def test_each_question_is_encoded_once_and_many_at_once(monkeypatch: Any) -> Non
     assert found[-1] == (COMPARING, 5, 5)
 
 
-def test_the_least_similarity_is_near_enough_itself() -> None:
-    """1 takes a question of the same words in another order."""
-    turns = plan_questions(["Who turned on the radio?", "Who turned the radio on?"], {}, ByWords(), 1.0)
-    assert [turn.kind for turn in turns] == ["judge", "reuse"]
-
-
 ASKED_FOR = [WHO_OFF, WHO_ON, PIER]
 
 
@@ -391,35 +357,6 @@ def test_a_full_disk_ends_it_and_the_same_call_goes_on(
     assert not set(again.asked).intersection(judge.asked)
 
 
-class Hiding(Judge):
-    """A judge of somebody's own that says something else where a call was refused."""
-
-    async def aforward(self, question: str, passage: Passage) -> dspy.Prediction:
-        try:
-            return await super().aforward(question, passage)
-        except BudgetSpent:
-            raise ModelError("the model did not answer", kind="bad_request") from None
-
-
-def test_a_spent_budget_ends_it_though_the_judge_hides_it(index: BM25, folder: TrimFolder) -> None:
-    judge = Village()
-    with pytest.raises(BudgetSpent, match="4 of 4 calls"):
-        trim(index, ASKED_FOR, Hiding(), folder, lm=judge.lm(), budget=Budget(calls=4))
-    assert judge.calls == 4
-
-
-def test_of_several_errors_of_a_question_the_one_that_ends_it_all_is_reported(index: BM25, folder: TrimFolder) -> None:
-    class Failing(Village):
-        def reply(self, stage: str, prompt: str) -> Any:
-            super().reply(stage, prompt)
-            found = [passage.id for passage in index(WHO_ON, 5)]
-            last = self.asked[-1][1] == found[-1]
-            return ServerRefused("nobody there") if last else ModelError("no", kind="bad_request")
-
-    with pytest.raises(ServerRefused):
-        trimmed_by(Failing(), index, folder, [WHO_ON])
-
-
 def test_who_judges_is_the_model_by_name_and_label_the_judges_own_before_the_callers() -> None:
     callers, own = connect("offline", label="theirs"), connect("offline", label="own")
     assert judged_by(Judge(), callers).model == "offline (theirs)"
@@ -429,60 +366,15 @@ def test_who_judges_is_the_model_by_name_and_label_the_judges_own_before_the_cal
     assert judged_by(with_lms_connected(judge), callers).model == "offline (own)"
 
 
-def test_the_measure_is_the_folders_own(index: BM25, tmp_path: Path) -> None:
-    """An overlay gathered by vector is not gone on with by words, which nothing would show later."""
-    folder = TrimFolder.create(index, tmp_path / "vectors.trimmed", k=5, similarity="vectors")
-    judge = Village()
-    with pytest.raises(BadData, match="'vectors' does not go with this index"):
-        trimmed_by(judge, index, folder, ASKED_FOR)
-    assert judge.calls == 0
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("raised", [StopIteration, SystemExit, GeneratorExit, asyncio.CancelledError])
-@pytest.mark.parametrize("place", ["judge", "index"])
-def test_what_code_of_ones_own_raises_is_one_questions_error(
-    place: str, raised: type[BaseException], index: BM25, folder: TrimFolder
-) -> None:
-    class Leaving(Judge):
-        async def aforward(self, question: str, passage: Passage) -> dspy.Prediction:
-            if place == "judge" and question == WHO_OFF:
-                if raised is StopIteration:  # in a coroutine Python makes another error of it
-                    return await aio.in_thread(next, iter(()))  # type: ignore[arg-type]
-                raise raised
-            return await super().aforward(question, passage)
-
-    class Failing(BM25):
-        def find(self, queries: Any, k: int) -> Any:
-            if place == "index" and WHO_OFF in queries:
-                raise raised
-            return super().find(queries, k)
-
-    index.__class__ = Failing
-    done = trim(index, ASKED_FOR, Leaving(), folder, lm=Village().lm())
-    assert [each.question for each in done.errors] == [WHO_OFF]
-    assert raised.__name__ in done.errors[0].why
-    assert done.judged == 2
-
-
 OTHER = Judge(rules=("phi1", "phi2"))
-IDS = frozenset({"on", "off", "sold", "pier", "fair"})
 
 
-def test_some_silence_is_warned_of_with_the_next_move(index: BM25, folder: TrimFolder) -> None:
+def test_some_silence_is_warned_of(index: BM25, folder: TrimFolder) -> None:
     done = trimmed_by(Village(silent=[PIER]), index, folder, [WHO_ON, PIER])
     assert done.too_silent
-    assert f"neither True nor False in {done.silent} of {done.calls} replies, which separate nothing" in done.text()
-    assert "then undo those questions (--undo, ALL for all) and judge them with --mode components" in done.text()
+    assert f"neither True nor False in {done.silent} of {done.calls} replies" in done.text()
     assert done.text().splitlines()[-1].startswith("use it: "), "what was learned may be used all the same"
     assert not trimmed_by(Village(), index, folder, [WHO_OFF]).too_silent
-
-
-@pytest.mark.parametrize(("silent", "warned"), [(5, False), (6, True)])
-def test_a_twentieth_is_not_too_much(silent: int, warned: bool, index: BM25, folder: TrimFolder) -> None:
-    done = trimmed_by(Village(), index, folder, [WHO_ON])
-    text: dict[str, Any] = vars(done) | {"accepted": 50, "rejected": 100 - 50 - silent, "silent": silent}
-    assert Trimming(**text).too_silent is warned
 
 
 def test_another_judge_judges_anew_what_has_no_verdict_at_all(index: BM25, folder: TrimFolder) -> None:
@@ -497,46 +389,6 @@ def test_another_judge_judges_anew_what_has_no_verdict_at_all(index: BM25, folde
     judged = Witnesses.read(folder.witnesses).judged
     assert judged[question_id(WHO_ON)].accepted == ("on",)
     assert [judged[question_id(each)].by.rules for each in (WHO_ON, WHO_OFF)] == [("phi1", "phi2"), ("phi1",)]
-    assert "judged before by scripted, word, phi1, program" in done.text()
-
-
-def test_a_question_with_any_verdict_is_left_to_whoever_gave_it(index: BM25, folder: TrimFolder) -> None:
-    class Shy(Village):
-        def reply(self, stage: str, prompt: str) -> Any:
-            result = super().reply(stage, prompt)
-            return result if self.asked[-1][1] == "on" else "It depends."
-
-    trimmed_by(Shy(), index, folder, [WHO_ON])
-    other = Village()
-    assert (trimmed_by(other, index, folder, [WHO_ON], by=OTHER).known, other.calls) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("judge", "why"),
-    [
-        (Village({PIER: IDS}), "the judge rejected nothing"),
-        (Village({}), "the judge accepted nothing"),
-        (Village(silent=[PIER]), "the judge gave no verdict"),
-    ],
-)
-def test_why_nothing_is_separated(judge: Village, why: str, index: BM25, folder: TrimFolder) -> None:
-    trimmed_by(judge, index, folder, [PIER])
-    again = trimmed_by(judge, index, folder, [PIER]).text()
-    assert f"no pair is separated, so {folder.place} answers as the bare index does: {why}; judge other" in again
-    assert "threshold: " not in again
-    assert "lower it" not in again
-
-
-def test_who_judged_before_is_named(index: BM25, folder: TrimFolder) -> None:
-    trimmed_by(Village(), index, folder, [WHO_ON, PIER, "Xyzzy plugh?"])
-    assert "judged before by" not in trimmed_by(Village(), index, folder, [WHO_ON, PIER]).text(), "it was this one"
-    text = trimmed_by(Village(), index, folder, [WHO_ON, PIER, "Xyzzy plugh?"], by=OTHER).text()
-    program = next(iter(Witnesses.read(folder.witnesses).judged.values())).by.program
-    assert (
-        f"\njudged before by scripted, word, phi1, program {program}: 2; to judge them anew by this judge, undo them "
-        "(--undo) or name another folder (--out)\n"
-    ) in text
-    assert text.count("judged before by") == 1, "a question that finds nothing has no judge"
 
 
 @pytest.mark.filterwarnings("ignore:k=10 is more")
@@ -547,12 +399,6 @@ def test_the_folder_may_be_a_path(index: BM25, tmp_path: Path) -> None:
         assert trim(index, [WHO_ON], Judge(), place, lm=Village().lm()).known == 1
     trim(index, [WHO_ON], Judge(), tmp_path / "small", lm=Village().lm(), k=2)
     assert TrimFolder.read(tmp_path / "small").k == 2
-
-
-@pytest.mark.parametrize("place", ["", 7, None])
-def test_what_is_no_folder_is_refused(place: Any, index: BM25) -> None:
-    with pytest.raises(BadArgument, match="trim wants the overlay's folder: a path, or TrimFolder"):
-        trim(index, [WHO_ON], Judge(), place, lm=Village().lm())
 
 
 def test_the_state_lists_its_questions_and_settings(index: BM25, folder: TrimFolder) -> None:

@@ -28,7 +28,7 @@ from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.dense import Dense
 from blendfilter.retrieval.hybrid import Hybrid
 from blendfilter.retrieval.indexes import build, open_index
-from blendfilter.trimming.overlay import Trimmed, trim_ranking
+from blendfilter.trimming.overlay import Trimmed
 from blendfilter.trimming.similar import ByVector, ByWords
 from blendfilter.trimming.witnesses import Witnesses, undone_line
 
@@ -113,18 +113,6 @@ def test_a_search_is_its_definition(
         }
 
 
-@given(
-    ranking=st.lists(st.sampled_from(NAMES), max_size=20),
-    dropping=st.dictionaries(st.sampled_from(NAMES[:4]), st.lists(st.sampled_from(NAMES[4:]), unique=True)),
-    k=st.integers(1, 12),
-)
-def test_a_ranking_may_name_a_passage_twice(ranking: list[str], dropping: dict[str, list[str]], k: int) -> None:
-    trim = trim_ranking([Passage(name, "", name) for name in ranking], k, dropping)
-    accepted, pairs = set(dropping), {(a, b): 1 for a, gone in dropping.items() for b in gone}
-    assert ids(trim.kept) == by_definition(ranking, k, accepted, pairs, 1)
-    assert trim.full == (len(trim.kept) == k)
-
-
 def test_the_guard_is_what_keeps_the_opposite_question_apart() -> None:
     index, witnesses = Written({"": ["mary", "jack", "ann"]}), witnesses_of(RADIO)
     loose = Trimmed(index, witnesses, threshold=1, min_similarity=0.3)
@@ -148,12 +136,6 @@ def test_one_way_a_pair_that_cannot_count_is_no_part_of_the_fingerprint() -> Non
     assert [a == b for a, b in zip(before, after, strict=True)] == [False, True]
 
 
-def test_as_near_as_asked_for_is_near_enough() -> None:
-    trimmed = Trimmed(Written({"": ["mary", "jack", "ann"]}), witnesses_of(RADIO), threshold=1, min_similarity=1)
-    assert ids(trimmed.find([ON], 2)[0]) == ["jack", "ann"]
-    assert trimmed.explain(ON, 2).nearest.why == ""
-
-
 def test_one_way_it_says_which_witnesses_count() -> None:
     trimmed = Trimmed(Written({"": ["b", "a"]}), witnesses_of(DISAGREEING), threshold=2, one_way=True)
     explained = trimmed.explain(MILL, 2)
@@ -161,7 +143,7 @@ def test_one_way_it_says_which_witnesses_count() -> None:
     assert len(explained.dropped[0].witnesses) == 2
     assert explained.lines()[2].startswith("  2 witnesses for a: '")
     (undecided,) = trimmed.explain(FORD, 2).undecided
-    assert undecided == (("b", "a"), "3 witnesses, 1 of them for b, and 2 are asked for")
+    assert undecided == (("b", "a"), "1 witness for b, and 2 are asked for")
     (undecided,) = trimmed.explain("Zebra", 2).undecided
     assert "not near enough" in undecided.why
 
@@ -174,26 +156,6 @@ def test_the_index_is_asked_once_a_depth_and_never_deeper_than_it_goes() -> None
     index.asked.clear()
     trimmed.find([ON], 14)
     assert index.asked == [((ON,), 14)]
-
-
-def test_a_passage_separated_from_many_costs_depth_only_where_they_stand() -> None:
-    many = [f"r{number}" for number in range(200)]
-    judged = {ON: {"jack": True, **dict.fromkeys(many, False)}}
-    easy = Written({"": ["jack", *NAMES, *many]})
-    trimmed = Trimmed(easy, witnesses_of(judged), threshold=1)
-    assert ids(trimmed.find([ON], 3)[0]) == ["jack", "p0", "p1"]
-    assert [depth for _, depth in easy.asked] == [6]
-    hard = Written({"": ["jack", *many, *NAMES]})
-    trimmed = Trimmed(hard, witnesses_of(judged), threshold=1)
-    assert ids(trimmed.find([ON], 3)[0]) == ["jack", "p0", "p1"]
-    assert max(depth for _, depth in hard.asked) == 203
-
-
-def test_an_index_that_came_to_its_end_is_not_asked_again() -> None:
-    judged = {ON: {"jack": True, **dict.fromkeys(NAMES, False)}}
-    index = Written({"": ["p0", "jack", "p1"]}, known=False)
-    assert ids(Trimmed(index, witnesses_of(judged), threshold=1).find([ON], 3)[0]) == ["jack"]
-    assert index.asked == [((ON,), 6)]
 
 
 def test_a_server_that_gives_no_more_is_not_asked_for_more() -> None:
@@ -209,15 +171,6 @@ def test_a_cut_query_stays_flagged() -> None:
     found = Trimmed(index, witnesses_of(RADIO), threshold=1).find([ON, "a pier"], 2)
     assert [ids(each) for each in found] == [["jack", "ann"], ["mary", "jack"]]
     assert all(map(cut_of, found))
-
-
-def test_without_a_pair_at_the_threshold_it_is_the_index() -> None:
-    index = Written({"": ["mary", "jack"]})
-    for witnesses in (Witnesses(), witnesses_of(RADIO)):
-        trimmed = Trimmed(index, witnesses)
-        assert trimmed.fingerprint == index.fingerprint
-        assert trimmed.find([ON], 2) == index.find([ON], 2)
-        assert trimmed.explain(ON, 2).dropped == ()
 
 
 class OtherWords(ByWords):
@@ -270,15 +223,6 @@ def test_two_states_share_no_search_record(tmp_path: Path) -> None:
     assert ids(bare[0]) == ids(undone[0]) == ["mary", "jack"]
     assert ids(trimmed[0]) == ids(again[0]) == ["jack", "ann"]
     assert len({record["fingerprint"] for record in searches}) == len(searches) == 2
-
-
-def test_within_a_hybrid_it_is_an_index_of_its_corpus() -> None:
-    index = Written({"": ["mary", "jack", "ann"]})
-    trimmed = Trimmed(index, witnesses_of(RADIO), threshold=1)
-    hybrid = Hybrid([trimmed, index])
-    assert ids(hybrid.search([ON], 3)[0]) == ["jack", "ann", "mary"]  # one corpus: mary is found once, by the other
-    assert hybrid.fingerprint != Hybrid([index, index]).fingerprint
-    assert len(hybrid) == 3
 
 
 def test_it_says_what_it_is() -> None:
@@ -422,28 +366,6 @@ def test_served_it_gives_what_it_gives_here(index: Retriever, judged: Witnesses)
         assert there.fingerprint == trimmed.fingerprint
         assert there.info()["of"] == "trimmed"
         assert there.search([WHO_ON, PIER], K) == trimmed.search([WHO_ON, PIER], K)
-
-
-def test_a_server_behind_a_hybrid_is_not_asked_for_more_either() -> None:
-    from blendfilter.server.exchange import ServerLimits
-
-    bare = build("bm25", PASSAGES)
-    found = ids(bare.find([WHO_ON], K)[0])
-    witnesses = witnesses_of({WHO_ON: {found[0]: True, found[1]: False}})
-    with served(bare, limits=ServerLimits(max_k=K)) as server:
-        for index in (Hybrid([open_index(server.url), bare], depth=1), Trimmed(open_index(server.url), Witnesses())):
-            trimmed = Trimmed(index, witnesses, threshold=1)
-            assert ids(trimmed.search([WHO_ON], K)[0]) == [found[0], *found[2:]]
-
-
-def test_a_trimmed_dense_index_says_that_there_are_no_more() -> None:
-    dense = Dense.build(PASSAGES, encoder=tiny_bert())
-    trimmed = Trimmed(dense, witnesses_of({WHO_ON: {PASSAGES[0].id: False, PASSAGES[1].id: True}}), threshold=1)
-    with pytest.warns(UserWarning, match=f"k={len(PASSAGES) + 1} is more than the corpus holds"):
-        trimmed.search([PIER], len(PASSAGES) + 1)
-    again = Trimmed(Dense.build(PASSAGES, encoder=tiny_bert()), trimmed.witnesses, threshold=1)
-    with pytest.warns(UserWarning, match=f"k={len(PASSAGES) + 1} is more than the corpus holds"):
-        assert len(again.search([WHO_ON], len(PASSAGES) + 1)[0]) == len(PASSAGES) - 1
 
 
 def test_a_dense_index_encodes_a_query_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.dense import Dense
-from blendfilter.retrieval.encoders import Encoded, Encoder, load_encoder
+from blendfilter.retrieval.encoders import Encoded, Encoder
 from blendfilter.trimming.opposites import OPPOSITES, unlike
 from blendfilter.trimming.similar import K1, B, ByVector, ByWords, Neighbour, similar_for, similar_named
 
@@ -93,12 +92,6 @@ def test_a_question_is_nearest_to_itself() -> None:
     assert vectors.nearest(["b"]) == [Neighbour(1, 1.0)]
 
 
-def test_the_earliest_of_equals() -> None:
-    near = ByWords()
-    near.add(["on the radio", "the radio on", "radio on the"])
-    assert near.nearest(["the on radio"]) == [Neighbour(0, 1.0)]
-
-
 def encoder_of(vectors: dict[str, Any], dimension: int) -> Encoder:
     """An encoder that knows these texts' vectors."""
 
@@ -147,26 +140,13 @@ def test_a_floor_rules_out_and_changes_nothing_else() -> None:
     assert alone == at_once.nearest(["…"] * 200, vectors=vectors, floor=0.5)
 
 
-def test_vectors_of_nothing() -> None:
-    near = ByVector(encoder_of({"a": [1, 0], "b": [2, 0], "zero": [0, 0], "none": [0, 0]}, 2))
-    assert near.nearest(["a"]) == [None]
-    near.add(["zero", "a"])
-    assert near.nearest(["b", "none"]) == [Neighbour(1, 1.0), Neighbour(0, 0.0)]
-    assert near.nearest(["none"], floor=0.5) == [None]
-
-
 def test_which_measure_goes_with_an_index(tmp_path: Path) -> None:
     passages = [Passage("1", "Orm", "A pier."), Passage("2", "Tolm", "A mill.")]
     words, dense = BM25.build(passages), Dense.build(passages, encoder=tiny_bert())
-    encoder = load_encoder(str(tiny_bert()))
     own = similar_for(dense)
     assert isinstance(own, ByVector)
     assert own.encoder is dense.encoder
     assert isinstance(similar_for(words), ByWords)
-    assert isinstance(similar_for(words, encoder), ByVector)
-    by_name = similar_for(words, tiny_bert())
-    assert isinstance(by_name, ByVector)
-    assert by_name.identity == encoder.identity
     assert isinstance(similar_named("words", dense), ByWords)
     assert isinstance(similar_named("", dense), ByVector)
     assert isinstance(similar_named("vectors", dense), ByVector)
@@ -201,28 +181,13 @@ def test_kept_vectors_are_encoded_once(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["vectors.npz"]
 
 
-FLIPPED = {"password": 8, "unknown compression": 10}
-"""Places in an entry of a zip file's directory: its flags, its compression."""
-
-
-@pytest.mark.parametrize(
-    "damage", ["gone", "torn", "other", "nonsense", "unwritable", "password", "unknown compression"]
-)
+@pytest.mark.parametrize("damage", ["torn", "other", "unwritable"])
 def test_kept_vectors_that_cannot_be_used_are_done_without(tmp_path: Path, damage: str) -> None:
     file = tmp_path / "vectors.npz"
     first: Any = Counting()
     ByVector(first, file).add(["who?", "when?"])
-    if damage == "gone":
-        file.unlink()
-    elif damage == "torn":
+    if damage == "torn":
         file.write_bytes(file.read_bytes()[:-40])
-    elif damage in FLIPPED:  # in every entry of the archive's directory
-        found = file.read_bytes()
-        for at in [each.start() for each in re.finditer(b"PK\x01\x02", found)]:
-            found = found[: at + FLIPPED[damage]] + b"\x63" + found[at + FLIPPED[damage] + 1 :]
-        file.write_bytes(found)
-    elif damage == "nonsense":
-        file.write_bytes(b"nothing of the kind")
     elif damage == "unwritable":
         file = tmp_path / "no such folder" / "vectors.npz"
     again: Any = Counting()
@@ -291,13 +256,6 @@ def test_what_may_share(a: str, b: str) -> None:
 def test_each_opposite(first: str, second: str) -> None:
     assert unlike(f"is it what they {first}?", f"is it what they {second}?")
     assert unlike(f"is it what they {second}?", f"is it what they {first}?")
-
-
-def test_two_of_one_template_are_never_alike() -> None:
-    names = ["Ada Holt", "Ben Marsh", "Cal Ader", "Þora Lund", "O'Dell", "Jean-Luc Roy", "W. H. Dunn", "HMS Grebe"]
-    for template in ("What is {}'s occupation?", "In what city was {} born?", "Who was the director of {}?"):
-        for a in names:
-            assert [b for b in names if b != a and not unlike(template.format(a), template.format(b))] == []
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
