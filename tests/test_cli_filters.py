@@ -14,7 +14,6 @@ from small_world import Command, Outcome, small_eval, stable
 
 from blendfilter import cli, metrics, resources
 from blendfilter.cli import options
-from blendfilter.cli.options import MethodOptions
 from blendfilter.filters.extractive import SCORERS
 from blendfilter.filters.registry import FILTERS
 from blendfilter.modules.methods import METHODS
@@ -123,14 +122,6 @@ def test_a_method_of_ones_own_in_the_trace(blendfilter: Command, here: Path) -> 
     assert [each for each in outcome.notices if "takes no argument" in each] == outcome.notices[:1] != []
 
 
-def test_full_cuts_nothing(blendfilter: Command) -> None:
-    cut, whole = (blendfilter("ask", QUESTION, *SAMPLE, each) for each in ("--show-trace", "--full"))
-    assert " …" in cut.out
-    assert " …" not in whole.out
-    assert "[...]" not in whole.out
-    assert whole.out.count("the filter said") == 3
-
-
 REFUSED: list[tuple[tuple[object, ...], str]] = [
     (("--rule", "phi1"), "--rule goes with a filter: add --filter cdit or --filter cdit-components"),
     (("--filter", "full", "--rules", "x"), "--rules is for the filters cdit and cdit-components; full does not take"),
@@ -144,7 +135,7 @@ REFUSED: list[tuple[tuple[object, ...], str]] = [
     (("--method", "direct", "--filter", "full"), "--filter is for direct-retrieval, .* and .*; direct does not take"),
     (("--filter-n", 2), "--filter-n goes with a filter: add --filter passage or --filter sentence"),
     (("--filter", "full", "--filter-n", 2), "--filter-n is for the filters passage and sentence; full does not take"),
-    (("--filter", "sentence", "--filter-n", 0), "n must be at least 1, got 0"),
+    (("--filter", "sentence", "--filter-n", 0), "n is 0: give a whole number of 1 or more"),
     (("--filter", "sentence", "--filter-by", "embeding"), "no scorer 'embeding'. Did you mean 'embedding'"),
     (("--filter", "sentence", "--filter-by", "embedding"), r"needs a model \(--filter-model\)"),
     (("--filter", "passage", "--filter-by", "cross-encoder", "--filter-model", "gone"), "no encoder 'gone'"),
@@ -194,25 +185,11 @@ def test_a_run_is_judged_by_the_rules_asked_for(
     assert stable(here / "run") == before
 
 
-def test_a_rule_that_says_something_else_is_another_run(blendfilter: Command, here: Path) -> None:
-    words = ("--filter", "cdit", "--rules", "mine.toml")
-    for text, code in ((MINE, 0), (MINE.replace("same unit", "same measure"), 2)):
-        (here / "mine.toml").write_text(text)
-        outcome = blendfilter(*small_eval("direct-retrieval", "run", *words))
-        assert outcome.code == code
-    assert "method.arguments.rules" in outcome.error
-
-
 @pytest.mark.parametrize(("options", "error"), REFUSED)
 def test_what_does_not_fit_is_refused(blendfilter: Command, options: tuple[object, ...], error: str) -> None:
     outcome = blendfilter("ask", QUESTION, *SAMPLE, *options)
     refused(outcome)
     assert re.search(error, outcome.error)
-
-
-def test_zero_is_given_and_an_absent_option_is_not() -> None:
-    how = MethodOptions(hops=0, filter_n=2)
-    assert options.given_values(how, "hops", "filter_n", "filter_union", "samples") == {"hops": 0, "filter_n": 2}
 
 
 def test_the_help_names_all_that_is_registered() -> None:

@@ -101,24 +101,17 @@ async def ask_filter(select: dspy.Module, question: str, passages: Sequence[Pass
 def _checked(name: str, returned: Any, given: Sequence[Passage]) -> dspy.Prediction:
     prediction = returned if isinstance(returned, dspy.Prediction) else dspy.Prediction(kept=returned)
     kept, flags = prediction.get("kept"), prediction.get("flags") or {}
-    if isinstance(kept, str | bytes | Mapping) or not isinstance(kept, Iterable):
-        gave = f"kept={kept!r:.60}" if returned is prediction else type(returned).__name__
+    if isinstance(kept, str | bytes | Mapping) or not isinstance(kept, Iterable) or not isinstance(flags, Mapping):
         raise BadArgument(
-            f"the filter {name} must return a dspy.Prediction whose kept is a list of passages, or such a list; it "
-            f"gave {gave}"
+            f"the filter {name} must return a list of passages, or a dspy.Prediction with such a list as kept and "
+            f"counts by name as flags; it gave {returned!r:.80}"
         )
-    if not isinstance(flags, Mapping):
-        raise BadArgument(f"the filter {name} gave flags that are no counts by name: {flags!r:.80}")
     prediction["kept"] = [_given(name, item, given) for item in kept]
     return prediction
 
 
 def _given(name: str, item: Any, given: Sequence[Passage]) -> Passage:
-    """What a filter kept as one of the passages it was given: by id, or as the line or text that a prompt shows."""
-    if isinstance(item, int) and not isinstance(item, bool):
-        raise BadArgument(
-            f"the filter {name} kept the number {item}: return the passages themselves, [passages[i] for i in …]"
-        )
+    """What a filter kept as one of the passages it was given: by id, or as its line or text."""
     passage = as_passage(item)
     if any(other.id == passage.id for other in given):
         return passage

@@ -15,14 +15,13 @@ and it counts for no separation.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -55,18 +54,12 @@ COMPONENTS: Mapping[str, str] = {
 }
 """The components that our rules compare, and what each is. A user's rule may name others."""
 _COMPONENT = re.compile(r"[^\W\d_]+(?:[ -][^\W\d_]+){0,3}")
-_NEARLY = 0.8
-"""From this likeness on, an unknown component is one of ours misspelt."""
 _EXAMPLE = 'write [[rule]] with name = "…", components = ["subject", "predicate"] and sentence = "…"'
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A context matching dependency: its name, its components, and the sentence that a prompt says it in.
-
-    Raises:
-        BadArgument: no name, or one of several lines; no sentence, no components, one twice, or one that is no word.
-    """
+    """A context matching dependency: its name, its components, and the sentence that a prompt says it in."""
 
     name: str
     components: tuple[str, ...]
@@ -76,29 +69,16 @@ class Rule:
         for field in ("name", "sentence"):
             value = getattr(self, field)
             if not isinstance(value, str) or not value.strip():
-                raise BadArgument(f"a rule's {field} is text, got {value!r:.60}: {_EXAMPLE}")
+                raise BadArgument(f"a rule's {field} is text, got {value!r:.60}")
         # Names are written into records and lists of verdicts, several of them as phi1+phi2.
         if not self.name.isprintable() or self.name != self.name.strip() or {*self.name} & {*"+,"}:
             raise BadArgument(f"{self.name!r:.60} is no name of a rule: give a word or two, without '+' or ','")
-        where = f"the rule '{self.name:.60}'"
-        if isinstance(self.components, str) or not isinstance(self.components, Iterable):
-            raise BadArgument(
-                f"{where} has components {self.components!r:.60}: give a list of their names, such as "
-                f"{', '.join(COMPONENTS)}"
-            )
-        object.__setattr__(self, "components", tuple(self.components))
-        if not self.components:
-            raise BadArgument(
-                f"{where} has no components, so it compares nothing: name some of {', '.join(COMPONENTS)}"
-            )
-        for component in self.components:
-            if not isinstance(component, str) or not _COMPONENT.fullmatch(component):
-                raise BadArgument(f"{where} has the component {component!r:.60}: a component is a word")
-            near = difflib.get_close_matches(component.casefold(), COMPONENTS, n=1, cutoff=_NEARLY)
-            if near and component != near[0]:
-                raise UnknownName.of("component", component, COMPONENTS, f"(in {where})")
-        if len({component.casefold() for component in self.components}) < len(self.components):
-            raise BadArgument(f"{where} names a component twice: {', '.join(self.components)}")
+        components = self.components
+        if isinstance(components, str) or not all(isinstance(x, str) and _COMPONENT.fullmatch(x) for x in components):
+            raise BadArgument(f"the rule '{self.name}' has components {components!r:.60}: give a list of words")
+        if not components or len({each.casefold() for each in components}) < len(components):
+            raise BadArgument(f"the rule '{self.name}' has no components, or one of them twice")
+        object.__setattr__(self, "components", tuple(components))
 
     @property
     def line(self) -> str:
@@ -134,8 +114,7 @@ def rules_of(rules: Sequence[str | Rule]) -> tuple[Rule, ...]:
     >>> [rule.name for rule in rules_of(["phi1", Rule("mine", ("unit",), "Both give the same unit.")])]
     ['phi1', 'mine']
 
-    Raises:
-        UnknownName: no rule by that name. BadArgument: none at all, one twice, or one that takes a name of ours.
+    Raises: UnknownName; BadArgument for none at all, one twice, or one that takes a name of ours.
     """
     return _conjunction(rules, RULES)
 
@@ -145,8 +124,6 @@ def choose_rules(names: Sequence[str] = (), path: Path | None = None) -> tuple[R
 
     >>> [rule.name for rule in choose_rules()]
     ['phi1']
-
-    Raises: as `rules_of` and `read_rules` do.
     """
     own = read_rules(path) if path is not None else ()
     return _conjunction(names or own or (PHI1,), {**RULES, **{rule.name: rule for rule in own}})
@@ -164,41 +141,20 @@ def components_of(rules: Iterable[Rule]) -> tuple[str, ...]:
 def read_rules(path: Path) -> tuple[Rule, ...]:
     """The rules of a user's TOML file: tables ``[[rule]]`` of name, components and sentence.
 
-    Raises:
-        MissingFile: it is not there. BadData: it is no such file; the line says which rule and which field.
+    Raises: MissingFile; BadData, which says which rule is wrong.
     """
-    path = Path(path)
     if not path.is_file():
         raise MissingFile(f"no file of rules at {path}: write one; {_EXAMPLE}")
+    rules, where = list[Rule](), str(path)
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BadData(f"{path}: not TOML ({error}); {_EXAMPLE}") from None
-    if unknown := sorted(content.keys() - {"rule"}):
-        raise BadData(f"{path}: no field '{unknown[0]}' is known; {_EXAMPLE}")
-    tables = content.get("rule")
-    if not isinstance(tables, list) or not tables:
-        raise BadData(f"{path}: it has no rules; {_EXAMPLE}")
-    rules = [_rule(f"{path}, rule {number}", table) for number, table in enumerate(tables, 1)]
-    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8")).get("rule", [])
+        for number, table in enumerate(tables, 1):
+            where = f"{path}, rule {number}"
+            rules.append(Rule(**table))
+        where = str(path)
         return rules_of(rules)
-    except BadArgument as error:
-        raise BadData(f"{path}: {error}") from None
-
-
-def _rule(where: str, table: Any) -> Rule:
-    known = [field.name for field in fields(Rule)]
-    if not isinstance(table, dict):
-        raise BadData(f"{where}: {table!r:.60} is no rule; {_EXAMPLE}")
-    for name in table:
-        if name not in known:
-            raise BadData(f"{where}: {UnknownName.of('field', name, known)}")
-    if missing := [name for name in known if name not in table]:
-        raise BadData(f"{where}: it has no '{missing[0]}'; {_EXAMPLE}")
-    try:
-        return Rule(**table)
-    except (BadArgument, UnknownName) as error:
-        raise BadData(f"{where}: {error}") from None
+    except (ValueError, TypeError) as error:  # not TOML, not a table, other fields, no rule
+        raise BadData(f"{where}: {error}; {_EXAMPLE}") from None
 
 
 def _conjunction(rules: Sequence[str | Rule], known: Mapping[str, Rule]) -> tuple[Rule, ...]:
@@ -210,9 +166,7 @@ def _conjunction(rules: Sequence[str | Rule], known: Mapping[str, Rule]) -> tupl
             rule = known[rule]  # noqa: PLW2901
         # Verdicts are kept with the names of their rules: one name must not mean two things.
         elif rule.name in RULES and rule != RULES[rule.name]:
-            raise BadArgument(
-                f"a rule '{rule.name}' is there already, and says something else: give yours another name"
-            )
+            raise BadArgument(f"a rule '{rule.name}' is there already: give yours another name")
         if rule.name in found:
             raise BadArgument(f"the rule '{rule.name}' is given twice: give it once, or the other one another name")
         found[rule.name] = rule
@@ -342,7 +296,13 @@ def _of_json(text: str, components: Sequence[str]) -> JudgeReply:
         content = json.loads(text, object_pairs_hook=_without_contradictions)
     except (ValueError, RecursionError):
         return _NO_VERDICT
-    compared = [row for name, cells in _cells(content.get("comparison")) if (row := _of_cells(name, cells, components))]
+    rows, compared = content.get("comparison"), list[ComparedComponent]()
+    for name, cells in rows.items() if isinstance(rows, dict) else ():
+        if (component := _component(name, components)) and isinstance(cells, dict):
+            alike = cells.get("alike")
+            question, passage = (str(cells.get(side) or "") for side in ("question", "passage"))
+            found = alike if isinstance(alike, bool) else _alike(str(alike))
+            compared.append(ComparedComponent(component, question, passage, found))
     reason, verdict = content.get("reason"), content.get("verdict")
     return JudgeReply(
         verdict if isinstance(verdict, bool) else read_verdict(verdict) if isinstance(verdict, str) else None,
@@ -357,24 +317,6 @@ def _without_contradictions(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for name, value in pairs:
         made[name] = value if name not in made or made[name] == value else None
     return made
-
-
-def _cells(comparison: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(comparison, dict):
-        yield from comparison.items()
-    elif isinstance(comparison, list):
-        yield from ((each.get("component"), each) for each in comparison if isinstance(each, dict))
-
-
-def _of_cells(name: Any, cells: Any, components: Sequence[str]) -> ComparedComponent | None:
-    component = _component(name, components) if isinstance(name, str) else ""
-    if not component or not isinstance(cells, dict):
-        return None
-    alike = cells.get("alike")
-    if isinstance(alike, str):
-        alike = _alike(alike)
-    question, passage = (str(cells.get(side) or "") for side in ("question", "passage"))
-    return ComparedComponent(component, question, passage, alike if isinstance(alike, bool) else None)
 
 
 # --- the judge --------------------------------------------------------------------------------------------------------

@@ -28,12 +28,12 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import dspy
 
 from blendfilter import aio
-from blendfilter.errors import BadArgument, BadData, UnknownName
+from blendfilter.errors import BadArgument, BadData, UnknownName, check_count
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.filters.base import Filter, selection
 from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
@@ -72,10 +72,7 @@ class _Best(Filter):
 
     def __init__(self, n: int, by: By, model: str | None) -> None:
         super().__init__()
-        if isinstance(n, bool) or not isinstance(n, int):
-            raise BadArgument(f"n must be a whole number, got {n!r}")
-        if n < 1:
-            raise BadArgument(f"n must be at least 1, got {n}")
+        check_count("n", n)
         self.n = n
         self.model = model
         self.scorer = scorer_of(by, model)
@@ -163,25 +160,21 @@ def scorer_of(by: By, model: str | None = None) -> CandidateScorer:
     >>> scorer_of("bm25")("Who kept the light?", ["Skerry Light | Ada kept it.", "Fell | A hill."])[1]
     0.0
 
-    Raises:
-        UnknownName: no scorer of that name. BadArgument: a model too few or too many, an async function.
+    Raises: UnknownName for what is no scorer; BadArgument for a model too few or too many.
     """
-    if isinstance(by, str):
-        if by not in SCORERS:
-            raise UnknownName.of("scorer", by, SCORERS, "- or a function (question, texts) -> scores")
+    if callable(by) and not inspect.isclass(by) and not inspect.iscoroutinefunction(by):
+        kind: Any = ByFunction
+    elif isinstance(by, str) and by in SCORERS:
         kind = SCORERS[by]
-        if not issubclass(kind, _ByModel):
-            return kind() if model is None else _refuse_model(by, model)
+    else:
+        raise UnknownName.of("scorer", str(by), SCORERS, "- or a function (question, texts) -> scores")
+    if issubclass(kind, _ByModel):
         if model is None:
             raise BadArgument(f"scoring by {by} needs a model (--filter-model): name one, such as {kind.example}")
         return kind(model)
-    if not callable(by) or inspect.isclass(by) or inspect.iscoroutinefunction(by):
-        raise BadArgument(f"{by!r} cannot score: give {', '.join(SCORERS)} or a function (question, texts) -> scores")
-    return ByFunction(by) if model is None else _refuse_model(name_of(by), model)
-
-
-def _refuse_model(by: str, model: str) -> NoReturn:
-    raise BadArgument(f"scoring by {by} takes no model (got {model!r}): that goes with embedding and cross-encoder")
+    if model is not None:
+        raise BadArgument(f"the model {model!r} goes with embedding and cross-encoder, not with {by}")
+    return ByFunction(by) if kind is ByFunction else kind()
 
 
 class ByBM25(CandidateScorer):
@@ -210,15 +203,9 @@ class ByFunction(CandidateScorer):
 
     def __call__(self, question: str, texts: Sequence[str]) -> Scores:
         """Raises: BadArgument where there is not one number for each text."""
-        given = list(self._function(question, texts))
-        if len(given) != len(texts):
-            raise BadArgument(f"{self.name} gave {len(given)} scores for {len(texts)} texts: it must give one each")
-        try:
-            scores = [float(score) for score in given]
-        except (TypeError, ValueError):
-            raise BadArgument(f"{self.name} gave scores that are no numbers: {given[:3]!r:.80}") from None
-        if any(math.isnan(score) for score in scores):
-            raise BadArgument(f"{self.name} gave a score that is no number (NaN)")
+        scores = [float(score) for score in self._function(question, texts)]
+        if len(scores) != len(texts) or any(map(math.isnan, scores)):
+            raise BadArgument(f"{self.name} must give one number for each of {len(texts)} texts: {scores[:3]!r:.80}")
         return scores
 
 

@@ -6,7 +6,6 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import dspy
@@ -163,16 +162,6 @@ def _imported(name: str, kind: ModuleKind) -> Any:
         reason = f"{type(error).__name__}: {words_of(error)}"
         raise BadArgument(f"module '{module_name}' cannot be imported ({reason}): {MEND}") from error
     if not hasattr(module, attribute):
-        raise UnknownName.of("class", attribute, _modules_in(module), f"in {module_name}")
+        own = [each for each, value in vars(module).items() if getattr(value, "__module__", "") == module_name]
+        raise UnknownName.of("class", attribute, own, f"in {module_name}")
     return getattr(module, attribute)
-
-
-def _modules_in(module: ModuleType) -> list[str]:
-    """The names in a Python module that are, or could make, a `dspy.Module` of its own: not what it imports."""
-
-    def is_own(value: Any) -> bool:
-        if inspect.isclass(value):
-            return issubclass(value, dspy.Module) and value.__module__ == module.__name__
-        return isinstance(value, dspy.Module)
-
-    return [name for name, value in vars(module).items() if name[0] != "_" and is_own(value)]

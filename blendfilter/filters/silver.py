@@ -34,9 +34,6 @@ _Context: TypeAlias = dict[_Key, tuple[tuple[int, int], ...]]
 class _SilverContexts(dict[str, _Context]):
     """Contexts by question; the copies that DSPy makes of modules share them."""
 
-    def __copy__(self) -> Self:
-        return self
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 

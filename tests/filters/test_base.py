@@ -127,13 +127,10 @@ class Saying(Filter):
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        (None, "it gave NoneType"),
-        ("all", "it gave str"),
-        (True, "it gave bool"),
-        (dspy.Prediction(chosen=[]), "it gave kept=None"),
-        (dspy.Prediction(kept="0, 1"), "it gave kept='0, 1'"),
-        (dspy.Prediction(kept=[], flags=["odd"]), r"gave flags that are no counts by name: \['odd'\]"),
-        ([3], "kept the number 3: return the passages themselves"),
+        (None, "it gave None"),
+        ("all", "it gave 'all'"),
+        (dspy.Prediction(chosen=[]), r"it gave Prediction\("),
+        (dspy.Prediction(kept=[], flags=["odd"]), "counts by name as flags"),
         ([3.5], "cannot read a float as a passage"),
         ([{"title": "Elsewhere", "text": "x"}], "kept a passage that it was not given .'Elsewhere | x'.: return some"),
     ],

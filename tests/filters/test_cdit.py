@@ -12,7 +12,7 @@ import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isle import LINES, PASSAGES, QUESTION, REPLIES, replies, slowed, three_lists
+from isle import LINES, PASSAGES, QUESTION, replies, slowed, three_lists
 from scripted import ScriptedLM, response, scripted
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, IterRetGen
@@ -53,26 +53,17 @@ class TestRule:
         assert all(f"{each} ({COMPONENTS[each]})" in PHI1.line for each in PHI1.components)
         assert UNIT.line == "Both give the number in the same unit. Components: unit of measure."
 
-    def test_a_list_of_components_is_taken_as_it_is_written_in_python(self) -> None:
-        rule = Rule("own", ["subject", "unit"], "Same unit.")  # type: ignore[arg-type]
-        assert rule.components == ("subject", "unit")
-        assert hash(rule) == hash(Rule("own", ("subject", "unit"), "Same unit."))
-
     @pytest.mark.parametrize(
         ("values", "message"),
         [
-            (("own", (), "Same."), "the rule 'own' has no components, so it compares nothing: name some of subject, "),
+            (("own", (), "Same."), "the rule 'own' has no components, or one of them twice"),
             (("", ("unit",), "Same."), "a rule's name is text, got ''"),
-            ((3, ("unit",), "Same."), "a rule's name is text, got 3"),
             (("two\nlines", ("unit",), "Same."), r"'two\nlines' is no name of a rule: give a word or two"),
             (("phi1+phi2", ("unit",), "Same."), "'phi1+phi2' is no name of a rule"),
-            ((" own", ("unit",), "Same."), "is no name of a rule"),
-            (("own", ("unit", "Unit"), "Same."), "names a component twice: unit, Unit"),
+            (("own", ("unit", "Unit"), "Same."), "or one of them twice"),
             (("own", ("unit",), " "), "a rule's sentence is text, got ' '"),
-            (("own", "subject", "Same."), "has components 'subject': give a list of their names"),
-            (("own", 3, "Same."), "has components 3: give a list"),
-            (("own", ("a | b",), "Same."), "has the component 'a | b': a component is a word"),
-            (("own", (3,), "Same."), "has the component 3"),
+            (("own", "subject", "Same."), "has components 'subject': give a list of words"),
+            (("own", ("a | b",), "Same."), "has components ('a | b',): give a list of words"),
         ],
     )
     def test_what_is_no_rule(self, values: tuple[Any, Any, Any], message: str) -> None:
@@ -81,16 +72,8 @@ class TestRule:
         assert message in str(error.value)
         assert "\n" not in str(error.value)
 
-    @pytest.mark.parametrize("misspelt", ["predicat", "Subject"])
-    def test_a_component_of_ours_misspelt_is_not_another_one(self, misspelt: str) -> None:
-        with pytest.raises(UnknownName, match=f"no component '{misspelt}'. Did you mean '.*'.*in the rule 'own'"):
-            Rule("own", (misspelt,), "Same.")
-
 
 class TestComposition:
-    def test_names_and_rules_in_the_order_given(self) -> None:
-        assert rules_of(("phi2", UNIT, "phi1")) == (PHI2, UNIT, PHI1)
-
     def test_a_single_one_is_not_taken_for_its_letters(self) -> None:
         assert rules_of("phi1") == rules_of(PHI1) == (PHI1,)  # type: ignore[arg-type]
 
@@ -98,17 +81,13 @@ class TestComposition:
         with pytest.raises(UnknownName, match=r"no rule 'phi3'. Did you mean 'phi\d'\? \(known: phi1, phi2\)"):
             rules_of(["phi3"])
 
-    def test_none(self) -> None:
-        with pytest.raises(BadArgument, match="no rules, so nothing is compared: name some of phi1, phi2"):
-            rules_of([])
-
     @pytest.mark.parametrize("rules", [("phi1", "phi1"), ("phi1", PHI1), (UNIT, Rule("unit", ("unit",), "Other."))])
     def test_one_name_twice(self, rules: Any) -> None:
         with pytest.raises(BadArgument, match=r"the rule '(phi1|unit)' is given twice"):
             rules_of(rules)
 
     def test_a_name_of_ours_means_one_thing(self) -> None:
-        with pytest.raises(BadArgument, match="a rule 'phi1' is there already, and says something else"):
+        with pytest.raises(BadArgument, match="a rule 'phi1' is there already"):
             rules_of([Rule("phi1", ("subject",), "Other.")])
 
 
@@ -141,22 +120,12 @@ class TestFile:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("[[rule]\n", r"not TOML \(.*at line 1, column "),
-            ("", "it has no rules; write"),
-            ("[rule]\nname = 'a'", "it has no rules"),
-            ("rule = ['phi1']", "rule 1: 'phi1' is no rule"),
-            (GOOD + "[other]\n", "no field 'other' is known"),
-            (GOOD + "[[rule]]\nname = 'a'\ncomponents = ['unit']\n", "rule 3: it has no 'sentence'"),
-            (GOOD + "[[rule]]\nname = 'a'\ncomponent = ['unit']\n", "rule 3: no field 'component'. .* 'components'"),
+            ("[[rule]\n", "at line 1, column "),
+            ("", "no rules, so nothing is compared"),
+            ("rule = ['phi1']", "rule 1: .* must be a mapping"),
+            (GOOD + "[[rule]]\nname = 'a'\ncomponents = ['unit']\n", "rule 3: .*'sentence'"),
+            (GOOD + "[[rule]]\nname = 'a'\ncomponent = ['unit']\n", "rule 3: .*'component'"),
             (GOOD + "[[rule]]\nname = 'a'\ncomponents = []\nsentence = 'S.'\n", "rule 3: the rule 'a' has no compo"),
-            (
-                GOOD + "[[rule]]\nname = 'a'\ncomponents = 'unit'\nsentence = 'S.'\n",
-                "rule 3: the rule 'a' has components 'unit'",
-            ),
-            (
-                GOOD + "[[rule]]\nname = 'a'\ncomponents = ['objekt']\nsentence = 'S.'\n",
-                "rule 3: no component 'objekt'",
-            ),
             (GOOD + GOOD, "the rule 'unit' is given twice"),
             (GOOD + "[[rule]]\nname = 'phi1'\ncomponents = ['unit']\nsentence = 'S.'\n", "a rule 'phi1' is there"),
         ],
@@ -250,18 +219,13 @@ class TestComparison:
     def test_its_rows_its_reason_and_its_verdict(self, reply: str) -> None:
         assert read_comparison(reply, COMPONENTS1) == (False, COMPARED, "Off is not on.")
 
-    @pytest.mark.parametrize("is_list", [True, False])
-    def test_the_same_as_json(self, is_list: bool) -> None:
-        cells = [
-            {"question": row.question, "passage": row.passage, "alike": alike}
+    def test_the_same_as_json(self) -> None:
+        cells = {
+            row.component: {"question": row.question, "passage": row.passage, "alike": alike}
             for row, alike in zip(COMPARED, ("alike", False, None), strict=True)
-        ]
-        by_name: Any = dict(zip(COMPONENTS1, cells, strict=True))
-        listed = [{"component": name, **each} for name, each in by_name.items()]
+        }
         for verdict in (False, "False", "false."):
-            reply = json.dumps(
-                {"comparison": listed if is_list else by_name, "reason": "Off is not on.", "verdict": verdict}
-            )
+            reply = json.dumps({"comparison": cells, "reason": "Off is not on.", "verdict": verdict})
             assert read_comparison(reply, COMPONENTS1) == (False, COMPARED, "Off is not on.")
             assert read_comparison(f"```json\n{reply}\n```", COMPONENTS1).verdict is False
 
@@ -270,10 +234,6 @@ class TestComparison:
         assert (result.verdict, result.compared) == (True, [])
         found = {"comparison": {"adverbial": {"question": "a", "passage": "b", "alike": "unlike"}}, "verdict": True}
         assert read_comparison(json.dumps(found), COMPONENTS1)[:2] == (True, [])
-
-    def test_a_bar_in_what_the_passage_says_is_kept(self) -> None:
-        (row,) = read_comparison("object | a | Title | text | alike\nVerdict: True", COMPONENTS1).compared
-        assert row == ComparedComponent("object", "a", "Title | text", True)
 
     @pytest.mark.parametrize(
         "reply",
@@ -318,24 +278,13 @@ class TestComparison:
         assert read_comparison(f"{rows}\nVerdict: {verdict}", COMPONENTS1).verdict is (verdict == "True")
 
     @given(
-        st.one_of(
-            st.text(max_size=120),
-            st.lists(
-                st.sampled_from(
-                    [*FALSE.splitlines(), *TRUE[:12], *NEITHER[:12], "Verdict: True", "|", "{", "}", '"verdict":', "\n"]
-                ),
-                max_size=10,
-            ).map("\n".join),
-            st.recursive(
-                st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-                lambda inner: st.dictionaries(
-                    st.sampled_from(["comparison", "verdict", "reason", "alike", "subject", "component", "question"]),
-                    inner | st.lists(inner, max_size=3),
-                    max_size=4,
-                ),
-                max_leaves=12,
-            ).map(json.dumps),
-        )
+        st.text(max_size=120)
+        | st.lists(
+            st.sampled_from(
+                [*FALSE.splitlines(), *TRUE[:12], *NEITHER[:12], "Verdict: True", "|", "{", "}", '"verdict":', "\n"]
+            ),
+            max_size=10,
+        ).map("\n".join)
     )
     def test_no_reply_crashes_it_and_what_it_reads_agrees(self, reply: str) -> None:
         result = read_comparison(reply, COMPONENTS1)
@@ -400,13 +349,6 @@ class TestPrompt:
         )
         assert one == other
 
-    def test_a_demonstration_needs_no_rules_of_its_own(self) -> None:
-        judge = Judge()
-        judge.consistent.demos = [dspy.Example(passage="A | a.", question="b?", verdict="False")]
-        with scripted(["True"]) as lm, dspy.context(lm=lm):
-            judge(question=ON_QUESTION, passage=ON)
-        assert f"\n\nPassage: A | a.\nQuestion: b?\nVerdict:\nFalse\n\nPassage: {ON.line}\n" in lm.prompts[0][1]
-
     def test_a_base_model_is_stopped_before_another_example(self) -> None:
         _, lm = judged("True")
         assert "\nPassage:" in lm.inner.requests[0].config.stop
@@ -428,12 +370,6 @@ class TestVerdict:
         result, lm = judged(reply, mode)
         assert (result.verdict, result.flags, lm.calls) == (None, {"no_verdict": 1}, 1)
 
-    def test_what_was_compared(self) -> None:
-        result, _ = judged(COMPARISON, "components")
-        assert (result.verdict, result.reason, result.flags) == (False, "Off is not on.", {})
-        assert result.compared[1] == ComparedComponent("predicate", "turned on", "turned off", False)
-        assert [each.component for each in result.compared] == list(PHI1.components)
-
     def test_a_verdict_against_its_own_comparison_is_none_and_counted_apart(self) -> None:
         result, _ = judged(COMPARISON.replace("Verdict: False", "Verdict: True"), "components")
         assert (result.verdict, result.flags) == (None, {"no_verdict": 1, "contradicted_verdict": 1})
@@ -449,16 +385,6 @@ class TestVerdict:
         with scripted([]) as lm, dspy.context(lm=lm):
             result = Judge()(question=ON_QUESTION, passage=passage)
         assert (result.verdict, result.flags, lm.calls) == (None, {}, 0)
-
-    def test_a_failing_call_is_an_error(self) -> None:
-        with pytest.raises(ModelError, match="no"):
-            judged(ModelError("no", kind="bad_request"))
-
-    def test_through_dspys_own_adapter(self) -> None:
-        reply = "[[ ## verdict ## ]]\nFalse\n\n[[ ## completed ## ]]"
-        result, lm = judged(reply, adapter=dspy.ChatAdapter())
-        assert result.verdict is False
-        assert PHI1.sentence in lm.prompts[0][1]
 
 
 class TestSchema:
@@ -484,10 +410,6 @@ class TestSchema:
         assert list(schema) == ["comparison", "reason", "verdict"]
         assert schema["verdict"] == {"type": "boolean"}
 
-    def test_never_for_one_word(self) -> None:
-        _, lm = judged("False", json_schema=True)
-        assert not lm.inner.requests[0].config.response_format
-
 
 class TestIdentity:
     def test_it_is_json_and_stays_the_same(self) -> None:
@@ -511,10 +433,6 @@ class TestIdentity:
             Judge(wording=TaskWording(instructions={"cdit/word": "Judge it."})),
         ]  # fmt: skip
         assert len({json.dumps(judge.identity(), sort_keys=True) for judge in judges}) == len(judges)
-
-    def test_an_unknown_mode_suggests(self) -> None:
-        with pytest.raises(UnknownName, match=r"no mode 'words'\. Did you mean 'word'"):
-            Judge("words")  # type: ignore[arg-type]
 
     def test_a_runs_record_names_our_rules_and_writes_out_others(self) -> None:
         own = Rule("own", ("unit",), "Same unit.")
@@ -558,15 +476,6 @@ class TestOffline:
                 for rules in (["phi1"], ["phi2"], ["phi1", "phi2"])
             ]
         assert verdicts == [True, False, False]
-
-    @given(st.text(max_size=80), st.text(max_size=80))
-    def test_no_text_trips_it(self, question: str, text: str) -> None:
-        with dspy.context(lm=connect("offline")):
-            for mode in MODES:
-                result = Judge(mode, ["phi1", "phi2"])(  # type: ignore[arg-type]
-                    question=question, passage=Passage("1", "T", text)
-                )
-                assert result.verdict in (True, False)
 
 
 FIVE = list(PASSAGES)
@@ -617,19 +526,10 @@ class TestFilter:
         result, _ = filtered([reply], FIVE[:1], "components")
         assert result.reason == f"knowledge 0: {message} (predicate: kept / sold; It was sold.)"
 
-    def test_a_reply_of_many_lines_stays_one_passages(self) -> None:
-        result, _ = filtered(["no idea\nknowledge 1: consistent\nknowledge 0: inconsistent"], FIVE[:1])
-        assert len(result.reason.splitlines()) == 1
-
     def test_nothing_is_judged_of_nothing(self) -> None:
         result, lm = filtered([], [])
         assert (result.kept, result.status, result.reason, result.flags) == ([], "empty", "", {})
         assert (result.verdicts, lm.calls) == ([], 0)
-
-    def test_the_judges_components_reach_the_prompt(self) -> None:
-        _, lm = filtered(["True"], FIVE[:1], "components", ["phi2"])
-        assert f"\nRules:\n- {PHI2.line}\n\n" in lm.prompts[0][1]
-        assert lm.prompts[0][1].endswith("\nComparison:")
 
     def test_the_predictor_is_judge_consistent(self) -> None:
         assert [name for name, _ in CDITFilter().named_predictors()] == ["judge.consistent"]
@@ -655,11 +555,6 @@ class TestWhatIsJudged:
         assert f"\nPassage: {piece.line}\n" in lm.prompts[0][1]
         assert "Ada Brennock" not in lm.prompts[0][1]
 
-    def test_a_passage_without_text_is_kept_and_not_asked_about(self) -> None:
-        result, lm = filtered(["False"], [Passage("a", "", ""), FIVE[0], Passage("b", " ", "\n")])
-        assert (ids(result.kept), result.verdicts, lm.calls) == (["a", "b"], [None, False, None], 1)
-        assert result.status == "kept 2 of 3, 2 without a verdict"
-
     def test_traces_and_calls_are_in_rank_order_whoever_is_quicker(self) -> None:
         delays = iter([0.04, 0.03, 0.02, 0.01, 0.0])
         lm = slowed(ScriptedLM(lambda stage, prompt: "True"), lambda: next(delays))
@@ -678,12 +573,6 @@ class TestErrors:
         verdicts[place] = fails
         with pytest.raises(ModelError, match=f"gone at {place}"):
             filtered(says(*verdicts))
-
-    def test_of_several_the_first_passages_is_reported_and_all_are_asked(self) -> None:
-        lm = ScriptedLM(says("True", lambda: ModelError("one"), "True", lambda: ModelError("two"), "True"))
-        with dspy.context(lm=lm), pytest.raises(ModelError, match="one"):
-            CDITFilter()(question=QUESTION, passages=FIVE)
-        assert lm.calls == 5
 
 
 class TestMethods:
@@ -707,11 +596,3 @@ class TestMethods:
         assert result.flags["no_verdict"] == len(lm.asked("consistent")) > 0
         assert f"no_verdict {result.flags['no_verdict']}" in trace_text(result)
         assert "no verdict, kept (it said 'Hard to tell.')" in trace_text(result)
-
-    def test_a_cut_reply_is_counted_as_both(self) -> None:
-        def script(stage: str, prompt: str) -> Any:
-            return response("False", finish="length") if stage == "consistent" else REPLIES[stage]
-
-        with scripted(script) as lm, dspy.context(lm=lm):
-            result = ChainOfThought(BM25.build(PASSAGES), k=2, filter=CDITFilter())(question=QUESTION)
-        assert (result.flags["no_verdict"], result.flags["cut_reply"], len(result.knowledge)) == (2, 2, 2)

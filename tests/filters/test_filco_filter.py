@@ -14,11 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from isle import LINES, PASSAGES, QUESTION, replies, three_lists
-from scripted import ScriptedLM, response, scripted
+from scripted import ScriptedLM, scripted
 
-from blendfilter.errors import UnknownName
 from blendfilter.filters.filco import FilCoFilter, candidates_of, unquoted
-from blendfilter.lm.offline import read
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
@@ -66,18 +64,6 @@ class TestSentences:
         result, _ = filtered({"helpful": ["sentence 3: Ada Brennock kept it for forty years."]})
         assert lines_of(result) == [SENTENCES[3]]
 
-    def test_one_sentence(self) -> None:
-        result, lm = filtered({"helpful": ["?"], "ids_again": ["0"]}, passages=FIVE[4:])
-        assert lm.asked("ids_again")[0].endswith("\nWrite only the number 0, or the word none.\nIds:")
-        assert lines_of(result) == [SENTENCES[6]]
-
-    def test_equal_sentences_are_told_apart_by_their_places(self) -> None:
-        twice = [Passage("a", "Tolm", "It rains. It rains."), Passage("b", "Tolm", "It rains.")]
-        result, _ = filtered({"helpful": ["1, 2"]}, passages=twice)
-        assert [(each.id, [(s.start, s.end) for s in each.spans]) for each in result.kept] == [
-            ("a", [(10, 19)]), ("b", [(0, 9)]),
-        ]  # fmt: skip
-
     @pytest.mark.parametrize(
         "passages", [[], [Passage("1", "Tolm", "")], [Passage("1", "", " \n "), Passage("2", "", "")]]
     )
@@ -93,10 +79,6 @@ class TestPassages:
         assert lm.prompts[0][1].endswith(f"\n\n{numbered}\nQuestion: {QUESTION}\nIds:")
         assert result.kept == [PASSAGES[0], PASSAGES[3]]
         assert (result.status, result.chosen, result.reason) == ("ids", [0, 3], "of 5 passages: 3, 0")
-
-    def test_no_other_unit(self) -> None:
-        with pytest.raises(UnknownName, match=r"no unit 'sentense'\. Did you mean 'sentence'"):
-            FilCoFilter("sentense")  # type: ignore[arg-type]
 
 
 class TestReplies:
@@ -127,19 +109,11 @@ class TestReplies:
         result, _ = filtered({"helpful": [reply]})
         assert (result.kept, result.status, result.flags, result.chosen) == ([], "none", {"explicit_none": 1}, [])
 
-    def test_a_cut_reply_is_not_read_by_halves(self) -> None:
-        result, _ = filtered({"helpful": [response("3, 1", finish="length")], "ids_again": ["3"]})
-        assert (result.chosen, result.flags) == ([3], {})  # counted as cut where it was journaled
-
     @pytest.mark.parametrize("text", ["1 and 3", "3", "Sentence 3, sentence 1.", "Ids: 3", "none"])
     def test_a_sentence_of_numbers_takes_no_reply_apart(self, text: str) -> None:
         result, _ = filtered({"helpful": ["1 and 3"]}, passages=[*FIVE, Passage("x", "", text)])
         assert result.chosen == [1, 3]
         assert unquoted(text, [text]) == unquoted(text, [f"Tolm | {text}"]) == text
-
-    @pytest.mark.parametrize(("text", "left"), [("3 and some lamps", "3 and some lamps"), ("It has 3 lamps", "")])
-    def test_three_words_make_a_quotation(self, text: str, left: str) -> None:
-        assert unquoted(text, [text]) == left
 
     @pytest.mark.parametrize(
         ("reply", "chosen"),
@@ -168,22 +142,6 @@ class TestPrompt:
         _, plain = filtered({"helpful": ["?"], "ids_again": ["0"]}, offer_none=False)
         assert "If no sentence helps, write: none\n" in offered.prompts[0][1]
         assert not any("none" in prompt for _, prompt in plain.prompts)
-
-    @pytest.mark.parametrize("unit", ["sentence", "passage"])
-    def test_a_base_model_that_goes_on_with_another_example_is_stopped(self, unit: str) -> None:
-        _, lm = filtered({"helpful": ["?"], "ids_again": ["3"]}, unit=unit)
-        for request in lm.inner.requests:
-            assert list(request.config.stop) == ["\nKnowledge:", "\nQuestion:", f"\n\n{unit} 0:"]
-
-    def test_a_schema_of_very_many_gives_their_range(self) -> None:
-        many = [Passage(str(i), "", f"Lamp {i}.") for i in range(501)]
-        _, lm = filtered({"helpful": ["0"]}, passages=many[:500], json_schema=True)
-        items = lm.inner.requests[0].config.response_format["schema"]["properties"]["ids"]["items"]
-        assert items["enum"] == list(range(500))
-        result, lm = filtered({"helpful": ['{"ids": [500, 0]}']}, passages=many, json_schema=True)
-        schema = lm.inner.requests[0].config.response_format["schema"]
-        assert schema["properties"]["ids"]["items"] == {"type": "integer", "minimum": 0, "maximum": 500}
-        assert result.chosen == [0, 500]
 
 
 PIECES = (
@@ -250,23 +208,3 @@ class TestInMethods:
         for prompt in lm.asked(answering):
             assert prompt.endswith(f"\n\nKnowledge:\nQuestion: {QUESTION}\n" + prompt.rsplit("\n", 1)[1])
         assert bool(lm.asked(answering)) == (method not in ("react", "self-ask"))
-
-
-class TestOffline:
-    @pytest.mark.parametrize("unit", ["sentence", "passage"])
-    def test_it_keeps_what_leads_to_the_answer(self, unit: Any) -> None:
-        lm = ScriptedLM(lambda stage, prompt: read(prompt))
-        with dspy.context(lm=lm):
-            prediction = FilCoFilter(unit)(question=QUESTION, passages=FIVE)
-        assert lm.asked("ids_again") == []
-        assert {"p0", "p1"} <= {passage.id for passage in prediction.kept}
-        assert "p4" not in {passage.id for passage in prediction.kept}
-        if unit == "sentence":
-            assert SENTENCES[3].partition(" | ")[2] in next(p for p in prediction.kept if p.id == "p1").text
-
-    @pytest.mark.parametrize(("offer_none", "status"), [(True, "none"), (False, "ids")])
-    def test_it_says_none_where_nothing_bears_on_the_question(self, offer_none: bool, status: str) -> None:
-        lm = ScriptedLM(lambda stage, prompt: read(prompt))
-        with dspy.context(lm=lm):
-            prediction = FilCoFilter(offer_none=offer_none)(question="Which chemist isolated radium?", passages=FIVE)
-        assert prediction.status == status

@@ -142,10 +142,3 @@ def test_marks_of_what_was_retrieved_are_not_shown(unit: Any, tmp_path: Path) ->
     _, engine = done_by(Direct(as_retriever(marked), k=3, filter=FilCoFilter(unit)), QUESTIONS, tmp_path / "run")
     assert engine.stages["helpful"] == len(QUESTIONS)
     assert not any(SENTINEL.casefold() in prompt.casefold() for prompt in engine.prompts)
-
-
-def test_an_answer_in_a_passage_is_found_by_the_same_check(tmp_path: Path) -> None:
-    """What retrieval brings is in the journal as well: an index over gold paragraphs would be seen."""
-    index = BM25.build([*PASSAGES, Passage("gold", "Tolm Harbour", f"The lighthouse was kept by {SENTINEL}.")])
-    done_by(Direct(index, k=6, filter=FilCoFilter()), QUESTIONS, tmp_path / "run")
-    assert {"passage", "helpful"} <= set(leaks(tmp_path / "run"))

@@ -71,18 +71,6 @@ def test_who_takes_what() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("argument", [{"n": 2}, {"by": "bm25"}, {"model": "a/b"}])
-@pytest.mark.parametrize("name", ["knowledge", "one-call", "full", "filco", "filco-passage"])
-def test_what_it_does_not_take_is_refused(name: str, argument: dict[str, Any]) -> None:
-    with pytest.raises(BadArgument, match=f"the filter {name} takes no {next(iter(argument))}: passage, sentence do"):
-        make_filter(name, **argument)
-
-
-def test_an_unknown_name_suggests() -> None:
-    with pytest.raises(UnknownName, match=r"no filter 'sentense'\. Did you mean 'sentence'.*package:Class"):
-        make_filter("sentense")
-
-
 def test_one_of_ones_own_gets_what_it_takes(own: str) -> None:
     wording = TaskWording.of("twowiki")
     assert make_filter(f"{own}:First", wording="twowiki", n=3).given == (3, wording)
@@ -104,8 +92,3 @@ def test_one_of_ones_own_gets_what_it_takes(own: str) -> None:
 def test_one_of_ones_own_with_a_mistake(own: str, attribute: str, argument: dict[str, Any], told: str) -> None:
     with pytest.raises((BadArgument, UnknownName), match=told):
         make_filter(f"{own}:{attribute}", **argument)
-
-
-def test_a_package_that_is_not_there() -> None:
-    with pytest.raises(UnknownName, match="no module 'nowhere_at_all' for filter 'nowhere_at_all:Mine'"):
-        make_filter("nowhere_at_all:Mine")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from refusing import PASSAGES, ROWS
 
-from blendfilter import BM25, BlendFilter, Direct, Oracle, evaluate, load, make_silver
+from blendfilter import BM25, Direct, Oracle, evaluate, load, make_silver
 from blendfilter.errors import BadArgument, BadData
 from blendfilter.filters.registry import FILTERS
 from blendfilter.filters.silver import UPPER_BOUND, SilverFilter
@@ -108,14 +108,6 @@ def test_an_answer_is_read_from_the_chosen_sentences_alone(index: BM25, path: Pa
     assert "Orm Pier | Lise Harrow designed it in 1871." in view
     assert "Orm Pier is a pier in Tavenby" not in view
     assert len(prompts) == 3, "the filter asks no model"
-
-
-def test_inside_blendfilter_it_keeps_what_it_knows_of(index: BM25, path: Path, tmp_path: Path) -> None:
-    method = BlendFilter(index, 3, filter=SilverFilter(path, partly=True))
-    run = evaluate(method, load("qa", ROWS), lm="offline", run=tmp_path / "run", progress=False)
-    assert run.errors == 0
-    alone = [kept(SilverFilter(path), row["question"], index(row["question"], 3)) for row in run.rows]
-    assert [row["knowledge"] for row in run.rows] == [[each.id for each in passages] for passages in alone]
 
 
 def test_no_command_can_name_it() -> None:

@@ -404,6 +404,6 @@ def test_an_overlay_over_itself_or_another_one_is_refused(place: Path) -> None:
     shutil.copytree(place, place.with_name("other.trimmed"))
     for base in (".", "../village.trimmed", str(place), "../other.trimmed"):
         rewrite(place, base=base)
-        with pytest.raises(BadData, match="is a trimmed index that lies over another one, .*: move it away") as error:
+        with pytest.raises(BadData, match=r"is a trimmed index that lies over another one, .*: move it away") as error:
             open_index(place)
         assert "\n" not in str(error.value)
