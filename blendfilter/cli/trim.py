@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from blendfilter.records import Passage, Question
     from blendfilter.retrieval.base import Retriever
     from blendfilter.trimming.folder import TrimFolder
-    from blendfilter.trimming.witnesses import Witnesses, WitnessWriter
 
 ALL = "ALL"
 """What `--undo` takes for everything."""
@@ -161,7 +160,6 @@ def trim_command(
 
 
 def _place(index: str, out: Path | None) -> Path:
-    """The folder of the overlay that is meant, whether or not it is there."""
     from blendfilter.trimming.folder import default_place, is_trimmed
 
     if is_trimmed(index):
@@ -203,8 +201,7 @@ def _judge(
     bounds: dict[str, Any] = {
         "concurrency": judging.concurrency, "budget": limits.budget(), "max_retries": judging.max_retries,
     }  # fmt: skip
-    questions, wording = _questions(judging)
-    judge = _judge_of(judging, wording)
+    judge, questions = _judge_of(judging)
     lm = connect(model, prices)
     RunContext(lm, **bounds)  # refuses bad limits before there is a folder
     searched, folder = _opened(index, place, judging.k, settings, allow_hosts)
@@ -219,29 +216,27 @@ def _judge(
         raise typer.Exit(1)
 
 
-def _questions(judging: JudgingOptions) -> tuple[list[Question | str], str]:
-    """The questions and their wording; in a user's own file the questions are enough, no answer is looked at."""
-    from blendfilter.tasks import TASKS, load
-    from blendfilter.tasks.loading import read_questions
-
-    data = str(judging.questions)
-    if judging.task == "qa" and data not in ("sample", "hub"):
-        return [*read_questions(data, limit=judging.limit)], TASKS["qa"].wording
-    questions = load(judging.task, data, limit=judging.limit)
-    return [*questions], questions.task.wording
-
-
-def _judge_of(judging: JudgingOptions, wording: str) -> Judge:
-    """The judge, speaking as a compiled program says where one is named."""
+def _judge_of(judging: JudgingOptions) -> tuple[Judge, list[Question | str]]:
+    """The judge, as a compiled program says where one is named, and the questions, of which no answer is looked at."""
     from blendfilter.asking import TaskWording
     from blendfilter.compiling.programs import load_program
     from blendfilter.filters.cdit import CDITFilter, choose_rules
+    from blendfilter.tasks import TASKS, load
+    from blendfilter.tasks.loading import read_questions
 
+    data, task = str(judging.questions), TASKS["qa"]
+    questions: Sequence[Question | str]
+    if judging.task == "qa" and data not in ("sample", "hub"):
+        questions = [*read_questions(data, limit=judging.limit)]
+    else:
+        questions = loaded = load(judging.task, data, limit=judging.limit)
+        task = loaded.task
     templates, rules = prompts_in(judging.prompts), choose_rules(judging.rule or (), judging.rules)
-    filter_ = CDITFilter(judging.mode, rules, wording=TaskWording.of(wording), prompts=templates)  # type: ignore[arg-type]
+    wording = TaskWording.of(task.wording)
+    filter_ = CDITFilter(judging.mode, rules, wording=wording, prompts=templates)  # type: ignore[arg-type]
     if judging.program is not None:
         load_program(filter_, judging.program)
-    return filter_.judge
+    return filter_.judge, [*questions]
 
 
 def _opened(
@@ -256,8 +251,8 @@ def _opened(
 
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
         searched = open_index(index, allow_hosts=allow_hosts)
-        depth = {} if k is None else {"k": k}
-        return searched, TrimFolder.create(searched, place, similarity=similar_for(searched).name, **settings, **depth)
+        settings |= {"similarity": similar_for(searched).name} | ({} if k is None else {"k": k})
+        return searched, TrimFolder.create(searched, place, **settings)
     folder = TrimFolder.read(place)
     searched = _named_index(folder, index, allow_hosts)
     check_base(searched, folder)
@@ -293,50 +288,35 @@ def _show_passage(folder: TrimFolder, index: str, passage: str, allow_hosts: Seq
 def _take_back(folder: TrimFolder, undo: list[str]) -> None:
     """Undo questions, pairs, or ALL; where one name is wrong, nothing is undone."""
     from blendfilter.trimming.summary import counted
-    from blendfilter.trimming.witnesses import Witnesses, WitnessWriter
+    from blendfilter.trimming.witnesses import Witnesses, WitnessWriter, pair_named, question_known
 
     with WitnessWriter(folder.witnesses) as writer:
-        for meant in dict.fromkeys([_meant(writer.witnesses, name) for name in undo]):
-            show(f"undone: {_taken_back(writer, meant)}")
+        state = writer.witnesses
+        if ALL in undo:
+            show(f"undone: all of it, {counted(writer.undo_all(), 'question')}")
+            undo = []
+        questions, pairs = dict[str, str](), dict[tuple[str, str], int]()
+        for name in undo:
+            try:
+                known = question_known(state, name)
+                questions[known] = state.judged[known].question if known in state.judged else state.halves[known]
+            except UnknownName:
+                if "," not in name:
+                    raise
+                pair = pair_named(state, name)
+                pairs[pair] = len(state.witnesses_of(*pair))
+        for (a, b), count in pairs.items():
+            writer.undo_pair(a, b)
+            show(f"undone: the separation of {a} and {b} ({counted(count, 'witness', 'witnesses')})")
+        for known, text in questions.items():
+            writer.undo_question(known)
+            show(f"undone: question {known}, {text!r}")
     left = Witnesses.read(folder.witnesses)
     reached = sum(1 for _ in left.separated(folder.threshold, one_way=folder.one_way))
     show(
         f"left: {counted(len(left.judged), 'question')}, {counted(left.separations(), 'separation')}, "
         f"{reached:,} at the threshold of {folder.threshold}{'' if reached else ': it answers as the bare index does'}"
     )
-
-
-def _meant(witnesses: Witnesses, name: str) -> str | tuple[str, str] | None:
-    """The question (its id) or the pair that is meant, None for all of it. Raises: UnknownName."""
-    from blendfilter.trimming.witnesses import pair_named, question_known
-
-    if name == ALL:
-        return None
-    try:
-        return question_known(witnesses, name)
-    except UnknownName:
-        if "," not in name:
-            raise
-    return pair_named(witnesses, name)
-
-
-def _taken_back(writer: WitnessWriter, meant: str | tuple[str, str] | None) -> str:
-    """Take one thing back, unless another one took it along; what it was, in words."""
-    from blendfilter.trimming.summary import counted
-
-    state = writer.witnesses
-    if meant is None:
-        return f"all of it, {counted(writer.undo_all(), 'question')}"
-    if isinstance(meant, tuple):
-        count = len(state.witnesses_of(*meant))
-        if count:
-            writer.undo_pair(*meant)
-        return f"the separation of {meant[0]} and {meant[1]} ({counted(count, 'witness', 'witnesses')})"
-    text = state.judged[meant].question if meant in state.judged else state.halves.get(meant)
-    if text is None:
-        return f"question {meant}"
-    writer.undo_question(meant)
-    return f"question {meant}, {text!r}"
 
 
 def _export(folder: TrimFolder, out: str, *, overwrite: bool) -> None:

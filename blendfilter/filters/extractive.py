@@ -162,19 +162,20 @@ def scorer_of(by: By, model: str | None = None) -> CandidateScorer:
 
     Raises: UnknownName for what is no scorer; BadArgument for a model too few or too many.
     """
+    scorer: CandidateScorer
     if callable(by) and not inspect.isclass(by) and not inspect.iscoroutinefunction(by):
-        kind: Any = ByFunction
-    elif isinstance(by, str) and by in SCORERS:
-        kind = SCORERS[by]
-    else:
+        scorer = ByFunction(by)
+    elif not isinstance(by, str) or by not in SCORERS:
         raise UnknownName.of("scorer", str(by), SCORERS, "- or a function (question, texts) -> scores")
-    if issubclass(kind, _ByModel):
+    elif issubclass(kind := SCORERS[by], _ByModel):
         if model is None:
             raise BadArgument(f"scoring by {by} needs a model (--filter-model): name one, such as {kind.example}")
         return kind(model)
+    else:
+        scorer = kind()
     if model is not None:
-        raise BadArgument(f"the model {model!r} goes with embedding and cross-encoder, not with {by}")
-    return ByFunction(by) if kind is ByFunction else kind()
+        raise BadArgument(f"the model {model!r} goes with embedding and cross-encoder, not with {scorer.name}")
+    return scorer
 
 
 class ByBM25(CandidateScorer):

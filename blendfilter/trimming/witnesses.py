@@ -12,10 +12,8 @@ and rejects passage b is a witness to the separation of a and b. `WitnessWriter`
     {"kind":"undone","question":"5b0c…","at":"2026-…"}
 
 Only a closed question counts: half of its verdicts would separate the wrong pairs. An undo (of a question, a pair, all)
-is a line too, so the file tells its whole history, and what was undone can be judged again.
-
-Why JSON Lines and no database: one process writes, a line at a time, and the file is read whole when an index is opened
-(100,000 separations within a second). A kill tears the last line at most, and people can read, count and cut the file.
+is a line too, so the file tells its whole history, and what was undone can be judged again. It is read whole when an
+index is opened (100,000 separations within a second).
 
 Differs from the paper: it counts witnesses while it runs and keeps none; here each separation names its questions, the
 judge, the model and the time, and any of them can be taken back.
@@ -175,7 +173,6 @@ class Witnesses:
         self._open: dict[str, _OpenQuestion] = {}
         self._pairs: dict[int, tuple[str, ...]] = {}
         self._beside: dict[int, list[int]] = {}
-        self._judges: dict[JudgedBy, JudgedBy] = {}
 
     @classmethod
     def read(cls, path: str | Path) -> Witnesses:
@@ -287,7 +284,7 @@ class Witnesses:
                 name, text = record["id"], _text(record["text"])
                 if name != question_id(text) or name in self._judged:
                     raise ValueError("another question's id, or one that is closed")
-                self._open[name] = _OpenQuestion(text, self._judge(record["by"]))
+                self._open[name] = _OpenQuestion(text, _judge(record["by"]))
             case "closed":
                 self._close(record)
             case "undone":
@@ -307,18 +304,14 @@ class Witnesses:
         del self._open[name]
         self._judged[name] = JudgedQuestion(name, half.text, accepted, rejected, silent, half.by, _text(record["at"]))
         self._in_order = None
-        self._witness(name, [self._numbers[each] for each in accepted], [self._numbers[each] for each in rejected])
-
-    def _witness(self, name: str, accepted: Iterable[int], rejected: Sequence[int]) -> None:
         alone, pairs = (name,), self._pairs  # pairs that one question separates share their tuple
-        for a in accepted:
-            for b in rejected:
-                key = a << _SHIFT | b if a < b else b << _SHIFT | a
-                known = pairs.get(key)
-                pairs[key] = known + alone if known else alone
-                if known is None:
-                    self._beside.setdefault(a, []).append(b)
-                    self._beside.setdefault(b, []).append(a)
+        for a, b in product(map(self._number, accepted), [self._number(each) for each in rejected]):
+            key = _key(a, b)
+            known = pairs.get(key)
+            pairs[key] = known + alone if known else alone
+            if known is None:
+                self._beside.setdefault(a, []).append(b)
+                self._beside.setdefault(b, []).append(a)
 
     def _undo(self, record: Mapping[str, Any]) -> None:
         if record.get("all") is True:
@@ -366,14 +359,14 @@ class Witnesses:
         a, b = self._names[key >> _SHIFT], self._names[key & ((1 << _SHIFT) - 1)]
         return (a, b) if a < b else (b, a)
 
-    def _judge(self, fields: Mapping[str, Any]) -> JudgedBy:
-        judge, mode, model, program = (_text(fields[name]) for name in ("judge", "mode", "model", "program"))
-        by = JudgedBy(judge, mode, tuple(map(_text, fields["rules"])), model, program)
-        return self._judges.setdefault(by, by)
-
 
 def _key(a: int, b: int) -> int:
     return a << _SHIFT | b if a < b else b << _SHIFT | a
+
+
+def _judge(fields: Mapping[str, Any]) -> JudgedBy:
+    judge, mode, model, program = (_text(fields[name]) for name in ("judge", "mode", "model", "program"))
+    return JudgedBy(judge, mode, tuple(map(_text, fields["rules"])), model, program)
 
 
 def _text(value: Any) -> str:

@@ -12,12 +12,12 @@ import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isle import LINES, PASSAGES, QUESTION, replies, slowed, three_lists
+from isle import LINES, PASSAGES, QUESTION, replies, slowed
 from scripted import ScriptedLM, response, scripted
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, IterRetGen
 from blendfilter.asking import TaskWording
-from blendfilter.errors import BadArgument, BadData, MissingFile, ModelError, UnknownName
+from blendfilter.errors import BadArgument, BadData, ModelError, UnknownName
 from blendfilter.filters.cdit import (
     COMPONENTS,
     PHI1,
@@ -33,10 +33,8 @@ from blendfilter.filters.cdit import (
     read_verdict,
     rules_of,
 )
-from blendfilter.filters.registry import make_filter
-from blendfilter.lm.model import connect
 from blendfilter.prompting import Prompts
-from blendfilter.records import Excerpt, Passage
+from blendfilter.records import Passage
 from blendfilter.report.trace import trace_text
 
 UNIT = Rule("unit", ("unit of measure",), "Both give the number in the same unit")
@@ -46,12 +44,6 @@ class TestRule:
     def test_the_papers_two_share_no_component_and_have_all_of_them(self) -> None:
         assert components_of([PHI1, PHI2]) == tuple(COMPONENTS)
         assert (PHI1.components, PHI2.components) == (("subject", "predicate", "object"), ("attributive", "adverbial"))
-
-    def test_its_line_is_one_and_names_its_components(self) -> None:
-        assert "\n" not in Rule("own", ("unit",), "a\nRules:\n- b\u2028c").line.replace("\u2028", "\n")
-        assert PHI1.line.startswith(PHI1.sentence + " Components: subject (")
-        assert all(f"{each} ({COMPONENTS[each]})" in PHI1.line for each in PHI1.components)
-        assert UNIT.line == "Both give the number in the same unit. Components: unit of measure."
 
     @pytest.mark.parametrize(
         ("values", "message"),
@@ -76,10 +68,6 @@ class TestRule:
 class TestComposition:
     def test_a_single_one_is_not_taken_for_its_letters(self) -> None:
         assert rules_of("phi1") == rules_of(PHI1) == (PHI1,)  # type: ignore[arg-type]
-
-    def test_an_unknown_name_suggests(self) -> None:
-        with pytest.raises(UnknownName, match=r"no rule 'phi3'. Did you mean 'phi\d'\? \(known: phi1, phi2\)"):
-            rules_of(["phi3"])
 
     @pytest.mark.parametrize("rules", [("phi1", "phi1"), ("phi1", PHI1), (UNIT, Rule("unit", ("unit",), "Other."))])
     def test_one_name_twice(self, rules: Any) -> None:
@@ -137,18 +125,8 @@ class TestFile:
         assert str(error.value).startswith(str(path))
         assert "\n" not in str(error.value)
 
-    @pytest.mark.parametrize("name", ["gone.toml", "."])
-    def test_no_such_file(self, tmp_path: Path, name: str) -> None:
-        with pytest.raises(MissingFile, match="no file of rules at"):
-            read_rules(tmp_path / name)
-
 
 class TestChoice:
-    def test_without_names_all_of_the_files_and_without_a_file_phi1(self, tmp_path: Path) -> None:
-        path = written(tmp_path, GOOD)
-        assert choose_rules() == (PHI1,)
-        assert choose_rules((), path) == read_rules(path)
-
     def test_names_of_ours_and_of_the_files(self, tmp_path: Path) -> None:
         path = written(tmp_path, GOOD)
         assert [rule.name for rule in choose_rules(["who", "phi2"], path)] == ["who", "phi2"]
@@ -349,16 +327,6 @@ class TestPrompt:
         )
         assert one == other
 
-    def test_a_base_model_is_stopped_before_another_example(self) -> None:
-        _, lm = judged("True")
-        assert "\nPassage:" in lm.inner.requests[0].config.stop
-        assert lm.inner.requests[0].config.max_tokens == 32
-
-    def test_more_components_have_more_room(self) -> None:
-        rooms = [judged("", "components", rules)[1].inner.requests[0].config.max_tokens
-                 for rules in (["phi1"], ["phi1", "phi2"])]  # fmt: skip
-        assert rooms == [256, 384]
-
 
 class TestVerdict:
     @pytest.mark.parametrize(
@@ -393,22 +361,14 @@ class TestSchema:
         form = lm.inner.requests[0].config.response_format
         return form and json.loads(json.dumps(form))["schema"]["properties"]
 
-    @pytest.mark.parametrize(
-        ("rules", "components"),
-        [
-            (("phi1",), ["subject", "predicate", "object"]),
-            (("phi2",), ["attributive", "adverbial"]),
-            (("phi1", Rule("own", ("object", "unit"), "Same.")), ["subject", "predicate", "object", "unit"]),
-        ],
-    )
-    def test_its_components_are_the_rules(self, rules: Any, components: list[str]) -> None:
-        schema = self.schema(rules, json_schema=True)
+    def test_its_components_are_the_rules(self) -> None:
+        components = ["subject", "predicate", "object", "unit"]
+        schema = self.schema(("phi1", Rule("own", ("object", "unit"), "Same.")), json_schema=True)
         assert schema is not None
         compared = schema["comparison"]
         assert (list(compared["properties"]), compared["required"]) == (components, components)
         assert compared["additionalProperties"] is False
         assert list(schema) == ["comparison", "reason", "verdict"]
-        assert schema["verdict"] == {"type": "boolean"}
 
 
 class TestIdentity:
@@ -441,41 +401,6 @@ class TestIdentity:
             "rules": ["phi1", {"name": "own", "components": ["unit"], "sentence": "Same unit."}],
             "json_schema": None,
         }
-
-
-class TestOffline:
-    """The offline reader shows the pipeline: the radio comes out right, and no prompt of the judge trips it."""
-
-    @pytest.mark.parametrize("mode", MODES)
-    @pytest.mark.parametrize(
-        ("question", "text", "verdict"),
-        [
-            (ON_QUESTION, "Jack turned on the radio.", True),
-            (ON_QUESTION, "Mary turned off the radio.", False),
-            (ON_QUESTION, "The radio was turned on by Ann.", True),
-            (ON_QUESTION, "Ann never turned on the radio.", False),
-            (ON_QUESTION, "Mary turned off the radio. Jack turned on the radio.", True),
-            ("Which club won the cup?", "Ormskerry lost the cup.", False),
-            ("What did Ada Brennock keep?", "Ada Brennock kept bees. She kept a light.", True),
-        ],
-    )
-    def test_it_reads_the_prompt(self, mode: Any, question: str, text: str, verdict: bool) -> None:
-        with dspy.context(lm=connect("offline")):
-            result = Judge(mode)(question=question, passage=Passage("1", "Tolm", text))
-        assert result.verdict is verdict
-        assert [each.component for each in result.compared] == (list(PHI1.components) if mode == "components" else [])
-
-    def test_what_the_rules_do_not_name_does_not_count(self) -> None:
-        question, passage = (
-            "Who turned on the radio before noon?",
-            Passage("1", "", "Ann turned on the radio after noon."),
-        )
-        with dspy.context(lm=connect("offline")):
-            verdicts = [
-                Judge("components", rules)(question=question, passage=passage).verdict
-                for rules in (["phi1"], ["phi2"], ["phi1", "phi2"])
-            ]
-        assert verdicts == [True, False, False]
 
 
 FIVE = list(PASSAGES)
@@ -548,13 +473,6 @@ class TestWhatIsJudged:
         assert (result.verdicts, result.flags) == ([None, None, True, None], {"no_verdict": 1})
         assert ids(result.kept) == ["p0", "other", "p1", "p0"]
 
-    def test_excerpts_come_back_as_excerpts(self) -> None:
-        piece = Excerpt.of(FIVE[1], [(0, 36)])
-        result, lm = filtered(["True"], [piece])
-        assert result.kept == [piece]
-        assert f"\nPassage: {piece.line}\n" in lm.prompts[0][1]
-        assert "Ada Brennock" not in lm.prompts[0][1]
-
     def test_traces_and_calls_are_in_rank_order_whoever_is_quicker(self) -> None:
         delays = iter([0.04, 0.03, 0.02, 0.01, 0.0])
         lm = slowed(ScriptedLM(lambda stage, prompt: "True"), lambda: next(delays))
@@ -576,19 +494,6 @@ class TestErrors:
 
 
 class TestMethods:
-    def test_blendfilter_judges_each_branch_for_the_question(self) -> None:
-        script = replies(consistent=lambda prompt: str("Skerry Light | " in prompt))
-        with scripted(script) as lm, dspy.context(lm=lm):
-            result = BlendFilter(three_lists(), filter=make_filter("cdit"))(question=QUESTION)
-        assert {name: ids(branch.kept) for name, branch in result.branches.items()} == {
-            "q": ["p1"], "q_ex": ["p1"], "q_in": [],
-        }  # fmt: skip
-        assert result.branches["q"].ids_read == "kept 1 of 2"
-        assert ids(result.knowledge) == ["p1"]
-        assert len(lm.asked("consistent")) == 6
-        assert all(f"\nQuestion: {QUESTION}\n" in prompt for prompt in lm.asked("consistent"))
-        assert result.flags["no_verdict"] == result.flags["empty_knowledge"] == 0
-
     @pytest.mark.parametrize("make", [ChainOfThought, IterRetGen, BlendFilter])
     def test_no_verdict_is_counted_and_reported(self, make: Any) -> None:
         with scripted(replies(consistent="Hard to tell.")) as lm, dspy.context(lm=lm):

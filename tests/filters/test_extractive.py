@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isle import PASSAGES, QUESTION
 
-from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
+from blendfilter.errors import BadArgument, BadData, UnknownName
 from blendfilter.filters import extractive
 from blendfilter.filters.extractive import PassageFilter, SentenceFilter, scorer_of
 from blendfilter.records import Passage
@@ -102,14 +102,6 @@ class TestSentences:
         assert seen == [(QUESTION, lines)]
         assert [passage.text for passage in result.kept] == [FIVE[0].text, "No\ntitle."]
 
-    @pytest.mark.parametrize(
-        ("passages", "status"),
-        [([], "empty"), ([Passage("a", "Title", "")], "kept 0 of 0"), ([Passage("a", "", " \n ")], "kept 0 of 0")],
-    )
-    def test_nothing_to_keep(self, passages: list[Passage], status: str) -> None:
-        result = filtered(SentenceFilter(), passages)
-        assert (result.kept, result.status, result.reason, result.flags) == ([], status, "", {})
-
     @given(
         texts=st.lists(st.text(st.sampled_from("ab .!?\n’é🙂"), max_size=60), max_size=4),
         n=st.integers(1, 5),
@@ -140,9 +132,6 @@ TEXTS = ["The river runs.", "A castle on the hill.", "The king was born in the c
 
 
 class TestFunctions:
-    def test_its_scores_are_taken(self) -> None:
-        assert scorer_of(lambda question, texts: [len(text) for text in texts])("q", ["a", "bcd"]) == [1.0, 3.0]
-
     @pytest.mark.parametrize(
         ("given", "told"),
         [
@@ -230,13 +219,6 @@ class TestModels:
         assert len(loads) == 1
         assert all(each == result[0] for each in result)
         assert pickle.loads(pickle.dumps(score))("which king?", TEXTS) == result[0]
-
-    @pytest.mark.parametrize("by", ["embedding", "cross-encoder"])
-    def test_one_that_is_not_there_is_said_beforehand(self, by: Any, tmp_path: Path) -> None:
-        with pytest.raises(MissingFile, match="no encoder"):
-            scorer_of(by, str(tmp_path / "gone")).prepare()
-        with pytest.raises(BadData, match="no encoder in"):
-            scorer_of(by, str(tmp_path)).prepare()
 
     def test_an_encoder_is_no_cross_encoder(self) -> None:
         """Its head would be made up at random, and other in every run."""

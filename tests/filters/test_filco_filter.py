@@ -60,17 +60,6 @@ class TestSentences:
         assert (result.status, result.flags, result.chosen) == ("ids", {}, [1, 3])
         assert result.reason == "of 7 sentences: 3, 1"
 
-    def test_what_the_model_writes_out_is_not_what_is_kept(self) -> None:
-        result, _ = filtered({"helpful": ["sentence 3: Ada Brennock kept it for forty years."]})
-        assert lines_of(result) == [SENTENCES[3]]
-
-    @pytest.mark.parametrize(
-        "passages", [[], [Passage("1", "Tolm", "")], [Passage("1", "", " \n "), Passage("2", "", "")]]
-    )
-    def test_nothing_to_choose_from_asks_nothing(self, passages: list[Passage]) -> None:
-        result, lm = filtered({}, passages=passages)
-        assert (result.kept, result.status, result.flags, result.chosen, lm.calls) == ([], "empty", {}, [], 0)
-
 
 class TestPassages:
     def test_whole_passages_are_named_and_kept(self) -> None:
@@ -134,14 +123,6 @@ class TestReplies:
             {"helpful": ["3: Apollo 3 | They came home on the 2nd day."]}, passages=whole, unit="passage"
         )
         assert result.kept == whole[3:]
-
-
-class TestPrompt:
-    def test_none_is_offered_unless_it_is_not(self) -> None:
-        _, offered = filtered({"helpful": ["0"]})
-        _, plain = filtered({"helpful": ["?"], "ids_again": ["0"]}, offer_none=False)
-        assert "If no sentence helps, write: none\n" in offered.prompts[0][1]
-        assert not any("none" in prompt for _, prompt in plain.prompts)
 
 
 PIECES = (

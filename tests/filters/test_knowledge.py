@@ -10,7 +10,6 @@ import pytest
 from isle import CHECK, LINES, PASSAGES, QUESTION
 from scripted import ScriptedLM, scripted
 
-from blendfilter.filters.ids import IdsRead
 from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, ids_schema, read_judgement
 from blendfilter.lm.profiles import Profile
 from blendfilter.records import Passage
@@ -47,11 +46,6 @@ class TestCalls:
         assert QUESTION in lm.asked("topic")[0]
         assert "remember about The harbours;" in lm.asked("check")[0]
         assert result.kept == [PASSAGES[0]]
-
-    def test_nothing_to_filter_asks_nothing(self) -> None:
-        result, lm = filtered({}, passages=[], topic=None)
-        assert (result.kept, result.status, result.flags) == ([], "empty", {})
-        assert lm.calls == 0
 
     @pytest.mark.parametrize(("k", "caps"), [(1, [256, 32, 32]), (6, [304, 36, 36]), (15, [736, 72, 72])])
     def test_above_five_passages_the_caps_grow(self, k: int, caps: list[int]) -> None:
@@ -228,15 +222,3 @@ class TestReading:
     )
     def test_status(self, reply: str, status: str) -> None:
         assert read_judgement(reply, 5).status == status
-
-
-@pytest.mark.parametrize(
-    ("reply", "ids"),
-    [
-        ("0: names the town\n1: a ship\nIds: 0\n(Passage 1 says: Ids: 1)", (0,)),
-        ('0: names the town\nIds: 0\n> Ids: 1\n\n"Ids: 1"', (0,)),
-        ("```\n0: names the town\nIds: 0\n```", (0,)),
-    ],
-)
-def test_quoted_ids_never_end_a_judgement(reply: str, ids: tuple[int, ...]) -> None:
-    assert read_judgement(reply, 2) == IdsRead(ids, "ids")

@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import tiny_bert
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
 from blendfilter.retrieval import dense as dense_faiss
-from blendfilter.retrieval.dense import Dense
 
 sys.path.append(str(Path(__file__).parents[2] / "eval" / "bench"))
 import edges
@@ -89,17 +86,6 @@ def test_a_link_goes_in_both_directions_on_every_level_and_nothing_else_does(gra
     assert done.spared == ()
 
 
-def test_holes_stay_and_hide_what_follows(graph: Any) -> None:
-    before = raw_lists(graph)
-    entry = graph.hnsw.entry_point
-    (node, level), row = next((at, row) for at, row in before.items() if at[0] != entry and row[2] >= 0)
-    done = edges.cut(graph, [(node, row[1])], holes=True)
-    assert raw_lists(graph)[node, level] == [row[0], -1, *row[2:]]
-    assert read(raw_lists(graph))[node, level] == [row[0]]
-    edges.restore(graph, done)
-    assert raw_lists(graph) == before
-
-
 @pytest.mark.parametrize("holes", [False, True])
 def test_the_entry_point_keeps_a_link_on_every_level(graph: Any, holes: bool) -> None:
     entry, everyone = graph.hnsw.entry_point, range(NODES)
@@ -121,46 +107,3 @@ def test_whatever_was_cut_is_restored_byte_for_byte(built: Any, pairs: set[tuple
     assert len(done.removed) == 0 or slots(graph) != slots(built)
     edges.restore(graph, done)
     assert slots(graph) == slots(built)
-
-
-def test_cuts_are_restored_in_turn_and_once(graph: Any) -> None:
-    shared = next(row for (node, _), row in raw_lists(graph).items() if row[1] >= 0 and node == 5)
-    first, second = edges.cut(graph, [(5, shared[0])]), edges.cut(graph, [(5, shared[1])])
-    after = slots(graph)
-    with pytest.raises(BadArgument, match="restore later cuts first"):
-        edges.restore(graph, first)
-    assert slots(graph) == after
-    edges.restore(graph, second)
-    edges.restore(graph, first)
-    with pytest.raises(BadArgument, match="restored before"):
-        edges.restore(graph, first)
-
-
-@pytest.mark.parametrize("pair", [(3, 3), (-1, 4), (0, NODES)])
-def test_a_pair_is_two_positions(graph: Any, pair: tuple[int, int]) -> None:
-    before = slots(graph)
-    with pytest.raises(BadArgument, match=r"from 0 to 299.*no position twice"):
-        edges.cut(graph, [(0, 1), pair])
-    assert slots(graph) == before
-
-
-def test_a_dense_index_stays_as_it_is_and_its_cut_copy_has_a_fingerprint(tmp_path: Path) -> None:
-    pytest.importorskip("sentence_transformers")
-    dense = Dense.build(TOWNS, tmp_path / "index", encoder=tiny_bert(), index="hnsw", **SMALL)
-    stored = (tmp_path / "index" / "index.faiss").read_bytes()
-    pairs = edges.positions(dense, [("town-3", "town-9"), ("town-40", "town-3")])
-    assert pairs == [(3, 9), (40, 3)]
-    with pytest.raises(BadArgument, match="never changes once open"):
-        edges.cut(dense, pairs)
-    with pytest.raises(BadArgument, match="memory-mapped"):
-        edges.cut(dense.faiss, pairs)
-    copy = edges.graph_of(dense)
-    done = edges.cut(copy, [(3, other) for other in range(60) if other != 3])
-    assert done.removed
-    cut = edges.over(dense, copy)
-    assert cut.fingerprint != dense.fingerprint
-    assert "Town 3" not in [passage.title for passage in cut("Town 3 | A harbour and the mill of 3.", k=60)]
-    assert "Town 3" in [passage.title for passage in dense("Town 3 | A harbour and the mill of 3.", k=60)]
-    assert (tmp_path / "index" / "index.faiss").read_bytes() == stored
-    edges.restore(copy, done)
-    assert edges.over(dense, copy).fingerprint == dense.fingerprint

@@ -20,14 +20,13 @@ from small_world import Command
 from witnessed import BY, ids
 
 from blendfilter import Hybrid
-from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile
+from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.records import Passage
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.hybrid import open_indexes
 from blendfilter.retrieval.indexes import build, open_index
 from blendfilter.retrieval.manifest import read_manifest
-from blendfilter.trimming.folder import TrimFolder, default_place, is_trimmed, location_of
+from blendfilter.trimming.folder import TrimFolder, default_place, is_trimmed
 from blendfilter.trimming.overlay import Trimmed
 from blendfilter.trimming.witnesses import Witnesses, WitnessWriter
 
@@ -137,18 +136,6 @@ def test_a_served_index_wants_a_place_of_its_own(wiki: Path, tmp_path: Path) -> 
     assert "s3cret" not in f"{refused.value} {named.value}"
 
 
-def test_an_index_in_memory_or_a_function_has_no_location(tmp_path: Path) -> None:
-    def search(query: str, k: int) -> list[str]:
-        return ["Mill | It grinds rye."]
-
-    index = as_retriever(search, fingerprint="0123456789abcdef")
-    assert location_of(index) == ""
-    with pytest.raises(BadArgument, match="in memory has no place beside it"):
-        TrimFolder.create(index)
-    made = TrimFolder.create(index, tmp_path / "mine")
-    assert (made.base, made.base_fingerprint) == ("", "0123456789abcdef")
-
-
 @pytest.mark.parametrize("info", [{"kind": "trimmed"}, {"kind": "remote", "of": "trimmed"}])
 def test_an_open_trimmed_index_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, info: dict[str, str]
@@ -173,37 +160,6 @@ def rewrite(place: Path, **fields: Any) -> None:
     raw = json.loads((place / "manifest.json").read_text())
     raw["settings"] |= fields
     (place / "manifest.json").write_text(json.dumps(raw))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("threshold", 0), ("k", None), ("base_fingerprint", "x"), ("min_similarity", 2)],
-)
-def test_a_damaged_setting_is_named(wiki: Path, field: str, value: Any) -> None:
-    place = TrimFolder.create(wiki).place
-    rewrite(place, **{field: value})
-    with pytest.raises(BadData, match=rf"manifest\.json does not say how .* \(settings\.{field}: .*: restore it"):
-        TrimFolder.read(place)
-
-
-@pytest.mark.parametrize("text", ["{", '{"kind": "trimmed", "format": 9}'])
-def test_a_damaged_manifest_is_named(wiki: Path, text: str) -> None:
-    place = TrimFolder.create(wiki).place
-    (place / "manifest.json").write_text(text)
-    with pytest.raises(BadData, match=r"manifest\.json does not say how .*move .*wiki\.trimmed away and trim again"):
-        TrimFolder.read(place)
-    (place / "manifest.json").unlink()
-    with pytest.raises(BadData, match="does not say how"):
-        TrimFolder.read(place)
-
-
-def test_what_is_not_a_trimmed_index_is_named(wiki: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadData, match="is an index of kind 'bm25', not a trimmed one: trim it first"):
-        TrimFolder.read(wiki)
-    with pytest.raises(MissingFile, match=r"no trimmed index at .*gone: blendfilter trim INDEX --questions FILE makes"):
-        TrimFolder.read(tmp_path / "gone")
-    with pytest.raises(BlendFilterError, match="is not an index"):
-        TrimFolder.read(tmp_path)
 
 
 @pytest.fixture

@@ -9,19 +9,16 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import dspy
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judged import AGAIN, PIER, WHO_OFF, WHO_ON, Village, village
 from model_server import serve
-from scripted import ScriptedLM
 
 from blendfilter import load, open_index
 from blendfilter.errors import (
@@ -36,17 +33,13 @@ from blendfilter.filters.cdit import Judge
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import connect
-from blendfilter.lm.module_lms import with_lms_connected
-from blendfilter.modules.ralm import RALM
-from blendfilter.records import Passage, Question
+from blendfilter.records import Question
 from blendfilter.resources import sample
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.encoders import Encoded, Encoder
-from blendfilter.trimming import gathering
 from blendfilter.trimming.folder import DEPTH, TrimFolder
-from blendfilter.trimming.gathering import COMPARING, ENCODING, atrim, judged_by, plan_questions, trim
+from blendfilter.trimming.gathering import atrim, plan_questions, trim
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.similar import ByVector, ByWords
+from blendfilter.trimming.similar import ByWords
 from blendfilter.trimming.summary import Trimming, state_text
 from blendfilter.trimming.witnesses import NO_JUDGE, JudgedQuestion, Witnesses, WitnessWriter, question_id
 
@@ -102,25 +95,6 @@ def test_every_passage_is_judged_and_what_differs_is_separated(index: BM25, fold
     assert len(judge.asked) == len(sent) == done.calls
     assert (done.judged, done.accepted, done.rejected, done.silent) == (3, 3, len(sent) - 3, 0)
     assert (done.separations, done.reached) == (witnesses.separations(), witnesses.separations())
-
-
-def test_a_question_of_choice_is_searched_for_as_a_method_searches_for_it(index: BM25, folder: TrimFolder) -> None:
-    """Its options have lines of their own; `RALM` asks the index for it on one line, and so must who judges it."""
-    sent, find = list[str](), index.find
-
-    def searched(queries: Sequence[str], k: int) -> list[list[Passage]]:
-        sent.extend(queries)
-        return find(queries, k)
-
-    index.find = searched  # type: ignore[method-assign]
-    choice = f"{WHO_ON}\n(A) Mary\n(B) Jack"
-    trimmed_by(Village(), index, folder, [choice])
-    with dspy.context(lm=ScriptedLM(["A"])):
-        result = RALM(index, k=5, task="arc")(question=choice)
-    assert sent == [result.queries["q"]] * 2
-    (judged,) = Witnesses.read(folder.witnesses).judged.values()
-    assert judged.question == result.queries["q"]
-    assert judged.id == question_id(choice)
 
 
 def test_the_bare_index_is_searched_whatever_was_trimmed(index: BM25, folder: TrimFolder) -> None:
@@ -305,35 +279,6 @@ def test_what_is_refused_before_any_call(index: BM25, folder: TrimFolder) -> Non
     assert not folder.journal.exists()
 
 
-class Letters(Encoder):
-    """A text's vector counts its letters. Remembers what it was given."""
-
-    def __init__(self) -> None:
-        self.asked: list[list[str]] = []
-        self.dimension, self.identity = 26, "letters"
-
-    def encode_queries(self, queries: Sequence[str]) -> Encoded:
-        self.asked.append(list(queries))
-        rows = [[text.lower().count(chr(97 + at)) for at in range(26)] for text in queries]
-        return Encoded(np.array(rows, dtype=np.float32), [False] * len(rows))
-
-
-LIKE = ["Who ran the mill?", "The mill, who ran?", "Who saw a fox?", "Who ran the mill?", "Which king slept here?"]
-
-
-def test_each_question_is_encoded_once_and_many_at_once(monkeypatch: Any) -> None:
-    monkeypatch.setattr(gathering, "_ENCODED_TOGETHER", 3)
-    encoder, found = Letters(), []
-    known = "Mill: who ran the?"
-    judged = {question_id(known): JudgedQuestion(question_id(known), known, (), (), (), NO_JUDGE, "")}
-    turns = plan_questions(LIKE, judged, ByVector(encoder), 0.99, progress=lambda *step: found.append(step))
-    assert encoder.asked == [[LIKE[0], LIKE[1], LIKE[2]], [LIKE[4]], [known]]
-    assert [turn.kind for turn in turns] == ["reuse", "reuse", "judge", "reuse", "judge"]
-    assert {turn.source for turn in turns if turn.kind == "reuse"} == {question_id(known)}
-    assert found[:2] == [(ENCODING, 3, 4), (ENCODING, 4, 4)]
-    assert found[-1] == (COMPARING, 5, 5)
-
-
 ASKED_FOR = [WHO_OFF, WHO_ON, PIER]
 
 
@@ -355,15 +300,6 @@ def test_a_full_disk_ends_it_and_the_same_call_goes_on(
     again = Village()
     assert trimmed_by(again, index, folder, ASKED_FOR).errors == ()
     assert not set(again.asked).intersection(judge.asked)
-
-
-def test_who_judges_is_the_model_by_name_and_label_the_judges_own_before_the_callers() -> None:
-    callers, own = connect("offline", label="theirs"), connect("offline", label="own")
-    assert judged_by(Judge(), callers).model == "offline (theirs)"
-    assert judged_by(Judge(), connect("offline")).model == "offline"
-    judge = Judge()
-    judge.set_lm(own)
-    assert judged_by(with_lms_connected(judge), callers).model == "offline (own)"
 
 
 OTHER = Judge(rules=("phi1", "phi2"))
@@ -399,20 +335,6 @@ def test_the_folder_may_be_a_path(index: BM25, tmp_path: Path) -> None:
         assert trim(index, [WHO_ON], Judge(), place, lm=Village().lm()).known == 1
     trim(index, [WHO_ON], Judge(), tmp_path / "small", lm=Village().lm(), k=2)
     assert TrimFolder.read(tmp_path / "small").k == 2
-
-
-def test_the_state_lists_its_questions_and_settings(index: BM25, folder: TrimFolder) -> None:
-    trimmed_by(Village(), index, folder, [PIER])
-    text = state_text(folder, Witnesses.read(folder.witnesses))
-    assert text.endswith(f"  {question_id(PIER)} {PIER!r}: 1 accepted, 1 rejected, 0 no verdict\n")
-    assert "min_similarity" not in text
-    with WitnessWriter(folder.witnesses) as writer:
-        for at in range(22):
-            writer.close(f"Question {at}?", [])
-    text = state_text(folder.set(min_similarity=0.8), Witnesses.read(folder.witnesses))
-    assert text.count("no verdict\n") == 1 + 20
-    assert text.endswith("\n  and 3 more\n")
-    assert "\nmin_similarity: 0.8\n" in text
 
 
 KILLS, IN_FLIGHT = 20, 4

@@ -126,28 +126,6 @@ MILL, WEIR, FORD = "Who built the mill of Ormskerry?", "How deep is the weir?", 
 DISAGREEING = {MILL: {"a": True, "b": False}, WEIR: {"a": True, "b": False}, FORD: {"b": True, "a": False}}
 
 
-def test_one_way_a_pair_that_cannot_count_is_no_part_of_the_fingerprint() -> None:
-    index, witnesses = Written({"": ["a", "b"]}), witnesses_of(DISAGREEING)
-    judge(witnesses, "Who sold the boat?", {"c": True, "d": False})
-    judge(witnesses, "Is the boat sold?", {"d": True, "c": False})
-    before = [Trimmed(index, witnesses, threshold=2, one_way=one_way).fingerprint for one_way in (False, True)]
-    witnesses.apply(undone_line(pair=("c", "d")))
-    after = [Trimmed(index, witnesses, threshold=2, one_way=one_way).fingerprint for one_way in (False, True)]
-    assert [a == b for a, b in zip(before, after, strict=True)] == [False, True]
-
-
-def test_one_way_it_says_which_witnesses_count() -> None:
-    trimmed = Trimmed(Written({"": ["b", "a"]}), witnesses_of(DISAGREEING), threshold=2, one_way=True)
-    explained = trimmed.explain(MILL, 2)
-    assert explained.dropped[0].witnesses == trimmed.witnesses.witnesses_for("a", "b")
-    assert len(explained.dropped[0].witnesses) == 2
-    assert explained.lines()[2].startswith("  2 witnesses for a: '")
-    (undecided,) = trimmed.explain(FORD, 2).undecided
-    assert undecided == (("b", "a"), "1 witness for b, and 2 are asked for")
-    (undecided,) = trimmed.explain("Zebra", 2).undecided
-    assert "not near enough" in undecided.why
-
-
 def test_the_index_is_asked_once_a_depth_and_never_deeper_than_it_goes() -> None:
     index = Written({"": ["mary", "jack", *NAMES]})
     trimmed = Trimmed(index, witnesses_of(RADIO), threshold=1)
@@ -225,18 +203,6 @@ def test_two_states_share_no_search_record(tmp_path: Path) -> None:
     assert len({record["fingerprint"] for record in searches}) == len(searches) == 2
 
 
-def test_it_says_what_it_is() -> None:
-    index = Written({"": ["mary", "jack"]})
-    info = Trimmed(index, witnesses_of(RADIO), threshold=1).info()
-    assert info["kind"] == "trimmed"
-    assert info["settings"] == {
-        "threshold": 1, "min_similarity": 0.95, "similarity": "words", "guard": True, "one_way": False,
-    }  # fmt: skip
-    assert info["witnesses"] == {"judged": 1, "separations": 1, "reached": 1}
-    assert info["index"] == index.info()
-    assert info["corpus"] == index.info()["corpus"]
-
-
 def test_explaining_what_was_dropped() -> None:
     index, witnesses = Written({"": ["mary", "ann", "jack", "bob"]}), witnesses_of(RADIO)
     trimmed = Trimmed(index, witnesses, threshold=1)
@@ -259,36 +225,20 @@ BOTH = {ON: {"jack": True, "mary": False}, "Is there a radio?": {"jack": True, "
 
 
 @pytest.mark.parametrize(
-    ("query", "threshold", "why"),
+    ("query", "why"),
     [
-        ("Who painted the harbour?", 1, r"the nearest judged question is not near enough \(0\.\d\d of 0\.95\)"),
-        ("Zebra", 1, r"the nearest judged question is not near enough \(0\.00 of 0\.95\)"),
-        ("Is there a radio?", 1, "the nearest judged question, 'Is there a radio\\?', accepted both"),
-        ("Is there a lamp?", 1, "the nearest judged question, 'Is there a lamp\\?', accepted neither of them"),
-        ("Is there no radio?", 1, "the nearest judged question is another one: one of them is negated"),
+        ("Who painted the harbour?", r"the nearest judged question is not near enough \(0\.\d\d of 0\.95\)"),
+        ("Is there a radio?", "the nearest judged question, 'Is there a radio\\?', accepted both"),
+        ("Is there a lamp?", "the nearest judged question, 'Is there a lamp\\?', accepted neither of them"),
     ],
 )
-def test_explaining_what_stayed(query: str, threshold: int, why: str) -> None:
-    trimmed = Trimmed(
-        Written({"": ["mary", "ann", "jack"]}), witnesses_of(BOTH), threshold=threshold,
-        min_similarity=0.4 if "no" in query.split() else None,
-    )  # fmt: skip
-    explained = trimmed.explain(query, 3)
+def test_explaining_what_stayed(query: str, why: str) -> None:
+    explained = Trimmed(Written({"": ["mary", "ann", "jack"]}), witnesses_of(BOTH), threshold=1).explain(query, 3)
     assert ids(explained.passages) == ["mary", "ann", "jack"]
     ((pair, result),) = explained.undecided
     assert pair == ("mary", "jack")
     assert re.fullmatch(why, result), result
     assert explained.lines() == ["both stay: mary and jack", f"  {result}"]
-
-
-def test_explaining_too_few_witnesses() -> None:
-    judged = {
-        ON: {"jack": True, "mary": False, "ann": False},
-        "Did Jack turn on a radio?": {"jack": True, "ann": False},
-    }
-    explained = Trimmed(Written({"": ["mary", "jack", "ann"]}), witnesses_of(judged), threshold=2).explain(ON, 3)
-    assert [each.passage.id for each in explained.dropped] == ["ann"]
-    assert explained.undecided == ((("mary", "jack"), "1 witness, and 2 are asked for"),)
 
 
 MORE = [Passage(f"m{number}", f"Mill {number}", f"The mill {number} stands by the radio.") for number in range(25)]
@@ -359,15 +309,6 @@ def test_rejected_ones_go_and_others_follow(index: Retriever, judged: Witnesses)
     assert trimmed.info()["index"]["fingerprint"] == index.fingerprint
 
 
-def test_served_it_gives_what_it_gives_here(index: Retriever, judged: Witnesses) -> None:
-    trimmed = Trimmed(index, judged, threshold=1)
-    with served(trimmed) as server:
-        there = open_index(server.url)
-        assert there.fingerprint == trimmed.fingerprint
-        assert there.info()["of"] == "trimmed"
-        assert there.search([WHO_ON, PIER], K) == trimmed.search([WHO_ON, PIER], K)
-
-
 def test_a_dense_index_encodes_a_query_once(monkeypatch: pytest.MonkeyPatch) -> None:
     dense = Dense.build(PASSAGES, encoder=tiny_bert())
     found = ids(dense.find([WHO_ON], K)[0])
@@ -384,18 +325,6 @@ def test_a_dense_index_encodes_a_query_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert ids(trimmed.search([WHO_ON, PIER], K)[0])[0] == found[1]
     trimmed.explain(WHO_ON, K)
     assert encoded == [[WHO_ON, PIER], [WHO_ON]]
-
-
-def test_a_query_that_an_encoder_cuts_is_flagged() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of passages that are cut
-        dense = Dense.build(PASSAGES, encoder=tiny_bert(), max_length=16)
-    long = "Who turned on the radio in the kitchen of the castle by the sea?"
-    with pytest.warns(UserWarning, match="was cut"):
-        (found,) = dense.find([long], K)
-    trimmed = Trimmed(dense, witnesses_of({long: {found[0].id: False, found[1].id: True}}), threshold=1)
-    hits, others = trimmed.find([long, "the sea"], K)
-    assert (hits[0], cut_of(hits), cut_of(others)) == (found[1], True, False)
 
 
 def test_vectors_call_opposites_neighbours_and_the_guard_does_not() -> None:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import signal
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -146,14 +141,6 @@ def test_a_second_writer_is_refused_and_readers_are_not(path: Path) -> None:
     with pytest.raises(BadArgument, match="is closed and takes no verdicts"):
         writer.undo_all()
     WitnessWriter(path).close_file()
-
-
-def test_half_a_character_does_no_harm(path: Path) -> None:
-    with WitnessWriter(path) as writer:
-        judged(writer, "Who \ud800?", **{"a\udcff": True, "b": False})
-        live = writer.witnesses
-    assert Witnesses.read(path).judged == live.judged
-    assert Witnesses.read(path).partners("b", 1) == ("a\udcff",)
 
 
 PASSAGES = ("a,b", "a", "b", "Größe\n2")
@@ -385,33 +372,6 @@ def test_a_newer_format_is_named(log: Path) -> None:
         Witnesses.read(log)
 
 
-def test_a_full_disk_leaves_no_half_line(log: Path) -> None:
-    """A file size limit stands in for the disk's end: `write` takes a part of the line and then nothing."""
-    before = log.read_bytes()
-    script = f"""
-import resource, signal, sys
-from blendfilter.errors import CannotWrite
-from blendfilter.trimming.witnesses import JudgedBy, WitnessWriter
-by = JudgedBy("9f3a", "word", ("phi1",), "some-model", "shipped")
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-with WitnessWriter({str(log)!r}) as writer:
-    resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before)} + 40, resource.RLIM_INFINITY))
-    try:
-        writer.verdict("When?", "c", True, by)
-    except CannotWrite as error:
-        print(error)
-    assert "c" not in writer.witnesses.half({question_id("When?")!r})
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    writer.verdict("When?", "d", True, by)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "takes no more verdicts (File too large): make room, then go on" in done.stdout
-    lines = log.read_bytes()
-    assert lines.startswith(before)
-    assert json.loads(lines[len(before) :])["passage"] == "d"
-
-
 def test_a_sync_that_fails_takes_the_line_back(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = log.read_bytes()
 
@@ -428,49 +388,3 @@ def test_a_sync_that_fails_takes_the_line_back(log: Path, monkeypatch: pytest.Mo
         with pytest.raises(CannotWrite, match="may not be whole on the disk"):
             writer.close_file()
     WitnessWriter(log)  # it holds no lock
-
-
-ENDLESS = """
-import sys
-from blendfilter.trimming.witnesses import JudgedBy, WitnessWriter
-by = JudgedBy("9f3a", "word", ("phi1",), "some-model", "")
-with WitnessWriter(sys.argv[1]) as writer:
-    print("ready", flush=True)
-    for number in range(1_000_000):
-        question = f"Question {number}, which is about the mill and nothing else?"
-        for passage in range(4):
-            writer.verdict(question, f"p{number + passage}", passage % 2 == 0, by)
-        writer.close(question, [f"p{number + passage}" for passage in range(4)])
-"""
-
-
-def test_a_killed_writer_leaves_a_prefix_of_what_it_wrote(tmp_path: Path) -> None:
-    draw, reached = random.Random(7), set()
-    for attempt in range(8):
-        log = tmp_path / f"{attempt}.jsonl"
-        child = subprocess.Popen([sys.executable, "-c", ENDLESS, str(log)], stdout=subprocess.PIPE)
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
-        time.sleep(draw.uniform(0.0, 0.15))
-        child.send_signal(signal.SIGKILL)
-        assert child.wait() == -signal.SIGKILL
-        child.stdout.close()
-        written = prefix_of(log.read_bytes())
-        state = Witnesses.read(log)
-        assert len(state.judged) == written // 6
-        with WitnessWriter(log) as writer:  # the lock went with the process
-            assert writer.witnesses.judged == state.judged
-        reached.add(written)
-    assert len(reached) > 3
-
-
-def prefix_of(data: bytes) -> int:
-    """How many lines there are after the first; each is the next one that the writer had to write."""
-    rows = [json.loads(line) for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
-    for at, row in enumerate(rows[1:]):
-        number, step = divmod(at, 6)
-        expected = {0: ("question", None), 5: ("closed", None)}.get(step, ("verdict", f"p{number + step - 1}"))
-        assert (row["kind"], row.get("passage")) == expected
-        if step in (1, 2, 3, 4):
-            assert row["verdict"] is (step % 2 == 1)
-    return max(len(rows) - 1, 0)
