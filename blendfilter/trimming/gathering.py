@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 import dspy
-import numpy as np
 
 from blendfilter import aio
 from blendfilter.context import JOURNAL, NOTES, ORDER, QUESTION, setting
@@ -49,18 +48,16 @@ from blendfilter.lm.module_lms import connected_lms
 from blendfilter.records import Passage, Question, one_line
 from blendfilter.retrieval.base import ProgressCallback, Retriever, check_search, fingerprint_of, silent
 from blendfilter.retrieval.callables import as_retriever
-from blendfilter.retrieval.encoders import Vectors
 from blendfilter.run_context import CONCURRENCY, RunContext
 from blendfilter.trimming.folder import DEPTH, TrimFolder, is_trimmed
 from blendfilter.trimming.opposites import unlike
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.similar import ByVector, Similar, similar_for, similar_named
+from blendfilter.trimming.similar import Similar, similar_for, similar_named
 from blendfilter.trimming.summary import FailedQuestion, Trimming, WouldDrop, counted, spent_in
 from blendfilter.trimming.witnesses import JudgedBy, JudgedQuestion, Witnesses, WitnessWriter, question_id
 
 logger = logging.getLogger(__name__)
-JUDGING, COMPARING, ENCODING = "judging questions", "comparing questions", "encoding questions"
-_ENCODED_TOGETHER = 256
+JUDGING, COMPARING = "judging questions", "comparing questions"
 _ENDS_ALL = (AskedWrong, BudgetSpent, CannotWrite, *aio.ENDING)
 """What every question would meet alike."""
 
@@ -288,10 +285,22 @@ def plan_questions(
     """
     texts = [text.strip() for text in questions]
     listed = {question_id(text) for text in texts}
-    near = None if similar is None else _Sources(similar, min_similarity, guard)
-    if near is not None:
-        near.encode(texts, progress)
-        near.add([each.question for each in judged.values() if each.id not in listed])
+    sources: list[str] = []
+    least = min_similarity if min_similarity is not None or similar is None else similar.min_similarity
+
+    def add(some: list[str]) -> None:
+        if similar is not None and some:
+            similar.add(some)
+            sources.extend(some)
+
+    def source_of(text: str) -> str | None:
+        """The question whose verdicts hold for this one."""
+        if similar is None or not sources:
+            return None
+        (near,) = similar.nearest([text], floor=least or 0.0)
+        return None if near is None or (guard and unlike(text, sources[near.at])) else sources[near.at]
+
+    add([each.question for each in judged.values() if each.id not in listed])
     first: dict[str, PlannedQuestion] = {}
     plan: list[PlannedQuestion] = []
     for done, text in enumerate(texts, 1):
@@ -300,55 +309,17 @@ def plan_questions(
             planned = PlannedQuestion(own, text, "reuse", earlier.source or own)
         elif own in judged:
             planned = PlannedQuestion(own, text, "known")
-        elif near is not None and (source := near.of(text)) is not None:
+        elif (source := source_of(text)) is not None:
             planned = PlannedQuestion(own, text, "reuse", question_id(source))
         else:
             planned = PlannedQuestion(own, text, "judge")
         if own not in first:
             first[own] = planned
-            if planned.kind != "reuse" and near is not None:
-                near.add([text])
+            if planned.kind != "reuse":
+                add([text])
         plan.append(planned)
         progress(COMPARING, done, len(texts))
     return plan
-
-
-class _Sources:
-    """The judged questions so far; `of` gives the one whose verdicts hold for another, or None."""
-
-    def __init__(self, similar: Similar, min_similarity: float | None, guard: bool) -> None:
-        self.similar, self.guard = similar, guard
-        self.by_vector = similar if isinstance(similar, ByVector) else None
-        self.least = similar.min_similarity if min_similarity is None else min_similarity
-        self.texts: list[str] = []
-        self.vectors: dict[str, Vectors] = {}
-
-    def encode(self, texts: Sequence[str], progress: ProgressCallback) -> None:
-        """Where the measure is by vector: many at once, and each once, though it is compared and then added."""
-        if self.by_vector is None:
-            return
-        new = list(dict.fromkeys(texts))
-        for start in range(0, len(new), _ENCODED_TOGETHER):
-            some = new[start : start + _ENCODED_TOGETHER]
-            rows = self.by_vector.encoder.encode_queries(some).vectors
-            self.vectors |= {text: row[None] for text, row in zip(some, rows, strict=True)}
-            progress(ENCODING, len(self.vectors), len(new))
-
-    def add(self, texts: list[str]) -> None:
-        vectors = [self.vectors[text] for text in texts if text in self.vectors]
-        if self.by_vector is not None and vectors and len(vectors) == len(texts):
-            self.by_vector.add(texts, vectors=np.concatenate(vectors))
-        elif texts:
-            self.similar.add(texts)
-        self.texts += texts
-
-    def of(self, text: str) -> str | None:
-        vectors = self.vectors.get(text)
-        (near,) = self.similar.nearest([text], vectors=vectors, floor=self.least) if self.texts else (None,)
-        if near is None or near.similarity < self.least:
-            return None
-        found = self.texts[near.at]
-        return None if self.guard and unlike(text, found) else found
 
 
 # --- judging ----------------------------------------------------------------------------------------------------------

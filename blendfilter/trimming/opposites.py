@@ -83,7 +83,6 @@ _POSSESSIVE = re.compile(r"['’]s?$")
 _JOINED = re.compile(r"[&/-]")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
-_QUOTED = re.compile(r"""["“”„]+([^"“”„]+)["“”„]+|(?<!\w)['‘]([^'‘’]+(?:['’](?=\w)[^'‘’]+)*)['’](?!\w)""")
 _ENDS = ".!?:"
 _BETWEEN = " \t\n\"'“”‘’("
 _PARTS_CACHED = 2**15
@@ -103,7 +102,6 @@ class _QuestionParts(NamedTuple):
     numbers: frozenset[str]
     names: tuple[str, ...]
     """Capitalised words in their order, folded; one that opens a sentence alone is none."""
-    quoted: tuple[str, ...]
     negated: bool
     asks: frozenset[str]
     sides: dict[int, int]
@@ -126,7 +124,6 @@ def unlike(a: str, b: str) -> str:
     return (
         (f"only one of them has the number '{min(lone)}'" if (lone := one.numbers ^ other.numbers) else "")
         or _other_names(one, other)
-        or _other_quotes(one, other)
         or ("one of them is negated" if one.negated != other.negated else "")
         or _turned_round(one, other)
         or _denied(one, other)
@@ -144,14 +141,6 @@ def _other_names(one: _QuestionParts, other: _QuestionParts) -> str:
     shared = set(one.names) & set(other.names)
     if [name for name in one.names if name in shared] != [name for name in other.names if name in shared]:
         return "they name the same in another order"
-    return ""
-
-
-def _other_quotes(one: _QuestionParts, other: _QuestionParts) -> str:
-    for mine, theirs in ((one, other), (other, one)):
-        for quoted in mine.quoted:
-            if not all(word in theirs.words for word in quoted.split()):
-                return f"only one of them quotes '{quoted[:60]}'"
     return ""
 
 
@@ -190,7 +179,6 @@ def _parts(text: str) -> _QuestionParts:
         words=frozenset(words).union(*(_JOINED.split(word) for word in words if not word.isalnum())),
         numbers=_numbers(plain, words),
         names=tuple(_names(found, words)),
-        quoted=tuple(" ".join(map(_folded, _WORD.findall(span[1] or span[2]))) for span in _QUOTED.finditer(plain)),
         negated=not NEGATIONS.isdisjoint(words) or any(word.endswith(("n't", "n’t")) for word in words),
         asks=frozenset(QUESTION_WORDS[word] for word in words if word in QUESTION_WORDS),
         sides=_sides(frozenset(map(_STEM, words))),

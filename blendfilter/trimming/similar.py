@@ -300,14 +300,12 @@ class ByVector:
         self._itself: dict[str, int] = {}
         self._bound: _Bound | None = None
 
-    def add(self, questions: Sequence[str], *, vectors: Vectors | None = None) -> None:
-        """Append judged questions; `vectors` where they are encoded already."""
+    def add(self, questions: Sequence[str]) -> None:
+        """Append judged questions."""
         if not questions:
             return
-        if vectors is None:
-            kept, encoder = self._kept, self.encoder
-            vectors = _kept_vectors(questions, encoder, kept) if kept else encoder.encode_queries(questions).vectors
-        given = _unit(vectors)
+        kept, encoder = self._kept, self.encoder
+        given = _unit(_kept_vectors(questions, encoder, kept) if kept else encoder.encode_queries(questions).vectors)
         for at, question in enumerate(questions, start=len(self._rows.all)):
             self._itself.setdefault(question, at)
         self._rows.append(given)

@@ -107,8 +107,8 @@ numbers = st.floats(-1, 1, width=32).map(lambda value: round(value, 2))
 @settings(max_examples=60)
 @given(arrays(np.float32, (9, 3), elements=numbers), arrays(np.float32, (4, 3), elements=numbers))
 def test_vectors_are_cosines(kept: Any, message: Any) -> None:
-    near = ByVector(encoder_of({}, 3))
-    near.add([f"k{at}" for at in range(9)], vectors=kept)
+    near = ByVector(encoder_of({f"k{at}": row for at, row in enumerate(kept)}, 3))
+    near.add([f"k{at}" for at in range(9)])
     lengths = np.linalg.norm(kept, axis=1), np.linalg.norm(message, axis=1)
     products = message.astype(np.float64) @ kept.T.astype(np.float64)
     cosines = products / np.maximum(np.outer(lengths[1], lengths[0]), 1e-30)
@@ -124,11 +124,11 @@ def test_a_floor_rules_out_and_changes_nothing_else() -> None:
     centres = random.standard_normal((60, 96))
     kept = centres[random.integers(0, 60, 1500)] + 0.3 * random.standard_normal((1500, 96))
     sent = kept[:200] + 0.3 * random.standard_normal((200, 96))
-    at_once, grown = ByVector(encoder_of({}, 96)), ByVector(encoder_of({}, 96))
-    at_once.add([f"k{at}" for at in range(1500)], vectors=kept.astype(np.float32))
+    encoder, names = encoder_of({f"k{at}": row for at, row in enumerate(kept)}, 96), [f"k{at}" for at in range(1500)]
+    at_once, grown = ByVector(encoder), ByVector(encoder)
+    at_once.add(names)
     for start in range(0, 1500, 37):  # the bound is made at 256 questions, and grows until it is made anew
-        part = kept[start : start + 37].astype(np.float32)
-        grown.add([f"k{start + at}" for at in range(len(part))], vectors=part)
+        grown.add(names[start : start + 37])
     vectors = sent.astype(np.float32)
     whole = at_once.nearest(["…"] * 200, vectors=vectors)
     for near in (at_once, grown):
@@ -212,8 +212,6 @@ APART = [
     ("What was built in 1871?", "What was built in 1872?", "only one of them has the number '1871'"),
     ("Who was the first mayor?", "Who was the third mayor?", "only one of them has the number '1'"),
     ("Who had three boats?", "Who had four boats?", "only one of them has the number '3'"),
-    ("Who wrote 'the quiet hill'?", "Who wrote 'the quiet mill'?", "only one of them quotes 'the quiet hill'"),
-    ('Who wrote "ash"?', 'Who wrote "oak"?', "only one of them quotes 'ash'"),
     ("When was the pier built?", "Where was the pier built?", "one asks when, the other where"),
     ("Who is his father?", "Who is his mother?", "one says 'father', the other 'mother'"),
     ("Which is the largest lake?", "Which is the smallest lake?", "one says 'largest', the other 'smallest'"),
