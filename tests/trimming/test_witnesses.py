@@ -113,6 +113,15 @@ def test_what_is_no_verdict_is_never_written(path: Path, passage: Any, verdict: 
     assert path.read_bytes() == b""
 
 
+def test_an_undone_question_witnesses_nothing_and_may_be_judged_again(path: Path) -> None:
+    with WitnessWriter(path) as writer:
+        name = judged(writer, "Who runs the mill?", a=True, b=False)
+        writer.undo_question("Who runs the mill?")
+        assert (writer.witnesses.witnesses_of("a", "b"), writer.witnesses.digest(1)) == ((), "")
+        judged(writer, "Who runs the mill?", a=False, b=True)
+    assert Witnesses.read(path).witnesses_of("a", "b") == (name,)
+
+
 def test_what_cannot_be_undone_is_named_and_nothing_is_written(path: Path) -> None:
     with WitnessWriter(path) as writer:
         judged(writer, "Who runs the mill?", p41=True, p42=False)
