@@ -1,12 +1,12 @@
 """The loop thread, and what coroutines share: the bridge from synchronous code, side-by-side steps, queues, flights.
 
-A `forward` that called `asyncio.run` each time would close the loop under its pooled clients ("Event loop is closed")
-and could not work inside a notebook's running loop. Here every synchronous call hands its coroutine, with the caller's
-context variables, to one long-lived loop thread; whatever blocks (searches, local models, a user's synchronous code)
-runs in that loop's thread pool, again with the context copied. A forked process starts a loop of its own.
+A `forward` that called `asyncio.run` each time would close the loop under its pooled clients, and could not work inside
+a notebook's running loop. Here every synchronous call hands its coroutine, with the caller's context variables, to one
+long-lived loop thread; whatever blocks (searches, local models, a user's synchronous code) runs in that loop's thread
+pool, again with the context copied. A forked process starts a loop of its own.
 
 A user's code is called through `in_thread`, `carried` or `awaiting`, which let out only what a future and a loop can
-carry: see `CodeFailed`. A KeyboardInterrupt comes through as it is, and ends what the user waits for.
+carry: see `CodeFailed`. A KeyboardInterrupt comes through as it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import anyio.from_thread
@@ -37,7 +37,7 @@ P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 _WORKERS = 64
 _LONGEST_STOP = 5.0
-_UNCARRIED = (StopIteration, SystemExit, GeneratorExit, asyncio.CancelledError, concurrent.futures.CancelledError)
+_UNCARRIED = (StopIteration, SystemExit, asyncio.CancelledError, concurrent.futures.CancelledError)
 ENDING = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """What ends the work at hand, past code that keeps everything else as an error of one question."""
 _lock = threading.Lock()
@@ -201,15 +201,15 @@ async def awaiting(work: Awaitable[T]) -> T:
         if task is None or task.cancelling():
             raise
         raise CodeFailed.by(error) from error
-    except GeneratorExit as error:
-        running = None
-        with suppress(RuntimeError):  # no loop runs in this thread
-            running = asyncio.current_task()
-        if task is None or task is not running:  # the coroutine is closed, from outside of its task
-            raise
-        raise CodeFailed.by(error) from error
     except _UNCARRIED as error:
         raise CodeFailed.by(error) from error
+
+
+def is_asynchronous(lm: Any) -> bool:
+    """Whether `lm.acall` leads somewhere: an engine of its own with an asynchronous half, or an `aforward`."""
+    if isinstance(lm, dspy.LM):
+        return isinstance(lm.engine, str) or lm._async_engine_spec is not None
+    return type(lm).aforward is not dspy.BaseLM.aforward
 
 
 @asynccontextmanager
@@ -231,7 +231,7 @@ class WaitingQueue(Generic[W, T]):
     Args:
         grant: what a waiter gets for what it wants, or None where it must wait (then so do all behind it). Called
             under the owner's lock; an error that it raises becomes the waiter's.
-        undo: takes back what was granted to a waiter that is gone (cancelled, or its loop closed).
+        undo: takes back what was granted to a waiter that is gone.
         lock: the owner's, which guards what `grant` reads.
         retry_in: seconds after which a refused waiter may fit without anybody's leaving; None: never by itself.
     """
@@ -244,7 +244,7 @@ class WaitingQueue(Generic[W, T]):
         retry_in: Callable[[W], float | None] = lambda _: None,
     ) -> None:
         self._grant, self._undo, self._retry_in, self._lock = grant, undo, retry_in, lock
-        self._waiting: list[tuple[int, int, W, asyncio.Future[T]]] = []
+        self._waiting: list[tuple[int, int, W, Future[T]]] = []
         self._number = itertools.count()
 
     async def turn(self, wanted: W) -> T:
@@ -252,53 +252,43 @@ class WaitingQueue(Generic[W, T]):
         with self._lock:
             if not self._waiting and (granted := self._grant(wanted)) is not None:
                 return granted
-            turn: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            turn: Future[T] = Future()
             heapq.heappush(self._waiting, (ORDER.get(), next(self._number), wanted, turn))
+        waiting = asyncio.wrap_future(turn)
         try:
             # Whoever waits keeps time for all: the loop of the one whose turn it is may be another.
             while (seconds := self.serve()) is not None and not turn.done():
-                await asyncio.wait([turn], timeout=seconds)
-            return await turn
+                await asyncio.wait([waiting], timeout=seconds)
+            return await waiting
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
+            if not turn.cancel() and turn.exception() is None:
                 self._undo(turn.result())  # granted in the same instant
-            turn.cancel()
             raise
 
     def serve(self) -> float | None:
         """Grant what fits, in order; the seconds after which the first that is left may fit by itself."""
-        sent: list[tuple[asyncio.Future[T], T | BlendFilterError]] = []
-        seconds = None
+        seconds, missed = None, list[T]()
         with self._lock:
             while self._waiting:
                 _, _, wanted, turn = self._waiting[0]
-                if not turn.done():
-                    outcome: T | BlendFilterError | None
+                if not turn.cancelled():
                     try:
-                        outcome = self._grant(wanted)
+                        granted = self._grant(wanted)
                     except BlendFilterError as error:  # a spent budget, a full disk
-                        outcome = error
-                    if outcome is None:
-                        seconds = self._retry_in(wanted)
-                        break
-                    sent.append((turn, outcome))
+                        if turn.set_running_or_notify_cancel():
+                            turn.set_exception(error)
+                    else:
+                        if granted is None:
+                            seconds = self._retry_in(wanted)
+                            break
+                        if turn.set_running_or_notify_cancel():
+                            turn.set_result(granted)
+                        else:
+                            missed.append(granted)
                 heapq.heappop(self._waiting)
-        for turn, outcome in sent:
-            try:
-                turn.get_loop().call_soon_threadsafe(self._deliver, turn, outcome)
-            except RuntimeError:  # its loop is closed
-                if not isinstance(outcome, BlendFilterError):
-                    self._undo(outcome)
+        for granted in missed:
+            self._undo(granted)
         return seconds
-
-    def _deliver(self, turn: asyncio.Future[T], outcome: T | BlendFilterError) -> None:
-        if isinstance(outcome, BlendFilterError):
-            if not turn.done():
-                turn.set_exception(outcome)
-        elif turn.done():  # cancelled while it was on its way
-            self._undo(outcome)
-        else:
-            turn.set_result(outcome)
 
 
 class SingleFlight(Generic[T]):

@@ -13,7 +13,6 @@ import pydantic
 from blendfilter import aio, resources
 from blendfilter.context import STAGE, setting
 from blendfilter.errors import BadData, UnknownName
-from blendfilter.lm.adopted import is_asynchronous
 from blendfilter.prompting import SHARED, WHOLE_READERS, Prompts, TemplateAdapter, own_prompts
 
 REPLY_TOKENS = 256
@@ -74,7 +73,7 @@ class Ask(dspy.Predict):
     async def aforward(self, **inputs: Any) -> dspy.Prediction:
         with setting(STAGE, self.name), dspy.context(adapter=self.adapter):
             lm = inputs.get("lm") or self.lm or dspy.settings.lm
-            if lm is not None and not is_asynchronous(lm):
+            if lm is not None and not aio.is_asynchronous(lm):
                 # One of anyio's threads, because DSPy's status messages find their way back from those.
                 return await anyio.to_thread.run_sync(aio.carried(partial(super().forward, **inputs)))
             return await super().aforward(**inputs)

@@ -1,28 +1,4 @@
-"""Everything that can go wrong, as one tree; each leaf is one kind of failure.
-
-::
-
-    BlendFilterError
-    ├── AskedWrong            exit 2: the request is wrong; the message says what, where and the next move
-    │   ├── UnknownName       a task, method, engine, provider, prompt or program that is not known (a suggestion)
-    │   ├── MissingFile       a file or folder that is not there
-    │   ├── BadData           a file that cannot be read as what it should be (which line)
-    │   ├── EmptyData         no questions or no passages
-    │   ├── BadArgument       a value outside its range
-    │   ├── NoKey             a provider that wants a key, and none in the environment
-    │   ├── RunMismatch       a run folder made by other settings (what differs)
-    │   ├── RunLocked         a second writer on one journal
-    │   ├── Leak              a question that is also a demonstration
-    │   ├── UseAcall          the synchronous call made on the loop thread itself
-    │   ├── ReplayMiss        a replay that needs a call or search its journal does not hold
-    │   ├── MissingExtra      an optional package that is not installed
-    │   ├── IndexChanged      the index behind an address was rebuilt since it was opened
-    │   └── ServerRefused     the server is not there, or refuses us: nothing can be done on this end
-    ├── BudgetSpent           exit 3: the run stopped at its limit; all that was paid for is kept, and it can go on
-    └── WorkFailed            exit 1: the work itself failed
-        ├── CannotWrite       a journal that takes no more records (a full disk): going on would pay for what is lost
-        ├── CodeFailed        code of the user's own raised what would end a thread or a loop (sys.exit())
-        └── ModelError        one model call failed for good; it carries its stage and its kind
+"""Everything that can go wrong, as one tree; each leaf is one kind of failure, and each branch has its exit code.
 
 A failed model call is never an empty answer: it is recorded as that question's error.
 """
@@ -46,7 +22,7 @@ class BlendFilterError(Exception):
 
 
 class AskedWrong(BlendFilterError):
-    """The request cannot be carried out; nothing was written."""
+    """Exit 2: the request is wrong; the message says what, where and the next move. Nothing was written."""
 
     exit_code = 2
 
@@ -73,7 +49,7 @@ class MissingFile(AskedWrong):
 
 
 class BadData(AskedWrong):
-    """A file that is not what it should be."""
+    """A file that cannot be read as what it should be (which line)."""
 
 
 class EmptyData(AskedWrong):
@@ -89,7 +65,7 @@ class NoKey(AskedWrong):
 
 
 class RunMismatch(AskedWrong):
-    """A run folder made by other settings."""
+    """A run folder made by other settings (what differs)."""
 
 
 class RunLocked(AskedWrong):
@@ -105,7 +81,7 @@ class UseAcall(AskedWrong, RuntimeError):
 
 
 class ReplayMiss(AskedWrong, LookupError):
-    """A replay needs what its journal does not hold."""
+    """A replay needs a call or search that its journal does not hold."""
 
 
 class MissingExtra(AskedWrong, ImportError):
@@ -113,7 +89,7 @@ class MissingExtra(AskedWrong, ImportError):
 
 
 class IndexChanged(AskedWrong):
-    """The index behind an address is no longer the one that was opened."""
+    """The index behind an address was rebuilt since it was opened."""
 
 
 class ServerRefused(AskedWrong):
@@ -121,17 +97,17 @@ class ServerRefused(AskedWrong):
 
 
 class BudgetSpent(BlendFilterError):
-    """The next attempt could pass the run's limit of calls, tokens or dollars: the same command with more goes on."""
+    """Exit 3: the run stopped at its limit of calls, tokens or dollars; what was paid for is kept, and it can go on."""
 
     exit_code = 3
 
 
 class WorkFailed(BlendFilterError):
-    """The work failed, wholly or for some questions."""
+    """Exit 1: the work failed, wholly or for some questions."""
 
 
 class CannotWrite(WorkFailed, OSError):
-    """What was called for cannot be kept: a full disk, a file size limit."""
+    """A file takes no more (a full disk): going on would pay for what is lost."""
 
 
 class CodeFailed(WorkFailed):

@@ -1,44 +1,47 @@
-"""Data files as they come: plain or gzipped, JSON Lines or one JSON list, streamed with every row's place known.
+"""Files: data as it comes, and files of our own, which appear whole or grow by whole lines.
 
-In: a path. Out: lines or JSON values, one by one, each with the words that say where it stands. Packing and layout are
-read off the bytes, never the file's name.
+Data is plain or gzipped, JSON Lines or one JSON list (packing and layout are read off the bytes, never the file's
+name), and is streamed with every row's place known.
 
-Files of our own appear whole or not at all (`write_whole`), and a disk that is full names the file (`writing`).
+A file of our own appears whole or not at all (`write_whole`), or is a log with one writer (`AppendOnly`). A kill tears
+at most a log's last line. What is behind the last line feed counts as torn only where it is the beginning of a line
+that this file could hold, or zero bytes (which a power cut leaves); it is cut off when the log is read by its next
+writer. Anything else there, or in any line, belongs to somebody else: the file is refused by that line's number.
 """
 
 from __future__ import annotations
 
 import codecs
 import errno
+import fcntl
 import gzip
 import json
 import os
 import re
+import stat
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ijson
+from ijson.common import ObjectBuilder
 
-from blendfilter.errors import BadArgument, BadData, MissingFile
+from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, RunLocked
 
 GZIP = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
 LONGEST = 64 << 20
-"""Characters of one value of a JSON list, and bytes of one line or document, once unpacked."""
-_BLOCK = 1 << 16
+"""Bytes of one item of a JSON list, one line or one document, once unpacked: a small file may unpack to gigabytes."""
 _DEEPEST = 500
-_ESCAPE = re.compile(
-    r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<lone>\\u[dD][89a-fA-F]..(?!(?:\\(?:u.{0,3})?)?\Z))|\\.", re.DOTALL
-)
-"""Escapes of a JSON text; a lone surrogate at its end may be half of a pair that was cut off."""
-_WHOLE_ESCAPES = re.compile(
-    r"(?:[^\\]+|\\[^u]|\\u(?![dD][89abAB])....|\\u[dD][89abAB]..(?:\\u[dD][c-fC-F]..|(?=.{6})))*", re.DOTALL
-)
+_OPENS, _CLOSES = frozenset({"start_map", "start_array"}), frozenset({"end_map", "end_array"})
+Refuse = Callable[[int], BadData]
+"""The error for a line that is not of a log, by its number from 1."""
+HEX = ord("#")
+"""In the beginning that a log's lines share: any hexadecimal digit."""
 
 
 class TextLine(NamedTuple):
@@ -202,25 +205,16 @@ def parsed(text: str, where: str) -> Any:
         raise BadData(f"{where}: does not parse as JSON ({error.msg} at character {error.pos + 1}): {hint}") from None
     except ValueError as error:
         raise BadData(f"{where}: does not parse as JSON ({error})") from None
-    return whole(value, text, where)
-
-
-def whole(value: Any, source: str, where: str) -> Any:
-    """`value`, parsed from the JSON text `source`. Raises `BadData` where an escape in it is half a character."""
-    if _half_character(source) is not None:
-        raise BadData(f"{where}: holds half a character (a lone surrogate escape): fix or drop the row")
+    if "\\ud" in text or "\\uD" in text:
+        try:
+            json_line(value, errors="strict")
+        except UnicodeEncodeError:
+            raise BadData(f"{where}: holds half a character (a lone surrogate escape): fix or drop the row") from None
     return value
 
 
-def _half_character(source: str) -> int | None:
-    """Where a lone surrogate escape stands in a JSON text."""
-    if "\\ud" not in source and "\\uD" not in source:
-        return None
-    return next((match.start() for match in _ESCAPE.finditer(source) if match["lone"]), None)
-
-
 def too_long(what: str) -> str:
-    """Why something larger than anything of its kind is refused: a small file may unpack to gigabytes."""
+    """Why something larger than anything of its kind is refused."""
     return f"{what} is longer than {LONGEST >> 20} MiB: is it the right file? If so, break it up"
 
 
@@ -228,99 +222,216 @@ def list_values(stream: BufferedIOBase, name: str, *, inside: bool = False) -> I
     """The values of the JSON list in `stream`, with one value and one block in memory.
 
     `name` is the file's, for messages. With `inside` the list is part of something larger, so more may follow it.
-    Whole numbers beyond 64 bits and `NaN` are refused.
+    Whole numbers beyond 64 bits and `NaN` are refused; half a character becomes a question mark.
 
     Raises:
         BadData: the list is cut off, does not parse (at which item), is followed by more, or is not UTF-8.
     """
-    events = ijson.sendable_list()
-    parser = ijson.basic_parse_coro(events, use_float=True)
-    items, count, size, read = _ListItems(), 0, 0, 0
-    for text in _blocks(stream, name):
-        half, fault = _half_character(text), ""  # ijson's own parser reads half a character as a question mark
+    source, builder, depth, count = _Bounded(stream), ObjectBuilder(), 0, 0
+    try:
+        for event, value in ijson.basic_parse(source, use_float=True):
+            depth -= event in _CLOSES
+            if depth:
+                builder.event(event, value)
+                if depth == 1 and event not in _OPENS:
+                    source.read_of_item, count = 0, count + 1
+                    yield builder.value
+                    builder = ObjectBuilder()
+            elif event in _CLOSES and inside:
+                return
+            depth += event in _OPENS
+            if depth > _DEEPEST:
+                raise BadData(f"{name}, item {count + 1}: nested too deeply to be data")
+    except ijson.JSONError as error:
+        fault = re.split(r"\n|\\n", str(error).removeprefix("b'"))[0]
+        if source.read_of_item > LONGEST:
+            raise BadData(f"{name}, item {count + 1}: {too_long('the item')}") from None
+        if "premature EOF" in fault:
+            raise BadData(f"{name}: the JSON list ends in item {count + 1}, cut off: fetch the file again") from None
+        raise BadData(f"{name}, item {count + 1}: does not parse as JSON ({fault})") from None
+
+
+class _Bounded:
+    """What a parser reads `stream` by, without a byte order mark; it ends where an item has no end."""
+
+    def __init__(self, stream: BufferedIOBase) -> None:
+        self._stream, self._begun = stream, False
+        self.read_of_item = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size) if self.read_of_item <= LONGEST else b""
+        self.read_of_item += len(data)
+        begun, self._begun = self._begun, self._begun or bool(data)
+        return data if begun else data.removeprefix(BOM)
+
+
+def json_line(record: Any, *, errors: str = "backslashreplace", **layout: Any) -> bytes:
+    """`record` as JSON in UTF-8, with a line feed; half a character becomes its escape.
+
+    `layout` goes to `json.dumps`.
+    """
+    return json.dumps(record, ensure_ascii=False, **layout).encode("utf-8", errors) + b"\n"
+
+
+def check_regular(path: Path) -> None:
+    """Raise `BadData` where a named pipe or a device lies at `path`: it would be waited for without end."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # what is not there, or may not be looked at, is for whoever opens it to say
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise BadData(f"{path} is a named pipe or a device, not a file: remove it, or name another place")
+
+
+def is_torn(tail: bytes, begins: bytes) -> bool:
+    r"""Whether `tail` may be what a kill or a power cut left of a JSON line that `begins` so.
+
+    >>> is_torn(b'{"key":"0a', b'{"key":"##","kind":"'), is_torn(b"my notes", b'{"key":"##","kind":"')
+    (True, False)
+    >>> is_torn(b'{"id": "a"}\r{"id": "b"', b'{"id": "'), is_torn(b"\0\0", b'{"id": "')
+    (False, True)
+    """
+    written = tail.rstrip(b"\0")
+    pairs = zip(written, begins, strict=False)
+    return all(
+        byte in b"0123456789abcdef" if wanted == HEX else byte == wanted for byte, wanted in pairs
+    ) and _is_prefix(written)
+
+
+def _is_prefix(data: bytes) -> bool:
+    """Whether `data` is the beginning of one JSON value, or all of it."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(data)  # half a character at the end is left out
+        _, end = json.JSONDecoder().raw_decode(text)
+    except json.JSONDecodeError as error:
+        # What is missing is missed at the end. A string without an end is missed where it begins.
+        return error.msg.startswith("Unterminated string") or error.pos >= len(text) - len("\\uD83D")
+    except (ValueError, RecursionError):
+        return False
+    return end == len(text)
+
+
+def whole_lines(fd: int, begins: bytes, refuse: Refuse, first: bytes = b"") -> Iterator[tuple[int, bytes]]:
+    """The lines of an open file from its start, each with its offset, and with a line feed at its end.
+
+    A last line that lacks nothing but its line feed is given too; one that is torn is left out. `first` is how the
+    first line begins, where it is not like the others.
+
+    Raises:
+        BadData: what stands behind the last line feed is no torn line; `refuse` words it.
+    """
+    offset = 0
+    # Not a duplicate: one that outlives an iteration given up half way would keep the writer's lock.
+    with open(fd, "rb", closefd=False) as file:
+        file.seek(0)
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                if not is_torn(line, first if first and number == 1 else begins):
+                    raise refuse(number)
+                try:
+                    json.loads(line)
+                except (ValueError, RecursionError):
+                    return
+                line += b"\n"  # noqa: PLW2901
+            yield offset, line
+            offset += len(line)
+
+
+class AppendOnly:
+    """A file open for its one writer; opening it changes nothing in it.
+
+    Args:
+        path: the file; made where it is missing, with its folders.
+        begins: how each of its lines begins, as far as they are alike; `#` stands for a hexadecimal digit.
+        first: how the first one begins, where it is not like the others.
+        refuse: the error for a line that is not of this file.
+        contents: what the file takes, for messages ("records", "rows").
+        busy: what to do where another writer is at work, for the message; empty: no lock is taken, for the caller
+            has one.
+
+    Raises:
+        BadData: it is no regular file. RunLocked: another writer is at work.
+    """
+
+    def __init__(
+        self, path: Path, *, begins: bytes, refuse: Refuse, contents: str, busy: str, first: bytes = b""
+    ) -> None:
+        self.path, self._begins, self._first, self._refuse, self._contents = path, begins, first, refuse, contents
+        path.parent.mkdir(parents=True, exist_ok=True)
+        check_regular(path)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            if piece := text[:half].encode():  # nothing would mean the end
-                parser.send(piece)
-        except (ijson.JSONError, ValueError) as error:
-            fault = str(error).partition("\n")[0]
-        size, read = size + len(text), read + len(text)
+            if busy:
+                lock(self._fd, path, busy)
+            self.end = os.fstat(self._fd).st_size
+        except BaseException:
+            self.close()
+            raise
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Each line with its offset. Read to the end, the file is whole again: what was torn is cut off."""
+        end = 0
+        for offset, line in whole_lines(self._fd, self._begins, self._refuse, self._first):
+            end = offset + len(line)
+            yield offset, line
+        size = os.fstat(self._fd).st_size
+        with self._kept_to(end):
+            if size > end:  # a torn line
+                os.ftruncate(self._fd, end)
+            elif size < end:  # a line that lacks only its line feed
+                write_all(self._fd, b"\n")
+        self.end = end
+
+    def append(self, data: bytes, *, sync: bool = False) -> int:
+        """Write whole lines in one stroke; the offset at which they begin. They are on file when this returns.
+
+        Raises:
+            CannotWrite: the system refuses (a full disk); nothing of `data` is kept.
+        """
+        begin = self.end
+        with self._kept_to(begin):
+            write_all(self._fd, data)
+            if sync:
+                os.fsync(self._fd)
+        self.end = begin + len(data)
+        return begin
+
+    @contextmanager
+    def _kept_to(self, end: int) -> Iterator[None]:
+        """Where the system refuses inside the block, nothing stays behind `end`: half a line must not stand there."""
         try:
-            for value in items.of(events):
-                count, size = count + 1, 0
-                yield value
-        except RecursionError:
-            raise BadData(f"{name}, item {count + 1}: nested too deeply to be data") from None
-        events.clear()
-        if items.ended and inside:
-            return
-        if items.ended and fault:
-            raise BadData(f"{name}: something follows the JSON list after item {count}: expected one list and no more")
-        where = f"{name}, item {count + 1}" if items.open else f"{name}, after item {count}"
-        if fault:
-            raise BadData(f"{where}: does not parse as JSON ({fault})")
-        if half is not None:
-            whole(None, text[half:], f"{name}, item {count + 1}")
-        if size > LONGEST:
-            raise BadData(f"{where}: {too_long('the item')}")
-    if not items.ended:
-        raise BadData(
-            f"{name}: the JSON list ends {'in' if items.open else 'after'} item {count + items.open}, after {read:,} "
-            "characters, without being closed; the download looks cut off: fetch the file again"
-        )
+            yield
+        except OSError as error:
+            if os.fstat(self._fd).st_size > end:
+                os.ftruncate(self._fd, end)
+            why = error.strerror or error
+            raise CannotWrite(f"{self.path} takes no more {self._contents} ({why}): make room, then go on") from error
 
-
-class _ListItems:
-    """The items of a JSON list, put together from a parser's events."""
-
-    def __init__(self) -> None:
-        self._stack: list[Any] = []
-        self._keys: list[str] = []
-        self.ended = False
+    def sync(self) -> None:
+        """Have the disk take what was written."""
+        os.fsync(self._fd)
 
     @property
-    def open(self) -> bool:
-        """Whether an item has begun and not ended."""
-        return len(self._stack) > 1
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._fd < 0
 
-    def of(self, events: list[tuple[str, Any]]) -> Iterator[Any]:
-        """The items that `events` complete. Raises `RecursionError` for nesting that is too deep."""
-        stack, keys = self._stack, self._keys
-        for event, value in events:
-            if event == "map_key":
-                keys[-1] = value
-                continue
-            if event in ("start_map", "start_array"):
-                if len(stack) == _DEEPEST:
-                    raise RecursionError
-                stack.append({} if event == "start_map" else [])
-                keys.append("")
-                continue
-            if event in ("end_map", "end_array"):
-                value = stack.pop()  # noqa: PLW2901
-                keys.pop()
-            if len(stack) > 1 and isinstance(stack[-1], dict):
-                stack[-1][keys[-1]] = value
-            elif len(stack) > 1:
-                stack[-1].append(value)
-            elif stack:
-                yield value
-            else:
-                self.ended = True
+    def close(self) -> None:
+        """Release the file and its lock."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
-def _blocks(stream: BufferedIOBase, name: str) -> Iterator[str]:
-    """The text of `stream` in pieces that end in no escape, nor between the two of a pair of surrogates."""
-    decoder, rest = codecs.getincrementaldecoder("utf-8-sig")(), ""
-    read, data = 0, b" "
+def lock(fd: int, path: Path, busy: str) -> None:
+    """Take the writer's lock of an open file. Raises `RunLocked` where another has it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise RunLocked(f"{path} is being written to, {busy}") from error
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """All of `data`: one `os.write` may take only a part."""
     while data:
-        data = stream.read(_BLOCK)
-        try:
-            text = decoder.decode(data, final=not data)
-        except UnicodeDecodeError:
-            hint = "save the file as UTF-8, or fetch it again"
-            raise BadData(f"{name}: not UTF-8 (somewhere after character {read:,}): {hint}") from None
-        read, rest = read + len(text), rest + text
-        whole_escapes = _WHOLE_ESCAPES.match(rest) if data and "\\" in rest[-12:] else None
-        end = whole_escapes.end() if whole_escapes else len(rest)
-        yield rest[:end]
-        rest = rest[end:]
+        data = data[os.write(fd, data) :]

@@ -12,7 +12,7 @@ import json
 import re
 import time
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -34,48 +34,33 @@ class TooLarge(Exception):
 
 
 class Body:
-    """The body of a reply: raw pieces in, unpacked bytes out, never more than `limit` of them in memory.
+    """The body of a reply: raw pieces in, unpacked bytes out, never more than `limit` of either.
 
     Raises:
         TooLarge: from `add`, as soon as the bound is passed. httpx.DecodingError: it is not packed as it claims.
     """
 
     def __init__(self, headers: Mapping[str, str], limit: int = LARGEST) -> None:
-        self.limit = limit
-        self._came = self._size = 0
-        self._pieces: list[bytes] = []
         packing = headers.get("content-encoding", "").strip().lower()
-        if packing not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        if packing not in ("", "identity", "gzip", "deflate"):
             raise httpx.DecodingError(f"the reply is packed as {packing[:20]!r}, which the request does not accept")
-        self._packing = "" if packing == "identity" else packing
-        self._unpacker: Any = None
+        self._unpacker = zlib.decompressobj(47) if packing in ("gzip", "deflate") else None  # 47: of either header
+        self._limit, self._came = limit, 0
+        self.content = bytearray()
 
     def add(self, piece: bytes) -> None:
         """The next piece, as it came."""
         self._came += len(piece)
-        if self._packing and piece:
-            piece = self._unpacked(piece)
-        self._size += len(piece)
-        if max(self._size, self._came) > self.limit:  # what comes may unpack to nothing, and yet have no end
-            self._pieces.clear()
-            raise TooLarge(self.limit)
-        self._pieces.append(piece)
-
-    @property
-    def content(self) -> bytes:
-        """All of it."""
-        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-
-    def _unpacked(self, piece: bytes) -> bytes:
-        if self._unpacker is None:
-            zlib_header = piece[0] & 0x0F == 8  # "deflate" means zlib, but some servers send it without a header
-            self._unpacker = zlib.decompressobj(47 if self._packing != "deflate" or zlib_header else -zlib.MAX_WBITS)
-        if self._unpacker.eof:
-            return b""
-        try:
-            return bytes(self._unpacker.decompress(piece, self.limit - self._size + 1))
-        except zlib.error as error:
-            raise httpx.DecodingError(f"the reply is damaged {self._packing} ({error})") from None
+        if self._unpacker is not None:
+            try:
+                left = self._limit - len(self.content) + 1
+                piece = b"" if self._unpacker.eof else self._unpacker.decompress(piece, left)
+            except zlib.error as error:
+                raise httpx.DecodingError(f"the reply is damaged ({error})") from None
+        self.content += piece
+        if max(len(self.content), self._came) > self._limit:  # what comes may unpack to nothing, and yet have no end
+            self.content.clear()
+            raise TooLarge(self._limit)
 
 
 class AsyncClient(httpx.AsyncClient):
@@ -99,35 +84,23 @@ class AsyncClient(httpx.AsyncClient):
         else:
             raise httpx.TooManyRedirects(f"more than {REDIRECTS} redirects, one after another", request=request)
         try:
-            if reply.is_success and "content-encoding" not in reply.headers:
-                reply.stream = _Counted(reply.stream, LARGEST)
-                await reply.aread()  # the usual: as it comes, without a copy of it all
-                return reply
             body = Body(reply.headers)
             async for piece in reply.aiter_raw():
                 body.add(piece)
-            return _unpacked(reply, body.content)
         finally:
-            if not reply.is_closed:
-                await reply.aclose()
+            await reply.aclose()
+        # The body is UTF-8 whatever its header says: it may name any codec.
+        headers = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_BODY]
+        return httpx.Response(
+            reply.status_code,
+            headers=headers,
+            content=bytes(body.content),
+            request=reply.request,
+            extensions=reply.extensions,
+        )
 
 
-class _Counted(httpx.AsyncByteStream):
-    """The pieces of `stream`, up to `limit` bytes of them."""
-
-    def __init__(self, stream: Any, limit: int) -> None:
-        self._stream, self._limit = stream, limit
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for piece in self._stream:
-            size += len(piece)
-            if size > self._limit:
-                raise TooLarge(self._limit)
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+_OF_THE_BODY = frozenset({b"content-encoding", b"content-length", b"content-type", b"transfer-encoding"})
 
 
 def bounded(reply: httpx.Response, limit: int = LARGEST, seconds: float | None = None) -> bytes:
@@ -141,18 +114,7 @@ def bounded(reply: httpx.Response, limit: int = LARGEST, seconds: float | None =
         body.add(piece)
         if over is not None and time.monotonic() > over:
             raise httpx.ReadTimeout("the reply did not end in time", request=reply.request)
-    return body.content
-
-
-def _unpacked(reply: httpx.Response, content: bytes) -> httpx.Response:
-    """`reply` with `content` for its body, which is UTF-8 whatever its header says: it may name any codec."""
-    headers = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_BODY]
-    return httpx.Response(
-        reply.status_code, headers=headers, content=content, request=reply.request, extensions=reply.extensions
-    )
-
-
-_OF_THE_BODY = frozenset({b"content-encoding", b"content-length", b"content-type", b"transfer-encoding"})
+    return bytes(body.content)
 
 
 def json_of(content: bytes | str) -> Any:
@@ -171,31 +133,23 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
 
     >>> seconds_to_wait({"retry-after": "2.5"}), seconds_to_wait({"retry-after": "soon"}), seconds_to_wait({})
     (2.5, None, None)
-    >>> seconds_to_wait({"retry-after-ms": "1500", "retry-after": "2"})
-    1.5
     """
-    if (thousandths := _number(headers.get("retry-after-ms", ""))) is not None:
-        return thousandths / 1000
-    value = headers.get("retry-after", "")
-    seconds = _number(value)
-    if seconds is None and (until := _moment(value)) is not None:
-        # By the server's own clock, where it tells it: this one may be minutes off.
-        now = _moment(headers.get("date", ""))
-        return max(0.0, until - (time.time() if now is None else now))
-    return seconds
-
-
-def _number(value: str) -> float | None:
-    return float(value) if re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", value := value.strip()) else None
+    for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
+        if re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", value := headers.get(name, "").strip()):
+            return float(value) / unit
+    until = _moment(headers.get("retry-after", ""))
+    if until is None:
+        return None
+    # By the server's own clock, where it tells it: this one may be minutes off.
+    return max(0.0, until - (_moment(headers.get("date", "")) or time.time()))
 
 
 def _moment(value: str) -> float | None:
-    """The time of an HTTP date, in the clock's seconds."""
+    """The time of an HTTP date, in the clock's seconds; one without a zone is in GMT."""
     try:
         date = email.utils.parsedate_to_datetime(value.strip())
-        # "-0000": RFC 9110 dates are in GMT
-        return (date.replace(tzinfo=datetime.UTC) if date.tzinfo is None else date).timestamp()
-    except (ValueError, OverflowError, TypeError):
+        return (date if date.tzinfo else date.replace(tzinfo=datetime.UTC)).timestamp()
+    except (ValueError, OverflowError):
         return None
 
 

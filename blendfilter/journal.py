@@ -19,6 +19,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,10 +27,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, model_validator
+from pydantic import Field, StringConstraints
 
-from blendfilter.append_only import AppendOnly, check_regular, lock, whole_lines
 from blendfilter.errors import BadArgument, BadData, MissingFile, RunLocked
+from blendfilter.files import AppendOnly, check_regular, json_line, lock, whole_lines
 
 logger = logging.getLogger(__name__)
 Mode = Literal["auto", "record", "replay"]
@@ -39,8 +40,8 @@ _KEY_DIGITS = 32
 _BEGINS = b'{"key":"' + b"#" * _KEY_DIGITS + b'","kind":"'
 _KEY = slice(8, 8 + _KEY_DIGITS)
 _KIND_AT = _KEY.stop
-_KEY_FIELD, _KIND_FIELD, _CHECK_FIELD = b'{"key":"', b'","kind":"', b',"check":"'
-_CHECK_LENGTH = len(_CHECK_FIELD + b'01234567"}\n')
+_KEY_FIELD, _KIND_FIELD = b'{"key":"', b'","kind":"'
+_CHECK_LENGTH = len(b',"check":"01234567"}\n')
 _BUSY = (
     "by another process or by a journal still open in this one: wait for it or close it, "
     "or give this run a folder of its own"
@@ -58,91 +59,7 @@ def digest(*parts: Any) -> str:
 
 
 Count = Annotated[int, Field(ge=0)]
-Cost = Annotated[FiniteFloat, Field(ge=0)]
 Key = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
-
-
-class _Record(BaseModel):
-    """The types of what a kind of record holds, as far as readers count on it; the rest is not looked at."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
-
-
-class _Failure(_Record):
-    kind: str
-    message: str = ""
-
-
-class _CallRecord(_Record):
-    """A model call; its `cost` is whatever a server stated, and who counts it looks at it (`lm.prices.stated`)."""
-
-    stage: str = ""
-    model: str = ""
-    prompt: str | list[list[str]] = ""
-    address: str = ""
-    error: _Failure | None = None
-    reply: str = ""
-    reasoning: str = ""
-    finish: str | None = None
-    tokens_in: Count | None = None
-    tokens_out: Count | None = None
-    tokens_cached: Count | None = None
-    tokens_lost: Count | None = None
-    cost_by: str | None = None
-    attempts: Count | None = None
-    seconds: Cost | None = None
-    at: FiniteFloat | None = None
-    logprobs: list[Annotated[tuple[str, float], Field(strict=False)]] | None = None
-    response: dict[str, Any] | None = None
-    reused: bool = False
-
-
-class _SearchRecord(_Record):
-    query: str
-    ids: list[str]
-    scores: list[FiniteFloat | None]
-    passages: list[Key]
-    query_cut: bool = False
-
-    @model_validator(mode="after")
-    def _even(self) -> _SearchRecord:
-        if not len(self.ids) == len(self.scores) == len(self.passages):
-            raise ValueError("as many scores as passages")
-        return self
-
-
-class _PassageRecord(_Record):
-    id: str
-    title: str
-    text: str
-    metadata: dict[str, Any] = {}
-
-
-class _ScoreRecord(_Record):
-    logprob: FiniteFloat | None = None
-    n_tokens: Count | None = None
-    error: _Failure | None = None
-
-
-class _BudgetRecord(_Record):
-    calls: Count = 0
-    tokens: Count = 0
-    dollars: Cost = 0.0
-
-
-_RECORDS: Mapping[str, type[_Record]] = {
-    "call": _CallRecord,
-    "search": _SearchRecord,
-    "passage": _PassageRecord,
-    "score": _ScoreRecord,
-    "budget": _BudgetRecord,
-}
-"""By kind; a kind that is not among them (a user's own) is taken as it is."""
-_NEEDS: Mapping[str, frozenset[str]] = {
-    "call": frozenset({"reply", "reasoning", "finish", "tokens_in", "tokens_out", "tokens_cached"}),
-    "score": frozenset({"logprob", "n_tokens"}),
-}
-"""What whoever wants a record of this kind cannot do without; one that failed needs none of it."""
 
 
 class Journal:
@@ -166,7 +83,7 @@ class Journal:
     ) -> None:
         if mode not in MODES:
             raise BadArgument(f"no journal mode '{mode}' (known: {', '.join(MODES)})")
-        self.path = _file_of(Path(path))
+        self.path = Path(path) if Path(path).suffix == ".jsonl" else Path(path) / FILE
         self.mode: Mode = mode
         self._lock = threading.Lock()
         self._index: dict[bytes, int] = {}
@@ -226,12 +143,12 @@ class Journal:
         if offset is None:
             return None
         record = self._parse(self._line_at(offset), offset)
-        if record.get("key") != key or (kind is not None and not _is_whole(record, kind)):
+        if record["key"] != key or kind not in (None, record["kind"]):
             raise self._damage(offset)
         return record
 
     def read_call(self, key: str) -> dict[str, Any] | None:
-        """`read` for the record of a call, which has a reply or an error."""
+        """`read` for the record of a call."""
         return self.read(key, "call")
 
     def damages(self) -> Iterator[tuple[str, BadData]]:
@@ -255,7 +172,7 @@ class Journal:
             return False
 
     def append(self, *records: Mapping[str, Any], new_only: bool = False) -> None:
-        """Write `records` in one stroke, each with its `key` first; they are on file when this returns.
+        """Write `records` in one stroke; they are on file when this returns.
 
         `new_only` leaves out those whose key is there already (passages, which are stored once).
 
@@ -327,10 +244,6 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def damaged(self, key: str) -> BadData:
-        """The error for the record under `key`, for a reader who can make nothing of it: it names the line."""
-        return self._damage(self._index[bytes.fromhex(key)])
-
     def _warn(self, damage: BadData) -> None:
         """Say once what is wrong."""
         if str(damage) not in self._warned:
@@ -362,15 +275,11 @@ class Journal:
 
     def _line_at(self, offset: int) -> bytes:
         """The line at `offset`, with a line feed at its end."""
-        pieces: list[bytes] = []
         size = 16_384
         while True:
-            piece = os.pread(self._read_fd, size, offset + sum(map(len, pieces)))
-            cut = piece.find(b"\n")
-            if cut >= 0 or not piece:
-                pieces.append(piece[:cut] if cut >= 0 else piece)
-                return b"".join(pieces) + b"\n"
-            pieces.append(piece)
+            piece = os.pread(self._read_fd, size, offset)
+            if (end := piece.find(b"\n")) >= 0 or len(piece) < size:
+                return piece[: end if end >= 0 else None] + b"\n"
             size *= 4
 
     def _parse(self, line: bytes, offset: int) -> dict[str, Any]:
@@ -378,9 +287,7 @@ class Journal:
             if offset in self._changed:
                 raise ValueError("another check")
             record: dict[str, Any] = json.loads(line)
-            if (shape := _RECORDS.get(record["kind"])) is not None:
-                shape.model_validate(record)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise self._damage(offset) from error
         record.pop("check", None)
         return record
@@ -389,20 +296,12 @@ class Journal:
         newest = self._index.get(bytes.fromhex(line[_KEY].decode("ascii")))
         return newest is not None and newest != offset
 
-    def _number(self, offset: int) -> int:
-        """The number of the line at `offset`, from 1."""
-        number, at = 1, 0
-        while at < offset:
-            piece = os.pread(self._read_fd, min(1 << 20, offset - at), at)
-            if not piece:
-                break  # cut behind our back
-            number += piece.count(b"\n")
-            at += len(piece)
-        return number
-
     def _damage(self, offset: int) -> BadData:
+        number, step = 1, 1 << 20
+        for at in range(0, offset, step):
+            number += os.pread(self._read_fd, min(step, offset - at), at).count(b"\n")
         return BadData(
-            f"{self.path}, line {self._number(offset)}: a damaged or edited record; restore the file, or run the "
+            f"{self.path}, line {number}: a damaged or edited record; restore the file, or run the "
             "command that made it without --replay and without a limit: it asks again"
         )
 
@@ -428,10 +327,6 @@ class Journal:
         return end
 
 
-def _file_of(path: Path) -> Path:
-    return path if path.suffix == ".jsonl" else path / FILE
-
-
 def _not_a_line(path: Path, number: int) -> BadData:
     if number == 1:
         return BadData(f"{path}, line 1: not a journal record, so this is no journal: name another file")
@@ -443,13 +338,8 @@ def _not_a_line(path: Path, number: int) -> BadData:
 
 def _line(record: Mapping[str, Any]) -> bytes:
     ordered = {"key": record["key"], "kind": record["kind"], **record}
-    text = json.dumps(ordered, ensure_ascii=False, separators=(",", ":"), default=str)
-    body = text.encode("utf-8", "backslashreplace").removesuffix(b"}")
+    body = json_line(ordered, separators=(",", ":"), default=str).removesuffix(b"}\n")
     return body + b',"check":"%08x"}\n' % zlib.crc32(body)
-
-
-def _is_whole(record: Mapping[str, Any], kind: str) -> bool:
-    return record["kind"] == kind and (bool(record.get("error")) or record.keys() >= _NEEDS.get(kind, frozenset()))
 
 
 def _key_of(line: bytes) -> bytes | None:
@@ -464,9 +354,5 @@ def _key_of(line: bytes) -> bytes | None:
 
 def _check_of(line: bytes) -> int | None:
     """The check at the end of a record's line; None where there is none, as in older files."""
-    if line[-_CHECK_LENGTH : -_CHECK_LENGTH + len(_CHECK_FIELD)] != _CHECK_FIELD:
-        return None
-    try:
-        return int(line[-11:-3], 16)
-    except ValueError:
-        return None
+    found = re.search(rb',"check":"([0-9a-f]{8})"}\n\Z', line[-_CHECK_LENGTH:])
+    return int(found[1], 16) if found else None

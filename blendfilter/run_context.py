@@ -1,24 +1,23 @@
 """What a long piece of work needs, opened in one place: models, journal, rate limit, retry budget, budget account.
 
-`evaluate`, `trim`, `compile_program` and `rescore` open one; nothing else opens these.
+The models are the run's own, and those set on a method or its predictors: the calls of all of them are journaled,
+counted and limited. `evaluate`, `trim`, `compile_program` and `rescore` open one; nothing else opens these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import dspy
 
 from blendfilter.errors import BadArgument
 from blendfilter.journal import Journal
-from blendfilter.lm.attempts import FREE_RETRIES, RetryBudget
+from blendfilter.lm.attempts import FREE_RETRIES, Gate, RetryBudget, Traffic
 from blendfilter.lm.budget import Budget, BudgetAccount, check_priced, purse_for
-from blendfilter.lm.call_policy import Traffic
 from blendfilter.lm.model import ConnectedLM, connect
-from blendfilter.lm.module_lms import connected_lms, journal_lms, with_lms_connected
 from blendfilter.lm.prices import Price
-from blendfilter.lm.rate_limit import Gate
 
 CONCURRENCY = 16
 """Model calls in flight, by default."""
@@ -118,3 +117,49 @@ class RunContext:
         if self._open is None:
             raise RuntimeError("this run is not open: `with context.opened(journal):`")
         return self._open
+
+
+class ModuleLM(NamedTuple):
+    """A model and its place: ``self.big`` of a method is named `big`, a predictor's own by the predictor."""
+
+    name: str
+    holder: Any
+    attribute: str
+    lm: dspy.BaseLM
+
+    def put(self, lm: dspy.BaseLM) -> None:
+        """Set `lm` in its place."""
+        setattr(self.holder, self.attribute, lm)
+
+
+def lms_of(method: dspy.Module) -> list[ModuleLM]:
+    """All of them, in the order of the method's parts."""
+    found = []
+    for path, module in method.named_sub_modules():
+        for attribute, lm in vars(module).items():
+            if isinstance(lm, dspy.BaseLM):
+                parts = path.split(".")[1:]  # the first is "self"
+                name = ".".join(parts if isinstance(module, dspy.Predict) else [*parts, attribute]) or attribute
+                found.append(ModuleLM(name, module, attribute, lm))
+    return found
+
+
+def with_lms_connected(method: dspy.Module) -> dspy.Module:
+    """`method`, or a copy whose models are connected, where it has some."""
+    if not lms_of(method):
+        return method
+    copied: dspy.Module = method.deepcopy()
+    for found in lms_of(copied):
+        found.put(connect(found.lm))
+    return copied
+
+
+def connected_lms(method: dspy.Module) -> dict[str, ConnectedLM]:
+    """Its models that are connected, by name."""
+    return {found.name: found.lm for found in lms_of(method) if isinstance(found.lm, ConnectedLM)}
+
+
+def journal_lms(method: dspy.Module, journal: Journal, traffic: Traffic) -> None:
+    """Keep their calls in `journal`, within what `traffic` allows."""
+    for found in lms_of(method):
+        found.put(connect(found.lm).with_journal(journal, traffic))

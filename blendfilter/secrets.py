@@ -72,7 +72,8 @@ class Key(str):
 def know(*secrets: str | None) -> None:
     """From now on these are hidden, as are those that the environment holds by now."""
     global _known  # noqa: PLW0603 - what this process knows is the point
-    named = (value for name, value in os.environ.items() if _IN_ENVIRONMENT.search(name) and not _is_word(value))
+    environment = {value for name, value in os.environ.items() if _IN_ENVIRONMENT.search(name)}
+    named = (value for value in environment if len(value) >= _WORD or not (value.isalpha() or value.isdigit()))
     new = {
         str(secret) for secret in (*secrets, *named) if secret and len(secret) >= LEAST and not is_placeholder(secret)
     }
@@ -125,17 +126,13 @@ def checked(secret: str, what: str) -> str:
     return secret
 
 
-def _is_word(value: str) -> bool:
-    return len(value) < _WORD and (value.isalpha() or value.isdigit())
-
-
 @lru_cache(maxsize=1)
 def _written(known: frozenset[str]) -> tuple[frozenset[str], re.Pattern[str]]:
     """All that the secrets may be written as, and the pattern that finds it where it is to be hidden."""
     patterns: dict[str, str] = {}
     for secret in sorted(known, key=len):
         long = len(secret) >= SHORTEST
-        for form in _forms(secret) if long else _forms_alone(secret):
+        for form in _forms(secret, long):
             patterns[form] = re.escape(form) if long else _alone(re.escape(form))
     longest_first = sorted(patterns, key=len, reverse=True)
     return frozenset(patterns), re.compile("|".join(patterns[form] for form in longest_first))
@@ -145,16 +142,14 @@ def _alone(pattern: str) -> str:
     return rf"(?<![^\W_]){pattern}(?![^\W_])"
 
 
-def _forms(secret: str) -> set[str]:
-    """How a secret may be written: as it is, escaped, and in base64 inside a longer text."""
-    inside = {_inside_base64(secret.encode(), before) for before in range(3)}
-    return _escaped(secret) | inside | {form.translate(_FOR_ADDRESSES) for form in inside}
-
-
-def _forms_alone(secret: str) -> set[str]:
-    """The same of one that is too short to be found inside base64: encoded by itself, or as the header that it is."""
-    whole = {base64.b64encode(text.encode()).decode().rstrip("=") for text in (secret, f"Bearer {secret}")}
-    return _escaped(secret) | whole | {form.translate(_FOR_ADDRESSES) for form in whole}
+def _forms(secret: str, long: bool) -> set[str]:
+    """How a secret may be written: as it is, escaped, and in base64 (inside a longer text, or as the header it is)."""
+    if long:
+        encoded = {_inside_base64(secret.encode(), before) for before in range(3)}
+    else:  # too short to be found inside
+        whole = (base64.b64encode(text.encode()).decode() for text in (secret, f"Bearer {secret}"))
+        encoded = {form.rstrip("=") for form in whole}
+    return _escaped(secret) | encoded | {form.translate(_FOR_ADDRESSES) for form in encoded}
 
 
 def _escaped(secret: str) -> set[str]:

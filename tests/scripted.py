@@ -20,7 +20,7 @@ from dspy import lm15
 
 from blendfilter.context import STAGE
 from blendfilter.journal import Journal
-from blendfilter.lm.call_policy import FREE, Traffic
+from blendfilter.lm.attempts import FREE, Traffic
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.profiles import Profile

@@ -44,7 +44,7 @@ WRONG: list[tuple[list[object], tuple[str, ...]]] = [
     (evaluation(method="cot-retrieval", k=0), ("k is 0: give a whole number of 1 or more",)),
     ([*ASK, "--k", -3], ("k is -3: give a whole number of 1 or more",)),
     (evaluation(limit=0), ("limit is 0: it must be 1 or more",)),
-    (evaluation(concurrency=0), ("concurrency must be a whole number of at least 1, got 0",)),
+    (evaluation(concurrency=0), ("concurrency is 0: give a whole number of 1 or more",)),
     (evaluation(seed=-1), ("seed is -1",)),
     (evaluation(max_bad_replies="nan"), ("max-bad-replies",)),
     ([*INDEX, "--b", "2"], ("BM25's", "2")),

@@ -2,30 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from blendfilter.context import NOTES, QUESTION, STAGE, CallNote, calls_of, note, setting, who
-
-
-def test_setting_holds_inside_the_block_and_restores_after_it() -> None:
-    with setting(STAGE, "outer"):
-        with setting(STAGE, "inner") as value:
-            assert (value, STAGE.get()) == ("inner", "inner")
-        assert STAGE.get() == "outer"
-    assert STAGE.get() == ""
-
-
-def test_tasks_side_by_side_and_worker_threads_each_see_their_own() -> None:
-    async def branch(name: str) -> tuple[str, str]:
-        with setting(STAGE, name):
-            await asyncio.sleep(0.001)
-            return STAGE.get(), await asyncio.to_thread(STAGE.get)
-
-    async def both() -> list[tuple[str, str]]:
-        return await asyncio.gather(branch("external"), branch("internal"))
-
-    assert asyncio.run(both()) == [("external", "external"), ("internal", "internal")]
-    assert STAGE.get() == ""
 
 
 def test_notes_are_kept_where_somebody_keeps_them() -> None:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import tracemalloc
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,6 @@ from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, RunLocked
 from blendfilter.journal import Journal, digest
-from blendfilter.lm.model import connect
 
 
 def made(name: Any, **fields: Any) -> dict[str, Any]:
@@ -42,14 +40,6 @@ def filled(path: Path, *records: dict[str, Any]) -> Path:
 def test_a_key_is_32_hex_digits_of_the_canonical_json() -> None:
     # printf '["search",{"a":2,"b":"é"}]' | sha256sum
     assert digest("search", {"b": "é", "a": 2}) == "078cb56e0dd8b246c3b93008c1fc6f73"
-
-
-def test_a_key_tells_types_and_places_apart() -> None:
-    different: list[tuple[Any, ...]] = [
-        (1,), ("1",), (1.5,), (None,), (True,), ([1],), (1, None), (), ("a", "b"), ("ab",), (["a", "b"],), ("b", "a"),
-        ("é",), ("e\u0301",),
-    ]  # fmt: skip
-    assert len({digest(*parts) for parts in different}) == len(different)
 
 
 # ---- writing and reading
@@ -73,13 +63,6 @@ def test_the_key_stands_first_and_the_kind_second_whatever_order_was_given(tmp_p
     path = filled(tmp_path, {"reply": "a", "kind": "call", "key": digest(1), "b": 1, "a": 2})
     line = f'{{"key":"{digest(1)}","kind":"call","reply":"a","b":1,"a":2'
     assert path.read_text() == f'{line},"check":"{zlib.crc32(line.encode()):08x}"}}\n'
-
-
-def test_a_path_may_be_a_folder_or_a_jsonl_file(tmp_path: Path) -> None:
-    assert filled(tmp_path / "deep" / "run", made(1)) == tmp_path / "deep" / "run" / "journal.jsonl"
-    assert filled(tmp_path / "calls.jsonl", made(1)) == tmp_path / "calls.jsonl"
-    with Journal(tmp_path / "calls.jsonl", "replay") as journal:
-        assert digest(1) in journal
 
 
 def test_a_later_record_replaces_an_earlier_one(tmp_path: Path) -> None:
@@ -135,9 +118,8 @@ def test_a_torn_last_line_is_dropped_and_cut_off_at_the_next_writing(tmp_path: P
 
 @pytest.mark.parametrize(
     "damage",
-    [b"\n", b"not json\n", b'{"kind":"call","key":"00"}\n', b'{"key":"' + b"z" * 32 + b'","kind":"call"}\n',
-     f'{{"key":"{digest(9)}","kind":"call","reply":"cut\n'.encode()],
-    ids=["empty line", "words", "key not first", "key not hex", "cut in the middle"],
+    [b"\n", b'{"key":"' + b"z" * 32 + b'","kind":"call"}\n', f'{{"key":"{digest(9)}","kind":"call","re\n'.encode()],
+    ids=["empty line", "key not hex", "cut in the middle"],
 )  # fmt: skip
 @pytest.mark.parametrize("mode", ["auto", "replay"])
 def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, damage: bytes, mode: Any) -> None:
@@ -152,51 +134,17 @@ def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, damage: bytes, 
     Journal(tmp_path).close()  # the refusal kept no lock
 
 
-def test_a_line_that_only_looks_like_a_record_is_asked_again_and_never_replayed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = filled(tmp_path, made(1))
-    with path.open("ab") as file:
-        file.write(f'{{"key":"{digest(2)}","kind":"call" oops}}\n'.encode())
-    with Journal(tmp_path) as journal:
-        assert journal.find(digest(1)) == made(1)
-        assert journal.find(digest(2)) is None, "the caller calls again"
-    assert "journal.jsonl, line 2: a damaged or edited record" in caplog.text
-    with (
-        Journal(tmp_path, "replay") as journal,
-        pytest.raises(BadData, match=r"journal\.jsonl, line 2: a damaged or edited record; .* without --replay"),
-    ):
-        journal.find(digest(2))
-
-
 @pytest.mark.parametrize(
     "text",
-    [
-        "my notes, not ended by a line feed", '{"note": 1}', '{"key": "x", "kind": "call"}', '{"key":"k1","va',
-        "a,b\rc,d\r", "{}", "[", "\ufeff",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("through", ["journal.jsonl", "link.jsonl"])
-def test_a_file_of_somebody_else_is_refused_by_its_line_and_stays_as_it_is(
-    tmp_path: Path, text: str, through: str
-) -> None:
+    ["my notes, not ended by a line feed", '{"key": "x", "kind": "call"}', '{"key":"k1","va', "a,b\rc,d\r"],
+)
+def test_a_file_of_somebody_else_is_refused_by_its_line_and_stays_as_it_is(tmp_path: Path, text: str) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text(text, newline="")
-    (tmp_path / "link.jsonl").symlink_to(path)
     for mode in ("auto", "record", "replay"):
         with pytest.raises(BadData, match=r"line 1: not a journal record, so this is no journal: name another file"):
-            Journal(tmp_path / through, mode)  # type: ignore[arg-type]
+            Journal(path, mode)  # type: ignore[arg-type]
     assert path.read_text() == text.replace("\r", "\n"), "nothing is cut"
-
-
-def test_a_journal_whose_line_ends_were_converted_is_refused_and_kept(tmp_path: Path) -> None:
-    path = filled(tmp_path, made(1), made(2))
-    for ends in (b"\r", b"\r\n"):
-        converted = path.read_bytes().replace(b"\n", ends)
-        (tmp_path / "converted.jsonl").write_bytes(converted)
-        with pytest.raises(BadData, match="line 1: not a journal record"):
-            Journal(tmp_path / "converted.jsonl")
-        assert (tmp_path / "converted.jsonl").read_bytes() == converted
 
 
 @pytest.mark.parametrize("records", [0, 1])
@@ -208,16 +156,6 @@ def test_what_a_power_cut_leaves_is_a_torn_line(tmp_path: Path, tail: bytes, rec
     with Journal(tmp_path) as journal:
         assert len(journal) == records
     assert path.read_bytes() == whole
-
-
-def test_a_record_that_lacks_only_its_line_feed_is_kept(tmp_path: Path) -> None:
-    path = filled(tmp_path, made(1, reply="one"))
-    path.write_bytes(path.read_bytes()[:-1])
-    with Journal(tmp_path, "replay") as reader:
-        assert reader.find(digest(1)) == made(1, reply="one")
-    with Journal(tmp_path) as journal:
-        journal.append(made(2, reply="two"))
-        assert [record["reply"] for record in journal.records()] == ["one", "two"]
 
 
 def test_an_edited_record_is_noticed_by_its_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -308,25 +246,7 @@ def test_every_record_is_read_back_whatever_was_cut_off_the_last_line(
             assert [*journal.records()] == [*records, made("after", reply="still writes")]
 
 
-def test_memory_is_at_most_1_kb_a_record(tmp_path: Path) -> None:
-    count, prompt = 20_000, "p" * 1_000
-    with Journal(tmp_path) as journal:
-        tracemalloc.start()
-        for number in range(count):
-            journal.append(made(number, prompt=prompt, reply="r"))
-        grown = tracemalloc.get_traced_memory()[0]
-        tracemalloc.stop()
-        assert len(journal) == count
-    assert grown / count <= 1_000
-
-
 # ---- modes
-
-
-def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadArgument, match="no journal mode 'play' \\(known: auto, record, replay\\)"):
-        Journal(tmp_path, "play")  # type: ignore[arg-type]
-    assert not list(tmp_path.iterdir())
 
 
 def test_record_serves_nothing_and_writes_anew(tmp_path: Path) -> None:
@@ -390,15 +310,6 @@ def test_a_missing_run_to_reuse_is_refused_before_anything_is_made(tmp_path: Pat
     with pytest.raises(MissingFile, match=f"no journal at {tmp_path}/old"):
         Journal(tmp_path / "new", reuse=[tmp_path / "old"])
     assert not list(tmp_path.iterdir())
-
-
-def test_replay_reads_reused_runs_without_copying(tmp_path: Path) -> None:
-    filled(tmp_path / "old", made(1, reply="old"))
-    path = filled(tmp_path / "new", made(2))
-    before = path.read_bytes()
-    with Journal(tmp_path / "new", "replay", reuse=[tmp_path / "old"]) as journal:
-        assert journal.find(digest(1)) == made(1, reply="old")
-    assert path.read_bytes() == before
 
 
 # ---- one writer
@@ -504,18 +415,6 @@ def test_a_journal_that_is_dropped_lets_go_of_its_file(tmp_path: Path) -> None:
         assert len(again) == 1
 
 
-def test_a_notebook_cell_run_again_connects_again(tmp_path: Path) -> None:
-    """The journal of the first time, which nothing refers to any more, is no second writer."""
-    lm = connect("offline", journal=tmp_path)
-    lm("Question: Where is Orm Pier?\nTopic:")
-    del lm
-    gc.collect()
-    lm = connect("offline", journal=tmp_path)
-    assert lm.journal is not None
-    assert len(lm.journal) == 1
-    lm.journal.close()
-
-
 def test_a_forked_process_may_not_write(tmp_path: Path) -> None:
     """Two processes would not see each other's records; its parent's lock it holds as well."""
     with Journal(tmp_path) as journal:
@@ -528,17 +427,3 @@ def test_a_forked_process_may_not_write(tmp_path: Path) -> None:
         assert journal.find(digest(2)) == made(2, reply="two")
     with Journal(tmp_path, "replay") as journal:
         assert [record["reply"] for record in journal.records()] == ["one", "two"]
-
-
-def test_what_a_forked_process_drops_stays_open_in_its_parent(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal:
-
-        def drop() -> str:
-            journal.__del__()
-            return str(journal.closed)
-
-        assert in_a_child(drop) == "False"
-        with pytest.raises(RunLocked):
-            Journal(tmp_path)
-        journal.append(made(1))
-    assert journal.closed

@@ -75,8 +75,3 @@ def test_a_replay_needs_no_price_and_spends_nothing(tmp_path: Path) -> None:
     work = RunContext(lm, budget=Budget(dollars=1), replay=True)
     with Journal(tmp_path) as journal, work.opened(journal):
         assert work.purse is None
-
-
-def test_a_context_that_is_not_open_has_no_journal() -> None:
-    with pytest.raises(RuntimeError, match="not open"):
-        _ = RunContext("offline").lm

@@ -53,14 +53,13 @@ from blendfilter.compiling.silver import SilverMetric
 from blendfilter.errors import BadArgument, BadData, CodeFailed, EmptyData, Leak, RunMismatch, WorkFailed, check_count
 from blendfilter.files import write_whole
 from blendfilter.journal import FILE, Journal
+from blendfilter.lm.attempts import Gate
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.module_lms import lms_of
-from blendfilter.lm.rate_limit import Gate
 from blendfilter.lm.tokenisers import tokeniser_for
 from blendfilter.prompting import TemplateAdapter
 from blendfilter.retrieval.base import ProgressCallback, silent
-from blendfilter.run_context import RunContext
+from blendfilter.run_context import RunContext, lms_of
 
 SETTINGS_FILE = "compile.json"
 BEFORE, OPTIMISING, AFTER = "score before", "optimising", "score after"

@@ -24,7 +24,7 @@ from dspy.utils.saving import get_dependency_versions
 from blendfilter.asking import Ask
 from blendfilter.compiling.demos import wrong_demo
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile
-from blendfilter.files import write_whole
+from blendfilter.files import json_line, write_whole
 from blendfilter.filters.cdit import Judge
 from blendfilter.text import normalize_answer
 
@@ -201,9 +201,9 @@ def save_program(program: dspy.Module, path: str | Path, recipe: ProgramRecipe) 
     """
     path = check_place(path)
     metadata = {"dependency_versions": get_dependency_versions(), "recipe": dataclasses.asdict(recipe)}
-    text = json.dumps({**state_of(program), "metadata": metadata}, ensure_ascii=False, indent=2, default=_plain) + "\n"
+    written = json_line({**state_of(program), "metadata": metadata}, indent=2, default=_plain)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, [text.encode("utf-8", "backslashreplace")])
+    write_whole(path, [written])
     return path
 
 

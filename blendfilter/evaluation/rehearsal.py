@@ -22,10 +22,10 @@ from blendfilter.evaluation.runner import evaluate
 from blendfilter.journal import Journal
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.model import ConnectedLM, connect
-from blendfilter.lm.module_lms import lms_of, with_lms_connected
 from blendfilter.lm.offline import OfflineEngine
 from blendfilter.lm.prices import unknown_price
 from blendfilter.lm.tokenisers import TokenCounter, text_of, tokeniser_for
+from blendfilter.run_context import lms_of, with_lms_connected
 from blendfilter.tasks.base import Questions
 
 SHORTEST = 20

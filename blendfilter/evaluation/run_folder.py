@@ -16,10 +16,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from blendfilter.append_only import AppendOnly, check_regular, whole_lines
 from blendfilter.errors import AskedWrong, BadArgument, BadData, BudgetSpent, MissingFile, RunMismatch, ServerRefused
 from blendfilter.evaluation.rows import LOSSES, Loss, how_far, key_of, misscored, repeat_of, repeats_in
-from blendfilter.files import write_whole
+from blendfilter.files import AppendOnly, check_regular, json_line, whole_lines, write_whole
 from blendfilter.journal import FILE, Count, Journal, Key
 from blendfilter.lm.budget import BudgetAccount
 from blendfilter.settings_diff import different_settings
@@ -164,12 +163,12 @@ class _RecordFile(RunFile):
 
 def json_bytes(value: Any) -> bytes:
     """`value` as the bytes of a JSON file."""
-    return json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8", "backslashreplace") + b"\n"
+    return json_line(value, indent=2)
 
 
 def line_of(row: Mapping[str, Any]) -> bytes:
     """One row as a line."""
-    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return json_line(row)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from blendfilter.lm.rate_limit import Gate
+from blendfilter.lm.attempts import Gate
 from blendfilter.terminal import console
 from blendfilter.text import visible
 

@@ -23,11 +23,11 @@ from blendfilter.evaluation.run import Run
 from blendfilter.journal import digest
 from blendfilter.lm.local import LOCAL, remembered
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.module_lms import connected_lms
 from blendfilter.modules.base import Method
 from blendfilter.prompting import TemplateAdapter, questions_of
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
+from blendfilter.run_context import connected_lms
 from blendfilter.tasks.base import Questions
 from blendfilter.text import normalize_answer
 

@@ -78,7 +78,7 @@ class AdoptedEngine:
         fault: lm15.LM15Error
         try:
             with _alone() as history:
-                if is_asynchronous(self._inner):
+                if aio.is_asynchronous(self._inner):
                     response: lm15.Response = await aio.awaiting(self._inner.acall(request=own))
                 else:
                     response = await aio.in_thread(partial(self._inner, request=own))
@@ -93,13 +93,6 @@ class AdoptedEngine:
 
     def __repr__(self) -> str:
         return f"AdoptedEngine({self.lm.model!r})"
-
-
-def is_asynchronous(lm: Any) -> bool:
-    """Whether `lm.acall` leads somewhere: an engine of its own with an asynchronous half, or an `aforward`."""
-    if isinstance(lm, dspy.LM):
-        return isinstance(lm.engine, str) or lm._async_engine_spec is not None
-    return type(lm).aforward is not dspy.BaseLM.aforward
 
 
 def extra_of(lm: dspy.BaseLM) -> dict[str, Any]:
@@ -122,12 +115,12 @@ def _place_of(lm: dspy.BaseLM) -> str:
 
 
 def _parts_of(lm: dspy.BaseLM) -> SplitResult:
+    place = _place_of(lm)
     try:
-        parts = urlsplit(_place_of(lm))
-        _ = parts.port, parts.password
+        parts = urlsplit(place)
+        _ = parts.port
     except ValueError:
-        place = http.without_login(_place_of(lm))
-        raise BadArgument(f"'{place}' is no address: write it as http://host:port/v1") from None
+        raise BadArgument(f"'{http.without_login(place)}' is no address: write it as http://host:port/v1") from None
     return parts
 
 
@@ -180,15 +173,13 @@ def _fault(error: exceptions.LMError) -> lm15.LM15Error:
         return lm15.TransportError(str(cause.message))
     if isinstance(cause, lm15.TransportError) and _unreached(cause):
         return lm15.TransportError(str(cause.message), provider_code=faults.NO_CONNECTION)
-    if isinstance(cause, lm15.LM15Error) and not isinstance(error, _RENAMED):
+    renamed = isinstance(error, exceptions.LMLockTimeoutError | exceptions.LMNotConfiguredError)
+    if isinstance(cause, lm15.LM15Error) and not renamed:
         cause.__cause__ = cause.__context__ = None
         return cause
     kind = next(kind for own, kind in _FAULTS if isinstance(error, own))
     facts = {name: getattr(error, name) for name in ("status", "provider_code", "retry_after")}
     return kind(error.message or str(error), **facts)
-
-
-_RENAMED = (exceptions.LMLockTimeoutError, exceptions.LMNotConfiguredError)
 
 
 def _of_client(error: BaseException | None) -> BaseException | None:

@@ -1,11 +1,18 @@
 """Attempts at one call: what each passes on its way out, how long it may take, and when it is tried again.
 
-Every attempt passes the meters (the gate: how many in flight; the pace: how many a minute; the budget: how many in
-all). Only what may pass is tried again (`faults.retryable`). The wait grows exponentially with jitter, and a server's
-``Retry-After`` is honoured; no attempt starts after the call's deadline or reaches beyond it, and a longer wait than
-is left ends the call at once. Between attempts a call holds no place, and what it waits for its turn at the meters is
-no part of its deadline. A run's `RetryBudget` bounds the retries of all its calls together. Journal hits never come
-here.
+Every attempt passes the meters: the gate (how many in flight), the pace (how many a minute), the budget (how many in
+all), oldest question first. Only what may pass is tried again (`faults.retryable`). The wait grows exponentially with
+jitter, and a server's ``Retry-After`` is honoured; no attempt starts after the call's deadline or reaches beyond it,
+and a longer wait than is left ends the call at once. Between attempts a call has no place, and what it waits for its
+turn at the meters is no part of its deadline. A run's `RetryBudget` bounds the retries of all its calls together.
+Journal hits never come here.
+
+The gate follows the server, by additive increase and multiplicative decrease (Chiu and Jain 1989): a reply raises
+`allowed` by a part of one, so that a full round of replies makes one place more; a server that throttles (429, or a 503
+with a Retry-After) halves it, once for all that were on their way at the time. It lies between 1 and `limit`.
+
+Differs from the paper: the last step to the number that was too many is taken eight times slower. A server that takes
+one call at a time would otherwise refuse every second attempt, and some calls would use all of theirs up.
 """
 
 from __future__ import annotations
@@ -17,23 +24,36 @@ import random
 import threading
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dspy import lm15
 
+from blendfilter.aio import WaitingQueue
 from blendfilter.context import setting
 from blendfilter.errors import BadArgument, check_count
 from blendfilter.lm import faults
-from blendfilter.lm.tokens import believed
+from blendfilter.lm.budget import BudgetAccount, BudgetMeter, tally
+from blendfilter.lm.prices import Price, Prices
+from blendfilter.lm.tokens import at_most, believed
 
 NEVER_REACHED = 3
 """Attempts at a server that has never been reached: a wrong address is reported within about three seconds."""
 FREE_RETRIES = 100
 """Retries that a run has at its start; every call that succeeds earns it one more."""
+DECREASE = 0.5
+"""The share of the places that is left once a server throttles."""
+CAUTION = 8
+"""How much slower the places grow one below the number at which it did."""
+SECONDS = 60.5
+"""A minute, and a little for the way there: what is sent a minute apart need not arrive so."""
+REPLY = 1024
+"""Tokens that a reply without a cap is taken for until it is there."""
+MARGIN = 1.1
+"""By how much more than the largest share that was seen a call is estimated."""
 
 
 class ModelEngine(Protocol):
@@ -53,47 +73,7 @@ class Meter(Protocol):
         """The attempt came back: with a response, or with what it (or a later meter) raised."""
 
 
-@dataclass
-class Tally:
-    """One call's account over all its attempts.
-
-    Attributes:
-        waited: seconds spent before the meters, and for a turn at a model in this process.
-        went_out: when the first attempt went out, or its turn came (the clock's seconds).
-        attempts: how many went out, those that an engine made by itself included.
-        lost: tokens that attempts without a reply may have cost, as far as a budget reserved them.
-        unheard: the bounds of those attempts, until a reply tells more.
-        failed_at: addresses where an attempt failed: where there are several, the next goes elsewhere first.
-    """
-
-    waited: float = 0.0
-    went_out: float = 0.0
-    attempts: int = 0
-    lost: int = 0
-    unheard: list[Any] = field(default_factory=list)
-    failed_at: set[str] = field(default_factory=set)
-
-    def waits(self, seconds: float) -> None:
-        """Count a wait behind the meters, for a turn at a model in this process."""
-        self.waited += seconds
-        if self.attempts <= 1:  # it is on its way when its turn comes
-            self.went_out += seconds
-
-
-_TALLY: ContextVar[Tally | None] = ContextVar("blendfilter_tally", default=None)
 _AGAIN: ContextVar[Callable[[BaseException], Awaitable[None]] | None] = ContextVar("blendfilter_again", default=None)
-
-
-@contextmanager
-def tallied() -> Iterator[Tally]:
-    """Inside the block, attempts are added to the tally that it gives."""
-    with setting(_TALLY, Tally()) as tally:
-        yield tally
-
-
-def tally() -> Tally:
-    """The account of the call at hand; outside of `tallied`, one that is not kept."""
-    return _TALLY.get() or Tally()
 
 
 async def another_attempt(fault: BaseException) -> None:
@@ -103,6 +83,160 @@ async def another_attempt(fault: BaseException) -> None:
     """
     if (again := _AGAIN.get()) is not None:
         await again(fault)
+
+
+class Gate:
+    """A meter that lets at most `allowed` of `limit` attempts be in flight, from whichever loops.
+
+    Raises:
+        BadArgument: a limit below 1.
+    """
+
+    def __init__(self, limit: int) -> None:
+        check_count("concurrency", limit)
+        self.limit = limit
+        self.in_flight = 0
+        self._share = float(limit)
+        self._too_many = limit + 1
+        self._decreases = 0
+        self._lock = threading.Lock()
+        self._queue: WaitingQueue[None, bool] = WaitingQueue(self._grant, self._leave, self._lock)
+
+    @property
+    def allowed(self) -> int:
+        """How many may be in flight by now."""
+        return int(self._share)
+
+    async def before(self, request: lm15.Request | None = None) -> int:
+        """Wait for a place; returns how often the places had been cut by then."""
+        await self._queue.turn(None)
+        return self._decreases
+
+    def after(self, ticket: int, response: lm15.Response | None = None, error: BaseException | None = None) -> None:
+        """Give the place back, and learn from what came of it."""
+        with self._lock:
+            if response is not None:
+                step = 1 / self._share / (CAUTION if self.allowed == self._too_many - 1 else 1)
+                self._share = min(float(self.limit), self._share + step)
+            elif faults.throttled(error) and ticket == self._decreases:
+                self._too_many = self.allowed
+                self._share = max(1.0, self._share * DECREASE)
+                self._decreases += 1
+        self._leave()
+
+    def _grant(self, _: None) -> bool | None:
+        if self.in_flight >= self.allowed:
+            return None
+        self.in_flight += 1
+        return True
+
+    def _leave(self, _: bool = True) -> None:
+        with self._lock:
+            self.in_flight -= 1
+        self._queue.serve()
+
+
+@dataclass(slots=True)
+class WindowEntry:
+    """What went out, and when."""
+
+    at: float
+    amount: float
+    bound: int = 0
+
+
+class Window:
+    """What went out in the last `seconds`: at most `limit` of it together, or one thing alone."""
+
+    def __init__(self, limit: float, seconds: float = SECONDS) -> None:
+        self.limit, self.seconds = limit, seconds
+        self._entries: deque[WindowEntry] = deque()
+        self._total = 0.0
+
+    def wait(self, now: float, amount: float) -> float:
+        """Seconds until `amount` more fits; 0: now."""
+        while self._entries and self._entries[0].at + self.seconds <= now:
+            self._total -= self._entries.popleft().amount
+        if not self._entries:
+            self._total = 0.0
+        left, total = 0.0, self._total
+        for entry in self._entries:
+            if total + amount <= self.limit:
+                break
+            left, total = entry.at + self.seconds - now, total - entry.amount
+        return left
+
+    def add(self, now: float, amount: float, bound: int = 0) -> WindowEntry:
+        """`amount` goes out."""
+        self._entries.append(entry := WindowEntry(now, amount, bound))
+        self._total += amount
+        return entry
+
+    def correct(self, entry: WindowEntry, amount: float) -> None:
+        """It was `amount` really."""
+        if self._entries and entry.at >= self._entries[0].at:  # what has left the window is forgotten
+            self._total += amount - entry.amount
+            entry.amount = amount
+
+
+class Pace:
+    """A meter that lets at most so many requests and tokens out in a minute.
+
+    Raises:
+        BadArgument: a limit that is no whole number of 1 or more.
+    """
+
+    def __init__(
+        self,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        *,
+        seconds: float = SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.requests_per_minute, self.tokens_per_minute = requests_per_minute, tokens_per_minute
+        for name, option in (("requests_per_minute", "--rpm"), ("tokens_per_minute", "--tpm")):
+            if (limit := getattr(self, name)) is not None:
+                check_count(f"{name} ({option})", limit)
+        self._requests = Window(requests_per_minute or math.inf, seconds)
+        self._tokens = Window(tokens_per_minute or math.inf, seconds)
+        self._share: float | None = None
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._queue = WaitingQueue[int, WindowEntry](self._grant, lambda entry: None, self._lock, self._wait)
+
+    async def before(self, request: lm15.Request) -> WindowEntry:
+        """Wait until the request and its tokens fit."""
+        counted = self.tokens_per_minute is not None
+        return await self._queue.turn(at_most(request) + (request.config.max_tokens or REPLY) if counted else 0)
+
+    def after(self, entry: WindowEntry, response: lm15.Response | None, error: BaseException | None) -> None:
+        """Count what the attempt really took; where that is unknown, its estimate stands."""
+        if response is not None:
+            tokens_in, tokens_out = response.usage.input_tokens, response.usage.output_tokens
+            took = None if tokens_in is None or tokens_out is None else tokens_in + tokens_out
+        else:
+            took = 0 if getattr(error, "provider_code", None) == faults.NO_CONNECTION else None
+        if took is None or not entry.bound:
+            return
+        with self._lock:
+            if response is not None:
+                self._share = max(self._share or 0.0, took / entry.bound)
+            self._tokens.correct(entry, took)
+
+    def _estimate(self, bound: int) -> float:
+        return bound if self._share is None else bound * min(1.0, self._share * MARGIN)
+
+    def _wait(self, bound: int) -> float:
+        now = self._clock()
+        return max(self._requests.wait(now, 1), self._tokens.wait(now, self._estimate(bound)))
+
+    def _grant(self, bound: int) -> WindowEntry | None:
+        if self._wait(bound) > 0:
+            return None
+        now = self._clock()
+        self._requests.add(now, 1)
+        return self._tokens.add(now, self._estimate(bound), bound)
 
 
 @dataclass(frozen=True)
@@ -300,3 +434,47 @@ def _leave(passed: list[tuple[Meter, Any]], response: lm15.Response | None, erro
     while passed:
         meter, ticket = passed.pop()
         meter.after(ticket, response, error)
+
+
+@dataclass(frozen=True)
+class CallPolicy:
+    """One model's own terms, the same in every run.
+
+    Attributes:
+        retry: how faults are tried again; None: never (a model in this process has none that pass).
+        pace: how much may go out a minute, shared by all that call this model's server; None: no limit.
+        price: what its tokens cost; None: unknown.
+        prices: the user's own file, which prices calls of earlier sittings that were recorded without a cost.
+    """
+
+    retry: Retry | None = None
+    pace: Pace | None = None
+    price: Price | None = None
+    prices: Prices | None = None
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one run allows its calls, of all its models together; None: no limit.
+
+    Attributes:
+        gate: how many may be in flight.
+        purse: what all of them may take.
+        retries: how many of them may be further attempts.
+    """
+
+    gate: Gate | None = None
+    purse: BudgetAccount | None = None
+    retries: RetryBudget | None = None
+
+
+FREE = Traffic()
+"""Outside a run there are no limits."""
+
+
+def on_terms(engine: ModelEngine, terms: CallPolicy, traffic: Traffic) -> AttemptingEngine:
+    """`engine`, called on `terms` and within `traffic`."""
+    # An attempt's turn comes first, so that the oldest question's goes on first; the budget last, for what is set aside
+    # for an attempt is set aside no longer than it is on its way.
+    meters: list[Meter | None] = [traffic.gate, terms.pace, BudgetMeter(engine, traffic.purse, terms.price)]
+    return AttemptingEngine(engine, [meter for meter in meters if meter is not None], terms.retry, traffic.retries)

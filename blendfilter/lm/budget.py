@@ -19,16 +19,19 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
 
 from dspy import lm15
 
 from blendfilter.aio import WaitingQueue
+from blendfilter.context import setting
 from blendfilter.errors import BadArgument, BlendFilterError, BudgetSpent
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
-from blendfilter.lm.attempts import ModelEngine, Tally, tally
 from blendfilter.lm.prices import Price, stated
 from blendfilter.lm.tokens import at_least, at_most
 
@@ -36,6 +39,48 @@ MARK = digest("budget")
 """The one key of the marks: a later one replaces those before it."""
 STEP = 4
 """Attempts by which a mark runs ahead."""
+
+
+@dataclass
+class Tally:
+    """One call's account over all its attempts.
+
+    Attributes:
+        waited: seconds spent before the meters, and for a turn at a model in this process.
+        went_out: when the first attempt went out, or its turn came (the clock's seconds).
+        attempts: how many went out, those that an engine made by itself included.
+        lost: tokens that attempts without a reply may have cost, as far as a budget reserved them.
+        unheard: the bounds of those attempts, until a reply states how long their prompt was.
+        failed_at: addresses where an attempt failed: where there are several, the next goes elsewhere first.
+    """
+
+    waited: float = 0.0
+    went_out: float = 0.0
+    attempts: int = 0
+    lost: int = 0
+    unheard: list[Any] = field(default_factory=list)
+    failed_at: set[str] = field(default_factory=set)
+
+    def waits(self, seconds: float) -> None:
+        """Count a wait behind the meters, for a turn at a model in this process."""
+        self.waited += seconds
+        if self.attempts <= 1:  # it is on its way when its turn comes
+            self.went_out += seconds
+
+
+_TALLY: ContextVar[Tally | None] = ContextVar("blendfilter_tally", default=None)
+
+
+@contextmanager
+def tallied() -> Iterator[Tally]:
+    """Inside the block, attempts are added to the tally that it gives."""
+    with setting(_TALLY, Tally()) as tally:
+        yield tally
+
+
+def tally() -> Tally:
+    """The account of the call at hand; outside of `tallied`, one that is not kept."""
+    return _TALLY.get() or Tally()
 
 
 @dataclass(frozen=True)
@@ -90,9 +135,8 @@ class Amount:
 
     def most(self, other: Amount) -> Amount:
         """The larger of the two in everything."""
-        return Amount(
-            max(self.calls, other.calls), max(self.tokens, other.tokens), max(self.dollars, other.dollars)
-        )  # fmt: skip
+        calls, tokens = max(self.calls, other.calls), max(self.tokens, other.tokens)
+        return Amount(calls, tokens, max(self.dollars, other.dollars))
 
     def words(self) -> str:
         """As one reads it; dollars where there are some.
@@ -178,41 +222,30 @@ class BudgetAccount:
         self._mark = mark
 
     def _why(self, wanted: Amount) -> str:
-        reasons, small = [], False
+        reasons = []
         for name, limit in self.budget.given().items():
             spent, more = getattr(self.spent, name), getattr(wanted, name)
             if spent + more <= limit:
                 continue
-            small = small or more > limit
             if name == "dollars":
-                why = f"${spent:.4f} of ${limit:g} are gone, and the next call may cost ${more:.4f}"
-                least = f": give ${math.ceil(1e4 * (spent + more)) / 1e4:.4f} or more"
+                reasons.append(f"${spent:.4f} of ${limit:g} are gone, and the next call may cost ${more:.4f}")
             else:
-                why = f"{spent:,} of {limit:,} {name} are gone"
-                why += f", and the next call may take {more:,}" if name == "tokens" else ""
-                least = f": give {spent + more:,} or more"
-            reasons.append(why + (least if more > limit else ""))
-        what = "the budget is too small for one call: " if small else "the budget is spent: "
-        return what + " and ".join(reasons)
+                next_one = f", and the next call may take {more:,}" if name == "tokens" else ""
+                reasons.append(f"{spent:,} of {limit:,} {name} are gone{next_one}")
+        return f"the budget is spent: {' and '.join(reasons)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """What one attempt takes at the most: tokens of the prompt, of the reply (None: unknown), and all of it.
 
-    `learned`, `ran_on` and `dearer` are the parts of the prompt, the reply and the price that were learned from earlier
-    calls, which took more than their bound. `unsent` is what the engine left out of the request (None: unknown): where
-    it is the same, two attempts at one call have the same prompt. `least` is what the prompt's text takes.
+    `excess` is the part of `whole` that was learned from earlier calls, which took more than their bound.
     """
 
     prompt: int
     reply: int | None
     whole: Amount
-    learned: int = 0
-    ran_on: int = 0
-    dearer: float = 0.0
-    unsent: frozenset[str] | None = frozenset()
-    least: int = 0
+    excess: Amount
+    least: int  # tokens that the prompt's text takes
 
 
 class BudgetMeter:
@@ -225,19 +258,16 @@ class BudgetMeter:
         price: what the model's tokens cost; None: unknown.
     """
 
-    def __init__(self, engine: ModelEngine, purse: BudgetAccount | None = None, price: Price | None = None) -> None:
+    def __init__(self, engine: Any, purse: BudgetAccount | None = None, price: Price | None = None) -> None:
         self._cap: Callable[[lm15.Request], int | None] = getattr(engine, "reply_cap", lambda r: r.config.max_tokens)
-        self._engine, self._purse, self._price = engine, purse, price
-        self._learned = self._ran_on = 0
-        self._dearer = 0.0
+        self._purse, self._price = purse, price
+        self._excess = NOTHING
 
     async def before(self, request: lm15.Request) -> Bound:
         """Wait until the attempt fits. Raises: BudgetSpent; BadArgument where it has no bound and needs one."""
-        prompt, cap = at_most(request) + self._learned, self._cap(request)
-        reply = None if cap is None else cap + self._ran_on
-        whole = Amount(1, prompt + (reply or 0), self._dollars(prompt, reply or 0) + self._dearer)
+        prompt, reply = at_most(request), self._cap(request)
+        whole = Amount(1, prompt + (reply or 0), self._dollars(prompt, reply or 0)) + self._excess
         least = at_least(part for message in request.messages for part in message.parts)
-        bound = Bound(prompt, reply, whole, self._learned, self._ran_on, self._dearer, least=least)
         if self._purse is not None:
             limits = self._purse.budget
             if limits.dollars is not None and self._price is None:
@@ -248,8 +278,7 @@ class BudgetMeter:
                     "give connect(…, max_tokens=…), or limit the calls"
                 )
             await self._purse.reserve(whole)
-        # Now and not before: while this one waited, another call may have learned what the server refuses.
-        return replace(bound, unsent=getattr(self._engine, "unsent", bound.unsent))
+        return Bound(prompt, reply, whole, self._excess, least)
 
     def after(self, bound: Bound, response: lm15.Response | None, error: BaseException | None) -> None:
         """Settle; what is lost is noted in the call's own account."""
@@ -286,22 +315,19 @@ class BudgetMeter:
         # The server's figure counts where it is the larger: one that states less than our price voids no limit.
         dollars = self._dollars(tokens_in, tokens_out, usage.cache_read_tokens or 0)
         dollars = max(dollars, stated((response.provider_data or {}).get("cost")) or 0.0)
+        took = Amount(1, tokens_in + tokens_out, dollars)
         # A chat template that adds more than it was allowed, a reply beyond its cap, a dearer price: from now on it is.
-        self._learned = max(self._learned, bound.learned + tokens_in - bound.prompt)
-        if bound.reply is not None:
-            self._ran_on = max(self._ran_on, bound.ran_on + tokens_out - bound.reply)
-        self._dearer = max(self._dearer, bound.dearer + dollars - bound.whole.dollars)
-        return Amount(1, tokens_in + tokens_out, dollars)
+        self._excess = self._excess.most(took - bound.whole + bound.excess)
+        return took
 
     def _regained(self, account: Tally, bound: Bound, response: lm15.Response) -> Amount:
         """What was set aside for lost attempts at the same call beyond the prompt that this reply states."""
         tokens_in, regained = response.usage.input_tokens, NOTHING
-        if tokens_in is None or bound.unsent is None:
+        if tokens_in is None:
             return NOTHING
         for lost in account.unheard:
-            if lost.unsent == bound.unsent and tokens_in < lost.prompt:
-                dollars = self._dollars(tokens_in, lost.reply or 0) + lost.dearer
-                regained += Amount(0, lost.prompt - tokens_in, lost.whole.dollars - dollars)
+            left = Amount(1, tokens_in + (lost.reply or 0), self._dollars(tokens_in, lost.reply or 0)) + lost.excess
+            regained += (lost.whole - left).most(NOTHING)
         account.unheard.clear()
         account.lost -= regained.tokens
         return regained

@@ -21,7 +21,8 @@ from blendfilter.context import BRANCH, JUDGED, REPEAT, SAMPLE, STAGE, note, who
 from blendfilter.errors import BadArgument, ModelError, ReplayMiss, ServerRefused
 from blendfilter.journal import Journal, digest
 from blendfilter.lm import faults
-from blendfilter.lm.attempts import ModelEngine, tallied
+from blendfilter.lm.attempts import ModelEngine
+from blendfilter.lm.budget import tallied
 from blendfilter.lm.prices import Price, cost_of, stated
 from blendfilter.records import whole_characters
 
@@ -36,9 +37,8 @@ class JournaledEngine:
 
     Args:
         inner: the engine that really calls.
-        model, label, endpoint: what a key names beside the request (`label` is the user's, for two servers that serve
-            one name).
-        options: settings outside the request that change replies (thinking, reasoning effort, extra body).
+        model, label, endpoint, options: what a key names beside the request (`label` is the user's, for two servers
+            that serve one name; `options` are settings that change replies: thinking, effort, extra body).
         address: where the calls go; recorded, not hashed.
         journal: where they are kept.
         price: what a call costs where its server does not say; None: unknown.

@@ -38,11 +38,10 @@ from blendfilter.errors import (
     check_count,
 )
 from blendfilter.extras import how_to_install, needed
-from blendfilter.lm.attempts import tally
+from blendfilter.lm.budget import tally
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.openai import scores
-from blendfilter.lm.profiles import Profile, cut_at_stop, effort_of, profile_for, split_thinking
-from blendfilter.lm.providers import PROVIDERS
+from blendfilter.lm.profiles import PROVIDERS, Profile, cut_at_stop, effort_of, profile_for, split_thinking
 
 if TYPE_CHECKING:
     from llama_cpp import Llama

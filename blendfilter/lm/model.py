@@ -9,29 +9,54 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import difflib
+import inspect
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import dspy
 from dspy import lm15
 from dspy._vendor.lm15.result import response_to_events
+from dspy.clients.backend_selection import CLIENT_KEYS
 from dspy.utils.exceptions import LMError
 
 from blendfilter import aio
 from blendfilter.context import NOTES, SAMPLE, STAGE, CallNote, CallSample, rejoined, setting
-from blendfilter.errors import BadArgument, BlendFilterError
+from blendfilter.errors import BadArgument, BlendFilterError, UnknownName
 from blendfilter.journal import Journal, Mode
-from blendfilter.lm.adopted import AdoptedEngine
-from blendfilter.lm.attempts import ModelEngine
-from blendfilter.lm.call_policy import FREE, CallPolicy, Traffic, on_terms
-from blendfilter.lm.connection import ConnectionSettings, check_adoptable, opened
+from blendfilter.lm.adopted import AdoptedEngine, address_of, called_by_dspy, extra_of, profile_of
+from blendfilter.lm.attempts import FREE, CallPolicy, ModelEngine, Pace, Retry, Traffic, on_terms
 from blendfilter.lm.journaled import JournaledEngine
-from blendfilter.lm.prices import Prices, read_prices
-from blendfilter.lm.profiles import Profile
-from blendfilter.secrets import Key
+from blendfilter.lm.local import is_local, local_model, refuse_for_a_server
+from blendfilter.lm.offline import OfflineEngine
+from blendfilter.lm.openai import OpenAIEngine
+from blendfilter.lm.prices import Prices, price_of, read_prices
+from blendfilter.lm.profiles import PROVIDERS, Profile, addresses_of, holds_schema, place_of, profile_for
+from blendfilter.lm.replicas import ReplicatedEngine
+from blendfilter.secrets import Key, refuse_keys
+
+logger = logging.getLogger(__name__)
+
+ATTEMPT = 120.0
+"""Seconds that one attempt at a server may take by default."""
+_LIMITS = ("timeout", "attempts", "deadline", "requests_per_minute", "tokens_per_minute")
+_DECODING = frozenset({
+    "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "seed", "stop", "n", "rollout_id",
+    "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs", "reasoning_effort", "response_format",
+})  # fmt: skip
+"""What decides a reply, beside the prompt: taken over from a user's own `dspy.LM`."""
+_WIRE = frozenset({
+    "num_generations", "callbacks", "logit_bias", "metadata", "moderation", "prediction", "provider", "verbosity",
+    "service_tier", "store", "user", "user_id", "safety_identifier", "tools", "tool_choice", "parallel_tool_calls",
+    "functions", "function_call", "prompt_cache", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
+    "reasoning_format", "enable_thinking", "chat_template_kwargs",
+})  # fmt: skip
+"""What DSPy hands on as well."""
+_SHORT = {"rpm": "requests_per_minute", "tpm": "tokens_per_minute", "max_new_tokens": "max_tokens"}
 
 
 def connect(
@@ -96,25 +121,163 @@ def connect(
     'offline'
     """
     api_key = Key(api_key) if api_key else None  # before anything may fail: a traceback shows local variables
+    extra_body = dict(extra_body) if extra_body else None
     if isinstance(prices, str | Path):
         prices = read_prices(prices)
     elif prices is not None and not isinstance(prices, Prices):
         raise BadArgument(f"prices is {prices!r:.40}: name a TOML file of prices ('prices.toml')")
-    settings = ConnectionSettings(
-        name, api_base, api_key, endpoint, label, thinking, reasoning, dict(extra_body) if extra_body else None,
-        json_schema, prices, timeout, attempts, deadline, requests_per_minute, tokens_per_minute, context, threads,
-        {"temperature": temperature, "top_p": top_p, **defaults},
-    )  # fmt: skip
-    if isinstance(name, ConnectedLM):
-        check_adoptable(settings, name, frozenset())
-        lm = name
-    else:
-        arguments = opened(settings)._asdict()
-        lm = ConnectedLM(**arguments.pop("decoding"), **arguments)
+    given = {argument: value for argument, value in locals().items() if argument not in _NO_SETTINGS}
+    lm = _opened(Settings(**given, decoding={"temperature": temperature, "top_p": top_p, **defaults}))
     # The journal is opened last of all: a name that is refused leaves no file and no lock behind.
     if journal is None:
         return lm
     return lm.with_journal(Journal(journal, mode) if isinstance(journal, str | Path) else journal)
+
+
+_NO_SETTINGS = frozenset({"journal", "mode", "temperature", "top_p", "defaults"})
+
+
+class Settings(SimpleNamespace):
+    """The arguments of `connect` under their names, but for the journal; `decoding` has all that decide a reply."""
+
+    def given(self) -> set[str]:
+        """The names of those that differ from the defaults; greedy decoding is the default."""
+        plain = {argument.name: argument.default for argument in inspect.signature(connect).parameters.values()}
+        plain |= {"name": self.name, "temperature": None if self.decoding.get("temperature") is None else 0.0}
+        now = {**vars(self), **self.decoding}
+        return {name for name, value in now.items() if name != "decoding" and value != plain.get(name)}
+
+    def state(self) -> dict[str, Any]:
+        """The arguments that connect the same model again: never a key, nor prices."""
+        secret = {"api_key", "prices", "decoding"}
+        fields = {name: value for name, value in vars(self).items() if name not in secret and value is not None}
+        return fields | dict(self.decoding)
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """How the model is spoken to: part of its engine, and of its calls' keys."""
+        return {name: getattr(self, name) for name in ("endpoint", "thinking", "reasoning", "extra_body")}
+
+    def policy(self, model: str = "", provider: str | None = None, timeout: float | None = ATTEMPT) -> CallPolicy:
+        """How `model` at `provider` (None: elsewhere) is called; `timeout` is what holds by default."""
+        limits = {name: value for name in _LIMITS if (value := getattr(self, name)) is not None}
+        pace = {name: limits.pop(name) for name in _LIMITS[3:] if name in limits}
+        price = price_of(model, provider, self.prices) if model else None
+        return CallPolicy(Retry(**{"timeout": timeout, **limits}), Pace(**pace) if pace else None, price, self.prices)
+
+    def check_adoptable(self, lm: dspy.BaseLM, allowed: frozenset[str] = frozenset()) -> None:
+        """Raise `BadArgument` where settings are given for a model that has its own."""
+        if self.given() - allowed:
+            raise BadArgument(f"{lm.model} is made already: give its settings where it is made, or use its copy(…)")
+        if getattr(lm, "model_type", "") == "text":  # DSPy refuses every call: it hands such a model no request
+            raise BadArgument(
+                f"{lm.model} is a text-completion model, which DSPy asks only by itself: connect it by its name, "
+                "connect('provider/model', endpoint='completions')"
+            )
+
+    def check(self) -> None:
+        """Raise what `connect` raises for settings that cannot be."""
+        if not isinstance(self.name, str):
+            raise BadArgument(f"{self.name!r:.40} is no model: give its name, or a dspy.LM")
+        if self.endpoint not in ("chat", "completions"):
+            raise BadArgument(f"no endpoint '{self.endpoint}' (known: chat, completions)")
+        if reserved := sorted(CLIENT_KEYS & self.decoding.keys()):
+            raise BadArgument(f"connect() takes no '{reserved[0]}': use api_base=, api_key= and timeout=")
+        refuse_keys(self.decoding, "settings")
+        refuse_keys(self.extra_body or {}, "extra_body")
+        # A mistyped setting would fail at the first call, in words about wire formats, after others were paid for.
+        known = _DECODING | _WIRE | inspect.signature(connect).parameters.keys() - {"defaults"}
+        if name := min(self.decoding.keys() - known, default=""):
+            near = [_SHORT[name]] if name in _SHORT else difflib.get_close_matches(name, sorted(known), n=1)
+            guess = f" Did you mean '{near[0]}'?" if near else ""
+            raise UnknownName(f"no setting '{name}'.{guess} (fields of a server's own: extra_body={{'{name}': …}})")
+
+    def refuse_limits(self, but: str = "") -> None:
+        """Raise `BadArgument` where a limit is given for a model in this process."""
+        for name in _LIMITS:
+            if getattr(self, name) is not None and name != but:
+                raise BadArgument(f"{self.name} answers in this process: {name} is for models behind a server")
+
+
+def _opened(settings: Settings) -> ConnectedLM:
+    name, decoding = settings.name, settings.decoding
+    settings.policy()  # numbers are checked before anything is made of them
+    if isinstance(name, ConnectedLM):
+        settings.check_adoptable(name)
+        return name
+    if isinstance(name, dspy.BaseLM):
+        return _adopted(settings, name)
+    settings.check()
+    if is_local(name, settings.api_base):
+        settings.refuse_limits(but="deadline")
+        made = local_model(
+            name, settings.how, decoding, context=settings.context, threads=settings.threads,
+            deadline=settings.deadline, json_schema=settings.json_schema, label=settings.label,
+        )  # fmt: skip
+        return ConnectedLM(**made, **decoding)
+    refuse_for_a_server(settings.context, settings.threads)
+    if name != "offline":
+        return _served(settings)
+    if settings.api_base is not None:
+        raise BadArgument("offline is a reader in this process: name the model that the address serves")
+    settings.refuse_limits()
+    identity = {"label": settings.label}
+    state = {"name": name, **identity, **decoding}
+    return ConnectedLM(name, OfflineEngine(), profile=Profile(), identity=identity, state=state, **decoding)
+
+
+def _served(settings: Settings) -> ConnectedLM:
+    """A model behind one server, or behind several that share its calls."""
+    places = [place_of(settings.name, address, settings.api_key) for address in addresses_of(settings.api_base)]
+    model, schema = places[0][1], settings.json_schema
+    # One provider's model is not another's of the same name; an address of the user's own is not hashed.
+    provider = settings.name.partition("/")[0] if settings.api_base is None else None
+    if schema is None and provider is not None and settings.endpoint == "chat":
+        schema = holds_schema(provider, model)
+    profile = dataclasses.replace(profile_for(model), json_schema=schema)
+    how: dict[str, Any] = {**settings.how, "timeout": settings.timeout or ATTEMPT}
+    engines = [OpenAIEngine(url, key, model=model, profile=profile, **how) for url, _, key in places]
+    engine = engines[0] if len(engines) == 1 else ReplicatedEngine(engines)
+    options = {**settings.how, "endpoint": None, "provider": provider, "json_schema": schema or None}
+    addresses = [each.address for each in engines]  # as they are recorded: without a login
+    state = settings.state()
+    if settings.api_base:
+        state["api_base"] = addresses[0] if len(addresses) == 1 else addresses
+    return ConnectedLM(
+        model,
+        engine,
+        profile=profile,
+        identity={"label": settings.label, "endpoint": settings.endpoint, "options": options},
+        address=engine.address,
+        state=state,
+        terms=settings.policy(model, provider),
+        **settings.decoding,
+    )
+
+
+def _adopted(settings: Settings, lm: dspy.BaseLM) -> ConnectedLM:
+    """A user's own model, its decoding settings taken over."""
+    settings.check_adoptable(lm, frozenset({"label", "prices", *_LIMITS}))
+    given = {name: value for name, value in lm.kwargs.items() if value is not None}
+    refuse_keys(extra := extra_of(lm), "extra_body")
+    left = sorted(given.keys() - _DECODING - CLIENT_KEYS - ({"extra_body"} if extra else set()))
+    if left:  # they may be secrets (aws_secret_access_key), and what a call is given is journaled
+        logger.warning("settings of your own %s that are not passed on: %s", lm.model, ", ".join(left))
+    # It is at its provider where DSPy itself calls it and no address is named.
+    provider, _, model = str(lm.model).partition("/")
+    address = address_of(lm)
+    at_home = provider in PROVIDERS and called_by_dspy(lm) and not address
+    name, place = (model, provider) if at_home else (str(lm.model), None)
+    terms = settings.policy(name, place, timeout=None)  # its own timeout holds
+    return ConnectedLM(
+        lm.model,
+        AdoptedEngine(lm, estimate=terms.price is None and not address),
+        profile=profile_of(lm),
+        identity={"label": settings.label, **({"options": {"extra_body": extra}} if extra else {})},
+        address=address,
+        terms=terms,
+        **{name: value for name, value in given.items() if name in _DECODING},
+    )
 
 
 class ConnectedLM(dspy.LM):
@@ -127,7 +290,7 @@ class ConnectedLM(dspy.LM):
         address: where it is, for messages and records.
         state: the arguments that `connect()` was given (never a key), for saving and loading.
         journal: where its calls are kept.
-        terms, traffic: how faults are tried again, and what a run allows (`blendfilter.lm.call_policy`).
+        terms, traffic: how faults are tried again, and what a run allows (`blendfilter.lm.attempts`).
         defaults: temperature, top_p, max_tokens and the like.
     """
 

@@ -116,11 +116,6 @@ class OpenAIEngine:
         """Where its requests go, below the address."""
         return "/chat/completions" if self._chat else "/completions"
 
-    @property
-    def unsent(self) -> frozenset[str]:
-        """Parameters that are left out because the server refuses them: what its prompts hold depends on it."""
-        return frozenset(self.refused)
-
     def body_of(self, request: lm15.Request) -> dict[str, Any]:
         """What `request` is sent as, less what the server is known to refuse."""
         return self._fit(self._body(request))
@@ -255,7 +250,6 @@ class OpenAIEngine:
                 **({"disbelieved": wrong} if wrong else {}),
                 **({"ran_on": True} if cut else {}),
             },
-            adaptations=_adaptations(request.config, body),
             logprobs_complete=complete,
         )
 
@@ -406,12 +400,3 @@ def _count(value: Any) -> int | None:
 
 def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _adaptations(config: lm15.Config, body: Mapping[str, Any]) -> tuple[lm15.Adaptation, ...]:
-    """What was not sent, for DSPy's history: a temperature that a reasoning model refuses, say."""
-    names = [name for name in (*_SETTINGS, "response_format") if getattr(config, name) is not None and name not in body]
-    made = [(name, "dropped", "this model or server does not accept it") for name in names]
-    if config.stop and "stop" not in body:
-        made.append(("stop", "client_side", "the reply is cut on this end"))
-    return tuple(lm15.Adaptation(field=f"config.{name}", action=action, reason=why) for name, action, why in made)

@@ -6,7 +6,6 @@ user's file says. An unknown price is None, never 0.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import re
@@ -14,16 +13,17 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from blendfilter.errors import BadData, MissingFile
-from blendfilter.lm.providers import PROVIDERS
+from blendfilter.lm.profiles import PROVIDERS
 
 A_MILLION = 1_000_000
 LEAST = 0.0001
 """Dollars for a million tokens; what is less and not 0 was meant for one token."""
 _SNAPSHOT = re.compile(r"(.+)-\d{4}-\d\d-\d\d")
-_NUMBERS = ("input", "output", "cached")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +49,17 @@ class Price:
         return round(dollars / A_MILLION, 12)
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A line of a file of prices; `snapshots`: it holds for the model's dated snapshots too."""
-
-    price: Price
-    snapshots: bool = False
-
-
 @dataclass(frozen=True)
 class Prices:
-    """A file of prices: `provider/model`, or in a user's own a bare model name, to what it costs."""
+    """A file of prices: `provider/model`, or in a user's own a bare model name, to what it costs.
+
+    `families` are the models whose price holds for their dated snapshots too.
+    """
 
     path: Path
     date: str
-    listed: Mapping[str, Listed]
+    listed: Mapping[str, Price]
+    families: frozenset[str] = frozenset()
 
     def named(self, name: str) -> Price | None:
         """The price under `name`, or under the model whose dated snapshot it is.
@@ -72,11 +68,10 @@ class Prices:
         >>> found == shipped().named("openai/gpt-4o-mini"), shipped().named("openai/gpt-4o-mini-new")
         (True, None)
         """
-        if (own := self.listed.get(name)) is not None:
-            return own.price
+        if name in self.listed:
+            return self.listed[name]
         dated = _SNAPSHOT.fullmatch(name)
-        family = self.listed.get(dated[1]) if dated else None
-        return family.price if family is not None and family.snapshots else None
+        return self.listed[dated[1]] if dated and dated[1] in self.families else None
 
 
 def price_of(model: str, provider: str | None = None, own: Prices | None = None) -> Price | None:
@@ -101,10 +96,7 @@ def unknown_price(model: str, own: Prices | None) -> str:
     """Why the price of `model` is unknown, in words."""
     if own is None:
         return "no price is known (--prices FILE)"
-    names = {name.lower(): name for name in sorted(own.listed)}
-    near = difflib.get_close_matches(model.lower(), names, n=1)
-    guess = f"; did you mean '{names[near[0]]}'?" if near else ""
-    return f"no price is known: {own.path} names no model '{model}'{guess}"
+    return f"no price is known: {own.path} names no model '{model}'"
 
 
 def price_in(record: Mapping[str, Any], own: Prices | None = None) -> Price | None:
@@ -144,6 +136,26 @@ def shipped() -> Prices:
     return read_prices(Path(__file__).with_suffix(".toml"))
 
 
+Dollars = Annotated[FiniteFloat, Field(ge=0)]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    input: Dollars
+    output: Dollars
+    cached: Dollars | None = None
+    snapshots: bool = False
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    date: Any = ""
+    source: Any = ""
+    models: Annotated[dict[str, _Entry], Field(min_length=1)]
+
+
 def read_prices(path: str | Path) -> Prices:
     """A file of prices.
 
@@ -154,46 +166,19 @@ def read_prices(path: str | Path) -> Prices:
     if not path.is_file():
         raise MissingFile(f"no price file at {path}: write one; {_EXAMPLE}")
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ", ".join(map(str, fault["loc"]))
+        raise BadData(f"{path}, {where}: {fault['msg']}, not {fault['input']!r:.40}; {_EXAMPLE}") from None
     except ValueError as error:
         raise BadData(f"{path}: not TOML ({error}); {_EXAMPLE}") from error
-    if unknown := data.keys() - {"date", "source", "models"}:
-        raise BadData(f"{path}: no field '{sorted(unknown)[0]}' is known (known: date, source, models); {_EXAMPLE}")
-    models = data.get("models")
-    if not isinstance(models, dict) or not models:
-        raise BadData(f"{path}: it names no models: {_EXAMPLE}")
-    return Prices(
-        path, str(data.get("date", "")), {name: _listed(f"{path}, '{name}'", value) for name, value in models.items()}
-    )
+    listed = {name: Price(entry.input, entry.output, entry.cached) for name, entry in data.models.items()}
+    for name, price in listed.items():
+        if any(0 < dollars < LEAST for dollars in (price.input, price.output, price.cached or 0)):
+            raise BadData(f"{path}, models, {name}: a price for one token? Give it for a million")
+    families = frozenset(name for name, entry in data.models.items() if entry.snapshots)
+    return Prices(path, str(data.date), listed, families)
 
 
 _EXAMPLE = 'under [models] write lines such as "openai/gpt-4o-mini" = { input = 0.15, output = 0.60 }'
-
-
-def _listed(where: str, entry: Any) -> Listed:
-    if not isinstance(entry, dict):
-        raise BadData(f"{where}: {entry!r:.40} is no price; {_EXAMPLE}")
-    if unknown := entry.keys() - {*_NUMBERS, "snapshots"}:
-        raise BadData(
-            f"{where}: no field '{sorted(unknown)[0]}' is known (known: {', '.join(_NUMBERS)}, snapshots); take it out "
-            "(a name with dots stands in quotes)"
-        )
-    numbers = {name: _number(where, name, entry[name]) for name in _NUMBERS if name in entry}
-    if missing := [name for name in ("input", "output") if name not in numbers]:
-        raise BadData(f"{where}: it has no '{missing[0]}': give dollars for a million tokens, 0 where they are free")
-    if not isinstance(entry.get("snapshots", False), bool):
-        raise BadData(f"{where}: snapshots is {entry['snapshots']!r:.40}; write true or false")
-    if numbers.get("cached", 0.0) > numbers["input"]:
-        raise BadData(
-            f"{where}: cached is {numbers['cached']}, more than input ({numbers['input']}): what a server has "
-            "read before costs less; are the two exchanged?"
-        )
-    return Listed(Price(**numbers), entry.get("snapshots", False))
-
-
-def _number(where: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise BadData(f"{where}: {name} is {value!r:.40}; give the dollars for a million tokens as a number from 0 up")
-    if 0 < value < LEAST:
-        raise BadData(f"{where}: {name} is {value!r}, a price for one token? Give it for a million")
-    return float(value)

@@ -21,7 +21,7 @@ from typing import Any
 from dspy import lm15
 
 from blendfilter.lm import faults
-from blendfilter.lm.attempts import tally
+from blendfilter.lm.budget import tally
 
 REST_FIRST, REST_MAX = 1.0, 30.0
 """Seconds that a server rests; each time on end twice as long."""
@@ -73,12 +73,6 @@ class ReplicatedEngine:
         """Tokens that a reply can have at the most, whichever of them answers; None: one of them sends no cap."""
         caps = [engine.reply_cap(request) for engine in self.engines]
         return None if None in caps else max(caps)
-
-    @property
-    def unsent(self) -> frozenset[str] | None:
-        """Parameters that are left out because the servers refuse them; None where they differ in that."""
-        unsent: set[frozenset[str]] = {engine.unsent for engine in self.engines}
-        return unsent.pop() if len(unsent) == 1 else None
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
         """The response of one of them. Raises: its lm15 error; where none takes a connection, that."""

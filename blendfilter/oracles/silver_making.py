@@ -21,9 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from blendfilter.append_only import AppendOnly
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData, RunMismatch, UnknownName
-from blendfilter.files import json_rows, write_whole
+from blendfilter.files import AppendOnly, json_line, json_rows, write_whole
 from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.lm.tokenisers import tokeniser as default_tokeniser
 from blendfilter.metrics import recall
@@ -365,8 +364,7 @@ def check_recipe_is_free(places: Places) -> None:
 def write_recipe(places: Places, settings: Mapping[str, Any], summary: Mapping[str, Any] | None = None) -> None:
     """The recipe's file, whole or not at all."""
     recipe = {"format": FORMAT, "settings": settings, **({} if summary is None else {"summary": summary})}
-    text = json.dumps(recipe, ensure_ascii=False, indent=2)
-    write_whole(places.recipe, [text.encode("utf-8", "backslashreplace"), b"\n"])
+    write_whole(places.recipe, [json_line(recipe, indent=2)])
 
 
 def _differences(stored: Any, wanted: Any, path: str = "") -> Iterator[str]:

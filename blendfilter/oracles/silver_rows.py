@@ -20,7 +20,6 @@ In FilCo's terms, its filter reads `question` and `passages` and writes `target`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from typing import Annotated
 from pydantic import AllowInfNan, Field, NonNegativeInt
 
 from blendfilter.errors import BadData
-from blendfilter.files import JsonRow, json_rows
+from blendfilter.files import JsonRow, json_line, json_rows
 from blendfilter.oracles.candidates import Candidate, excerpts
 from blendfilter.records import Passage, one_line
 from blendfilter.tasks.layouts import Outside, checked
@@ -88,7 +87,7 @@ def line_of(row: SilverRow) -> bytes:
     passages = [{"id": each.id, "title": each.title, "text": each.text, "score": each.score} for each in row.passages]
     value = {name: getattr(row, name) for name in row.__slots__}  # in the order of the fields
     value |= {"passages": passages, "sentences": [asdict(sentence) for sentence in row.sentences]}
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return json_line(value)
 
 
 def read_silver(path: str | Path) -> Iterator[SilverRow]:

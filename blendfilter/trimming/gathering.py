@@ -44,11 +44,10 @@ from blendfilter.filters.cdit import Judge
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.module_lms import connected_lms
 from blendfilter.records import Passage, Question, one_line
 from blendfilter.retrieval.base import ProgressCallback, Retriever, check_search, fingerprint_of, silent
 from blendfilter.retrieval.callables import as_retriever
-from blendfilter.run_context import CONCURRENCY, RunContext
+from blendfilter.run_context import CONCURRENCY, RunContext, connected_lms
 from blendfilter.trimming.folder import DEPTH, TrimFolder, is_trimmed
 from blendfilter.trimming.opposites import unlike
 from blendfilter.trimming.overlay import Trimmed

@@ -33,8 +33,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from blendfilter.append_only import AppendOnly, check_regular, whole_lines
 from blendfilter.errors import BadArgument, BadData, CannotWrite, MissingFile, UnknownName, check_count
+from blendfilter.files import AppendOnly, check_regular, json_line, whole_lines
 from blendfilter.records import one_line, whole_characters
 
 FILE = "witnesses.jsonl"
@@ -146,8 +146,7 @@ def _now() -> str:
 
 def _encoded(record: Mapping[str, Any]) -> bytes:
     """JSON escapes line breaks, so an id may hold anything."""
-    text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "backslashreplace") + b"\n"
+    return json_line(record, separators=(",", ":"))
 
 
 _BEGINS = b'{"kind":"'

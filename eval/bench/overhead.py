@@ -21,11 +21,9 @@ from typing import NamedTuple
 from dspy import lm15
 
 import blendfilter as bf
-from blendfilter.lm.attempts import ModelEngine, Retry
+from blendfilter.lm.attempts import FREE, CallPolicy, Gate, ModelEngine, Retry, Traffic, on_terms
 from blendfilter.lm.budget import Budget, BudgetAccount
-from blendfilter.lm.call_policy import FREE, CallPolicy, Traffic, on_terms
 from blendfilter.lm.journaled import JournaledEngine
-from blendfilter.lm.rate_limit import Gate
 
 REPLY = lm15.Response(
     id=None,

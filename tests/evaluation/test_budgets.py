@@ -22,9 +22,8 @@ from blendfilter import BM25, BlendFilter, ChainOfThought, Run, connect, evaluat
 from blendfilter.errors import BadArgument, BudgetSpent, ServerRefused
 from blendfilter.evaluation.run_folder import read_json, read_rows
 from blendfilter.evaluation.run_loop import AT_FIRST, Admission
-from blendfilter.lm.attempts import Retry
+from blendfilter.lm.attempts import CallPolicy, Retry
 from blendfilter.lm.budget import NOTHING, Amount, Budget, BudgetAccount
-from blendfilter.lm.call_policy import CallPolicy
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import Price
 from blendfilter.lm.profiles import Profile

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from stored import ROW, SETTINGS
 
-from blendfilter import append_only
+from blendfilter import files
 from blendfilter.errors import BadData, MissingFile
 from blendfilter.evaluation.run_folder import RowAppender, line_of, read_json, read_rows, write_json, write_rows
 
@@ -106,7 +106,7 @@ def test_half_a_row_does_not_stand_in_front_of_the_next(tmp_path: Path, monkeypa
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(append_only, "write_all", half)
+        patch.setattr(files, "write_all", half)
         with pytest.raises(OSError, match="No space"):
             appender.add(line_of(ROW))
     appender.add(line_of(ROWS[1]))

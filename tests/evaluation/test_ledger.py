@@ -21,8 +21,7 @@ from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, connect,
 from blendfilter.evaluation.ledger import LedgerEntry, busy_seconds, latency, ledger, tokens_of
 from blendfilter.evaluation.run_status import RunStatus
 from blendfilter.journal import Journal
-from blendfilter.lm.attempts import Retry
-from blendfilter.lm.call_policy import CallPolicy
+from blendfilter.lm.attempts import CallPolicy, Retry
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import Price, read_prices
 from blendfilter.lm.profiles import Profile

@@ -14,13 +14,12 @@ from small_world import Command, CountingEngine, Watching, done_by, tree
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, SelfAsk, connect, evaluate, load
 from blendfilter.errors import CannotWrite
 from blendfilter.evaluation.plan import RunPlan, duration, plan, spread
+from blendfilter.lm.attempts import CallPolicy, Pace
 from blendfilter.lm.budget import Amount, Budget
-from blendfilter.lm.call_policy import CallPolicy
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.offline import read
 from blendfilter.lm.prices import Price
 from blendfilter.lm.profiles import profile_for
-from blendfilter.lm.rate_limit import Pace
 from blendfilter.tasks import Questions
 
 

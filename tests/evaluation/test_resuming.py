@@ -17,12 +17,11 @@ from dspy import lm15
 from model_server import FAULTS, Server, serve
 from small_world import FILES, ROW, Command, CountingEngine, Watching, done_by, journaled, stable, tree
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, aevaluate, append_only, connect, evaluate, load
+from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, aevaluate, connect, evaluate, files, load
 from blendfilter.errors import BadArgument, BudgetSpent, CannotWrite, MissingFile, RunLocked, ServerRefused
 from blendfilter.evaluation.run_progress import RunningScores, progress_for
 from blendfilter.journal import FILE, Journal
-from blendfilter.lm.attempts import Retry
-from blendfilter.lm.rate_limit import Gate
+from blendfilter.lm.attempts import Gate, Retry
 from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 
@@ -281,7 +280,7 @@ def test_a_full_disk_stops_the_run_before_more_is_paid_for(
 ) -> None:
     """A call that cannot be kept is no question's own error: each further one would be paid for in vain."""
     whole, _ = done_by(Direct(index), questions, tmp_path / "whole")
-    write, wrote = append_only.write_all, []
+    write, wrote = files.write_all, []
 
     def full(fd: int, data: bytes) -> None:
         if b'"kind":"call"' in data:
@@ -292,7 +291,7 @@ def test_a_full_disk_stops_the_run_before_more_is_paid_for(
 
     engine = CountingEngine()
     with monkeypatch.context() as patch:
-        patch.setattr(append_only, "write_all", full)
+        patch.setattr(files, "write_all", full)
         with pytest.raises(CannotWrite, match=r"journal\.jsonl takes no more.*No space"):
             done_by(Direct(index), questions, tmp_path / "run", engine=engine, concurrency=1)
     assert engine.calls < len(questions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 import warnings
 from collections.abc import Iterator
@@ -15,16 +14,20 @@ import jumping
 import pytest
 from dspy import lm15
 from model_server import Server, serve
-from small_world import Command
 
 from blendfilter.errors import BadArgument, BlendFilterError, ModelError, ServerRefused
 from blendfilter.journal import Journal
 from blendfilter.lm import faults
-from blendfilter.lm.attempts import NEVER_REACHED, AttemptingEngine, Retry, RetryBudget, tallied, tally
-from blendfilter.lm.budget import BudgetMeter
-from blendfilter.lm.call_policy import CallPolicy, Traffic, on_terms
+from blendfilter.lm.attempts import (
+    NEVER_REACHED,
+    AttemptingEngine,
+    CallPolicy,
+    Retry,
+    RetryBudget,
+    Traffic,
+)
+from blendfilter.lm.budget import tallied, tally
 from blendfilter.lm.model import connect
-from blendfilter.lm.rate_limit import Gate, Pace
 
 REQUEST = lm15.Request(model="m", messages=(lm15.Message.user("q"),))
 REPLY = lm15.Response(
@@ -118,15 +121,6 @@ def test_waiting_for_a_turn_is_counted_apart_from_calling() -> None:
     asyncio.run(main())
 
 
-def test_an_attempt_is_given_its_turn_before_it_is_paced_and_paid_for() -> None:
-    gate, pace = Gate(2), Pace(5)
-    engine = on_terms(Watched([], "engine"), CallPolicy(retry=Retry(), pace=pace), Traffic(gate=gate))
-    first, second, third = engine.meters
-    assert (first, second) == (gate, pace)
-    assert isinstance(third, BudgetMeter)
-    assert on_terms(Watched([], "engine"), CallPolicy(), Traffic()).retry is None, "a model in this process has none"
-
-
 # ---- retries, on a clock that only waiting moves
 
 
@@ -205,35 +199,6 @@ def test_it_gives_up_with_the_last_fault_and_the_count(script: list[Exception], 
     assert tried == 6 or seconds < 3
 
 
-def test_a_server_that_was_there_is_waited_for() -> None:
-    async def main() -> int:
-        engine = AttemptingEngine(Scripted(REPLY, *[UNREACHED] * 5, REPLY), (), Retry(), clock=jumping.now)
-        await engine.complete(REQUEST)
-        return int((await engine.complete(REQUEST)).provider_data["attempts"])
-
-    assert jumping.run(main())[0] == 6
-
-
-def test_calls_side_by_side_keep_their_own_counts() -> None:
-    left = {str(i): i for i in range(5)}
-
-    class Flaky:
-        async def complete(self, request: lm15.Request) -> lm15.Response:
-            await asyncio.sleep(0)
-            name = request.messages[0].text
-            left[name] -= 1
-            if left[name] >= 0:
-                raise lm15.ServerError(name)
-            return REPLY
-
-    async def main() -> list[int]:
-        engine = AttemptingEngine(Flaky(), (), Retry(), clock=jumping.now)
-        wanted = [lm15.Request(model="m", messages=(lm15.Message.user(str(i)),)) for i in range(5)]
-        return [r.provider_data["attempts"] for r in await asyncio.gather(*map(engine.complete, wanted))]
-
-    assert jumping.run(main())[0] == [1, 2, 3, 4, 5]
-
-
 def test_an_attempt_that_takes_too_long_is_cut_off_and_made_again() -> None:
     inner = Scripted(1000.0, 3.0)
     _, attempts, seconds = called(inner, Retry(timeout=10))
@@ -250,11 +215,6 @@ def test_no_attempt_reaches_beyond_the_deadline() -> None:
     assert (attempts, inner.cut) == (2, 2)
 
 
-def test_an_engine_that_raises_a_timeout_of_its_own_is_not_mistaken_for_ours() -> None:
-    error, _, _ = called(Scripted(TimeoutError("mine")), Retry(timeout=10))
-    assert (type(error), str(error)) == (TimeoutError, "mine")
-
-
 def test_what_a_call_waits_for_its_turn_is_no_part_of_its_deadline() -> None:
     class Queue:
         async def before(self, request: lm15.Request) -> None:
@@ -267,13 +227,6 @@ def test_what_a_call_waits_for_its_turn_is_no_part_of_its_deadline() -> None:
     _, attempts, seconds = called(Scripted(1000.0, 1000.0, 5.0), Retry(timeout=20, deadline=60), meters=[Queue()])
     assert attempts == 3
     assert seconds > 1500
-
-
-@pytest.mark.parametrize("seconds", [0, -1.0, math.inf, math.nan, "60"])
-def test_a_time_that_is_none_is_refused(seconds: object) -> None:
-    for name in ("deadline", "timeout"):
-        with pytest.raises(BadArgument, match=f"{name} must be a number of seconds above 0"):
-            Retry(**{name: seconds})  # type: ignore[arg-type]
 
 
 # ---- the retry budget
@@ -301,11 +254,6 @@ def test_every_call_that_succeeds_earns_a_retry_and_what_is_not_tried_again_uses
     for _ in range(7):
         called(inner, retries=retries)
     assert (retries.total, retries.used) == (7, NEVER_REACHED - 1)
-
-
-def test_a_retry_budget_that_is_none_is_refused() -> None:
-    with pytest.raises(BadArgument, match=r"max_retries \(--max-retries\) is -1: give a whole number of 0 or more"):
-        RetryBudget(-1)
 
 
 # ---- a real server
@@ -345,7 +293,7 @@ def outcome(server: Server, folder: Path, prompt: str, retry: Retry = QUICK, **t
     return Outcome(reply, error, server.stats()["requests"], records[0] if records else None)
 
 
-PASSING = ["408", "409", "425", "429", "500", "503", "504", "rate-limit", "busy", "drop", "html", "truncated", "torn"]
+PASSING = ["408", "429", "500", "busy", "drop", "html", "truncated", "torn"]
 
 
 @pytest.mark.parametrize("fault", [*PASSING, "hang"])
@@ -361,11 +309,8 @@ def test_a_fault_that_passes_is_tried_again(fault: str, server: Server, tmp_path
 @pytest.mark.parametrize(
     ("fault", "kind", "requests"),
     [
-        ("429", "rate_limited", 3),
         ("500", "server_error", 3),
         ("hang", "timeout", 3),
-        ("torn", "server_error", 3),
-        ("413", "bad_request", 1),
         ("context", "context_too_long", 1),
     ],
 )
@@ -381,44 +326,13 @@ def test_a_fault_that_does_not_pass_is_the_calls_error(
     assert "reply" not in done.record, "a failed call is no empty answer"
 
 
-@pytest.mark.parametrize("fault", ["401", "402", "403", "404"])
+@pytest.mark.parametrize("fault", ["401", "404"])
 def test_a_server_that_refuses_us_is_called_once_and_leaves_no_record(
     fault: str, server: Server, tmp_path: Path
 ) -> None:
     done = outcome(server, tmp_path, f"[9 x {fault}] How many?")
     assert isinstance(done.error, ServerRefused)
     assert (done.requests, done.record) == (1, None)
-
-
-def test_a_call_that_failed_is_made_again_on_whatever_terms(server: Server, tmp_path: Path) -> None:
-    """Terms are no part of a call's key: the answer takes the place of the error."""
-    prompt = "[3 x 500] How many?"
-    failed = outcome(server, tmp_path, prompt, Retry(attempts=3, wait_first=0.01))
-    with Journal(tmp_path) as journal:
-        lm = connect("m", api_base=server.url, journal=journal, attempts=1, deadline=30)
-        assert lm(prompt) == ["So the answer is 42."]
-        first, second = journal.records()
-        assert journal.find(first["key"]) == second
-    assert first == failed.record
-    assert first["key"] == second["key"]
-    assert (second["attempts"], second["error"]) == (1, None)
-
-
-def test_a_servers_retry_after_is_kept_to_up_to_the_deadline(tmp_path: Path) -> None:
-    for seconds, requests, least in (("0.6", 2, 0.6), ("3600", 1, 0.0)):
-        with serve(behave="asked", retry_after=seconds) as server:
-            began = time.monotonic()
-            assert outcome(server, tmp_path / seconds, "[1 x rate-limit] q").requests == requests
-            assert least <= time.monotonic() - began < 5
-
-
-def test_a_run_without_retries_left_says_so_in_the_calls_error(server: Server, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="the 1 retries that this run may make are used up"):
-        done = outcome(server, tmp_path, "[9 x 500] q", retries=RetryBudget(1), gate=Gate(4))
-    assert done.requests == 2
-    assert "are used up" in str(done.error)
-    assert done.record is not None
-    assert done.record["error"]["message"] == str(done.error)
 
 
 # ---- how they are given
@@ -437,31 +351,3 @@ def test_a_users_own_model_is_called_on_our_terms() -> None:
     assert lm.terms.retry == Retry(attempts=2, timeout=9)
     assert lm.terms.pace is not None
     assert connect(dspy.LM("openai/x", api_key="sk-test-0123456789")).terms.retry == Retry(timeout=None)
-
-
-def test_the_command_line_sets_the_terms(
-    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = Command(monkeypatch, capsys)
-
-    def ask(question: str, *more: object) -> Any:
-        server.reset()
-        return command("ask", question, "--method", "cot", "--lm", "m", "--api-base", server.url, *more)
-
-    for option, value, message in (
-        ("--attempts", 0, "attempts is 0"),
-        ("--timeout", "nan", "timeout must be"),
-        ("--deadline", -2, "deadline must be"),
-        ("--rpm", 0, "requests_per_minute (--rpm) must be"),
-        ("--tpm", -1, "tokens_per_minute (--tpm) must be"),
-    ):
-        refused = ask("How many?", option, value)
-        assert (refused.code, len(refused.notices)) == (2, 1)
-        assert message in refused.error
-    ended = ask("[9 x 500] How many?", "--attempts", 1, "--rpm", 100, "--tpm", 100000)
-    assert (ended.code, server.stats()["requests"]) == (1, 1)
-    assert "The server had an error" in ended.error or "says 500" in ended.error
-    with serve() as other:
-        assert ask("How many?", "--api-base", other.url).code == 0
-        assert [server.stats()["requests"], other.stats()["requests"]] == [1, 1], "several addresses share a question"

@@ -8,20 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import dspy
 import pytest
 from calls import Live, ask, journaled, request, text_of
 from dspy import lm15
-from model_server import serve
-from scripted import ScriptedEngine, response, scripted
+from scripted import ScriptedEngine, response
 
 from blendfilter.context import NOTES, ORDER, QUESTION, SAMPLE, STAGE, CallNote, CallSample, setting
 from blendfilter.errors import ModelError, ReplayMiss, ServerRefused
 from blendfilter.journal import Journal
-from blendfilter.lm.attempts import AttemptingEngine, Retry
-from blendfilter.lm.journaled import JournaledEngine, prompt_of
+from blendfilter.lm.journaled import JournaledEngine
 from blendfilter.lm.model import connect
-from blendfilter.lm.rate_limit import Gate
 
 # ---- hits and misses
 
@@ -48,14 +44,6 @@ def test_record_calls_again_and_the_newer_reply_replaces(tmp_path: Path) -> None
     with Journal(tmp_path, "replay") as journal:
         assert ask(journaled(live, journal)) == "reply 2"
     assert live.calls == 2
-
-
-def test_without_a_journal_every_call_is_made_and_noted() -> None:
-    engine = journaled(Live())
-    with setting(NOTES, []) as notes, setting(STAGE, "ids"):
-        assert [ask(engine), ask(engine)] == ["reply 1", "reply 2"]
-    assert [note.stage for note in notes] == ["ids", "ids"]
-    assert notes[0].key == notes[1].key
 
 
 # ---- the key
@@ -105,13 +93,6 @@ def test_where_it_is_called_and_who_asks_do_not_change_the_key() -> None:
         assert key_of(request()) == plain
 
 
-def test_a_single_user_message_is_its_text_and_a_conversation_its_roles() -> None:
-    assert prompt_of(request("the prompt")) == "the prompt"
-    assert prompt_of(request("hi", system="Be brief.")) == [["system", "Be brief."], ["user", "hi"]]
-    turns = (lm15.Message.user("a"), lm15.Message.assistant("b"), lm15.Message.user("c"))
-    assert prompt_of(replace(request(), messages=turns)) == [["user", "a"], ["assistant", "b"], ["user", "c"]]
-
-
 # ---- samples
 
 
@@ -139,19 +120,6 @@ def test_three_samples_are_three_records_and_replay_in_order_whatever_arrived_fi
         with pytest.raises(ReplayMiss):
             live.with_journal(journal)("prompt", n=3, temperature=1.0, rollout_id=6)
     assert len(arrived) == 3
-
-
-def test_predict_with_n_gives_every_completion_live_and_replayed(tmp_path: Path) -> None:
-    def completions(lm: Any) -> list[str]:
-        with dspy.context(lm=lm):
-            return list(dspy.Predict("question -> answer", n=3, temperature=1.0)(question="?").completions.answer)
-
-    with scripted(lambda _, __: f"[[ ## answer ## ]]\n{SAMPLE.get().i}\n[[ ## completed ## ]]") as lm:
-        with Journal(tmp_path) as journal:
-            assert completions(lm.with_journal(journal)) == ["0", "1", "2"]
-        with Journal(tmp_path, "replay") as journal:
-            assert completions(lm.with_journal(journal)) == ["0", "1", "2"]
-        assert lm.calls == 3
 
 
 # ---- failures
@@ -197,16 +165,6 @@ def test_a_replay_miss_names_question_and_stage(tmp_path: Path) -> None:
 
 def tool(name: str) -> lm15.FunctionTool:
     return lm15.FunctionTool(name=name, description="looks it up", parameters={"type": "object", "properties": {}})
-
-
-def test_tools_and_efforts_are_part_of_the_key() -> None:
-    """Of an effort both count: the option is the model's setting, that of the request this call's."""
-    tools = [(), (tool("search"),), (tool("look"),), (tool("search"), tool("look"))]
-    keys = [key_of(replace(request(), tools=each)) for each in tools]
-    keys.append(key_of(replace(request(tool_choice=lm15.ToolChoice(mode="required")), tools=tools[1])))
-    efforts = [request(), *(request(reasoning=lm15.Reasoning(effort=effort)) for effort in ("low", "high"))]
-    keys += [key_of(each, options={"reasoning": option}) for each in efforts for option in ("low", "high")]
-    assert len(set(keys)) == len(keys) == 11
 
 
 def test_a_reply_with_tool_calls_survives_the_journal(tmp_path: Path) -> None:
@@ -345,76 +303,3 @@ def test_how_a_reply_ended_is_noted_live_and_served(tmp_path: Path, reply: str, 
         assert [ask(journaled(live, journal)) for _ in range(2)] == [reply, reply]
         (record,) = journal.records()
     assert notes == [CallNote("ids", record["key"], event)] * 2
-
-
-def test_attempts_and_seconds_are_those_of_the_call_without_its_wait_at_the_gate(tmp_path: Path) -> None:
-    async def slow(_: lm15.Request, number: int) -> lm15.Response:
-        await asyncio.sleep(0.05)
-        if number == 1:
-            raise lm15.ServerError("busy", status=503)
-        return response("done")
-
-    async def no_wait(_: float) -> None:
-        return None
-
-    async def main(engine: JournaledEngine) -> None:
-        await asyncio.gather(*(engine.complete(request(f"prompt {i}")) for i in range(4)))
-
-    with Journal(tmp_path) as journal:
-        engine = journaled(AttemptingEngine(Live(slow), [Gate(1)], Retry(), sleep=no_wait), journal)
-        began = time.perf_counter()
-        asyncio.run(main(engine))
-        whole = time.perf_counter() - began
-        *others, first = journal.records()
-    # The first call's second attempt waits for its turn like the others: it holds no place while it waits.
-    assert [record["attempts"] for record in others] == [1, 1, 1]
-    assert (first["prompt"], first["attempts"]) == ("prompt 0", 2)
-    assert first["seconds"] >= 0.1
-    assert min(record["seconds"] for record in others) >= 0.05
-    # One place, so none overlap: with a wait in any of them, together they would be longer than all of it took.
-    assert sum(record["seconds"] for record in (*others, first)) <= whole
-    went = [record["at"] for record in (*others, first)]
-    assert max(went) - min(went) >= 0.1, "when each went out, not when it was made"
-
-
-def test_hits_go_past_a_full_gate(tmp_path: Path) -> None:
-    async def main(engine: JournaledEngine, gate: Gate) -> None:
-        await engine.complete(request())
-        await gate.before()
-        await asyncio.wait_for(engine.complete(request()), 5)
-
-    gate = Gate(1)
-    with Journal(tmp_path) as journal:
-        asyncio.run(main(journaled(AttemptingEngine(Live(), [gate]), journal), gate))
-
-
-SECRET = "sk-verysecret0123456789abcdef"
-
-
-@pytest.mark.parametrize("behave", ["plain", "unauthorized", "context", "reasoning"])
-def test_no_byte_of_a_key_reaches_journal_state_or_message(
-    tmp_path: Path, behave: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    monkeypatch.setenv("BLENDFILTER_API_KEY", SECRET)
-    texts: list[str] = []
-    with serve(behave=behave) as server, Journal(tmp_path) as journal:
-        login = server.url.replace("http://", "http://user:hunter2hunter2@")
-        models = [
-            connect("openai/test-model", api_base=server.url, journal=journal, label="provider's variable"),
-            connect("test-model", api_base=server.url, journal=journal, label="own server's variable"),
-            connect("test-model", api_base=server.url, api_key=SECRET, journal=journal, label="argument"),
-            connect("test-model", api_base=login, journal=journal, label="login"),
-        ]
-        for lm in models:
-            try:
-                texts += lm("prompt CONTEXT-TOO-LONG")
-            except (ServerRefused, ModelError) as error:
-                texts.append(f"{error!r} {error.__cause__!r} {error.__context__!r}")
-            texts.append(f"{lm.dump_state()} {lm.inner!r} {lm.address} {lm.__dict__} {lm.history}")
-        assert server.stats()["requests"] >= len(models)
-    written = (tmp_path / "journal.jsonl").read_bytes().decode()
-    assert written.count("\n") == (0 if behave == "unauthorized" else len(models))
-    for text in (written, *texts):
-        for secret in (SECRET, "hunter2", "Authorization", "Bearer"):
-            assert secret not in text

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 from dspy import lm15
 from dspy.utils.callback import BaseCallback
 from model_server import serve
-from scripted import ScriptedLM, scripted
+from scripted import scripted
 from small_world import comes_of_itself
 
 from blendfilter import open_index
@@ -35,7 +33,7 @@ from blendfilter.lm.attempts import Retry
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.openai import OpenAIEngine
-from blendfilter.lm.providers import PROVIDERS
+from blendfilter.lm.profiles import PROVIDERS
 
 HERE = "http://127.0.0.1:9/v1"
 
@@ -147,18 +145,6 @@ def test_dspy_callbacks_of_the_settings_and_of_the_model_are_called(tmp_path: Pa
     assert settings.seen == models.seen == ["start", "end"] * 2
 
 
-def test_a_deep_copy_shares_engine_and_journal_but_not_settings_or_history(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal, scripted(["a"], journal=journal) as lm:
-        lm("hello")
-        other = copy.deepcopy(lm)
-        other.kwargs["temperature"] = 1.0
-        assert other.inner is lm.inner
-        assert (other.history, len(lm.history), lm.kwargs) == ([], 1, {"temperature": 0.0})
-        module = dspy.Predict("question -> answer")
-        module.set_lm(lm)
-        assert module.deepcopy().lm.inner is lm.inner
-
-
 def test_state_goes_round_without_a_key() -> None:
     lm = connect("openai/test-model", api_base="http://127.0.0.1:9/v1", api_key="sk-secret0123456789", label="b",
                  endpoint="completions", temperature=0.5, top_p=0.9, seed=3, extra_body={"top_k": 20},
@@ -182,26 +168,6 @@ def test_a_program_with_its_model_saves_and_loads(tmp_path: Path) -> None:
     again.load(tmp_path / "program.json", allow_unsafe_lm_state=True)
     assert again.lm.identity == {"label": "b"}
     assert again.lm("Question: Where is Orm Pier?\nTopic:") == ["Orm Pier"]
-
-
-def test_a_script_of_a_test_fails_at_its_end_and_where_answers_are_left() -> None:
-    lm = ScriptedLM({"ids": ["1"]})
-    with setting(STAGE, "ids"):
-        assert lm("a") == ["1"]
-        with pytest.raises(dspy.utils.exceptions.LMError, match=r"no answer is written for call 2 \(stage 'ids'"):
-            lm("b")
-    with pytest.raises(AssertionError, match=r"answers were missing for stages \['ids'\]"):
-        lm.check()
-    with pytest.raises(AssertionError, match=r"never asked for: \{'check': 1\}"), scripted({"check": ["x"]}):
-        pass
-
-
-def test_a_replay_miss_comes_through_the_model(tmp_path: Path) -> None:
-    Journal(tmp_path).close()
-    with Journal(tmp_path, "replay") as journal, scripted([], journal=journal) as lm, dspy.context(lm=lm):
-        predict = dspy.Predict("question -> answer")
-        with pytest.raises(ReplayMiss, match="stage 'predict' asks for call"):
-            predict(question="?")
 
 
 # ---- from a name to a model
@@ -276,15 +242,6 @@ def test_what_is_refused_is_one_line_and_makes_no_journal(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["http://host:port/v1", "http://localhost:99999/v1", "http://localhost:0/v1", "http:///v1", "ftp://x", "host", ""],
-)
-def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(BadArgument, match=f"'{address}' is no address: write it as http://host:port/v1"):
-        connect("m", api_base=address)
-
-
 def test_a_key_in_the_address_is_refused_and_kept_out_of_the_message() -> None:
     for address in ("http://h/v1?api-key=SECRET123", "http://h:99999/v1?api-key=SECRET123"):
         with pytest.raises(BadArgument, match="address") as refused:
@@ -323,8 +280,7 @@ def test_no_login_is_shown_of_what_is_no_address(how: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"api_base": HERE}, {"api_key": "sk-test-0123456789"}, {"temperature": 1.0}, {"thinking": False},
-        {"extra_body": {"top_k": 5}}, {"json_schema": True}, {"seed": 3}, {"label": "b"}, {"attempts": 2},
+        {"api_key": "sk-test-0123456789"}, {"temperature": 1.0}, {"extra_body": {"top_k": 5}}, {"label": "b"},
     ],
     ids=lambda options: next(iter(options)),
 )  # fmt: skip
@@ -332,7 +288,7 @@ def test_settings_for_a_model_that_is_made_already_are_refused(options: dict[str
     with pytest.raises(BadArgument, match="is made already: give its settings where it is made, or use its copy"):
         connect(connect("m", api_base=HERE), journal=tmp_path / "run", **options)
     assert list(tmp_path.iterdir()) == []
-    if not options.keys() & {"label", "attempts"}:  # which an adopted model takes
+    if not options.keys() & {"label"}:  # which an adopted model takes
         with pytest.raises(BadArgument, match="openai/x is made already"):
             connect(dspy.LM("openai/x", api_key="sk-test-0123456789"), **options)
 
@@ -399,18 +355,3 @@ def test_one_name_at_two_providers_is_two_models() -> None:
     assert groq.name == together.name == "llama-3.1-8b"
     assert groq.identity != together.identity
     assert key_of(groq) != key_of(together)
-
-
-def test_dspys_line_on_a_cut_reply_stays_where_no_note_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    with serve() as server, caplog.at_level(logging.WARNING, "dspy.clients.lm"):
-        lm = connect("m", api_base=server.url, max_tokens=2)
-        monitor = logging.getLogger("dspy.clients.lm")
-        monitor.addHandler(caplog.handler)
-        try:
-            with setting(NOTES, notes := []):
-                lm("noted")
-            assert [(note.event, caplog.messages) for note in notes] == [("cut_reply", [])]
-            lm("by itself")
-        finally:
-            monitor.removeHandler(caplog.handler)
-    assert any("truncated" in line for line in caplog.messages)

@@ -96,7 +96,6 @@ def test_a_chat_call_sends_what_was_asked_and_reads_what_came(served: Callable[.
     assert [token.logprob for token in response.logprobs] == [-0.5] * 5
     assert "".join(token.token for token in response.logprobs) == REPLY
     assert response.provider_data == {"address": server.url}
-    assert response.adaptations == ()
 
 
 def test_a_completion_sends_the_prompt_as_it_stands(served: Callable[..., Server]) -> None:
@@ -122,8 +121,6 @@ def test_a_known_reasoning_model_costs_one_request(served: Callable[..., Server]
     assert (response.text, response.finish_reason) == ("So the answer ", "stop")
     assert response.message.first(lm15.ThinkingPart).text == THOUGHT
     assert (response.usage.reasoning_tokens, response.usage.cache_read_tokens) == (7, 1)
-    changed = {each.field: each.action for each in response.adaptations}
-    assert changed == {"config.temperature": "dropped", "config.stop": "client_side"}
 
 
 def test_an_unknown_reasoning_model_teaches_the_engine_once(served: Callable[..., Server]) -> None:
@@ -167,9 +164,8 @@ def test_a_format_is_sent_unless_the_server_is_known_to_take_none(
 ) -> None:
     server = served()
     wanted = ask(response_format={"type": "json_schema", "name": "ids", "schema": {"type": "object"}})
-    result = call(engine_at(server, profile=Profile(json_schema=held)), wanted).adaptations
+    call(engine_at(server, profile=Profile(json_schema=held)), wanted)
     assert ("response_format" in server.stats()["bodies"][0]) is sent
-    assert [each.field for each in result] == ([] if sent else ["config.response_format"])
 
 
 def test_a_refused_cap_is_renamed_once_and_log_probabilities_go_with_their_alternatives() -> None:
@@ -260,23 +256,10 @@ def test_cached_tokens_are_read_by_either_name(told: dict[str, Any], cached: int
     assert (response.usage.input_tokens, response.usage.cache_read_tokens) == (8, cached)
 
 
-def test_scores_of_the_completions_endpoint_keep_their_alternatives() -> None:
-    scores = {"tokens": ["a", "b"], "token_logprobs": [None, -1.0], "top_logprobs": [None, {"b": -1.0, "c": -2}]}
-    response = call(reading(choice(text="ab", logprobs=scores), endpoint="completions"), ask(logprobs=2))
-    (token,) = response.logprobs
-    assert (token.token, [top.token for top in token.top]) == ("b", ["b", "c"])
-
-
 @pytest.mark.parametrize("data", [b"<html>502</html>", b'{"choices": [{"mess', b"[]", b"\xff\xfe", {"choices": []}])
 def test_a_body_that_is_no_reply_is_a_transport_fault(data: Any) -> None:
     with pytest.raises(lm15.TransportError):
         call(reading(data), ask())
-
-
-def test_text_is_all_that_goes_out() -> None:
-    picture = lm15.Message.user([lm15.ImagePart(url="http://127.0.0.1/x.png")])
-    with pytest.raises(lm15.UnsupportedFeatureError, match="image"):
-        call(reading({}), lm15.Request(model="m", messages=(picture,)))
 
 
 @pytest.mark.parametrize(
@@ -311,14 +294,6 @@ def test_each_loop_has_its_own_connections_and_dead_loops_are_dropped(served: Ca
     asyncio.run(main())
 
 
-def test_the_environment_lends_no_key(served: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with serve(behave="unauthorized") as server, pytest.raises(lm15.AuthError) as caught:
-        call(OpenAIEngine(server.url, "", model="m"), ask())
-    assert "provided: none" in caught.value.message
-
-
-PLAIN = st.text(st.characters(blacklist_characters="<[", blacklist_categories=["Cs"]))
 TAGS = ("<think>", "</think>", "<THINK>", "</Think>", "[THINK]", "[/THINK]")
 SOUP = st.lists(st.sampled_from([*TAGS, "word", " ", "\n"]))
 
@@ -340,15 +315,6 @@ def test_openai_reasoning_models_refuse_stop_temperature_and_max_tokens(name: st
     assert profile.thinking_tokens > 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "deepseek-reasoner", "Qwen/QwQ-32B", "mistralai/Magistral-Small-2506"],
-)
-def test_models_that_always_think_have_no_switch(name: str) -> None:
-    assert profile_for(name).thinks_at("off")
-    assert profile_for(name).steering("off") == {}
-
-
 def test_the_dial_is_spelled_as_each_family_wants_it() -> None:
     assert profile_for("qwen3:8b").steering("off") == {"chat_template_kwargs": {"enable_thinking": False}}
     assert profile_for("Qwen/Qwen3-8B").steering("high") == {"chat_template_kwargs": {"enable_thinking": True}}
@@ -357,13 +323,6 @@ def test_the_dial_is_spelled_as_each_family_wants_it() -> None:
         "low", "minimal", "none", "low",
     ]  # fmt: skip
     assert profile_for("gpt-4o").steering("low") == {}
-
-
-def test_whether_a_reply_comes_with_thinking() -> None:
-    qwen, hybrid, plain = profile_for("qwen3-8b"), profile_for("deepseek-v3.1"), Profile()
-    assert [qwen.thinks_at(e) for e in (None, "off", "low")] == [True, False, True]
-    assert [hybrid.thinks_at(e) for e in (None, "off", "low")] == [False, False, True]
-    assert [plain.thinks_at(e) for e in (None, "off", "low")] == [False, False, False]
 
 
 def test_thinking_and_reasoning_are_one_dial() -> None:
@@ -392,13 +351,6 @@ def test_thinking_is_split_from_the_reply(text: str, reasoning: str, reply: str)
     assert split_thinking(text) == (reasoning, reply)
 
 
-@given(PLAIN, PLAIN)
-def test_the_opening_tag_may_be_missing(thought: str, reply: str) -> None:
-    expected = (thought.strip(), reply.strip())
-    assert split_thinking(f"<think>{thought}</think>{reply}") == expected
-    assert split_thinking(f"{thought}</think>{reply}") == expected
-
-
 @given(SOUP)
 def test_no_tag_reaches_the_reply_and_no_word_is_lost(pieces: list[str]) -> None:
     text = "".join(pieces)
@@ -418,9 +370,7 @@ def test_cutting_at_stop_strings_is_idempotent(text: str, stop: list[str]) -> No
 @pytest.mark.parametrize(
     "model",
     [
-        "gpt-4o", "gpt-4o-mini", "gpt-4o-mini-2024-07-18", "gpt-4o-2024-08-06", "gpt-4o-2024-11-20", "gpt-4.1",
-        "gpt-4.1-nano-2025-04-14", "gpt-4.5-preview", "gpt-5", "gpt-5.2", "gpt-5-chat-latest", "o1", "o1-2024-12-17",
-        "o3", "o3-mini", "o4-mini-2025-04-16", "GPT-4o-mini", "gpt-4o-search-preview",
+        "gpt-4o", "gpt-4o-mini-2024-07-18", "gpt-4.1-nano-2025-04-14", "gpt-5.2", "o1-2024-12-17", "o3-mini",
     ],
 )  # fmt: skip
 def test_openais_models_with_structured_outputs(model: str) -> None:
@@ -429,16 +379,8 @@ def test_openais_models_with_structured_outputs(model: str) -> None:
     assert holds_schema("groq", model) is None
 
 
-@pytest.mark.parametrize(
-    "model",
-    ["gpt-4o-2024-05-13", "gpt-4", "gpt-4-turbo", "gpt-4-0613", "gpt-3.5-turbo", "o1-mini", "o1-preview",
-     "chatgpt-4o-latest", "gpt-4o-audio-preview", "gpt-4o-realtime-preview", "ft:gpt-3.5-turbo:x", "davinci-002"],
-)  # fmt: skip
-def test_openais_models_without_them_or_unknown(model: str) -> None:
-    assert holds_schema("openai", model) is None
-
-
 def test_servers_that_constrain_whatever_they_serve() -> None:
+    assert [holds_schema("openai", each) for each in ("gpt-4o-2024-05-13", "gpt-4-turbo", "o1-mini")] == [None] * 3
     assert [holds_schema(each, "any/model") for each in ("vllm", "llamacpp", "ollama")] == [True] * 3
     assert [holds_schema(each, "any") for each in ("together", "groq", "deepseek", "", "m")] == [None] * 5
     assert holds_schema("mistral", "open-codestral-mamba") is None

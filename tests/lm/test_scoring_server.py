@@ -13,8 +13,8 @@ import scoring_models as made
 from scoring_server import serving
 
 from blendfilter.errors import BadArgument, BudgetSpent, ModelError, ServerRefused
+from blendfilter.lm.attempts import Traffic
 from blendfilter.lm.budget import Budget, BudgetAccount
-from blendfilter.lm.call_policy import Traffic
 from blendfilter.lm.model import connect
 from blendfilter.lm.scoring import Score, scorer
 

@@ -15,7 +15,7 @@ import pytest
 from likely import Likely
 from refusing import PASSAGES, ROWS
 
-from blendfilter import BM25, Oracle, append_only, load, make_silver, read_silver
+from blendfilter import BM25, Oracle, files, load, make_silver, read_silver
 from blendfilter.errors import BadArgument, BadData, CannotWrite, EmptyData, ModelError, RunLocked, RunMismatch
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring.kept import KeptScorer
@@ -318,8 +318,8 @@ def test_a_full_disk_leaves_no_half_row(questions: Questions, tmp_path: Path, mo
         if len(written) > 2:
             raise OSError(28, "No space left on device")
 
-    real = append_only.write_all
-    monkeypatch.setattr(append_only, "write_all", full)
+    real = files.write_all
+    monkeypatch.setattr(files, "write_all", full)
     with pytest.raises(CannotWrite, match="takes no more rows"):
         make_silver(questions, strinc(), tmp_path / "s.jsonl", retriever=Searching(), k=3)
     assert Places.of(tmp_path / "s.jsonl").partial.read_bytes() == b"".join(expected.splitlines(keepends=True)[:2])

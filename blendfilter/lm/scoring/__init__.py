@@ -22,7 +22,7 @@ from blendfilter.journal import Journal, Mode
 from blendfilter.lm.local import LOCAL, LocalEngine
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.openai import OpenAIEngine
-from blendfilter.lm.providers import PROVIDERS, addresses_of, place_of
+from blendfilter.lm.profiles import PROVIDERS, addresses_of, place_of
 from blendfilter.lm.replicas import ReplicatedEngine
 from blendfilter.lm.scoring.base import Backend, Score, TextScorer
 from blendfilter.lm.scoring.huggingface import CONFIG, HuggingFace

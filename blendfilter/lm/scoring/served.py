@@ -23,8 +23,7 @@ from dspy import lm15
 
 from blendfilter.errors import ServerRefused, check_count
 from blendfilter.lm import faults
-from blendfilter.lm.attempts import Retry
-from blendfilter.lm.call_policy import FREE, CallPolicy, Traffic, on_terms
+from blendfilter.lm.attempts import FREE, CallPolicy, Retry, Traffic, on_terms
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.replicas import ReplicatedEngine
 from blendfilter.lm.scoring.base import Done, Result, Score, TextPair, nothing_before, unusable
