@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from blendfilter.lm.model import connect as connect
     from blendfilter.lm.scoring import Score as Score
     from blendfilter.lm.scoring import scorer as scorer
-    from blendfilter.modules.answering import Answering as Answering
+    from blendfilter.modules.base import Answering as Answering
     from blendfilter.modules.blendfilter import BlendFilter as BlendFilter
     from blendfilter.modules.blendfilter import Blending as Blending
     from blendfilter.modules.direct import ChainOfThought as ChainOfThought
     from blendfilter.modules.direct import Direct as Direct
     from blendfilter.modules.iter_retgen import IterRetGen as IterRetGen
+    from blendfilter.modules.multi_hop import ReAct as ReAct
+    from blendfilter.modules.multi_hop import SelfAsk as SelfAsk
     from blendfilter.modules.ralm import RALM as RALM
-    from blendfilter.modules.react import ReAct as ReAct
-    from blendfilter.modules.self_ask import SelfAsk as SelfAsk
     from blendfilter.modules.self_consistency import SelfConsistency as SelfConsistency
     from blendfilter.oracles.oracle import Oracle as Oracle
     from blendfilter.oracles.silver_making import make_silver as make_silver
@@ -86,70 +86,55 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "Answering": "modules.answering",
-    "BM25": "retrieval.bm25",
-    "BlendFilter": "modules.blendfilter",
-    "BlendFilterError": "errors",
-    "Blending": "modules.blendfilter",
-    "Budget": "lm.budget",
-    "CDITFilter": "filters.cdit",
-    "ChainOfThought": "modules.direct",
-    "Comparison": "evaluation.comparison",
-    "Direct": "modules.direct",
-    "Excerpt": "records",
-    "FilCoFilter": "filters.filco",
-    "Filter": "filters.base",
-    "FullFilter": "filters.extractive",
-    "IterRetGen": "modules.iter_retgen",
-    "Journal": "journal",
-    "Judge": "filters.cdit",
-    "KnowledgeFilter": "filters.knowledge",
-    "OneCallFilter": "filters.knowledge",
-    "Oracle": "oracles.oracle",
-    "Passage": "records",
-    "PassageFilter": "filters.extractive",
-    "SentenceFilter": "filters.extractive",
-    "Prompts": "prompting",
-    "Question": "records",
-    "Questions": "tasks.base",
-    "RALM": "modules.ralm",
-    "RankBM25": "retrieval.bm25",
-    "ReAct": "modules.react",
-    "Retriever": "retrieval.base",
-    "Rule": "filters.cdit",
-    "Run": "evaluation.run",
-    "Score": "lm.scoring",
-    "SelfAsk": "modules.self_ask",
-    "SelfConsistency": "modules.self_consistency",
-    "TemplateAdapter": "prompting",
-    "Trimmed": "trimming.overlay",
-    "Witnesses": "trimming.witnesses",
-    "ColBERT": "retrieval.colbert",
-    "Dense": "retrieval.dense",
-    "Hybrid": "retrieval.hybrid",
-    "Precomputed": "retrieval.precomputed",
-    "Remote": "retrieval.remote",
-    "chunked": "retrieval.documents",
-    "read_documents": "retrieval.documents",
-    "write_hits": "retrieval.precomputed",
-    "aevaluate": "evaluation.runner",
-    "as_retriever": "retrieval.callables",
-    "compare": "evaluation.comparison",
-    "compile_program": "compiling.compile",
-    "connect": "lm.model",
-    "evaluate": "evaluation.runner",
-    "frontier": "report.plots",
-    "load": "tasks.loading",
-    "load_program": "compiling.programs",
-    "make_silver": "oracles.silver_making",
-    "open_index": "retrieval.indexes",
-    "plan": "evaluation.plan",
-    "plot": "report.plots",
-    "pooled": "retrieval.corpus",
-    "read_corpus": "retrieval.corpus",
-    "read_silver": "oracles.silver_rows",
-    "scorer": "lm.scoring",
-    "trim": "trimming.gathering",
+    name: module
+    for module, names in {
+        "compiling.compile": "compile_program",
+        "compiling.programs": "load_program",
+        "errors": "BlendFilterError",
+        "evaluation.comparison": "Comparison compare",
+        "evaluation.plan": "plan",
+        "evaluation.run": "Run",
+        "evaluation.runner": "aevaluate evaluate",
+        "filters.base": "Filter",
+        "filters.cdit": "CDITFilter Judge Rule",
+        "filters.extractive": "FullFilter PassageFilter SentenceFilter",
+        "filters.filco": "FilCoFilter",
+        "filters.knowledge": "KnowledgeFilter OneCallFilter",
+        "journal": "Journal",
+        "lm.budget": "Budget",
+        "lm.model": "connect",
+        "lm.scoring": "Score scorer",
+        "modules.base": "Answering",
+        "modules.blendfilter": "BlendFilter Blending",
+        "modules.direct": "ChainOfThought Direct",
+        "modules.iter_retgen": "IterRetGen",
+        "modules.multi_hop": "ReAct SelfAsk",
+        "modules.ralm": "RALM",
+        "modules.self_consistency": "SelfConsistency",
+        "oracles.oracle": "Oracle",
+        "oracles.silver_making": "make_silver",
+        "oracles.silver_rows": "read_silver",
+        "prompting": "Prompts TemplateAdapter",
+        "records": "Excerpt Passage Question",
+        "report.plots": "frontier plot",
+        "retrieval.base": "Retriever",
+        "retrieval.bm25": "BM25 RankBM25",
+        "retrieval.callables": "as_retriever",
+        "retrieval.colbert": "ColBERT",
+        "retrieval.corpus": "pooled read_corpus",
+        "retrieval.dense": "Dense",
+        "retrieval.documents": "chunked read_documents",
+        "retrieval.hybrid": "Hybrid",
+        "retrieval.indexes": "open_index",
+        "retrieval.precomputed": "Precomputed write_hits",
+        "retrieval.remote": "Remote",
+        "tasks.base": "Questions",
+        "tasks.loading": "load",
+        "trimming.gathering": "trim",
+        "trimming.overlay": "Trimmed",
+        "trimming.witnesses": "Witnesses",
+    }.items()
+    for name in names.split()
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 - every name is there, and a test says so

@@ -15,28 +15,19 @@ from blendfilter.context import STAGE, setting
 from blendfilter.errors import BadData, UnknownName
 from blendfilter.prompting import SHARED, WHOLE_READERS, Prompts, TemplateAdapter, own_prompts
 
-REPLY_TOKENS = 256
-"""Cap of a reasoning, a passage or a judgement, in tokens (which the paper leaves open)."""
-SHORT_TOKENS = 32
-"""Cap of ids, a topic or a short answer."""
-SHORT_ROOM = f"{SHORT_TOKENS} tokens, its first line"
-"""`Ask.room` of a short answer."""
-STOP = ["\nKnowledge:", "\nQuestion:"]
-"""Where a model starts to invent the next example."""
-FEW_SHOT = frozenset(
-    {
-        "blendfilter/external", "blendfilter/answer", "cot", "direct", "self_ask/step", "react/step",
-        "react/thought_action",
-    }
-)  # fmt: skip
+REPLY_TOKENS = 256  # cap of a reasoning, a passage or a judgement (which the paper leaves open)
+SHORT_TOKENS = 32  # cap of ids, a topic or a short answer
+SHORT_ROOM = f"{SHORT_TOKENS} tokens, its first line"  # `Ask.room` of a short answer
+STOP = ["\nKnowledge:", "\nQuestion:"]  # where a model starts to invent the next example
+FEW_SHOT = {
+    "blendfilter/external", "blendfilter/answer", "cot", "direct",
+    "self_ask/step", "react/step", "react/thought_action",
+}  # fmt: skip
 """Templates with a task's demonstrations; the others are zero-shot (BlendFilter, appendices D and F)."""
 
 
 class Ask(dspy.Predict):
-    """A predictor that speaks through a template.
-
-    It is a `dspy.Predict` in every way that optimisers and saved programs see. A call runs under its own adapter and
-    under its own stage name; the adapter is never configured globally.
+    """A `dspy.Predict` that speaks through a template: a call runs under its own adapter and its own stage name.
 
     Args:
         stage: the predictor's name in journals and ledgers.
@@ -109,8 +100,6 @@ class Ask(dspy.Predict):
 
 
 class _Filled(pydantic.BaseModel):
-    """A record without unknown, empty or missing slots."""
-
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, str_min_length=1)
 
 
@@ -139,7 +128,6 @@ class Demonstration(_Filled):
         return self
 
     def found(self, hop: WorkedHop) -> list[str]:
-        """The lines of knowledge that a hop finds."""
         return [self.knowledge[number] for number in hop.knowledge]
 
 
@@ -176,8 +164,7 @@ class TaskWording(pydantic.BaseModel):
     def __call__(self, predictor: Ask, worked: DemoFields = Demonstration.model_dump) -> Ask:
         """`predictor` with this task's instructions, room for answers and (in few-shot templates) demonstrations.
 
-        `worked` makes a demonstration's fields for predictors whose fields are not those of the file. An overridden
-        template keeps the instructions that it brings.
+        `worked` makes a demonstration's fields. An overridden template keeps the instructions that it brings.
         """
         name = predictor.template.name
         # A second request for the same thing has the same instructions.

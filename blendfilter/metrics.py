@@ -22,6 +22,7 @@ from blendfilter.quoting import LONGEST_REPLY
 from blendfilter.records import Question
 from blendfilter.text import LETTERS, folded, normalize_answer, overlap, tokens
 
+_LETTERS = frozenset(LETTERS)
 _CLOSED = frozenset({"yes", "no", "noanswer"})
 VERDICTS = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
 """Normalised words that decide a yes/no question, and what they say."""
@@ -46,8 +47,6 @@ _TRUTH = re.compile(r"(?<![\w-])(?:true|false)(?![\w-])", re.IGNORECASE)
 _HEDGED = re.compile(
     r"\b(?:(?:may|might|could)\s+(?:\w+\s+)?be|part(?:ly|ially)|half|possibly|perhaps|maybe)\s+$", re.IGNORECASE
 )
-_HEDGE = 80
-"""Characters before a word in which it may be hedged."""
 _REPLIED = re.compile(r"\W{0,3}(yes|no)\b(?=[^\w\s]|\s*$)", re.IGNORECASE)
 _ALONE = re.compile(rf"\W{{0,4}}([{LETTERS}{LETTERS.lower()}])\W{{0,4}}")
 _NO_ARTICLE = r"(?!\s+(?!(?:because|since|is|and|or)\b)[^\W\d_])"
@@ -153,7 +152,7 @@ def truth(text: str) -> str | None:
     for clause in _CLAUSE_END.split(rest):
         denied = _denied_from(clause)
         for match in () if clause.endswith("?") else _TRUTH.finditer(clause):
-            before = clause[max(0, match.start() - _HEDGE) : match.start()]
+            before = clause[max(0, match.start() - 80) : match.start()]
             if match.start() < denied and not _HEDGED.search(before):
                 found.add(match[0].lower())
     return found.pop() if len(found) == 1 else None
@@ -190,14 +189,10 @@ def accuracy(prediction: str, answers: Iterable[str]) -> float:
     (1.0, 0.0, 1.0)
     """
     listed = list(answers)
-    if letters := [answer for answer in listed if _is_letter(answer)]:
+    if letters := [answer for answer in listed if answer in _LETTERS]:
         predicted = choice(prediction)
         return float(predicted in letters) if predicted else exact_match(prediction, set(listed) - set(letters))
     return float(any(_decides(prediction, answer) for answer in listed))
-
-
-def _is_letter(answer: str) -> bool:
-    return len(answer) == 1 and answer in LETTERS
 
 
 def _decides(prediction: str, answer: str) -> bool:
@@ -223,7 +218,7 @@ def inclusion(prediction: str, answers: Iterable[str]) -> float:
 
 
 def _included(answer: str, prediction: str, predicted: str) -> bool:
-    if _is_letter(answer):
+    if answer in _LETTERS:
         no_article = _NO_ARTICLE if answer == LETTERS[0] else ""
         return bool(re.search(rf"(?<!\w)(?<!\w['’]){answer}{_APART}{no_article}", prediction))
     right = normalize_answer(answer)
@@ -269,7 +264,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 
 
 def metric(name: str) -> Metric:
-    """The metric called `name`. Raises `UnknownName`, with a suggestion."""
+    """The metric called `name`. Raises `UnknownName`."""
     if name not in METRICS:
         raise UnknownName.of("metric", name, METRICS)
     return METRICS[name]
@@ -278,12 +273,9 @@ def metric(name: str) -> Metric:
 class Retrieval(NamedTuple):
     """How well a set of titles meets a question's gold titles; each a fraction of 1."""
 
-    recall: float
-    """Share of the gold titles that are there."""
-    precision: float
-    """Share of the titles that are gold; 0 for no titles."""
-    s_precision: float
-    """1.0 where both are the same set."""
+    recall: float  # share of the gold titles that are there
+    precision: float  # share of the titles that are gold; 0 for no titles
+    s_precision: float  # 1.0 where both are the same set
 
 
 def retrieval(titles: Iterable[str], question: Question) -> Retrieval | None:
@@ -309,15 +301,3 @@ def recall(titles: Iterable[str], question: Question) -> float | None:
     """Share of the best annotator's gold titles among `titles`; None where the question has none."""
     scores = retrieval(titles, question)
     return None if scores is None else scores.recall
-
-
-def precision(titles: Iterable[str], question: Question) -> float | None:
-    """Share of `titles` that are gold for the annotator that `recall` is measured by; None without gold titles."""
-    scores = retrieval(titles, question)
-    return None if scores is None else scores.precision
-
-
-def s_precision(titles: Iterable[str], question: Question) -> float | None:
-    """1.0 where `titles` are exactly that annotator's gold titles, as sets; None without gold titles."""
-    scores = retrieval(titles, question)
-    return None if scores is None else scores.s_precision

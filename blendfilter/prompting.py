@@ -35,16 +35,12 @@ Readers: TypeAlias = Mapping[str, Callable[[str], str]]
 
 SHARED = {"blendfilter/answer": "blendfilter/external"}
 """Templates with the text of another one, unless overridden."""
-
 OPTIONAL_FIELDS = frozenset({"offer_none", "topic", "rules"})
 """Inputs that a demonstration may leave out."""
-
 READERS: Readers = {"answer": short_reply, "topic": short_reply}
-"""How the replies for some fields are read; replies for other fields are taken whole."""
+"""How replies are read, by field; others are taken whole."""
 WHOLE_READERS: Readers = {**READERS, "answer": whole_reply}
 """The same where answers are sentences."""
-
-_MACRO = "default_instructions"
 
 
 @dataclass(frozen=True)
@@ -62,9 +58,6 @@ class Template:
     variables: frozenset[str]
     digest: str
     compiled: jinja2.Template
-
-    def __copy__(self) -> Template:
-        return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Template:
         return self  # nothing in it changes; a compiled template cannot be copied
@@ -143,7 +136,10 @@ class Prompts:
         """Default instructions and free variables of a template and of those it extends."""
         tree = self._environment.parse(source)
         variables = jinja2.meta.find_undeclared_variables(tree)
-        instructions = next((_macro_text(macro) for macro in tree.find_all(nodes.Macro) if macro.name == _MACRO), "")
+        macros = (macro for macro in tree.find_all(nodes.Macro) if macro.name == "default_instructions")
+        texts = ("".join(part.data for part in macro.find_all(nodes.TemplateData)) for macro in macros)
+        # As DSPy reads a signature's instructions, or the two would not be equal.
+        instructions = next((inspect.cleandoc(text.strip()) for text in texts), "")
         for parent in tree.find_all(nodes.Extends):
             file = parent.template.as_const()
             if file not in seen:
@@ -176,8 +172,8 @@ class TemplateAdapter(dspy.Adapter):
     Args:
         template: a template's name. Without one, an `Ask` renders the template that it names, and any other predictor
             goes to `dspy.ChatAdapter` (so this adapter can be configured globally without harm to optimisers).
-        prompts: the templates; the package's own by default.
-        readers: how replies are read, by field; short fields are their first line by default.
+        prompts: the package's own by default.
+        readers: how replies are read, by field.
     """
 
     def __init__(
@@ -205,7 +201,6 @@ class TemplateAdapter(dspy.Adapter):
     def format(
         self, signature: type[dspy.Signature], demos: Sequence[Mapping[str, Any]], inputs: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        """One user message: the rendered template."""
         if self.template is None:
             return _chat().format(signature, demos, inputs)  # type: ignore[no-any-return]
         return [{"role": "user", "content": self.render(signature, demos, inputs)}]
@@ -216,8 +211,7 @@ class TemplateAdapter(dspy.Adapter):
         """The text that a model reads.
 
         Raises:
-            BadData: the template wants a value that neither the call nor a demonstration gives, or an optimiser's
-                instructions meet a template that does not render them.
+            BadData: a value that the template wants is missing, or it does not render an optimiser's instructions.
         """
         template = self.template
         if template is None:
@@ -247,7 +241,6 @@ class TemplateAdapter(dspy.Adapter):
             raise BadData(f"{template.path}: cannot be rendered: {error}") from error
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
-        """The reply as the signature's one output: its first line for short fields, all of it for the others."""
         if self.template is None:
             return _chat().parse(signature, completion)  # type: ignore[no-any-return]
         (name,) = signature.output_fields
@@ -313,11 +306,6 @@ _PART = re.compile(
 
 def _names_in(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.j2"))
-
-
-def _macro_text(macro: nodes.Macro) -> str:
-    # As DSPy reads a signature's instructions, or the two would not be equal.
-    return inspect.cleandoc("".join(part.data for part in macro.find_all(nodes.TemplateData)).strip())
 
 
 @lru_cache(maxsize=1)

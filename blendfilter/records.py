@@ -1,7 +1,4 @@
-"""The data that rooms hand to each other: frozen records, no behaviour beyond how they read.
-
-A model reads a passage as one line, ``Title | text``; a question stands on one line, stripped at its ends only.
-"""
+"""The data that rooms hand to each other: frozen records, no behaviour beyond how they read."""
 
 from __future__ import annotations
 

@@ -22,8 +22,6 @@ from blendfilter.quoting import LONGEST_REPLY, own_lines, own_words
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-
-
 _ACTS = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
     r"]|(?P<flag>\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f)|[\U000e0000-\U000e007f]|\r(?!\n)"
@@ -33,13 +31,11 @@ those of a flag."""
 
 
 def visible(text: str) -> str:
-    """`text` with every character that would act on a terminal, or hide in it, written as an escape.
+    """`text` with every character that would act on a terminal, or hide in it, written as an escape (as JSON has it,
+    so that JSON stays the same JSON).
 
-    A passage, a reply or a name may hold any: they move the cursor, colour what follows or turn it round. What JSON may
-    hold as it is (all but the C0 controls) becomes an escape of JSON's, so that JSON stays the same JSON.
-
-    >>> print(visible("\\x1b[2JA hill\\u202e, \\x9b31m \\ud800"))
-    \\x1b[2JA hill\\u202e, \\u009b31m \\ud800
+    >>> print(visible("\\x1b[2JA hill\\u202e"))
+    \\x1b[2JA hill\\u202e
     """
     return text if text.isascii() and text.isprintable() else _ACTS.sub(_escape, text)
 
@@ -94,7 +90,7 @@ def folded(text: str) -> str:
 
 
 class Overlap(NamedTuple):
-    """Unigrams that two texts share, each counted as often as both hold it, and what follows from that."""
+    """Unigrams that two texts share, each counted as often as both hold it."""
 
     shared: int
     precision: float
@@ -166,20 +162,18 @@ def sentences(text: str) -> list[Sentence]:
     """
     found: list[Sentence] = []
     start = 0
-    for match in _BREAK.finditer(text):
-        if match["mark"] is None or (_ends(text, match) and not _GOES_ON.match(text, match.end())):
-            _add(found, text, start, match.end())
-            start = match.end()
-    _add(found, text, start, len(text))
+    ends = (
+        match.end()
+        for match in _BREAK.finditer(text)
+        if match["mark"] is None or (_ends(text, match) and not _GOES_ON.match(text, match.end()))
+    )
+    for end in (*ends, len(text)):
+        piece = text[start:end]
+        if inner := piece.strip():
+            first = end - len(piece.lstrip())
+            found.append(Sentence(inner, first, first + len(inner)))
+        start = end
     return found
-
-
-def _add(found: list[Sentence], text: str, start: int, end: int) -> None:
-    piece = text[start:end]
-    inner = piece.strip()
-    if inner:
-        first = start + len(piece) - len(piece.lstrip())
-        found.append(Sentence(inner, first, first + len(inner)))
 
 
 def _ends(text: str, match: re.Match[str]) -> bool:

@@ -21,8 +21,7 @@ from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import OneCallFilter
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
-from blendfilter.modules.react import ReAct
-from blendfilter.modules.self_ask import SelfAsk
+from blendfilter.modules.multi_hop import ReAct, SelfAsk
 from blendfilter.records import Passage
 
 TASKS = ("hotpotqa", "twowiki", "strategyqa", "nq", "triviaqa", "fever", "fever-nei", "eli5", "wow", "popqa", "arc",

@@ -13,7 +13,7 @@ import dspy
 import pytest
 from compiled import exact, sample_index
 from dspy.utils.callback import BaseCallback
-from isle import PASSAGES, QUESTION, REPLIES, Echo, one_list, replies, three_lists
+from isle import QUESTION, REPLIES, Echo, one_list, replies, three_lists
 from scripted import ScriptedLM, response
 
 from blendfilter.journal import Journal
@@ -136,12 +136,6 @@ class TestRetrievalModel:
 
 
 class TestModelsOfOnesOwn:
-    def test_a_synchronous_one_answers_as_it_is(self) -> None:
-        with dspy.context(lm=Echo("echo")):
-            prediction = BlendFilter(three_lists())(question=QUESTION)
-        assert prediction.answer == "Tolm."  # the close that the reasoning prompts teach is no part of it
-        assert prediction.knowledge == [PASSAGES[0], PASSAGES[1]]
-
     def test_and_is_journaled_when_connected(self, tmp_path: Path) -> None:
         with Journal(tmp_path) as journal, dspy.context(lm=connect(Echo("echo"), journal=journal)):
             prediction = BlendFilter(three_lists())(question=QUESTION)
@@ -163,10 +157,3 @@ class TestCopies:
         with dspy.context(lm=lm):
             result = [each(question=QUESTION).answer for each in copies]
         assert result == ["Ada Brennock"] * 4
-
-    def test_a_copy_has_demonstrations_of_its_own_and_the_same_index(self, index: BM25) -> None:
-        method = BlendFilter(index)
-        other = method.deepcopy()
-        other.blending.external.demos.clear()
-        assert len(method.blending.external.demos) == 3
-        assert other.blending.retriever is method.blending.retriever

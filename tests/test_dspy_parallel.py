@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
 import dspy
-import pytest
 from isle import QUESTION, one_list, replies
 from scripted import ScriptedLM
 
@@ -42,26 +40,6 @@ def test_every_call_is_one_record(tmp_path: Path) -> None:
         records = [record for record in journal.records() if record["kind"] == "call"]
     assert len(records) == lm.calls
     assert {key for each in result for _, key in each.calls} == {record["key"] for record in records}
-
-
-@pytest.mark.parametrize("shown", [True, False])
-def test_two_of_them_at_once_do_not_mix(shown: bool) -> None:
-    """From two threads, over two models, with progress bars or without."""
-    result: dict[str, list[Any]] = {}
-
-    def work(name: str) -> None:
-        method = BlendFilter(one_list())
-        pairs = [(method, {"question": question}) for question in QUESTIONS]
-        with dspy.context(lm=ScriptedLM(replies(short_answer=lambda prompt: f"{name} {script(prompt)}"))):
-            result[name] = dspy.Parallel(num_threads=3, disable_progress_bar=not shown)(pairs)
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in ("left", "right")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    for name in ("left", "right"):
-        assert [each.answer for each in result[name]] == [f"{name} {question[:-1]}" for question in QUESTIONS]
 
 
 def test_a_failing_question_is_none_and_the_others_are_there() -> None:

@@ -28,6 +28,8 @@ from blendfilter.modules.iter_retgen import IterRetGen
 from blendfilter.modules.multi_hop import (
     FOLLOW_UPS,
     THOUGHTS_AND_ACTIONS,
+    ReAct,
+    SelfAsk,
     conclusion,
     forced_answer,
     read_action,
@@ -35,8 +37,6 @@ from blendfilter.modules.multi_hop import (
     transcript_line,
 )
 from blendfilter.modules.ralm import RALM
-from blendfilter.modules.react import ReAct
-from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.modules.self_consistency import SelfConsistency, majority
 from blendfilter.prompting import TemplateAdapter
 from blendfilter.records import one_line

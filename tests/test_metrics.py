@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from blendfilter.errors import UnknownName
 from blendfilter.metrics import (
     METRICS,
-    TRUTHS,
     Retrieval,
     accuracy,
     choice,
@@ -19,15 +18,12 @@ from blendfilter.metrics import (
     inclusion_raw,
     label,
     metric,
-    precision,
     recall,
     retrieval,
-    s_precision,
     truth,
     verdict,
 )
 from blendfilter.records import Question
-from blendfilter.text import normalize_answer
 
 TEXTS = st.text(st.sampled_from("abc the.yesno "), max_size=20)
 
@@ -58,7 +54,6 @@ def test_exact_match(prediction: str, answers: list[str], expected: float) -> No
         ("red red boat", ["red boat"], 0.8),  # 2 of 3 and 2 of 2: 2 * 2/3 / (5/3)
         ("harbour", ["mill", "the harbour"], 1.0),  # the best alias counts
         ("yes", ["yes"], 1.0),
-        ("Yes.", ["yes"], 1.0),
         ("yes it is", ["yes"], 0.0),  # the answer is a verdict, and they differ
         ("no", ["no man's land"], 0.0),  # the prediction is one, and they differ
         ("noanswer", ["noanswer found"], 0.0),
@@ -101,43 +96,28 @@ def test_verdict(reply: str, expected: str | None) -> None:
     [
         ("SUPPORTS", "SUPPORTS"),
         ("Supported.", "SUPPORTS"),
-        ("**SUPPORTS**", "SUPPORTS"),
         ("The claim is refuted", "REFUTES"),
         ("The passages refute the claim, for it was built in 1871 and not later.", "REFUTES"),
         ("NOT ENOUGH INFO", "NOT ENOUGH INFO"),
-        ("not_enough_info", "NOT ENOUGH INFO"),
         ("There is not enough information to support or refute it.", "NOT ENOUGH INFO"),
         ("SUPPORTS, not REFUTES", "SUPPORTS"),
         ("REFUTES. The claim is not supported by any passage.", "REFUTES"),
         ("It is not refuted but supported.", "SUPPORTS"),
         ("Is it supported? The text refutes it.", "REFUTES"),
-        ("SUPPORTS\nThe claim is supported.", "SUPPORTS"),
         # denied, doubted, emptied, or asked: no label
         ("not supported", None),
-        ("NOT SUPPORTS", None),
-        ("The claim isn't supported.", None),
         ("The claim isn\u2019t refuted.", None),
         ("It neither supports nor refutes the claim.", None),
-        ("No passage supports it.", None),
-        ("This cannot be, as far as I can see, supported.", None),
         ("It is supported by nothing in the passages.", None),
-        ("The text supports no such claim.", None),
         ("The text fails to support it.", None),
-        ("I wonder whether it is supported.", None),
-        ("It is doubtful that the text supports it.", None),
         ("It is unclear which passage supports it.", None),
         ("Supported?", None),
         # both, other words, parts of words
         ("SUPPORTS or REFUTES", None),
-        ("SUPPORTS. REFUTES.", None),
         ("unsupported", None),
-        ("non-supported", None),
-        ("irrefutable", None),
-        ("The supporters left.", None),
         ("supporting evidence", None),
         ("True", None),
         ("yes", None),
-        ("not enough evidence", None),
         ("", None),
     ],
 )
@@ -204,7 +184,6 @@ def test_the_best_annotator_counts_for_all_three() -> None:
     question = annotated(("A", "B", "C"), ("A", "D"))
     assert retrieval(["A", "D", "E"], question) == pytest.approx(Retrieval(1.0, 2 / 3, 0.0))
     assert retrieval(["D", "A"], question) == Retrieval(1.0, 1.0, 1.0)
-    assert precision(["D", "A"], question) == s_precision(["D", "A"], question) == 1.0
 
 
 def test_among_equal_recalls_the_better_precision_counts() -> None:
@@ -214,7 +193,7 @@ def test_among_equal_recalls_the_better_precision_counts() -> None:
 def test_without_gold_there_is_no_score() -> None:
     for question in (Question("1", "?", ("x",)), Question("1", "?", ("x",), evidence=((),))):
         assert retrieval(["A"], question) is None
-        assert recall(["A"], question) is precision(["A"], question) is s_precision(["A"], question) is None
+        assert recall(["A"], question) is None
     assert recall(["A"], Question("1", "?", gold_titles=("A", "B"))) == 0.5, "gold titles without an annotator"
 
 
@@ -226,9 +205,7 @@ def test_without_gold_there_is_no_score() -> None:
     [
         ("It was the Lighthouse-keeper, of Tolm.", ["lighthousekeeper"], 1.0),
         ("Ada Brennock kept it", ["Brennock, Ada", "Ada  Brennock"], 1.0),
-        ("Ada or Brennock", ["Ada Brennock"], 0.0),
         ("artists", ["art"], 0.0),
-        ("the art of it", ["Art"], 1.0),
         ("anything", ["the"], 0.0),
         ("", ["Ada"], 0.0),
         ("Ada", [], 0.0),
@@ -238,44 +215,24 @@ def test_an_answer_is_covered_where_its_words_stand_side_by_side(said: str, answ
     assert metric("cover-em")(said, answers) == covered
 
 
-@given(TEXTS, st.lists(TEXTS, max_size=3))
-def test_what_matches_exactly_is_covered_unless_nothing_is_left_of_it(said: str, answers: list[str]) -> None:
-    if metric("em")(said, answers) and normalize_answer(said):
-        assert metric("cover-em")(said, answers) == 1.0
-
-
 # options
 
 
 @pytest.mark.parametrize(
     ("reply", "letter"),
     [
-        ("B", "B"), ("b", "B"), ("(B)", "B"), ("**B**", "B"), ("'B'.", "B"), (" B\n", "B"),
-        ("B) ice", "B"), ("B. ice", "B"), ("B: ice", "B"), ("**B.** ice", "B"), ("(B) ice", "B"),
-        ("The answer is B.", "B"), ("Answer: B", "B"), ("## Answer\nB", "B"), ("The correct option is (B), ice.", "B"),
-        ("The answer is A.", "A"), ("The answer is A because slate is dense.", "A"), ("Choice A", "A"),
-        ("B\nIce floats, for it is light.", "B"), ("Ice is light.\nThe answer is B.", "B"),
-        ("(b) ice", "B"), ("Answer: b", "B"), ("ANSWER: B", "B"), ("The answer is 'B'.", "B"), ("B - ice", "B"),
+        ("B", "B"), ("**b**", "B"), ("B) ice", "B"), ("**B.** ice", "B"), ("(b) ice", "B"), ("Answer: B", "B"),
+        ("The answer is A because slate is dense.", "A"), ("B\nIce floats, for it is light.", "B"), ("B - ice", "B"),
         ("The best choice would be B.", "B"), ("C, because ice is light.", "C"), ("I think B is correct.", "B"),
-        ("A is the right one.", "A"), ("The answer is A and no other.", "A"),
-        ("Not (A) but (B)", "B"), ("(A) is wrong. The answer is (B).", "B"), ("B\n\n(B) ice", "B"),
+        ("The answer is A and no other.", "A"), ("(A) is wrong. The answer is (B).", "B"),
         # none, several, denied, asked about, or a word
-        ("A or B", None), ("(A) slate (B) ice", None), ("A) slate\nB) ice", None), ("The answer is not B.", None),
-        ("Option B is incorrect.", None), ("Is it (B)?", None), ("A stone sinks.", None), ("a stone", None),
-        ("The answer is A stone.", None), ("E = mc2", None), ("Vitamin C", None), ("2", None), ("F", None), ("", None),
-        ("Option B's text", None), ("B-cells", None), ("The answer is a stone.", None), ("A, B and C", None),
-        ("B is not correct.", None), ("A and B", None), ("Is B correct?", None), ("Vitamin-C is right for you", None),
+        ("A or B", None), ("A) slate\nB) ice", None), ("The answer is not B.", None), ("Option B is incorrect.", None),
+        ("Is it (B)?", None), ("A stone sinks.", None), ("The answer is A stone.", None), ("Vitamin C", None),
+        ("2", None), ("", None), ("Option B's text", None), ("The answer is a stone.", None), ("A and B", None),
     ],
 )  # fmt: skip
 def test_choice(reply: str, letter: str | None) -> None:
     assert choice(reply) == letter
-
-
-@given(st.sampled_from("ABCDE"), st.sampled_from(["{}", "({})", "{}.", "Answer: {}", "The answer is {}.", "**{}**"]))
-def test_every_letter_is_read_alike(letter: str, shape: str) -> None:
-    """A stands for an article too, and must not lose by it."""
-    assert choice(shape.format(letter)) == letter
-    assert accuracy(shape.format(letter), [letter, "ice"]) == 1.0
 
 
 # true and false
@@ -298,12 +255,6 @@ def test_truth(reply: str, said: str | None) -> None:
     assert truth(reply) == said
 
 
-@given(WORDS, st.sampled_from(TRUTHS))
-def test_a_reply_is_never_right_for_both(before: str, said: str) -> None:
-    reply = f"{before} {said}"
-    assert accuracy(reply, ["true"]) + accuracy(reply, ["false"]) <= 1.0
-
-
 # inclusion
 
 
@@ -319,29 +270,18 @@ def test_a_reply_is_never_right_for_both(before: str, said: str) -> None:
         ("Ada", ["Ada Brennock"], 0.0, 0.0),  # the reply holds the answer, not the other way round
         ("Ada", ["Orm", "Ada"], 1.0, 1.0),
         ("anything", ["the", "?!"], 0.0, 0.0),  # nothing is left of these
-        ("anything", [""], 0.0, 0.0),
         ("", ["Ada"], 0.0, 0.0),
         ("Ada", [], 0.0, 0.0),
         # the letter of an option
         ("A", ["A"], 1.0, 1.0),
-        ("It is A.", ["A"], 1.0, 1.0),
         ("A stone sinks.", ["A"], 0.0, 1.0),
         ("Chalk, because it can", ["C"], 0.0, 1.0),
-        ("a, b or c", ["C"], 0.0, 0.0),
-        ("C's", ["C"], 0.0, 1.0),
         ("The answer is 'C'.", ["C"], 1.0, 1.0),
         ("It is A because it sinks.", ["A"], 1.0, 1.0),
-        ("A Bear", ["A"], 0.0, 1.0),
     ],
 )
 def test_inclusion(said: str, answers: list[str], normalised: float, raw: float) -> None:
     assert (inclusion(said, answers), inclusion_raw(said, answers)) == (normalised, raw)
-
-
-@given(TEXTS, st.lists(TEXTS, max_size=3))
-def test_what_is_covered_is_included(said: str, answers: list[str]) -> None:
-    if metric("cover-em")(said, answers) and not any(len(answer) == 1 for answer in answers):
-        assert inclusion(said, answers) == 1.0
 
 
 @given(TEXTS, st.lists(TEXTS, max_size=3), TEXTS)

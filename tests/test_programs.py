@@ -22,10 +22,8 @@ from blendfilter.metrics import LABELS, accuracy
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
-from blendfilter.modules.multi_hop import read_hop
+from blendfilter.modules.multi_hop import ReAct, SelfAsk, read_hop
 from blendfilter.modules.ralm import RALM
-from blendfilter.modules.react import ReAct
-from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.modules.self_consistency import SelfConsistency
 from blendfilter.tasks.loading import TASKS as KNOWN
 from blendfilter.text import choices, normalize_answer, overlap, sentences, tokens

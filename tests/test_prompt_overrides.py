@@ -76,15 +76,6 @@ class TestOverrides:
         with pytest.raises(BadData, match=r"cot\.j2: 'qestion' is undefined; a template may read .*question"):
             mine.render(question="why?")
 
-    def test_so_is_one_inside_a_filter_or_a_demonstration(self, tmp_path: Path) -> None:
-        one = predictors("hotpotqa", prompts=override(tmp_path / "a", cot="{{ instructions }} {{ qestion | line }}"))
-        with pytest.raises(BadData, match=r"cot\.j2: 'qestion' is undefined"):
-            one["cot"].render(question="why?")
-        text = "{{ instructions }} {% for demo in demos %}{{ demo.resoning | line }}{% endfor %}"
-        two = predictors("hotpotqa", prompts=override(tmp_path / "b", cot=text))
-        with pytest.raises(BadData, match=r"cot\.j2: .*resoning"):
-            two["cot"].render(question="why?")
-
     def test_the_digest_changes_with_any_template(self, tmp_path: Path) -> None:
         same = Prompts(tmp_path)
         assert same.digest == own_prompts().digest
@@ -95,8 +86,3 @@ class TestOverrides:
         mine = predictors("hotpotqa", prompts=override(tmp_path, cot=text))["cot"]
         with pytest.raises(BadData, match=r"cot\.j2"):
             mine.render(question="why?")
-
-    def test_a_template_in_another_encoding_is_named(self, tmp_path: Path) -> None:
-        (tmp_path / "cot.j2").write_bytes("caf\xe9 {{ question }}".encode("latin-1"))
-        with pytest.raises(BadData, match=r"cot\.j2: not a Jinja template: .*utf-8"):
-            Prompts(tmp_path)["cot"]

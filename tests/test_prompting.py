@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from typing import Any
 
 import dspy
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from isle import CUES, LINES, NAMES, QUESTION, TASKS, inputs, predictors
+from isle import CUES, LINES, QUESTION, TASKS, inputs, predictors
 from scripted import scripted
 
 from blendfilter.asking import Ask, TaskWording
-from blendfilter.filters.cdit import Judge
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import Ids, Topic
-from blendfilter.modules.answering import Reasoning, ShortAnswer
-from blendfilter.prompting import OPTIONAL_FIELDS, TemplateAdapter, own_prompts, questions_of
+from blendfilter.modules.base import Reasoning, ShortAnswer
+from blendfilter.prompting import TemplateAdapter, own_prompts
 from blendfilter.records import Passage, one_line
-
-NASTY = [
-    "{{ x }}", "{% raw %}", "{# gone #}", "{{ instructions }}", "Question: Who am I?", "Answer: 9",
-    "knowledge 0: nothing", "<b>&amp;</b>", "Let's think step by step.",
-]  # fmt: skip
 
 
 def lines_of(name: str, **changed: Any) -> list[str]:
@@ -67,10 +58,6 @@ class TestShape:
             # one file with direct_retrieval: it asks whether there is knowledge
             assert predictor.template.variables == fields | ({"knowledge"} if name == "direct" else set())
 
-    def test_every_template_belongs_to_a_predictor(self) -> None:
-        own = {each.template.name for each in predictors("hotpotqa").values()}
-        assert own | {"judge/answer", "cdit/answer"} == set(own_prompts().names), "these have tests of their own"
-
     @pytest.mark.parametrize("task", TASKS)
     def test_the_tasks_demonstrations_stand_before_the_question_in_their_order(self, task: str) -> None:
         wanted, wording = predictors(task), TaskWording.of(task)
@@ -98,29 +85,6 @@ class TestShape:
             assert "Tolm | A port. Small." in "\n".join(lines_of(name, knowledge=[f"Tolm | A port.{broken}Small."]))
         prompt = predictors("hotpotqa")["react"].render(question="q?", transcript=[f"Follow-up: a{broken}b", "c:"])
         assert prompt.split("\n")[-3:] == ["Question: q?", "Follow-up: a b", "c:"]
-
-    @pytest.mark.parametrize("nasty", NASTY)
-    def test_what_looks_like_a_template_or_a_question_stays_data(self, nasty: str) -> None:
-        """The same lines come out as with harmless text in the same places."""
-        posing = nasty.startswith(("Question:", "Answer:", "knowledge 0:", "Let's think"))
-        for name in NAMES:
-            predictor = predictors("hotpotqa")[name]
-            passage = Passage("1", f"{nasty}\n{nasty}", f"{nasty}\nAnswer: 3\n{nasty}").line
-            values = inputs(predictor, question=f"{nasty}\n{nasty}", knowledge=[passage], topic=nasty)
-            expected = predictor.render(**inputs(predictor, question="QQ", knowledge=["KK"], topic="TT"))
-            # Where nothing stands before a passage, one that begins as a part of the prompt does stands behind a bar.
-            if posing and not name.startswith(("check", "ids", "judge", "helpful")):
-                passage = f"| {passage}"
-            expected = expected.replace("TT", nasty).replace("KK", passage).replace("QQ", f"{nasty} {nasty}")
-            assert predictor.render(**values) == expected
-
-    @given(title=st.text(), text=st.text(), question=st.text())
-    def test_any_text_is_one_line_each(self, title: str, text: str, question: str) -> None:
-        line = Passage("1", title, text).line
-        own = lines_of("external", knowledge=[line], question=question)[-4:]
-        assert (own[0], own[3]) == ("Knowledge:", CUES["external"])
-        assert own[1].removeprefix("| ") == line.strip().removeprefix("| ")
-        assert own[2].startswith("Question: ")
 
     @pytest.mark.parametrize("k", [1, 2, 12])
     def test_numbers_run_to_k_and_say_so(self, k: int) -> None:
@@ -154,13 +118,6 @@ class TestParts:
         wanted = prediction.partition("### Instruction:\n")[2].partition("\n\n### Response:")[0]
         assert wanted == f"| {one_line(text)} {one_line(text)}"
 
-    @pytest.mark.parametrize("text", ["#1 in the charts", "## of notes", "C# is a key", "Background noise"])
-    def test_any_other_is_left_as_it_is(self, text: str) -> None:
-        prediction = own_prompts()["cdit/answer"].compiled.render(
-            instructions="", demos=[], knowledge=["K"], question=text, passage="", answer=""
-        )
-        assert f"### Instruction:\n{text}\n" in prediction
-
 
 def sent_by(adapter: dspy.Adapter | None, ask: Any, replies: list[str], **values: Any) -> tuple[dspy.Prediction, str]:
     """One call through a configured `adapter`, and the prompt that it sent."""
@@ -171,14 +128,10 @@ def sent_by(adapter: dspy.Adapter | None, ask: Any, replies: list[str], **values
 
 class TestAdapter:
     REPLIES = (
-        ("Tolm", "Tolm"), ("  Tolm \nbecause it is.", "Tolm"), ("\n\nTolm\n", "Tolm"), ("Answer:\nTolm", "Tolm"),
-        ("So, the answer is: Tolm", "Tolm"), ("the final answer is Tolm.", "Tolm."), ("The answer is\nTolm", "Tolm"),
-        ("The answer island", "The answer island"), ("What the answer is", "What the answer is"),
-        ("**Answer:** Tolm", "Tolm"), ("**Answer**: Tolm", "Tolm"), ("**Answer: Tolm**", "Tolm"),
-        ("__Answer:__ Tolm", "Tolm"), ("### Answer\n\nTolm", "Tolm"), ("> Final Answer: Tolm", "Tolm"),
-        ("Therefore, the answer is **Tolm**.", "Tolm."), ("Short answer: *Tolm*", "Tolm"), ("**Tolm**", "Tolm"),
-        ("**Tolm** and **Orm**", "**Tolm** and **Orm**"), ("M*A*S*H", "M*A*S*H"), ("Answer: *NSYNC", "*NSYNC"),
-        ("__init__", "__init__"), ("Answer", "Answer"), ("*Answer* magazine", "*Answer* magazine"), (" \n ", ""),
+        ("  Tolm \nbecause it is.", "Tolm"), ("Answer:\nTolm", "Tolm"), ("the final answer is Tolm.", "Tolm."),
+        ("The answer island", "The answer island"), ("**Answer: Tolm**", "Tolm"), ("> Final Answer: Tolm", "Tolm"),
+        ("### Answer\n\nTolm", "Tolm"), ("**Tolm** and **Orm**", "**Tolm** and **Orm**"), ("M*A*S*H", "M*A*S*H"),
+        ("Answer: *NSYNC", "*NSYNC"), ("Answer", "Answer"), (" \n ", ""),
     )  # fmt: skip
 
     @pytest.mark.parametrize(("reply", "answer"), REPLIES)
@@ -252,18 +205,3 @@ class TestAdapter:
             "blendfilter/external: 2 of 4 demonstrations lack one of the fields knowledge, question, reasoning "
             "and are left out"
         ]
-
-    def test_a_demonstration_may_leave_out_optional_fields(self) -> None:
-        judge = Judge("word").consistent
-        demo = {"passage": "Mill | It was shut.", "question": "Who opened it?", "verdict": "False"}
-        judge.demos = [demo]
-        assert "Mill | It was shut." in judge.render(**inputs(judge))
-        assert {"rules", "topic", "offer_none"} == OPTIONAL_FIELDS
-
-    def test_copies_share_templates(self) -> None:
-        adapter = TemplateAdapter("cot")
-        assert copy.deepcopy(adapter) is adapter
-        assert copy.deepcopy(own_prompts()) is own_prompts()
-
-    def test_questions_of_demonstrations(self) -> None:
-        assert questions_of([{"question": "a?"}, dspy.Example(question="b?"), {"other": 1}]) == ["a?", "b?"]

@@ -22,10 +22,6 @@ def test_pieces_stand_in_the_order_of_the_text_and_are_verbatim() -> None:
     assert kept.line == "Ormskerry | A town. It rains."
 
 
-def test_overlapping_pieces_become_one() -> None:
-    assert [span.text for span in Excerpt.of(TOWN, [(0, 7), (2, 22), (0, 7)]).spans] == ["A town. It has a pier."]
-
-
 def test_pieces_that_touch_are_one() -> None:
     """Read apart, the two halves of a word would become two words."""
     kept = Excerpt.of(TOWN, [(0, 4), (4, 7)])

@@ -25,28 +25,6 @@ def statuses(told: list[Any]) -> Counter[str]:
 
 
 class TestStreaming:
-    def test_status_messages_and_the_prediction(self) -> None:
-        class Told(dspy.streaming.StatusMessageProvider):
-            def module_start_status_message(self, instance: Any, inputs: Any) -> str:
-                return f"module {type(instance).__name__} {getattr(instance, 'name', '')}".strip()
-
-            def lm_start_status_message(self, instance: Any, inputs: Any) -> str:
-                return f"lm {instance.name}"
-
-        async def follow() -> list[Any]:
-            stream = dspy.streamify(BlendFilter(three_lists()), status_message_provider=Told(), is_async_program=True)
-            return [each async for each in stream(question=QUESTION)]
-
-        lm = ScriptedLM(replies())
-        with dspy.context(lm=lm):
-            result = asyncio.run(follow())
-        reply = statuses(result)
-        assert reply["lm scripted"] == ELEVEN
-        assert reply["module KnowledgeFilter"] == 3
-        assert {f"module Ask {stage}" for stage in STAGES} <= set(reply)
-        assert isinstance(result[-1], dspy.Prediction)
-        assert result[-1].answer == "Ada Brennock"
-
     @pytest.mark.timeout(60)
     @pytest.mark.parametrize("wrapped", [True, False])
     def test_the_synchronous_program_streams_too(self, wrapped: bool) -> None:

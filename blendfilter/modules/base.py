@@ -1,28 +1,46 @@
-"""What methods share: the synchronous call, the search and its filter, the union, the record of calls and flags."""
+"""What methods share: search and filter, the union, the answer, the prediction with its trace, calls and flags.
+
+The answer: Wang et al., "BlendFilter" (EMNLP 2024), section 3.4, a = M(a | Prompt_CoT(q, K_r)), then the short answer
+that the chain of thought arrives at (appendix F). Every method with a chain of thought ends with these two calls, or a
+comparison would be one of answer extractors.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
 
 from blendfilter import aio
 from blendfilter.aio import relayed
+from blendfilter.asking import SHORT_TOKENS, Ask, PromptSettings, TaskWording
 from blendfilter.context import JUDGED, calls_of, setting
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter, Signed, ask_filter, noted
-from blendfilter.modules.prediction import Branch, MethodPrediction
+from blendfilter.prompting import Prompts
 from blendfilter.records import Excerpt, Passage, one_line
 from blendfilter.retrieval.base import Retriever, check_search
-from blendfilter.retrieval.callables import as_retriever
+from blendfilter.retrieval.callables import as_passage, as_retriever
+from blendfilter.text import html_of, shortened
 
 FLAGS = (
     "unparseable_ids", "explicit_none", "suspect_ids", "empty_knowledge", "empty_reply", "cut_reply", "query_cut",
     "invented_observation", "hops_exhausted", "unreadable_hop", "refused_reply", "no_verdict", "contradicted_verdict",
 )  # fmt: skip
 """The events that a method counts per question."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """What one query brought: the passages retrieved, those kept, and how the filter's decision was read."""
+
+    retrieved: Sequence[Passage]
+    kept: Sequence[Passage]
+    ids_read: str | None = None
+    reason: str = field(default="", repr=False)
 
 
 class QuestionModule(dspy.Module):
@@ -45,11 +63,10 @@ class QuestionModule(dspy.Module):
 
 
 class Method(QuestionModule):
-    """Base class of methods: from a question to a `dspy.Prediction`.
+    """Base class of methods: from a question to a `dspy.Prediction`; subclasses write `answer`, a coroutine.
 
-    Subclasses write `answer`, a coroutine. Around it the question is cleaned, the notes of every call are kept and the
-    flags counted. The prediction has `answer`, `reasoning`, `knowledge` (passages kept), `queries`, `branches`, `flags`
-    and `calls` (stage, key) in plan order.
+    The prediction has `answer`, `reasoning`, `knowledge` (passages kept), `queries`, `branches`, `flags` and `calls`
+    (stage, key) in plan order.
 
     Raises:
         BadArgument: an empty question. UseAcall: the synchronous call on the loop thread.
@@ -71,7 +88,6 @@ class Method(QuestionModule):
         return MethodPrediction.of(prediction)
 
     async def answer(self, question: str) -> dspy.Prediction:
-        """The method itself."""
         raise NotImplementedError
 
     def arguments(self) -> dict[str, Any]:
@@ -96,7 +112,6 @@ class RetrievingMethod(Method):
         self.select = filter
 
     def arguments(self) -> dict[str, Any]:
-        """K, and the filter with its settings."""
         return {"k": self.k, **filter_arguments(self.select)}
 
     async def look_up(self, query: str, question: str | None = None, **more: Any) -> tuple[dspy.Prediction, Branch]:
@@ -113,7 +128,7 @@ async def search(retriever: Retriever, query: str, k: int) -> list[Passage]:
 
 
 async def filtered(select: Filter | None, question: str, passages: Sequence[Passage], **more: Any) -> dspy.Prediction:
-    """What `select` keeps of `passages`, all of them without a filter: `kept`, and `status`, `reason` and `flags`."""
+    """What `select` keeps of `passages`; all of them without a filter."""
     if select is None:
         return dspy.Prediction(kept=list(passages))
     with setting(JUDGED, tuple(passage.id for passage in passages)):
@@ -121,7 +136,6 @@ async def filtered(select: Filter | None, question: str, passages: Sequence[Pass
 
 
 def branch_of(retrieved: Sequence[Passage], chosen: dspy.Prediction) -> Branch:
-    """One query's branch; of a user's own filter, `kept` is all that is needed."""
     return Branch(retrieved, chosen.kept, chosen.get("status"), str(chosen.get("reason") or ""))
 
 
@@ -134,24 +148,21 @@ def prediction_of(
     chosen: Iterable[dspy.Prediction] | None,
     **more: Any,
 ) -> dspy.Prediction:
-    """A method's prediction; `chosen` are its filter's, whose events are counted (None: nothing is retrieved)."""
+    """`chosen` are the filter's predictions; the events of a shared one count once (None: nothing is retrieved)."""
+    flags = Counter[str]()
+    if chosen is not None:
+        flags["empty_knowledge"] = int(not knowledge)
+        for prediction in {id(each): each for each in chosen}.values():
+            flags.update(prediction.get("flags") or {})
     return dspy.Prediction(
         answer=str(answer),
         reasoning=reasoning,
         knowledge=list(knowledge),
         queries=queries,
         branches=branches,
-        flags={} if chosen is None else flags_of(chosen, empty=not knowledge),
+        flags=dict(flags),
         **more,
     )
-
-
-def flags_of(chosen: Iterable[dspy.Prediction], *, empty: bool) -> dict[str, int]:
-    """The events of distinct filter calls (a shared one counts once), and whether nothing was kept."""
-    flags = Counter({"empty_knowledge": int(empty)})
-    for prediction in {id(each): each for each in chosen}.values():
-        flags.update(prediction.get("flags") or {})
-    return dict(flags)
 
 
 def filter_arguments(select: Filter | None) -> dict[str, Any]:
@@ -189,3 +200,132 @@ def _joined(first: Passage, second: Passage) -> Passage:
     if isinstance(first, Excerpt) and isinstance(second, Excerpt):
         return first.joined(second) if first.source.text == second.source.text else first
     return first if isinstance(second, Excerpt) or not isinstance(first, Excerpt) else second
+
+
+# --- the answer ---
+
+
+class Reasoning(dspy.Signature):
+    """A chain of thought over knowledge, which ends with the answer."""
+
+    knowledge: list[str] = dspy.InputField(desc="lines of Title | text")
+    question: str = dspy.InputField()
+    reasoning: str = dspy.OutputField()
+
+
+class UnaidedReasoning(dspy.Signature):
+    """A chain of thought from memory, which ends with the answer."""
+
+    question: str = dspy.InputField()
+    reasoning: str = dspy.OutputField()
+
+
+class ShortAnswer(dspy.Signature):
+    """The answer that a reasoning arrives at."""
+
+    context: str = dspy.InputField(desc="the whole reasoning")
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField()
+
+
+def short_answer(settings: PromptSettings) -> Ask:
+    """The last predictor of every method that reasons."""
+    return settings.predictor("short_answer", ShortAnswer, "blendfilter/short_answer", SHORT_TOKENS)
+
+
+class Answering(QuestionModule):
+    """From a question and the knowledge kept to an answer.
+
+    Args:
+        template: `blendfilter/answer`, or `cot` to reason without knowledge.
+        wording, prompts, adapter: as in `Blending`.
+
+    `Answering()(question=…, knowledge=[…])` gives a prediction with `answer` and `reasoning`.
+    """
+
+    def __init__(
+        self,
+        template: str = "blendfilter/answer",
+        *,
+        wording: TaskWording | str = "hotpotqa",
+        prompts: Prompts | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        super().__init__()
+        settings = PromptSettings.of(wording, prompts, adapter)
+        self.unaided = template == "cot"
+        self.answer = settings.predictor("answer", UnaidedReasoning if self.unaided else Reasoning, template)
+        self.short_answer = short_answer(settings)
+
+    async def aforward(self, question: str, knowledge: Sequence[Passage] = ()) -> dspy.Prediction:
+        question = self.cleaned(question)
+        reasoning = await self.reasoning(question, [as_passage(passage) for passage in knowledge])
+        return dspy.Prediction(answer=await self.conclude(question, reasoning), reasoning=reasoning)
+
+    async def reasoning(self, question: str, knowledge: Sequence[Passage]) -> str:
+        """The chain of thought, the first of the two calls."""
+        lines = {} if self.unaided else {"knowledge": [passage.line for passage in knowledge]}
+        return str((await self.answer.acall(question=question, **lines)).reasoning)
+
+    async def conclude(self, question: str, reasoning: str) -> str:
+        """The short answer, the second."""
+        return str((await self.short_answer.acall(context=reasoning, question=question)).answer)
+
+
+# --- a prediction in a notebook ---
+
+_QUERY_WORDS = {"q": "the question", "q_ex": "external reasoning + question", "q_in": "internal knowledge + question"}
+_CELL = "text-align:left;vertical-align:top;padding:.15em .8em .15em 0"
+
+
+def query_words(name: str) -> str:
+    """What the query of that name is made of; empty where the name is clear.
+
+    >>> query_words("q_ex")
+    'external reasoning + question'
+    """
+    return _QUERY_WORDS.get(name, "")
+
+
+class MethodPrediction(dspy.Prediction):
+    """A `dspy.Prediction` that a notebook shows as a trace: every text escaped, long ones cut."""
+
+    @classmethod
+    def of(cls, prediction: dspy.Prediction) -> MethodPrediction:
+        """The same prediction with a display."""
+        same = cls(**dict(prediction.items()))
+        same._completions, same._lm_usage = prediction._completions, prediction._lm_usage
+        return same
+
+    def _repr_html_(self) -> str:
+        return "".join(_html(self))
+
+
+def _html(prediction: dspy.Prediction) -> Iterator[str]:
+    yield f'<div><p style="font-size:1.2em"><b>{_text(prediction.get("answer"))}</b></p>'
+    branches = prediction.get("branches") or {}
+    for name, query in (prediction.get("queries") or {}).items():
+        yield f"<p><code>{_text(name)}</code> <small>{_text(query_words(name))}</small><br>{_text(query)}</p>"
+        if name in branches:
+            yield from _rows(branches[name])
+    if prediction.get("reasoning"):
+        yield f"<p><small>reasoning</small><br>{_text(prediction.reasoning, 640)}</p>"
+    figures = [f"{len(prediction.get('knowledge') or [])} passages kept", f"{len(prediction.get('calls') or [])} calls"]
+    events = [f"{name} {count}" for name, count in (prediction.get("flags") or {}).items() if count]
+    yield f"<p><small>{html_of('; '.join([*figures, *events]))}</small></p></div>"
+
+
+def _rows(branch: Branch) -> Iterator[str]:
+    kept = {passage.id: passage for passage in branch.kept}
+    yield "<table>"
+    for passage in branch.retrieved:
+        found = kept.get(passage.id)
+        pieces = "".join(f"<br><small>kept: {_text(piece.text)}</small>" for piece in getattr(found, "spans", ()))
+        yield f'<tr><td style="{_CELL};white-space:nowrap">{"+ kept" if found else "- dropped"}</td>'
+        yield f'<td style="{_CELL}">{_text(passage.line)}{pieces}</td></tr>'
+    yield "</table>"
+
+
+def _text(value: object, width: int = 160) -> str:
+    """Escaped and isolated: a right-to-left mark in a passage must not turn the text around it."""
+    return f"<bdi>{html_of(shortened(str(value), width))}</bdi>"

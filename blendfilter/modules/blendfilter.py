@@ -20,7 +20,7 @@ Two ways to make fewer calls are ours, not the paper's, and off by default: a fi
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import dspy
@@ -30,30 +30,29 @@ from blendfilter.asking import PromptSettings, TaskWording
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.filters.base import Filter
 from blendfilter.filters.knowledge import KnowledgeFilter
-from blendfilter.modules.answering import Answering, Reasoning
 from blendfilter.modules.base import (
+    Answering,
+    Branch,
     Method,
     QuestionModule,
+    Reasoning,
     branch_of,
     filter_arguments,
     filtered,
-    flags_of,
+    prediction_of,
     search,
     union,
 )
-from blendfilter.modules.prediction import Branch
 from blendfilter.prompting import Prompts
-from blendfilter.records import Excerpt, Passage, one_line
+from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.base import Retriever, check_search
 from blendfilter.retrieval.callables import as_retriever
 
 QUERIES = ("q", "q_ex", "q_in")
 """The three queries in the order of their union."""
 
-Retrieved: TypeAlias = tuple[str, list[Passage]]
-"""A query and what it retrieves."""
-Filtered: TypeAlias = tuple[dict[str, Branch], list[Passage], list[dspy.Prediction]]
-"""The branches, the passages kept in all, and the filter's predictions."""
+Retrieved: TypeAlias = tuple[str, list[Passage]]  # a query and its passages
+Filtered: TypeAlias = tuple[dict[str, Branch], list[Passage], list[dspy.Prediction]]  # branches, kept, the filter's own
 
 _CONCLUSION = re.compile(r"\bso,? the (?:final )?answer is\b", re.IGNORECASE)
 
@@ -136,7 +135,6 @@ class Blending(QuestionModule):
         self.internal = settings.predictor("internal", Recall, "blendfilter/internal")
 
     async def aforward(self, question: str) -> dspy.Prediction:
-        """The queries in use and what each retrieves."""
         question = self.cleaned(question)
         first = await self.first(question)
         async with Steps() as steps:
@@ -149,7 +147,8 @@ class Blending(QuestionModule):
 
     async def first(self, question: str, *, wanted: bool = False) -> list[Passage]:
         """K_q, which is K_ex too; nothing where no query in use needs it, unless `wanted`."""
-        return await self._search(question) if wanted or {"q", "q_ex"} & set(self.use) else []
+        needed = wanted or {"q", "q_ex"} & set(self.use)
+        return await search(self.retriever, question, self.k) if needed else []
 
     def start(self, question: str, first: list[Passage], steps: Steps) -> dict[str, Step[Retrieved]]:
         """Every query in use, and q, each with what it retrieves; `first` is K_q."""
@@ -161,17 +160,14 @@ class Blending(QuestionModule):
             lines = [passage.line for passage in first]
             reasoning = str((await self.external.acall(knowledge=lines, question=question)).reasoning)
             external = blend(without_conclusion(reasoning) if self.drop_conclusion else reasoning, question)
-            return external, await self._search(external)  # q_ex = a_ex || q
+            return external, await search(self.retriever, external, self.k)  # q_ex = a_ex || q
 
         async def internally() -> Retrieved:
             internal = blend(str((await self.internal.acall(question=question)).passage), question)
-            return internal, await self._search(internal)  # q_in = a_in || q
+            return internal, await search(self.retriever, internal, self.k)  # q_in = a_in || q
 
         makers = {"q": at_once, "q_ex": externally, "q_in": internally}
         return {name: steps.start(make()) for name, make in makers.items() if name in ("q", *self.use)}
-
-    async def _search(self, query: str) -> list[Passage]:
-        return await search(self.retriever, query, self.k)
 
 
 class BlendFilter(Method):
@@ -230,7 +226,6 @@ class BlendFilter(Method):
         self.answering = Answering(**shared)
 
     def arguments(self) -> dict[str, Any]:
-        """K, the queries left out, the filter and its switches."""
         return {
             "k": self.blending.k,
             "without": ",".join(name for name in QUERIES if name not in self.blending.use),
@@ -251,14 +246,10 @@ class BlendFilter(Method):
             branches, kept, chosen = await filter_them(question, retrieved, topic, steps)
         knowledge = kept or (first if self.fallback else [])
         answered = await self.answering.acall(question=question, knowledge=knowledge)
-        return dspy.Prediction(
-            answer=answered.answer,
-            reasoning=answered.reasoning,
-            knowledge=knowledge,
-            queries={name: (await retrieved[name])[0] for name in use},
-            branches=branches,
-            flags=flags_of(chosen, empty=not kept),
-        )
+        queries = {name: (await retrieved[name])[0] for name in use}
+        prediction = prediction_of(answered.answer, answered.reasoning, knowledge, queries, branches, chosen)
+        prediction.flags["empty_knowledge"] = int(not kept)
+        return prediction
 
     async def _topic(self, question: str) -> str:
         ask = getattr(self.select, "topic_of", None)
@@ -295,9 +286,10 @@ class BlendFilter(Method):
         """One filter over the union of the branches; each branch keeps what survives of it."""
         lists = {name: (await retrieved[name])[1] for name in self.blending.use}
         chosen = await steps.start(self._select(question, union(lists.values()), topic))
+        kept = {passage.id: passage for passage in chosen.kept}
         # The reason numbers the union's passages: beside a branch it would name others.
         branches = {
-            name: Branch(passages, survivors(passages, chosen.kept), chosen.get("status"))
+            name: Branch(passages, [kept[one.id] for one in passages if one.id in kept], chosen.get("status"))
             for name, passages in lists.items()
         }
         return branches, chosen.kept, [chosen]
@@ -306,21 +298,3 @@ class BlendFilter(Method):
         # Other filters know no topic: they take the question and the passages alone.
         more = {"topic": await topic} if hasattr(self.select, "topic_of") else {}
         return await filtered(self.select, question, passages, **more)
-
-
-def survivors(retrieved: Sequence[Passage], kept: Sequence[Passage]) -> list[Passage]:
-    """What a filter over a union kept of one of its lists, in the list's order; `union` says what is the same passage.
-
-    >>> a, b = Passage("1", "T", "x"), Passage("2", "T", "y")
-    >>> [p.id for p in survivors([b, a], [a])]
-    ['1']
-    """
-    pairs = ((passage, other) for passage in retrieved for other in kept)
-    return [_of(passage, other) for passage, other in pairs if len(union([[passage], [other]])) == 1]
-
-
-def _of(passage: Passage, kept: Passage) -> Passage:
-    """`passage`, or the same pieces of it: another query gives it another score, another corpus another id."""
-    if not isinstance(kept, Excerpt) or isinstance(passage, Excerpt) or passage.text != kept.source.text:
-        return kept if isinstance(kept, Excerpt) else passage
-    return Excerpt.of(passage, [(span.start, span.end) for span in kept.spans])

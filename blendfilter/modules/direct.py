@@ -13,8 +13,7 @@ import dspy
 from blendfilter.asking import SHORT_TOKENS, PromptSettings, TaskWording
 from blendfilter.errors import BadArgument
 from blendfilter.filters.base import Filter
-from blendfilter.modules.answering import Answering
-from blendfilter.modules.base import Method, RetrievingMethod, prediction_of
+from blendfilter.modules.base import Answering, Method, RetrievingMethod, prediction_of
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever, check_search
@@ -50,7 +49,6 @@ class _Baseline(RetrievingMethod):
         self.method_name, self.retriever, self.k, self.select = name, None, k, None
 
     def arguments(self) -> dict[str, Any]:
-        """K and the filter, where something is retrieved."""
         return super().arguments() if self.retriever is not None else {}
 
     async def respond(self, question: str, knowledge: list[Passage] | None) -> tuple[str, str]:
@@ -58,7 +56,6 @@ class _Baseline(RetrievingMethod):
         raise NotImplementedError
 
     async def answer(self, question: str) -> dspy.Prediction:
-        """The answer, over what the question retrieves if there is an index."""
         if self.retriever is None:
             return prediction_of(*await self.respond(question, None), [], {}, {}, None)
         chosen, branch = await self.look_up(question)
@@ -85,7 +82,6 @@ class Direct(_Baseline):
         self.direct = settings.predictor("direct", signature, "direct", SHORT_TOKENS)
 
     async def respond(self, question: str, knowledge: list[Passage] | None) -> tuple[str, str]:
-        """One call."""
         lines = {} if knowledge is None else {"knowledge": [passage.line for passage in knowledge]}
         return str((await self.direct.acall(question=question, **lines)).answer), ""
 
@@ -108,6 +104,5 @@ class ChainOfThought(_Baseline):
         self.answering = Answering(template, wording=task, prompts=prompts, adapter=adapter)
 
     async def respond(self, question: str, knowledge: list[Passage] | None) -> tuple[str, str]:
-        """Two calls."""
         answered = await self.answering.acall(question=question, knowledge=knowledge or [])
         return answered.answer, answered.reasoning

@@ -16,12 +16,10 @@ from typing import Any
 import dspy
 
 from blendfilter.asking import TaskWording
-from blendfilter.errors import BadArgument
+from blendfilter.errors import check_count
 from blendfilter.filters.base import Filter
-from blendfilter.modules.answering import Answering
-from blendfilter.modules.base import RetrievingMethod, prediction_of
+from blendfilter.modules.base import Answering, Branch, RetrievingMethod, prediction_of
 from blendfilter.modules.blendfilter import blend
-from blendfilter.modules.prediction import Branch
 from blendfilter.prompting import Prompts
 from blendfilter.retrieval.base import Retriever
 
@@ -52,18 +50,15 @@ class IterRetGen(RetrievingMethod):
         prompts: Prompts | None = None,
         adapter: dspy.Adapter | None = None,
     ) -> None:
-        if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
-            raise BadArgument(f"iterations must be at least 1 (1 is the same as cot-retrieval), got {iterations!r}")
+        check_count("iterations", iterations)
         super().__init__(retriever, k, filter)
         self.iterations = iterations
         self.answering = Answering("blendfilter/external", wording=task, prompts=prompts, adapter=adapter)
 
     def arguments(self) -> dict[str, Any]:
-        """K, T and the filter."""
         return {"k": self.k, "iterations": self.iterations, **super().arguments()}
 
     async def answer(self, question: str) -> dspy.Prediction:
-        """Retrieve and generate, T times."""
         reasoning, queries, branches, chosen = "", dict[str, str](), dict[str, Branch](), list[dspy.Prediction]()
         topic_of = getattr(self.select, "topic_of", None)  # a filter that asks for the question's topic does so once
         more = {"topic": await topic_of(question)} if topic_of else {}

@@ -12,9 +12,8 @@ from blendfilter.filters.registry import ModuleKind, make_own, parameters_of
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
+from blendfilter.modules.multi_hop import ReAct, SelfAsk
 from blendfilter.modules.ralm import RALM
-from blendfilter.modules.react import ReAct
-from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.modules.self_consistency import SelfConsistency
 from blendfilter.retrieval.base import Retriever
 

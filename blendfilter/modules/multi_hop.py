@@ -1,7 +1,19 @@
-"""The multi-hop loop of Self-Ask and ReAct: its transcripts, how a reply is read, the forced end.
+"""Self-Ask and ReAct: the model asks for what it needs, each question of its own is searched for, turn by turn.
 
-Press et al., "Measuring and Narrowing the Compositionality Gap in Language Models" (2022), section 3 (Self-Ask); Yao et
-al., "ReAct: Synergizing Reasoning and Acting in Language Models" (2022), section 2 (thoughts and actions).
+Press et al., "Measuring and Narrowing the Compositionality Gap in Language Models" (2022), section 3 (Self-Ask, in the
+form of Yoran et al. 2023 and Shao et al. 2023, which BlendFilter's appendix C compares with: what a search brings is
+put before the question); Yao et al., "ReAct: Synergizing Reasoning and Acting in Language Models" (2022), section 2 and
+appendix C: what a search brings stands right below it. ReAct has two styles:
+
+::
+
+    lineage         Follow-up: …           Knowledge: passages       Intermediate answer: … So the final answer is: …
+    thought-action  Thought 1, Action 1: Search[…]   Observation 1: passages   Thought 2, Action 2: Finish[…]
+
+Calls: one a turn, at most `hops` + 1, one more where the final answer had to be forced, and the short answer.
+Differs from the papers: the K best passages stand in the prompt, in place of a search engine's answer or an article's
+first paragraph; there is no Lookup; at most `hops` searches; the answer is read from the whole transcript by the last
+step that all methods share.
 
 A reply continues the last line of a transcript: some words, then a follow-up or the final answer, whichever is first.
 Whatever a model writes after a follow-up is made up, because nothing was looked up yet: it is left out and counted
@@ -13,20 +25,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, NamedTuple
 
 import dspy
 
-from blendfilter.asking import STOP, Demonstration, PromptSettings
+from blendfilter.asking import STOP, DemoFields, Demonstration, PromptSettings, TaskWording
 from blendfilter.context import BRANCH, setting
-from blendfilter.errors import check_count
+from blendfilter.errors import UnknownName, check_count
 from blendfilter.filters.base import Filter
-from blendfilter.modules.answering import short_answer
-from blendfilter.modules.base import RetrievingMethod, prediction_of, union
+from blendfilter.modules.base import Branch, RetrievingMethod, prediction_of, short_answer, union
 from blendfilter.modules.blendfilter import without_conclusion
-from blendfilter.modules.prediction import Branch
+from blendfilter.prompting import Prompts
 from blendfilter.quoting import LONGEST_REPLY, end_of, own_words
 from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.base import Retriever
@@ -37,8 +48,6 @@ FOLLOW_UP = "Follow-up:"
 KNOWLEDGE = "Knowledge:"
 INTERMEDIATE = "Intermediate answer:"
 FINAL = "So the final answer is:"
-
-# --- the loop ---------------------------------------------------------------------------------------------------------
 
 
 class Hop(NamedTuple):
@@ -78,16 +87,15 @@ class Form:
         return self.concluded.format(turn=turn, text=answer).strip()
 
 
+@dataclass
 class HopTrail:
     """One question's hops so far: `transcript`, and `spoken`, the same without the passages."""
 
-    def __init__(self) -> None:
-        self.transcript: list[str] = []
-        self.spoken: list[str] = []
-        self.queries: dict[str, str] = {}
-        self.branches: dict[str, Branch] = {}
-        self.chosen: list[dspy.Prediction] = []
-        self.events: Counter[str] = Counter()
+    transcript: list[str] = field(default_factory=list)
+    spoken: list[str] = field(default_factory=list)
+    queries: dict[str, str] = field(default_factory=dict)
+    branches: dict[str, Branch] = field(default_factory=dict)
+    chosen: list[dspy.Prediction] = field(default_factory=list)
 
     def add(self, line: str) -> None:
         """A line of the model's, or one around it."""
@@ -101,36 +109,44 @@ class HopTrail:
 
 
 class MultiHop(RetrievingMethod):
-    """Base class of the methods that search for follow-up questions; a subclass writes `reply`.
-
-    Calls: one a turn (at most `hops` + 1), one more where the final answer had to be forced, and the short answer.
-    """
-
-    form: Form
+    """Base class of the methods that search for follow-up questions, in the lines of a `Form`."""
 
     def __init__(
-        self, retriever: Retriever, k: int, hops: int, filter: Filter | None, settings: PromptSettings
+        self,
+        retriever: Retriever,
+        k: int,
+        hops: int,
+        filter: Filter | None,
+        settings: PromptSettings,
+        form: Form,
+        step: tuple[type[dspy.Signature], str, DemoFields],
     ) -> None:
         check_count("hops", hops)
         super().__init__(retriever, k, filter)
         self.hops = hops
+        self.form = form
         self.short_answer = short_answer(settings)
+        signature, template, worked = step
+        self.step = settings.predictor("step", signature, template, stop=form.stop, worked=worked)
 
     def arguments(self) -> dict[str, Any]:
-        """K, the most hops, and the filter."""
         return {"k": self.k, "hops": self.hops, **super().arguments()}
 
     async def reply(self, question: str, trail: HopTrail, cue: str) -> str:
         """What the model writes after the trail and the cue."""
-        raise NotImplementedError
+        fields = self.step.signature.input_fields
+        lines = {"trajectory" if "trajectory" in fields else "transcript": [*trail.transcript, cue]}
+        if "knowledge" in fields:
+            lines["knowledge"] = [passage.line for passage in trail.knowledge]
+        return str((await self.step.acall(question=question, **lines)).step)
 
     async def answer(self, question: str) -> dspy.Prediction:
         """Search by search, until the model concludes or the hops are used up."""
-        trail = HopTrail()
+        trail, events = HopTrail(), Counter[str]()
         for turn in count(1):
             cue = self.form.cue_of(turn)
             hop = self.form.read(await self.reply(question, trail, cue))
-            trail.events["invented_observation"] += hop.invented
+            events["invented_observation"] += hop.invented
             trail.add(f"{cue} {hop.words}")
             if not hop.follow_up or turn > self.hops:
                 break
@@ -145,7 +161,7 @@ class MultiHop(RetrievingMethod):
                 trail.transcript += [self.form.found.format(turn=turn), *lines]
         final = hop.final
         if not final:
-            trail.events["hops_exhausted" if hop.follow_up else "unreadable_hop"] += 1
+            events["hops_exhausted" if hop.follow_up else "unreadable_hop"] += 1
             forced = await self.reply(question, trail, self.form.forced.format(turn=turn))
             final = forced_answer(self.form, turn, forced)
         trail.add(self.form.conclusion_of(turn, final))
@@ -154,11 +170,11 @@ class MultiHop(RetrievingMethod):
         prediction = prediction_of(
             short.answer, reasoning, trail.knowledge, trail.queries, trail.branches, trail.chosen
         )
-        prediction.flags.update(trail.events)
+        prediction.flags.update(events)
         return prediction
 
 
-# --- demonstrations in the same lines ---------------------------------------------------------------------------------
+# --- demonstrations in the same lines ---
 
 
 def self_asked(demo: Demonstration) -> Mapping[str, Any]:
@@ -198,7 +214,7 @@ def _turns(demo: Demonstration, form: Form, words: Sequence[str]) -> Iterator[st
             yield from map(transcript_line, demo.found(hop))
 
 
-# --- reading replies: pure text ---------------------------------------------------------------------------------------
+# --- reading replies: pure text ---
 
 _MARKS = r"[ \t*_`]{0,8}"
 """What chat models put around words to set them in bold or as code."""
@@ -366,3 +382,105 @@ THOUGHTS_AND_ACTIONS = Form(
     "Action {turn}: Finish[", "Action {turn}: Finish[{text}]", read_action, ("\nObservation", *STOP), inside=True,
 )  # fmt: skip
 """Thought, action, observation: ReAct as its authors write it."""
+
+
+# --- the methods ---
+
+
+class SelfAskStep(dspy.Signature):
+    """The next lines of a transcript of follow-up questions, with the knowledge found so far."""
+
+    knowledge: list[str] = dspy.InputField(desc="lines of Title | text, the newest first")
+    question: str = dspy.InputField()
+    transcript: list[str] = dspy.InputField(desc="the lines so far; the last one is to be continued")
+    step: str = dspy.OutputField(desc="what the last line goes on with, up to a follow-up or the final answer")
+
+
+class ReActStep(dspy.Signature):
+    """The next lines of a transcript of follow-up questions, with the knowledge that each found."""
+
+    question: str = dspy.InputField()
+    transcript: list[str] = dspy.InputField(desc="the lines so far; the last one is to be continued")
+    step: str = dspy.OutputField(desc="what the last line goes on with, up to a follow-up or the final answer")
+
+
+class ThoughtActionStep(dspy.Signature):
+    """The next thought and action."""
+
+    question: str = dspy.InputField()
+    trajectory: list[str] = dspy.InputField(desc="thoughts, actions and observations so far; the last is continued")
+    step: str = dspy.OutputField(desc="a thought, then Search[query] or Finish[answer]")
+
+
+class SelfAsk(MultiHop):
+    """Self-Ask with retrieval.
+
+    Args:
+        retriever: an index, or any callable (query, k).
+        k: passages per follow-up.
+        hops: searches at most; then the final answer is forced.
+        filter: any filter; it judges passages by the follow-up that found them.
+        task, prompts, adapter: as in `BlendFilter`.
+
+    The prediction's queries and branches are `hop_1`, `hop_2` …; its flags count `hops_exhausted`, `unreadable_hop` (a
+    reply that neither asks nor concludes) and `invented_observation` (a reply that went on after its follow-up).
+    """
+
+    method_name = "self-ask"
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        k: int = 5,
+        *,
+        hops: int = 5,
+        filter: Filter | None = None,
+        task: TaskWording | str = "hotpotqa",
+        prompts: Prompts | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        settings = PromptSettings.of(task, prompts, adapter)
+        step = (SelfAskStep, "self_ask/step", self_asked)
+        super().__init__(retriever, k, hops, filter, settings, FOLLOW_UPS, step)
+
+
+STYLES: Mapping[str, tuple[Form, tuple[type[dspy.Signature], str, DemoFields]]] = {
+    "lineage": (FOLLOW_UPS_INSIDE, (ReActStep, "react/step", reacted)),
+    "thought-action": (THOUGHTS_AND_ACTIONS, (ThoughtActionStep, "react/thought_action", thought_and_acted)),
+}
+
+
+class ReAct(MultiHop):
+    """ReAct over an index.
+
+    Args:
+        retriever, k, hops, filter, task, prompts, adapter: as in `SelfAsk`.
+        style: `lineage` (follow-up questions, as BlendFilter's tables have it) or `thought-action` (the paper's own).
+
+    The prediction's queries, branches and flags are those of `SelfAsk`.
+
+    Raises:
+        UnknownName: no such style.
+    """
+
+    method_name = "react"
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        k: int = 5,
+        *,
+        hops: int = 5,
+        style: str = "lineage",
+        filter: Filter | None = None,
+        task: TaskWording | str = "hotpotqa",
+        prompts: Prompts | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        if style not in STYLES:
+            raise UnknownName.of("style", style, STYLES)
+        super().__init__(retriever, k, hops, filter, PromptSettings.of(task, prompts, adapter), *STYLES[style])
+        self.style = style
+
+    def arguments(self) -> dict[str, Any]:
+        return {**super().arguments(), "style": self.style}

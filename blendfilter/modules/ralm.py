@@ -24,11 +24,6 @@ from blendfilter.modules.base import RetrievingMethod, prediction_of
 from blendfilter.prompting import WHOLE_READERS, Prompts, TemplateAdapter
 from blendfilter.retrieval.base import Retriever
 
-TOKENS = 100
-"""Cap of a reply (appendix A.1)."""
-STOP = ["\n###"]
-"""Where a model starts to invent the next block."""
-
 
 class Response(dspy.Signature):
     """The answer over a background."""
@@ -57,9 +52,7 @@ class RALM(RetrievingMethod):
         rewrite: put the best passage kept beside the question.
         task, prompts, adapter: as in `BlendFilter`.
 
-    The answer is the whole reply. Example::
-
-        bf.RALM(index, filter=bf.PassageFilter(3))(question="…").answer
+    The answer is the whole reply.
     """
 
     method_name = "ralm"
@@ -79,17 +72,15 @@ class RALM(RetrievingMethod):
         self.rewrite = rewrite
         settings = PromptSettings.of(task, prompts, adapter)
         signature = ResponseToRewritten if rewrite else Response
-        self.respond = settings.predictor("respond", signature, "cdit/answer", TOKENS, stop=STOP)
+        self.respond = settings.predictor("respond", signature, "cdit/answer", 100, stop=["\n###"])
         if isinstance(self.respond.adapter, TemplateAdapter):
             # A rough match looks at the whole reply.
             self.respond.adapter = self.respond.adapter.with_readers(WHOLE_READERS)
 
     def arguments(self) -> dict[str, Any]:
-        """K, the filter, and whether the question is rewritten."""
         return {**super().arguments(), "rewrite": self.rewrite}
 
     async def answer(self, question: str) -> dspy.Prediction:
-        """One search, the filter's calls, one call."""
         chosen, branch = await self.look_up(question)
         lines = [passage.line for passage in chosen.kept]
         beside = {"passage": lines[0] if lines else ""} if self.rewrite else {}

@@ -18,8 +18,7 @@ import dspy
 from blendfilter.asking import TaskWording
 from blendfilter.errors import BadArgument, check_count
 from blendfilter.filters.base import Filter
-from blendfilter.modules.answering import Answering
-from blendfilter.modules.base import RetrievingMethod, prediction_of
+from blendfilter.modules.base import Answering, RetrievingMethod, prediction_of
 from blendfilter.modules.multi_hop import conclusion
 from blendfilter.prompting import Prompts
 from blendfilter.retrieval.base import Retriever
@@ -40,7 +39,6 @@ def majority(conclusions: Sequence[str]) -> tuple[int, list[tuple[str, int]]]:
     groups: dict[str, list[int]] = {}
     for number, answer in enumerate(conclusions):
         if answer.strip():
-            # An answer that normalisation empties ("the", "…") is still an answer.
             groups.setdefault(normalize_answer(answer) or answer.strip(), []).append(number)
     ranked = sorted(groups.values(), key=len, reverse=True)
     return ranked[0][0] if ranked else 0, [(conclusions[group[0]].strip(), len(group)) for group in ranked]
@@ -84,14 +82,10 @@ class SelfConsistency(RetrievingMethod):
         self.answering = Answering("blendfilter/external", wording=task, prompts=prompts, adapter=adapter)
 
     def arguments(self) -> dict[str, Any]:
-        """K, how many samples are drawn and how, and the filter."""
         return {"k": self.k, "samples": self.samples, "temperature": self.temperature, **super().arguments()}
 
     async def answer(self, question: str) -> dspy.Prediction:
         """All samples at once, a vote, and the short answer of the winner."""
-        lm = self.answering.answer.lm or dspy.settings.lm
-        if self.samples > 1 and lm is not None and lm.kwargs.get("top_p") == 0:
-            raise BadArgument("top_p 0 makes all samples alike: give the model a larger one, or none")
         chosen, branch = await self.look_up(question)
         lines = [passage.line for passage in chosen.kept]
         config = {"n": self.samples, "temperature": self.temperature}

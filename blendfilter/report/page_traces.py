@@ -13,7 +13,7 @@ from typing import Any
 from blendfilter.evaluation.run_passages import Passages
 from blendfilter.evaluation.run_status import stage_of
 from blendfilter.journal import Journal
-from blendfilter.modules.prediction import query_words
+from blendfilter.modules.base import query_words
 from blendfilter.report.trace import reasons_of
 from blendfilter.text import folded
 

@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blendfilter.tasks.base import Hub, Questions, Task, fingerprint
+    from blendfilter.tasks.base import Hub, Questions, Task
     from blendfilter.tasks.loading import TASKS, load
 
-__all__ = ["TASKS", "Hub", "Questions", "Task", "fingerprint", "load", "names"]
+__all__ = ["TASKS", "Hub", "Questions", "Task", "load", "names"]
 
 _NAMES = (
     "hotpotqa", "twowiki", "strategyqa", "nq", "triviaqa", "fever", "eli5", "wow", "popqa", "arc", "pubhealth", "qa",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, overload
 from blendfilter.files import JsonRow, json_rows
 from blendfilter.metrics import metric
 from blendfilter.records import Question
+from blendfilter.tasks.layouts import question
 
 Parser = Callable[[JsonRow], Question]
 """Reads one row of a data set; raises `BadData` with the row's place and the field that is wrong."""
@@ -37,7 +38,6 @@ class Task:
     Attributes:
         metrics: names in `blendfilter.metrics.METRICS`, the leading one first.
         wording: the set of prompts and demonstrations, `programs/<wording>`.
-        parse: reads a row.
         beside: makes a parser that also uses what lies beside a data file.
         rows: reads a file whose rows are not its questions.
         sample, of_sample: the task's file in the sample world, and which of its rows are the task's.
@@ -47,7 +47,7 @@ class Task:
     name: str
     metrics: tuple[str, ...]
     wording: str
-    parse: Parser = field(repr=False)
+    parse: Parser = field(default=question, repr=False)
     hub: Hub | None = None
     beside: Callable[[Path], Parser] | None = field(default=None, repr=False)
     rows: Callable[[Path], Iterator[JsonRow]] = field(default=json_rows, repr=False)
@@ -62,10 +62,6 @@ class Task:
     def score(self, answer: str, question: Question) -> dict[str, float]:
         """`answer` by each of the task's metrics, as fractions of 1; the best over the question's golden answers."""
         return {name: metric(name)(answer, question.golden_answers) for name in self.metrics}
-
-    def parser(self, path: Path | None = None) -> Parser:
-        """How to read this task's rows, from the file at `path` where there is one."""
-        return self.beside(path) if self.beside and path else self.parse
 
     def asking(self, questions: Sequence[Question]) -> Task:
         """The task in the wording for these questions."""
@@ -120,14 +116,9 @@ class Questions(Sequence[Question]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits over ids, questions, answers and gold, in order: the same set gives the same digits."""
-        return fingerprint(self)
-
-
-def fingerprint(questions: Iterable[Question]) -> str:
-    """SHA-256 over questions and gold (not over contexts and metadata), cut to 16 hexadecimal digits."""
-    digest = hashlib.sha256()
-    for one in questions:
-        parts = [one.id, one.question, one.golden_answers, one.gold_titles, one.evidence, one.supporting_facts]
-        digest.update(json.dumps(parts).encode() + b"\n")
-    return digest.hexdigest()[:16]
+        """16 digits of the SHA-256 of ids, questions, answers and gold in order; contexts and metadata do not count."""
+        digest = hashlib.sha256()
+        for one in self:
+            parts = [one.id, one.question, one.golden_answers, one.gold_titles, one.evidence, one.supporting_facts]
+            digest.update(json.dumps(parts).encode() + b"\n")
+        return digest.hexdigest()[:16]

@@ -15,15 +15,13 @@ by unigram F1, one of KILT's two measures; the best answer counts.
 
 from __future__ import annotations
 
-from pydantic import AliasChoices, Field
+from dataclasses import replace
 
 from blendfilter.errors import BadData
 from blendfilter.files import JsonRow
 from blendfilter.records import Question
-from blendfilter.tasks import layouts
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.generic import is_own, own
-from blendfilter.tasks.layouts import Outside, RetrievedPassage, checked, is_kilt, is_normalised, kilt, mapping
+from blendfilter.tasks.layouts import Outside, checked, mapping, question
 
 
 class Eli5Answers(Outside):
@@ -36,45 +34,22 @@ class Eli5Answers(Outside):
 class Eli5Record(Outside):
     """A row as the authors' scripts write it."""
 
-    q_id: str | None = None
     title: str
     answers: Eli5Answers
 
 
-class AlceRecord(Outside):
-    """A row of ALCE (Gao et al. 2023): one answer, its claims, passages that were retrieved."""
-
-    id: str | None = Field(None, validation_alias=AliasChoices("id", "q_id", "sample_id"))
-    question: str
-    answer: str
-    docs: tuple[RetrievedPassage, ...] = ()
-
-
 def parse(row: JsonRow) -> Question:
-    """A row in the official layout, KILT's, ALCE's, the normalised one or anyone's own. Raises `BadData`."""
-    if is_kilt(row):
-        return kilt(row)
-    if is_normalised(row):
-        return own(row)
-    if "title" in mapping(row):
-        return _official(row)
-    if is_own(row) and "docs" not in mapping(row):
-        return own(row)
-    read = checked(AlceRecord, row)
-    context = (one.paragraph for one in read.docs)
-    return layouts.question(row, read.id, read.question, [read.answer.strip()], context=context, metadata=read.rest)
-
-
-def _official(row: JsonRow) -> Question:
-    read = checked(Eli5Record, row)
-    texts, votes = read.answers.text, read.answers.score
-    if votes is not None and len(votes) != len(texts):
-        raise BadData(
-            f"{row.where}: field 'answers' is wrong: {len(texts)} texts and {len(votes)} scores; "
-            "each text has one: fetch the file again"
-        )
-    ranked = sorted(zip(texts, votes or [0] * len(texts), strict=True), key=lambda pair: -pair[1])
-    return layouts.question(row, read.q_id, read.title, (text.strip() for text, _ in ranked), metadata=read.rest)
+    """A row in the official layout, ALCE's (Gao et al. 2023), or any other. Raises `BadData`."""
+    value = mapping(row)
+    if "title" in value:
+        read = checked(Eli5Record, row)
+        texts, votes = read.answers.text, read.answers.score or [0] * len(read.answers.text)
+        if len(votes) != len(texts):
+            raise BadData(f"{row.where}: field 'answers' is wrong: {len(texts)} texts and {len(votes)} scores")
+        ranked = sorted(zip(texts, votes, strict=True), key=lambda pair: -pair[1])
+        value = {**value, "question": read.title, "answers": [text for text, _ in ranked]}
+    found = question(row, value, names={"docs": "ctxs", "sample_id": "id"})
+    return replace(found, golden_answers=tuple(answer.strip() for answer in found.golden_answers))
 
 
 TASK = Task(

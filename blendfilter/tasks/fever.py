@@ -25,21 +25,10 @@ from blendfilter.files import JsonRow
 from blendfilter.metrics import LABELS
 from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.generic import is_own, own
-from blendfilter.tasks.layouts import Outside, checked, distinct, is_kilt, is_normalised, kilt, row_id
+from blendfilter.tasks.layouts import distinct, question
 
-UNDECIDED = "NOT ENOUGH INFO"
 _MARKS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-COLON-": ":", "_": " "}
 _MARK = re.compile("|".join(_MARKS))
-
-
-class FeverRecord(Outside):
-    """A row as the authors publish it."""
-
-    id: str | None = None
-    claim: str
-    label: str
-    evidence: Any = ()
 
 
 def title_of(marked: str) -> str:
@@ -68,41 +57,29 @@ def facts_of(evidence: Any, where: str) -> list[tuple[tuple[str, int], ...]]:
 
 
 def parse(row: JsonRow) -> Question:
-    """A row in the official layout, KILT's, the normalised one or anyone's own. Raises `BadData`."""
-    if is_kilt(row):
-        return _labelled(kilt(row), row)
-    if is_normalised(row) or is_own(row):
-        question = own(row)
-        return _labelled(_evident(question, question.metadata.get("evidence") or (), row), row)
-    read = checked(FeverRecord, row)
-    claim = Question(row_id(row, read.id), read.claim.strip(), (read.label,), metadata=read.rest)
-    return _labelled(_evident(claim, read.evidence or (), row), row)
-
-
-def _labelled(question: Question, row: JsonRow) -> Question:
-    """The question with its one label as the official files write it."""
-    found = distinct(answer.strip().upper() for answer in question.golden_answers)
-    if len(found) != 1 or found[0] not in LABELS:
+    """A claim, its label and its evidence. Raises `BadData`."""
+    claim = question(row, names={"claim": "question", "label": "answer"})
+    labels = distinct(answer.strip().upper() for answer in claim.golden_answers)
+    if len(labels) != 1 or labels[0] not in LABELS:
         raise BadData(
             f"{row.where}: a claim of fever has one label, {', '.join(LABELS[:-1])} or {LABELS[-1]}, "
-            f"found {', '.join(map(repr, question.golden_answers))}; try task 'qa'"
+            f"found {', '.join(map(repr, claim.golden_answers))}; try task 'qa'"
         )
-    return replace(question, golden_answers=found, type=found[0])
-
-
-def _evident(question: Question, evidence: Any, row: JsonRow) -> Question:
-    sets = facts_of(evidence, row.where)
-    titles = tuple(dict.fromkeys(distinct(title for title, _ in one) for one in sets))
-    if not titles:
-        return question
-    facts = tuple(dict.fromkeys(fact for one in sets for fact in one))
-    gold = distinct(title for one in titles for title in one)
-    return replace(question, gold_titles=gold, evidence=titles, supporting_facts=facts)
+    claim = replace(claim, golden_answers=labels, type=labels[0])
+    sets = facts_of(claim.metadata.get("evidence") or (), row.where)
+    if not sets:
+        return claim
+    return replace(
+        claim,
+        gold_titles=distinct(title for one in sets for title, _ in one),
+        evidence=distinct(distinct(title for title, _ in one) for one in sets),
+        supporting_facts=distinct(fact for one in sets for fact in one),
+    )
 
 
 def wording_for(questions: Sequence[Question]) -> str:
     """Three labels where one of the questions has the third, else two."""
-    return "fever-nei" if any(UNDECIDED in one.golden_answers for one in questions) else "fever"
+    return "fever-nei" if any(LABELS[-1] in one.golden_answers for one in questions) else "fever"
 
 
 TASK = Task(

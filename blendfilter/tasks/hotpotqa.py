@@ -15,21 +15,15 @@ Sentences keep upstream's leading spaces, so a paragraph is its sentences joined
 
 from __future__ import annotations
 
-from blendfilter.files import JsonRow
-from blendfilter.records import Question
+from functools import partial
+
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.layouts import is_kilt, kilt, multihop
-
-
-def parse(row: JsonRow) -> Question:
-    """A row in the official, Hugging Face, KILT's, normalised or IRCoT layout. Raises `BadData`."""
-    return kilt(row) if is_kilt(row) else multihop(row, joiner="")
-
+from blendfilter.tasks.layouts import question
 
 TASK = Task(
     "hotpotqa",
     metrics=("em", "f1"),
     wording="hotpotqa",
-    parse=parse,
+    parse=partial(question, joiner=""),
     hub=Hub("hotpotqa/hotpot_qa", "distractor", "validation"),
 )

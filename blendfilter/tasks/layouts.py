@@ -1,25 +1,47 @@
-"""The layouts in which question sets are published, and how a row of each becomes a `Question`.
+"""How a row of a question set becomes a `Question`, whichever layout it was published in.
 
-Official and Hugging Face (HotPotQA, 2Wiki; one is the other transposed), normalised (this package's own JSON Lines, in
-which FlashRAG's rows read as well), IRCoT's processed files (Trivedi et al. 2023), DPR's and KILT's; and tables with a
-header. A row's layout is recognised by its fields. Fields that no layout names end up in the question's metadata.
+A row's layout is recognised by its fields, and every task reads them all. The least that a row may hold, and a row with
+everything::
+
+    {"question": "Who runs the mill?", "answer": "Ane Lindqvist"}
+    {"id": "m-17", "question": "Who runs the mill?", "answers": ["Ane Lindqvist", "A. Lindqvist"], "type": "bridge",
+     "gold_titles": ["Lindqvist family", "Tide Mill"], "supporting_facts": [["Tide Mill", 2]],
+     "context": [{"title": "Tide Mill", "text": "The mill at Bremsund ..."}, ["Quay", ["One sentence.", "Another."]]]}
+
+- Official and hub (HotPotQA, 2Wiki): these fields; the hub has `supporting_facts` and `context` as columns.
+- Normalised (this package's own, and FlashRAG's): all but id, question and `golden_answers` stand under `metadata`.
+- DPR (Karpukhin et al. 2020): `positive_ctxs`, each gold by itself, `hard_negative_ctxs` and `negative_ctxs`; what a
+  retriever found is under `ctxs`, and no gold: its `has_answer` only says that the string occurs.
+- KILT (Petroni et al. 2021): `input` and `output`. Outputs are equally right, so their answers are aliases. The titles
+  of one output's provenance belong together, those of another are another way to the answer. A row (made up)::
+
+    {"id": "6d1c", "input": "who keeps the light on skerry rock",
+     "output": [{"answer": "Ada Brennock", "provenance": [{"title": "Skerry Light", "wikipedia_id": "417"}]},
+                {"answer": "Brennock"}, {"provenance": [{"title": "Ada Brennock", "wikipedia_id": "93"}]}]}
+
+- IRCoT (Trivedi et al. 2023): `question_text`, `answers_objects`, and `contexts` with the gold ones marked.
+
+Answers stand under `golden_answers`, `answers` or `answer`; they may be numbers, true or false (read as yes and no), or
+SQuAD's ``{"text": [...]}``. Fields that no layout names end up in the question's metadata.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from blendfilter.errors import BadData
 from blendfilter.files import LONGEST, JsonRow, first_character, json_rows, opened, too_long
 from blendfilter.records import Passage, Question
 
 Model = TypeVar("Model", bound=BaseModel)
+H = TypeVar("H", bound=Hashable)
+Evidence = tuple[tuple[str, ...], ...]
 LONGEST_FIELD = 2**24
 """Characters that a field of a table may have: it may hold an article, and Python's own limit is 131,072."""
 
@@ -53,9 +75,7 @@ def checked(model: type[Model], row: JsonRow) -> Model:
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "missing":
             raise BadData(f"{row.where}: field '{name}' is missing ({has(value)})") from None
-        found = repr(first["input"])
-        found = found if len(found) <= 60 else found[:57] + "..."
-        raise BadData(f"{row.where}: field '{name}' is wrong: {first['msg']}, found {found}") from None
+        raise BadData(f"{row.where}: field '{name}' is wrong: {first['msg']}, found {first['input']!r:.60}") from None
 
 
 def has(value: Mapping[str, Any]) -> str:
@@ -64,313 +84,185 @@ def has(value: Mapping[str, Any]) -> str:
     >>> has({"id": 1, "text": "?"})
     'it has: id, text'
     """
-    names = ", ".join(str(name) for name in list(value)[:12])
-    return f"it has: {names}" if names else "it has no fields"
+    return f"it has: {', '.join(map(str, list(value)[:12]))}"
 
 
-def row_id(row: JsonRow, *candidates: str | None) -> str:
-    """The first id that is not blank, else one made of the row's position, which is the same on every reading."""
-    return next((name for name in candidates if name and name.strip()), f"row-{row.position}")
-
-
-def answers_of(row: JsonRow, answers: Iterable[str]) -> tuple[str, ...]:
-    """The answers that are not blank, each once, in order. Raises `BadData` where all are."""
-    kept = tuple(dict.fromkeys(answer for answer in answers if answer.strip()))
-    if not kept:
-        raise BadData(f"{row.where}: has no answer, so nothing can be scored: give 'answer' or 'golden_answers'")
-    return kept
-
-
-def distinct(names: Iterable[str]) -> tuple[str, ...]:
-    """Each name once, in the order of first appearance."""
+def distinct(names: Iterable[H]) -> tuple[H, ...]:
+    """Each once, in the order of first appearance."""
     return tuple(dict.fromkeys(names))
 
 
-class Paragraph(NamedTuple):
-    """A paragraph that came with a question; `extra` is what else the row has about it."""
+def _listed(*columns: str) -> BeforeValidator:
+    """One text for a list of one, nothing for None, and the hub's columns as rows."""
 
-    title: str
-    sentences: Sequence[str]
-    id: str | None = None
-    extra: Mapping[str, Any] = {}
-
-
-def question(
-    row: JsonRow,
-    id: str | None,
-    text: str,
-    answers: Iterable[str],
-    *,
-    titles: Iterable[str] = (),
-    evidence: tuple[tuple[str, ...], ...] | None = None,
-    facts: tuple[tuple[str, int], ...] = (),
-    context: Iterable[Paragraph] = (),
-    joiner: str = "",
-    type: str | None = None,
-    metadata: Mapping[str, Any] | None = None,
-) -> Question:
-    """A question out of a row's fields. Raises `BadData` where it has no answer.
-
-    Without `evidence` all gold titles together are one set of it. Sentences of a paragraph are joined by `joiner`;
-    paragraphs without an id have ``question:position``.
-    """
-    name, gold = row_id(row, id), distinct(titles)
-    return Question(
-        id=name,
-        question=text.strip(),
-        golden_answers=answers_of(row, answers),
-        gold_titles=gold,
-        evidence=((gold,) if gold else ()) if evidence is None else evidence,
-        supporting_facts=facts,
-        context=tuple(
-            Passage(
-                id=paragraph.id or f"{name}:{position}",
-                title=paragraph.title,
-                text=joiner.join(paragraph.sentences).strip(),
-                metadata={"sentences": tuple(paragraph.sentences), **paragraph.extra},
-            )
-            for position, paragraph in enumerate(context)
-        ),
-        type=type,
-        metadata=metadata or {},
-    )
-
-
-def _transposed(first: str, second: str) -> BeforeValidator:
-    """Columns to pairs: the hub stores a list of pairs as one list per column."""
-
-    def pairs(value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            return () if value is None else value
-        if first not in value or second not in value:
-            raise ValueError(f"expected columns '{first}' and '{second}'")
+    def listed(value: Any) -> Any:
+        if value is None or isinstance(value, str):
+            return () if value is None else (value,)
+        if not (columns and isinstance(value, Mapping)):
+            return value
         try:
-            return list(zip(value[first], value[second], strict=True))
-        except (TypeError, ValueError):
-            raise ValueError(f"columns '{first}' and '{second}' differ in length or are no lists") from None
+            return list(zip(*(value[name] for name in columns), strict=True))
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(f"expected columns {' and '.join(columns)} of one length") from None
 
-    return BeforeValidator(pairs)
-
-
-def _listed(value: Any) -> Any:
-    """One text for a list of one, and nothing for an empty list."""
-    return () if value is None else (value,) if isinstance(value, str) else value
+    return BeforeValidator(listed)
 
 
-Facts = Annotated[tuple[tuple[str, int], ...], _transposed("title", "sent_id")]
-TitledSentences = Annotated[tuple[tuple[str, list[str]], ...], _transposed("title", "sentences")]
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+def _answers(value: Any) -> Any:
+    value = value.get("text") if isinstance(value, Mapping) else value
+    values = value if isinstance(value, list | tuple) else [value]
+    return tuple({True: "yes", False: "no"}[one] if isinstance(one, bool) else one for one in values)
 
 
-# --- multi-hop sets ---
+class Paragraph(Outside):
+    """A paragraph that came with a question: an object, a pair of title and sentences, or a text alone."""
 
-
-class MultihopRow(Outside):
-    """A row of HotPotQA or 2Wiki as its authors or the hub publish it."""
-
-    id: str | None = Field(None, validation_alias=AliasChoices("_id", "id"))
-    question: str
-    answer: str
-    aliases: Names = Field((), validation_alias=AliasChoices("aliases", "answer_aliases"))
-    type: str | None = None
-    supporting_facts: Facts = ()
-    context: TitledSentences = ()
-
-
-class NormalisedParagraph(Outside):
+    id: str | None = Field(None, validation_alias=AliasChoices("passage_id", "psg_id", "paragraph_id", "id"))
     title: str = ""
-    sentences: list[str]
-    paragraph_id: str | None = None
+    sentences: Annotated[tuple[str, ...], _listed()] = Field(validation_alias=AliasChoices("sentences", "text"))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_object(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"text": value}
+        return dict(zip(("title", "sentences"), value, strict=False)) if isinstance(value, list | tuple) else value
 
 
-class NormalisedMetadata(Outside):
-    type: str | None = None
-    supporting_facts: Facts = ()
-    gold_titles: Names = ()
-    context: tuple[NormalisedParagraph, ...] = ()
+Names = Annotated[tuple[str, ...], _listed()]
+Facts = Annotated[tuple[tuple[str, int], ...], _listed("title", "sent_id")]
+Paragraphs = Annotated[tuple[Paragraph, ...], _listed("title", "sentences")]
 
 
-class NormalisedRow(Outside):
-    """A row of this package's own layout; all of `metadata` may be missing."""
-
-    id: str | None = None
+class _Row(Outside):
+    id: str | None = Field(None, validation_alias=AliasChoices("id", "_id", "qid", "q_id", "question_id"))
     question: str
-    golden_answers: Names = Field(validation_alias=AliasChoices("golden_answers", "answers", "answer"))
-    metadata: NormalisedMetadata = Field(default_factory=NormalisedMetadata)
+    answer: Annotated[tuple[str, ...], BeforeValidator(_answers)]
+    type: str | None = None
+    gold_titles: Names = ()
+    supporting_facts: Facts = ()
+    context: Paragraphs = ()
+    positive_ctxs: Paragraphs = ()
+    hard_negative_ctxs: Paragraphs = ()
+    negative_ctxs: Paragraphs = ()
+    ctxs: Paragraphs = ()
 
 
-class IrcotParagraph(Outside):
+class _KiltPlace(Outside):
+    title: str | None = None
+
+
+class _KiltOutput(Outside):
+    answer: str | None = None
+    provenance: tuple[_KiltPlace, ...] | None = None
+
+
+class _KiltRow(Outside):
+    input: str | None = None
+    output: tuple[_KiltOutput, ...]
+
+
+class _IrcotParagraph(Outside):
     title: str = ""
     paragraph_text: str
     is_supporting: bool = False
 
 
-class IrcotAnswer(Outside):
+class _IrcotAnswer(Outside):
     spans: list[str]
 
 
-class IrcotRow(Outside):
-    """A row of IRCoT's processed files: paragraphs are whole, gold is marked on them."""
-
-    question_id: str
+class _IrcotRow(Outside):
     question_text: str
-    answers_objects: list[IrcotAnswer]
-    contexts: tuple[IrcotParagraph, ...] = ()
+    answers_objects: list[_IrcotAnswer]
+    contexts: tuple[_IrcotParagraph, ...] = ()
 
 
-def is_normalised(row: JsonRow) -> bool:
-    """Whether the row is in the normalised layout."""
-    value = mapping(row)
-    return "golden_answers" in value or isinstance(value.get("metadata"), Mapping)
+def question(
+    row: JsonRow,
+    value: Mapping[str, Any] | None = None,
+    *,
+    names: Mapping[str, str] | None = None,
+    joiner: str = " ",
+) -> Question:
+    """The question of a row in any layout.
 
+    Args:
+        value: in place of the row's own value.
+        names: what a data set calls a field, and what the field is called here.
+        joiner: stands between the sentences of a paragraph.
 
-def normalised(row: JsonRow, joiner: str) -> Question:
-    """``{"id", "question", "golden_answers", "metadata": {type, supporting_facts, gold_titles, context, ...}}``."""
-    read = checked(NormalisedRow, row)
-    meta = read.metadata
-    return question(
-        row, read.id, read.question, read.golden_answers,
-        titles=meta.gold_titles or (title for title, _ in meta.supporting_facts), facts=meta.supporting_facts,
-        context=(Paragraph(one.title, one.sentences, one.paragraph_id, one.rest) for one in meta.context),
-        joiner=joiner, type=meta.type, metadata={**read.rest, **meta.rest},
-    )  # fmt: skip
-
-
-def ircot(row: JsonRow) -> Question:
-    """``{"question_id", "question_text", "answers_objects", "contexts"}``."""
-    read = checked(IrcotRow, row)
-    return question(
-        row, read.question_id, read.question_text, (span for answer in read.answers_objects for span in answer.spans),
-        titles=(one.title for one in read.contexts if one.is_supporting),
-        context=(Paragraph(one.title, [one.paragraph_text]) for one in read.contexts), metadata=read.rest,
-    )  # fmt: skip
-
-
-def multihop(row: JsonRow, joiner: str, aliases: Iterable[str] = ()) -> Question:
-    """A row in any layout of HotPotQA or 2Wiki; `aliases` are further answers that upstream keeps elsewhere."""
-    if is_normalised(row):
-        return normalised(row, joiner)
-    if "question_text" in mapping(row):
-        return ircot(row)
-    read = checked(MultihopRow, row)
-    return question(
-        row, read.id, read.question, [read.answer, *read.aliases, *aliases],
-        titles=(title for title, _ in read.supporting_facts), facts=read.supporting_facts,
-        context=(Paragraph(title, texts) for title, texts in read.context), joiner=joiner, type=read.type,
+    Raises:
+        BadData: a field is missing or wrong, or there is no answer: the row's place and the field's name.
+    """
+    fields = {(names or {}).get(name, name): found for name, found in (value or mapping(row)).items()}
+    evidence: Evidence = ()
+    if "question" not in fields and ("input" in fields or "output" in fields):
+        fields, evidence = _from_kilt(row._replace(value=fields))
+    elif "question_text" in fields:
+        fields = _from_ircot(checked(_IrcotRow, row._replace(value=fields)))
+    elif isinstance(metadata := fields.get("metadata"), Mapping):
+        fields = {**metadata, **{name: found for name, found in fields.items() if name != "metadata"}}
+    fields = {name: found for name, found in fields.items() if found is not None}  # what the hub has for "not there"
+    given = [fields.pop(name) for name in ("golden_answers", "answers", "answer") if name in fields]
+    fields |= {"answer": given[0]} if given else {}
+    read = checked(_Row, row._replace(value=fields))
+    answers = distinct(answer for answer in read.answer if answer.strip())
+    if not answers:
+        raise BadData(f"{row.where}: has no answer, so nothing can be scored: give 'answer' or 'golden_answers'")
+    titles = distinct(read.gold_titles or (title for title, _ in read.supporting_facts))
+    evidence = evidence or ((titles,) if titles else _each(one.title for one in read.positive_ctxs))
+    # An id made of the row's position is the same on every reading.
+    name = read.id if read.id and read.id.strip() else f"row-{row.position}"
+    paragraphs = (*read.context, *read.positive_ctxs, *read.hard_negative_ctxs, *read.negative_ctxs, *read.ctxs)
+    return Question(
+        id=name,
+        question=read.question.strip(),
+        golden_answers=answers,
+        gold_titles=titles or distinct(title for one in evidence for title in one),
+        evidence=evidence,
+        supporting_facts=read.supporting_facts,
+        context=tuple(
+            Passage(
+                id=paragraph.id or f"{name}:{position}",
+                title=paragraph.title,
+                text=joiner.join(paragraph.sentences).strip(),
+                metadata={"sentences": paragraph.sentences, **paragraph.rest},
+            )
+            for position, paragraph in enumerate(paragraphs)
+        ),
+        type=read.type,
         metadata=read.rest,
-    )  # fmt: skip
+    )
 
 
-# --- DPR's files (Karpukhin et al. 2020): passages that hold the answer and passages that do not ---
+def _each(titles: Iterable[str]) -> Evidence:
+    return tuple((title,) for title in distinct(titles) if title)
 
 
-class RetrievedPassage(Outside):
-    """A passage that a retriever found for a question: DPR's, ALCE's, Self-RAG's."""
-
-    id: str | None = Field(None, validation_alias=AliasChoices("passage_id", "psg_id", "id"))
-    title: str = ""
-    text: str
-
-    @property
-    def paragraph(self) -> Paragraph:
-        """As a paragraph of one sentence."""
-        return Paragraph(self.title, [self.text], self.id, self.rest)
-
-
-class DprRow(Outside):
-    """A row of DPR's training files or of its retriever's output."""
-
-    id: str | None = Field(None, validation_alias=AliasChoices("id", "question_id", "q_id"))
-    question: str
-    answers: Names
-    positive_ctxs: tuple[RetrievedPassage, ...] = ()
-    hard_negative_ctxs: tuple[RetrievedPassage, ...] = ()
-    negative_ctxs: tuple[RetrievedPassage, ...] = ()
-    ctxs: tuple[RetrievedPassage, ...] = ()
-
-
-def is_dpr(row: JsonRow) -> bool:
-    """Whether the row is in DPR's layout."""
-    return any(name in mapping(row) for name in ("positive_ctxs", "ctxs"))
-
-
-def dpr(row: JsonRow) -> Question:
-    """A row of `biencoder-*.json`, or of what DPR's retriever writes. Rows (made up)::
-
-        {"dataset": "nq_dev_psgs_w100", "question": "who keeps the light on skerry rock", "answers": ["Ada Brennock"],
-         "positive_ctxs": [{"title": "Skerry Light", "text": "Skerry Light is ...", "passage_id": "417"}],
-         "negative_ctxs": [], "hard_negative_ctxs": [{"title": "Skerry", "text": "...", "passage_id": "93"}]}
-        {"question": "who keeps the light on skerry rock", "answers": ["Ada Brennock"],
-         "ctxs": [{"id": "417", "title": "Skerry Light", "text": "...", "score": "81.2", "has_answer": true}]}
-
-    The positive passages come first. Each is gold by itself, so each title is a set of evidence of its own.
-    `has_answer` only says that the string occurs: what is retrieved is no gold.
-    """
-    read = checked(DprRow, row)
-    found = (*read.positive_ctxs, *read.hard_negative_ctxs, *read.negative_ctxs, *read.ctxs)
-    titles = distinct(one.title for one in read.positive_ctxs if one.title)
-    return question(
-        row, read.id, read.question, read.answers, titles=titles, evidence=tuple((title,) for title in titles),
-        context=(one.paragraph for one in found), metadata=read.rest,
-    )  # fmt: skip
-
-
-# --- KILT (Petroni et al. 2021): one layout for many tasks, over one snapshot of Wikipedia ---
-
-
-class KiltProvenance(Outside):
-    """A place in Wikipedia; of it only the title counts here, the rest is kept."""
-
-    title: str | None = None
-
-
-class KiltOutput(Outside):
-    answer: str | None = None
-    provenance: tuple[KiltProvenance, ...] | None = ()
-
-
-class KiltRow(Outside):
-    """A row of a KILT file; `meta` differs by task."""
-
-    id: str | None = None
-    input: str | None = None
-    output: tuple[KiltOutput, ...]
-    meta: Any = Field(None)
-
-
-def is_kilt(row: JsonRow) -> bool:
-    """Whether the row is in KILT's layout."""
-    value = mapping(row)
-    return "output" in value or ("input" in value and "question" not in value)
-
-
-def kilt(row: JsonRow) -> Question:
-    """A row of `*-kilt.jsonl`, or of `facebook/kilt_tasks` on the Hugging Face hub. A row (made up)::
-
-        {"id": "6d1c", "input": "who keeps the light on skerry rock", "meta": {},
-         "output": [{"answer": "Ada Brennock", "provenance": [
-                        {"title": "Skerry Light", "wikipedia_id": "417", "start_paragraph_id": 2}]},
-                    {"answer": "Brennock"}, {"provenance": [{"title": "Ada Brennock", "wikipedia_id": "93"}]}]}
-
-    Outputs are equally right, so their answers are aliases; an output may have no answer, or no provenance. The titles
-    of one output's provenance belong together (two for a question of two hops), those of another are another way to the
-    answer: each is a set of evidence of its own, and the set that retrieval meets best counts. Raises `BadData`.
-    """
-    read = checked(KiltRow, row)
+def _from_kilt(row: JsonRow) -> tuple[dict[str, Any], Evidence]:
+    read = checked(_KiltRow, row)
     if not (read.input or "").strip():
         raise BadData(
-            f"{row.where}: field 'input' is empty: KILT's TriviaQA files name their questions by id alone until its "
-            "script get_triviaqa_input.py fills them in; or give the file that TriviaQA's authors publish"
+            f"{row.where}: field 'input' is empty: in KILT's TriviaQA files its script get_triviaqa_input.py fills it"
+            " in; or give the file that TriviaQA's authors publish"
         )
     places = [output.provenance or () for output in read.output]
     titles = (distinct(place.title for place in one if place.title) for one in places)
-    evidence = tuple(dict.fromkeys(one for one in titles if one))
-    meta: dict[str, Any] = {"meta": read.meta} if read.meta else {}
-    return question(
-        row, read.id, read.input or "", (output.answer for output in read.output if output.answer),
-        titles=(title for one in evidence for title in one), evidence=evidence,
-        metadata={**read.rest, **meta, "provenance": [place.model_dump() for one in places for place in one]},
-    )  # fmt: skip
+    answers = [output.answer for output in read.output if output.answer]
+    provenance = [place.model_dump() for one in places for place in one]
+    fields = {**read.rest, "question": read.input, "golden_answers": answers, "provenance": provenance}
+    return fields, distinct(filter(None, titles))
+
+
+def _from_ircot(read: _IrcotRow) -> dict[str, Any]:
+    return {
+        **read.rest,
+        "question": read.question_text,
+        "golden_answers": [span for answer in read.answers_objects for span in answer.spans],
+        "gold_titles": [one.title for one in read.contexts if one.is_supporting],
+        "context": [{"title": one.title, "text": one.paragraph_text} for one in read.contexts],
+    }
 
 
 # --- tables ---

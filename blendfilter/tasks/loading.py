@@ -6,32 +6,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from blendfilter import resources
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingExtra, MissingFile, UnknownName
 from blendfilter.extras import how_to_install
 from blendfilter.files import JsonRow, json_rows, lines
 from blendfilter.records import Question
-from blendfilter.tasks import (
-    arc,
-    eli5,
-    fever,
-    generic,
-    hotpotqa,
-    nq,
-    popqa,
-    pubhealth,
-    strategyqa,
-    triviaqa,
-    twowiki,
-    wow,
-)
+from blendfilter.tasks import arc, eli5, fever, hotpotqa, nq, popqa, pubhealth, strategyqa, triviaqa, twowiki, wow
 from blendfilter.tasks.base import Hub, Parser, Questions, Task
-from blendfilter.tasks.layouts import has, mapping
+from blendfilter.tasks.layouts import mapping
 
-_MODULES = (hotpotqa, twowiki, strategyqa, nq, triviaqa, fever, eli5, wow, popqa, arc, pubhealth, generic)
-TASKS = {module.TASK.name: module.TASK for module in _MODULES}
+OWN = Task("qa", metrics=("em", "f1"), wording="hotpotqa")
+_MODULES = (hotpotqa, twowiki, strategyqa, nq, triviaqa, fever, eli5, wow, popqa, arc, pubhealth)
+TASKS = {task.name: task for task in (*(module.TASK for module in _MODULES), OWN)}
 """The tasks by name; `qa` reads anyone's own questions."""
 
 Data = str | Path | Iterable[Any]
@@ -41,8 +29,7 @@ class _Source(NamedTuple):
     label: str
     rows: Iterator[JsonRow]
     parse: Parser
-    drain: bool
-    """Whether to read on behind the limit: a file that is cut off is not to be trusted, wherever we stop."""
+    drain: bool = False  # read on behind the limit: a file that is cut off is not to be trusted, wherever we stop
 
 
 def load(
@@ -83,40 +70,34 @@ def load(
 
 def _task_and_data(task: str | Path | Task | Iterable[Any], data: Data | None) -> tuple[Task, Data]:
     """Which of the two arguments is what."""
-    if isinstance(task, Task):
-        if data is None:
-            raise BadArgument(f"where are the questions of '{task.name}'? Give a file or rows")
-        return task, data
-    if data is None:
-        if isinstance(task, str) and task in TASKS:
-            raise BadArgument(f"where are the questions of '{task}'? Give a file, 'hub' or 'sample'")
-        if isinstance(task, str) and not (Path(task).is_file() or Path(task).suffix or "/" in task or "\\" in task):
-            raise UnknownName.of("task", task, TASKS, "and no file of that name")
-        return generic.TASK, task
-    if not isinstance(task, str) or task not in TASKS:
-        raise UnknownName.of("task", str(task), TASKS)
-    return TASKS[task], data
+    chosen = TASKS.get(task) if isinstance(task, str) else task
+    if data is not None:
+        if not isinstance(chosen, Task):
+            raise UnknownName.of("task", str(task), TASKS)
+        return chosen, data
+    if isinstance(chosen, Task):
+        raise BadArgument(f"where are the questions of '{chosen.name}'? Give a file, 'hub' or 'sample'")
+    if isinstance(task, str) and not (Path(task).suffix or "/" in task or Path(task).is_file()):
+        raise UnknownName.of("task", task, TASKS, "and no file of that name")
+    return OWN, cast(Data, task)
 
 
 def _source(task: Task, data: Data, split: str | None) -> _Source:
     if isinstance(data, str) and data == "hub":
         if task.hub is None:
             raise BadArgument(f"task '{task.name}' has no data set on the hub: give a file")
-        return _Source(task.hub.label(split), _hub_rows(task.hub, split), task.parser(), drain=False)
+        return _Source(task.hub.label(split), _hub_rows(task.hub, split), task.parse)
     if isinstance(data, str) and data == "sample":
         rows = json_rows(resources.sample(task.sample))
-        return _Source("sample", filter(task.of_sample, rows) if task.of_sample else rows, task.parser(), drain=True)
+        return _Source("sample", filter(task.of_sample, rows) if task.of_sample else rows, task.parse, drain=True)
     if isinstance(data, str | Path):
         path = Path(data)
-        return _Source(path.name, task.rows(path), task.parser(path), drain=True)
-    if not isinstance(data, Iterable):
-        raise BadArgument(f"the data is a {type(data).__name__}: give a file, 'hub', 'sample' or a list of rows")
+        return _Source(path.name, task.rows(path), task.beside(path) if task.beside else task.parse, drain=True)
     label = data.source if isinstance(data, Questions) else "rows"
-    return _Source(label, _rows(data), task.parser(), drain=False)
+    return _Source(label, _rows(data), task.parse)
 
 
 def _rows(values: Iterable[Any], name: str = "the given rows") -> Iterator[JsonRow]:
-    """Rows in memory, with a place for messages."""
     return (JsonRow(f"{name}, item {position + 1}", position, value) for position, value in enumerate(values))
 
 
@@ -202,10 +183,8 @@ def _text(row: JsonRow) -> str:
     value = row.value
     if not isinstance(value, str):
         fields = mapping(row)
-        name = next((name for name in ("question", "question_text", "query", "input") if name in fields), None)
-        if name is None:
-            raise BadData(f"{row.where}: field 'question' is missing ({has(fields)})")
-        value = fields[name]
+        names = ("question", "question_text", "query", "input")
+        value = next((fields[name] for name in names if name in fields), None)
     if not isinstance(value, str) or not value.strip():
-        raise BadData(f"{row.where}: the question is {value!r:.60}: fill it in or drop the row")
+        raise BadData(f"{row.where}: the question is {value!r:.60}: fill in 'question', or drop the row")
     return value.strip()

@@ -23,9 +23,8 @@ from pydantic import BeforeValidator
 from blendfilter.files import JsonRow
 from blendfilter.metrics import VERDICTS
 from blendfilter.records import Question
-from blendfilter.tasks import generic, layouts
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.layouts import Names, Outside, RetrievedPassage, checked, mapping, table_rows
+from blendfilter.tasks.layouts import Names, Outside, checked, mapping, question, table_rows
 from blendfilter.text import normalize_answer
 
 
@@ -40,34 +39,30 @@ def _unpacked(value: Any) -> Any:
 
 
 class PopQARecord(Outside):
-    """A row of the authors' table or of the hub; Self-RAG's and ALCE's copies add `answers` and passages."""
+    """The answers of a row of the authors' table or of the hub; Self-RAG's and ALCE's copies have more of them."""
 
-    id: str | None = None
-    question: str
     obj: str = ""
-    prop: str | None = None
     possible_answers: Annotated[list[str], BeforeValidator(_unpacked)]
     answers: Names = ()
-    ctxs: tuple[RetrievedPassage, ...] = ()
-    docs: tuple[RetrievedPassage, ...] = ()
 
 
 def parse(row: JsonRow) -> Question:
-    """A row in the official layout, with or without passages, the normalised one or anyone's own. Raises `BadData`."""
-    if "possible_answers" not in mapping(row):
-        return generic.parse(row)
-    read = checked(PopQARecord, row)
-    views = {name: str(read.rest.get(name, "")) for name in ("s_pop", "o_pop")}  # text in the table, else numbers
-    return layouts.question(
-        row, read.id, read.question, [read.obj, *read.possible_answers, *read.answers],
-        context=(one.paragraph for one in (*read.ctxs, *read.docs)), type=read.prop,
-        metadata={**read.rest, **{name: int(value) for name, value in views.items() if value.isdecimal()}},
-    )  # fmt: skip
+    """A row in the official layout, with or without passages, or any other. Raises `BadData`."""
+    value = mapping(row)
+    if "possible_answers" in value:
+        read = checked(PopQARecord, row)
+        views = {name: str(value.get(name, "")) for name in ("s_pop", "o_pop")}  # text in the table, else numbers
+        value = {
+            **value,
+            **{name: int(number) for name, number in views.items() if number.isdecimal()},
+            "golden_answers": [read.obj, *read.possible_answers, *read.answers],
+        }
+    return question(row, value, names={"prop": "type", "docs": "ctxs"})
 
 
 def of_sample(row: JsonRow) -> bool:
     """Whether a row of the sample world asks for a name: yes and no are included in too many words."""
-    return not any(normalize_answer(one) in VERDICTS for one in generic.parse(row).golden_answers)
+    return not any(normalize_answer(one) in VERDICTS for one in question(row).golden_answers)
 
 
 TASK = Task(

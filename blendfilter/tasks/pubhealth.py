@@ -21,98 +21,56 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import AliasChoices, BeforeValidator, Field
 
 from blendfilter.errors import BadData
 from blendfilter.files import JsonRow
-from blendfilter.metrics import TRUTHS
 from blendfilter.records import Question
-from blendfilter.tasks import layouts
 from blendfilter.tasks.base import Task
-from blendfilter.tasks.generic import is_own, own
-from blendfilter.tasks.layouts import Outside, RetrievedPassage, checked, is_normalised, mapping, table_rows
+from blendfilter.tasks.layouts import mapping, question, table_rows
 
 _SAME = {
     "true": "true", "supports": "true", "yes": "true", "2": "true",
     "false": "false", "refutes": "false", "no": "false", "0": "false",
 }  # fmt: skip
-_OTHERS = {"mixture": "mixture", "1": "mixture", "unproven": "unproven", "3": "unproven"}
-
-
-def _listed(value: Any) -> Any:
-    """Passages; evidence that is a text is what the label was found by, and no passage that was retrieved."""
-    return () if value is None or isinstance(value, str) else value
-
-
-class PubHealthRecord(Outside):
-    """A row of the authors' table, or of Self-RAG's file, in which passages stand beside the claim."""
-
-    id: str | None = Field(None, validation_alias=AliasChoices("claim_id", "id"))
-    claim: str
-    label: Any = Field(validation_alias=AliasChoices("label", "answer", "answers"))
-    ctxs: Annotated[tuple[RetrievedPassage, ...], BeforeValidator(_listed)] = Field(
-        (), validation_alias=AliasChoices("ctxs", "evidence")
-    )
+_OTHERS = {"1": "mixture", "3": "unproven", **dict.fromkeys(("", "-1", "none", "nan"), "without a label")}
+_NAMES = {"claim_id": "id", "claim": "question", "label": "answer"}
 
 
 def parse(row: JsonRow) -> Question:
-    """A row in the official layout, Self-RAG's, the normalised one or anyone's own. Raises `BadData`."""
-    if is_normalised(row) or is_own(row):
-        return _decided(own(row), row)
-    read = checked(PubHealthRecord, row)
-    label = read.label[0] if isinstance(read.label, list) and read.label else read.label
-    context = (one.paragraph for one in read.ctxs)
-    claim = layouts.question(row, read.id, read.claim, [str(label)], context=context, metadata=read.rest)
-    return _decided(claim, row)
-
-
-def _decided(question: Question, row: JsonRow) -> Question:
-    """The question with its one answer, true or false."""
-    given = dict.fromkeys(answer.strip().lower() for answer in question.golden_answers)
-    found = {_SAME.get(one, one) for one in given}
-    if len(found) != 1 or not found <= set(TRUTHS):
-        labels = ", ".join(repr(_OTHERS.get(one, one)) for one in given)
+    """A claim that is true or false. Raises `BadData`."""
+    value = mapping(row)
+    # Evidence in words is what the label was found by; as a list, passages that were retrieved.
+    names = {**_NAMES, "evidence": "ctxs"} if isinstance(value.get("evidence"), list) else _NAMES
+    claim = question(row, value, names=names)
+    found = {_SAME.get(answer.strip().lower()) for answer in claim.golden_answers}
+    (answer, *more) = found
+    if answer is None or more:
         raise BadData(
-            f"{row.where}: a claim of pubhealth is true or false, found {labels}: leave claims of another label out "
-            "(a file's are left out by themselves)"
+            f"{row.where}: a claim of pubhealth is true or false, found {', '.join(map(repr, claim.golden_answers))}: "
+            "leave claims of another label out (a file's are left out by themselves)"
         )
-    (answer,) = found
-    return replace(question, golden_answers=(answer,), type=answer)
+    return replace(claim, golden_answers=(answer,), type=answer)
 
 
 def rows(path: Path) -> Iterator[JsonRow]:
-    """The rows of a file whose claims are true or false; one warning says how many others there were."""
+    """The rows of a file whose claims are true or false; one warning says how many others there were.
+
+    In the authors' table a few rows hold a word of another column where the label should be.
+    """
     others: Counter[str] = Counter()
     kept = 0
     for row in table_rows(path):
-        label = _other_label(row)
-        if label is None:
+        given = mapping(row).get("label") if "claim" in mapping(row) else "true"
+        label = str("" if given is None else given).strip().lower()
+        if isinstance(given, list) or label in _SAME or "answer" in row.value or "answers" in row.value:
             kept += 1
             yield row
         else:
-            others[label] += 1
+            others[_OTHERS.get(label, label[:40])] += 1
     if others:
         most = ", ".join(f"{count} {label}" for label, count in sorted(others.most_common(6)))
         left = f"{others.total()} of {kept + others.total()}"
         warnings.warn(f"{path}: left out {left} claims, which are neither true nor false ({most})", stacklevel=2)
-
-
-def _other_label(row: JsonRow) -> str | None:
-    """The label of a row that has another one, or none; None where the row is to be read.
-
-    In the table a few rows hold a word of another column where the label should be.
-    """
-    value = mapping(row)
-    if "claim" not in value or is_normalised(row):
-        return None
-    if "label" not in value and ("answer" in value or "answers" in value):
-        return None
-    label = str(value.get("label", "")).strip().lower()
-    if label in _OTHERS or label in ("", "-1", "none", "nan"):
-        return _OTHERS.get(label, "without a label")
-    return None if isinstance(value["label"], list) or label in _SAME else f"{label!r:.40}"
 
 
 TASK = Task(

@@ -19,28 +19,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from pydantic import AliasChoices, Field
-
 from blendfilter.errors import BadData
 from blendfilter.files import JsonRow
 from blendfilter.metrics import VERDICTS
 from blendfilter.records import Question
-from blendfilter.tasks import layouts
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.layouts import Outside, checked, distinct, is_normalised, normalised
+from blendfilter.tasks.layouts import distinct, question
 from blendfilter.text import normalize_answer
-
-JOINER = " "
-_NO_TEXT = frozenset({"operation", "no_evidence"})
-
-
-class StrategyQARecord(Outside):
-    """A row as the authors publish it; the hub's copy has no evidence."""
-
-    qid: str | None = Field(None, validation_alias=AliasChoices("qid", "id"))
-    question: str
-    answer: bool
-    evidence: Any = ()
 
 
 def paragraph_ids(entry: Any) -> Iterator[str]:
@@ -49,9 +34,8 @@ def paragraph_ids(entry: Any) -> Iterator[str]:
     >>> list(paragraph_ids([[["Ulla-3"], "no_evidence"], ["operation"]]))
     ['Ulla-3']
     """
-    if isinstance(entry, str):
-        if entry not in _NO_TEXT:
-            yield entry
+    if isinstance(entry, str) and entry not in ("operation", "no_evidence"):
+        yield entry
     elif isinstance(entry, list | tuple):
         for part in entry:
             yield from paragraph_ids(part)
@@ -76,36 +60,28 @@ def evidence_of(annotators: Any, where: str) -> tuple[tuple[str, ...], ...]:
 
 
 def parse(row: JsonRow) -> Question:
-    """A row in the official layout, the hub's or the normalised one. Raises `BadData`."""
-    if is_normalised(row):
-        return _from_normalised(row)
-    read = checked(StrategyQARecord, row)
-    evidence = evidence_of(read.evidence or (), row.where)
-    kept: dict[str, Any] = {"evidence": read.evidence} if read.evidence else {}
-    return layouts.question(
-        row, read.qid, read.question, ["yes" if read.answer else "no"],
-        titles=(title for titles in evidence for title in titles), evidence=evidence, type="boolean",
-        metadata={**read.rest, **kept},
-    )  # fmt: skip
+    """A row whose answer is yes or no. Raises `BadData`."""
+    read = question(row)
+    for answer in read.golden_answers:
+        if not _is_verdict(answer):
+            raise BadData(
+                f"{row.where}: the answer of a strategyqa question is yes or no, found '{answer}'; try task 'qa'"
+            )
+    read = replace(read, type=read.type or "boolean")
+    evidence = evidence_of(read.metadata.get("evidence") or (), row.where)
+    if not evidence:
+        return read
+    gold = read.gold_titles or distinct(title for titles in evidence for title in titles)
+    return replace(read, gold_titles=gold, evidence=evidence)
 
 
-def _from_normalised(row: JsonRow) -> Question:
-    question = normalised(row, JOINER)
-    found = _other_than_verdicts(question)
-    if found is not None:
-        raise BadData(f"{row.where}: the answer of a strategyqa question is yes or no, found '{found}'; try task 'qa'")
-    evidence = evidence_of(question.metadata.get("evidence") or (), row.where)
-    return replace(question, evidence=evidence) if evidence else question
-
-
-def _other_than_verdicts(question: Question) -> str | None:
-    """The first answer that is neither yes nor no."""
-    return next((one for one in question.golden_answers if normalize_answer(one) not in VERDICTS), None)
+def _is_verdict(answer: str) -> bool:
+    return normalize_answer(answer) in VERDICTS
 
 
 def of_sample(row: JsonRow) -> bool:
     """Whether a row of the sample world, whose questions are of all kinds, asks for yes or no."""
-    return _other_than_verdicts(normalised(row, JOINER)) is None
+    return all(map(_is_verdict, question(row).golden_answers))
 
 
 TASK = Task(

@@ -18,16 +18,15 @@ case. EM leads, as in FilCo; CDIT (Ma et al. 2024) scores by inclusion.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pydantic import AliasChoices, Field
 
 from blendfilter.files import JsonRow, json_rows, list_values, opened
 from blendfilter.records import Question
-from blendfilter.tasks import layouts, nq
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.layouts import Names, Outside, checked, mapping
+from blendfilter.tasks.layouts import Names, Outside, checked, mapping, question
 from blendfilter.text import normalize_answer
 
 _OPENING = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{(?:\s*"\w+"\s*:\s*(?:"[^"]*"|[\w.+-]+)\s*,)*\s*"Data"\s*:\s*(?=\[)')
@@ -36,29 +35,23 @@ _PAGES = frozenset({"EntityPages", "SearchResults", "entity_pages", "search_resu
 
 
 class TriviaAnswer(Outside):
+    """An answer as the authors publish it, or the hub."""
+
     value: str = Field(validation_alias=AliasChoices("Value", "value"))
     aliases: Names = Field((), validation_alias=AliasChoices("Aliases", "aliases"))
     by_people: Names = Field((), validation_alias=AliasChoices("HumanAnswers", "human_answers"))
     normalised: Names = Field((), validation_alias=AliasChoices("NormalizedAliases", "normalized_aliases"))
 
 
-class TriviaRecord(Outside):
-    """A question as the authors publish it, or the hub."""
-
-    id: str | None = Field(None, validation_alias=AliasChoices("QuestionId", "question_id"))
-    question: str = Field(validation_alias=AliasChoices("Question", "question"))
-    answer: TriviaAnswer = Field(validation_alias=AliasChoices("Answer", "answer"))
-
-
 def parse(row: JsonRow) -> Question:
-    """A row in the official layout, the hub's, KILT's, DPR's or the normalised one. Raises `BadData`."""
-    value = mapping(row)
-    if "Question" not in value and not isinstance(value.get("answer"), dict):
-        return nq.parse(row)
-    read = checked(TriviaRecord, row)
-    answer, rest = read.answer, {key: kept for key, kept in read.rest.items() if key not in _PAGES}
-    spellings = (answer.value, *answer.aliases, *answer.by_people, *answer.normalised)
-    return layouts.question(row, read.id, read.question, distinct_answers(spellings), metadata=rest)
+    """A row in the official layout, the hub's, or any other. Raises `BadData`."""
+    value = {name: found for name, found in mapping(row).items() if name not in _PAGES}
+    given = value.get("Answer", value.get("answer"))
+    if isinstance(given, Mapping):
+        answer = checked(TriviaAnswer, row._replace(value=given))
+        spellings = (answer.value, *answer.aliases, *answer.by_people, *answer.normalised)
+        value |= {"Answer": None, "answer": distinct_answers(spellings)}
+    return question(row, value, names={"Question": "question", "QuestionId": "id"})
 
 
 def distinct_answers(answers: Iterable[str]) -> list[str]:
@@ -74,7 +67,7 @@ def distinct_answers(answers: Iterable[str]) -> list[str]:
 
 
 def rows(path: Path) -> Iterator[JsonRow]:
-    """The rows of any file of this task; of an official one, what stands under ``Data``."""
+    """The rows of a file; of an official one, what stands under ``Data``."""
     with opened(path) as stream:
         opening = _OPENING.match(stream.read(_HEAD))
         if opening is not None:

@@ -15,17 +15,15 @@ the data file, a question's answers are its own and all aliases and demonyms of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from blendfilter.files import JsonRow, json_rows
 from blendfilter.records import Question
 from blendfilter.tasks.base import Hub, Parser, Task
-from blendfilter.tasks.layouts import Names, Outside, checked, mapping, multihop
-
-JOINER = " "
-ALIASES = "id_aliases.json"
+from blendfilter.tasks.layouts import Names, Outside, checked, mapping, question
 
 
 class EntityAliases(Outside):
@@ -36,19 +34,28 @@ class EntityAliases(Outside):
     demonyms: Names = ()
 
 
-def parse(row: JsonRow) -> Question:
-    """A row in the official, Hugging Face, normalised or IRCoT layout. Raises `BadData`."""
-    return multihop(row, JOINER)
+class AnswerAliases(Outside):
+    """The aliases in a row itself."""
+
+    aliases: Names = Field((), validation_alias=AliasChoices("aliases", "answer_aliases"))
+    answer_id: str | None = None
+
+
+def parse(row: JsonRow, names: Mapping[str, Sequence[str]] | None = None) -> Question:
+    """A row, with the `names` of its `answer_id`. Raises `BadData`."""
+    value, also = mapping(row), checked(AnswerAliases, row)
+    more = [*also.aliases, *(names or {}).get(str(also.answer_id), ())]
+    return question(row, {**value, "answer": [value["answer"], *more]} if more and "answer" in value else value)
 
 
 def parse_beside(path: Path) -> Parser:
     """A parser for the rows of `path` that adds the aliases lying beside it, if there are any."""
-    beside = path.parent / ALIASES
+    beside = path.parent / "id_aliases.json"
     if not beside.is_file():
         return parse
     read = (checked(EntityAliases, row) for row in json_rows(beside))
     names = {one.entity: [*one.aliases, *one.demonyms] for one in read}
-    return lambda row: multihop(row, JOINER, names.get(str(mapping(row).get("answer_id")), ()))
+    return lambda row: parse(row, names)
 
 
 TASK = Task(

@@ -21,17 +21,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-from blendfilter.errors import BadData
 from blendfilter.files import JsonRow, json_rows
 from blendfilter.records import Question, one_line
-from blendfilter.tasks import layouts
 from blendfilter.tasks.base import Hub, Task
-from blendfilter.tasks.generic import is_own, own
-from blendfilter.tasks.layouts import Outside, Paragraph, checked, is_kilt, kilt, mapping, normalised
+from blendfilter.tasks.layouts import Outside, checked, question
 
-JOINER = " "
 BETWEEN = " // "
 """What stands between two turns of a dialogue on one line."""
 
@@ -54,13 +50,6 @@ class WizardDialogue(Outside):
     dialog: tuple[WizardTurn, ...]
 
 
-class _CutDialogue(NamedTuple):
-    """A dialogue and the number of the turn that answers."""
-
-    whole: WizardDialogue
-    at: int
-
-
 def dialogue(turns: Iterable[str]) -> str:
     """The turns on one line, `BETWEEN` between them; a turn that holds the mark has it without its spaces.
 
@@ -76,66 +65,44 @@ def turns_of(question: str) -> list[str]:
 
 
 def parse(row: JsonRow) -> Question:
-    """A row in KILT's layout, the normalised one or anyone's own (a turn a line), or a dialogue cut at a turn.
-
-    Raises: BadData.
-    """
-    if isinstance(row.value, _CutDialogue):
-        return _question(row, row.value)
-    if isinstance(mapping(row).get("dialog"), Sequence):
-        raise BadData(f"{row.where}: a whole dialogue holds several questions: give the file itself, not its rows")
-    question = kilt(row) if is_kilt(row) else own(row) if is_own(row) else normalised(row, JOINER)
-    turns = question.question.splitlines()
-    return replace(question, question=dialogue(turns)) if len(turns) > 1 else question
+    """A row whose question has a turn a line. Raises `BadData`."""
+    read = question(row)
+    turns = read.question.splitlines()
+    return replace(read, question=dialogue(turns)) if len(turns) > 1 else read
 
 
 def rows(path: Path) -> Iterator[JsonRow]:
-    """The rows of any file of this task; a whole dialogue gives a row for each turn of its wizard."""
+    """The rows of a file; a whole dialogue gives one for each turn of its wizard."""
     for row in json_rows(path):
         if not isinstance(row.value, Mapping) or "dialog" not in row.value:
             yield row
             continue
-        found = checked(WizardDialogue, row)
-        for number, turn in enumerate(found.dialog):
+        whole = checked(WizardDialogue, row)
+        for at, turn in enumerate(whole.dialog):
             if "wizard" in turn.speaker.lower():
-                yield JsonRow(f"{row.where}, turn {number + 1}", row.position, _CutDialogue(found, number))
+                value = _asked(whole, whole.dialog[:at], turn)
+                yield JsonRow(f"{row.where}, turn {at + 1}", row.position, {"id": f"{row.position}-{at}", **value})
 
 
-def _question(row: JsonRow, cut: _CutDialogue) -> Question:
-    """The dialogue up to a turn, which is the answer."""
-    whole, at = cut
-    before, turn = whole.dialog[:at], whole.dialog[at]
-    passages = _passages(whole, before[-2:])
-    title = _checked_title(turn, passages)
-    return layouts.question(
-        row, f"{row.position}-{at}", dialogue([one.text for one in before] or [whole.chosen_topic]),
-        [turn.text.strip()], titles=[title] if title else [],
-        context=(Paragraph(title, texts) for title, texts in passages.items()), joiner=JOINER,
-        metadata={"topic": whole.chosen_topic, "checked_sentence": next(_values(turn.checked_sentence), "")},
-    )  # fmt: skip
+def _asked(whole: WizardDialogue, before: Sequence[WizardTurn], turn: WizardTurn) -> dict[str, Any]:
+    """The dialogue up to a turn, which is the answer, and the passages that the wizard saw.
 
-
-def _passages(whole: WizardDialogue, last: Sequence[WizardTurn]) -> dict[str, Sequence[str]]:
-    """The passages that the wizard saw: of the topic, and what the last two turns retrieved, the newest first."""
+    These are the topic's, and what the last two turns retrieved, the newest first.
+    """
     passages: dict[str, Sequence[str]] = {whole.chosen_topic: whole.chosen_topic_passage}
-    for turn in reversed(last):
-        for passage in turn.retrieved_passages:
-            for title, texts in passage.items():
-                passages.setdefault(title, texts)
-    return {title: texts for title, texts in passages.items() if texts}
-
-
-def _checked_title(turn: WizardTurn, passages: Mapping[str, Sequence[str]]) -> str:
-    """The page of the sentence that the wizard ticked, "" where it ticked none."""
-    sentence = next(_values(turn.checked_sentence), "no_passages_used")
-    if sentence == "no_passages_used":
-        return ""
-    named = [*_values(turn.checked_passage), *(" ".join(key.split("_")[1:-1]) for key in turn.checked_sentence or {})]
-    return next((title for title in (*named, *passages) if sentence in passages.get(title, ())), named[0])
-
-
-def _values(column: Mapping[str, str] | None) -> Iterator[str]:
-    return iter((column or {}).values())
+    for earlier in reversed(before[-2:]):
+        for title, texts in (pair for retrieved in earlier.retrieved_passages for pair in retrieved.items()):
+            passages.setdefault(title, texts)
+    sentence = next(iter((turn.checked_sentence or {}).values()), "")
+    pages = (title for title, texts in passages.items() if sentence in texts)
+    return {
+        "question": dialogue([one.text for one in before] or [whole.chosen_topic]),
+        "answer": turn.text.strip(),
+        "gold_titles": [*pages, *(turn.checked_passage or {}).values()][:1] if sentence != "no_passages_used" else [],
+        "context": [(title, texts) for title, texts in passages.items() if texts],
+        "topic": whole.chosen_topic,
+        "checked_sentence": sentence,
+    }
 
 
 TASK = Task(

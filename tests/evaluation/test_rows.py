@@ -11,8 +11,7 @@ import pytest
 from blendfilter.context import CallNote
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.evaluation.rows import answered, failed, loss
-from blendfilter.modules.base import FLAGS
-from blendfilter.modules.prediction import Branch
+from blendfilter.modules.base import FLAGS, Branch
 from blendfilter.records import Passage, Question
 from blendfilter.tasks import TASKS
 

@@ -11,7 +11,7 @@ import pytest
 from scripted import ScriptedLM
 
 from blendfilter import BlendFilter, Direct, Passage, as_retriever
-from blendfilter.modules.prediction import Branch
+from blendfilter.modules.base import Branch
 from blendfilter.records import Excerpt
 from blendfilter.report.trace import reasons_of, trace_text
 

@@ -20,8 +20,7 @@ from blendfilter.filters.filco import FilCoFilter, candidates_of, unquoted
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
-from blendfilter.modules.react import ReAct
-from blendfilter.modules.self_ask import SelfAsk
+from blendfilter.modules.multi_hop import ReAct, SelfAsk
 from blendfilter.records import Excerpt, Passage
 
 FIVE = list(PASSAGES)

@@ -25,10 +25,8 @@ from blendfilter.lm.offline.reader import take_apart
 from blendfilter.metrics import accuracy, choice
 from blendfilter.modules.base import Method
 from blendfilter.modules.direct import ChainOfThought, Direct
-from blendfilter.modules.multi_hop import FINAL
+from blendfilter.modules.multi_hop import FINAL, ReAct, SelfAsk
 from blendfilter.modules.ralm import RALM
-from blendfilter.modules.react import ReAct
-from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.corpus import read_corpus
 from blendfilter.tasks.loading import load

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Sequence
 from typing import Any
 
 import dspy
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from isle import PASSAGES
 
-from blendfilter import aio
 from blendfilter.context import NOTES, note, setting
-from blendfilter.errors import UseAcall
 from blendfilter.filters.extractive import SentenceFilter
 from blendfilter.modules.base import FLAGS, Method, union
 from blendfilter.modules.blendfilter import BlendFilter
@@ -67,21 +62,6 @@ class TestMethod:
 
         assert asyncio.run(body()) == ["k1"]
 
-    def test_it_works_inside_a_running_loop(self) -> None:
-        async def notebook() -> str:
-            return str(Echo()(question="why?").answer)
-
-        assert asyncio.run(notebook()) == "why?"
-
-    def test_on_the_loop_thread_it_says_to_await(self) -> None:
-        async def inside() -> None:
-            Echo()(question="why?")
-
-        with pytest.raises(
-            UseAcall, match=r"Echo was called synchronously on the loop thread: write `await Echo\.acall"
-        ):
-            aio.run(inside())
-
 
 A, B, C = PASSAGES[:3]
 
@@ -105,15 +85,6 @@ A, B, C = PASSAGES[:3]
 )
 def test_union_keeps_the_first_of_each_in_order(lists: list[list[Passage]], merged: list[Passage]) -> None:
     assert union(lists) == merged
-
-
-@given(st.lists(st.lists(st.sampled_from(PASSAGES)), max_size=4))
-def test_union_is_every_passage_once(lists: Sequence[Sequence[Passage]]) -> None:
-    merged = union(lists)
-    assert set(merged) == {passage for each in lists for passage in each}
-    assert len(set(merged)) == len(merged)
-    if lists and lists[0]:
-        assert merged[0] == lists[0][0]
 
 
 class TestUnionOfExcerpts:

@@ -9,10 +9,10 @@ import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isle import EXTERNAL, LINES, PASSAGES, Q_EX, Q_IN, QUESTION, Shelf, replies, three_lists
+from isle import EXTERNAL, LINES, Q_EX, Q_IN, QUESTION, replies, three_lists
 from scripted import ScriptedLM
 
-from blendfilter.errors import BadArgument, UnknownName
+from blendfilter.errors import BadArgument
 from blendfilter.modules.blendfilter import Blending, blend, used_queries, without_conclusion
 
 
@@ -70,10 +70,6 @@ class TestUsedQueries:
         with pytest.raises(BadArgument, match="at least one of q, q_ex and q_in must stay"):
             used_queries(("q", "q_ex", "q_in"))
 
-    def test_an_unknown_query_suggests(self) -> None:
-        with pytest.raises(UnknownName, match=r"no query 'q_exx'\. Did you mean 'q_ex'"):
-            used_queries("q_exx")
-
 
 class TestBlending:
     def test_three_queries_and_what_each_finds(self) -> None:
@@ -92,31 +88,6 @@ class TestBlending:
         assert lm.asked("external")[0].endswith("\n" + own)
         assert lm.asked("internal")[0].endswith(f"\nQuestion: {QUESTION}\nPassage:")
         assert not any(line in lm.asked("internal")[0] for line in LINES)
-
-    def test_k_reaches_the_retriever_and_the_prompt(self) -> None:
-        shelf = Shelf(PASSAGES, PASSAGES, PASSAGES)
-        result, lm = blended(shelf, k=3)
-        assert {k for _, k in shelf.searches} == {3}
-        assert {name: len(found) for name, found in result.retrieved.items()} == {"q": 3, "q_ex": 3, "q_in": 3}
-        assert [line in lm.asked("external")[0] for line in LINES] == [True, True, True, False, False]
-
-    @pytest.mark.parametrize(
-        ("without", "searched", "asked"),
-        [
-            ("q", {QUESTION, Q_EX, Q_IN}, {"external", "internal"}),
-            ("q_ex", {QUESTION, Q_IN}, {"internal"}),
-            ("q_in", {QUESTION, Q_EX}, {"external"}),
-            (("q", "q_ex"), {Q_IN}, {"internal"}),
-        ],
-    )
-    def test_a_query_left_out_costs_nothing_that_the_others_do_not_need(
-        self, without: Any, searched: set[str], asked: set[str]
-    ) -> None:
-        shelf = three_lists()
-        result, lm = blended(shelf, without=without)
-        assert {query for query, _ in shelf.searches} == searched
-        assert {stage for stage, _ in lm.prompts} == asked
-        assert set(result.queries) == {"q", "q_ex", "q_in"} - ({without} if isinstance(without, str) else set(without))
 
     def test_the_conclusion_can_be_dropped(self) -> None:
         result, _ = blended(three_lists(), drop_conclusion=True)

@@ -12,8 +12,7 @@ from model_server import serve
 from blendfilter.lm.model import connect
 from blendfilter.modules.base import Method
 from blendfilter.modules.iter_retgen import IterRetGen
-from blendfilter.modules.react import ReAct
-from blendfilter.modules.self_ask import SelfAsk
+from blendfilter.modules.multi_hop import ReAct, SelfAsk
 from blendfilter.modules.self_consistency import SelfConsistency
 
 ENDLESS = "Yes.\nFollow-up: What about Tolm?\nIntermediate answer: invented.\nFollow-up: And then?"

@@ -11,8 +11,8 @@ from scripted import ScriptedLM
 
 from blendfilter.errors import BadArgument
 from blendfilter.filters.extractive import FullFilter
+from blendfilter.modules.base import Branch
 from blendfilter.modules.direct import ChainOfThought, Direct
-from blendfilter.modules.prediction import Branch
 
 
 def run(method: dspy.Module, **changed: Any) -> tuple[dspy.Prediction, ScriptedLM]:
@@ -40,13 +40,6 @@ class TestDirect:
         assert result.knowledge == list(PASSAGES[:4])
         assert result.queries == {"q": QUESTION}
         assert result.branches == {"q": Branch(result.knowledge, result.knowledge)}
-
-
-class TestChainOfThought:
-    def test_over_an_index(self) -> None:
-        result, lm = run(ChainOfThought(one_list(), k=2))
-        assert [line in lm.prompts[0][1] for line in LINES] == [True, True, False, False, False]
-        assert result.knowledge == list(PASSAGES[:2])
 
 
 @pytest.mark.parametrize(

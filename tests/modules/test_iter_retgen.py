@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import dspy
 import pytest
 from isle import EXTERNAL, LINES, PASSAGES, Q_EX, QUESTION, REASONING, TASKS, nothing, replies, three_lists
 from scripted import ScriptedLM, scripted
 
-from blendfilter.filters.base import Filter
-from blendfilter.filters.knowledge import KnowledgeFilter
+from blendfilter.filters.extractive import FullFilter
+from blendfilter.modules.base import Branch
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought
 from blendfilter.modules.iter_retgen import IterRetGen
-from blendfilter.modules.prediction import Branch
 from blendfilter.records import Passage
 
 
@@ -64,43 +61,9 @@ class TestShared:
         assert iterated[:1] == keys(ChainOfThought(three_lists(), task=task), "answer")
         assert iterated[1] != iterated[0]
 
-    def test_one_iteration_is_cot_retrieval(self) -> None:
-        once, lm = run(IterRetGen(three_lists(), iterations=1), REASONING)
-        plain, other = run(ChainOfThought(three_lists()), REASONING)
-        assert dict(once) == dict(plain)
-        assert lm.prompts == other.prompts
-
-
-class FirstOnly(Filter):
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-
-    async def aforward(self, question: str, passages: Any) -> dspy.Prediction:
-        self.asked.append(question)
-        return dspy.Prediction(kept=list(passages[:1]))
-
-
-class TestFilter:
-    def test_it_judges_by_the_question(self) -> None:
-        select = FirstOnly()
-        result, lm = run(IterRetGen(three_lists(), filter=select), EXTERNAL, REASONING)
-        assert select.asked == [QUESTION, QUESTION]
-        assert [shown(prompt) for prompt in lm.asked("answer")] == [[LINES[0]], [LINES[1]]]
-        assert result.knowledge == [PASSAGES[1]]
-
-    def test_the_knowledge_filter_works_in_it(self) -> None:
-        with dspy.context(lm=ScriptedLM(replies())):
-            prediction = IterRetGen(three_lists(), filter=KnowledgeFilter())(question=QUESTION)
-        assert [branch.ids_read for branch in prediction.branches.values()] == ["ids", "ids"]
-        # One topic for both.
-        assert [stage for stage, _ in prediction.calls] == [
-            "topic", "check", "ids", "answer", "check", "ids", "answer", "short_answer",
-        ]  # fmt: skip
-
 
 def test_name_and_arguments() -> None:
-    method = IterRetGen(nothing, 3, iterations=4, filter=FirstOnly())
+    method = IterRetGen(nothing, 3, iterations=4, filter=FullFilter())
     assert method.method_name == "iter-retgen"
-    assert method.arguments() == {"k": 3, "iterations": 4, "filter": "FirstOnly"}
+    assert method.arguments() == {"k": 3, "iterations": 4, "filter": "FullFilter"}
     assert IterRetGen(nothing).arguments() == {"k": 5, "iterations": 2}

@@ -14,9 +14,8 @@ from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
 from blendfilter.modules.methods import METHODS, make_method
+from blendfilter.modules.multi_hop import ReAct, SelfAsk
 from blendfilter.modules.ralm import RALM
-from blendfilter.modules.react import ReAct
-from blendfilter.modules.self_ask import SelfAsk
 from blendfilter.modules.self_consistency import SelfConsistency
 from blendfilter.retrieval.callables import as_retriever
 
@@ -30,23 +29,10 @@ class Whole(dspy.Module):
         super().__init__()
         self.given = (retriever, k)
 
-class Searching(dspy.Module):
-    def __init__(self, index):
-        super().__init__()
-        self.given = (index,)
-
 class Bare(dspy.Module):
     def __init__(self):
         super().__init__()
         self.given = ()
-
-class Keyword(dspy.Module):
-    def __init__(self, *, k=1):
-        super().__init__()
-        self.given = (k,)
-
-def made(retriever, k):
-    return Whole(retriever, k)
 """
 
 
@@ -98,7 +84,7 @@ def test_a_method_that_retrieves_needs_passages() -> None:
 
 @pytest.mark.parametrize(
     ("attribute", "given"),
-    [("Whole", (INDEX, 3)), ("Searching", (INDEX,)), ("Bare", ()), ("Keyword", (3,)), ("made", (INDEX, 3))],
+    [("Whole", (INDEX, 3)), ("Bare", ())],
 )
 def test_a_class_of_ones_own_gets_as_much_as_it_takes(own: str, attribute: str, given: Any) -> None:
     method = make_method(f"{own}:{attribute}", INDEX, k=3)

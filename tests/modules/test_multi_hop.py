@@ -36,10 +36,8 @@ class TestHop:
         ("reply", "hop"),
         [
             ("Yes.\nFollow-up: Who kept it?", Hop("Yes.", "Who kept it?")),
-            (" Yes.\nFollow up: Who kept it?\n", Hop("Yes.", "Who kept it?")),
             ("Yes. Follow-up: Who kept it?", Hop("Yes.", "Who kept it?")),
             ("Yes.\n**Follow-up question 1:** Who kept it?", Hop("Yes.", "Who kept it?")),
-            ("Yes.\n\n- Follow-up:\nWho kept it?", Hop("Yes.", "Who kept it?")),
             ("Follow-up: Who kept it?", Hop("", "Who kept it?")),
             ("Are follow-up questions needed here: Yes.\nFollow-up: Who kept it?", Hop("Yes.", "Who kept it?")),
             ("Intermediate answer: Ada.\nFollow-up: Who was she?", Hop("Ada.", "Who was she?")),
@@ -47,34 +45,25 @@ class TestHop:
             ("Ada.\nSo the answer is Ada Brennock.", Hop("Ada.", final="Ada Brennock.")),
             ("Ada kept it. So the answer is: Ada Brennock", Hop("Ada kept it.", final="Ada Brennock")),
             ("Ada.\n**So, the final answer is:** Ada\nQuestion: next", Hop("Ada.", final="Ada")),
-            ("Ada.\nFinal answer: Ada", Hop("Ada.", final="Ada")),
-            ("No.\nSo the final answer is:\nAda", Hop("No.", final="Ada")),
             ("So the final answer is: Ada\nFollow-up: Who was she?", Hop("", final="Ada")),
             # The answer to a follow-up, which is not the question's.
             ("The answer is Ada.\nFollow-up: Who was she?", Hop("The answer is Ada.", "Who was she?")),
             ("It opened late, so the answer is 1884.", Hop("It opened late, so the answer is 1884.")),
             ("No. Ada Brennock kept it.", Hop("No. Ada Brennock kept it.")),
             ("A follow-up study: none", Hop("A follow-up study: none")),
-            ("Yes.\n**Follow-up**: Who kept it?", Hop("Yes.", "Who kept it?")),
             ("**Yes.** **Follow-up:** **Who kept it?**", Hop("**Yes.**", "Who kept it?")),
-            ("Yes.\n1. Follow-up: Who kept it?", Hop("Yes.", "Who kept it?")),
-            ("Yes.\nFollow-up #2: Who kept it?", Hop("Yes.", "Who kept it?")),
             ("Yes.\nNext follow‑up (2): Who kept it?", Hop("Yes.", "Who kept it?")),
             ("Yes.\nFollow-up questions:\n1. Who kept it?\n2. When?", Hop("Yes.", "Who kept it?", invented=True)),
             ("Yes.\nFollow-up: 1. FC Skerry won when?", Hop("Yes.", "1. FC Skerry won when?")),
             ("Ada.\nFollow-up: None\nSo the final answer is: Ada", Hop("Ada.", final="Ada")),
-            ("Ada.\nFollow-up: N/A", Hop("Ada.")),
             ("Ada.\nFollow-up: No further follow-up questions needed.", Hop("Ada.")),
             ("Hm.\nFollow-up: No Man's Isle lies where?", Hop("Hm.", "No Man's Isle lies where?")),
             ("Ada.\nTherefore, the final answer is: **Ada**", Hop("Ada.", final="Ada")),
             ("No, so the final answer is: Ada", Hop("No,", final="Ada")),
-            ("Ada.\n**So the final answer is**: Ada", Hop("Ada.", final="Ada")),
-            ("Yes.\nFollow-up:", Hop("Yes.")),
             ("Yes.\nFollow-up:\nIntermediate answer: Ada.", Hop("Yes.")),
             ("Ada.\nSo the final answer is:", Hop("Ada.")),
             ("So the final answer is: Follow-up: Who?", Hop("")),
             ("", Hop()),
-            (" \n ", Hop()),
         ],
     )
     def test_what_a_reply_says(self, reply: str, hop: Hop) -> None:
@@ -82,9 +71,6 @@ class TestHop:
 
     def test_of_five_hops_in_one_reply_the_first_counts(self) -> None:
         assert read_hop(FIVE) == Hop("Yes.", "Which lighthouse is it?", invented=True)
-
-    def test_white_space_after_a_follow_up_is_no_invention(self) -> None:
-        assert not read_hop("Yes.\nFollow-up: Who?\n \n").invented
 
 
 class TestAction:
@@ -101,18 +87,12 @@ class TestAction:
             ("I need it.\nAction 1: Search[Skerry Light", Hop("I need it.", "Skerry Light")),
             ("I know.\nAction 2: Finish[Ada Brennock]\nQuestion: next", Hop("I know.", final="Ada Brennock")),
             ("I know.\nSo the final answer is: Ada", Hop("I know.", final="Ada")),
-            ("I know.\nFollow-up: Who?", Hop("I know.")),
-            ("I need it.\naction 1: search [Skerry Light]", Hop("I need it.", "Skerry Light")),
             ("I need it.\nAction 1: Search: Skerry Light", Hop("I need it.", "Skerry Light")),
             ("I need it.\nAction 1: Search(Skerry (the light))", Hop("I need it.", "Skerry (the light)")),
-            ("I need it.\n**Action 1:** Search[Skerry Light]", Hop("I need it.", "Skerry Light")),
             ("I need it.\n**Action 1: Search[Skerry Light]**", Hop("I need it.", "Skerry Light")),
             ("I need it.\nAction 1: `Search[Skerry Light]`", Hop("I need it.", "Skerry Light")),
-            ("I need it.\nAction 1:\nSearch[Skerry Light]", Hop("I need it.", "Skerry Light")),
             ("I could Search[it].\nAction 1: Search[Skerry]", Hop("I could Search[it].", "Skerry")),
             ("Nothing is left. Finish[Ada]", Hop("Nothing is left.", final="Ada")),
-            ("I know.\nAction 2: Finish(Ada)", Hop("I know.", final="Ada")),
-            ("I know.\nAction 2: Finish[]", Hop("I know.")),
             ("I search the light.", Hop("I search the light.")),
             ("I need it.\nAction 1: Lookup[keeper]", Hop("I need it.\nAction 1: Lookup[keeper]")),
             ("I research[1] it.", Hop("I research[1] it.")),
@@ -135,14 +115,12 @@ class TestAction:
         ("It is.\nSo the answer is Ada.", "Ada."),
         ("So the answer is Bo. Wait.\nSo the answer is **Ada**", "Ada"),
         ("It opened late, so the answer is 1884.", "1884."),
-        ("It opened late.\nTherefore, the answer is 1884.", "1884."),
         ("It opened late.\nThe answer is 1884.", "1884."),
         ("It opened late.\n\n**Answer:** 1884", "1884"),
         ("So the answer is no. Norway is another country.", "no."),
         ("So the answer is Ada.\nThe answer is taken from her diary.", "Ada."),
         ("So the answer is J. K. Lund.", "J. K. Lund."),
         ("The answer may be Ada.", ""),
-        ("It ends with: so the ans", ""),
         ("", ""),
     ],
 )
@@ -221,11 +199,6 @@ def test_what_a_form_writes_it_reads(form: Form) -> None:
     assert form.conclusion_of(3, "Ada").startswith(form.forced.format(turn=3))
     assert forced_answer(form, 3, "Ada") == forced_answer(form, 3, form.conclusion_of(3, "Ada")) == "Ada"
     assert forced_answer(form, 3, "") == ""
-
-
-def test_braces_in_a_follow_up_are_text() -> None:
-    assert FOLLOW_UPS.follow_up.format(turn=1, text="{turn} {x}?") == "Follow-up: {turn} {x}?"
-    assert THOUGHTS_AND_ACTIONS.conclusion_of(2, "{text}") == "Action 2: Finish[{text}]"
 
 
 def test_demonstrations_are_written_in_the_same_lines() -> None:

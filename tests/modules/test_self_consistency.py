@@ -58,14 +58,6 @@ class TestMethod:
         assert len({key for _, key in result.calls}) == 11  # ten samples are ten calls, equal prompt or not
         assert result.votes == [("Ada Brennock.", 10)]
 
-    def test_where_none_concludes_the_first_stands(self) -> None:
-        result, _ = run(SelfConsistency(one_list(), samples=3), LOST, "", "Hm.")
-        assert (result.reasoning, result.votes, result.flags["empty_reply"]) == (LOST, [], 1)
-
-    def test_one_sample(self) -> None:
-        result, lm = run(SelfConsistency(one_list(), samples=1, temperature=0.0), ADA)
-        assert (lm.calls, result.votes) == (2, [("Ada Brennock.", 1)])
-
 
 @pytest.mark.parametrize("temperature", [0.0, 0.15, -1.0, float("nan")])
 def test_samples_must_be_able_to_differ(temperature: float) -> None:
@@ -77,9 +69,3 @@ def test_name_and_arguments() -> None:
     method = SelfConsistency(nothing, 15, samples=9)
     assert method.method_name == "self-consistency"
     assert method.arguments() == {"k": 15, "samples": 9, "temperature": 0.7}
-
-
-def test_a_model_that_draws_alike_is_refused() -> None:
-    lm = ScriptedLM([], top_p=0.0)
-    with dspy.context(lm=lm), pytest.raises(BadArgument, match="top_p 0 makes all samples alike"):
-        SelfConsistency(nothing)(question=QUESTION)

@@ -25,7 +25,7 @@ from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter
 from blendfilter.journal import Journal
-from blendfilter.modules.self_ask import SelfAsk
+from blendfilter.modules.multi_hop import SelfAsk
 from blendfilter.records import Passage
 from blendfilter.report import page as pages
 from blendfilter.report.page import inlined, packed

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter.errors import BadData
-from blendfilter.metrics import Retrieval, retrieval
 from blendfilter.tasks import load
-from blendfilter.tasks.fever import facts_of, title_of
+from blendfilter.tasks.fever import facts_of
 
 LIGHT = "Skerry_Light_-LRB-lighthouse-RRB-"
 
@@ -33,25 +32,12 @@ def test_sets_of_evidence_decide_each_by_itself() -> None:
     facts = [("Skerry Light (lighthouse)", 1), ("Skerry Light (lighthouse)", 4), ("Quillmere", 0)]
     assert list(question.supporting_facts) == facts
     assert question.type == "REFUTES"
-    assert retrieval(["Skerry Light (lighthouse)"], question) == Retrieval(1.0, 1.0, 1.0)
-    assert question.metadata["verifiable"] == "VERIFIABLE"
-
-
-def test_the_marks_of_a_title_are_undone_and_its_own_dashes_stay() -> None:
-    assert title_of("Tolm-COLON-_A_Life_-LSB-I-RSB-") == "Tolm: A Life [I]"
-    assert title_of("Jean-Luc_Orm") == "Jean-Luc Orm"
 
 
 def test_a_claim_that_nothing_decides_has_no_evidence() -> None:
     row = claim(label="NOT ENOUGH INFO", verifiable="NOT VERIFIABLE", evidence=[[[191656, None, None, None]]])
     (question,) = load("fever", [row])
     assert (question.golden_answers, question.gold_titles, question.evidence) == (("NOT ENOUGH INFO",), (), ())
-    assert retrieval(["Quay"], question) is None
-
-
-def test_a_set_without_a_sentence_is_none() -> None:
-    (question,) = load("fever", [claim(evidence=[[], [[1, 2, "Quillmere", 0]]])])
-    assert (question.gold_titles, question.evidence) == (("Quillmere",), (("Quillmere",),))
 
 
 def test_the_third_label_is_offered_where_a_question_has_it() -> None:
@@ -79,15 +65,6 @@ def test_kilts_and_the_normalised_layout() -> None:
     assert load("fever", [own])[0].evidence == (("x",),)
 
 
-@pytest.mark.parametrize("field", ["answers", "answer", "golden_answers"])
-def test_rows_of_ones_own(field: str) -> None:
-    row = {"question": "Skerry Light was built of slate.", field: "refutes", "gold_titles": ["Skerry Light"],
-           "context": [{"title": "Skerry Light", "text": "It is of brick."}]}  # fmt: skip
-    (question,) = load("fever", [row])
-    assert (question.golden_answers, question.gold_titles) == (("REFUTES",), ("Skerry Light",))
-    assert [one.text for one in question.context] == ["It is of brick."]
-
-
 def test_a_label_is_taken_in_any_case_and_spelled_as_official() -> None:
     assert load("fever", [claim(label="not enough info ")])[0].golden_answers == ("NOT ENOUGH INFO",)
 
@@ -96,9 +73,7 @@ def test_a_label_is_taken_in_any_case_and_spelled_as_official() -> None:
     ("row", "problem"),
     [
         (claim(label="SUPPORTED"), "one label, SUPPORTS, REFUTES or NOT ENOUGH INFO, found 'SUPPORTED'; try task 'qa'"),
-        (claim(label=""), "one label, .* found ''"),
-        ({"id": 1, "claim": "x"}, r"field 'label' is missing \(it has: id, claim\)"),
-        (claim(claim=" "), "question '90417' is empty"),
+        ({"id": 1, "claim": "x"}, "field 'answer' is missing"),
         (claim(evidence=[[101, LIGHT]]), "'evidence' is wrong: expected sets of entries that end in title and line"),
         (claim(evidence=[[[1, 2, LIGHT, "first"]]]), "field 'evidence' is wrong"),
         ({"id": "k", "input": "x", "output": [{"answer": "SUPPORTS"}, {"answer": "REFUTES"}]},

@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter.errors import BadData
-from blendfilter.files import JsonRow
 from blendfilter.metrics import Retrieval, retrieval
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.corpus import pooled
 from blendfilter.tasks import TASKS, load
-from blendfilter.tasks.generic import parse
 
 # --- HotPotQA: official, hub, normalised, IRCoT ---
 
@@ -103,9 +101,6 @@ def test_the_alias_file_beside_the_data_is_used(tmp_path: Path) -> None:
     first, second = load("twowiki", tmp_path / "dev.json")
     assert first.golden_answers == ("Bremsund", "Port of Bremsund", "Bremsunder")
     assert second.golden_answers == ("Bremsund",)
-    (tmp_path / "id_aliases.json").write_text('{"aliases": []}\n')
-    with pytest.raises(BadData, match=r"id_aliases.json, line 1: field 'Q_id' is missing"):
-        load("twowiki", tmp_path / "dev.json")
 
 
 # --- KILT: outputs are aliases, each output's provenance a way to the answer of its own ---
@@ -127,9 +122,8 @@ def kilt(**changed: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("task", ["nq", "triviaqa", "hotpotqa", "eli5"])
-def test_kilts_answers_are_aliases_and_provenances_ways_to_them(task: str) -> None:
-    (question,) = load(task, [kilt()])
+def test_kilts_answers_are_aliases_and_provenances_ways_to_them() -> None:
+    (question,) = load("triviaqa", [kilt()])
     assert (question.id, question.question) == ("6d1c", ASKS)
     assert question.golden_answers == tuple(ANSWERS)
     assert question.evidence == (("Skerry Light",), ("Ada Brennock", "Skerry Light"))
@@ -138,20 +132,6 @@ def test_kilts_answers_are_aliases_and_provenances_ways_to_them(task: str) -> No
     assert question.metadata["provenance"][0]["start_paragraph_id"] == 2
     assert retrieval(["Skerry Light"], question) == Retrieval(1.0, 1.0, 1.0)
     assert retrieval(["Ada Brennock"], question) == Retrieval(0.5, 1.0, 0.0)
-
-
-def test_the_hub_fills_what_kilt_lacks_with_none() -> None:
-    output = [{"answer": "Tolm", "meta": {"score": 0}, "provenance": [{"title": None}]},
-              {"answer": None, "provenance": None}]  # fmt: skip
-    (question,) = load("nq", [kilt(output=output)])
-    assert (question.golden_answers, question.evidence) == (("Tolm",), ())
-
-
-def test_a_test_set_has_no_answers(tmp_path: Path) -> None:
-    path = tmp_path / "nq-test_without_answers-kilt.jsonl"
-    path.write_text(json.dumps(kilt()) + "\n" + json.dumps({"id": "2", "input": "who"}))
-    with pytest.raises(BadData, match=r"kilt\.jsonl, line 2: field 'output' is missing \(it has: id, input\)"):
-        load("nq", path)
 
 
 # --- Natural Questions and DPR ---
@@ -169,20 +149,6 @@ def dpr(**changed: Any) -> dict[str, Any]:
         "hard_negative_ctxs": [{"title": "Skerry", "text": "A rock.", "score": 9, "passage_id": "8"}],
         **changed,
     }  # fmt: skip
-
-
-def test_every_layout_of_nq_asks_the_same() -> None:
-    rows: list[dict[str, Any]] = [
-        {"question": ASKS, "answer": ANSWERS},
-        dpr(),
-        {"id": "a", "input": ASKS, "output": [{"answer": each} for each in ANSWERS]},
-        {"id": "b", "question": ASKS, "golden_answers": ANSWERS},
-        {"id": "c", "question": ASKS, "golden_answers": ANSWERS, "metadata": {"gold_titles": ["Skerry Light"]}},
-    ]
-    questions = load("nq", rows)
-    assert {one.question for one in questions} == {ASKS}
-    assert {one.golden_answers for one in questions} == {tuple(ANSWERS)}
-    assert [one.id for one in questions] == ["row-0", "row-1", "a", "b", "c"]
 
 
 def test_dprs_positive_passages_are_gold_each_by_itself_and_what_was_retrieved_is_none() -> None:
@@ -250,27 +216,21 @@ def test_plain_texts_ids_and_gold_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("task", "row", "problem"),
     [
-        ("hotpotqa", {**OFFICIAL, "answer": None}, r"field 'answer' is wrong: .*string.*None"),
         ("hotpotqa", {**OFFICIAL, "supporting_facts": [["Quay", "first"]]}, "'supporting_facts.0.1' is wrong.*'first'"),
-        ("hotpotqa", {**OFFICIAL, "context": {"title": ["Quay"]}}, "'context' is wrong: .*columns 'title' and 'senten"),
-        ("hotpotqa", {**OFFICIAL, "context": {"title": ["Quay"], "sentences": []}}, "differ in length"),
-        ("hotpotqa", {**OFFICIAL, "context": [["Quay", "not a list"]]}, r"field 'context.0.1' is wrong.*list"),
+        ("hotpotqa", {**OFFICIAL, "context": {"title": ["Quay"], "sentences": []}}, "'context' is wrong: .*columns"),
         ("hotpotqa", {"_id": "1", "question": "Who?"}, r"field 'answer' is missing .it has: _id, question"),
         ("triviaqa", kilt(output=[]), "has no answer"),
-        ("triviaqa", kilt(output=[{"provenance": [{"title": "Quay"}]}]), "has no answer"),
-        ("triviaqa", kilt(output="Tolm"), r"field 'output' is wrong"),
         ("triviaqa", kilt(output=[{"answer": ["Tolm"]}]), r"field 'output\.0\.answer' is wrong"),
         ("triviaqa", kilt(input=""), r"field 'input' is empty: .*get_triviaqa_input\.py"),
-        ("triviaqa", kilt(input=None), r"field 'input' is empty"),
         ("nq", {"question": ASKS, "answer": [""]}, "has no answer"),
         ("nq", {"answer": ANSWERS}, "field 'question' is missing"),
         ("nq", {"question": " ", "answer": ANSWERS}, "question 'row-0' is empty"),
-        ("nq", dpr(answers=[]), "has no answer"),
-        ("nq", dpr(positive_ctxs=[{"title": "Skerry"}]), r"field 'positive_ctxs\.0\.text' is missing"),
-        ("qa", {"question": "Who?"}, r"field 'answer' \(or 'answers', 'golden_answers'\) is missing"),
-        ("qa", {"question": "Who?", "answer": [{}]}, "field 'answer' is wrong"),
-        ("qa", {"question": ["Who?"], "answer": "Ane"}, "field 'question' is wrong"),
-        ("qa", {"question": "Who?", "answer": "Ane", "context": [{"title": "Mill"}]}, "context 0: field 'text'"),
+        ("qa", {"question": "Who?", "answer": [{}]}, r"field 'answer\.0' is wrong"),
+        (
+            "qa",
+            {"question": "Who?", "answer": "Ane", "context": [{"title": "Mill"}]},
+            r"'context\.0\.sentences' is miss",
+        ),
         ("qa", {"question": "Who?", "answer": "Ane", "context": 3}, "field 'context' is wrong"),
         ("qa", "Who?", "expected an object with fields such as 'question', found a str"),
     ],
@@ -294,7 +254,7 @@ FIELDS = ("id", "input", "output", "question", "answer", "answers", "claim", "la
           "supporting_facts")  # fmt: skip
 
 
-@pytest.mark.parametrize("task", ["nq", "triviaqa", "fever", "eli5", "wow", "qa"])
+@pytest.mark.parametrize("task", ["triviaqa", "fever", "eli5", "arc", "qa"])
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6))
 def test_any_row_is_a_question_or_one_line_that_names_it(task: str, row: dict[str, Any]) -> None:
     problem, texts = "the given rows, item 1", ["?"]
@@ -305,16 +265,6 @@ def test_any_row_is_a_question_or_one_line_that_names_it(task: str, row: dict[st
     assert problem.startswith("the given rows, item 1")
     assert "\n" not in problem
     assert all(part.strip() for part in texts)
-
-
-@given(JSON)
-def test_any_json_that_is_no_row_is_one_clear_error(value: object) -> None:
-    problem = "here"
-    try:
-        parse(JsonRow("here", 0, value))
-    except BadData as error:
-        problem = str(error)
-    assert problem.startswith("here")
 
 
 # --- real files ---
@@ -350,18 +300,6 @@ def test_real_layouts_of_hotpotqa_agree_where_their_questions_overlap(shared_dat
     assert len(both) > 300
     for one, normal in both:
         assert (one.golden_answers, set(one.gold_titles)) == (normal.golden_answers, set(normal.gold_titles))
-
-
-def test_real_layouts_of_2wiki_agree_and_have_aliases(shared_data: Path) -> None:
-    normal = load("twowiki", shared_data / "2wikimultihopqa" / "dev.jsonl.gz")
-    official = load("twowiki", shared_data / "raw" / "2wikimultihopqa" / "official_layout_sample.json")
-    assert (len(normal), len(official)) == (280, 60)
-    known = {question.id: question for question in normal}
-    assert all(known[question.id] == question for question in official)
-    assert all(known[one.id].metadata["evidences"] == one.metadata["evidences"] for one in official)
-    others = load("twowiki", shared_data / "2wikimultihopqa" / "dev_hipporag.jsonl.gz")
-    assert len(others) == 1000
-    assert max(len(question.golden_answers) for question in others) > 3
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blendfilter.errors import BadData, EmptyData
+from blendfilter.errors import BadData
 from blendfilter.tasks import load
 from blendfilter.tasks.layouts import table_rows
 
@@ -46,12 +46,9 @@ def test_the_authors_table(tmp_path: Path, pack: bool) -> None:
     assert (other.question, other.golden_answers) == ('What is "The Skerry"?', ("ale\nand stout", "ale"))
 
 
-def test_the_hubs_rows_and_the_same_as_json_lines(tmp_path: Path) -> None:
-    path = tmp_path / "popqa.jsonl"
-    path.write_text(json.dumps(fact()) + "\n" + json.dumps(fact(id=418, possible_answers=["beekeeper"])))
-    one, other = load("popqa", path)
-    assert one == load("popqa", [fact()])[0]
-    assert other.golden_answers == ("beekeeper",)
+def test_the_hubs_rows_are_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "popqa.jsonl").write_text(json.dumps(fact()))
+    assert list(load("popqa", tmp_path / "popqa.jsonl")) == list(load("popqa", [fact()]))
 
 
 @pytest.mark.parametrize("field", ["ctxs", "docs"])
@@ -65,21 +62,6 @@ def test_passages_that_come_along_are_context_and_no_gold(field: str) -> None:
     assert question.gold_titles == ()
 
 
-def test_rows_of_this_package_and_of_ones_own() -> None:
-    own = {"question": "Who keeps bees?", "answer": "Ada", "gold_titles": ["Ada Brennock"]}
-    normal = {"id": "n", "question": "Who keeps bees?", "golden_answers": ["Ada"],
-              "metadata": {"gold_titles": ["Ada Brennock"], "s_pop": 142}}  # fmt: skip
-    for question in load("popqa", [own, normal]):
-        assert (question.golden_answers, question.gold_titles) == (("Ada",), ("Ada Brennock",))
-
-
-def test_it_leads_with_inclusion() -> None:
-    questions = load("popqa", [fact()])
-    problem = questions.task.score("She was an Apiarist, of Tolm.", questions[0])
-    assert list(problem) == ["inclusion", "inclusion_raw", "em", "f1"]
-    assert (problem["inclusion"], problem["inclusion_raw"], problem["em"]) == (1.0, 0.0, 0.0)
-
-
 def test_its_sample_asks_for_no_yes_or_no() -> None:
     """They would be included in "eyes" and "know"."""
     questions = load("popqa", "sample")
@@ -91,12 +73,8 @@ def test_its_sample_asks_for_no_yes_or_no() -> None:
     ("row", "problem"),
     [
         (fact(possible_answers="beekeeper"), r"field 'possible_answers' is wrong: .*JSON list"),
-        (fact(possible_answers='{"a": 1}'), "field 'possible_answers' is wrong"),
         (fact(possible_answers="[" * 100_000), "field 'possible_answers' is wrong"),
         (fact(possible_answers="[]", obj=" "), "has no answer"),
-        ({"id": 1, "possible_answers": "[]"}, "field 'question' is missing"),
-        (fact(question=" "), "question '417' is empty"),
-        ({"id": 1, "question": "x"}, "field 'answer' .* is missing"),
     ],
 )
 def test_what_is_wrong_is_named(row: dict[str, Any], problem: str) -> None:
@@ -110,11 +88,6 @@ class TestTables:
         path.write_text("\ta\tb\n0\t1\n1\t1\t2\t3\n\n", encoding="utf-8")
         assert [(row.position, row.value) for row in table_rows(path)] == [(0, {"a": "1"}), (1, {"a": "1", "b": "2"})]
 
-    def test_a_byte_order_mark_is_no_part_of_the_first_name(self, tmp_path: Path) -> None:
-        path = tmp_path / "t.tsv"
-        path.write_bytes(b"\xef\xbb\xbfa\tb\r\n1\t2\r\n")
-        assert [row.value for row in table_rows(path)] == [{"a": "1", "b": "2"}]
-
     def test_an_article_in_one_field_is_read(self, tmp_path: Path) -> None:
         path = tmp_path / "t.tsv"
         path.write_text("a\tb\n" + "x" * 200_000 + "\t2\n")
@@ -125,16 +98,6 @@ class TestTables:
         path.write_bytes(b"question\tpossible_answers\nWho\xff\t[]\n")
         with pytest.raises(BadData, match=r"t\.tsv: not UTF-8 .*save the file as UTF-8"):
             load("popqa", path)
-
-    def test_a_row_that_is_wrong_is_named_by_its_number(self, tmp_path: Path) -> None:
-        path = table(tmp_path / "popQA.tsv", fact(), fact(id=2, possible_answers="x"))
-        with pytest.raises(BadData, match=r"popQA\.tsv, row 2: field 'possible_answers' is wrong"):
-            load("popqa", path)
-
-    def test_a_header_alone_has_no_questions(self, tmp_path: Path) -> None:
-        (tmp_path / "t.tsv").write_text("question\tpossible_answers\n")
-        with pytest.raises(EmptyData, match=r"t\.tsv has no questions"):
-            load("popqa", tmp_path / "t.tsv")
 
 
 CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12)

@@ -60,12 +60,6 @@ def test_kilts_turns_stand_on_one_line_and_stay_apart() -> None:
     assert (question.golden_answers, question.gold_titles) == ((REPLY,), ("Lighthouse",))
 
 
-def test_the_normalised_layout_too_and_a_line_stays_as_it_is() -> None:
-    rows = [{"id": str(at), "question": text, "golden_answers": [REPLY], "metadata": {}}
-            for at, text in enumerate(["a?\n\n b. \r\nc!", "a? // b. // c!", "a?"])]  # fmt: skip
-    assert [one.question for one in load("wow", rows)] == ["a? // b. // c!", "a? // b. // c!", "a?"]
-
-
 def test_the_wizard_is_shown_what_its_own_last_turn_found_too(tmp_path: Path) -> None:
     """The topic, then what the last two turns retrieved, the newest first; nothing older."""
     row = whole()
@@ -103,12 +97,6 @@ def test_a_dialogue_that_the_wizard_opens_asks_with_its_topic(tmp_path: Path) ->
     assert [one.id for one in questions[:3]] == ["0-0", "0-2", "1-1"]
 
 
-def test_the_title_of_a_checked_sentence_is_the_page_that_holds_it(tmp_path: Path) -> None:
-    problem = whole()
-    problem["dialog"][1]["checked_passage"] = {"x": "Lighthouse"}  # as upstream sometimes has it: another page
-    assert of_file(tmp_path, problem)[0].gold_titles == ("Staircase",)
-
-
 def test_damage_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadData, match=r"item 2: field 'chosen_topic' is missing"):
         of_file(tmp_path, whole(), {"dialog": []})
@@ -116,9 +104,3 @@ def test_damage_is_named(tmp_path: Path) -> None:
     del problem["dialog"][2]["text"]
     with pytest.raises(BadData, match=r"item 1: field 'dialog\.2\.text' is missing"):
         of_file(tmp_path, problem)
-    problem = whole()
-    problem["dialog"][3]["text"] = ""
-    with pytest.raises(BadData, match=r"item 1, turn 4: has no answer"):
-        of_file(tmp_path, problem)
-    with pytest.raises(BadData, match="item 1: a whole dialogue holds several questions: give the file itself"):
-        load("wow", [whole()])
