@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
-SHOWN = 3
+FIRST = 3
 
 
-def different_settings(stored: Any, asked: Any, *, ignored: Collection[str] = ()) -> str:
+def different_settings(
+    stored: Any, asked: Any, *, ignored: Collection[str] = (), words: Mapping[str, str] = MappingProxyType({})
+) -> str:
     """The first few settings that differ, by their paths and with both values; empty where none does.
 
     Args:
         stored, asked: settings as JSON, nested as they like; a missing one is None.
         ignored: paths that may differ.
+        words: what to say of a path instead of its values.
 
     >>> different_settings({"lm": {"name": "a", "seed": 1}}, {"lm": {"name": "b"}}, ignored=["lm.seed"])
     "lm.name was 'a', now 'b'"
     """
-    found = [f"{path} was {was!r}, now {now!r}" for path, was, now in _pairs(stored, asked) if path not in ignored]
-    return "; ".join(found[:SHOWN]) + (f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+    differing = [pair for pair in _pairs(stored, asked) if pair[0] not in ignored]
+    found = [words.get(path, f"{path} was {was!r}, now {now!r}") for path, was, now in differing]
+    return "; ".join(found[:FIRST]) + (f"; and {len(found) - FIRST} more" if len(found) > FIRST else "")
 
 
 def _pairs(stored: Any, asked: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from isle import PASSAGES, QUESTION, one_list
 from scripted import ScriptedLM, response
 
-from blendfilter.evaluation.answer_judge import read_verdict
 from blendfilter.evaluation.reply_counts import numbered_lines
+from blendfilter.evaluation.rescoring import read_verdict
 from blendfilter.filters.ids import IdsRead, negates, read_ids, restates_range
 from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, read_judgement
 from blendfilter.lm.journaled import is_refusal

@@ -30,7 +30,7 @@ from small_world import Command, small_eval
 from blendfilter import BM25, cli, compare, evaluate, load
 from blendfilter.asking import Ask, demonstrations
 from blendfilter.cli.console import say, show
-from blendfilter.evaluation.answer_judge import AnswerJudge, quoted
+from blendfilter.evaluation.rescoring import AnswerJudge, quoted
 from blendfilter.filters.cdit import PHI1, CDITFilter, Rule
 from blendfilter.filters.filco import FilCoFilter, candidates_of
 from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter

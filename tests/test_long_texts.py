@@ -11,8 +11,8 @@ import pytest
 
 from blendfilter import metrics
 from blendfilter.evaluation import reply_counts
-from blendfilter.evaluation.answer_judge import read_verdict as read_judges_verdict
 from blendfilter.evaluation.reply_counts import numbered_lines
+from blendfilter.evaluation.rescoring import read_verdict as read_judges_verdict
 from blendfilter.filters.cdit import read_comparison, read_verdict
 from blendfilter.filters.filco import unquoted
 from blendfilter.filters.ids import negates, read_ids, restates_range

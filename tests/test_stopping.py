@@ -60,18 +60,6 @@ def test_an_evaluation_stopped_while_it_still_loads_goes_on_too(
     assert command(*small_eval("direct", "run"), "--plan").error == "blendfilter: stopped; nothing of it was kept"
 
 
-def test_what_begins_again_does_not_say_that_it_goes_on(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("blendfilter.retrieval.indexes.build", stop)
-    found = Command(monkeypatch, capsys)("index", "sample", "--out", "made")
-    assert (found.code, found.error) == (130, "blendfilter: stopped; nothing of it was kept")
-    assert not (here / "made").exists()
-
-
 def test_long_work_without_a_terminal_tells_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

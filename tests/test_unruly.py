@@ -14,7 +14,6 @@ from blendfilter.evaluation.run_status import stage_of
 from blendfilter.journal import Journal
 from blendfilter.lm.journaled import is_refusal
 from blendfilter.lm.model import connect
-from blendfilter.lm.profiles import split_thinking
 from blendfilter.records import Passage
 from blendfilter.report.doctor import Examination, examine
 from blendfilter.resources import sample
@@ -59,10 +58,6 @@ def calls(folder: Path, row: Mapping[str, Any]) -> list[Call]:
 @pytest.fixture(scope="module")
 def passages() -> dict[str, Passage]:
     return {passage.id: passage for passage in read_corpus(sample("corpus.jsonl"))}
-
-
-def test_every_mood_is_known() -> None:
-    assert set(NAMED) == set(unruly.MOODS)
 
 
 @pytest.mark.parametrize("mood", [*unruly.MOODS, unruly.MIXED])
@@ -125,22 +120,3 @@ def test_the_doctor_names_each(mood: str, tmp_path: Path) -> None:
     assert {each.name for each in result.findings} - KEPT == NAMED[mood]
     assert result.healthy == (mood not in BAD)
     assert all(each.advice and each.told for each in result.findings)
-
-
-def test_the_doctor_counts_a_mixture_as_the_script_has_it(tmp_path: Path) -> None:
-    result = examined(unruly.MIXED, tmp_path / "run")
-    wanted = [call for row in result.run.rows for call in calls(tmp_path / "run", row)]
-    reply = {call.prompt: unruly.said(call.prompt, unruly.MIXED) for call in wanted}
-    shares = result.seen.shares
-    assert shares["thinking"].count == sum(bool(split_thinking(reply[call.prompt].text)[0]) for call in wanted) > 0
-    assert shares["refused_reply"].count == sum(reply[call.prompt].text == unruly.REFUSAL for call in wanted) > 0
-    assert shares["empty_reply"].of == len(wanted)
-    assert (
-        shares["read_ids"].count == sum(call.stage == "ids" and bool(reply[call.prompt].named) for call in wanted) > 0
-    )
-    assert not result.healthy
-
-
-def test_no_two_passages_of_the_sample_read_alike(passages: dict[str, Passage]) -> None:
-    """The tests above tell them apart by their lines."""
-    assert len({passage.line for passage in passages.values()}) == len(passages)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -29,14 +29,14 @@ from blendfilter.cli.options import (
     Task,
     option,
 )
-from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, ServerRefused
+from blendfilter.errors import AskedWrong, BadArgument, BadData, MissingExtra, MissingFile, ServerRefused
 
 if TYPE_CHECKING:
     from blendfilter.evaluation.run import Run
     from blendfilter.lm.model import ConnectedLM
-    from blendfilter.retrieval.base import Retriever
     from blendfilter.tasks import Questions
 
+T = TypeVar("T")
 UNSURE = 0.05
 """The share of unreadable verdicts above which a figure is the judge's own."""
 
@@ -57,9 +57,8 @@ class PlanOptions:
 
     def check(self, *, replay: bool) -> None:
         """Raise `BadArgument` for what goes with a plan and has none, and for a plan of a run that calls no model."""
-        alone = "--ask-server" if self.ask_server else "--plan-questions" if self.plan_questions is not None else ""
-        if alone and not self.plan:
-            raise BadArgument(f"{alone} shapes a plan: add --plan, or leave it out")
+        if (self.ask_server or self.plan_questions is not None) and not self.plan:
+            raise BadArgument("--ask-server and --plan-questions shape a plan: add --plan, or leave them out")
         if self.plan and replay:
             raise BadArgument("a replay asks no model, so there is nothing to plan: leave --plan or --replay out")
 
@@ -108,7 +107,7 @@ def eval(
     State.goes_on = not planning.plan  # before the imports: these take a second, in which one may stop the command
     from blendfilter.compiling.programs import recipes_in
     from blendfilter.evaluation.plan import SAMPLE, plan
-    from blendfilter.evaluation.run_settings import not_compiled_on
+    from blendfilter.evaluation.run_settings import not_compiled_on, recorded_index, recorded_model
     from blendfilter.evaluation.run_status import check_share
     from blendfilter.evaluation.runner import evaluate
     from blendfilter.tasks import load
@@ -120,9 +119,18 @@ def eval(
     check_share(max_bad_replies, "--max-bad-replies")
     questions = load(task, data, limit=limit, metrics=metric or None)
     replayed = run if replay else None
-    lm = _model(model, prices, replayed, keyless=planning.plan)
+    decoding = {"temperature": model.temperature, "top_p": model.top_p}
+    lm = _or_recorded(
+        "model",
+        lambda: connect(model, prices, keyless=planning.plan),
+        lambda run, gone: recorded_model(run, model.lm or "", gone, **decoding),
+        replayed,
+    )
     make = maker(how, model, questions.task.wording)
-    module = make(_searched(sources, questions, replayed, sample=data == "sample"))
+    index = _or_recorded(
+        "index", lambda: retriever(sources, questions, sample=data == "sample"), recorded_index, replayed
+    )
+    module = make(index)
     say_what_answers(model)
     for recipe in recipes_in(module) if how.program is not None else ():
         if recipe.task and recipe.task != task:  # it may be meant
@@ -146,33 +154,17 @@ def eval(
     _conclude(done, html=html)
 
 
-def _model(model: ModelOptions, prices: Path | None, replayed: Path | None, *, keyless: bool) -> ConnectedLM:
-    """The model; in a replay, where its file is gone, what the run knows of it will do."""
-    from blendfilter.evaluation.run_settings import recorded_model
-
+def _or_recorded(
+    what: str, made: Callable[[], T], recorded: Callable[[Path, AskedWrong], Any], replayed: Path | None
+) -> T:
+    """The index or the model; in a replay, where it is gone, what the run in that folder knows of it will do."""
     try:
-        return connect(model, prices, keyless=keyless)
-    except (MissingFile, MissingExtra) as gone:
-        decoding = {"temperature": model.temperature, "top_p": model.top_p}
-        if replayed is None or (known := recorded_model(replayed, model.lm or "", gone, **decoding)) is None:
-            raise
-        say(f"the model cannot be had ({gone}): replaying from the journal alone")
-        return known
-
-
-def _searched(
-    sources: PassageOptions, questions: Questions, replayed: Path | None, *, sample: bool
-) -> Retriever | None:
-    """The index; in a replay, where it is gone, what the run knows of it will do."""
-    from blendfilter.evaluation.run_settings import recorded_index
-
-    try:
-        return retriever(sources, questions, sample=sample)
+        return made()
     except (MissingFile, BadData, MissingExtra, ServerRefused) as gone:
-        if replayed is None or (known := recorded_index(replayed, gone)) is None:
+        if replayed is None or (known := recorded(replayed, gone)) is None:
             raise
-        say(f"the index cannot be had ({gone}): replaying from the journal alone")
-        return known
+        say(f"the {what} cannot be had ({gone}): replaying from the journal alone")
+        return known  # type: ignore[no-any-return]
 
 
 def _default_folder(module: Any, questions: Questions, model: ConnectedLM, seed: int, method: str) -> Path:
@@ -201,8 +193,7 @@ def _conclude(done: Run, *, html: bool) -> None:
 
 
 def _write_page(run: Run, others: list[Run]) -> None:
-    """Write a run's page and say where it is. A folder that cannot be written to is a notice, not a failed command;
-    so is another file in its place."""
+    """Write a run's page and say where it is; a folder that cannot be written to is a notice, not a failed command."""
     try:
         path = run.html(*others)
     except (OSError, BadArgument) as error:
@@ -299,22 +290,12 @@ def rescore(
             )
         show(done.signature)
         if done.ledger is not None:
-            show(f"judged by {judge.lm}: {_account(done.ledger)}; {done.unreadable} unreadable")
+            took = ", ".join(f"{name} {done.ledger[name]}" for name in ("calls", "tokens_in", "tokens_out", "cost"))
+            show(f"judged by {judge.lm}: {took}; {done.unreadable} unreadable")
         if done.unreadable > UNSURE * len(done.rows):
-            say(
-                f"{done.unreadable} of {len(done.rows)} verdicts are unreadable and count as 0: this figure and any "
-                "comparison by it tell more of the judge than of the answers; take another judge"
-            )
+            say(f"{done.unreadable} of {len(done.rows)} verdicts are unreadable and count as 0: take another judge")
         failed += done.errors
     show(f"kept in {run / 'rescore'}")
     if failed:
         say(f"{failed} judgements ended in an error and count as 0; the same command asks for them again")
         raise typer.Exit(1)
-
-
-def _account(ledger: Mapping[str, Any]) -> str:
-    """What the judge took, in words."""
-    tokens_in, tokens_out, cost = (ledger[name] for name in ("tokens_in", "tokens_out", "cost"))
-    known = tokens_in is not None and tokens_out is not None
-    tokens = f"{tokens_in:,} tokens in, {tokens_out:,} out" if known else "tokens not told"
-    return f"{ledger['calls']} calls, {tokens}" + ("" if cost is None else f", ${cost:.4f}")

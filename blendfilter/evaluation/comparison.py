@@ -9,7 +9,6 @@ for each measure by itself. Figures are kept as fractions of 1 and printed in pe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
@@ -42,13 +41,12 @@ FRACTIONS = ("f1",)
 """Measures that may lie between 0 and 1: which test is theirs must not hang on the scores that came out."""
 ASSUMED = (0.1, 0.3)
 """Shares of discordant questions for which the notes say what a sample of this size could show."""
-_WIDE, _NAME = 100, 20
-"""Columns from which there is room for long names, and how long a line of one is where there is none."""
 
 Predictions = Mapping[str, list[Mapping[str, Any]]]
 """One run's rows by question id, those of one question in the order of their repeats."""
 Answers = list[list[float]]
 """A measure of every question, as many numbers as it has answers."""
+Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +54,8 @@ class ComparisonRow:
     """One run on one measure, in fractions of 1; what compares is None in the baseline's own rows.
 
     `won` and `lost` count the questions that only this run, or only the baseline, answers right; `smallest` is the
-    least difference that McNemar could have found on them (`statistics.smallest_difference`). These three stand only
-    where the measure is right or wrong and both runs have one answer a question. `errors` are the run's answers that
-    ended in an error: each counts as 0.
+    least difference that McNemar could have found on them. These three stand only where the measure is right or wrong
+    and both runs have one answer a question. An answer that ended in an error counts as 0.
     """
 
     run: str
@@ -98,12 +95,12 @@ class Comparison:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
         from rich.text import Text
 
-        yield self.table(narrow=options.max_width < _WIDE)
+        yield self.table()
         yield Text("\n".join(self.notes))  # as a caption they would fold at the table's width
 
     @property
     def title(self) -> str:
-        """What is compared with what, in one line."""
+        """What is compared with what."""
         return f"against {visible(self.baseline)}, the same {self.n} questions, in %"
 
     @property
@@ -116,24 +113,19 @@ class Comparison:
         header, *lines = aligned(self._cells())
         return "\n".join([self.title, "", header, "-" * max(map(len, [header, *lines])), *lines, "", *self.notes])
 
-    def table(self, narrow: bool = False) -> Table:
-        """The figures as a `rich.table.Table`; where room is short, names fold before any number is cut.
-
-        `narrow` folds long names beforehand, at their hyphens, and leaves out a column of errors that all are 0.
-        """
+    def table(self) -> Table:
+        """The figures as a `rich.table.Table`; where room is short, names fold before any number is cut."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
 
         header, *body = self._cells()
-        if narrow and not any(row.errors for row in self.rows):
-            header, body = header[:-1], [line[:-1] for line in body]
         table = Table(title=Text(self.title), title_justify="left", box=box.SIMPLE_HEAD)
         table.pad_edge, table.collapse_padding = False, True
         for name in header:
             table.add_column(name, justify="right" if name else "left", no_wrap=bool(name), overflow="fold")
-        for name, *cells in body:
-            table.add_row(Text(_folded(name) if narrow else name), *map(Text, cells))
+        for cells in body:
+            table.add_row(*map(Text, cells))
         return table
 
     def _repr_html_(self) -> str:
@@ -211,20 +203,6 @@ def rounded(name: str, value: Any) -> Any:
     return float(f"{value:.6g}") if name in ("p", "p_holm") else round(value, 6)
 
 
-def _folded(name: str) -> str:
-    """`name` over as many lines as it needs, folded behind its hyphens.
-
-    >>> _folded("hotpotqa-blendfilter-k5-500").split()
-    ['hotpotqa-', 'blendfilter-k5-500']
-    """
-    lines = [""]
-    for piece in re.findall(r"[^-]+-*|-+", name):
-        if lines[-1] and len(lines[-1] + piece) > _NAME:
-            lines.append("")
-        lines[-1] += piece
-    return "\n".join(lines)
-
-
 def percent(value: float | None, sign: str = "") -> str:
     """One decimal, as the report prints it: 50.8, +9.6, 100.0."""
     return "" if value is None else f"{100 * value:{sign}.1f}"
@@ -245,7 +223,7 @@ def compare(
 ) -> Comparison:
     """Runs over the same questions, each against the first or `against` (a name or a folder among them).
 
-    Paired bootstrap, exact McNemar. `metrics` may be rescored ones, where every run was given them.
+    `metrics` may be rescored ones, where every run was given them.
 
     Raises:
         RunMismatch: other questions, golden answers or another task. BadArgument: fewer than two runs. MissingFile: a
@@ -308,17 +286,12 @@ def compare_predictions(
     seed: int = 0,
     against: str | None = None,
     p_values: bool = True,
-    resamples: int = RESAMPLES,
     also: Sequence[str] = (),
 ) -> Comparison:
     """Each run of `runs` (label -> rows of its `predictions.jsonl`) against the first, or the one named `against`.
 
     `metrics` are keys of the rows ("em", "f1", "accuracy", …); `correct` is compared too where none of them is right or
     wrong. `p_values=False` (the offline reader) gives no p at all. `also` are lines that say what else differs.
-
-    Raises:
-        UnknownName: `against` is no run. EmptyData: a run without rows. BadData: an answer twice in a run, or missing.
-        RunMismatch: runs over different questions, golden answers or measures.
     """
     baseline = next(iter(runs)) if against is None else against
     if baseline not in runs:
@@ -340,27 +313,27 @@ def compare_predictions(
         measured[CORRECT] = of_all(CORRECT)
     rows: list[ComparisonRow] = []
     for measure, scores in measured.items():
-        rows += _compared(measure, scores, errors, seed=seed, resamples=resamples, p_values=p_values)
+        rows += _compared(measure, scores, errors, seed, p_values)
     by_run = tuple(row for label in tables for row in rows if row.run == label)
     repeats = {label: len(next(iter(table.values()))) for label, table in tables.items()}
-    return Comparison(baseline, len(first), by_run, seed, resamples, p_values, repeats, tuple(also))
+    return Comparison(baseline, len(first), by_run, seed, RESAMPLES, p_values, repeats, tuple(also))
 
 
 def _compared(
-    measure: str, scores: Mapping[str, Answers], errors: Mapping[str, int], *, seed: int, resamples: int, p_values: bool
+    measure: str, scores: Mapping[str, Answers], errors: Mapping[str, int], seed: int, p_values: bool
 ) -> list[ComparisonRow]:
     means = {label: fmean(map(fmean, values)) for label, values in scores.items()}
     baseline, *others = (ComparisonRow(label, measure, means[label], errors[label]) for label in scores)
-    tested = [_tested(row, scores[baseline.run], scores[row.run], seed, resamples) for row in others]
+    tested = [_tested(row, scores[baseline.run], scores[row.run], seed) for row in others]
     if not p_values:
         return [baseline, *(replace(row, p=None, smallest=None) for row in tested)]
     corrected = holm([row.p for row in tested if row.p is not None])
     return [baseline, *(replace(row, p_holm=p) for row, p in zip(tested, corrected, strict=True))]
 
 
-def _tested(row: ComparisonRow, before: Answers, after: Answers, seed: int, resamples: int) -> ComparisonRow:
+def _tested(row: ComparisonRow, before: Answers, after: Answers, seed: int) -> ComparisonRow:
     """`row` with what compares its scores (`after`) with the baseline's (`before`)."""
-    difference, low, high, p = paired_bootstrap(before, after, seed=seed, resamples=resamples)
+    difference, low, high, p = paired_bootstrap(before, after, seed=seed)
     row = replace(row, difference=difference, low=low, high=high, p=p)
     if not _right_or_wrong(row.measure, before, after) or len(before[0]) > 1 or len(after[0]) > 1:
         return row
@@ -390,46 +363,33 @@ def _by_id(label: str, rows: Sequence[Mapping[str, Any]]) -> Predictions:
 
 def _check_questions(baseline: str, first: Predictions, label: str, other: Predictions) -> None:
     where = f"runs '{baseline}' ({len(first)}) and '{label}' ({len(other)}) are over different questions"
-    for owner, mine, theirs in ((baseline, first, other), (label, other, first)):
-        if alone := [id for id in mine if id not in theirs]:
-            more = f" and {len(alone) - 1} more" if alone[1:] else ""
-            raise RunMismatch(f"{where}: '{alone[0]}'{more} only in '{owner}'; evaluate both on the same questions")
+    if alone := sorted(first.keys() ^ other.keys()):
+        which = f"'{alone[0]}' and {len(alone) - 1} more are in one of them alone"
+        raise RunMismatch(f"{where}: {which}; evaluate both on the same questions")
     for id, (row, *_) in first.items():
-        twin = other[id][0]
-        if row.get("question") != twin.get("question"):
-            raise RunMismatch(f"{where}: '{id}' asks something else in each; evaluate both on the same questions")
-        if row.get("golden_answers") != twin.get("golden_answers"):
-            raise RunMismatch(
-                f"runs '{baseline}' and '{label}' know other golden answers to '{id}'; evaluate both on the same data"
-            )
+        for name in ("question", "golden_answers"):
+            if row.get(name) != other[id][0].get(name):
+                raise RunMismatch(f"{where}: '{id}' has another {name} in each; evaluate both on the same data")
 
 
 def _score(label: str, row: Mapping[str, Any], measure: str) -> float:
     """The measure of one answer; 0 where it ended in an error."""
     value = 0 if row.get("error") else row.get(measure)
     if not isinstance(value, int | float):
-        scored = [name for name, score in row.items() if isinstance(score, int | float) and name != "repeat"]
-        raise RunMismatch(
-            f"run '{label}' has no '{measure}' for question '{row['id']}' (it has: {', '.join(scored) or 'none'}); "
-            "compare runs of one task, by measures that all of them hold"
-        )
+        what = f"run '{label}' has no '{measure}' for question '{row['id']}'"
+        raise RunMismatch(f"{what}; compare runs of one task, by measures that all of them hold")
     return float(value)
 
 
 # --- what else differs ----------------------------------------------------------------------------------------------
 
-Record = Mapping[str, Any]
-
 
 def recipe_differences(records: Mapping[str, Record]) -> list[str]:
-    """What besides the method differs between runs, so that no table is misread: a line each, with every run's value.
+    """What besides the method differs between runs (`run.json` by label), so that no table is misread: a line each.
 
     The program (instructions, demonstrations, templates) and a user's own code are named where runs are of one method
     with the same arguments: nothing else tells those apart. What a run has no use for (an index, where nothing is
-    searched) is left out, and differs from nothing.
-
-    Args:
-        records: `run.json` of each run, by label.
+    searched) differs from nothing.
 
     >>> run = {"settings": {"lm": {"name": "a"}, "seed": 0}}
     >>> recipe_differences({"plain": run, "blend": {"settings": {"lm": {"name": "b"}, "seed": 0}}})
@@ -452,8 +412,6 @@ def differing_values(name: str, values: Mapping[str, str]) -> list[str]:
 
     >>> differing_values("k", {"direct": "5", "cot": "", "blend": "15"})
     ['k 5 (direct) / 15 (blend)']
-    >>> differing_values("k", {"direct": "5", "cot": ""})
-    []
     """
     groups: dict[str, list[str]] = {}
     for label, value in values.items():

@@ -1,9 +1,8 @@
 """What a run's calls took, read from its rows and its journal: the ledger stage by stage, and seconds a question.
 
-A call counts once, under the stage that made it first, however many questions used it; the other uses are hits. The
-journal is the one account: it is right across threads, tasks and sessions, for a record is appended before its reply is
-used. What a server does not state is unknown and not 0: tokens without usage, a cost without a price. Attempts, hits,
-cached tokens and seconds appear in reports and are not stored.
+A call counts once, under the stage that made it first, however many questions used it; the other uses are hits. What a
+server does not state is unknown and not 0: tokens without usage, a cost without a price. Attempts, hits, cached tokens
+and seconds appear in reports and are not stored.
 """
 
 from __future__ import annotations
@@ -25,15 +24,7 @@ ReadCall = Callable[[str], Mapping[str, Any] | None]
 
 @dataclass
 class LedgerEntry:
-    """One stage's account. Sums are over the calls whose figure is known; `untold` and `unpriced` count the others.
-
-    Attributes:
-        hits: uses of a call beyond its first, and calls copied from another run, which cost this one nothing.
-        cached_of: prompt tokens of the calls whose server stated how many of them it had cached.
-        cost_by: of the calls whose server stated a cost, how many count at whose figure: `server`, or `price` where
-            ours is more (`dspy`: what DSPy reckons for a model of the user's own).
-        disbelieved: calls of whose account something cannot be true, and counts as unknown.
-    """
+    """One stage's account. Sums are over the calls whose figure is known; `untold` and `unpriced` count the others."""
 
     calls: int = 0
     tokens_in: int = 0
@@ -44,10 +35,10 @@ class LedgerEntry:
     attempts: int = field(default=0, repr=False)
     unpriced: int = field(default=0, repr=False)
     untold: int = field(default=0, repr=False)
-    cached_of: int = field(default=0, repr=False)
-    hits: int = field(default=0, repr=False)
-    cost_by: dict[str, int] = field(default_factory=dict, repr=False)
-    disbelieved: int = field(default=0, repr=False)
+    cached_of: int = field(default=0, repr=False)  # prompt tokens of the calls that stated how many were cached
+    hits: int = field(default=0, repr=False)  # uses beyond the first, and calls copied from another run
+    cost_by: dict[str, int] = field(default_factory=dict, repr=False)  # whose figure counts, where servers stated one
+    disbelieved: int = field(default=0, repr=False)  # calls of whose account something cannot be true
 
     def add(self, record: Mapping[str, Any], cost: float | None) -> None:
         """Count one journaled call."""
@@ -102,9 +93,6 @@ class LedgerEntry:
         }
 
 
-_STAGE_NAMES = {"": "call", "total": "total (stage)"}
-
-
 def ledger(rows: Iterable[Mapping[str, Any]], read: ReadCall, prices: Prices | None = None) -> dict[str, LedgerEntry]:
     """Entries by stage in the order of first use, then `total`.
 
@@ -122,7 +110,7 @@ def ledger(rows: Iterable[Mapping[str, Any]], read: ReadCall, prices: Prices | N
                     counted[packed] = None
                     continue
                 cost = _cost(record, prices)
-                entry = counted[packed] = entries.setdefault(_STAGE_NAMES.get(stage, stage), LedgerEntry())
+                entry = counted[packed] = entries.setdefault(stage or "call", LedgerEntry())
                 entry.add(record, cost)
                 total.add(record, cost)
             elif (first := counted[packed]) is not None:
@@ -168,20 +156,11 @@ class Latency(NamedTuple):
 def busy_seconds(calls: Iterable[Mapping[str, Any]]) -> float:
     """The length of the union of the calls' intervals [at, at + seconds].
 
-    A call of an older journal, which does not say when it went out, counts all its seconds.
-
     >>> busy_seconds([{"at": 10.0, "seconds": 2.0}, {"at": 11.0, "seconds": 2.0}, {"at": 20.0, "seconds": 1.0}])
     4.0
     """
     total, until = 0.0, float("-inf")
-    timed = []
-    for call in calls:
-        seconds = float(call.get("seconds") or 0.0)
-        if call.get("at") is None:
-            total += seconds
-        else:
-            timed.append((float(call["at"]), float(call["at"]) + seconds))
-    for start, end in sorted(timed):
+    for start, end in sorted((at := call.get("at") or 0.0, at + (call.get("seconds") or 0.0)) for call in calls):
         total += max(0.0, end - max(start, until))
         until = max(until, end)
     return round(total, 6)
@@ -190,13 +169,9 @@ def busy_seconds(calls: Iterable[Mapping[str, Any]]) -> float:
 def latency(run: Run | str | Path) -> Latency:
     """Median, mean and 95th percentile of the answers' busy seconds: those with a model call in flight.
 
-    Calls side by side count once; waiting for a place among the run's calls in flight does not count, nor do searches.
-    So it is what one question would take alone, given how fast the server was under this run's load: compare runs made
-    at the same concurrency. A call that several questions share, or that was copied from another run, counts in each.
-    Answers that ended in an error are left out: they stopped early.
-
-    Raises:
-        MissingFile: the run is not there or not finished.
+    Calls side by side count once; waiting for a place among the run's calls in flight does not count, nor do searches:
+    compare runs made at the same concurrency. A call that several questions share, or that was copied from another run,
+    counts in each. Answers that ended in an error are left out: they stopped early.
     """
     opened = Run.of(run)
     with opened.journal() as journal:

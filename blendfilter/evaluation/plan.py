@@ -1,7 +1,9 @@
 """What a run will take, before anything is spent: calls, tokens, dollars and time, stage by stage.
 
-No model is called but the offline reader, which answers some of the questions over the real index in the model's place
-(`blendfilter.evaluation.rehearsal`); its prompts are counted by the best tokeniser at hand, and the plan says which.
+The method is rehearsed over some of the questions and the real index, with the offline reader in the model's place. The
+stand-in answers under the model's own name, so calls that a journal holds answer for themselves, with the model's real
+replies; the others are noted, each with its prompt as the model would read it, and counted by the best tokeniser at
+hand. No model is called.
 
 Replies are taken to be as long as earlier calls of the model in the same stage were, else as the reader's, and never
 longer than their cap. A prompt that contains an earlier reply grows with it. *At most* is the same with every reply as
@@ -12,40 +14,224 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dspy
+from dspy import lm15
 
+from blendfilter.context import QUESTION, REPEAT, STAGE
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.ledger import money
-from blendfilter.evaluation.rehearsal import FIGURES, CallEstimate, Estimator, RehearsedCall, added, rehearse
 from blendfilter.evaluation.rows import repeat_of
+from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, iterate_rows
 from blendfilter.evaluation.run_loop import AnswerKey
+from blendfilter.evaluation.runner import as_questions, evaluate
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Amount, Budget, spent_in
+from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.local import LocalEngine
 from blendfilter.lm.model import ConnectedLM, connect
+from blendfilter.lm.offline import OfflineEngine
+from blendfilter.lm.prices import unknown_price
+from blendfilter.lm.tokenisers import TokenCounter, text_of, tokeniser_for
 from blendfilter.records import Question
-from blendfilter.run_context import CONCURRENCY
+from blendfilter.run_context import CONCURRENCY, lms_of, with_lms_connected
 from blendfilter.tasks.base import Questions
 from blendfilter.text import aligned
 
 SAMPLE = 20
-"""Questions that a rehearsal answers."""
+"""Questions that a plan is made from."""
+SHORTEST = 20
+"""Characters of an earlier reply from which on a prompt is searched for it; a shorter one weighs nothing."""
+FIGURES = ("tokens_in", "tokens_in_most", "tokens_out", "tokens_out_most", "cost", "cost_most")
 _HEADER = ("stage", "a question", "calls", "tokens in", "at most", "tokens out", "at most", "cost", "at most")
 _LIMITS = (("calls", "--max-calls", ""), ("tokens", "--max-tokens", ""), ("dollars", "--max-cost", "$"))
+
+
+# --- the rehearsal --------------------------------------------------------------------------------------------------
+
+
+class RehearsedCall(NamedTuple):
+    """A call that would have to be made; `cap`: tokens of its reply at the most, None where nothing bounds it."""
+
+    turn: AnswerKey
+    stage: str
+    prompt: str
+    reply: str
+    cap: int | None
+    lm: ConnectedLM
+
+
+class Rehearsal(NamedTuple):
+    """The rehearsal's run in its folder, and the calls that no journal holds."""
+
+    run: Run
+    calls: list[RehearsedCall]
+
+
+class StandInEngine:
+    """The offline reader as the engine of another model; its calls go into `made`."""
+
+    def __init__(self, lm: ConnectedLM, made: list[RehearsedCall]) -> None:
+        self._lm, self._made = lm, made
+        self._reader = OfflineEngine()
+        self._cap: Callable[[Any], int | None] = getattr(
+            lm.inner, "reply_cap", lambda request: request.config.max_tokens
+        )
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        """The reader's reply; never fails."""
+        response = await self._reader.complete(request)
+        reply = "".join(part.text for part in response.message.parts if isinstance(part, lm15.TextPart))
+        turn, prompt = (REPEAT.get(), QUESTION.get()), text_of(prompt_of(request))
+        self._made.append(RehearsedCall(turn, STAGE.get(), prompt, reply, self._cap(request), self._lm))
+        return response
+
+
+def _stand_in(lm: ConnectedLM, made: list[RehearsedCall]) -> ConnectedLM:
+    """`lm` as far as keys and prompts go; the offline reader answers."""
+    settings = {name: value for name, value in lm.kwargs.items() if value is not None}
+    return ConnectedLM(lm.name, StandInEngine(lm, made), profile=lm.profile, identity=lm.identity, **settings)
+
+
+def rehearse(
+    method: dspy.Module,
+    questions: Questions,
+    lm: ConnectedLM,
+    folder: Path,
+    *,
+    reuse: Iterable[str | Path] = (),
+    repeats: int = 1,
+    name: str | None = None,
+) -> Rehearsal:
+    """Answer `questions` with stand-ins, in `folder`. Raises: as `evaluate`, but for what only a server says."""
+    made: list[RehearsedCall] = []
+    copied = with_lms_connected(method)  # a model of the method's own that were called here would be paid for
+    for own in lms_of(copied):
+        own.put(_stand_in(connect(own.lm), made))
+    run = evaluate(
+        copied, questions, lm=_stand_in(lm, made), run=folder, reuse=reuse, repeats=repeats, progress=False, name=name
+    )
+    return Rehearsal(run, made)
+
+
+# --- the estimate ---------------------------------------------------------------------------------------------------
+
+
+class CallEstimate(NamedTuple):
+    """One call's tokens and dollars; None where unknown, or (at most) where the reply has no cap."""
+
+    call: RehearsedCall
+    tokens_in: float
+    tokens_in_most: float | None
+    tokens_out: float
+    tokens_out_most: float | None
+    cost: float | None
+    cost_most: float | None
+    measured: bool
+
+
+def added(estimates: Iterable[Any], figure: str) -> Any:
+    """The sum of one of the `FIGURES`; None where it is None anywhere."""
+    values = [getattr(estimate, figure) for estimate in estimates]
+    return None if None in values else sum(values)
+
+
+class Estimator:
+    """Estimates calls by the best tokeniser of each model and by earlier calls in `journals`."""
+
+    def __init__(self, journals: Sequence[Path] = (), *, ask_server: bool = False) -> None:
+        self._ask_server, self._journals = ask_server, journals
+        self._counters: dict[str, TokenCounter] = {}
+        self._models: dict[str, ConnectedLM] = {}
+        self._seconds: dict[tuple[str, str], list[float]] = {}
+        self._replies: dict[tuple[str, str], list[int]] = {}
+        for record in _successful_calls(journals):
+            by = (record["model"], record["stage"])
+            self._seconds.setdefault(by, []).append(record.get("seconds") or 0.0)
+            if record.get("tokens_out") is not None:
+                self._replies.setdefault(by, []).append(record["tokens_out"])
+
+    @property
+    def tokenisers(self) -> dict[str, str]:
+        """Whose tokens were counted, by the model's name."""
+        unheard = " (--ask-server: no server that counts tokens, by /tokenize, was found)"
+        return {
+            name: counter.name + unheard * (self._ask_server and not counter.served)
+            for name, counter in self._counters.items()
+        }
+
+    @property
+    def prices(self) -> dict[str, str]:
+        """What tokens cost, by the model's name, in words, or why that is unknown."""
+        return {
+            name: unknown_price(name, lm.terms.prices)
+            if (price := lm.terms.price) is None
+            else f"${price.input:g} in and ${price.output:g} out a million tokens"
+            for name, lm in self._models.items()
+        }
+
+    def estimates(self, calls: Iterable[RehearsedCall]) -> list[CallEstimate]:
+        """An estimate a call, in their order."""
+        replies: dict[AnswerKey, dict[str, tuple[float, float | None]]] = {}
+        return [self._estimate(call, replies.setdefault(call.turn, {})) for call in calls]
+
+    def _estimate(self, call: RehearsedCall, earlier: dict[str, tuple[float, float | None]]) -> CallEstimate:
+        """`earlier`: by what it grows, and grows at most, for each earlier reply that the prompt may contain."""
+        lm, price, cap = call.lm, call.lm.terms.price, call.cap
+        if lm.name not in self._counters:
+            self._models[lm.name] = lm
+            calls = _successful_calls(self._journals)
+            self._counters[lm.name] = tokeniser_for(lm, ask_server=self._ask_server, calls=calls)
+        count = self._counters[lm.name].count
+        here, past = count(call.reply), self._replies.get((lm.name, call.stage), [])
+        expected: float = sum(past) / len(past) if past else here
+        if cap is not None:
+            expected = min(expected, cap)
+        grown = [growth for text, growth in earlier.items() if text in call.prompt]
+        counted = count(call.prompt)
+        prompt = counted + sum(growth for growth, _ in grown)
+        bounds = [most for _, most in grown if most is not None]
+        most = counted + sum(bounds) if len(bounds) == len(grown) else None
+        if len(text := call.reply.strip()) >= SHORTEST:
+            earlier[text] = expected - here, None if cap is None else cap - here
+        cost = None if price is None else price.of(round(prompt), round(expected))
+        cost_most = None if price is None or most is None or cap is None else price.of(round(most), cap)
+        return CallEstimate(call, prompt, most, expected, cap, cost, cost_most, bool(past))
+
+    def seconds(self, estimates: Iterable[CallEstimate]) -> float | None:
+        """How long the calls would take one after the other; None where a model was never called before."""
+        total = 0.0
+        for call in (estimate.call for estimate in estimates):
+            of_model = [
+                seconds for (name, _), past in self._seconds.items() if name == call.lm.name for seconds in past
+            ]
+            past = self._seconds.get((call.lm.name, call.stage)) or of_model
+            if not past:
+                return None
+            total += sum(past) / len(past)
+        return total or None
+
+
+def _successful_calls(journals: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    for path in journals:
+        with Journal(path, "replay") as journal:
+            yield from (record for record in journal.records("call") if not record.get("error"))
+
+
+# --- the plan -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PlannedStage:
     """One stage's share of what is still to be done; `fewest` to `most` calls an answer.
 
-    `tokens_out` and `cost` are None where they are unknown; the fields ending in `_most` are for replies as long as
-    their caps, and are None where a reply has none.
+    `cost` is None where it is unknown; the fields ending in `_most` are for replies as long as their caps, and are None
+    where a reply has none.
     """
 
     stage: str
@@ -63,33 +249,21 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run will still take.
-
-    Attributes:
-        stages, total: stage by stage in the order of first use, and added up.
-        answers, done, sampled: all that the run is to give, those there already, and those the plan was made from.
-        saved: the share of the sampled answers' calls that are in journals.
-        failed: answers of the rehearsal that ended in an error.
-        tokenisers, prices: by the model's name, whose tokens and whose dollars; a price in words.
-        seconds: how long it takes at `concurrency`, as earlier calls took; None: no earlier call is known.
-        paced: the seconds that the model's limits a minute take in any case; None: it has none.
-        budget, spent: the limits, and what earlier sessions have used of them.
-    """
+    """What a run will still take, stage by stage in the order of first use."""
 
     stages: tuple[PlannedStage, ...]
     total: PlannedStage
-    answers: int
-    done: int
-    sampled: int
-    saved: float
-    failed: int
-    tokenisers: Mapping[str, str]
-    prices: Mapping[str, str]
-    seconds: float | None
-    paced: float | None
+    answers: int  # that the run is to give in all
+    done: int  # of them, in earlier sessions
+    sampled: int  # what the plan was made from
+    failed: int  # of the sampled ones
+    tokenisers: Mapping[str, str]  # whose tokens, by the model's name
+    prices: Mapping[str, str]  # in words, by the model's name
+    seconds: float | None  # at `concurrency`, as earlier calls took; None: no earlier call is known
+    paced: float | None  # seconds that the model's limits a minute take in any case
     concurrency: int
     budget: Budget | None = None
-    spent: Amount = field(default_factory=Amount)
+    spent: Amount = field(default_factory=Amount)  # of the budget, in earlier sessions
 
     def text(self) -> str:
         """The plan as aligned text, with how to read it below."""
@@ -113,8 +287,6 @@ class RunPlan:
         yield f"answers: {left:,} to give{there}; planned from {of}"
         if self.failed:
             yield f"errors: {self.failed} of these ended in an error, and may have made fewer calls than the model will"
-        if self.saved:
-            yield f"earlier runs: {100 * self.saved:.0f} % of the calls are journaled there, and not counted here"
         for model, name in self.tokenisers.items():
             yield f"tokens{f' of {model}' * (len(self.tokenisers) > 1)}: {name}"
         for how, measured in (("earlier ones", True), ("the offline reader's, a model's may be longer", False)):
@@ -129,17 +301,18 @@ class RunPlan:
         if self.seconds is None:
             yield "time: not known, for no earlier call of the model is journaled"
         else:
-            flight = f"{self.concurrency} calls in flight"
-            yield f"time: about {duration(self.seconds)} with {flight}, as fast as earlier ones"
+            at_once = f"{self.concurrency} calls in flight"
+            yield f"time: about {duration(self.seconds)} with {at_once}, as fast as earlier ones"
         if self.paced is not None:
-            why = "for so many requests and tokens a minute are allowed"
-            yield f"pace: no sooner than in {duration(self.paced)}, {why}"
+            yield f"pace: no sooner than in {duration(self.paced)}, for so much a minute is allowed"
         yield from self._fits()
 
     def _fits(self) -> Iterator[str]:
+        """A line for each limit: whether it is enough."""
         total = self.total
-        bounds = total.tokens_in_most, total.tokens_out_most
-        most = None if None in bounds else sum(filter(None, bounds))
+        most = None
+        if total.tokens_in_most is not None and total.tokens_out_most is not None:
+            most = total.tokens_in_most + total.tokens_out_most
         takes: dict[str, tuple[float | None, float | None]] = {
             "calls": (total.calls, total.calls),
             "tokens": (total.tokens_in + total.tokens_out, most),
@@ -148,10 +321,18 @@ class RunPlan:
         for name, option, sign in _LIMITS:
             if self.budget is None or (limit := getattr(self.budget, name)) is None:
                 continue
-            spent = getattr(self.spent, name)
-            gone = f"{spent:,}" if not sign else f"${spent:.4g}" if spent < 1 else f"${spent:,.2f}"
-            already = f", {gone} of it spent" if spent else ""
-            yield f"{option} {sign}{limit:,.10g}{already}: {_verdict(limit - spent, *takes[name])}"
+            spent, (expected, at_most) = getattr(self.spent, name), takes[name]
+            left = limit - spent
+            if expected is None:
+                verdict = "it is not known whether that is enough"
+            elif expected > left:
+                verdict = (
+                    f"not enough, the run will stop at about {max(0.0, 100 * left / expected):.0f} % of what is left"
+                )
+            else:
+                verdict = "enough" if at_most is not None and at_most <= left else "enough as expected, not at most"
+            already = f", {sign}{spent:,.4g} of it spent" if spent else ""
+            yield f"{option} {sign}{limit:,.10g}{already}: {verdict}"
 
 
 def _cells(stage: PlannedStage) -> Iterator[str]:
@@ -161,15 +342,6 @@ def _cells(stage: PlannedStage) -> Iterator[str]:
     for number in (stage.tokens_in, stage.tokens_in_most, stage.tokens_out, stage.tokens_out_most):
         yield "-" if number is None else f"{number:,}"
     yield from map(money, (stage.cost, stage.cost_most))
-
-
-def _verdict(left: float, expected: float | None, most: float | None) -> str:
-    if expected is None:
-        return "nobody knows whether that is enough"
-    if expected > left:
-        share = f"{100 * left / expected:.0f} % of what is left"
-        return f"not enough, the run will stop at about {share}" if left > 0 else "spent"
-    return "enough" if most is not None and most <= left else "enough as expected, not at most"
 
 
 def duration(seconds: float) -> str:
@@ -200,55 +372,54 @@ def plan(
     """What `evaluate` with the same arguments will still take.
 
     Args:
-        method, questions, lm, repeats, concurrency, budget, name: as for `evaluate`.
         run: the run's folder, if there is one already: its answers and calls count as made.
         reuse: other runs whose calls may be used.
         sample: how many of the questions still to be answered the plan is made from, evenly spread.
         ask_server: count tokens by the server's own tokeniser, where it has one to ask (vLLM, llama.cpp).
 
-    Raises:
-        BadArgument, Leak and the like: as `evaluate`, for the rehearsal is one.
+    The other arguments and all errors are those of `evaluate`.
     """
-    from blendfilter.tasks import load
-
     if sample < 1:
         raise BadArgument(f"a plan from {sample} questions: give 1 or more")
-    every = questions if isinstance(questions, Questions) else load("qa", list(questions))
+    every = as_questions(questions)
     model, folder = connect(lm or dspy.settings.lm or "offline"), None if run is None else Path(run)
-    has_journal = folder is not None and (folder / FILE).is_file()
-    journals = [*([folder] if folder is not None and has_journal else []), *map(Path, reuse)]
+    journals = [Path(each) for each in reuse]
+    spent = Amount()
+    if folder is not None and (folder / FILE).is_file():
+        journals.insert(0, folder)
+        if budget is not None:
+            with Journal(folder, "replay") as journal:
+                spent = spent_in(journal, {model.name: model.terms.price}, budget)
     left = left_of(every, repeats, folder)
     ids = {id for _, id in left}
     chosen = spread([question for question in every if question.id in ids], sample)
     sampled = [key for key in _answer_keys(chosen, repeats) if key in left]
-    calls, used, failed = _rehearsed(
-        method, Questions(tuple(chosen), every.task, every.source), model, set(sampled), journals, repeats, name
-    )
+    calls: list[RehearsedCall] = []
+    failed = 0
+    if sampled:
+        some = Questions(tuple(chosen), every.task, every.source)
+        with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as scratch:
+            tried = rehearse(method, some, model, Path(scratch) / "run", reuse=journals, repeats=repeats, name=name)
+            failed = sum(row["error"] is not None for row in tried.run.rows if (repeat_of(row), row["id"]) in sampled)
+        calls = [call for call in tried.calls if call.turn in sampled]
     estimator = Estimator(journals, ask_server=ask_server)
     estimates, factor = estimator.estimates(calls), len(left) / max(1, len(sampled))
     by_stage: dict[str, list[CallEstimate]] = {}
     for estimate in estimates:
         by_stage.setdefault(estimate.call.stage or "call", []).append(estimate)
     stages = tuple(_stage(stage, found, sampled, factor) for stage, found in by_stage.items())
-    figures: dict[str, Any] = {figure: added(stages, figure) for figure in FIGURES}
-    total = PlannedStage(
-        "total", sum(stage.calls for stage in stages), *_calls_an_answer(estimates, sampled), **figures,
-        measured=all(stage.measured for stage in stages),
-    )  # fmt: skip
+    total = _stage("total", estimates, sampled, factor)
+    figures: dict[str, Any] = {figure: added(stages, figure) for figure in ("calls", *FIGURES)}
+    total = PlannedStage(**{**vars(total), **figures})  # the sums of the rounded figures above
     seconds = estimator.seconds(estimates)
     # A model in this process takes its calls one by one.
     at_once = 1 if isinstance(model.inner, LocalEngine) else concurrency
-    spent = Amount()
-    if budget is not None and folder is not None and has_journal:
-        with Journal(folder, "replay") as journal:
-            spent = spent_in(journal, {model.name: model.terms.price}, budget)
     return RunPlan(
         stages=stages,
         total=total,
         answers=len(every) * repeats,
         done=len(every) * repeats - len(left),
         sampled=len(sampled),
-        saved=1 - len(calls) / used if used > len(calls) else 0.0,
         failed=failed,
         tokenisers=estimator.tokenisers,
         prices=estimator.prices,
@@ -258,26 +429,6 @@ def plan(
         budget=budget,
         spent=spent,
     )
-
-
-def _rehearsed(
-    method: dspy.Module,
-    questions: Questions,
-    model: ConnectedLM,
-    sampled: set[AnswerKey],
-    journals: Sequence[Path],
-    repeats: int,
-    name: str | None,
-) -> tuple[list[RehearsedCall], int, int]:
-    """The calls still to be made for the sampled answers, how many these take in all, and how many failed."""
-    if not sampled:
-        return [], 0, 0
-    with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as folder:
-        done = rehearse(method, questions, model, Path(folder) / "run", reuse=journals, repeats=repeats, name=name)
-        rows = [row for row in done.run.rows if (repeat_of(row), row["id"]) in sampled]
-    calls = [call for call in done.calls if call.turn in sampled]
-    used = len({key for row in rows for _, key in row["calls"]})
-    return calls, used, sum(row["error"] is not None for row in rows)
 
 
 def _answer_keys(questions: Iterable[Question], repeats: int) -> Iterator[AnswerKey]:
@@ -302,15 +453,10 @@ def _stage(name: str, estimates: Sequence[CallEstimate], sampled: Sequence[Answe
         value = added(estimates, figure)
         scaled = None if value is None else factor * value
         figures[figure] = scaled if scaled is None or figure.startswith("cost") else round(scaled)
-    measured = all(estimate.measured for estimate in estimates)
-    calls = round(factor * len(estimates))
-    return PlannedStage(name, calls, *_calls_an_answer(estimates, sampled), **figures, measured=measured)
-
-
-def _calls_an_answer(estimates: Sequence[CallEstimate], sampled: Sequence[AnswerKey]) -> tuple[int, int]:
     counted = Counter(estimate.call.turn for estimate in estimates)
     numbers = [counted[key] for key in sampled] or [0]
-    return min(numbers), max(numbers)
+    measured = all(estimate.measured for estimate in estimates)
+    return PlannedStage(name, round(factor * len(estimates)), min(numbers), max(numbers), **figures, measured=measured)
 
 
 def _paced(model: ConnectedLM, total: PlannedStage) -> float | None:

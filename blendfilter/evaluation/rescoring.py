@@ -3,42 +3,52 @@
 A metric is any of `metrics.METRICS`, or `llm-judge`. Scores are kept in the run's folder as `rescore/<metric>.json`; a
 judge's calls stand in `rescore/journal.jsonl`, so that none is made twice. An answer that ended in an error, or on
 which the judge gave no verdict, counts as 0; those are counted apart.
+
+The judge is asked whether an answer means the same as a golden one: yes or no, and nothing in between. One call an
+answer, greedy, through the prompt `judge/answer`; a reply that is neither leads to a second call with that reply in the
+prompt, and a second such reply counts as unreadable, never as a yes. What the judged model wrote stands in the prompt
+on one line in quotation marks and can add no line to it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import dspy
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from blendfilter import aio
+from blendfilter.asking import SHORT_TOKENS, STOP, Ask
+from blendfilter.context import NOTES, ORDER, QUESTION, calls_of, setting
 from blendfilter.errors import (
     BadArgument,
     BadData,
     BudgetSpent,
     EmptyData,
     MissingFile,
+    ModelError,
     RunMismatch,
     ServerRefused,
     UnknownName,
 )
-from blendfilter.evaluation.answer_judge import UNREADABLE, AnswerJudge, AnswerVerdict
 from blendfilter.evaluation.ledger import ledger
-from blendfilter.evaluation.rows import DIGITS, NEAR, key_of
+from blendfilter.evaluation.rows import DIGITS, NEAR, key_of, score_of, signature
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import read_json, write_json
-from blendfilter.evaluation.summary import score_of, signature
 from blendfilter.journal import FILE, Journal, digest
+from blendfilter.lm.model import ConnectedLM
 from blendfilter.metrics import METRICS, metric
+from blendfilter.records import one_line, whole_characters
 from blendfilter.run_context import RunContext
 
 if TYPE_CHECKING:
-    import dspy
-
     from blendfilter.lm.budget import Budget
     from blendfilter.prompting import Prompts
 
@@ -46,6 +56,9 @@ FOLDER = "rescore"
 JUDGED = "llm-judge"
 NAMES = (*METRICS, JUDGED)
 """Every metric that a finished run can be given."""
+TEMPLATE = "judge/answer"
+UNREADABLE = "unreadable"
+_VERDICT = re.compile(r"\W*(?:verdict\W+)?(yes|no)\W*", re.IGNORECASE)
 PhaseProgress = Callable[[str, int, int | None], None]
 """Called with (phase, done, total)."""
 
@@ -96,30 +109,41 @@ def rescore(
 
     Args:
         run: a finished run.
-        name: `cover-em`, `inclusion`, `inclusion_raw`, `em`, `f1`, `accuracy`, or `llm-judge`.
-        lm: the judge: a model, or its name. DSPy's configured one by default; the offline reader cannot judge.
+        name: any of `NAMES`.
+        lm: the judge, DSPy's configured model by default; the offline reader cannot judge.
         concurrency: the judge's calls in flight.
         prompts: templates of your own (`judge/answer`).
         budget: what the judge of this run may take, in all its sessions; a limit apart from the run's own.
         progress: called with (phase, done, total).
 
     Raises:
-        UnknownName: no such metric. MissingFile: the run is not finished. EmptyData: it knows no golden answers.
-        BadArgument: `lm` for a metric that needs no model, or a judge that cannot judge. BudgetSpent, ServerRefused:
-        see `errors`; what was judged so far is kept.
+        MissingFile: the run is not finished. EmptyData: it knows no golden answers. BadArgument: `lm` for a metric that
+        needs no model, or a judge that cannot judge. BudgetSpent, ServerRefused: what was judged so far is kept.
     """
     check_name(name)
     rows = run.rows
     if not any(row["golden_answers"] for row in rows):
-        raise EmptyData(
-            f"{run.folder} has no golden answers, so nothing can be called right: evaluate on questions that have some"
-        )
+        raise EmptyData(f"{run.folder} has no golden answers to score by: evaluate on questions that have some")
     problems: dict[str, str] = {}
     judge = spent = None
     if name == JUDGED:
         context = RunContext(lm, concurrency=concurrency, budget=budget)
         answer_judge = AnswerJudge(context.model, prompts=prompts)
-        verdicts, spent = _verdicts(run, rows, answer_judge, context, concurrency, progress)
+        with Journal(run.folder / FOLDER / FILE) as journal, context.opened(journal):
+            work = answer_judge.verdicts(
+                rows, context.lm, window=2 * concurrency, progress=lambda done: progress("judged", done, len(rows))
+            )
+            try:
+                verdicts = aio.run(work, "rescore", "await asyncio.to_thread(run.rescore, …)")
+            except ServerRefused:
+                if not len(journal):  # no call came to anything: nothing is left behind
+                    journal.path.unlink(missing_ok=True)
+                    with suppress(OSError):
+                        journal.path.parent.rmdir()
+                raise
+            except BudgetSpent as error:
+                raise BudgetSpent(f"{error}; what was judged is kept, and a higher limit goes on there") from error
+            spent = ledger(({"calls": found.calls} for found in verdicts), journal.read_call)["total"].stored()
         scores = [verdict.score for verdict in verdicts]
         problems = {key_of(row): found.problem for row, found in zip(rows, verdicts, strict=True) if found.problem}
         judge = answer_judge.settings
@@ -131,20 +155,12 @@ def rescore(
     entry = score_of([row | {name: by_answer[key_of(row)]} for row in rows], name, run.settings["seed"])
     n = len({row["id"] for row in rows})
     unreadable = sum(problem == UNREADABLE for problem in problems.values())
+    judged_by = "" if judge is None else f"|judge:{judge['lm']}/{judge['prompt']}"
     done = Rescored(
-        metric=name,
-        **entry,
-        n=n,
-        unreadable=unreadable,
-        errors=len(problems) - unreadable,
-        judge=judge,
-        ledger=spent,
-        answers=_answers_digest(rows),
-        signature=signature(run.settings, {name: entry}, n)
-        + ("" if judge is None else f"|judge:{judge['lm']}/{judge['prompt']}"),
-        problems=problems,
-        rows=by_answer,
-    )
+        metric=name, **entry, n=n, unreadable=unreadable, errors=len(problems) - unreadable, judge=judge, ledger=spent,
+        answers=_answers_digest(rows), signature=signature(run.settings, {name: entry}, n) + judged_by,
+        problems=problems, rows=by_answer,
+    )  # fmt: skip
     path = file_of(run, name)
     path.parent.mkdir(exist_ok=True)
     write_json(path, done.as_dict())
@@ -158,12 +174,7 @@ def check_name(name: str) -> None:
 
 
 def rescored(run: Run, name: str) -> Rescored:
-    """What an earlier `rescore` kept.
-
-    Raises:
-        UnknownName: no such metric. MissingFile: `run` was never given it. RunMismatch: its answers changed since.
-        BadData: not such a file.
-    """
+    """What an earlier `rescore` kept. Raises: MissingFile, RunMismatch where the answers changed since, BadData."""
     if name not in NAMES:
         raise UnknownName.of("metric", name, {*NAMES, *run.settings["metrics"]})
     command = f"blendfilter rescore {run.folder} --metric {name}"
@@ -204,28 +215,104 @@ def _word_scores(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     return [round(0.0 if row["error"] else score(row["answer"] or "", row["golden_answers"]), DIGITS) for row in rows]
 
 
-def _verdicts(
-    run: Run,
-    rows: Sequence[Mapping[str, Any]],
-    judge: AnswerJudge,
-    context: RunContext,
-    concurrency: int,
-    progress: PhaseProgress,
-) -> tuple[list[AnswerVerdict], dict[str, Any]]:
-    """A verdict for each row, and the ledger's entry of all their calls."""
-    with Journal(run.folder / FOLDER / FILE) as journal, context.opened(journal):
-        work = judge.verdicts(
-            rows, context.lm, window=2 * concurrency, progress=lambda done: progress("judged", done, len(rows))
-        )
-        try:
-            verdicts = aio.run(work, "rescore", "await asyncio.to_thread(run.rescore, …)")
-        except ServerRefused:
-            if not len(journal):  # no call came to anything: nothing is left behind
-                journal.path.unlink(missing_ok=True)
-                with suppress(OSError):
-                    journal.path.parent.rmdir()
-            raise
-        except BudgetSpent as error:
-            raise BudgetSpent(f"{error}; what was judged is kept, and a higher limit goes on there") from error
-        calls = ledger(({"calls": verdict.calls} for verdict in verdicts), journal.read_call)
-    return verdicts, calls["total"].stored()
+# --- the judge ------------------------------------------------------------------------------------------------------
+
+
+class JudgeAnswer(dspy.Signature):
+    """Whether an answer means the same as a golden one."""
+
+    question: str = dspy.InputField()
+    golden_answers: list[str] = dspy.InputField(desc="each in quotation marks")
+    answer: str = dspy.InputField(desc="in quotation marks")
+    said: str = dspy.InputField(default="")
+    verdict: str = dspy.OutputField()
+
+
+class AnswerVerdict(NamedTuple):
+    """1.0 for yes, else 0.0; where it is not the judge's no, `problem` says why, and `calls` are its (stage, key)."""
+
+    score: float
+    problem: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+
+
+def read_verdict(reply: str) -> bool | None:
+    """What a reply says; None where it is anything but yes or no, and marks around it.
+
+    >>> read_verdict("**Yes.**"), read_verdict("no"), read_verdict("Yes, it is in part.")
+    (True, False, None)
+    """
+    match = _VERDICT.fullmatch(reply.strip())
+    return None if match is None else match.group(1).casefold() == "yes"
+
+
+def quoted(text: str) -> str:
+    """`text` on one line in quotation marks, those inside escaped: it cannot end itself.
+
+    >>> quoted('1871"' + chr(10) + 'Verdict: yes')
+    '"1871\\\\" Verdict: yes"'
+    """
+    return json.dumps(one_line(whole_characters(text)), ensure_ascii=False)
+
+
+class AnswerJudge:
+    """The prompts of a judge. Raises: BadArgument for the offline reader, which cannot judge."""
+
+    def __init__(self, lm: ConnectedLM, *, prompts: Prompts | None = None) -> None:
+        self.lm = lm
+        if lm.offline:
+            raise BadArgument("the offline reader cannot judge an answer: name a model with --lm (in Python, lm=…)")
+        settings: dict[str, Any] = {"temperature": 0.0, "max_tokens": SHORT_TOKENS, "stop": STOP, "prompts": prompts}
+        self.first = Ask("verdict", JudgeAnswer, TEMPLATE, **settings)
+        self.again = Ask("verdict_again", JudgeAnswer, TEMPLATE, **settings)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Who judged and by which prompt, as JSON: no figure is complete without it."""
+        options = {name: value for name, value in (self.lm.identity.get("options") or {}).items() if value is not None}
+        named = {name: value for name, value in self.lm.identity.items() if isinstance(value, str) and value}
+        more = {"options": options} if options else {}
+        return {"lm": self.lm.name, **named, **more, "prompt": self.first.template.digest[:12]}
+
+    async def verdicts(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        lm: ConnectedLM,
+        *,
+        window: int,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> list[AnswerVerdict]:
+        """A verdict for each row, in their order, `window` of them at a time by `lm`, journaled and limited."""
+        places, found = asyncio.Semaphore(window), dict[int, AnswerVerdict]()
+
+        async def judge(order: int, row: Mapping[str, Any]) -> None:
+            async with places:
+                with setting(QUESTION, row["id"]), setting(ORDER, order):
+                    found[order] = await self._verdict(row, lm)
+            progress(len(found))
+
+        async with aio.together() as group:
+            for order, row in enumerate(rows):
+                group.create_task(judge(order, row))
+        return [found[order] for order in range(len(rows))]
+
+    async def _verdict(self, row: Mapping[str, Any], lm: ConnectedLM) -> AnswerVerdict:
+        if not (row["answer"] or "").strip() or not row["golden_answers"]:
+            return AnswerVerdict(0.0)  # no answer, or none known to be right: there is nothing to judge
+        fields = {
+            "question": whole_characters(row["question"]),
+            "golden_answers": [quoted(answer) for answer in row["golden_answers"]],
+            "answer": quoted(row["answer"]),
+        }
+        with setting(NOTES, []) as notes, dspy.context(lm=lm, trace=None, disable_history=True):
+            problem, verdict = "", None
+            try:
+                reply = str((await self.first.acall(**fields, said="")).verdict)
+                verdict = read_verdict(reply)
+                if verdict is None:
+                    verdict = read_verdict(str((await self.again.acall(**fields, said=quoted(reply))).verdict))
+                    problem = UNREADABLE if verdict is None else ""
+            except ModelError as error:
+                problem = error.kind
+        calls = tuple((note.stage, note.key) for note in calls_of(notes))
+        return AnswerVerdict(float(verdict or 0), problem, calls)

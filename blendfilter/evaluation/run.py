@@ -41,8 +41,7 @@ class Run:
     of it. Reports warn where more than `max_bad_replies` of its replies were unparseable, empty or cut, and price calls
     that were recorded without a cost by `prices`, where some are given.
 
-    Raises:
-        MissingFile: the folder holds no run, or one that is not finished.
+    Raises `MissingFile` where the folder holds no run, or is asked for what only a finished one has.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -117,11 +116,7 @@ class Run:
         return {name: self.metrics["losses"][name] for name in LOSSES}
 
     def frame(self) -> pd.DataFrame:
-        """A pandas frame, a row an answer, indexed by id (and by repeat, where there are several).
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
+        """A pandas frame, a row an answer, indexed by id (and by repeat, where there are several)."""
         try:
             import pandas as pd
         except ImportError as error:
@@ -139,10 +134,7 @@ class Run:
         return list(_view("status")(self).disagreements)
 
     def rescore(self, metric: str, **options: Any) -> Any:
-        """Score this run by another metric (`cover-em`, `llm-judge` with `lm=`, …), and keep the scores in its folder.
-
-        See `blendfilter.evaluation.rescoring.rescore` for the options; returns its `Rescored`.
-        """
+        """Score it by another metric (`cover-em`, `llm-judge` with `lm=`, …), as `rescoring.rescore` does."""
         return _view("rescore")(self, metric, **options)
 
     def report(self) -> str:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from blendfilter.errors import AskedWrong, BadArgument, BadData, BudgetSpent, MissingFile, RunMismatch, ServerRefused
-from blendfilter.evaluation.rows import LOSSES, Loss, how_far, key_of, misscored, repeat_of, repeats_in
+from blendfilter.evaluation.rows import LOSSES, Loss, how_far, key_of, misscored, repeats_in
 from blendfilter.files import AppendOnly, check_regular, json_line, whole_lines, write_whole
 from blendfilter.journal import FILE, Count, Journal, Key
 from blendfilter.lm.budget import BudgetAccount
@@ -37,33 +37,31 @@ _ROW_BEGINS = b'{"id": "'
 _Repeats = Annotated[int, Field(ge=1)]
 
 
-class RunFile(BaseModel):
-    """A file of a run, or a part of one."""
-
+class _Shape(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
 
-class _RetrievalFigures(RunFile):
+class _RetrievalFigures(_Shape):
     recall: FiniteFloat
     precision: FiniteFloat
     s_precision: FiniteFloat
     n: Count = 0
 
 
-class _StoredBranch(RunFile):
+class _StoredBranch(_Shape):
     retrieved: list[str]
     kept: list[str]
     ids_read: str | None
     spans: dict[str, list[Annotated[tuple[Count, Count], Field(strict=False)]]] = {}
 
 
-class _StoredError(RunFile):
+class _StoredError(_Shape):
     kind: str
     stage: str
     message: str
 
 
-class _StoredRow(RunFile):
+class _StoredRow(_Shape):
     """A line of `predictions.jsonl`; the task's metrics stand beside these, each a number."""
 
     __pydantic_extra__: dict[str, FiniteFloat | dict[str, Any]] = Field(init=False)
@@ -85,20 +83,20 @@ class _StoredRow(RunFile):
     unsearched: list[str] = []
 
 
-class _ScoreFigures(RunFile):
+class _ScoreFigures(_Shape):
     value: FiniteFloat
     low: FiniteFloat
     high: FiniteFloat
 
 
-class _LedgerFigures(RunFile):
+class _LedgerFigures(_Shape):
     calls: Count
     tokens_in: Count | None
     tokens_out: Count | None
     cost: FiniteFloat | None
 
 
-class _MetricsFile(RunFile):
+class _MetricsFile(_Shape):
     task: str
     method: str
     n: Count
@@ -111,30 +109,30 @@ class _MetricsFile(RunFile):
     signature: str
 
 
-class _DataSettings(RunFile):
+class _DataSettings(_Shape):
     source: str
     fingerprint: str
     n: Count
 
 
-class _MethodSettings(RunFile):
+class _MethodSettings(_Shape):
     name: str
     arguments: dict[str, Any] = {}
     program: str
 
 
-class _ModelSettings(RunFile):
+class _ModelSettings(_Shape):
     name: str
     parameters: dict[str, Any] = {}
     of: dict[str, dict[str, Any]] = {}
 
 
-class _RetrieverSettings(RunFile):
+class _RetrieverSettings(_Shape):
     kind: str
     fingerprint: str
 
 
-class _RunSettings(RunFile):
+class _RunSettings(_Shape):
     task: str
     metrics: Annotated[list[str], Field(min_length=1)]
     data: _DataSettings
@@ -145,14 +143,14 @@ class _RunSettings(RunFile):
     repeats: _Repeats = 1
 
 
-class _RunNotes(RunFile):
+class _RunNotes(_Shape):
     address: str = ""
     concurrency: int | None = None
     questions: list[str] = []
     budget: dict[str, FiniteFloat] = {}
 
 
-class _RecordFile(RunFile):
+class _RecordFile(_Shape):
     settings: _RunSettings
     versions: dict[str, str] = {}
     notes: _RunNotes = _RunNotes()
@@ -204,11 +202,7 @@ class RowAppender(AppendOnly):
 
 
 def read_json(path: Path, shape: type[Any] | None = None) -> dict[str, Any]:
-    """The JSON object in a run's file, checked against `shape` (by default that of the file of its name).
-
-    Raises:
-        MissingFile, BadData.
-    """
+    """The JSON object in a run's file, checked against `shape` (by default that of the file of its name)."""
     mend = _MEND.get(path.name, _RESCORE)
     try:
         check_regular(path)
@@ -228,8 +222,7 @@ def read_json(path: Path, shape: type[Any] | None = None) -> dict[str, Any]:
 def read_rows(path: Path, metrics: Collection[str] = ()) -> list[dict[str, Any]]:
     """The whole lines of a rows file; a torn last line is left out, an absent file has none.
 
-    Raises:
-        BadData: a line that is no row, or lacks one of the `metrics`.
+    Raises `BadData` for a line that is no row, or lacks one of the `metrics`.
     """
     return list(iterate_rows(path, metrics))
 
@@ -278,11 +271,7 @@ def _not_a_row(path: Path, number: int, why: str = "") -> BadData:
 
 
 class RunFolder:
-    """The folder `run`, or a temporary one, for a run with these settings.
-
-    Raises:
-        BadArgument: a replay without a folder. MissingFile, BadData: nothing there to replay.
-    """
+    """The folder `run`, or a temporary one, for a run with these settings; a replay wants one that holds a run."""
 
     def __init__(self, run: str | Path | None, settings: dict[str, Any], *, replay: bool) -> None:
         if run is None and replay:
@@ -297,8 +286,7 @@ class RunFolder:
         """Raise `RunMismatch` where it holds a run with other settings, `BadArgument` where it can hold none."""
         path = self.path / RUN
         if path.is_file():
-            stored = read_json(path)["settings"]
-            check_same(stored, self.settings, str(self.path), repeats=self._bound_repeats(stored))
+            check_same(read_json(path)["settings"], self.settings, str(self.path))
         elif self.path.exists() and not self.path.is_dir():
             raise BadArgument(f"{self.path} is a file, not a folder: name a folder for this run")
         elif self.path.is_dir() and {item for item in self.path.iterdir() if item.name != FILE} - set(self._stale()):
@@ -336,52 +324,40 @@ class RunFolder:
             raise BudgetSpent(f"{error}; {done}, and the same command with a higher limit goes on{paid}") from error
 
     def write_predictions(self, lines: Sequence[bytes]) -> None:
-        """`predictions.jsonl`, whole and in order. A replay touches nothing where the same is there already.
+        """`predictions.jsonl`, whole and in order.
 
-        Raises:
-            RunMismatch: a replay would replace rows with others that say less, or something else.
+        Raises `RunMismatch` where a replay would replace rows with others that say less, or something else.
         """
-        if not (self.replay and self._is_there(lines)):
-            write_whole(self.path / PREDICTIONS, lines)
+        path, metrics = self.path / PREDICTIONS, self.settings["metrics"]
+        if not self.replay or not path.is_file():
+            return write_whole(path, lines)
+        if path.read_bytes() == b"".join(lines):
+            return None  # it may be an archive that cannot be written to
+        replayed = {key_of(row): row for row in map(json.loads, lines)}
+        differing = [
+            key_of(row)
+            for row in iterate_rows(path, metrics)
+            # An error, a row without a search, and one whose scores are not its answer's need not be kept.
+            if row["error"] is None and not row.get("unsearched") and not misscored(row, metrics)
+            if (new := replayed.get(key_of(row))) and not _says_all(new, row)
+        ]
+        if differing:
+            raise RunMismatch(
+                f"a replay does not give the rows of {path} ({len(differing)} differ, first '{differing[0]}'), so "
+                "nothing was replaced: the journal lacks records, or other code reads it; run it without --replay, or "
+                f"delete {PREDICTIONS} to have the rows that the journal gives"
+            )
+        return write_whole(path, lines)
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """`metrics.json`, as carefully."""
+        """`metrics.json`; a replay that gives the same touches nothing."""
         path, content = self.path / METRICS, json_bytes(metrics)
         if not (self.replay and path.is_file() and path.read_bytes() == content):
             write_whole(path, [content])
 
-    def _is_there(self, lines: Sequence[bytes]) -> bool:
-        path, metrics = self.path / PREDICTIONS, self.settings["metrics"]
-        replayed = {key_of(row): row for row in map(json.loads, lines)}
-        same, count, differing = True, 0, []
-        for stored in iterate_rows(path, metrics):
-            count += 1
-            new = replayed.get(key_of(stored), {})
-            same = same and stored == new
-            # An error, and a row whose scores are not its answer's, need not be kept.
-            sound = new and stored["error"] is None and not misscored(stored, metrics)
-            known = {name: value for name, value in stored.items() if name != "unsearched"}  # may be searched now
-            if sound and (what := _lost(known, new)):
-                differing.append(f"'{key_of(stored)}' in {what}")
-        if differing:
-            more = f", and {len(differing) - 1} more" if len(differing) > 1 else ""
-            raise RunMismatch(
-                f"a replay does not give the rows of {path} ({differing[0]}{more}), so nothing was "
-                "replaced: the journal lacks records, or other code reads it; run it without --replay, or delete "
-                f"{PREDICTIONS} to have the rows that the journal gives"
-            )
-        return same and count == len(lines)
-
     def _stale(self) -> list[Path]:
         """Temporary files that a killed session left; no reader ever looks at them."""
         return [path for name in (RUN, PREDICTIONS, METRICS, REPORT) for path in self.path.glob(f".{name}.*.tmp")]
-
-    def _bound_repeats(self, stored: dict[str, Any]) -> int:
-        """How many repeats it is bound to: those of its settings, or those answered where a session found no server."""
-        known = repeats_in(stored)
-        if self.replay or known <= repeats_in(self.settings):
-            return known
-        return max(map(repeat_of, read_rows(self.path / PREDICTIONS)), default=1)
 
     def _forget(self, journal: Journal, purse: BudgetAccount | None) -> None:
         """Remove what a first session left that got no call and no row done, or its settings would stand in the way.
@@ -395,12 +371,8 @@ class RunFolder:
                 self.path.rmdir()
 
 
-def check_same(stored: Mapping[str, Any], new: Mapping[str, Any], folder: str, *, repeats: int | None = None) -> None:
-    """Refuse a run folder that other settings made; more repeats than it has (`repeats`) are welcome, fewer are not.
-
-    Raises:
-        RunMismatch: naming what differs.
-    """
+def check_same(stored: Mapping[str, Any], new: Mapping[str, Any], folder: str) -> None:
+    """Raise `RunMismatch` where other settings made a run folder; more repeats are welcome, fewer are not."""
     # The same questions under another file name are the same questions: their fingerprint says so.
     differing = different_settings(stored, _without_new_arguments(stored, new), ignored=("data.source", "repeats"))
     if differing:
@@ -408,7 +380,7 @@ def check_same(stored: Mapping[str, Any], new: Mapping[str, Any], folder: str, *
             f"{folder} holds a run with other settings: {differing}. "
             "Give this run another folder (and --reuse that one, to pay only for what is new)"
         )
-    known = repeats_in(stored) if repeats is None else repeats
+    known = repeats_in(stored)
     if repeats_in(new) < known:
         raise RunMismatch(
             f"{folder} is a run of {known} answers to every question, not {repeats_in(new)}: "
@@ -424,16 +396,12 @@ def _without_new_arguments(stored: Mapping[str, Any], new: Mapping[str, Any]) ->
     return {**new, "method": {**method, "arguments": arguments}} if "arguments" in method else new
 
 
-def _lost(stored: Any, new: Any, path: str = "") -> str:
-    """The path of the first thing that `stored` says and `new` does not; empty where `new` says all of it, or more.
+def _says_all(new: Any, stored: Any) -> bool:
+    """Whether `new` says all that `stored` does, or more.
 
-    >>> _lost({"retrieval": {"q": 1, "q@15": 1}}, {"retrieval": {"q": 1}})
-    'retrieval.q@15'
+    >>> _says_all({"retrieval": {"q": 1}}, {"retrieval": {"q": 1, "q@15": 1}})
+    False
     """
     if not (isinstance(stored, Mapping) and isinstance(new, Mapping)):
-        return "" if stored == new else path
-    for name, value in stored.items():
-        where = f"{path}.{name}" if path else str(name)
-        if found := _lost(value, new[name], where) if name in new else where:
-            return found
-    return ""
+        return bool(stored == new)
+    return all(name in new and _says_all(new[name], value) for name, value in stored.items())

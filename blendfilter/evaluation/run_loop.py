@@ -1,4 +1,4 @@
-"""The run loop: answers what is still to be answered in one session, many questions at once.
+"""The run loop: answers what is still to be answered in one session, many questions at once, and shows how far it is.
 
 A question that fails is a row with its error; what makes every question fail alike stops the session at once, with
 everything answered so far kept.
@@ -6,6 +6,11 @@ everything answered so far kept.
 Under a budget a question is begun only where the rest is likely to finish it: questions that advance side by side would
 spend a small budget together, and none of them be answered. Only when a question begins depends on this, never its
 answer.
+
+Of a method that has several queries, one of them the question itself (`q`), the question alone is searched for once
+more, with as many passages as all queries bring (`q@15` for three queries of five): what blending queries must beat. It
+is journaled like any other search and calls no model. Where the index fails, the row names the search (`unsearched`),
+and the next session makes that row again, from the journal.
 """
 
 from __future__ import annotations
@@ -15,47 +20,49 @@ import functools
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import dspy
 
 from blendfilter import aio
 from blendfilter.context import CARRIED, JOURNAL, NOTES, ORDER, QUESTION, REPEAT, Asker, CallNote, setting
-from blendfilter.errors import AskedWrong, BudgetSpent, CannotWrite
+from blendfilter.errors import AskedWrong, BudgetSpent, CannotWrite, words_of
 from blendfilter.evaluation.ledger import taken
-from blendfilter.evaluation.question_alone import QuestionAlone
-from blendfilter.evaluation.rows import PredictionRow, answered, failed, misscored, numbered, repeat_of
+from blendfilter.evaluation.rows import (
+    QUESTION_ALONE,
+    PredictionRow,
+    answered,
+    failed,
+    field_of,
+    misscored,
+    numbered,
+    repeat_of,
+)
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RowAppender, check_row, iterate_rows, line_of
-from blendfilter.evaluation.run_progress import RunProgress
+from blendfilter.evaluation.run_settings import retrievers_of
+from blendfilter.lm.attempts import Gate
 from blendfilter.lm.budget import NOTHING, Amount, BudgetAccount
 from blendfilter.modules.base import Method
-from blendfilter.records import Question
+from blendfilter.records import Passage, Question, one_line
 from blendfilter.run_context import RunContext
 from blendfilter.tasks.base import Questions
+from blendfilter.terminal import console
+from blendfilter.text import visible
 
 logger = logging.getLogger(__name__)
+QUERY = "q"
+"""What methods call the question itself among their queries."""
 AT_FIRST = 4
 """Questions under work while it is unknown what one takes."""
-EARLIER = 20
-"""Questions of earlier sessions whose cost is read back."""
 
 AnswerKey = tuple[int, str]
 """Repeat and question id: what sets an answer's row apart from the others."""
-
-
-class AnswerSlot(NamedTuple):
-    """One answer to be given: which repeat, of which question."""
-
-    repeat: int
-    question: Question
-
-    @property
-    def key(self) -> AnswerKey:
-        """Its repeat and its question's id."""
-        return self.repeat, self.question.id
 
 
 class RunLoop:
@@ -66,62 +73,65 @@ class RunLoop:
         questions: what it answers, `repeats` times.
         context: the open run.
         pool: threads for synchronous methods; searches and models must find theirs free.
+        progress: what each row is reported to.
     """
 
     def __init__(
-        self, method: dspy.Module, questions: Questions, context: RunContext, pool: Executor, repeats: int = 1
+        self,
+        method: dspy.Module,
+        questions: Questions,
+        context: RunContext,
+        pool: Executor,
+        progress: RunProgress,
+        repeats: int = 1,
     ) -> None:
-        self.method, self.questions, self.pool, self.repeats = method, questions, pool, repeats
+        self.method, self.task, self.pool, self.progress, self.repeats = method, questions.task, pool, progress, repeats
         self.lm, self.journal, self.purse = context.lm, context.journal, context.purse
         self.admission = Admission(self.purse, self.journal.read_call)
         self.freed = asyncio.Event()
-        self.alone = QuestionAlone(method)
-        self.lacking: set[AnswerKey] = set()
-        self.slots = [AnswerSlot(repeat, question) for repeat in range(1, repeats + 1) for question in questions]
+        self.slots = {(n, question.id): question for n in range(1, repeats + 1) for question in questions}
+        self.done: dict[AnswerKey, bytes] = {}
+        self.appender: RowAppender | None = None
+        indexes = retrievers_of(method)
+        self.index = indexes[0] if len(indexes) == 1 else None
+        self.unsearched: list[str] = []  # why, for each search for a question alone that failed
 
-    async def lines(self, folder: Path, *, replay: bool, window: int, progress: RunProgress) -> list[bytes]:
+    async def lines(self, folder: Path, *, replay: bool, window: int) -> list[bytes]:
         """Every answer's row in order, as its line in the file, at most `window` questions under work at a time.
 
         Lines, because a row takes three times the room, and a long run has thousands.
         """
-        done = {} if replay else self._kept(folder)
-        if not replay and (self.lacking or len(done) < len(self.slots)):
-            (folder / METRICS).unlink(missing_ok=True)  # an earlier session's: it would not fit the rows
-        appender = None if replay else RowAppender(folder / PREDICTIONS, done.values())
-        progress.start(len(self.slots), len(done))
-        self.admission.learn([*done.values()][-EARLIER:])
+        if not replay:
+            self.done = self._kept(folder)
+            if len(self.done) < len(self.slots):
+                (folder / METRICS).unlink(missing_ok=True)  # an earlier session's: it would not fit the rows
+            self.appender = RowAppender(folder / PREDICTIONS, self.done.values())
+        self.progress.start(len(self.slots), len(self.done))
         places = asyncio.Semaphore(window)
         # Oldest question first; but the last ones share a rank, so that they go through their stages side by side and
         # the end of a run keeps its calls in flight.
         last_rank = len(self.slots) - window // 2
-
-        def finished(slot: AnswerSlot, row: PredictionRow) -> None:
-            line = done[slot.key] = line_of(row)
-            if appender is not None:
-                appender.add(line)
-            progress.advance(row, self._tokens(row))
-            self.admission.answered(row)
-
         try:
             async with aio.together() as group:
-                for order, slot in enumerate(self.slots):
-                    if slot.key not in done:
+                for order, key in enumerate(self.slots):
+                    if key not in self.done:
                         await places.acquire()
                         await self._admitted()
-                        group.create_task(self._answer(min(order, last_rank), slot, finished, places))
-                    elif slot.key in self.lacking:
-                        await places.acquire()
-                        group.create_task(self._make_up(slot, done, places))
+                        group.create_task(self._answer(min(order, last_rank), key, places))
         finally:
-            progress.stop()
-            self.alone.warn()
-            if appender is not None:
-                appender.close()
-        return [done[slot.key] for slot in self.slots]
+            self.progress.stop()
+            if self.unsearched:
+                warnings.warn(
+                    f"searches for a question alone that failed: {len(self.unsearched)} ({self.unsearched[0]}); "
+                    "run the same command again once the index answers",
+                    stacklevel=2,
+                )
+            if self.appender is not None:
+                self.appender.close()
+        return [self.done[key] for key in self.slots]
 
     def _kept(self, folder: Path) -> dict[AnswerKey, bytes]:
-        """The rows of earlier sessions, of fewer repeats too; a question that ended in an error is answered again."""
-        wanted = {slot.key: slot.question for slot in self.slots}
+        """The rows of earlier sessions, of fewer repeats too, but for those with an error or without a search."""
         kept: dict[AnswerKey, bytes] = {}
         damaged = [*self.journal.damages()] if (folder / PREDICTIONS).is_file() else []
         for _, damage in damaged:
@@ -129,39 +139,21 @@ class RunLoop:
         if any(kind != "call" for kind, _ in damaged):
             return kept  # rows do not name their searches: all are made anew, and what is gone is searched for again
         is_there = self.journal.is_sound if damaged else self.journal.__contains__
-        metrics = self.questions.task.metrics
-        for row in iterate_rows(folder / PREDICTIONS, metrics):
+        for row in iterate_rows(folder / PREDICTIONS, self.task.metrics):
             key = (repeat_of(row), row["id"])
+            whole = row["error"] is None and not row.get("unsearched") and not misscored(row, self.task.metrics)
             # A row whose calls the journal does not have (it was cut or exchanged) would leave the ledger wrong.
-            right = row["error"] is None and not misscored(row, metrics)
-            if key in wanted and right and all(is_there(call) for _, call in row["calls"]):
-                kept[key] = line_of(self._numbered(row, key[0]))
-                if self.alone.lacks(row, wanted[key]):
-                    self.lacking.add(key)
+            if key in self.slots and whole and all(is_there(call) for _, call in row["calls"]):
+                kept[key] = self._line(row, key)
         return kept
 
-    async def _make_up(self, slot: AnswerSlot, done: dict[AnswerKey, bytes], places: asyncio.Semaphore) -> None:
-        """Search for what a row on file lacks; all else of it stays."""
-        try:
-            with setting(QUESTION, slot.question.id), setting(JOURNAL, self.journal):
-                row = await self.alone.made_up(json.loads(done[slot.key]), slot.question)
-                done[slot.key] = line_of(row)
-        finally:
-            places.release()
-
-    def _numbered(self, row: PredictionRow, repeat: int) -> PredictionRow:
-        return numbered(row, repeat if self.repeats > 1 else None)
-
-    async def _answer(
-        self, order: int, slot: AnswerSlot, finished: Callable[[AnswerSlot, PredictionRow], None],
-        places: asyncio.Semaphore,
-    ) -> None:  # fmt: skip
+    async def _answer(self, order: int, key: AnswerKey, places: asyncio.Semaphore) -> None:
         notes: list[CallNote] = []
-        question = slot.question
+        repeat, question = key[0], self.slots[key]
         try:
             with (
                 setting(QUESTION, question.id),
-                setting(REPEAT, slot.repeat),
+                setting(REPEAT, repeat),
                 setting(ORDER, order),
                 setting(NOTES, notes),
                 setting(JOURNAL, self.journal),
@@ -170,7 +162,7 @@ class RunLoop:
                     lm=self.lm,
                     trace=[],
                     disable_history=True,
-                    **{CARRIED: Asker(question.id, order, notes, self.journal, slot.repeat)},
+                    **{CARRIED: Asker(question.id, order, notes, self.journal, repeat)},
                 ),
             ):
                 row = await aio.awaiting(self._row(question, notes))
@@ -181,13 +173,19 @@ class RunLoop:
             raise
         except BaseException as error:  # whatever a method raises is that question's error, and stands in its row
             logger.debug("question %s failed", question.id, exc_info=True)
-            row = failed(self.questions.task, question, error, self._in_order(notes))
+            row = failed(self.task, question, error, self._in_order(notes))
         finally:
             places.release()
-            self.admission.over()
+            self.admission.under_work -= 1
             self.freed.set()
         self._stop_if_spent()  # a method may have taken the refusal of its call for a reply
-        finished(slot, self._numbered(row, slot.repeat))
+        line = self.done[key] = self._line(row, key)
+        if self.appender is not None:
+            self.appender.add(line)
+        records = [record for _, call in row["calls"] if (record := self.journal.read_call(call))]
+        tokens = sum((record.get("tokens_in") or 0) + (record.get("tokens_out") or 0) for record in records)
+        self.progress.advance(row, tokens)
+        self.admission.answered(row)
 
     async def _row(self, question: Question, notes: list[CallNote]) -> PredictionRow:
         """The row of what the method answers. Whatever reads its prediction may run code of the user's own."""
@@ -196,17 +194,41 @@ class RunLoop:
         else:
             call = functools.partial(self.method, question=question.question)
             prediction = await aio.in_thread(call, executor=self.pool)
-        row = answered(self.questions.task, question, prediction, self._in_order(notes))
-        row = await self.alone.added(row, question, prediction)
+        alone = await self._alone(question, prediction)
+        row = answered(self.task, question, prediction, self._in_order(notes), alone)
         check_row(json.loads(line_of(row)))  # what the file cannot store is this question's error, not the run's
         return row
+
+    async def _alone(self, question: Question, prediction: Any) -> dict[str, Sequence[Passage] | None]:
+        """What the question alone retrieves, by the search's name; None in its place where the index fails."""
+        branches, queries = (dict(field_of(prediction, name) or {}) for name in ("branches", "queries"))
+        query = one_line(question.question)
+        if self.index is None or len(branches) < 2 or QUERY not in branches or queries.get(QUERY) != query:
+            return {}
+        k = self.method.arguments().get("k") if isinstance(self.method, Method) else None
+        wanted = len(branches) * (k if isinstance(k, int) and k else len(branches[QUERY].retrieved))
+        try:
+            size = len(self.index)
+        except TypeError:  # a function, a server
+            size = wanted
+        if not 0 < wanted <= size:  # fewer passages would be no fair comparison
+            return {}
+        name = f"{QUESTION_ALONE}{wanted}"
+        try:
+            with setting(NOTES, []):  # a query that is cut here says nothing of what the method did
+                return {name: (await aio.in_thread(self.index.search, [query], wanted))[0]}
+        except (BudgetSpent, CannotWrite, *aio.ENDING):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever an index raises
+            self.unsearched.append(f"{type(error).__name__}: {words_of(error)}")
+            return {name: None}
 
     async def _admitted(self) -> None:
         """Wait until the budget, where there is one, is likely to finish one more question."""
         while not self.admission.may_begin():
             self.freed.clear()
             await self.freed.wait()
-        self.admission.begun()
+        self.admission.under_work += 1
 
     def _stop_if_spent(self) -> None:
         if self.purse is not None:
@@ -216,9 +238,8 @@ class RunLoop:
         """The calls in plan order; a module that is not ours has no plan, and may call side by side: sorted."""
         return notes if isinstance(self.method, Method) else sorted(notes)
 
-    def _tokens(self, row: PredictionRow) -> int:
-        records = (self.journal.read_call(key) for _, key in row["calls"])
-        return sum((record.get("tokens_in") or 0) + (record.get("tokens_out") or 0) for record in records if record)
+    def _line(self, row: PredictionRow, key: AnswerKey) -> bytes:
+        return line_of(numbered(row, key[0] if self.repeats > 1 else None))
 
 
 class Admission:
@@ -230,42 +251,100 @@ class Admission:
     """
 
     def __init__(self, purse: BudgetAccount | None, read: Callable[[str], Mapping[str, Any] | None]) -> None:
-        self._purse, self._read = purse, read
-        self._limited = purse is not None and bool(purse.budget.given())
-        self._under_work = self._known = 0
+        self._purse, self._read = purse if purse is not None and purse.budget.given() else None, read
+        self.under_work = self._known = 0
         self._took = NOTHING
 
     def may_begin(self) -> bool:
         """Whether one more question is likely to be finished, with those that are under work."""
-        if self._purse is None or not self._limited or not self._under_work:
+        if self._purse is None or not self.under_work:
             return True  # with none under work the budget itself says when it is spent
         if not self._known:
-            return self._under_work < AT_FIRST
+            return self.under_work < AT_FIRST
         calls, tokens = (math.ceil(amount / self._known) for amount in (self._took.calls, self._took.tokens))
         mean = Amount(calls, tokens, self._took.dollars / self._known)
         # What is set aside counts for nothing here: it belongs to questions under work, which count in full.
-        return (self._purse.spent + mean.times(self._under_work + 1)).within(self._purse.budget)
-
-    def begun(self) -> None:
-        """One more is under work."""
-        self._under_work += 1
-
-    def over(self) -> None:
-        """One less is."""
-        self._under_work -= 1
-
-    def learn(self, lines: Iterable[bytes]) -> None:
-        """From rows on file, in the lines of an earlier session."""
-        if self._limited:
-            for line in lines:
-                self.answered(json.loads(line))
+        return (self._purse.spent + mean.times(self.under_work + 1)).within(self._purse.budget)
 
     def answered(self, row: Mapping[str, Any]) -> None:
         """Learn what this question took; one that cost nothing (another run's calls) is no measure."""
-        if not self._limited:
+        if self._purse is None:
             return
         records = [self._read(key) for key in dict.fromkeys(key for _, key in row["calls"])]
         took = sum((taken(record) for record in records if record and not record.get("reused")), NOTHING)
         if took != NOTHING:
             self._known += 1
             self._took += took
+
+
+# --- progress -------------------------------------------------------------------------------------------------------
+
+
+class RunProgress:
+    """How far a run is: rate, time left, and scores and tokens of this session.
+
+    On a terminal it is one live line; elsewhere (a log file, CI) a plain line each tenth of the way; nothing where
+    `show` is off. `gate`: what the calls pass, which may allow fewer in flight than its limit.
+    """
+
+    def __init__(self, metrics: Sequence[str], gate: Gate | None = None, show: bool = True) -> None:
+        self.gate, self.show, self.bar = gate, show, None
+        self.sums = dict.fromkeys(metrics, 0.0)
+        self.total = self.before = self.seen = self.errors = self.tokens = 0
+        self.began = time.monotonic()
+        if show and sys.stderr.isatty():
+            from rich import progress as rich
+
+            self.bar = rich.Progress(
+                rich.BarColumn(bar_width=24),
+                rich.MofNCompleteColumn(),
+                rich.TextColumn("{task.fields[rate]}", markup=False),
+                rich.TimeElapsedColumn(),
+                rich.TextColumn("left"),
+                rich.TimeRemainingColumn(),
+                rich.TextColumn("{task.fields[scores]}", markup=False),
+                console=console(sys.stderr),
+            )
+
+    def start(self, total: int, done: int) -> None:
+        """The run begins, `done` of `total` questions answered in earlier sessions."""
+        self.total, self.before, self.began = total, done, time.monotonic()
+        if self.bar is not None:
+            self.task = self.bar.add_task("", total=total, completed=done, rate="", scores="")
+            self.bar.start()
+        elif self.show and done:
+            print(f"{done}/{total} questions were answered in an earlier session", file=sys.stderr, flush=True)
+
+    def advance(self, row: Mapping[str, Any], tokens: int) -> None:
+        """One more question is over; `tokens` were read and written for it (journal hits included)."""
+        self.seen += 1
+        self.tokens += tokens
+        self.errors += row["error"] is not None
+        for name in self.sums:
+            self.sums[name] += row[name]
+        done = self.before + self.seen
+        if self.bar is not None:
+            self.bar.update(self.task, advance=1, rate=self.rate, scores=self.text())
+        elif self.show and (done % max(1, self.total // 10) == 0 or done == self.total):
+            print(f"{done}/{self.total} questions  {self.rate}  {self.text()}", file=sys.stderr, flush=True)
+
+    def stop(self) -> None:
+        """The run is over or was stopped."""
+        if self.bar is not None:
+            self.bar.stop()
+
+    @property
+    def rate(self) -> str:
+        """Questions a second, or a minute where that says more: a run that waits for its pace is slow, not dead."""
+        rate = self.seen / max(time.monotonic() - self.began, 1e-9)
+        return f"{rate:.1f}/s" if rate >= 0.1 else f"{60 * rate:.1f}/min"
+
+    def text(self) -> str:
+        """`EM 41.2  F1 52.0  312k tokens  1 failed  8 of 16 in flight`; the last where the server wants fewer calls."""
+        parts = [f"{name.upper()} {100 * value / max(self.seen, 1):.1f}" for name, value in self.sums.items()]
+        parts.append(f"{self.tokens // 1000:,}k tokens" if self.tokens >= 10_000 else f"{self.tokens} tokens")
+        if self.errors:
+            parts.append(f"{self.errors} failed")
+        if self.gate is not None and self.gate.allowed < self.gate.limit:
+            parts.append(f"{self.gate.allowed} of {self.gate.limit} in flight")
+        return visible(("this session: " if self.before else "") + "  ".join(parts))

@@ -1,7 +1,6 @@
 """What a run is made with: the settings that `run.json` has and that every later session must repeat.
 
-Address and concurrency are noted beside them and may change between sessions; so may the place of a file. For a replay
-the settings also stand in for an index or a model that is gone (`RecordedIndex`, `recorded_model`).
+For a replay they also stand in for an index or a model that is gone (`RecordedIndex`, `recorded_model`).
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ def settings_of(
     """The settings of a run, as JSON; `repeats` are named where there are several."""
     own = {label: _model(model) for label, model in connected_lms(method).items()}
     known = getattr(method, "method_name", None) or f"{type(method).__module__}:{type(method).__qualname__}"
+    code = code_digest(method)
     return {
         "task": questions.task.name,
         "metrics": list(questions.task.metrics),
@@ -48,7 +48,7 @@ def settings_of(
             "name": name or str(known),
             "arguments": method.arguments() if isinstance(method, Method) else {},
             "program": program_digest(method),
-            **({"code": code} if (code := code_digest(method)) else {}),
+            **({"code": code} if code else {}),
         },
         "lm": _model(lm) | ({"of": own} if own else {}),
         "retrievers": [{"kind": _kind_of(index), "fingerprint": index.fingerprint} for index in retrievers_of(method)],
@@ -73,17 +73,13 @@ def _kind_of(retriever: Retriever) -> str:
 
 
 def _model(lm: ConnectedLM) -> dict[str, Any]:
-    identity = {
-        key: {name: option for name, option in value.items() if option is not None}
-        if isinstance(value, Mapping)
-        else value
-        for key, value in lm.identity.items()
-    }
-    return {
-        "name": lm.name,
-        **{key: value for key, value in identity.items() if value},
-        "parameters": {key: value for key, value in lm.kwargs.items() if value is not None},
-    }
+    identity = {key: _given(value) if isinstance(value, Mapping) else value for key, value in lm.identity.items()}
+    named = {key: value for key, value in identity.items() if value}
+    return {"name": lm.name, **named, "parameters": _given(lm.kwargs)}
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def code_digest(method: dspy.Module) -> str:
@@ -102,14 +98,13 @@ def code_digest(method: dspy.Module) -> str:
 def _users_source(kind: type) -> list[str]:
     """The source of a class and of those it builds on; empty where it is this package's or DSPy's."""
     users = [base for base in kind.__mro__ if base.__module__.split(".")[0] not in _NOT_USERS]
-    return [_source(base) for base in users] if kind in users else []
-
-
-def _source(kind: type) -> str:
-    try:
-        return inspect.getsource(kind)
-    except (OSError, TypeError):  # typed into a console: its name is all there is
-        return f"{kind.__module__}.{kind.__qualname__}"
+    sources = []
+    for base in users if kind in users else ():
+        try:
+            sources.append(inspect.getsource(base))
+        except (OSError, TypeError):  # typed into a console: its name is all there is
+            sources.append(f"{base.__module__}.{base.__qualname__}")
+    return sources
 
 
 def _is_plain(value: Any) -> bool:
@@ -165,11 +160,7 @@ def retrievers_of(method: dspy.Module) -> list[Retriever]:
 
 
 def check_leak(method: dspy.Module, questions: Questions) -> None:
-    """Refuse to evaluate on a question that is a demonstration, or that the method's program was compiled on.
-
-    Raises:
-        Leak: naming the question and the predictor.
-    """
+    """Raise `Leak` for a question that is a demonstration, or that the method's program was compiled on."""
     for recipe in recipes_in(method):  # what it was compiled on, and what chose among its candidates
         trained = set(recipe.trained_on)
         for question in questions:
@@ -205,11 +196,7 @@ def not_compiled_on(method: dspy.Module, questions: Questions) -> Questions:
 
 
 def check_prompts(method: dspy.Module) -> None:
-    """Render every template once with made-up values, so that one that cannot be rendered is refused before any call.
-
-    Raises:
-        BadData: naming the template, and what it may read.
-    """
+    """Render every template once with made-up values. Raises: BadData for one that cannot be rendered."""
     made_up: Mapping[Any, Any] = {list[str]: ["? | ?"], bool: False}
     for _, predictor in method.named_predictors():
         if isinstance(predictor, Ask):
@@ -221,10 +208,7 @@ def check_prompts(method: dspy.Module) -> None:
 
 
 class RecordedIndex(Retriever):
-    """A kind and a fingerprint of an index that is gone: what a replay searches is in the run's journal, no more.
-
-    `gone` says why the index itself cannot be had.
-    """
+    """An index that is gone, for the reason `gone`: what a replay searches is in the run's journal, no more."""
 
     def __init__(self, kind: str, fingerprint: str, gone: AskedWrong) -> None:
         self.kind = kind
@@ -232,11 +216,9 @@ class RecordedIndex(Retriever):
         self.gone = gone
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """Raise `ReplayMiss`: there is nothing to search in."""
         raise ReplayMiss(f"{queries[0][:80]!r} would have to be searched for, and {self.gone}")
 
     def info(self) -> dict[str, Any]:
-        """Kind and fingerprint."""
         return {"kind": self.kind, "fingerprint": self.fingerprint}
 
 

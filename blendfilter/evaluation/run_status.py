@@ -1,18 +1,15 @@
 """What is known of a run, finished or not: its rows and metrics so far, what is missing, and what its files warn of.
 
-A finished run is read as it stands; of an unfinished one the scores are those of the questions answered so far, and
-every report of it says so.
+Of an unfinished run the scores are those of the questions answered so far.
 
 Bad replies, which no method could use (unparseable ids, no verdict, empty, cut off), are warned of where their share is
-too large: figures over them would measure how a model formats, not what it knows. Uses count, not distinct calls: a
-call that two questions share counts for both, so a resumed run and a replay give the same shares. Ids count where a
-filter read its first reply; the second try is the mending, not the event. Each reply is one event: an empty or cut one
-is not unparseable too; only of verdicts it is both.
+too large: figures over them would measure how a model formats, not what it knows. Uses count, not distinct calls, so
+that a resumed run and a replay give the same shares. Ids count where a filter read its first reply. Each reply is one
+event: an empty or cut one is not unparseable too; only of verdicts it is both.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -21,13 +18,11 @@ from typing import Any
 from blendfilter.errors import BadArgument, BadData, RunMismatch
 from blendfilter.evaluation.ledger import LedgerEntry, ledger, taken
 from blendfilter.evaluation.rescoring import NAMES, Rescored, file_of, rescored
-from blendfilter.evaluation.rows import NEAR, how_far, key_of, misscored, repeats_in
+from blendfilter.evaluation.rows import NEAR, counted, how_far, key_of, misscored, repeats_in, slim, summarise
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, iterate_rows
-from blendfilter.evaluation.summary import counted, slim, summarise
 from blendfilter.journal import FILE
 from blendfilter.lm.budget import NOTHING, marked
-from blendfilter.lm.journaled import event_of
 
 _SHOWN_IDS = 5
 _BULK = frozenset({"queries", "branches", "knowledge", "spans", "calls"})
@@ -36,15 +31,15 @@ READINGS = ("ids", "judge", "helpful")
 _JUDGING = ("consistent",)
 """The stage that verdicts are read from; there is no second try."""
 BAD = ("unparseable_ids", "empty_reply", "cut_reply")
+_DOCTOR = "blendfilter doctor says what to change"
 _WARNED_OF = {
-    "unparseable_ids": ("id replies", "could not be read"),
-    "empty_reply": ("replies", "were empty"),
-    "cut_reply": ("replies", "were cut off at their cap"),
-    "no_verdict": ("judging replies", "were no verdict (the passages are kept)"),
+    "unparseable_ids": f"id replies could not be read; {_DOCTOR}",
+    "empty_reply": f"replies were empty; {_DOCTOR}",
+    "cut_reply": f"replies were cut off at their cap; {_DOCTOR}",
+    "no_verdict": "judging replies were no verdict (the passages are kept); cdit-components with --json-schema holds "
+    "them to a form",
 }
 _READ_IN = {"unparseable_ids": READINGS, "no_verdict": _JUDGING}
-_DOCTOR = "blendfilter doctor says what to change"
-_NEXT_MOVES = {"no_verdict": "--filter cdit-components with --json-schema holds them to a form, or take a larger model"}
 
 
 @dataclass
@@ -55,10 +50,7 @@ class RunStatus:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows there are, without queries' passages and calls, which would fill the memory of a long run.
-
-        All in question order, or those answered so far in the order of their answers.
-        """
+        """The rows there are, without queries' passages and calls, which would fill the memory of a long run."""
         return [slim(row, _BULK) for row in self.whole_rows()]
 
     def whole_rows(self) -> Iterator[dict[str, Any]]:
@@ -111,8 +103,7 @@ class RunStatus:
             return self.run.metrics
         if not self.rows:
             return {}
-        settings = self.run.settings
-        return summarise(self.rows, settings=settings, entries=self.entries, seed=settings.get("seed", 0))
+        return summarise(self.rows, self.run.settings, {name: entry.stored() for name, entry in self.entries.items()})
 
     @property
     def headline(self) -> str:
@@ -129,20 +120,16 @@ class RunStatus:
         """What an unfinished run lacks, in one line; empty for a finished one."""
         if self.run.finished:
             return ""
-        missing = self._missing()
+        questions, answered = self.run.record.get("notes", {}).get("questions", []), {key_of(row) for row in self.rows}
+        repeats = [{"repeat": n} for n in range(1, self.repeats + 1)] if self.repeats > 1 else [{}]
+        keys = (key_of({"id": id} | repeat) for repeat in repeats for id in questions)
+        missing = [key for key in keys if key not in answered]
         ids = f"; missing: {', '.join(missing[:_SHOWN_IDS])}" if missing else ""
         more = f", … ({len(missing) - _SHOWN_IDS} more)" if len(missing) > _SHOWN_IDS else ""
         answers = int(self.run.settings["data"]["n"]) * self.repeats
         return f"not finished: {how_far(self.rows, answers, self.repeats)}{ids}{more}; the same command goes on"
 
-    def _missing(self) -> list[str]:
-        """The answers that are not there yet, as far as the run's record names the questions."""
-        questions = self.run.record.get("notes", {}).get("questions", [])
-        answered = {key_of(row) for row in self.rows}
-        repeats = [{"repeat": n} for n in range(1, self.repeats + 1)] if self.repeats > 1 else [{}]
-        return [key for repeat in repeats for id in questions if (key := key_of({"id": id} | repeat)) not in answered]
-
-    @cached_property
+    @property
     def rescored(self) -> list[Rescored]:
         """Scores by other metrics that the finished run was given afterwards, of its answers as they are now."""
         return [found for found in self._rescored if isinstance(found, Rescored)]
@@ -175,39 +162,20 @@ class RunStatus:
         wrong = [key_of(row) for row in self.rows if misscored(row, self.run.settings["metrics"])]
         mend = "the same command again makes it anew, from the journal"
         if wrong:
-            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            lines.append(f"{PREDICTIONS}: the scores of '{wrong[0]}'{more} are not those of the answers; {mend}")
+            lines.append(f"{PREDICTIONS}: {len(wrong)} rows (first '{wrong[0]}') do not score as their answers; {mend}")
         if self.run.finished and (places := [*_contradicted(self.run.metrics, self.rows)]):
             lines.append(f"{METRICS}: {', '.join(places[:3])} are not what {PREDICTIONS} gives; {mend}")
         return lines
 
     def _bad_replies(self) -> list[str]:
-        """A line for each share of bad replies above `max_bad_replies`, naming where most of them come from."""
+        """A line for each share of bad replies above `max_bad_replies`."""
         flags = self.metrics["flags"] if self.metrics else {}
         if not any(flags.get(name) for name in _WARNED_OF):
             return []
-        limit = self.run.max_bad_replies
-        over = {name: share for name, share in bad_shares(flags, self.whole_rows()).items() if share.value > limit}
-        stages = self._bad_stages() if over else {}
-        return [_bad_reply_line(name, share, stages[name]) for name, share in over.items()]
-
-    def _bad_stages(self) -> dict[str, dict[str, Share]]:
-        """The events by stage: empty and cut replies as the journal has them, ids and verdicts where they are read."""
-        used = Counter((stage_of(stage), key) for row in self.whole_rows() for stage, key in row["calls"])
-        calls, events = Counter[str](), {name: Counter[str]() for name in _WARNED_OF}
-        with self.run.journal() as journal:
-            for (stage, key), times in used.items():
-                calls[stage] += times
-                record = journal.read_call(key)
-                if record and "reply" in record and (event := event_of(record)) in events:
-                    events[event][stage] += times
-        # Which readings failed is in no record: the stages whose replies are read stand for them.
-        for name, stages in _READ_IN.items():
-            events[name] = Counter({stage: calls[stage] for stage in stages if calls[stage]})
-        return {
-            name: {stage: Share(count, calls[stage]) for stage, count in by_stage.items()}
-            for name, by_stage in events.items()
-        }
+        shares = bad_shares(flags, self.whole_rows()).items()
+        return [
+            f"{share.words} of {_WARNED_OF[name]}." for name, share in shares if share.value > self.run.max_bad_replies
+        ]
 
 
 def _contradicted(metrics: Mapping[str, Any], rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -279,11 +247,3 @@ def bad_shares(flags: Mapping[str, int], rows: Iterable[Mapping[str, Any]]) -> d
             for name, stages in _READ_IN.items():
                 read[name] += sum(stage_of(stage) in stages for stage, _ in row["calls"])
     return {name: Share(flags.get(name, 0), read.get(name, calls)) for name in _WARNED_OF}
-
-
-def _bad_reply_line(name: str, share: Share, stages: Mapping[str, Share]) -> str:
-    what, how = _WARNED_OF[name]
-    worst = max(stages, key=lambda stage: stages[stage].count, default="")
-    many = f" ({stages[worst].count} of {stages[worst].of})" if worst and name not in _READ_IN else ""
-    where = f", {'most of them ' if many else ''}in stage {worst}{many}" if worst else ""
-    return f"{share.words} of {what} {how}{where}; {_NEXT_MOVES.get(name, _DOCTOR)}."

@@ -1,20 +1,16 @@
 """The runner: a method over a question set, many questions at once, every call journaled; resumable and replayable.
 
 A question's calls go out oldest question first through one gate, so that `concurrency` bounds the calls in flight in
-the whole run. A question that fails is a row with its error; the run goes on. What makes every question fail alike (a
-server that is not there, a refused key, a replay miss) stops the run at once, with everything answered so far kept.
-
-With `repeats` every question is answered so many times, because servers are not deterministic even at temperature 0.
-The first answer's calls are those of a run without repeats; searches are made once. A run may be given more repeats
-later, never fewer.
+the whole run. With `repeats` every question is answered so many times, because servers are not deterministic even at
+temperature 0. The first answer's calls are those of a run without repeats; searches are made once. A run may be given
+more repeats later, never fewer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +19,11 @@ import dspy
 from blendfilter import aio
 from blendfilter.errors import BadArgument, EmptyData, check_count
 from blendfilter.evaluation.ledger import ledger
+from blendfilter.evaluation.rows import slim, summarise
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import PREDICTIONS, RunFolder, iterate_rows
-from blendfilter.evaluation.run_loop import RunLoop
-from blendfilter.evaluation.run_progress import RunProgress, progress_for
+from blendfilter.evaluation.run_loop import RunLoop, RunProgress
 from blendfilter.evaluation.run_settings import check_leak, check_prompts, settings_of, versions
-from blendfilter.evaluation.summary import slim, summarise
 from blendfilter.lm.budget import Budget
 from blendfilter.run_context import CONCURRENCY, RunContext
 from blendfilter.tasks.base import Questions
@@ -137,32 +132,23 @@ async def _evaluated(
     settings = settings_of(method, questions, model, seed=seed, name=name, repeats=repeats)
     folder = RunFolder(run, settings, replay=replay)
     folder.check()
-    with folder.opened(reuse) as journal, context.opened(journal), _threads(2 * concurrency) as pool:
+    threads = aio.Threads(2 * concurrency, "blendfilter-method")
+    with folder.opened(reuse) as journal, context.opened(journal), threads as pool:
         if not replay:
             notes = {"address": model.address, "concurrency": concurrency, "questions": [each.id for each in questions]}
             folder.write_record(versions(), notes | ({} if budget is None else {"budget": budget.given()}))
-        loop = RunLoop(method, questions, context, pool, repeats)
         if isinstance(progress, bool):
-            progress = progress_for([*questions.task.metrics], progress, context.gate)
+            progress = RunProgress(questions.task.metrics, context.gate, progress)
+        loop = RunLoop(method, questions, context, pool, progress, repeats)
         with folder.stopping(journal, context.purse, len(loop.slots)):
-            lines = await loop.lines(folder.path, replay=replay, window=2 * concurrency, progress=progress)
+            lines = await loop.lines(folder.path, replay=replay, window=2 * concurrency)
         folder.write_predictions(lines)
-        del lines  # read back row by row: a long run's rows would fill the memory
+        del lines, loop  # read back row by row: a long run's rows would fill the memory
         path = folder.path / PREDICTIONS
         entries = ledger(iterate_rows(path), journal.read_call, model.terms.prices)
         rows = [*map(slim, iterate_rows(path))]
-        folder.write_metrics(summarise(rows, settings=settings, entries=entries, seed=seed))
+        folder.write_metrics(summarise(rows, settings, {stage: entry.stored() for stage, entry in entries.items()}))
     return Run(folder.path)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[aio.Threads]:
-    """A pool that is not waited for at its end, which would stop the loop that its work needs."""
-    pool = aio.Threads(count, "blendfilter-method")
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def as_questions(given: Questions | Sequence[Any]) -> Questions:

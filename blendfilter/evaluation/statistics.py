@@ -35,6 +35,10 @@ from numpy.typing import NDArray
 from blendfilter.errors import BadArgument, check_count
 
 RESAMPLES = 10_000
+LEVEL = 0.95
+ALPHA = 0.05
+"""A p-value below it is significant."""
+_Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 _WORDS_AT_ONCE = 1 << 20
 """Positions drawn in one go: bounds the memory (about 25 MB) and never changes a result."""
 
@@ -46,7 +50,7 @@ Scores = Sequence[float] | Sequence[Sequence[float]]
 
 
 class Interval(NamedTuple):
-    """A mean with the ends of its interval, in the unit of the values."""
+    """A mean with the ends of its interval."""
 
     value: float
     low: float
@@ -70,7 +74,7 @@ class McNemar(NamedTuple):
     p: float
 
 
-def interval(values: Scores, *, seed: int, resamples: int = RESAMPLES, level: float = 0.95) -> Interval:
+def interval(values: Scores, *, seed: int) -> Interval:
     """The mean and its interval: Wilson's where each score is 0 or 1 (one a question), else the percentile bootstrap.
 
     A resampled share is too narrow where few questions are right, or few wrong; Wilson's interval is not, at any n, and
@@ -81,28 +85,26 @@ def interval(values: Scores, *, seed: int, resamples: int = RESAMPLES, level: fl
     """
     scores = _scores(values)
     if scores.ndim == 1 and bool(np.isin(scores, (0, 1)).all()):
-        return wilson_interval(int(scores.sum()), scores.size, level=level)
-    return bootstrap_interval(values, seed=seed, resamples=resamples, level=level)
+        return wilson_interval(int(scores.sum()), scores.size)
+    return bootstrap_interval(values, seed=seed)
 
 
-def wilson_interval(right: int, n: int, *, level: float = 0.95) -> Interval:
+def wilson_interval(right: int, n: int) -> Interval:
     """Wilson's score interval of `right` of `n`.
-
-    Raises `BadArgument` unless 0 <= right <= n and n is at least 1.
 
     >>> [round(end, 3) for end in wilson_interval(0, 20)]
     [0.0, 0.0, 0.161]
     """
     if not 0 <= right <= n or n < 1:
         raise BadArgument(f"{right} right of {n}: give 0 <= right <= n, n at least 1")
-    z, share = _z(level), right / n
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+    share, scale = right / n, 1 + _Z * _Z / n
+    middle = (share + _Z * _Z / (2 * n)) / scale
+    half = _Z / scale * math.sqrt(share * (1 - share) / n + (_Z / (2 * n)) ** 2)
     # At 0 and at n of n an end is the share itself; rounding must not carry it past.
     return Interval(share, max(0.0, middle - half) if right else 0.0, min(1.0, middle + half) if right < n else 1.0)
 
 
-def bootstrap_interval(values: Scores, *, seed: int, resamples: int = RESAMPLES, level: float = 0.95) -> Interval:
+def bootstrap_interval(values: Scores, *, seed: int, resamples: int = RESAMPLES) -> Interval:
     """The mean of `values` and its percentile bootstrap interval; of two levels where questions have several scores.
 
     Two levels: questions are drawn, then for each drawn question as many of its scores as it has. Drawing the scores
@@ -110,26 +112,23 @@ def bootstrap_interval(values: Scores, *, seed: int, resamples: int = RESAMPLES,
     on that account the interval is not too narrow, and it is too wide where most of the spread lies there. With few
     questions, and a mean near 0 or 1, it is too narrow as any percentile interval is.
 
-    Raises `BadArgument` for no values, a value that is not a finite number, questions with unequal numbers of scores,
-    `resamples` < 1, `level` outside (0, 1).
+    Raises `BadArgument` for no values, a value that is not a finite number, questions with unequal numbers of scores.
 
     >>> bootstrap_interval([0.5, 0.25, 0.5, 0.75], seed=0)
     Interval(value=0.5, low=0.3125, high=0.6875)
     """
     scores = _scores(values)
     means = paired_means(np.zeros(len(scores)), scores, seed, resamples)
-    return Interval(float(scores.mean()), *_ends(means, scores, level, (0.0, 1.0)))
+    return Interval(float(scores.mean()), *_ends(means, scores, (0.0, 1.0)))
 
 
-def paired_bootstrap(a: Scores, b: Scores, *, seed: int, resamples: int = RESAMPLES, level: float = 0.95) -> PairedTest:
+def paired_bootstrap(a: Scores, b: Scores, *, seed: int, resamples: int = RESAMPLES) -> PairedTest:
     """The mean of b - a over the same questions, with its percentile interval and a two-sided p.
 
     p asks how often a bootstrap mean lies as far from the observed difference as that lies from 0:
     ``(1 + count) / (1 + resamples)``, so never 0. A bootstrap of a few questions knows no spread beyond them; as in any
     sign-flip test p is therefore never below ``2 / 2**m`` for m questions on which the two differ. Where a side has
     several scores a question, the same questions are drawn for both and each side's scores within them apart.
-
-    Raises `BadArgument` as `bootstrap_interval` does, and for sequences of unequal length.
 
     >>> paired_bootstrap([0.5, 1, 0, 0], [0.5, 1, 1, 0], seed=0).p  # one question differs: no evidence
     1.0
@@ -141,13 +140,11 @@ def paired_bootstrap(a: Scores, b: Scores, *, seed: int, resamples: int = RESAMP
     as_far = int(np.count_nonzero(np.abs(means - observed) >= abs(observed) - 1e-12))
     floor = 2.0 ** (1 - int(np.count_nonzero(differences)))
     p = min(1.0, max(floor, (1 + as_far) / (1 + resamples)))
-    return PairedTest(observed, *_ends(means, differences, level, (-1.0, 1.0)), p)
+    return PairedTest(observed, *_ends(means, differences, (-1.0, 1.0)), p)
 
 
 def mcnemar_exact(a: Sequence[float], b: Sequence[float]) -> McNemar:
     """The exact McNemar test on two runs' outcomes, each 0 or 1 (or a bool), over the same questions.
-
-    Raises `BadArgument` for outcomes that are neither 0 nor 1, none at all, or sequences of unequal length.
 
     >>> mcnemar_exact([1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1])  # 2 / 2**6
     McNemar(only_a=0, only_b=6, p=0.03125)
@@ -185,27 +182,24 @@ def mcnemar_p(only_a: int, only_b: int) -> float:
     return min(1.0, 2 * tail / (1 << pairs))
 
 
-def smallest_difference(discordant: int, n: int, *, alpha: float = 0.05) -> float | None:
-    """The smallest difference in accuracy that exact McNemar calls significant (p < `alpha`), as a fraction of 1.
+def smallest_difference(discordant: int, n: int) -> float | None:
+    """The smallest difference in accuracy that exact McNemar calls significant (p < .05), as a fraction of 1.
 
     `discordant` is the number of the `n` questions that exactly one of two runs answers right. They split into s and
-    discordant - s; with s the largest count for which ``mcnemar_p(s, discordant - s) < alpha``, the answer is
-    ``(discordant - 2 s) / n``. None where even s = 0 is not enough (at .05: fewer than 6 discordant questions).
-
-    Raises `BadArgument` unless 0 <= discordant <= n and 0 < alpha < 1.
+    discordant - s; with s the largest count for which ``mcnemar_p(s, discordant - s) < .05``, the answer is
+    ``(discordant - 2 s) / n``. None where even s = 0 is not enough (fewer than 6 discordant questions).
 
     >>> smallest_difference(10, 500)  # 1 against 9 is p = .021, 2 against 8 is p = .109
     0.016
     """
     if not 0 <= discordant <= n or n < 1:
         raise BadArgument(f"{discordant} discordant questions among {n}: give 0 <= discordant <= n, n at least 1")
-    inside("alpha", alpha)
-    significant = bisect_left(range(discordant // 2 + 1), alpha, key=lambda s: mcnemar_p(s, discordant - s))
+    significant = bisect_left(range(discordant // 2 + 1), ALPHA, key=lambda s: mcnemar_p(s, discordant - s))
     return (discordant - 2 * (significant - 1)) / n if significant else None
 
 
-def detectable_difference(n: int, discordant: float, *, power: float = 0.8, alpha: float = 0.05) -> float | None:
-    """The least difference in accuracy that `n` questions show (two-sided p < `alpha`) with the chance `power`.
+def detectable_difference(n: int, discordant: float) -> float | None:
+    """The least difference in accuracy that `n` questions show (two-sided p < .05) four times out of five.
 
     For use before a comparison. `discordant` is the assumed share of questions that exactly one of the two runs answers
     right; two methods over one index differ on .1 to .3 of them. Connor's sample size for a difference d is ::
@@ -214,16 +208,12 @@ def detectable_difference(n: int, discordant: float, *, power: float = 0.8, alph
 
     and this is its d. None where d would be larger than `discordant`: the questions are too few to show any.
 
-    Raises `BadArgument` unless n is at least 1 and the shares lie between 0 and 1.
-
     >>> round(detectable_difference(500, 0.2), 3)
     0.056
     """
-    if n < 1:
-        raise BadArgument(f"n is {n}: give at least 1 question")
-    for name, share in (("discordant", discordant), ("power", power), ("alpha", alpha)):
-        inside(name, share)
-    wanted, sure = NormalDist().inv_cdf(1 - alpha / 2), NormalDist().inv_cdf(power)
+    if n < 1 or not 0 < discordant < 1:
+        raise BadArgument(f"{n} questions, a share of {discordant}: give 1 or more, and a share between 0 and 1")
+    wanted, sure = NormalDist().inv_cdf(1 - ALPHA / 2), NormalDist().inv_cdf(0.8)
     root = n + sure**2 - wanted**2
     if root < 0:
         return None
@@ -231,20 +221,11 @@ def detectable_difference(n: int, discordant: float, *, power: float = 0.8, alph
     return least if least <= discordant else None
 
 
-def inside(name: str, share: float) -> None:
-    """Raise `BadArgument` unless `share` lies between 0 and 1."""
-    if not 0 < share < 1:
-        raise BadArgument(f"{name} is {share}: give a share between 0 and 1, such as 0.05 or 0.95")
-
-
 # --- resampling -----------------------------------------------------------------------------------------------------
 
 
 def paired_means(a: Array, b: Array, seed: int, resamples: int) -> Array:
-    """`resamples` means of b - a over the same drawn questions, each side's answers drawn apart.
-
-    Raises `BadArgument` for `resamples` < 1 and a negative seed.
-    """
+    """`resamples` means of b - a over the same drawn questions, each side's answers drawn apart."""
     check_count("resamples", resamples)
     check_count("seed", seed, 0)
     if a.ndim == b.ndim == 1:
@@ -299,8 +280,7 @@ def _scores(values: Scores) -> Array:
         raise BadArgument("no scores to draw from: give one number per question, for at least one question")
     if not np.isfinite(scores).all():
         place = int(np.argwhere(~np.isfinite(scores))[0, 0])
-        found = scores[place][~np.isfinite(scores[place])][0] if scores.ndim == 2 else scores[place]
-        raise BadArgument(f"score {place} is {found}: every question needs a finite number (an error counts as 0)")
+        raise BadArgument(f"score {place} is {scores[place]}: give finite numbers (an error counts as 0)")
     return scores
 
 
@@ -310,10 +290,8 @@ def _each(scores: Array) -> Array:
 
 def _outcomes(values: Sequence[float]) -> Array:
     outcomes = _scores(values)
-    other = outcomes[(outcomes != 0) & (outcomes != 1)]
-    if other.size or outcomes.ndim != 1:
-        what = f"{other[0]:g}" if other.size else "several a question"
-        raise BadArgument(f"McNemar's test takes outcomes of 0 or 1, not {what}; use paired_bootstrap for others")
+    if outcomes.ndim != 1 or not np.isin(outcomes, (0, 1)).all():
+        raise BadArgument("McNemar's test takes one outcome of 0 or 1 a question; use paired_bootstrap for others")
     return outcomes
 
 
@@ -323,17 +301,11 @@ def _paired(a: Array, b: Array) -> Array:
     return b - a
 
 
-def _ends(means: Array, scores: Array, level: float, bounds: tuple[float, float]) -> tuple[float, float]:
+def _ends(means: Array, scores: Array, bounds: tuple[float, float]) -> tuple[float, float]:
     """The interval's ends, of the resampled means; where `scores` are all alike, as far out as Wilson's would be."""
-    inside("level", level)
-    low, high = (float(end) for end in np.quantile(means, [(1 - level) / 2, (1 + level) / 2]))
+    low, high = (float(end) for end in np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
     if np.ptp(scores) > 0:
         return low, high
-    z, n, (least, most) = _z(level), len(scores), bounds
-    out = z * z / (n + z * z)  # the share of values unlike these that may have gone unseen
+    (least, most) = bounds
+    out = _Z * _Z / (len(scores) + _Z * _Z)  # the share of values unlike these that may have gone unseen
     return max(least, low - out * max(1.0, low - least)), min(most, high + out * max(1.0, most - high))
-
-
-def _z(level: float) -> float:
-    inside("level", level)
-    return NormalDist().inv_cdf((1 + level) / 2)

@@ -34,6 +34,7 @@ from blendfilter.oracles.silver_summary import Summary, summarise
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.base import ProgressCallback, Retriever, check_search, silent
 from blendfilter.retrieval.callables import as_retriever
+from blendfilter.settings_diff import different_settings
 from blendfilter.tasks.base import Questions
 
 FORMAT = 1
@@ -319,12 +320,10 @@ def check_settings(places: Places, settings: Mapping[str, Any]) -> None:
     made = places.out if places.out.exists() else places.partial
     known = read_recipe(places).get("settings", {})
     # Only the fingerprint of the data counts: the same questions under another name are the same questions.
-    differing = [line for line in _differences(known, settings) if not line.startswith("data.source ")]
-    if differing:
-        more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
+    if differing := different_settings(known, settings, ignored=("data.source",), words=_OTHER):
         raise RunMismatch(
-            f"{made} was made with other settings: {'; '.join(differing[:3])}{more}. Name another file, or delete "
-            f"{made.name} and {places.recipe.name} to make it anew"
+            f"{made} was made with other settings: {differing}. Name another file, or delete {made.name} and "
+            f"{places.recipe.name} to make it anew"
         )
 
 
@@ -365,14 +364,3 @@ def write_recipe(places: Places, settings: Mapping[str, Any], summary: Mapping[s
     """The recipe's file, whole or not at all."""
     recipe = {"format": FORMAT, "settings": settings, **({} if summary is None else {"summary": summary})}
     write_whole(places.recipe, [json_line(recipe, indent=2)])
-
-
-def _differences(stored: Any, wanted: Any, path: str = "") -> Iterator[str]:
-    if isinstance(stored, Mapping) and isinstance(wanted, Mapping):
-        for key in dict.fromkeys([*stored, *wanted]):
-            yield from _differences(stored.get(key), wanted.get(key), f"{path}.{key}" if path else str(key))
-    elif path in _OTHER:
-        if stored != wanted:
-            yield _OTHER[path]
-    elif stored != wanted:
-        yield f"{path} was {stored!r}, now {wanted!r}"

@@ -19,7 +19,7 @@ import dspy
 from blendfilter.errors import BadArgument
 from blendfilter.evaluation.reply_counts import SHARES, ReplyCounts, count_replies
 from blendfilter.evaluation.run import MAX_BAD_REPLIES, Run
-from blendfilter.evaluation.run_progress import RunProgress, progress_for
+from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.run_status import BAD, RunStatus, Share, check_share
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.evaluation.statistics import wilson_interval
@@ -134,7 +134,7 @@ def examine(
     model = connect(lm)
     done = evaluate(
         BlendFilter(BM25.for_corpus(sample("corpus.jsonl"))), picked, lm=model, run=run, concurrency=concurrency,
-        budget=budget, progress=progress_for([]) if progress is True else progress,
+        budget=budget, progress=RunProgress([]) if progress is True else progress,
     )  # fmt: skip
     counts, probes = count_replies(RunStatus(done)), probe(model)
     found = findings(counts, ModelSetup.of(model, probes, counts), max_bad_replies)

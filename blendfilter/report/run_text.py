@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from blendfilter.evaluation.comparison import percent
 from blendfilter.evaluation.ledger import LedgerEntry, money
-from blendfilter.evaluation.rows import LOSSES
+from blendfilter.evaluation.rows import LOSSES, MEASURES
 from blendfilter.evaluation.run import READS_GOLD, Run
 from blendfilter.evaluation.run_status import RunStatus
-from blendfilter.evaluation.summary import MEASURES
 from blendfilter.report.pictures import LOSS_WORDS
 from blendfilter.text import visible
 

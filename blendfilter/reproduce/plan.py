@@ -1,7 +1,7 @@
 """The cost of a table, before anything is spent.
 
 The methods themselves are rehearsed over a few questions with the offline reader in the model's place
-(`blendfilter.evaluation.rehearsal`), in a temporary folder: no call leaves this machine. Replies are as long as the
+(`blendfilter.evaluation.plan`), in a temporary folder: no call leaves this machine. Replies are as long as the
 model's were in earlier runs, else as the reader's; a model that thinks pays more.
 """
 
@@ -16,8 +16,7 @@ from typing import Any
 
 from blendfilter.asking import TaskWording
 from blendfilter.evaluation.ledger import money
-from blendfilter.evaluation.plan import left_of, spread
-from blendfilter.evaluation.rehearsal import Estimator, added, rehearse
+from blendfilter.evaluation.plan import Estimator, added, left_of, rehearse, spread
 from blendfilter.journal import FILE
 from blendfilter.reproduce.inputs import journals_of
 from blendfilter.reproduce.printing import aligned

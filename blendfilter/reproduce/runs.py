@@ -18,7 +18,7 @@ from blendfilter.asking import TaskWording
 from blendfilter.compiling.programs import recipes_in
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import RUN, read_json
-from blendfilter.evaluation.run_progress import RunProgress
+from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.run_settings import check_leak, settings_of
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.filters.registry import make_filter

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
-from small_world import done_by, journaled, stable
+from small_world import done_by, stable
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, SentenceFilter, connect, evaluate, load
+from blendfilter import BM25, ChainOfThought, SentenceFilter, connect, evaluate, load
 from blendfilter.errors import RunMismatch
 from blendfilter.evaluation.run_settings import settings_of
-from blendfilter.filters.knowledge import OneCallFilter
 from blendfilter.filters.registry import FILTERS, make_filter
 from blendfilter.modules.methods import METHODS, make_method
 from blendfilter.records import Excerpt, Passage
@@ -79,15 +77,6 @@ def test_a_run_replays_to_the_same_bytes(method: str, name: str, index: BM25, qu
     assert all(spans) if name in ("sentence", "filco") else not any(spans)
 
 
-def test_the_record_of_a_run_says_which_filter(index: BM25, questions: Any, tmp_path: Path) -> None:
-    method = ChainOfThought(index, filter=SentenceFilter(n=2))
-    done_by(method, questions, tmp_path / "run")
-    record = json.loads((tmp_path / "run/run.json").read_text())
-    assert record["settings"]["method"]["arguments"] == {
-        "k": 5, "filter": "SentenceFilter", "n": 2, "by": "bm25", "model": None,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     "other", [SentenceFilter(n=3), SentenceFilter(n=2, by=lambda question, texts: [0.0] * len(texts)), None]
 )
@@ -97,20 +86,6 @@ def test_runs_with_other_filters_do_not_share_a_folder(other: Any, index: BM25, 
         done_by(ChainOfThought(index, filter=other), questions, tmp_path / "run")
 
 
-def test_the_program_covers_the_filters_predictors(index: BM25, questions: Any) -> None:
-    def program(method: dspy.Module) -> str:
-        return str(settings_of(method, questions, connect("offline"), seed=0)["method"]["program"])
-
-    once = BlendFilter(index, filter=OneCallFilter())
-    before = program(once)
-    assert before != program(BlendFilter(index))
-    assert [name for name, _ in once.named_predictors() if name.startswith("select")] == [
-        "select.judge", "select.ids_again",
-    ]  # fmt: skip
-    once.select.judge.signature = once.select.judge.signature.with_instructions("Judge in verse.")
-    assert program(once) != before
-
-
 def test_the_filter_named_knowledge_is_blendfilters_own(index: BM25, questions: Any) -> None:
     """So `--filter knowledge` goes on in the run that was begun without it."""
     for task in ("hotpotqa", "strategyqa"):
@@ -118,24 +93,3 @@ def test_the_filter_named_knowledge_is_blendfilters_own(index: BM25, questions: 
         named = make_method("blendfilter", index, task=task, filter=make_filter("knowledge", wording=task))
         lm = connect("offline")
         assert settings_of(own, questions, lm, seed=0) == settings_of(named, questions, lm, seed=0)
-
-
-def test_cheaper_variants_reuse_what_they_share(index: BM25, questions: Any, tmp_path: Path) -> None:
-    """External and internal calls are those of the exact method: only judging and answering is new."""
-    done_by(BlendFilter(index), questions, tmp_path / "exact")
-    _, engine = done_by(
-        BlendFilter(index, filter=OneCallFilter()), questions, tmp_path / "cheap", reuse=[tmp_path / "exact"]
-    )
-    assert engine.stages["external"] == engine.stages["internal"] == 0
-    assert engine.stages["judge"] > 0
-    assert {record["stage"] for record in journaled(tmp_path / "cheap")} >= {"external", "internal", "judge"}
-
-
-def test_a_compiled_copy_has_the_same_filter(index: BM25, tmp_path: Path) -> None:
-    """Optimisers copy a method and save what they found; a filter with a model comes along, unloaded and uncopied."""
-    method = ChainOfThought(index, filter=SentenceFilter(by="cross-encoder", model="never/loaded"))
-    copied = method.deepcopy()
-    assert copied.select.scorer is method.select.scorer
-    method.save(tmp_path / "program.json")
-    copied.load(tmp_path / "program.json")
-    assert copied.dump_state() == method.dump_state()

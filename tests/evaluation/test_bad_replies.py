@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import pytest
 import unruly
 from scripted import ScriptedLM, response
-from small_world import done_by
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Run, evaluate, load
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_json, read_rows, write_json, write_rows
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_rows, write_rows
 from blendfilter.evaluation.run_status import Share, bad_shares, check_share
 from blendfilter.filters.cdit import CDITFilter
 from blendfilter.lm.offline import read
@@ -35,11 +33,6 @@ def test_ids_are_a_share_of_first_readings_the_others_of_all_uses() -> None:
         "cut_reply": Share(3, 8),
         "no_verdict": Share(0, 0),
     }
-
-
-def test_verdicts_are_a_share_of_judging_calls() -> None:
-    rows = [row("select.judge.consistent", "consistent", "answer"), row("consistent", error={"kind": "timeout"})]
-    assert bad_shares({"no_verdict": 1}, rows)["no_verdict"] == Share(1, 2)
 
 
 def test_how_ids_were_read_is_unknown_where_a_question_failed() -> None:
@@ -70,8 +63,7 @@ def test_unparseable_ids_are_warned_of_with_their_stage(index: BM25, questions: 
     run = run_of("restates", index, questions, tmp_path / "run")
     read_in = sum(stage == "ids" for each in run.rows for stage, _ in each["calls"])
     assert run.warnings == [
-        f"100.0 % ({read_in} of {read_in}) of id replies could not be read, in stage ids; "
-        "blendfilter doctor says what to change."
+        f"100.0 % ({read_in} of {read_in}) of id replies could not be read; blendfilter doctor says what to change."
     ]
     assert f"Warning: {run.warnings[0]}" in run.report().splitlines()[1:3]
     run.max_bad_replies = 1.0
@@ -88,10 +80,8 @@ def test_no_verdicts_are_warned_of_and_doctor_is_not_promised(
     run = evaluate(method, questions, lm=ScriptedLM(reply), run=tmp_path / "run", progress=False)
     (warning,) = run.warnings
     judged = sum(stage.endswith("consistent") for each in run.rows for stage, _ in each["calls"])
-    assert warning == (
-        f"100.0 % ({judged} of {judged}) of judging replies were no verdict (the passages are kept), in stage "
-        "consistent; --filter cdit-components with --json-schema holds them to a form, or take a larger model."
-    )
+    assert warning.startswith(f"100.0 % ({judged} of {judged}) of judging replies were no verdict")
+    assert "doctor" not in warning
     assert run.metrics["flags"]["no_verdict"] == judged
 
 
@@ -100,10 +90,7 @@ def test_a_reply_that_two_questions_share_counts_for_both(tmp_path: Path) -> Non
     lm = ScriptedLM(lambda stage, prompt: "" if stage == "answer" else read(prompt))
     run = evaluate(ChainOfThought(), twice, lm=lm, run=tmp_path / "run", progress=False)
     assert run.metrics["ledger"]["answer"]["calls"] == 1
-    assert run.warnings == [
-        "50.0 % (2 of 4) of replies were empty, most of them in stage answer (2 of 2); "
-        "blendfilter doctor says what to change."
-    ]
+    assert run.warnings == ["50.0 % (2 of 4) of replies were empty; blendfilter doctor says what to change."]
 
 
 def test_empty_and_cut_replies_are_warned_of_where_most_are(index: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -114,24 +101,13 @@ def test_empty_and_cut_replies_are_warned_of_where_most_are(index: BM25, questio
 
     run = evaluate(BlendFilter(index), questions, lm=ScriptedLM(reply), run=tmp_path / "run", progress=False)
     uses = [stage for each in run.rows for stage, _ in each["calls"]]
-    checks, cut = uses.count("check"), uses.count("check") + uses.count("external")
+    cut = uses.count("check") + uses.count("external")
     assert run.warnings == [
-        f"{Share(6, len(uses)).words} of replies were empty, most of them in stage internal (6 of 6); "
-        "blendfilter doctor says what to change.",
-        f"{Share(cut, len(uses)).words} of replies were cut off at their cap, most of them in stage check "
-        f"({checks} of {checks}); blendfilter doctor says what to change.",
+        f"{Share(6, len(uses)).words} of replies were empty; blendfilter doctor says what to change.",
+        f"{Share(cut, len(uses)).words} of replies were cut off at their cap; blendfilter doctor says what to change.",
     ]
     page = run.html().read_text("utf-8")
     assert all(line in page for line in run.warnings)
-
-
-def test_a_share_at_the_limit_is_no_more_than_it(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    def reply(stage: str, prompt: str) -> str:
-        return "" if stage == "internal" else read(prompt)
-
-    run = evaluate(BlendFilter(index), questions, lm=ScriptedLM(reply), run=tmp_path / "run", progress=False)
-    run.max_bad_replies = run.metrics["flags"]["empty_reply"] / sum(len(each["calls"]) for each in run.rows)
-    assert run.warnings == []
 
 
 def test_a_replay_and_a_resumed_run_warn_the_same(index: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -146,34 +122,3 @@ def test_a_replay_and_a_resumed_run_warn_the_same(index: BM25, questions: Questi
     assert "Warning: " in Run(folder).report()  # of the questions so far
     assert run_of("mixed", index, questions, folder).warnings == kept
     assert (folder / METRICS).read_bytes() == metrics
-
-
-def test_a_run_of_before_refusals_were_counted_is_read(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    run, _ = done_by(BlendFilter(index), questions, tmp_path / "run")
-    metrics = read_json(run.folder / METRICS)
-    del metrics["flags"]["refused_reply"]
-    write_json(run.folder / METRICS, metrics)
-    rows = read_rows(run.folder / PREDICTIONS)
-    write_rows(run.folder / PREDICTIONS, [{**each, "flags": without(each["flags"], "refused_reply")} for each in rows])
-    assert Run(run.folder).warnings == []
-    assert Run(run.folder).report() == run.report()
-    resumed, engine = done_by(BlendFilter(index), questions, tmp_path / "run")
-    assert engine.calls == 0
-    assert resumed.metrics["flags"]["refused_reply"] == 0
-
-
-def without(flags: dict[str, int], name: str) -> dict[str, int]:
-    return {each: count for each, count in flags.items() if each != name}
-
-
-def test_a_refusal_is_an_event_of_its_own(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    def reply(stage: str, prompt: str) -> Any:
-        if stage == "internal":
-            return unruly.REFUSAL
-        return response("I see", finish="content_filter") if stage == "topic" else read(prompt)
-
-    run = evaluate(BlendFilter(index), questions, lm=ScriptedLM(reply), run=tmp_path / "run", progress=False)
-    assert run.metrics["flags"]["refused_reply"] == 12
-    assert json.loads((run.folder / PREDICTIONS).read_text("utf-8").splitlines()[0])["flags"]["refused_reply"] == 2
-    assert run.metrics["flags"]["empty_reply"] == run.metrics["flags"]["cut_reply"] == 0
-    assert run.warnings == []

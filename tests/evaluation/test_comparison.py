@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from blendfilter.errors import AskedWrong, BadData, EmptyData, RunMismatch, UnknownName
 from blendfilter.evaluation.comparison import (
@@ -17,7 +15,6 @@ from blendfilter.evaluation.comparison import (
     Comparison,
     ComparisonRow,
     compare_predictions,
-    differing_values,
     recipe_differences,
 )
 from blendfilter.evaluation.statistics import detectable_difference, holm, paired_bootstrap
@@ -86,12 +83,6 @@ def test_every_measure_of_right_and_wrong_is_tested_exactly_and_f1_never() -> No
     )
 
 
-def test_correct_is_compared_only_where_nothing_shown_is_right_or_wrong() -> None:
-    runs = {"plain": PLAIN, "blend": BLEND}
-    measures = {name: [r.measure for r in compare_predictions(runs, metrics=[name]).rows] for name in ("em", "f1")}
-    assert measures == {"em": ["em"] * 2, "f1": ["f1", "correct"] * 2}
-
-
 def test_the_baseline_comes_first_and_is_compared_with_nothing() -> None:
     compared = three(against="blend")
     assert list(dict.fromkeys(r.run for r in compared.rows)) == ["blend", "plain", "half"]
@@ -131,11 +122,6 @@ def test_text_of_two_runs() -> None:
     assert str(two()) == two().text()
 
 
-def test_too_few_differing_questions_are_said_to_show_nothing() -> None:
-    compared = compare_predictions({"a": run([0, 0, 1]), "b": run([1, 1, 1])}, metrics=["em"])
-    assert "b: with 2 questions won or lost, no difference could reach p < .05" in compared.notes
-
-
 def test_the_offline_reader_gets_no_p_value_anywhere() -> None:
     compared = three(p_values=False)
     assert all(r.p is r.p_holm is r.smallest is None for r in compared.rows)
@@ -143,28 +129,6 @@ def test_the_offline_reader_gets_no_p_value_anywhere() -> None:
     assert "p <" not in compared.text()
     assert compared.text().splitlines()[8].split()[-2:] == ["-", "-"]
     assert row(compared, "blend", "em").won == 6
-
-
-def test_rich_table_fits_eighty_columns_and_takes_names_literally() -> None:
-    runs: Mapping[str, Rows] = {"direct-retrieval": PLAIN, "[bold]runs/mine[/]": BLEND, "half": PLAIN}
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(compare_predictions(runs, metrics=["em", "f1"]))
-    view = console.export_text()
-    for cell in ("[bold]runs/mine[/]", "won/lost", "95 % interval", "6/1", ".1250", "+62.5"):
-        assert cell in view
-
-
-def test_a_long_name_folds_at_its_hyphens_only_where_there_is_no_room() -> None:
-    name = "hotpotqa-blendfilter-k5-gpt_4o_mini-500-0123abcd"
-    view = {}
-    for width in (80, 160):
-        console = Console(width=width, record=True, file=io.StringIO())
-        console.print(compare_predictions({"plain": PLAIN, name: BLEND, "half": PLAIN}, metrics=["em", "f1"]))
-        view[width] = console.export_text().split("diff, interval")[0]
-    assert name in view[160]
-    assert ("errors" in view[160], "errors" in view[80]) == (True, False), "there are none"
-    assert name not in view[80].split("won, lost")[0]
-    assert {"hotpotqa-", "blendfilter-k5-", "gpt_4o_mini-500-", "0123abcd"} <= set(view[80].split())
 
 
 def test_html_escapes_names() -> None:
@@ -182,13 +146,6 @@ def test_as_dict_is_plain_rounded_json_and_the_same_each_time() -> None:
     f1 = next(r for r in data["rows"] if r["run"] == "blend" and r["measure"] == "f1")
     assert f1["value"] == 0.333333
     assert (data["baseline"], data["n"], data["seed"]) == ("plain", 8, 0)
-
-
-def test_a_tiny_p_is_not_stored_as_zero() -> None:
-    compared = compare_predictions({"a": run([0] * 60), "b": run([1] * 60)}, metrics=[])
-    stored = compared.as_dict()["rows"][1]
-    assert stored["p"] == pytest.approx(2**-59, rel=1e-5)
-    assert "<.0001" in compared.text()
 
 
 def test_the_notes_say_what_else_differs_and_what_the_sample_could_show() -> None:
@@ -237,12 +194,6 @@ def test_a_baseline_of_several_answers_leaves_no_mcnemar() -> None:
     assert all(r.p_holm is not None for r in beside.rows if r.run != "plain")
 
 
-def test_rows_of_repeats_may_come_in_any_order() -> None:
-    often = answers([1, 1, 0, 1, 0, 1, 1, 0], [1, 0, 0, 1, 1, 1, 1, 0])
-    straight = compare_predictions({"plain": PLAIN, "often": often}, metrics=["em"])
-    assert compare_predictions({"plain": PLAIN, "often": often[::-1]}, metrics=["em"]) == straight
-
-
 # what is refused
 
 
@@ -252,14 +203,18 @@ def test_rows_of_repeats_may_come_in_any_order() -> None:
         ({"plain": PLAIN, "b": BLEND}, {"against": "plian"}, UnknownName, "no run 'plian'. Did you mean 'plain'"),
         ({"a": PLAIN, "b": []}, {}, EmptyData, "run 'b' has no predictions"),
         ({"a": PLAIN, "b": [*BLEND, BLEND[2]]}, {}, BadData, "run 'b' holds question 'q2' twice"),
-        ({"a": PLAIN, "b": BLEND[:6]}, {}, RunMismatch, r"\(8\) and 'b' \(6\).*'q6' and 1 more only in 'a'"),
-        ({"a": PLAIN[1:], "b": BLEND}, {}, RunMismatch, "'q0' only in 'b'"),
-        ({"a": PLAIN, "b": [BLEND[0] | {"question": "Who?"}, *BLEND[1:]]}, {}, RunMismatch, "'q0' asks something else"),
+        ({"a": PLAIN, "b": BLEND[:6]}, {}, RunMismatch, r"\(8\) and 'b' \(6\).*'q6' and 1 more are in one"),
+        (
+            {"a": PLAIN, "b": [BLEND[0] | {"question": "Who?"}, *BLEND[1:]]},
+            {},
+            RunMismatch,
+            "'q0' has another question",
+        ),
         (
             {"a": PLAIN, "b": [BLEND[0] | {"golden_answers": ["x"]}, *BLEND[1:]]},
             {},
             RunMismatch,
-            "'a' and 'b' know other golden answers to 'q0'",
+            "'q0' has another golden_answers",
         ),
         (
             {"a": PLAIN, "b": answers([1] * 8, [1] * 8)[:-1]},
@@ -272,7 +227,7 @@ def test_rows_of_repeats_may_come_in_any_order() -> None:
             {"a": PLAIN, "b": BLEND},
             {"metrics": ["accuracy"]},
             RunMismatch,
-            r"no 'accuracy' for question 'q0' \(it has: em",
+            "no 'accuracy' for question 'q0'",
         ),
     ],
 )
@@ -313,17 +268,11 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     ("path", "value", "line"),
     [
         ("settings.lm.name", "n", "lm m (a) / n (b)"),
-        ("settings.lm.label", "step-800", "lm m (a) / m step-800 (b)"),
-        ("settings.lm.endpoint", "completions", "endpoint chat (a) / completions (b)"),
         ("settings.lm.options", {"thinking": False}, "endpoint chat (a) / chat thinking False (b)"),
         ("settings.lm.parameters", {"temperature": 1.0}, "temperature 0.0 (a) / 1.0 (b)"),
-        ("settings.lm.parameters", {}, "temperature 0.0 (a) / as served (b)"),
         ("settings.retrievers", [{"kind": "dense", "fingerprint": "f"}], "index bm25/feed (a) / dense/f (b)"),
         ("settings.method.arguments", {"k": 15}, "k 5 (a) / 15 (b)"),
-        ("settings.data.fingerprint", "d2", "data d1 (a) / d2 (b)"),
         ("settings.method.program", "f00d", "program cafe (a) / f00d (b)"),
-        ("settings.seed", 7, "seed 0 (a) / 7 (b)"),
-        ("versions.blendfilter", "0.2.0", "version 0.1.0 (a) / 0.2.0 (b)"),
     ],
 )
 def test_each_is_told(path: str, value: Any, line: str) -> None:
@@ -356,9 +305,3 @@ def test_a_users_own_code_that_was_edited_is_named() -> None:
     own = {"name": "mine:Method", "arguments": {}, "program": "cafe"}
     one, two = (changed("settings.method", own | {"code": code}) for code in ("aaaa", "bbbb"))
     assert recipe_differences({"a": one, "b": two}) == ["code aaaa (a) / bbbb (b)"]
-
-
-def test_runs_that_agree_stand_together() -> None:
-    other = changed("settings.lm.name", "n")
-    assert recipe_differences({"a": RUN, "b": other, "c": RUN}) == ["lm m (a, c) / n (b)"]
-    assert differing_values("lm", {"a": "m", "b": ""}) == []

@@ -54,13 +54,6 @@ def test_a_torn_last_row_is_left_out(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "absent.jsonl") == []
 
 
-def test_rows_of_somebody_else_are_no_torn_row(tmp_path: Path) -> None:
-    path = tmp_path / "predictions.jsonl"
-    path.write_bytes(b"name,score\rone,2")
-    with pytest.raises(BadData, match=r"predictions\.jsonl, line 1: not a row of predictions"):
-        read_rows(path)
-
-
 @pytest.mark.parametrize("line", [b"oops\n", b"[1]\n", b'{"id": "one"}\n', b"\n", b"\xff\n"])
 def test_a_damaged_row_is_named(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "predictions.jsonl"

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
-import dspy
 import pytest
 from dspy import lm15
-from hypothesis import given
-from hypothesis import strategies as st
 from model_server import Server, serve
-from small_world import CountingEngine, done_by, journaled, slowly, stable
+from small_world import CountingEngine, done_by, journaled, stable
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, connect, evaluate, load
+from blendfilter import BM25, BlendFilter, ChainOfThought, Run, connect, evaluate, load
 from blendfilter.evaluation.ledger import LedgerEntry, busy_seconds, latency, ledger, tokens_of
 from blendfilter.evaluation.run_status import RunStatus
-from blendfilter.journal import Journal
 from blendfilter.lm.attempts import CallPolicy, Retry
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.prices import Price, read_prices
 from blendfilter.lm.profiles import Profile
-from blendfilter.report.page_head import head_of
-from blendfilter.report.plots import headline, point_of
 from blendfilter.report.run_text import cost, ledger_notes, share, tokens
-from blendfilter.reproduce.results import a_question
 from blendfilter.tasks import Questions
 
 A, B, C, D, E = (letter * 32 for letter in "abcde")
@@ -65,16 +56,6 @@ def test_what_metrics_json_keeps() -> None:
     assert entries["total"].stored() == {"calls": 3, "tokens_in": 157, "tokens_out": 16, "cost": None}
 
 
-def test_a_call_outside_any_stage_has_a_name_too() -> None:
-    assert list(ledger([{"calls": [["", A]]}], JOURNAL.get)) == ["call", "total"]
-
-
-def test_a_stage_called_total_does_not_hide_the_total() -> None:
-    entries = ledger([{"calls": [["total", A], ["ids", B]]}], JOURNAL.get)
-    assert list(entries) == ["total (stage)", "ids", "total"]
-    assert [entry.calls for entry in entries.values()] == [1, 1, 2]
-
-
 def test_hits_are_uses_beyond_the_first_and_calls_of_other_runs() -> None:
     """A is used three times, B was copied from another run and used twice, D failed and counts nowhere."""
     journal = {**JOURNAL, B: {**JOURNAL[B], "reused": True}}
@@ -99,16 +80,6 @@ def test_tokens_that_no_server_stated_are_unknown_and_not_0() -> None:
     assert "no tokens told: 2 of 3 calls" in list(ledger_notes(total))
 
 
-def test_the_cached_share_is_over_the_calls_that_told() -> None:
-    entries = ledger(ROWS, JOURNAL.get)
-    assert entries["external"].cached_share == pytest.approx(0.6), "B told nothing, and counts in neither part"
-    turned = ledger([{"calls": [["external", B], ["external", A]]}], JOURNAL.get)
-    assert turned["external"].cached_share == pytest.approx(0.6)
-    assert entries["topic"].cached_share == 0.0
-    assert share(entries["external"]) == "60 %"
-    assert LedgerEntry().cached_share is None
-
-
 def test_prices_fill_in_what_a_record_does_not_hold(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text('[models]\n"m" = { input = 1000, output = 2000, cached = 500 }\n', encoding="utf-8")
@@ -123,9 +94,6 @@ def test_prices_fill_in_what_a_record_does_not_hold(tmp_path: Path) -> None:
 # --- latency ---------------------------------------------------------------------------------------------------------
 
 
-calls = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=12)
-
-
 def timed(*pairs: tuple[float, float]) -> list[dict[str, float]]:
     return [{"at": at, "seconds": seconds} for at, seconds in pairs]
 
@@ -134,13 +102,6 @@ def test_worked_by_hand() -> None:
     """[0, 2] and [1, 3] overlap, [1, 1.5] lies inside, [5, 6] stands alone: 3 + 1."""
     assert busy_seconds(timed((1, 2), (5, 1), (0, 2), (1, 0.5))) == 4
     assert busy_seconds([]) == 0
-    assert busy_seconds([*timed((0, 2)), {"seconds": 3.0}, {"at": None, "seconds": 1.0}]) == 6
-
-
-@given(calls)
-def test_it_is_the_number_of_seconds_in_which_something_is_in_flight(pairs: list[tuple[int, int]]) -> None:
-    busy = {second for at, seconds in pairs for second in range(at, at + seconds)}
-    assert busy_seconds(timed(*pairs)) == len(busy)
 
 
 def test_of_a_run_branches_side_by_side_count_once(index: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -156,30 +117,6 @@ def test_of_a_run_branches_side_by_side_count_once(index: BM25, questions: Quest
     one_by_one = sum(call["seconds"] for call in journaled(run.folder)) / 3
     assert result.mean < 0.8 * one_by_one, "five deep of eleven is less than half"
     assert result.median <= result.p95
-    began = time.perf_counter()
-    few, _ = done_by(Direct(index), questions, tmp_path / "few", engine=CountingEngine(wait), concurrency=1)
-    whole = time.perf_counter() - began
-    assert latency(few.folder).mean >= 0.02
-    assert latency(few.folder).mean * len(questions) <= whole, "with their waits they would be longer than all of it"
-    starts = sorted(call["at"] for call in journaled(few.folder))
-    assert starts[-1] - starts[0] >= 5 * 0.018, "it went out after its wait"
-
-
-def test_a_journal_of_before_counts_its_seconds(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    run, _ = done_by(ChainOfThought(index), questions[:2], tmp_path / "run")
-    with Journal(run.folder) as journal:
-        for record in [each for each in journal.records() if each["kind"] == "call"]:
-            journal.append({name: value for name, value in record.items() if name != "at"} | {"seconds": 2.0})
-    assert latency(run).median == 4.0
-
-
-def test_no_calls_no_latency(questions: Questions, tmp_path: Path) -> None:
-    class Yes(dspy.Module):
-        def forward(self, question: str) -> dspy.Prediction:
-            return dspy.Prediction(answer="yes")
-
-    run, _ = done_by(Yes(), questions, tmp_path / "run")
-    assert latency(run) == pytest.approx((0, 0, 0, 6))
 
 
 def test_an_answer_that_stopped_early_is_left_out(index: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -192,60 +129,12 @@ def test_an_answer_that_stopped_early_is_left_out(index: BM25, questions: Questi
     assert latency(run).n == len(questions) - 1
 
 
-def test_a_call_that_one_answer_used_twice_took_its_time_once(questions: Questions, tmp_path: Path) -> None:
-    class Twice(dspy.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.ask = dspy.Predict("question -> answer")
-
-        async def aforward(self, question: str) -> dspy.Prediction:
-            await self.ask.acall(question=question)
-            return await self.ask.acall(question=question)
-
-    run, engine = done_by(Twice(), questions[:2], tmp_path / "run")
-    assert (engine.calls, len(run.rows[0]["calls"])) == (2, 2)
-    with Journal(run.folder) as journal:  # without the time a call went out, it counts each time it is met
-        for record in [each for each in journal.records() if each["kind"] == "call"]:
-            journal.append({name: value for name, value in record.items() if name != "at"} | {"seconds": 2.0})
-    assert latency(run).median == 2.0
-
-
 # --- ledger at once --------------------------------------------------------------------------------------------------
 
 
 def total(run: Run) -> dict[str, Any]:
     stored: dict[str, Any] = run.metrics["ledger"]["total"]
     return stored
-
-
-class Parallel(dspy.Module):
-    """Asks three times side by side, in threads of DSPy's, and once more for the first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.guess = dspy.Predict("question, number -> answer")
-
-    def forward(self, question: str) -> dspy.Prediction:
-        wanted = [(self.guess, dspy.Example(question=question, number=str(n)).with_inputs("question", "number"))
-                 for n in (1, 2, 3, 1)]  # fmt: skip
-        with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
-            found = dspy.Parallel(num_threads=4, disable_progress_bar=True)(wanted)
-        return dspy.Prediction(answer=found[0].answer)
-
-
-def numbered(prompt: str) -> str:
-    return f"[[ ## answer ## ]]\n{prompt.count('1')} words\n[[ ## completed ## ]]"
-
-
-def test_calls_in_threads_of_dspy_parallel_are_counted_each_once(questions: Questions, tmp_path: Path) -> None:
-    run, engine = done_by(
-        Parallel(), questions, tmp_path / "run", engine=CountingEngine(slowly(), reply=numbered), concurrency=32
-    )
-    assert run.errors == 0
-    assert total(run)["calls"] == engine.calls == 3 * len(questions)
-    assert total(run)["tokens_in"] == sum(len(prompt.split()) for prompt in engine.prompts)
-    assert list(run.metrics["ledger"]) == ["guess", "total"]
-    assert RunStatus(run).entries["guess"].hits == len(questions), "the fourth use of each is the first call again"
 
 
 class Priced(CountingEngine):
@@ -273,44 +162,6 @@ def test_calls_of_another_run_are_hits_and_metrics_do_not_change(
 # --- ledger untold ---------------------------------------------------------------------------------------------------
 
 
-class Silent(CountingEngine):
-    """The counting reader behind a server that tells no usage."""
-
-    async def complete(self, request: lm15.Request) -> lm15.Response:
-        return dataclasses.replace(await super().complete(request), usage=lm15.Usage())
-
-
-@pytest.fixture
-def silent(index: BM25, questions: Questions, tmp_path: Path) -> Run:
-    return done_by(Direct(index), questions, tmp_path / "silent", engine=Silent())[0]
-
-
-def test_it_is_unknown_wherever_tokens_are_shown(
-    silent: Run, index: BM25, questions: Questions, tmp_path: Path
-) -> None:  # fmt: skip
-    result, _ = done_by(Direct(index), questions, tmp_path / "stated")
-    total = silent.metrics["ledger"]["total"]
-    assert (total["calls"], total["tokens_in"], total["tokens_out"]) == (len(questions), None, None)
-    assert f"no tokens told: {len(questions)} of {len(questions)} calls" in " ".join(silent.report().split())
-    assert a_question(silent) == (1.0, None)
-    head = head_of(RunStatus(silent), [RunStatus(result)])
-    assert head["sides"][0]["tokens"] == "-" != head["sides"][1]["tokens"]
-    assert head["ledger"][-1][4] == head["ledger"][-1][6] == "-"
-    assert "tokens told" in silent.html(result).read_text(encoding="utf-8")
-
-
-def test_the_headline_plot_leaves_out_what_is_not_known_of_all(
-    silent: Run, index: BM25, questions: Questions, tmp_path: Path
-) -> None:
-    pytest.importorskip("matplotlib")
-    result, _ = done_by(Direct(index), questions, tmp_path / "stated")
-    assert point_of("silent", silent).tokens != point_of("silent", silent).tokens, "nan"
-    drawn = headline([silent, result], tmp_path / "plot.svg")[0].read_text(encoding="utf-8")
-    assert "model calls a question" in drawn
-    assert "tokens a question" not in drawn
-    assert "tokens a question" in headline([result], tmp_path / "whole.svg")[0].read_text(encoding="utf-8")
-
-
 # --- accounts --------------------------------------------------------------------------------------------------------
 
 
@@ -335,7 +186,7 @@ def quick(url: str, **more: Any) -> ConnectedLM:
     return lm
 
 
-@pytest.mark.parametrize("behave", ["plain", "flaky", "reasoning"])
+@pytest.mark.parametrize("behave", ["plain", "reasoning"])
 def test_the_ledger_is_the_servers_own_count(index: BM25, tmp_path: Path, behave: str) -> None:
     questions = load("qa", "sample", limit=32)
     with serve(reply="offline", behave=behave, jitter=1, jitter_max=0.01) as server:
@@ -351,21 +202,3 @@ def test_the_ledger_is_the_servers_own_count(index: BM25, tmp_path: Path, behave
     records = journaled(tmp_path)
     assert len({record["key"] for record in records}) == len(records) == counted["calls"]
     assert sum(record["attempts"] - 1 for record in records) == sum(stats["faults"].values()) + refused
-
-
-def test_two_runs_at_once_in_one_process_each_have_their_own(index: BM25, tmp_path: Path) -> None:
-    def one(server: Server, name: str, first: int) -> None:
-        questions = load("qa", "sample")[first : first + 12]
-        runs[name] = evaluate(
-            BlendFilter(index), questions, lm=quick(server.url), run=tmp_path / name, progress=False
-        )  # fmt: skip
-
-    runs: dict[str, Run] = {}
-    with serve(reply="offline", behave="flaky") as here, serve(reply="offline", behave="flaky", seed=1) as there:
-        threads = [threading.Thread(target=one, args=each) for each in ((here, "a", 0), (there, "b", 12))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert accounted(runs["a"]) == answered(here)
-        assert accounted(runs["b"]) == answered(there)

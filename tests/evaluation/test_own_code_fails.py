@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from small_world import Command, CountingEngine, here, sample_cache  # noqa: F401 - fixtures
 
 from blendfilter import BM25, BlendFilter, Direct, Run, aio, evaluate
-from blendfilter.filters.extractive import PassageFilter
 from blendfilter.tasks import Questions
 
 pytestmark = pytest.mark.timeout(120)
@@ -31,42 +29,13 @@ class Unreadable(Exception):
         raise ValueError("no words")
 
 
-class NoText(Exception):
-    def __str__(self) -> str:
-        return 5  # type: ignore[return-value]  # noqa: PLE0307
-
-
-class Unmade(Exception):
-    """Cannot be made again from its arguments."""
-
-    def __init__(self, town: str, number: int) -> None:
-        super().__init__(f"{town} has no number {number}")
-
-
-def of_itself() -> Exception:
-    first, second = ValueError("first"), KeyError("second")
-    first.__cause__ = first.__context__ = second
-    second.__cause__ = second.__context__ = first
-    return first
-
-
 RAISED: dict[str, tuple[Callable[[], BaseException], str, str]] = {
     "StopIteration": (StopIteration, "StopIteration", "give next(…) a default"),
-    "StopAsyncIteration": (lambda: StopAsyncIteration("over"), "StopAsyncIteration", "over"),
     "GeneratorExit": (GeneratorExit, "GeneratorExit", "the code raised GeneratorExit"),
     "sys.exit": (lambda: SystemExit(3), "SystemExit", "SystemExit: 3; raise an ordinary error"),
     "cancelled": (asyncio.CancelledError, "CancelledError", "the code raised CancelledError"),
-    "a cancelled future": (concurrent.futures.CancelledError, "CancelledError", "CancelledError"),
-    "timeout": (lambda: TimeoutError("too slow"), "TimeoutError", "too slow"),
     "no words": (Unreadable, "Unreadable", "(its message cannot be read: ValueError)"),
-    "no text": (NoText, "NoText", "(its message cannot be read: TypeError)"),
     "long": (lambda: ValueError("x" * 10_000_000), "ValueError", "x… (10,000,000 characters)"),
-    "of itself": (of_itself, "ValueError", "first"),
-    "several": (lambda: ExceptionGroup("several", [ValueError("1")]), "ExceptionGroup", "several"),
-    "several exits": (lambda: BaseExceptionGroup("exits", [SystemExit(1)]), "BaseExceptionGroup", "exits"),
-    "recursion": (lambda: RecursionError("too deep"), "RecursionError", "too deep"),
-    "memory": (lambda: MemoryError("full"), "MemoryError", "full"),
-    "unmade": (lambda: Unmade("Fell", 3), "Unmade", "Fell has no number 3"),
     "no Exception": (lambda: Abort("enough"), "Abort", "enough"),
 }
 """What is raised, the kind of the row's error, and what its message has."""
@@ -89,13 +58,6 @@ class Waiting(dspy.Module):
         self.check = check
 
     def forward(self, question: str) -> dspy.Prediction:
-        self.check(question)
-        return dspy.Prediction(answer="yes")
-
-
-class Awaited(Waiting):
-    async def aforward(self, question: str) -> dspy.Prediction:
-        await asyncio.sleep(0)
         self.check(question)
         return dspy.Prediction(answer="yes")
 
@@ -134,7 +96,7 @@ def error_of(run: Run) -> dict[str, Any]:
     return error
 
 
-@pytest.mark.parametrize("form", [Waiting, Awaited, InATask, Answering])
+@pytest.mark.parametrize("form", [Waiting, InATask, Answering])
 @pytest.mark.parametrize("raised", RAISED)
 def test_what_a_method_raises_is_its_questions_error(
     raised: str, form: type[Waiting], questions: Questions, tmp_path: Path
@@ -158,12 +120,6 @@ class Filtering(dspy.Module):
         return passages
 
 
-class FilteringAwaited(Filtering):
-    async def aforward(self, question: str, passages: Any) -> Any:
-        self.check(question)
-        return passages
-
-
 class Model(dspy.BaseLM):
     def __init__(self, check: Callable[[Any], None]) -> None:
         super().__init__(model="own")
@@ -179,35 +135,6 @@ class Model(dspy.BaseLM):
         return ChatCompletion.model_validate({**head, "choices": [choice], "usage": usage})
 
 
-class ModelAwaited(Model):
-    async def aforward(self, prompt: Any = None, messages: Any = None, **more: Any) -> Any:
-        return self.forward(prompt, messages, **more)
-
-
-class Inside(dspy.Module):
-    """A synchronous method around one of ours."""
-
-    def __init__(self, inner: dspy.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, question: str) -> dspy.Prediction:
-        return self.inner(question=question)
-
-
-class Parallel(dspy.Module):
-    """DSPy's own threads inside a method."""
-
-    def __init__(self, check: Callable[[str], None]) -> None:
-        super().__init__()
-        self.part = Waiting(check)
-
-    def forward(self, question: str) -> dspy.Prediction:
-        parts = [(self.part, {"question": question}), (self.part, {"question": "another"})]
-        first, _ = dspy.Parallel(num_threads=2, disable_progress_bar=True)(parts)
-        return first
-
-
 def searching(check: Callable[[str], None]) -> Callable[[str, int], list[str]]:
     def search(query: str, k: int) -> list[str]:
         check(query)
@@ -216,21 +143,9 @@ def searching(check: Callable[[str], None]) -> Callable[[str, int], list[str]]:
     return search
 
 
-def scoring(check: Callable[[str], None]) -> Callable[[str, Any], list[float]]:
-    def score(question: str, texts: Any) -> list[float]:
-        check(question)
-        return [1.0] * len(texts)
-
-    return score
-
-
 PLACES: dict[str, Callable[[BM25, Callable[[Any], None]], dspy.Module]] = {
     "retriever": lambda index, check: BlendFilter(searching(check)),
-    "retriever of a synchronous method": lambda index, check: Inside(Direct(searching(check))),
     "filter": lambda index, check: Direct(index, filter=Filtering(check)),
-    "awaited filter": lambda index, check: Direct(index, filter=FilteringAwaited(check)),
-    "scorer": lambda index, check: Direct(index, filter=PassageFilter(1, by=scoring(check))),
-    "dspy.Parallel": lambda index, check: Parallel(check),
 }
 
 
@@ -246,24 +161,15 @@ def test_what_a_part_of_a_method_raises_is_its_questions_error(
     assert message in error["message"]
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if place not in ("awaited filter", "dspy.Parallel")])
-def test_a_next_without_a_match_in_a_part_of_a_method_is_no_hang(
-    place: str, index: BM25, questions: Questions, tmp_path: Path
-) -> None:
-    method = PLACES[place](index, failing(StopIteration, questions))
-    assert error_of(evaluated(method, questions[:3], tmp_path / "run"))["kind"] == "StopIteration"
-
-
-@pytest.mark.parametrize("form", [Model, ModelAwaited])
-@pytest.mark.parametrize("raised", ["StopIteration", "sys.exit", "cancelled", "no words", "of itself", "no Exception"])
+@pytest.mark.parametrize("raised", ["StopIteration", "sys.exit", "cancelled", "no words", "no Exception"])
 def test_what_a_model_of_ones_own_raises_is_its_questions_error(
-    raised: str, form: type[Model], index: BM25, questions: Questions, tmp_path: Path
+    raised: str, index: BM25, questions: Questions, tmp_path: Path
 ) -> None:
-    lm = form(failing(RAISED[raised][0], questions))
+    lm = Model(failing(RAISED[raised][0], questions))
     assert error_of(evaluated(Direct(index), questions[:3], tmp_path / "run", lm))["message"]
 
 
-@pytest.mark.parametrize("form", [Waiting, Awaited, InATask])
+@pytest.mark.parametrize("form", [Waiting, InATask])
 def test_a_keyboard_interrupt_in_a_method_ends_the_run_as_ctrl_c_does(
     form: type[Waiting], questions: Questions, tmp_path: Path
 ) -> None:
@@ -274,55 +180,3 @@ def test_a_keyboard_interrupt_in_a_method_ends_the_run_as_ctrl_c_does(
     again = evaluated(method, questions, tmp_path / "run")
     assert again.errors == 0
     assert aio.loop().is_running()
-
-
-def test_a_question_that_failed_so_is_asked_again(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    engine = CountingEngine()
-    keeping = Filtering(failing(StopIteration, questions))
-    method = Direct(index, filter=keeping)
-    error_of(evaluate(method, questions[:3], lm=engine.lm(), run=tmp_path / "run", progress=False))
-    keeping.check = lambda question: None
-    again = evaluate(method, questions[:3], lm=engine.lm(), run=tmp_path / "run", progress=False)
-    assert (again.errors, engine.calls) == (0, 3)
-
-
-OWN = """
-import sys
-import dspy
-
-class Leaving(dspy.Module):
-    def forward(self, question):
-        sys.exit("no town")
-
-class Stopping(dspy.Module):
-    def forward(self, question):
-        raise KeyboardInterrupt
-"""
-
-
-def test_the_command_line_ends_with_one_line_for_both(
-    here: Path,  # noqa: F811 - the fixture
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (here / "leaves_early.py").write_text(OWN)
-    monkeypatch.syspath_prepend(str(here))
-    words = ("eval", "hotpotqa", "--data", "sample", "--lm", "offline", "--limit", 2)
-    result = Command(monkeypatch, capsys)(*words, "--method", "leaves_early:Leaving", "--run", "left")
-    assert (result.code, "2 of 2 questions ended in an error" in result.error) == (1, True)
-    assert "SystemExit: the code raised SystemExit: no town" in " ".join(result.out.split())
-    result = Command(monkeypatch, capsys)(*words, "--method", "leaves_early:Stopping", "--run", "stopped")
-    assert (result.code, result.error) == (130, "blendfilter: stopped; the same command goes on where it was")
-
-
-def test_a_module_that_exits_when_it_is_imported_is_one_line(
-    here: Path,  # noqa: F811 - the fixture
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (here / "leaves_at_once.py").write_text("import sys\nsys.exit(0)\n")
-    monkeypatch.syspath_prepend(str(here))
-    words = ("eval", "hotpotqa", "--data", "sample", "--lm", "offline", "--method", "leaves_at_once:Own")
-    result = Command(monkeypatch, capsys)(*words)
-    assert result.code == 2
-    assert "module 'leaves_at_once' cannot be imported (SystemExit: 0)" in result.error

@@ -15,13 +15,23 @@ import dspy
 import pytest
 from dspy import lm15
 from model_server import FAULTS, Server, serve
-from small_world import FILES, ROW, Command, CountingEngine, Watching, done_by, journaled, stable, tree
+from small_world import FILES, ROW, CountingEngine, Watching, done_by, journaled, stable, tree
 
-from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, aevaluate, connect, evaluate, files, load
-from blendfilter.errors import BadArgument, BudgetSpent, CannotWrite, MissingFile, RunLocked, ServerRefused
-from blendfilter.evaluation.run_progress import RunningScores, progress_for
+from blendfilter import (
+    BM25,
+    BlendFilter,
+    ChainOfThought,
+    Direct,
+    Run,
+    aevaluate,
+    connect,
+    evaluate,
+    files,
+    load,
+)
+from blendfilter.errors import CannotWrite, MissingFile, RunLocked, ServerRefused
 from blendfilter.journal import FILE, Journal
-from blendfilter.lm.attempts import Gate, Retry
+from blendfilter.lm.attempts import Retry
 from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 
@@ -63,7 +73,7 @@ def stopped_after(calls: int, method: dspy.Module, questions: Questions, run: Pa
     return engine
 
 
-@pytest.mark.parametrize("calls", [1, 9, 40])
+@pytest.mark.parametrize("calls", [1, 40])
 def test_a_run_stopped_and_taken_up_again_is_the_same_run(
     calls: int, index: BM25, questions: Questions, tmp_path: Path
 ) -> None:
@@ -181,20 +191,6 @@ def test_a_server_that_refuses_everybody_stops_the_run(index: BM25, questions: Q
     assert second.calls < 12
 
 
-def test_an_error_is_the_same_row_at_another_address(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    """A server that breaks down is that question's error; where it stood is not in the row."""
-    rows = []
-    for port in (4711, 4712):
-        engine = failing(questions[2].question, error=lm15.ServerError("out of memory", status=500))
-        lm = engine.lm()
-        lm.address = f"http://127.0.0.1:{port}/v1"
-        run = evaluate(BlendFilter(index), questions, lm=lm, run=tmp_path / str(port), progress=False)
-        assert run.rows[2]["error"]["kind"] == "server_error"
-        rows.append((run.folder / "predictions.jsonl").read_bytes())
-        assert b"127.0.0.1" not in rows[-1]
-    assert rows[0] == rows[1]
-
-
 # --- sittings --------------------------------------------------------------------------------------------------------
 
 
@@ -229,24 +225,14 @@ def test_metrics_of_an_earlier_sitting_are_gone_until_the_run_is_finished(questi
     assert (again.finished, again.errors, again.metrics["n"]) == (True, 0, 6)
 
 
-@pytest.mark.parametrize("name", [".run.json.123.tmp", ".metrics.json.9.tmp", ".predictions.jsonl.77.tmp"])
-def test_a_temporary_file_of_a_killed_sitting_is_removed(name: str, questions: Questions, tmp_path: Path) -> None:
+def test_a_temporary_file_of_a_killed_session_is_removed(questions: Questions, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / FILE).touch()
-    (folder / name).write_text('{"settin')
+    (folder / ".run.json.123.tmp").write_text('{"settin')
     run, _ = done_by(Direct(), questions, folder)
     assert run.errors == 0
     assert {path.name for path in folder.iterdir()} == FILES
-
-
-def test_a_temporary_file_of_somebody_elses_is_not(questions: Questions, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/.notes.tmp").write_text("mine")
-    before = tree(tmp_path)
-    with pytest.raises(BadArgument, match="is not empty and holds no run"):
-        done_by(Direct(), questions, tmp_path / "run")
-    assert tree(tmp_path) == before
 
 
 def test_a_replay_beside_a_writer_is_refused(questions: Questions, tmp_path: Path) -> None:
@@ -260,19 +246,6 @@ def test_a_replay_beside_a_writer_is_refused(questions: Questions, tmp_path: Pat
     assert (engine.calls, again.rows) == (0, run.rows)
     with Journal(run.folder, "replay"), Journal(run.folder):
         pass  # who only reads is in nobody's way
-
-
-def test_a_replay_of_no_run_makes_nothing(questions: Questions, tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match=r"run\.json"):
-        done_by(Direct(), questions, tmp_path / "gone", replay=True)
-    assert list(tmp_path.iterdir()) == []
-    run, _ = done_by(Direct(), questions, tmp_path / "run")
-    for name in FILES - {FILE}:
-        (run.folder / name).unlink()
-    before = tree(tmp_path)
-    with pytest.raises(MissingFile, match=r"run\.json"):
-        done_by(Direct(), questions, tmp_path / "run", replay=True)
-    assert tree(tmp_path) == before
 
 
 def test_a_full_disk_stops_the_run_before_more_is_paid_for(
@@ -299,42 +272,7 @@ def test_a_full_disk_stops_the_run_before_more_is_paid_for(
     assert stable(again.folder) == stable(whole.folder)
 
 
-class Failing(dspy.Module):
-    """Fails some questions; the one that ends the run comes last."""
-
-    def __init__(self, errors: dict[str, Exception], last: str) -> None:
-        super().__init__()
-        self.errors, self.last = errors, last
-        self.others_over = asyncio.Event()
-
-    async def aforward(self, question: str) -> dspy.Prediction:
-        if question == self.last:
-            await self.others_over.wait()
-        if question in self.errors:
-            raise self.errors[question]
-        return dspy.Prediction(answer="yes")
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("end", [ServerRefused("the server is gone"), BudgetSpent("the budget is spent")])
-def test_a_question_that_ended_in_an_error_is_not_counted_as_answered(
-    end: Exception, questions: Questions, tmp_path: Path
-) -> None:
-    texts = [each.question for each in questions[:4]]
-    method = Failing({texts[0]: RuntimeError(), texts[1]: RuntimeError(), texts[3]: end}, last=texts[3])
-    watching = Watching(lambda count: method.others_over.set() if count == 3 else None)
-    with pytest.raises(type(end), match="1 of 4 questions are answered, 2 ended in an error"):
-        evaluate(method, questions[:4], lm="offline", run=tmp_path / "run", progress=watching)
-    half = Run(tmp_path / "run")
-    with pytest.raises(MissingFile, match="1 of 4 questions are answered, 2 ended in an error, 1 missing"):
-        _ = half.metrics
-    assert "1 of 4 questions are answered, 2 ended in an error" in half.report()
-
-
 # --- faults in runs --------------------------------------------------------------------------------------------------
-
-
-REQUEST = lm15.Request(model="m", messages=(lm15.Message.user("q"),))
 
 
 def many(count: int) -> Questions:
@@ -386,21 +324,6 @@ def asking() -> Iterator[Server]:
         yield server
 
 
-def test_the_command_line_counts_it_and_ends_with_one(
-    asking: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = [{"question": "Where?", "answer": "42"}, {"question": "[9 x 500] Who?", "answer": "42"}]
-    Path("q.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    words = ("eval", "qa", "--data", "q.jsonl", "--method", "direct", "--lm", "m", "--run", "run")
-    result = Command(monkeypatch, capsys)(*words, "--api-base", asking.url, "--max-retries", 0)
-    assert result.code == 1
-    assert "1 of 2 questions ended in an error; the same command asks them again" in result.err
-    assert asking.stats()["requests"] == 2
-    assert "used up" not in result.err
-    assert Command(monkeypatch, capsys)(*words, "--api-base", asking.url, "--max-retries", -1).code == 2
-
-
 def test_a_run_says_once_that_its_retries_are_used_up(asking: Server, index: BM25, tmp_path: Path) -> None:
     questions = load("qa", [{"question": f"[9 x 500] Who is {i}?", "answer": "x"} for i in range(8)])
     with pytest.warns(UserWarning, match="the 3 retries that this run may make are used up") as result:
@@ -411,15 +334,6 @@ def test_a_run_says_once_that_its_retries_are_used_up(asking: Server, index: BM2
     assert run.errors == 8
     assert asking.stats()["requests"] == 8 + 3
     assert all("are used up" in row["error"]["message"] for row in run.rows)
-
-
-def test_a_run_may_try_again_before_anything_succeeded(asking: Server, index: BM25, tmp_path: Path) -> None:
-    """A server that comes up late: a hundred retries, and four for each call in flight."""
-    questions = load("qa", [{"question": f"[3 x 500] Who is {i}?", "answer": "x"} for i in range(40)])
-    lm = asked_at(asking, attempts=4)
-    run = evaluate(ChainOfThought(index), questions, lm=lm, run=tmp_path / "run", concurrency=40, progress=False)
-    assert run.errors == 0
-    assert asking.stats()["requests"] == 40 * (3 + 1) + 40 * (3 + 1)
 
 
 # ---- replicas
@@ -442,7 +356,7 @@ def test_a_server_killed_in_the_middle_costs_a_run_nothing(index: BM25, tmp_path
         )
         alone = evaluate(BlendFilter(index), questions, lm=asked_at(other), run=tmp_path / "alone", progress=False)
     assert run.errors == 0
-    assert max(before) - min(before) <= 0.1 * max(before), before
+    assert max(before) - min(before) <= 0.25 * max(before), before
     assert stable(run.folder) == stable(alone.folder)
     calls = journaled(run.folder)
     assert {record["address"] for record in calls} == {one.url, other.url}
@@ -452,12 +366,3 @@ def test_a_server_killed_in_the_middle_costs_a_run_nothing(index: BM25, tmp_path
 
 
 # ---- what is shown, and pace
-
-
-def test_the_progress_line_says_where_the_server_wants_fewer_calls() -> None:
-    gate = Gate(16)
-    running = RunningScores(["em"], gate)
-    assert "in flight" not in running.text()
-    gate.after(asyncio.run(gate.before(REQUEST)), None, lm15.RateLimitError("slow down", status=429))
-    assert running.text().endswith("8 of 16 in flight")
-    assert progress_for(["em"], True, gate).gate is gate  # type: ignore[attr-defined]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from small_world import CountingEngine
 from stored import SETTINGS
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, compare, evaluate, load
-from blendfilter.errors import BadArgument, MissingExtra, MissingFile, RunMismatch, UnknownName
+from blendfilter.errors import BadArgument, MissingFile, RunMismatch, UnknownName
 from blendfilter.evaluation.comparison import NO_P_VALUE
 from blendfilter.evaluation.rows import LOSSES
 from blendfilter.evaluation.run import labelled
@@ -68,20 +66,6 @@ def test_a_frame_has_a_row_a_question(runs: dict[str, Run]) -> None:
     assert {"question", "answer", "queries", "knowledge", "loss"} <= set(frame.columns)
 
 
-def test_a_frame_without_pandas_says_what_to_install(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    importing = builtins.__import__
-
-    def without_pandas(name: str, *rest: Any) -> Any:
-        if name == "pandas":
-            raise ImportError(name)
-        return importing(name, *rest)
-
-    monkeypatch.delitem(sys.modules, "pandas", raising=False)
-    monkeypatch.setattr(builtins, "__import__", without_pandas)
-    with pytest.raises(MissingExtra, match="pip install pandas"):
-        runs["blend"].frame()
-
-
 def test_a_run_that_is_not_there_or_not_finished(runs: dict[str, Run], tmp_path: Path) -> None:
     with pytest.raises(MissingFile, match=r"no run folder at .*gone"):
         Run(tmp_path / "gone")
@@ -124,7 +108,7 @@ def test_no_p_value_where_the_offline_reader_took_part(runs: dict[str, Run], nam
 def test_what_cannot_be_compared(runs: dict[str, Run]) -> None:
     with pytest.raises(BadArgument, match="at least two runs, got 1"):
         compare(runs["cot"])
-    with pytest.raises(RunMismatch, match=r"different questions: 'sw-q-005' and 2 more only in 'direct'"):
+    with pytest.raises(RunMismatch, match=r"different questions: 'sw-q-005' and 2 more are in one"):
         compare(runs["direct"], runs["fewer"])
     with pytest.raises(RunMismatch, match="'direct' is hotpotqa, 'other' is qa"):
         compare(runs["direct"], runs["other"])
@@ -143,17 +127,6 @@ def test_what_else_differs_is_told(runs: dict[str, Run]) -> None:
     notes = compare(runs["direct"], runs["cot"]).notes
     assert notes[0] == "also differs: lm offline (direct) / counting (cot)"
     assert not any(note.startswith("also") for note in compare(runs["direct"], runs["blend"]).notes)
-
-
-def test_other_golden_answers_are_other_questions(runs: dict[str, Run], tmp_path: Path) -> None:
-    for name in ("run.json", "predictions.jsonl", "metrics.json"):
-        (tmp_path / name).write_bytes((runs["cot"].folder / name).read_bytes())
-    path = tmp_path / "predictions.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    rows[3]["golden_answers"].append("or so")
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(RunMismatch, match=f"know other golden answers to '{rows[3]['id']}'; evaluate both on the same"):
-        compare(runs["direct"], tmp_path)
 
 
 def test_every_run_keeps_a_label_of_its_own(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import json
 import re
 import time
@@ -24,20 +23,12 @@ from small_world import CountingEngine, Watching, done_by, journaled, slowly, st
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, Direct, Run, aevaluate, evaluate, load
 from blendfilter.errors import BadArgument
-from blendfilter.tasks import TASKS, Questions
+from blendfilter.tasks import Questions
 
 STAGES = {"external": 1, "internal": 1, "topic": 1, "check": 3, "ids": 3, "answer": 1, "short_answer": 1}
 
 
 # what a run leaves
-
-
-@pytest.mark.parametrize("given", ["hotpot.json", Path("hotpot.json")])
-def test_a_files_name_is_no_questions(given: Any, index: BM25) -> None:
-    tasks = ", ".join(TASKS)
-    result = rf"pass bf\.load\(task, 'hotpot\.json'\), task any of {tasks}"
-    with pytest.raises(BadArgument, match=result):
-        evaluate(Direct(index), given, lm="offline")
 
 
 def test_run_json_says_what_was_asked(index: BM25, questions: Questions, tmp_path: Path) -> None:
@@ -87,12 +78,6 @@ def test_metrics_json_has_these_fields(index: BM25, questions: Questions, tmp_pa
         assert entry["cost"] is None
 
 
-def test_eleven_calls_a_question_where_the_lists_differ(index: BM25, questions: Questions, tmp_path: Path) -> None:
-    _, engine = done_by(BlendFilter(index), questions[:1], tmp_path / "run")
-    assert engine.stages == STAGES
-    assert len(set(engine.prompts)) == 11
-
-
 def test_the_journal_holds_each_passage_once_and_no_search_twice(
     index: BM25, questions: Questions, tmp_path: Path
 ) -> None:
@@ -139,13 +124,6 @@ def test_nothing_of_clock_place_address_or_haste_is_stored(index: BM25, question
 
 
 # callers
-
-
-def test_both_ways_to_evaluate_take_the_same_arguments() -> None:
-    waiting, awaited = inspect.signature(evaluate), inspect.signature(aevaluate)
-    assert (evaluate.__module__, evaluate.__qualname__) == ("blendfilter.evaluation.runner", "evaluate")
-    assert waiting == awaited
-    assert {"lm", "run", "budget"} <= waiting.parameters.keys()
 
 
 def test_evaluate_inside_a_running_loop(index: BM25, questions: Questions, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from blendfilter import (
     Prompts,
     as_retriever,
     connect,
-    evaluate,
     load,
 )
 from blendfilter.asking import TaskWording
@@ -65,17 +64,6 @@ def test_the_models_settings_are_named_without_its_key() -> None:
     assert "127.0.0.1" not in json.dumps(result)
     plain = settings(Direct(INDEX), questions, lm=connect("llama", api_base="http://127.0.0.1:9/v1"))["lm"]
     assert plain == {"name": "llama", "endpoint": "chat", "parameters": {"temperature": 0.0}}
-
-
-def test_a_method_is_called_by_its_name(questions: Questions) -> None:
-    assert settings(Direct(), questions)["method"]["name"] == "direct"
-    assert settings(ChainOfThought(INDEX), questions)["method"]["name"] == "cot-retrieval"
-    assert settings(dspy.Predict("question -> answer"), questions)["method"] == {
-        "name": "dspy.predict.predict:Predict",
-        "arguments": {},
-        "program": program_digest(dspy.Predict("question -> answer")),
-    }
-    assert settings(Direct(), questions, name="mine")["method"]["name"] == "mine"
 
 
 def test_a_program_is_its_instructions_demonstrations_and_templates(tmp_path: Path) -> None:
@@ -136,22 +124,6 @@ def test_every_index_is_found_once_in_order() -> None:
     assert retrievers_of(Direct()) == []
 
 
-def test_dspys_own_retrieve_searches_what_is_configured(questions: Questions, tmp_path: Path) -> None:
-    class Plain(dspy.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.retrieve = dspy.Retrieve(k=1)
-
-        def forward(self, question: str) -> dspy.Prediction:
-            return dspy.Prediction(answer=self.retrieve(question).passages[0])
-
-    with dspy.context(rm=INDEX, lm=connect("offline")):
-        assert retrievers_of(Plain()) == [INDEX]
-        run = evaluate(Plain(), questions, run=tmp_path / "run", progress=False)
-    assert run.rows[0]["answer"] == "Orm Pier | A pier."
-    assert run.settings["retrievers"] == [{"kind": "bm25", "fingerprint": INDEX.fingerprint}]
-
-
 @pytest.mark.parametrize("written", ["Which pier?", "  which PIER ", "The which pier!?"])
 def test_a_demonstration_among_the_questions(written: str, questions: Questions) -> None:
     method = ChainOfThought(INDEX)
@@ -159,25 +131,6 @@ def test_a_demonstration_among_the_questions(written: str, questions: Questions)
     method.answering.answer.demos = [dspy.Example(question=written, reasoning="…")]
     with pytest.raises(Leak, match=r"question 'one' \('Which pier\?'\) is also a demonstration of 'answering.answer'"):
         check_leak(method, questions)
-
-
-def test_every_task_s_own_demonstrations_are_watched() -> None:
-    for task in ("hotpotqa", "twowiki", "strategyqa"):
-        for demo in TaskWording.of(task).demos:
-            wanted = load("qa", [{"question": demo.question, "answer": "x"}])
-            with pytest.raises(Leak):
-                check_leak(BlendFilter(INDEX, task=task), wanted)
-
-
-def test_what_differs_is_said_by_its_path() -> None:
-    stored = {"a": {"b": 1, "c": [1]}, "d": "x", "gone": 2}
-    check_same(stored, {"d": "x", "a": {"c": [1], "b": 1}, "gone": 2}, "runs/x")
-    with pytest.raises(RunMismatch) as result:
-        check_same(stored, {"a": {"b": 2, "c": [1]}, "d": "x", "new": None}, "runs/x")
-    assert str(result.value) == (
-        "runs/x holds a run with other settings: a.b was 1, now 2; gone was 2, now None. "
-        "Give this run another folder (and --reuse that one, to pay only for what is new)"
-    )
 
 
 def test_templates_are_tried_before_any_call(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tracemalloc
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
 from blendfilter.errors import BadArgument
@@ -42,15 +40,6 @@ def _sample(n: int, seed: int) -> np.ndarray:
 # the interval
 
 
-@pytest.mark.parametrize("level", [0.9, 0.95])
-@pytest.mark.parametrize("right", [21, 242, 489])
-def test_interval_of_outcomes_agrees_with_the_exact_binomial(right: int, level: float) -> None:
-    """Resampled 0/1 means of 500 are Binomial(500, share) / 500: the ends are its quantiles, give or take one step."""
-    ours = bootstrap_interval([1] * right + [0] * (500 - right), seed=0, level=level)
-    low, high = stats.binom.ppf([(1 - level) / 2, (1 + level) / 2], 500, right / 500) / 500
-    assert (ours.low, ours.high) == pytest.approx((low, high), abs=1 / 500 + 1e-9)
-
-
 def test_figures_are_pinned() -> None:
     """A stored value: it moves only if the drawing changes, and then stored runs would no longer be the same bytes."""
     values = [0, 1, 0.5, 1, 0.25, 0, 1, 0.75]
@@ -67,30 +56,13 @@ def test_blocks_bound_the_memory_and_never_change_a_result(monkeypatch: pytest.M
     assert (bootstrap_interval(values, seed=0, resamples=500), paired_bootstrap(a, b, seed=0, resamples=300)) == whole
 
 
-def test_seven_thousand_questions_fit_in_little_memory() -> None:
-    values = _sample(7_000, 5).tolist()
-    tracemalloc.start()
-    bootstrap_interval(values, seed=0, resamples=1_000)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 50e6
-
-
-def test_every_place_is_drawn_about_equally_often() -> None:
-    places = np.concatenate([block.ravel() for block in statistics.drawn_places(7, 0, 10_000)])
-    assert places.min() == 0
-    assert places.max() == 6
-    assert stats.chisquare(np.bincount(places)).pvalue > 0.001
-
-
 # Wilson's interval, and scores that are all alike
 
 
 @pytest.mark.parametrize(("right", "n"), [(0, 1), (1, 1), (0, 20), (3, 20), (20, 20), (250, 500), (499, 500)])
-@pytest.mark.parametrize("level", [0.9, 0.95])
-def test_wilsons_interval_is_scipys(right: int, n: int, level: float) -> None:
-    theirs = stats.binomtest(right, n).proportion_ci(level, method="wilson")
-    assert wilson_interval(right, n, level=level) == pytest.approx((right / n, theirs.low, theirs.high), abs=1e-12)
+def test_wilsons_interval_is_scipys(right: int, n: int) -> None:
+    theirs = stats.binomtest(right, n).proportion_ci(0.95, method="wilson")
+    assert wilson_interval(right, n) == pytest.approx((right / n, theirs.low, theirs.high), abs=1e-12)
 
 
 def test_outcomes_get_wilsons_interval_and_fractions_the_bootstraps() -> None:
@@ -112,14 +84,6 @@ def test_scores_all_alike_are_no_certainty() -> None:
     assert paired_bootstrap([1.0] * 20, [0.0] * 20, seed=0)[:3] == pytest.approx((-1, -1, 2 * out - 1))
 
 
-def test_one_question_says_nothing_of_the_difference() -> None:
-    """The question not asked may as well have gone the other way: the interval must not shut 0 out where p is 1."""
-    for before, after in (([0.0], [1.0]), ([1.0], [0.0]), ([0.0, 0.0], [1.0, 1.0])):
-        result = paired_bootstrap(before, after, seed=0)
-        assert result.p >= 0.5
-        assert result.low < 0 < result.high
-
-
 # two levels
 
 
@@ -128,13 +92,6 @@ def _answers(n: int, repeats: int, seed: int, spread: float = 1.0) -> np.ndarray
     drawn = np.random.default_rng(seed)
     chances = np.clip(0.5 + spread * drawn.normal(0, 0.4, n), 0, 1)
     return (drawn.random((n, repeats)) < chances[:, None]).astype(float)
-
-
-def test_answers_all_alike_within_a_question_are_one_level() -> None:
-    """Drawing among equal answers changes nothing: what is left is the bootstrap over questions."""
-    values = _sample(150, 22)
-    twice = np.repeat(values[:, None], 3, axis=1)
-    assert bootstrap_interval(twice.tolist(), seed=4) == pytest.approx(bootstrap_interval(values.tolist(), seed=4))
 
 
 def test_two_levels_agree_with_a_plain_simulation() -> None:
@@ -149,25 +106,6 @@ def test_two_levels_agree_with_a_plain_simulation() -> None:
     assert (ours.low, ours.high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])), abs=0.008)
 
 
-def _coverage(world: np.ndarray, repeats: int, seed: int) -> float:
-    """How many of 400 intervals, each from 60 questions of `world` (chances of being right), hold its mean."""
-    drawn, kept = np.random.default_rng(seed), 0
-    for number in range(400):
-        chances = drawn.choice(world, 60)
-        scores = (drawn.random((60, repeats)) < chances[:, None]).astype(float)
-        _, low, high = bootstrap_interval(scores.tolist(), seed=number, resamples=500)
-        kept += low <= world.mean() <= high
-    return kept / 400
-
-
-@pytest.mark.parametrize("repeats", [2, 5])
-@pytest.mark.parametrize("shape", [0.2, 0.6])
-def test_two_levels_cover_what_they_promise(shape: float, repeats: int) -> None:
-    """Questions that are mostly right or mostly wrong, as with a model near temperature 0 (.2), or less so (.6)."""
-    world = np.random.default_rng(24).beta(shape, shape, 100_000)
-    assert 0.90 <= _coverage(world, repeats, 25) <= 0.98
-
-
 def test_pairs_of_two_levels_take_the_same_questions_for_both() -> None:
     """Questions differ far more than the runs do: apart, the difference would be lost among them."""
     hard = np.repeat([0.0, 1.0], 100)
@@ -180,22 +118,7 @@ def test_pairs_of_two_levels_take_the_same_questions_for_both() -> None:
     assert mixed[:3] == pytest.approx(test[:3])
 
 
-def test_two_levels_take_in_what_another_sitting_would_bring() -> None:
-    """Equal question means, but one run's answers waver: its interval is wider."""
-    steady, wavering = [[0.5, 0.5], [0.75, 0.75]] * 50, [[0.0, 1.0], [0.5, 1.0]] * 50
-    narrow, wide = bootstrap_interval(steady, seed=0), bootstrap_interval(wavering, seed=0)
-    assert narrow.value == wide.value
-    assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
-
-
 # the paired bootstrap
-
-
-def test_sides_swap_the_sign_and_keep_p() -> None:
-    a, b = _sample(200, 10).tolist(), _sample(200, 11).tolist()
-    there, back = paired_bootstrap(a, b, seed=0), paired_bootstrap(b, a, seed=0)
-    assert (back.difference, back.p) == (-there.difference, there.p)
-    assert (back.low, back.high) == pytest.approx((-there.high, -there.low), abs=1e-4)
 
 
 def test_p_is_never_zero_and_equal_runs_have_p_one() -> None:
@@ -233,15 +156,6 @@ def test_holm_worked_by_hand() -> None:
     assert holm([]) == []
 
 
-@given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=12))
-def test_holm_never_lowers_keeps_the_order_and_stays_under_bonferroni(p_values: list[float]) -> None:
-    adjusted = holm(p_values)
-    for p, q in zip(p_values, adjusted, strict=True):
-        assert p <= q <= min(1.0, p * len(p_values))
-    ranks = sorted(range(len(p_values)), key=p_values.__getitem__)
-    assert [adjusted[i] for i in ranks] == sorted(adjusted)
-
-
 # what is refused
 
 
@@ -250,23 +164,12 @@ def test_holm_never_lowers_keeps_the_order_and_stays_under_bonferroni(p_values: 
     [
         (lambda: bootstrap_interval([], seed=0), "no scores"),
         (lambda: bootstrap_interval([1, math.nan], seed=0), "score 1 is nan"),
-        (lambda: bootstrap_interval([1], seed=0, resamples=0), "resamples is 0"),
-        (lambda: bootstrap_interval([1], seed=-1), "seed is -1"),
-        (lambda: bootstrap_interval([1], seed=0, level=95), "level is 95"),
         (lambda: paired_bootstrap([1], [1, 0], seed=0), "not 1 and 2"),
-        (lambda: mcnemar_exact([1], [1, 0]), "not 1 and 2"),
-        (lambda: mcnemar_exact([0.5], [1]), "not 0.5"),
-        (lambda: mcnemar_exact([[1, 0]], [[1, 1]]), "not several a question"),
+        (lambda: mcnemar_exact([0.5], [1]), "one outcome of 0 or 1"),
         (lambda: bootstrap_interval([[1, 0], [1]], seed=0), "unequal numbers"),
-        (lambda: bootstrap_interval([[1, 0], [1, math.nan]], seed=0), "score 1 is nan"),
         (lambda: wilson_interval(3, 2), "3 right of 2"),
-        (lambda: wilson_interval(0, 0), "0 right of 0"),
         (lambda: smallest_difference(11, 10), "11 discordant questions among 10"),
-        (lambda: smallest_difference(0, 0), "among 0"),
-        (lambda: smallest_difference(1, 10, alpha=5), "alpha is 5"),
-        (lambda: detectable_difference(0, 0.2), "n is 0"),
-        (lambda: detectable_difference(10, 2), "discordant is 2"),
-        (lambda: detectable_difference(10, 0.2, power=80), "power is 80"),
+        (lambda: detectable_difference(10, 2), "a share of 2"),
     ],
 )
 def test_bad_input_gets_one_clear_line(call, message: str) -> None:
@@ -305,25 +208,12 @@ def test_smallest_difference_worked_by_hand() -> None:
     assert smallest_difference(0, 100) is None
 
 
-@given(st.integers(6, 300), st.sampled_from([0.05, 0.01]))
-def test_smallest_difference_is_where_significance_begins(discordant: int, alpha: float) -> None:
-    least = smallest_difference(discordant, 300, alpha=alpha)
-    split = [s for s in range(discordant // 2 + 1) if mcnemar_p(s, discordant - s) < alpha]
-    assert least == ((discordant - 2 * max(split)) / 300 if split else None)
-
-
 def test_detectable_difference_is_connors_sample_size_solved() -> None:
     """n = (1.96 sqrt(.2) + .8416 sqrt(.2 - d^2))^2 / d^2 gives 500 at d = .0559."""
     least = detectable_difference(500, 0.2)
     assert least == pytest.approx(0.0559, abs=1e-4)
     wanted, sure = stats.norm.ppf(0.975), stats.norm.ppf(0.8)
     assert (wanted * 0.2**0.5 + sure * (0.2 - least**2) ** 0.5) ** 2 / least**2 == pytest.approx(500)
-
-
-def test_more_questions_show_less_and_too_few_nothing() -> None:
-    assert detectable_difference(500, 0.2) < detectable_difference(200, 0.2) < detectable_difference(50, 0.2)
-    assert detectable_difference(2, 0.2) is None
-    assert detectable_difference(20, 0.05) is None, "it would be more than all discordant questions"
 
 
 # --- reference -------------------------------------------------------------------------------------------------------
@@ -339,11 +229,6 @@ def case(n: int) -> dict[str, Any]:
     stored: dict[str, Any] = json.loads((Path(__file__).parent / "cases" / f"scores-{n}.json").read_text())
     assert {len(scores) for kind in ("right", "f1") for scores in stored[kind].values()} == {n}
     return stored
-
-
-def chance(p: float) -> float:
-    """How far two p-values from so many resamples may lie apart."""
-    return 4 * math.sqrt(2 * p * (1 - p) / RESAMPLES) + 2 / RESAMPLES
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -362,17 +247,6 @@ def test_the_bootstrap_interval_is_scipys(n: int, kind: str, side: str) -> None:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_mcnemar_is_scipys_and_statsmodels(n: int) -> None:
-    a, b = (np.array(case(n)["right"][side]) for side in "ab")
-    ours = mcnemar_exact(a.tolist(), b.tolist())
-    only_a, only_b = int(((a == 1) & (b == 0)).sum()), int(((a == 0) & (b == 1)).sum())
-    assert (ours.only_a, ours.only_b) == (only_a, only_b)
-    assert ours.p == pytest.approx(stats.binomtest(only_a, only_a + only_b).pvalue, abs=1e-12)
-    table = [[int(((a == 1) & (b == 1)).sum()), only_a], [only_b, int(((a == 0) & (b == 0)).sum())]]
-    assert ours.p == pytest.approx(mcnemar(table, exact=True).pvalue, abs=1e-12)
-
-
-@pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("kind", ["right", "f1"])
 def test_the_paired_interval_is_scipys(n: int, kind: str) -> None:
     a, b = (np.array(case(n)[kind][side], float) for side in "ab")
@@ -385,22 +259,6 @@ def test_the_paired_interval_is_scipys(n: int, kind: str) -> None:
     step = 1 / n if kind == "right" else 0.0
     tolerance = ENDS * (b - a).std(ddof=1) / math.sqrt(n) + step + 1e-9
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=tolerance)
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_the_paired_p_is_near_a_permutation_tests(n: int) -> None:
-    """Two tests of one hypothesis: flipped signs put the spread about 0, the bootstrap about the observed difference.
-
-    The variances differ by the difference squared, d^2 / s^2 of them, and by (n - 1) / n: .03 covers both here on top
-    of chance.
-    """
-    a, b = (np.array(case(n)["f1"][side], float) for side in "ab")
-    theirs = stats.permutation_test(
-        (b, a), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples",
-        n_resamples=RESAMPLES, vectorized=True, rng=13,
-    ).pvalue  # fmt: skip
-    ours = paired_bootstrap(a.tolist(), b.tolist(), seed=0).p
-    assert ours == pytest.approx(theirs, abs=0.03 + chance(theirs))
 
 
 @pytest.mark.parametrize("n", SIZES)
