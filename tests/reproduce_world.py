@@ -85,7 +85,7 @@ arguments = { trimmed = 2 }
 def written(folder: Path, text: str, name: str = "small") -> PaperTable:
     path = folder / f"{name}.toml"
     path.write_text(text, encoding="utf-8")
-    return tables.table_of(path)
+    return tables.read(str(path))
 
 
 class Wanted(NamedTuple):
@@ -120,17 +120,16 @@ class Made(NamedTuple):
 
 def wanted(
     table: PaperTable | str, folder: Path, lm: ConnectedLM | None = None, *, limit: int = 4,
-    data: Sequence[str] = ("sample",), tasks: Sequence[str] | None = None, rows: Sequence[str] = (),
+    data: Sequence[str] = ("sample",), tasks: Sequence[str] | None = None, rows: Sequence[str] | None = None,
     methods: Sequence[str] | None = None, repeats: int = 1, corpus: Sequence[str] = (), index: Sequence[str] = (),
     **inputs: Any,
 ) -> Wanted:  # fmt: skip
     """The runs of a table (a shipped one by its name) over the sample world, in `folder`."""
-    whole = tables.read(table) if isinstance(table, str) else table
+    paper = (tables.read(table) if isinstance(table, str) else table).cut(methods, rows)
     lm = lm or connect("offline")
-    found = sources.gather(whole, data=data, tasks=tasks, limit=limit, corpus=corpus, index=index, methods=methods)
-    made_of = RowInputs(whole, lm, folder, methods=methods, **inputs)
-    some = whole.with_rows(rows) if rows else whole
-    every = runs.runs_of(some, found, lm, folder, made_of, methods=methods, repeats=repeats)
+    found = sources.gather(paper, data=data, tasks=tasks, limit=limit, corpus=corpus, index=index)
+    made_of = RowInputs(paper, lm, folder, **inputs)
+    every = runs.runs_of(paper, found, lm, folder, made_of, repeats=repeats)
     return Wanted(every, made_of, found.notes)
 
 

@@ -89,7 +89,7 @@ def reproduce(
     Example: blendfilter reproduce table4 --data sample --limit 20 (the sample world and the offline reader: free)
     """
     State.goes_on = not plan  # before the imports: these take a second, and one may be stopped in it
-    from blendfilter.reproduce import Reproduction, list_tables
+    from blendfilter.reproduce import list_tables
     from blendfilter.reproduce import reproduce as run
 
     if list_ or table is None:
@@ -101,11 +101,13 @@ def reproduce(
         own = of.request if named else {}
         return connect(model, prices, keyless=plan, extra_body=own or None, json_schema=json_schema)
 
-    options = Reproduction(
-        table, runs, data or (), index or (), corpus or (), allow_host or (), measure or (), scorer, scorer_api_base,
-        program or (), prompts, limit, _names(tasks), _names(methods), row or None, concurrency, repeats, plan, plots,
+    code = run(
+        table, reader, show=show, say=say, runs=runs, data=data or (), index=index or (), corpus=corpus or (),
+        allow_hosts=allow_host or (), measures=measure or (), scorer=scorer, scorer_api_base=scorer_api_base,
+        programs=program or (), prompts=prompts, limit=limit, tasks=_names(tasks), methods=_names(methods),
+        rows=row or None, concurrency=concurrency, repeats=repeats, only_plan=plan, plots=plots,
     )  # fmt: skip
-    if code := run(options, reader, show=show, say=say):
+    if code:
         raise typer.Exit(code)
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.run_passages import Passages
@@ -97,21 +97,13 @@ class _Counts:
         self.events: Counter[str] = Counter()
         self.of: Counter[str] = Counter()
 
-    def add(self, name: str, happened: bool) -> None:
-        self.events[name] += happened
-        self.of[name] += 1
+    def add(self, found: Iterable[tuple[str, bool]]) -> None:
+        for name, happened in found:
+            self.events[name] += happened
+            self.of[name] += 1
 
-    def share(self, name: str) -> Share:
-        return Share(self.events[name], self.of[name])
-
-
-class _UsedReply(NamedTuple):
-    """One use of one call."""
-
-    stage: str
-    prompt: str
-    text: str
-    record: Mapping[str, Any]
+    def shares(self, names: Iterable[str]) -> dict[str, Share]:
+        return {name: Share(self.events[name], self.of[name]) for name in names}
 
 
 def count_replies(known: RunStatus) -> ReplyCounts:
@@ -123,27 +115,20 @@ def count_replies(known: RunStatus) -> ReplyCounts:
             questions += 1
             if row["error"]:
                 errors[row["error"]["kind"]] += 1
-            for reply in _replies(row, journal):
-                _any_reply(reply, counts, stages.setdefault(reply.stage, _Counts()))
-                _by_stage(reply, counts)
-            _filtered(row, passages, counts)
-            _answered(row, counts)
+            for named, key in row["calls"]:
+                record, stage = journal.read_call(key), stage_of(named)
+                if record is not None and "reply" in record:
+                    found = list(_any_reply(record))
+                    stages.setdefault(stage, _Counts()).add(found)
+                    counts.add([*found, *_of_stage(stage, record)])
+            counts.add([*_filtered(row, passages), *_answered(row)])
     return ReplyCounts(
         questions=questions,
-        shares={name: counts.share(name) for name in SHARES},
-        stages={stage: {name: counted.share(name) for name in counted.of} for stage, counted in stages.items()},
+        shares=counts.shares(SHARES),
+        stages={stage: counted.shares(counted.of) for stage, counted in stages.items()},
         errors=errors,
         entries=known.entries,
     )
-
-
-def _replies(row: Mapping[str, Any], journal: Journal) -> Iterator[_UsedReply]:
-    for stage, key in row["calls"]:
-        record = journal.read_call(key)
-        if record is not None and "reply" in record:
-            prompt = record.get("prompt") or ""
-            text = prompt if isinstance(prompt, str) else "\n".join(text for _, text in prompt)
-            yield _UsedReply(stage_of(stage), text, record["reply"] or "", record)
 
 
 def numbered_lines(prompt: str) -> list[str]:
@@ -156,65 +141,58 @@ def numbered_lines(prompt: str) -> list[str]:
     return lines
 
 
-def _any_reply(reply: _UsedReply, counts: _Counts, stage: _Counts) -> None:
-    event, text = event_of(reply.record), reply.text[:LONGEST_REPLY]
-    events = {name: event == name for name in ("empty_reply", "cut_reply", "refused_reply")}
-    events["thinking"] = bool(reply.record["reasoning"])
-    events["thinks_aloud"] = _ALOUD.search(text) is not None
-    events["ran_on"] = bool(reply.record.get("ran_on")) or _NEXT.search(text.strip()) is not None
-    events["markdown"] = _MARKDOWN.search(text) is not None
-    for name, happened in events.items():
-        counts.add(name, happened)
-        stage.add(name, happened)
+def _any_reply(record: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    event, text = event_of(record), (record["reply"] or "")[:LONGEST_REPLY]
+    yield from ((name, event == name) for name in ("empty_reply", "cut_reply", "refused_reply"))
+    yield "thinking", bool(record["reasoning"])
+    yield "thinks_aloud", _ALOUD.search(text) is not None
+    yield "ran_on", bool(record.get("ran_on")) or _NEXT.search(text.strip()) is not None
+    yield "markdown", _MARKDOWN.search(text) is not None
 
 
-def _by_stage(reply: _UsedReply, counts: _Counts) -> None:
-    if reply.stage in READINGS:
-        _reading(reply, counts)
-    if reply.stage == "ids_again":
-        counts.add("read_again", _read(reply)[0].status in ("ids", "none"))
-    if reply.stage in REASONINGS:
-        counts.add("concluded", conclusion(reply.text) != "")
-    if reply.stage in SHORT:
-        counts.add("rambling", len(reply.text.split()) > RAMBLES)
+def _of_stage(stage: str, record: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    text = record["reply"] or ""
+    if stage in READINGS:
+        read, k = _read(stage, record)
+        unread = "unfinished_ids" if event_of(record) in ("empty_reply", "cut_reply") else "unparseable_ids"
+        read_as = {"ids": "read_ids", "none": "explicit_none", "suspect": "suspect_ids"}.get(read.status, unread)
+        yield from ((name, name == read_as) for name in _READ_AS)
+        yield "negated_ids", read.status == "suspect" and negates(text)
+        yield "restated_range", restates_range(text, k)
+    if stage == "ids_again":
+        yield "read_again", _read(stage, record)[0].status in ("ids", "none")
+    if stage in REASONINGS:
+        yield "concluded", conclusion(text) != ""
+    if stage in SHORT:
+        yield "rambling", len(text.split()) > RAMBLES
 
 
-def _reading(reply: _UsedReply, counts: _Counts) -> None:
-    read, k = _read(reply)
-    unread = "unfinished_ids" if event_of(reply.record) in ("empty_reply", "cut_reply") else "unparseable_ids"
-    read_as = {"ids": "read_ids", "none": "explicit_none", "suspect": "suspect_ids"}.get(read.status, unread)
-    for name in _READ_AS:
-        counts.add(name, name == read_as)
-    counts.add("negated_ids", read.status == "suspect" and negates(reply.text))
-    counts.add("restated_range", restates_range(reply.text, k))
-
-
-def _read(reply: _UsedReply) -> tuple[IdsRead, int]:
-    lines, cut = numbered_lines(reply.prompt), event_of(reply.record) == "cut_reply"
+def _read(stage: str, record: Mapping[str, Any]) -> tuple[IdsRead, int]:
+    prompt, text = record.get("prompt") or "", record["reply"] or ""
+    prompt = prompt if isinstance(prompt, str) else "\n".join(part for _, part in prompt)
+    lines, cut = numbered_lines(prompt), event_of(record) == "cut_reply"
     k = len(lines)
-    if reply.stage == "judge":
-        return (IdsRead((), "unparseable") if cut else read_judgement(reply.text, k)), k
-    text = unquoted(reply.text, lines) if _FILCOS.search(reply.prompt) else reply.text
-    return read_ids(text, k, cut=cut), k
+    if stage == "judge":
+        return (IdsRead((), "unparseable") if cut else read_judgement(text, k)), k
+    return read_ids(unquoted(text, lines) if _FILCOS.search(prompt) else text, k, cut=cut), k
 
 
-def _filtered(row: Mapping[str, Any], passages: Passages, counts: _Counts) -> None:
+def _filtered(row: Mapping[str, Any], passages: Passages) -> Iterator[tuple[str, bool]]:
     gold = {folded(title) for title in row["gold_titles"]}
     for name, branch in row["branches"].items():
         found, kept = passages.of(row["queries"].get(name)), set(branch["kept"])
         for passage in branch["retrieved"]:
-            counts.add("kept", passage in kept)
+            yield "kept", passage in kept
             key = passages.key(passage, found)
             record = passages.read(key) if key else None
             if record is not None and folded(record["title"]) in gold:
-                counts.add("gold_kept", passage in kept)
-                counts.add("gold_dropped", passage not in kept)
+                yield "gold_kept", passage in kept
+                yield "gold_dropped", passage not in kept
 
 
-def _answered(row: Mapping[str, Any], counts: _Counts) -> None:
-    if row["error"]:
-        return
-    words = (row["answer"] or "").split()
-    counts.add("long_answer", len(words) > LONG)
-    if set(map(normalize_answer, row["golden_answers"])) <= _YES_NO:
-        counts.add("not_yes_no", normalize_answer(" ".join(words)) not in _YES_NO)
+def _answered(row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    if not row["error"]:
+        words = (row["answer"] or "").split()
+        yield "long_answer", len(words) > LONG
+        if set(map(normalize_answer, row["golden_answers"])) <= _YES_NO:
+            yield "not_yes_no", normalize_answer(" ".join(words)) not in _YES_NO

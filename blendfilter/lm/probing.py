@@ -8,10 +8,9 @@ is not there, or that refuses the key or the model, stops the rest.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from dspy import lm15
 
@@ -22,11 +21,8 @@ from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import split_thinking
 
-T = TypeVar("T")
 Answer = Literal["yes", "no", "cannot tell"]
 Finding = tuple[Answer, str]
-ATTEMPTS, WAIT = 3, 0.5
-"""How often a fault that passes is tried again, and after how many seconds."""
 _TOKENS = 48
 _NUMBERS = {"type": "array", "items": {"type": "integer", "enum": [3, 7]}, "minItems": 1, "maxItems": 3}
 _SCHEMA = {"type": "object", "properties": {"ids": _NUMBERS}, "required": ["ids"], "additionalProperties": False}
@@ -64,7 +60,7 @@ class _Prober:
 
     async def probes(self) -> list[Probe]:
         try:  # a call as any other, which teaches the engine what parameters the server refuses
-            await self._patiently(lambda: self.engine.complete(self._request(_PROSE)))
+            await self.engine.complete(self._request(_PROSE))
         except lm15.LM15Error as error:
             final = faults.final(error, address=self.engine.address, stage="probe")
             if isinstance(final, ServerRefused):
@@ -96,24 +92,13 @@ class _Prober:
         return await self._post(self.engine.path, {**body, **fields})
 
     async def _post(self, path: str, body: dict[str, Any]) -> list[Any]:
-        data = await self._patiently(lambda: self.engine.raw(path, body))
+        data = await self.engine.raw(path, body)
         found = data.get("choices")
         if not isinstance(found, list) or not found or not all(isinstance(each, dict) for each in found):
             raise faults.in_reply(data)
         if isinstance(data.get("usage"), dict):
             self.usages.append(data["usage"])
         return found
-
-    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return await call()
-            except lm15.LM15Error as error:
-                # One that takes a timeout's time to say nothing would take it for each attempt at each probe.
-                if attempt == ATTEMPTS or not faults.retryable(error) or isinstance(error, lm15.TimeoutError):
-                    raise
-            await asyncio.sleep(WAIT * attempt)
-        raise AssertionError  # the last attempt returned or raised
 
     async def json_schema(self) -> Finding:
         text = _text((await self._choices(_PROSE, response_format=_FORMAT))[0])
@@ -164,7 +149,7 @@ class _Prober:
         return ("yes", "") if "bravo" in text else ("cannot tell", f"it did not repeat a line ({_quoted(text)})")
 
     async def models(self) -> Finding:
-        rows = (await self._patiently(lambda: self.engine.raw("/models"))).get("data")
+        rows = (await self.engine.raw("/models")).get("data")
         names = [str(each.get("id")) for each in rows if isinstance(each, dict)] if isinstance(rows, list) else []
         if not names:
             return "no", "its list of models is empty"

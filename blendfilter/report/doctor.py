@@ -1,7 +1,7 @@
 """`examine`: does a model do what the pipeline asks? Sample questions, counted replies, a probed server, advice.
 
 The questions are a run like any other, journaled and resumable; the probes are not journaled, because they are about
-the server as it is now. `findings` names what is wrong, the worst first, with the exact option that mends it;
+the server as it is now. `findings` names what is wrong, the worst first, with the options that mend it;
 `text_of` prints an examination, 80 columns wide at most and without colour.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from blendfilter.evaluation.run_status import BAD, RunStatus, Share, check_share
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.evaluation.statistics import wilson_interval
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.model import ConnectedLM, connect
+from blendfilter.lm.model import connect
 from blendfilter.lm.probing import Probe, probe
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.records import Question
@@ -37,8 +37,8 @@ from blendfilter.tasks.base import Questions
 
 QUESTIONS = 20
 WIDTH = 80
-NOTED, MOST = 0.05, 0.5
-"""The share above which what is not bad in itself is worth a line, and above which it explains what else is wrong."""
+NOTED = 0.05
+"""The share above which what is not bad in itself is worth a line."""
 KEPT_ALL, DROPPED_GOLD = 0.95, 0.2
 """A filter that keeps more than this filters nothing; one that drops more of the gold than this costs answers."""
 OFFLINE = (
@@ -47,10 +47,7 @@ OFFLINE = (
 
 
 class Finding(NamedTuple):
-    """One thing that is not as the pipeline needs it, and what to change.
-
-    `bad` ones are those for which `eval` ends with exit code 1.
-    """
+    """One thing that is not as the pipeline needs it; for `bad` ones `eval` ends with exit code 1."""
 
     name: str
     bad: bool
@@ -117,13 +114,10 @@ def examine(
     """Ask `lm` some of the sample's questions through BlendFilter, and say whether it does what the pipeline asks.
 
     Args:
-        lm: a model, as `evaluate` takes it.
         questions: how many of the sample's, spread over its kinds.
         run: the run's folder, where the same call goes on; a temporary one by default.
-        concurrency: model calls in flight.
         budget: what the questions may take; the probes, some ten tiny calls, come on top.
         max_bad_replies: the share of unparseable, empty or cut replies above which it is not healthy.
-        progress: as in `evaluate`.
 
     Raises:
         BadArgument: more questions than the sample has, or none. ServerRefused: the server is not there, or refuses us.
@@ -137,8 +131,7 @@ def examine(
         budget=budget, progress=RunProgress([]) if progress is True else progress,
     )  # fmt: skip
     counts, probes = count_replies(RunStatus(done)), probe(model)
-    found = findings(counts, ModelSetup.of(model, probes, counts), max_bad_replies)
-    return Examination(done, model.name, counts, probes, list(found))
+    return Examination(done, model.name, counts, probes, list(findings(counts, max_bad_replies)))
 
 
 def chosen(n: int) -> Questions:
@@ -164,158 +157,65 @@ def chosen(n: int) -> Questions:
 
 # --- advice ---------------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class ModelSetup:
-    """How the model is connected, as far as advice depends on it.
-
-    Attributes:
-        served: whether a server is behind it; else it runs in this process.
-        endpoint: chat or completions.
-        schema: whether the ids step is sent with a JSON schema now.
-        schema_obeyed: whether the server obeyed one; None: unknown.
-        thinks: thinking was seen in most replies.
-        switch: thinking can be turned off in its family.
-    """
-
-    served: bool
-    endpoint: str
-    schema: bool
-    schema_obeyed: bool | None
-    thinks: bool
-    switch: bool
-
-    @classmethod
-    def of(cls, lm: ConnectedLM, probes: Sequence[Probe], counts: ReplyCounts) -> ModelSetup:
-        """As `lm` is connected."""
-        answers = {probe.name: probe.answer for probe in probes}
-        return cls(
-            served=bool(probes),
-            endpoint=str(lm.identity.get("endpoint") or "chat"),
-            schema=lm.profile.json_schema is True,
-            schema_obeyed={"yes": True, "no": False}.get(answers.get("JSON schema", "")),
-            thinks=max(counts.shares["thinking"].value, counts.shares["thinks_aloud"].value) > MOST,
-            switch=lm.profile.switch is not None,
-        )
-
-
-Advice = str | Callable[[ModelSetup], str]
-
-
-def findings(counts: ReplyCounts, setup: ModelSetup, limit: float = MAX_BAD_REPLIES) -> Iterator[Finding]:
-    """Everything worth a line: errors, then bad replies above `limit`, then habits. None is a clean bill."""
-    shares = counts.shares
-
-    def advice_on(name: str) -> str:
-        advice = _ADVICE[name]
-        return advice if isinstance(advice, str) else advice(setup)
-
-    for kind, count in counts.errors.items():
-        words = f"{Share(count, counts.questions).words} of questions ended in an error ({kind})"
-        yield Finding("errors", True, words, _OF_ERRORS.get(kind, "the run's report names each; ask again with --run"))
-    for name in BAD:
-        if shares[name].value > limit:
-            words = f"{SHARES[name]}: {shares[name].words}{_worst_stage(counts, name)}"
-            yield Finding(name, True, words, advice_on(name))
-    for name in _HABITS:
-        if shares[name].value > NOTED:
-            yield Finding(name, False, f"{SHARES[name]}: {shares[name].words}", advice_on(name))
-    concluded, kept, dropped = shares["concluded"], shares["kept"], shares["gold_dropped"]
-    if concluded.of and 1 - concluded.value > NOTED:
-        open_ended = Share(concluded.of - concluded.count, concluded.of)
-        words = f"reasonings without “So the answer is”: {open_ended.words}"
-        yield Finding("no_conclusion", False, words, advice_on("no_conclusion"))
-    if kept.value > KEPT_ALL:
-        advice = "the filter's calls change little: --method cot-retrieval answers from as many passages for fewer"
-        yield Finding("keeps_all", False, f"{SHARES['kept']}: {kept.words}", advice)
-    if dropped.value > DROPPED_GOLD:
-        advice = "it cannot judge what bears on a question: a larger model, or --filter passage, which asks none"
-        yield Finding("gold_dropped", False, f"{SHARES['gold_dropped']}: {dropped.words}", advice)
-
-
-def _worst_stage(counts: ReplyCounts, name: str) -> str:
-    by_stage = {stage: shares[name] for stage, shares in counts.stages.items() if name in shares}
-    worst = max(by_stage, key=lambda stage: by_stage[stage].count, default="")
-    return f", most in {worst} ({by_stage[worst].count} of {by_stage[worst].of})" if worst else ""
-
-
-def _ids(setup: ModelSetup) -> str:
-    if setup.schema_obeyed and not setup.schema:
-        return "--json-schema holds the ids to a list of numbers (in Python: connect(…, json_schema=True))"
-    if setup.schema and setup.schema_obeyed is False:
-        return (
-            "a JSON schema is asked for and not obeyed: --no-json-schema, or a server that obeys one (vLLM, llama.cpp)"
-        )
-    if setup.thinks:
-        return _thinking(setup)
-    if setup.schema and (setup.schema_obeyed or not setup.served):  # and they are cut off, or hold none all the same
-        return "its ids are held to a JSON schema already: a larger instruct model"
-    return f"serve it where a JSON schema is obeyed (vLLM, llama.cpp) and add --json-schema; {_other_endpoint(setup)}"
-
-
-def _thinking(setup: ModelSetup) -> str:
-    if setup.switch:
-        return "--no-thinking turns thinking off, --reasoning low shortens it"
-    return (
-        "the model thinks, and how to turn that off is not known for its name: set it at the server (connect(…, "
-        "extra_body=…), or a reasoning parser), or take a model that does not think"
-    )
-
-
-def _other_endpoint(setup: ModelSetup) -> str:
-    if not setup.served:
-        return "take a larger instruct model"
-    if setup.endpoint == "completions":
-        return "an instruct model wants --endpoint chat; else take a larger model"
-    return "a base model wants --endpoint completions; else take a larger instruct model"
-
-
-def _if_thinking(before: str, otherwise: str, after: Callable[[ModelSetup], str] = lambda _: "") -> Advice:
-    """Where the model thinks, `before` and how to turn that off; else `otherwise`, and what comes `after`."""
-    return lambda setup: before + _thinking(setup) if setup.thinks else otherwise + after(setup)
-
-
-_ADVICE: Mapping[str, Advice] = {
-    "unparseable_ids": _ids,
-    "suspect_ids": _ids,
-    "negated_ids": _ids,
-    "restated_range": _ids,
+_LARGER = "a base model wants --endpoint completions; else take a larger instruct model"
+_IDS = (
+    "--json-schema holds the ids to numbers where the server obeys a schema (vLLM, llama.cpp; --no-json-schema where "
+    f"it does not); --no-thinking for a model that thinks; {_LARGER}"
+)
+_THINKING = "--no-thinking or --reasoning low, where the model's family has a switch; else turn it off at the server"
+_ADVICE: Mapping[str, str] = {
+    **dict.fromkeys(("unparseable_ids", "suspect_ids", "negated_ids", "restated_range"), _IDS),
     "explicit_none": "it keeps nothing where it says none; in Python BlendFilter(…, fallback=True) keeps K_q",
-    "empty_reply": _if_thinking(
-        "thinking uses the cap up: ", "look at the trace (blendfilter report on this run); ", _other_endpoint
-    ),
-    "cut_reply": _if_thinking(
-        "thinking counts against the cap: ",
-        "it writes more than the prompts ask for: ask for less in words of your own (--prompts DIR), or a larger model",
-    ),
+    "empty_reply": f"look at the trace (blendfilter report on this run): thinking may use the cap up; {_LARGER}",
+    "cut_reply": "it writes more than the prompts ask for, or thinks: --no-thinking, words of your own (--prompts "
+    "DIR), or a larger model",
     "refused_reply": "it declines harmless questions: another model, or words of your own (--prompts DIR)",
-    "thinking": lambda setup: f"it is set apart and costs tokens: {_thinking(setup)}",
-    "thinks_aloud": lambda setup: f"no tag that is known sets it apart: {_thinking(setup)}",
+    "thinking": f"it is set apart and costs tokens: {_THINKING}",
+    "thinks_aloud": f"no tag that is known sets it apart: {_THINKING}",
     "ran_on": "the reply is cut at the stop on this end, the tokens after it are paid for: a server that obeys stop",
     "markdown": "nothing to change: readers look through the marks",
-    "rambling": _if_thinking("", "a topic, ids and an answer are a few words: ", _other_endpoint),
+    "rambling": f"a topic, ids and an answer are a few words: {_LARGER}",
     "long_answer": "EM and F1 count every word: a larger model, or a short_answer.j2 of your own (--prompts)",
     "not_yes_no": "these count as wrong: a larger model, or a short_answer.j2 of your own (--prompts DIR)",
-    "no_conclusion": _if_thinking(
-        "thinking stands where the reasoning should: ",
-        "the short answer is then read from all of it; ",
-        _other_endpoint,
-    ),
+    "no_conclusion": f"the short answer is then read from all of it; {_LARGER}",
+    "keeps_all": "the filter's calls change little: --method cot-retrieval answers from as many passages for fewer",
+    "gold_dropped": "it cannot judge what bears on a question: a larger model, or --filter passage, which asks none",
+    "context_too_long": "serve the model with a longer context (8,192 tokens take every prompt; in this process: "
+    "--context 8192), or -k 3",
+    "rate_limited": "the provider lets fewer calls through: its limit as --rpm or --tpm, or --concurrency 2",
+    "timeout": "the server is slow for so many at once: --concurrency 1, or more seconds with --timeout",
+    "server_error": "look at the server's log; --concurrency 1 tells load from fault",
 }
+"""What to change, by a finding's name or an error's kind."""
 _HABITS = (
     "suspect_ids", "negated_ids", "restated_range", "explicit_none", "refused_reply", "thinking", "thinks_aloud",
     "ran_on", "rambling", "markdown", "long_answer", "not_yes_no",
 )  # fmt: skip
-_OF_ERRORS: Mapping[str, str] = {
-    "context_too_long": (
-        "serve the model with a longer context (8,192 tokens take every prompt; in this process: --context 8192), "
-        "or -k 3"
-    ),
-    "rate_limited": "the provider lets fewer calls through: its limit as --rpm or --tpm, or --concurrency 2",
-    "timeout": "the server is slow for so many at once: --concurrency 1, or more seconds with --timeout",
-    "server_error": "look at the server's log; --concurrency 1 tells load from fault",
-    "bad_request": "the server refuses a parameter or the prompt: the run's report shows its words",
-}
+
+
+def findings(counts: ReplyCounts, limit: float = MAX_BAD_REPLIES) -> Iterator[Finding]:
+    """Everything worth a line: errors, then bad replies above `limit`, then habits. None is a clean bill."""
+    shares = counts.shares
+    for kind, count in counts.errors.items():
+        words = f"{Share(count, counts.questions).words} of questions ended in an error ({kind})"
+        yield Finding("errors", True, words, _ADVICE.get(kind, "the run's report shows the server's words (--run DIR)"))
+    for name in BAD:
+        if shares[name].value > limit:
+            by_stage = {stage: shares[name] for stage, shares in counts.stages.items() if name in shares}
+            worst = max(by_stage, key=lambda stage: by_stage[stage].count, default="")
+            most = f", most in {worst} ({by_stage[worst].count} of {by_stage[worst].of})" if worst else ""
+            yield Finding(name, True, f"{SHARES[name]}: {shares[name].words}{most}", _ADVICE[name])
+    concluded = shares["concluded"]
+    without = Share(concluded.of - concluded.count, concluded.of)
+    others = [
+        *((name, SHARES[name], shares[name], NOTED) for name in _HABITS),
+        ("no_conclusion", "reasonings without “So the answer is”", without, NOTED),
+        ("keeps_all", SHARES["kept"], shares["kept"], KEPT_ALL),
+        ("gold_dropped", SHARES["gold_dropped"], shares["gold_dropped"], DROPPED_GOLD),
+    ]  # fmt: skip
+    for name, words, seen, least in others:
+        if seen.value > least:
+            yield Finding(name, False, f"{words}: {seen.words}", _ADVICE[name])
 
 
 # --- as text --------------------------------------------------------------------------------------------------------

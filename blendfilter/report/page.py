@@ -14,8 +14,9 @@ import base64
 import hashlib
 import json
 import os
+import re
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from itertools import islice
@@ -24,18 +25,40 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from blendfilter.errors import BadArgument
+from blendfilter.evaluation.comparison import CORRECT, Comparison, chance, compare, percent
+from blendfilter.evaluation.ledger import LedgerEntry, tokens_of
 from blendfilter.evaluation.rows import LOSSES, key_of
-from blendfilter.evaluation.run import Run
+from blendfilter.evaluation.run import Run, labelled
 from blendfilter.evaluation.run_folder import REPORT, write_text
 from blendfilter.evaluation.run_passages import Passages
-from blendfilter.evaluation.run_status import RunStatus
+from blendfilter.evaluation.run_status import RunStatus, stage_of
 from blendfilter.journal import FILE, Journal
-from blendfilter.report.page_head import head_of
-from blendfilter.report.page_traces import Traces
-from blendfilter.text import visible
+from blendfilter.modules.base import query_words
+from blendfilter.report.card import interval, loss_bar, swatch
+from blendfilter.report.run_text import (
+    LOSS_WORDS,
+    OFFLINE,
+    PARTIAL,
+    UPPER_BOUND,
+    cost,
+    ledger_notes,
+    share,
+    tokens,
+    unsearched,
+    variant_words,
+)
+from blendfilter.report.trace import reasons_of
+from blendfilter.text import folded, visible
 
 SINGLE, PAGE = 1000, 500
 """Answers on one self-contained page; answers a page where there are more."""
+KEPT, GOLD = 1, 2
+"""Marks of a passage, added."""
+_LINE = re.compile(r"(knowledge \d+: )?(?:([^|]*?)( \| ))?(.*)", re.DOTALL)
+"""A passage in a prompt: its number, its title, the bar, its text; so a passage's own pieces serve every prompt."""
+_FIGURES = ("model", "tokens_in", "tokens_cached", "tokens_out", "seconds", "finish", "attempts", "cost")
+_ONE_BY_ONE = "consistent"
+"""The stage of CDIT's judge, which reads a passage a call."""
 
 
 class Part(NamedTuple):
@@ -195,3 +218,337 @@ def _check_ours(*paths: Path) -> None:
 def _is_ours(path: Path) -> bool:
     with path.open("rb") as file:
         return b'content="blendfilter report"' in file.read(300)
+
+
+# --- above the questions ---
+
+
+def head_of(known: RunStatus, others: Sequence[RunStatus]) -> dict[str, Any]:
+    """What stands above the questions, under the names that `page.html` reads; empty lists where there is nothing yet.
+
+    Raises as `compare` does where others do not fit beside it.
+    """
+    run, metrics = known.run, known.metrics
+    runs = dict(zip(labelled([one.run for one in (known, *others)]), (known, *others), strict=True))
+    compared = compare(*(one.run for one in runs.values())) if others else None
+    head: dict[str, Any] = {
+        "name": run.name,
+        "title": f"{run.settings['task']} · {run.settings['method']['name']}",
+        "signature": metrics["signature"] if run.finished else "",
+        "recipe": _recipe(known),
+        "notes": list(_notes(known)),
+    }
+    if not metrics:
+        parts = ("scores", "sides", "side_notes", "losses", "retrieval", "ledger", "ledger_notes", "events")
+        return head | dict.fromkeys(parts, ())
+    return head | {
+        "scores": list(_scores(known)),
+        "sides": [_side(label, one, compared) for label, one in runs.items()] if compared else [],
+        "side_notes": compared.notes if compared else [],
+        "losses": [_loss_bars(label, one) for label, one in runs.items()],
+        "retrieval": list(_retrieval(known)),
+        "ledger": list(_ledger(known.entries, len(known.rows))),
+        "ledger_notes": list(ledger_notes(known.entries["total"], known.paid)),
+        "events": [(name.replace("_", " "), count) for name, count in metrics["flags"].items() if count],
+    }
+
+
+def _notes(known: RunStatus) -> Iterator[str]:
+    if not known.run.finished:
+        yield f"{known.unfinished[0].upper()}{known.unfinished[1:]}."
+        yield PARTIAL if known.rows else "Nothing is answered yet."
+        if known.paid and not known.rows:
+            yield f"{known.paid[0].upper()}{known.paid[1:]}."
+    if known.run.offline:
+        yield OFFLINE
+    if known.run.reads_gold:
+        yield UPPER_BOUND
+    yield from known.warnings
+    yield from unsearched(known)
+    yield from known.outdated
+
+
+def _recipe(known: RunStatus) -> list[tuple[str, str]]:
+    """What the figure was made with, as names and values; the signature's own parts where there is one."""
+    settings = known.run.settings
+    if known.run.finished:
+        parts = known.metrics["signature"].partition(" | ")[2].split("|")
+        return [(name, value) for name, colon, value in (part.partition(":") for part in parts) if name or value]
+    data, lm = settings["data"], settings["lm"]["name"]
+    return [("data", data["source"]), ("method", settings["method"]["name"]), ("lm", lm)]
+
+
+def _scores(known: RunStatus) -> Iterator[dict[str, str]]:
+    for name, score in known.metrics["metrics"].items():
+        spread = f", {percent(score['between_repeats'])} between them" if "between_repeats" in score else ""
+        yield _score(name, score, f"{known.repeats} repeats{spread}" if known.repeats > 1 else "")
+    for rescored in known.rescored:
+        yield _score(rescored.metric, vars(rescored), "rescored")
+
+
+def _score(name: str, score: Mapping[str, Any], note: str = "") -> dict[str, str]:
+    """One metric of one run, in %."""
+    value, low, high = score["value"], score["low"], score["high"]
+    return {
+        "name": name.upper() if len(name) <= 3 else name,
+        "value": percent(value),
+        "low": percent(low),
+        "high": percent(high),
+        "half": percent((high - low) / 2),
+        "picture": interval(value, low, high),
+        "note": note,
+    }
+
+
+def _side(label: str, known: RunStatus, compared: Comparison) -> dict[str, Any]:
+    """One run beside the others: its score, its difference from the first run, what a question costs.
+
+    `p` tests the difference: exact McNemar where the metric is right or wrong, as in every other table of this package.
+    """
+    metrics, settings = known.metrics, known.run.settings
+    name, score = next(iter(metrics["metrics"].items()))
+    total, n = metrics["ledger"]["total"], len(known.rows)
+    side = {
+        "label": label,
+        "method": settings["method"]["name"],
+        "lm": settings["lm"]["name"],
+        "score": _score(name, score),
+        "calls": f"{total['calls'] / n:.1f}",
+        "tokens": "-" if (spent := tokens_of(total)) is None else f"{spent / n:,.0f}",
+        **dict.fromkeys(("difference", "won_lost", "p", "p_holm"), ""),
+    }
+    rows = {row.measure: row for row in compared.rows if row.run == label}
+    row, correct = rows.get(name), rows.get(CORRECT, rows.get(name))
+    if row is None or correct is None or row.difference is None or row.low is None or row.high is None:
+        return side  # the first run
+    tested = correct if correct.difference == row.difference else row
+    several = len({one.run for one in compared.rows}) > 2
+    return side | {
+        "difference": f"{100 * row.difference:+.1f} [{100 * row.low:+.1f}, {100 * row.high:+.1f}]",
+        "won_lost": f"{correct.won} / {correct.lost}" if correct.won is not None else "",
+        "p": chance(tested.p) if tested.p is not None else "",
+        "p_holm": chance(tested.p_holm) if several and tested.p_holm is not None else "",
+    }
+
+
+def _loss_bars(label: str, known: RunStatus) -> dict[str, Any]:
+    """One run's bar, and its parts as (key, words, swatch, count, %)."""
+    losses, rows = known.metrics["losses"], len(known.rows)
+    gold = sum(bool(row.get("gold_titles")) for row in known.rows)
+    notes = [f"Every one of the {rows} answers counts."] if known.repeats > 1 else []
+    names: Sequence[str] = LOSSES
+    words = LOSS_WORDS
+    if not gold:
+        notes.append("No gold titles are known: where questions are lost cannot be told, only which are right.")
+        names, words = ("answered_wrong", "right"), LOSS_WORDS | {"answered_wrong": "wrong"}
+    elif gold < rows:
+        notes.append(f"Gold titles are known for {gold} of {rows}; the others count as kept.")
+    parts = [(name, words[name], swatch(name), losses[name], percent(losses[name] / rows)) for name in names]
+    return {"label": label, "picture": loss_bar(losses), "parts": parts, "note": " ".join(notes)}
+
+
+def _retrieval(known: RunStatus) -> Iterator[tuple[str, str, Sequence[str], str]]:
+    """(name, words, the three measures in %, over how many questions where not over all whose gold is known)."""
+    every = sum(bool(row["gold_titles"] or row["retrieval"]) for row in known.rows)
+    for name, scores in known.metrics["retrieval"].items():
+        figures = [percent(scores[measure]) for measure in ("recall", "precision", "s_precision")]
+        yield name, variant_words(name), figures, str(scores["n"]) if scores.get("n", every) < every else ""
+
+
+def _ledger(entries: Mapping[str, LedgerEntry], n: int) -> Iterator[Sequence[str]]:
+    for stage, entry in entries.items():
+        yield (
+            stage,
+            f"{entry.calls:,}",
+            f"{entry.calls / n:.2f}",
+            f"{entry.hits:,}",
+            tokens(entry.tokens_in, entry),
+            f"{entry.tokens_cached:,} ({share(entry)})" if entry.cached_of else "-",
+            tokens(entry.tokens_out, entry),
+            cost(entry),
+            f"{entry.seconds / entry.calls:.3f}" if entry.calls else "-",
+            f"{entry.retries:,}",
+        )
+
+
+# --- traces ---
+
+
+class Pieces:
+    """A table of texts, each stored once. Piece 0 is the line break.
+
+    >>> pieces = Pieces()
+    >>> pieces.of("knowledge 0: Ormskerry | A town."), pieces.of("Ormskerry | A town.")
+    ([1, 2, 3, 4], [2, 3, 4])
+    >>> pieces.table
+    ['\\n', 'knowledge 0: ', 'Ormskerry', ' | ', 'A town.']
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {"\n": 0}
+
+    @property
+    def table(self) -> list[str]:
+        """All pieces, by number."""
+        return list(self._numbers)
+
+    def one(self, text: str) -> int:
+        """The number of `text` as one piece."""
+        return self._numbers.setdefault(text, len(self._numbers))
+
+    def of(self, text: str) -> list[int]:
+        """The numbers of the pieces of `text`; joined, they are the text again."""
+        numbers: list[int] = []
+        for place, line in enumerate(text.split("\n")):
+            if place:
+                numbers.append(0)
+            match = _LINE.fullmatch(line)
+            numbers += [self.one(part) for part in (match.groups() if match else (line,)) if part]
+        return numbers
+
+
+class Traces:
+    """The traces of one page. `data()` is what the page's script reads (`trace.js` names the fields)."""
+
+    def __init__(self, journal: Journal, passages: Passages) -> None:
+        self._journal, self._stored = journal, passages
+        self._pieces = Pieces()
+        self._passages: list[list[Any]] = []
+        self._titles: list[str] = []
+        self._places: dict[str, int] = {}
+        self._traces: list[dict[str, Any]] = []
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """The trace of one row of `predictions.jsonl`."""
+        titles = row.get("gold_titles") or []
+        gold = {folded(title) for title in titles}
+        rows, queries = row.get("branches") or {}, row.get("queries") or {}
+        branches = [self._branch(name, queries.get(name), rows.get(name), gold) for name in {**queries, **rows}]
+        calls = [(stage, self._journal.read_call(key)) for stage, key in row["calls"]]
+        retrieved = {branch["name"]: (rows.get(branch["name"]) or {}).get("retrieved") or [] for branch in branches}
+        judged_for, reasons = judgements(calls, retrieved)
+        for branch in branches:
+            branch["reasons"] = reasons[branch["name"]]
+        found: dict[str, str] = {}
+        for query in queries.values():
+            found = self._stored.of(query) | found
+        spans = row.get("spans") or {}
+        knowledge = [self._marked(name, found, {name}, gold, spans) for name in row.get("knowledge") or []]
+        self._traces.append(
+            {
+                "branches": branches,
+                "knowledge": knowledge,
+                "gold": self._gold(titles, branches, knowledge),
+                "calls": [self._call(*call, names) for call, names in zip(calls, judged_for, strict=True)],
+                "retrieval": row.get("retrieval") or {},
+                "flags": {name: count for name, count in (row.get("flags") or {}).items() if count},
+                "error": row["error"],
+            }
+        )
+
+    def data(self) -> dict[str, Any]:
+        """All of it, as JSON."""
+        return {"pieces": self._pieces.table, "passages": self._passages, "traces": self._traces}
+
+    def _branch(self, name: str, query: str | None, row: Mapping[str, Any] | None, gold: set[str]) -> dict[str, Any]:
+        branch = row or {}
+        found, kept, spans = self._stored.of(query), set(branch.get("kept") or []), branch.get("spans") or {}
+        return {
+            "name": name,
+            "words": query_words(name),
+            "query": self._pieces.of(query or ""),
+            "read": branch.get("ids_read") or "",
+            "searched": row is not None,
+            "passages": [self._marked(one, found, kept, gold, spans) for one in branch.get("retrieved") or []],
+        }
+
+    def _marked(
+        self, name: str, found: Mapping[str, str], kept: set[str], gold: set[str], spans: Mapping[str, Any]
+    ) -> list[Any]:
+        """[place in the table of passages, marks, spans that were kept of it]."""
+        key = self._stored.key(name, found)
+        place = self._place(name, key)
+        marks = KEPT * (name in kept) + GOLD * (self._titles[place] in gold)
+        return [place, marks, spans[name]] if name in spans and name in kept else [place, marks]
+
+    def _place(self, name: str, key: str | None) -> int:
+        """The place of a passage in the table; its id stands for one that the journal does not hold."""
+        place = key or f"id {name}"
+        if place not in self._places:
+            self._places[place] = len(self._passages)
+            record = self._stored.read(key) if key is not None else None
+            if record is None:
+                self._passages.append([name, self._pieces.one(name), None])
+                self._titles.append("")
+            else:
+                text = self._pieces.one(record["text"])  # numbered before the title
+                self._passages.append([name, self._pieces.one(record["title"]), text])
+                self._titles.append(folded(record["title"]))
+        return self._places[place]
+
+    def _gold(
+        self, titles: Iterable[str], branches: Sequence[Mapping[str, Any]], knowledge: Sequence[Sequence[Any]]
+    ) -> list[list[Any]]:
+        """[title, kept | dropped | missing, the queries that found it] of each gold title."""
+        kept = {self._titles[place] for place, *_ in knowledge}
+        found = {branch["name"]: {self._titles[place] for place, *_ in branch["passages"]} for branch in branches}
+        rows = []
+        for title in titles:
+            by = [name for name, titles_of in found.items() if folded(title) in titles_of]
+            rows.append([title, "kept" if folded(title) in kept else "dropped" if by else "missing", by])
+        return rows
+
+    def _call(self, stage: str, record: Mapping[str, Any] | None, branches: Sequence[str]) -> dict[str, Any]:
+        if record is None:
+            return {"stage": stage, "gone": True}
+        prompt = record.get("prompt") or ""
+        turns = [["", prompt]] if isinstance(prompt, str) else prompt
+        return {
+            "stage": stage,
+            "of": branches,
+            "prompt": [[role, self._pieces.of(text)] for role, text in turns],
+            "reply": self._pieces.of(record.get("reply") or ""),
+            "reasoning": self._pieces.of(record.get("reasoning") or ""),
+            "error": (record.get("error") or {}).get("message", ""),
+            **{name: record[name] for name in _FIGURES if record.get(name) is not None},
+        }
+
+
+def judgements(
+    calls: Sequence[tuple[str, Mapping[str, Any] | None]], retrieved: Mapping[str, Sequence[str]]
+) -> tuple[list[list[str]], dict[str, list[str]]]:
+    """Which branches' passages each call judged, and the reason that was given for each branch's passages.
+
+    Args:
+        calls: (stage, journal record) in plan order; a record says which passages the call `judged`, and of a hop for
+            which `branch`. Records of older versions do not: none is matched to them.
+        retrieved: passage ids by branch.
+
+    Branches that bring the same passages in the same order share their calls; a filter over a union serves them all.
+    """
+    judged_for: list[list[str]] = [[] for _ in calls]
+    reasons: dict[str, list[str]] = {}
+    for name, ids in retrieved.items():
+        judged = {
+            place: list(record["judged"])
+            for place, (_, record) in enumerate(calls)
+            if ids and record and record.get("judged") and record.get("branch") in (None, name)
+        }
+        alone = [place for place in judged if stage_of(calls[place][0]) == _ONE_BY_ONE and judged[place][0] in ids]
+        whole = [place for place in judged if judged[place] == ids]
+        texts: dict[str, str] = {}
+        for place in sorted({*alone, *(whole or (place for place in judged if {*ids} <= {*judged[place]}))}):
+            judged_for[place].append(name)
+            stage, record = calls[place]
+            for passage, reason in zip(judged[place], _reasons(stage, record, len(judged[place])), strict=False):
+                texts.setdefault(passage, reason)
+        reasons[name] = [texts.get(passage, "") for passage in ids] if any(texts.values()) else []
+    return judged_for, reasons
+
+
+def _reasons(stage: str, record: Mapping[str, Any] | None, k: int) -> Sequence[str]:
+    """What a call's reply says of each of the `k` passages that it judged; nothing where it gives numbers alone."""
+    reply = (record or {}).get("reply") or ""
+    if stage_of(stage) == _ONE_BY_ONE:
+        return ["; ".join(reply.split("\n"))]
+    return reasons_of(reply, k) if stage_of(stage) in ("check", "judge") else ()

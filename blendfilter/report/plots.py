@@ -19,11 +19,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from blendfilter.errors import BadArgument, RunMismatch, UnknownName
 from blendfilter.evaluation.ledger import latency, tokens_of
-from blendfilter.evaluation.run import READS_GOLD, Run
+from blendfilter.evaluation.run import READS_GOLD, Run, labelled
 from blendfilter.report import canvas
 from blendfilter.report.contexts import input_tokens
 from blendfilter.text import aligned
@@ -37,7 +37,7 @@ FRONTIER_COSTS = ("prompt_tokens", "tokens_in")
 _FRONTIER_HEADER = ("", "score", "answer's prompt", "front", "all calls", "front")
 _AXES = {
     "calls": "model calls a question", "tokens": "tokens a question", "seconds": "median seconds a question",
-    "milliseconds": "median ms a question", "tokens_in": "input tokens a question, all calls",
+    "tokens_in": "input tokens a question, all calls",
     "prompt_tokens": "tokens of the prompt that answers",
 }  # fmt: skip
 _LOSSES = {
@@ -118,7 +118,9 @@ def draw(
         figure.draw_without_rendering()  # the numbers are placed where everything else has come to rest
         for axes, cost in zip(drawn, costs, strict=True):
             heights = [100 * point.value for point in ranked]
-            canvas.label_points(axes, list(zip(_scaled(ranked, cost), heights, strict=True)), numbers)
+            canvas.label_points(
+                axes, [(getattr(point, cost), height) for point, height in zip(ranked, heights, strict=True)], numbers
+            )
         return canvas.save(figure, *paths)
 
 
@@ -211,7 +213,7 @@ def front(points: Sequence[RunPoint], cost: str) -> list[RunPoint]:
 
 
 def _scatter(axes: Axes, points: Sequence[RunPoint], cost: str) -> None:
-    ahead, xs = front(points, cost), _scaled(points, cost)
+    ahead, xs = front(points, cost), [getattr(point, cost) for point in points]
     place = dict(zip(points, xs, strict=True))
     steps = [place[point] for point in ahead]
     axes.step(steps, [100 * point.value for point in ahead], where="post", color=canvas.BLUE, linewidth=0.9, zorder=2.5)
@@ -224,55 +226,24 @@ def _scatter(axes: Axes, points: Sequence[RunPoint], cost: str) -> None:
         axes.plot(
             x, y, mark, markersize=4.5, color=colour, markerfacecolor=filled, markeredgewidth=0.9, zorder=3 + on_it
         )
-    quick = cost == "seconds" and xs != [point.seconds for point in points]
-    axes.set(xscale="log" if min(xs) > 0 else "linear", xlabel=_AXES["milliseconds" if quick else cost])
+    axes.set(xscale="log" if min(xs) > 0 else "linear", xlabel=_AXES[cost])
     axes.margins(x=0.25, y=0.08)
-    ticks = canvas.ticks(*axes.get_xlim())
-    axes.set_xticks(ticks, [f"{tick:.6g}" if tick < 1000 else f"{tick / 1000:.6g}k" for tick in ticks])
-    axes.set_xticks([], minor=True)
-
-
-def _scaled(points: Sequence[RunPoint], cost: str) -> list[float]:
-    """The cost of each run as its axis counts it: milliseconds where all is over in less than a tenth of a second."""
-    xs = [getattr(point, cost) for point in points]
-    return [1000 * x for x in xs] if cost == "seconds" and max(xs) < 0.1 else xs
+    canvas.tick(axes)
 
 
 def named_runs(runs: Runs) -> dict[str, Run]:
     """Runs by the labels that a plot shows; all over the same questions, or they could not share an axis."""
-    named: dict[str, Run] = {}
     if isinstance(runs, Mapping):
         named = {label: Run.of(run) for label, run in runs.items()}
     else:
-        for run in map(Run.of, runs):
-            named[label if (label := short_label(run)) not in named else run.name] = run
+        named = labelled([*map(Run.of, runs)])
     if not named:
         raise BadArgument("no runs to plot: give at least one")
-    tasks = {run.settings["task"]: label for label, run in named.items()}
-    if len(tasks) > 1:
-        (one, label), (other, second) = list(tasks.items())[:2]
-        raise RunMismatch(f"'{label}' is {one}, '{second}' is {other}: plot the runs of one task")
-    data = {run.settings["data"]["fingerprint"]: label for label, run in named.items()}
-    if len(data) > 1:
-        label, second = list(data.values())[:2]
+    over = {(run.settings["task"], run.settings["data"]["fingerprint"]): label for label, run in named.items()}
+    if len(over) > 1:
+        label, second = list(over.values())[:2]
         raise RunMismatch(f"'{label}' and '{second}' are over different questions: plot runs over the same ones")
     return named
-
-
-def short_label(run: Run) -> str:
-    """A run as a plot names it: its method, and what sets it apart from that method's usual form."""
-    method = run.settings["method"]
-    arguments: dict[str, Any] = method["arguments"]
-    parts = [str(method["name"])]
-    if (k := arguments.get("k", 5)) != 5:
-        parts.append(f"K={k}")
-    if without := arguments.get("without"):
-        parts.append(f"without {without}")
-    if (chosen := arguments.get("filter")) and (parts[0], chosen) != ("blendfilter", "KnowledgeFilter"):
-        parts.append(str(chosen))
-    if arguments.get("filter_union"):
-        parts.append("union")
-    return ", ".join(parts)
 
 
 def title_of(named: Mapping[str, Run]) -> str:

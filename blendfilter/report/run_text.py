@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.evaluation.comparison import percent
@@ -13,12 +13,18 @@ from blendfilter.evaluation.ledger import LedgerEntry, money
 from blendfilter.evaluation.rows import LOSSES, MEASURES
 from blendfilter.evaluation.run import READS_GOLD, Run
 from blendfilter.evaluation.run_status import RunStatus
-from blendfilter.report.pictures import LOSS_WORDS
 from blendfilter.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
+LOSS_WORDS = {
+    "not_retrieved": "gold not retrieved",
+    "filtered_away": "retrieved and filtered away",
+    "answered_wrong": "kept and answered wrong",
+    "right": "right",
+    "right_without_gold": "right without gold",
+}
 OFFLINE = "The offline reader answered: this shows the pipeline, not the quality of a method or a model."
 UPPER_BOUND = f"The filter {READS_GOLD}."
 PARTIAL = "Partial: the figures are over the questions answered so far, and will change."
@@ -28,11 +34,16 @@ _NOTHING = ("0", "0 %", "-")
 
 def report_text(run: Run, width: int = 100) -> str:
     """The report as plain text, `width` columns wide."""
+    return as_text(report(run), width)
+
+
+def as_text(parts: Iterable[RenderableType], width: int) -> str:
+    """What a console of `width` columns shows of `parts`, without colour."""
     from rich.console import Console
 
     out = io.StringIO()
     console = Console(file=out, width=width, color_system=None, legacy_windows=False, markup=False, emoji=False)
-    for part in report(run):
+    for part in parts:
         console.print(part, soft_wrap=isinstance(part, str))
     return "".join(f"{visible(line.rstrip())}\n" for line in out.getvalue().removesuffix("\n").split("\n"))
 
@@ -86,7 +97,8 @@ def _figures(status: RunStatus) -> Iterator[RenderableType]:
         yield _errors(status)
 
 
-def _table(title: str, *columns: str) -> Any:
+def sheet(title: str, *columns: str) -> Any:
+    """An empty table for a console: the first column to the left, the others to the right."""
     from rich import box
     from rich.table import Table
 
@@ -100,7 +112,7 @@ def _table(title: str, *columns: str) -> Any:
 def _scores(status: RunStatus) -> Any:
     metrics, several = status.metrics, status.repeats > 1
     over = f"{metrics['n']} questions" + (f", {status.repeats} answers each" if several else "")
-    table = _table(f"Scores over {over}, in %", "metric", "value", "95 % interval", *["between repeats"] * several)
+    table = sheet(f"Scores over {over}, in %", "metric", "value", "95 % interval", *["between repeats"] * several)
     scores = dict(metrics["metrics"]) | {found.metric: vars(found) for found in status.rescored}
     for name, score in scores.items():
         between = [percent(score.get("between_repeats")) or "-"] * several
@@ -109,7 +121,7 @@ def _scores(status: RunStatus) -> Any:
 
 
 def _retrieval(status: RunStatus) -> Any:
-    table = _table("Gold titles, in %", "query", "recall", "precision", "S-precision")
+    table = sheet("Gold titles, in %", "query", "recall", "precision", "S-precision")
     every = sum(bool(row["gold_titles"] or row.get("retrieval")) for row in status.rows)
     partly = []
     for name, scores in status.metrics["retrieval"].items():
@@ -127,7 +139,7 @@ def _losses(status: RunStatus, counted: str) -> Any:
     known = sum(bool(row["gold_titles"]) for row in rows)
     if not known:
         return "No gold titles are known: where questions are lost cannot be told.\n"
-    table = _table("Where questions are lost", "", counted, "%")
+    table = sheet("Where questions are lost", "", counted, "%")
     if known < n:
         table.caption = f"gold titles are known for {known} of {n}; the others count as kept"
     counts = {LOSS_WORDS[name]: sum(row["loss"] == name and not row["error"] for row in rows) for name in LOSSES}
@@ -144,7 +156,7 @@ def ledger_table(entries: Mapping[str, LedgerEntry], n: int, unit: str, paid: st
     columns = [
         name for name in lines[0][1] if any(cells[name] not in _NOTHING for _, cells in lines) or name == "calls"
     ]
-    table = _table("Ledger", "stage", *columns)
+    table = sheet("Ledger", "stage", *columns)
     table.columns[0].no_wrap = table.collapse_padding = True
     for stage, cells in lines:
         table.add_row(stage, *(cells[name] for name in columns))
@@ -224,7 +236,7 @@ def cost(entry: LedgerEntry) -> str:
 def _errors(status: RunStatus) -> Any:
     rows = [row for row in status.rows if row["error"]]
     title = f"Errors ({status.metrics['flags']['errors']}); the same command again asks these questions again"
-    table = _table(title, "question", "stage", "")
+    table = sheet(title, "question", "stage", "")
     for row in rows[:10]:
         table.add_row(row["id"], row["error"]["stage"] or "-", f"{row['error']['kind']}: {row['error']['message']}")
     if len(rows) > 10:

@@ -8,62 +8,56 @@ them, `printing` and `drawing` show that. `reproduce` is all of it, one after th
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from shutil import get_terminal_size
 
 from blendfilter.errors import BadArgument, MissingExtra, UnknownName, check_count
 from blendfilter.journal import digest
 from blendfilter.lm.model import ConnectedLM
-from blendfilter.lm.scoring import scorer
-from blendfilter.lm.scoring.kept import KeptScorer
-from blendfilter.oracles.measures import Measure
+from blendfilter.lm.scoring import scorer as make_scorer
 from blendfilter.prompting import Prompts
-from blendfilter.reproduce import drawing, plan, printing, results, runs, sources, tables
+from blendfilter.reproduce import drawing, plan, printing, results, sources, tables
 from blendfilter.reproduce.inputs import RowInputs, Say, parse_measures
+from blendfilter.reproduce.runs import TableRun, do, file_name, runs_of
 from blendfilter.run_context import CONCURRENCY
 
-__all__ = ["Reproduction", "list_tables", "reproduce"]
-
-
-@dataclass(frozen=True)
-class Reproduction:
-    """What a command asks for, as `blendfilter reproduce --help` describes it."""
-
-    table: str
-    runs: Path = Path("runs")
-    data: Sequence[str] = ()
-    index: Sequence[str] = ()
-    corpus: Sequence[str] = ()
-    allow_host: Sequence[str] = ()
-    measure: Sequence[str] = ()
-    scorer: str | None = None
-    scorer_api_base: str | None = None
-    program: Sequence[str] = ()
-    prompts: Path | None = None
-    limit: int | None = None
-    tasks: Sequence[str] | None = None
-    methods: Sequence[str] | None = None
-    rows: Sequence[str] | None = None
-    concurrency: int = CONCURRENCY
-    repeats: int = 1
-    plan: bool = False
-    plots: bool = True
+__all__ = ["list_tables", "reproduce"]
 
 
 def list_tables() -> str:
     """The tables that can be reproduced, a line each."""
-    every = {name: tables.table_of(path) for name, path in tables.names().items()}
+    every = {name: tables.read(name) for name in tables.names()}
     wide = max(map(len, every))
     return "\n".join(f"{name:<{wide}}  {table.title} ({table.paper})" for name, table in every.items())
 
 
 def reproduce(
-    options: Reproduction, connect: Callable[[tables.PaperTable], ConnectedLM], *, show: Say, say: Say
-) -> int:  # fmt: skip
-    """Reproduce a table: 0, or 1 where questions ended in an error.
+    table: str,
+    connect: Callable[[tables.PaperTable], ConnectedLM],
+    *,
+    show: Say,
+    say: Say,
+    runs: Path = Path("runs"),
+    data: Sequence[str] = (),
+    index: Sequence[str] = (),
+    corpus: Sequence[str] = (),
+    allow_hosts: Sequence[str] = (),
+    measures: Sequence[str] = (),
+    scorer: str | None = None,
+    scorer_api_base: str | None = None,
+    programs: Sequence[str] = (),
+    prompts: Path | None = None,
+    limit: int | None = None,
+    tasks: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    rows: Sequence[str] | None = None,
+    concurrency: int = CONCURRENCY,
+    repeats: int = 1,
+    only_plan: bool = False,
+    plots: bool = True,
+) -> int:
+    """Reproduce a table: 0, or 1 where questions ended in an error. `blendfilter reproduce --help` says the options.
 
     Args:
         connect: opens the reader of the table.
@@ -72,56 +66,48 @@ def reproduce(
     Raises:
         AskedWrong: an option is wrong; nothing was spent. ServerRefused: the same command goes on.
     """
-    table = tables.read(options.table)
-    _check(options)
-    if options.rows is not None:
-        table = table.with_rows(options.rows)
-    measures = parse_measures(options.measure)
-    _check_silver(table, options, measures)
-    lm = connect(table)
+    paper = tables.read(table).cut(methods, rows)
+    for name, value in (("concurrency", concurrency), ("repeats", repeats), ("limit", limit)):
+        if value is not None:
+            check_count(f"--{name}", value)
+    chosen_by = parse_measures(measures)
+    paper.named("task", filter(None, chosen_by), paper.tasks)
+    if scorer is None and scorer_api_base:
+        raise UnknownName(f"which model at {scorer_api_base}? name it with --scorer")
+    lm = connect(paper)
     found = sources.gather(
-        table, data=options.data, index=options.index, corpus=options.corpus, tasks=options.tasks,
-        methods=options.methods, limit=options.limit, allow_hosts=options.allow_host,
-    )  # fmt: skip
+        paper, data=data, index=index, corpus=corpus, tasks=tasks, limit=limit, allow_hosts=allow_hosts
+    )
+    templates = None if prompts is None else Prompts(prompts)
 
-    def scoring(journal: Path) -> KeptScorer:
-        """The source of log-probabilities: the reader itself, unless another was named."""
-        if options.scorer is None:
-            return scorer(lm, journal=journal)
-        return scorer(options.scorer, journal=journal, api_base=options.scorer_api_base)
-
-    make_inputs = partial(
-        RowInputs, table, lm, options.runs, methods=options.methods, programs=options.program, measures=measures,
-        scorer=scoring, scorer_named=options.scorer is not None,
-        prompts=None if options.prompts is None else Prompts(options.prompts), concurrency=options.concurrency,
-    )  # fmt: skip
-
-    def wanted(inputs: RowInputs) -> list[runs.TableRun]:
-        every = runs.runs_of(
-            table, found, lm, options.runs, inputs, methods=options.methods, repeats=options.repeats
+    def wanted(scratch: Path | None) -> tuple[list[TableRun], RowInputs]:
+        inputs = RowInputs(
+            paper, lm, runs, programs=programs, measures=chosen_by, scorer_named=scorer is not None, prompts=templates,
+            scorer=lambda journal: make_scorer(scorer or lm, journal=journal, api_base=scorer_api_base),
+            scratch=scratch, concurrency=concurrency, say=(lambda line: None) if scratch else say,
         )  # fmt: skip
+        every = runs_of(paper, found, lm, runs, inputs, repeats=repeats)
         if not every:
-            raise BadArgument(f"no row of {table.name} can be run: {'; '.join(inputs.notes)}")
-        return every
+            raise BadArgument(f"no row of {paper.name} can be run: {'; '.join(inputs.notes) or 'none is left'}")
+        return every, inputs
 
-    if options.plan:
+    if only_plan:
         with tempfile.TemporaryDirectory(prefix="blendfilter-planned-") as folder:
-            inputs = make_inputs(scratch=Path(folder))
-            cost = plan.plan(wanted(inputs), repeats=options.repeats).text().rstrip("\n")
-        show("\n".join([cost, *found.notes, *inputs.notes, *_to_serve(table)]))
+            every, inputs = wanted(Path(folder))
+            cost = plan.plan(every, repeats=repeats).text()
+        show("\n".join([cost, *found.notes, *inputs.notes, *_to_serve(paper)]))
         return 0
-    inputs = make_inputs(say=say)
-    every = wanted(inputs)
-    if options.scorer is not None and not inputs.scores:
-        say(f"--scorer {options.scorer} is not asked: no SILVER here is by cxmi")
-    done = runs.do(every, concurrency=options.concurrency, repeats=options.repeats, say=say)
-    result = results.result(table, every, done, notes=[*found.notes, *inputs.notes])
+    every, inputs = wanted(None)
+    if (scorer or measures) and not any(one.row.reads_gold(one.task) for one in every):
+        say(f"--scorer and --measure change nothing: no row of {paper.name} reads the answer")
+    done = do(every, concurrency=concurrency, repeats=repeats, say=say)
+    result = results.result(paper, every, done, notes=[*found.notes, *inputs.notes])
     # tables of another model, other questions, rows or repeats lie elsewhere
-    most, name = max(len(run.questions) for run in every), runs.file_name(lm.name.rpartition("/")[2])
-    place = options.runs / f"{table.name}-{name}-{most}-{digest(sorted({run.folder.name for run in every}))[:8]}"
+    most, name = max(len(run.questions) for run in every), file_name(lm.name.rpartition("/")[2])
+    place = runs / f"{paper.name}-{name}-{most}-{digest(sorted({run.folder.name for run in every}))[:8]}"
     written = printing.write(result, place)
     show(printing.text(result, get_terminal_size((100, 24)).columns).rstrip("\n"))
-    if options.plots:
+    if plots:
         try:
             written += drawing.draw(result, every, done, place)
         except MissingExtra as error:  # the table itself is there
@@ -137,27 +123,3 @@ def _to_serve(table: tables.PaperTable) -> list[str]:
     served = f"near the paper's reader: {table.served}" if table.served else f"the paper's reader, {table.reader}"
     commands = [f"  {command.replace('{papers}', str(tables.PAPERS))}" for command in table.serve]
     return ["", f"{served}:", *commands, f"  blendfilter reproduce {table.name} {table.ask} …"]
-
-
-def _check(options: Reproduction) -> None:
-    for name in ("concurrency", "repeats", "limit"):
-        if (value := getattr(options, name)) is not None:
-            check_count(f"--{name}", value)
-    for name in ("tasks", "methods"):
-        if (named := getattr(options, name)) is not None and not named:
-            raise BadArgument(f"--{name} names none: name some with commas between, or leave it out for all")
-    if options.runs.exists() and not options.runs.is_dir():
-        raise BadArgument(f"{options.runs} is a file: --runs names a folder")
-
-
-def _check_silver(table: tables.PaperTable, options: Reproduction, measures: Mapping[str, Measure]) -> None:
-    """Refuse what would change nothing: options of silver contexts that no row of the table takes."""
-    if options.scorer is None and options.scorer_api_base:
-        raise UnknownName(f"which model at {options.scorer_api_base}? name it with --scorer")
-    silver = [row.settings(task) for row in table.of(options.methods) for task in table.tasks if row.reads_gold(task)]
-    if options.scorer is not None and not silver:
-        raise BadArgument(f"no row of {table.name} reads the answer: leave --scorer out")
-    tables.check_names("task", filter(None, measures), table.tasks, table.name)
-    if measures and all("measure" in settings for settings in silver):
-        why = "its rows name their measures" if silver else "no row of it reads the answer"
-        raise BadArgument(f"--measure changes nothing in {table.name}: {why}; leave it out")

@@ -9,7 +9,7 @@ trims (section 4.3), and so these rows measure what a judged question gains, not
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,7 @@ from blendfilter.compiling.programs import load_program, read_program, recipes_i
 from blendfilter.errors import BadArgument, ServerRefused, UnknownName
 from blendfilter.evaluation.plan import spread
 from blendfilter.evaluation.run_settings import check_leak
-from blendfilter.filters.cdit import CDITFilter, Judge
-from blendfilter.filters.filco import FilCoFilter
+from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.registry import make_filter
 from blendfilter.filters.silver import SilverFilter
 from blendfilter.journal import FILE, Journal, digest
@@ -29,10 +28,10 @@ from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.oracles.measures import MEASURES, Measure, measure_for
 from blendfilter.oracles.oracle import Oracle
-from blendfilter.oracles.silver_making import WITHOUT_MODEL, make_silver, settings_of
+from blendfilter.oracles.silver_making import make_silver, settings_of
 from blendfilter.prompting import Prompts
 from blendfilter.reproduce.sources import kind_of
-from blendfilter.reproduce.tables import JUDGES, QUESTION_ONLY, PaperRow, PaperTable, check_names
+from blendfilter.reproduce.tables import QUESTION_ONLY, PaperRow, PaperTable
 from blendfilter.retrieval.base import Retriever
 from blendfilter.run_context import CONCURRENCY
 from blendfilter.tasks import TASKS, Questions
@@ -44,7 +43,7 @@ from blendfilter.trimming.witnesses import Witnesses
 Say = Callable[[str], object]
 SILVER_FOLDER, TRIMMED_FOLDER = "silver", "trimmed"
 CXMI: Measure = "cxmi"
-JUDGE, JUDGING_STAGE = JUDGES[0], "consistent"
+JUDGE, JUDGING_STAGE = "cdit", "consistent"
 FILTER_OF_TEMPLATE: Mapping[str, str] = {
     "filco/sentences": "filco",
     "filco/passages": "filco-passage",
@@ -52,7 +51,6 @@ FILTER_OF_TEMPLATE: Mapping[str, str] = {
     "cdit/components": "cdit-components",
 }
 """The filter that a compiled program is for, by the template that it speaks through."""
-_PLANNED = "not in the plan: it scores every sentence of the passages"
 _PILOT = 5
 """Questions that a plan has the offline reader judge."""
 
@@ -73,8 +71,8 @@ class RowInputs:
         say: called with a line for each thing that is made.
 
     Raises:
-        BadArgument: two programs for the same rows, one that no row takes, or of another module. MissingFile, BadData:
-            no program. UnknownName: a task that the table does not have.
+        BadArgument: a program that no row takes. MissingFile, BadData: no program. UnknownName: a task that the table
+            does not have.
     """
 
     def __init__(
@@ -83,7 +81,6 @@ class RowInputs:
         lm: ConnectedLM,
         folder: Path,
         *,
-        methods: Iterable[str] | None = None,
         programs: Iterable[str] = (),
         measures: Mapping[str, Measure] | None = None,
         scorer: Callable[[Path], KeptScorer] | None = None,
@@ -97,36 +94,28 @@ class RowInputs:
         self._lm, self._folder, self._scratch, self._say = lm, folder, scratch, say
         self._measures, self._concurrency = measures or {}, concurrency
         self._scorer, self._scorer_named = None if scratch else scorer, scorer_named
-        self._program_notes, self._silver_notes = dict[str, None](), dict[str, None]()
-        self._overlay_notes = list[str]()
-        self._left_out: dict[tuple[str, bool], list[str]] = {}
-        self._silver: dict[tuple[Any, ...], Path | None] = {}
+        self._notes = dict[str, None]()
         self._oracles: dict[tuple[str, Measure], Oracle | None] = {}
         self._overlays: dict[tuple[Any, ...], TrimFolder] = {}
         self._programs: dict[tuple[str, str], Path] = {}
-        settings = [row.settings(task) for row in table.of(methods) for task in table.tasks]
+        settings = [row.settings(task) for row in table.rows for task in table.tasks]
         used = {each.get("filter") for each in settings} | {JUDGE for each in settings if "trimmed" in each}
         for words in programs:
-            task, name, path = parse_program(words)
-            check_names("task", [task] if task else [], table.tasks, table.name)
+            task, path = re.fullmatch(r"(?:(\w*)=)?(.*)", words, re.DOTALL).groups(default="")  # type: ignore[union-attr]
+            table.named("task", [task] if task else [], table.tasks)
+            if not path:
+                raise BadArgument("a program is written [TASK=]FILE, and this one names no file")
+            recipe = read_program(path)[1]
+            template = next((each.partition(" ")[0] for each in recipe.templates.values()), "")
+            name = FILTER_OF_TEMPLATE.get(template, recipe.module)
             if name not in used:
-                raise BadArgument(f"no row of {table.name} has the filter {name}: leave out --program {path}")
-            if (task, name) in self._programs:
-                for_all = f" for {task}" * bool(task)
-                both = f"{self._programs[task, name]} and {path}"
-                raise BadArgument(f"{both} are both programs of {name}{for_all}: name one")
-            self._programs[task, name] = path
+                raise BadArgument(f"{path} was compiled for {name}, which no row of {table.name} has: leave it out")
+            self._programs[task, name] = Path(path)
 
     @property
     def notes(self) -> list[str]:
-        """What was made, and what could not be, a line each; tasks of one reason share theirs."""
-        left_out = [_left_out(tasks, *reason) for reason, tasks in self._left_out.items()]
-        return [*self._program_notes, *self._silver_notes, *left_out, *self._overlay_notes]
-
-    @property
-    def scores(self) -> bool:
-        """Whether a row wanted log-probabilities."""
-        return any(measure == CXMI for _, measure in self._oracles)
+        """What was made, and what could not be, a line each."""
+        return list(self._notes)
 
     # --- programs ---
 
@@ -140,16 +129,10 @@ class RowInputs:
         if path is not None:
             recipe = load_program(select, path)
             what = ", ".join(filter(None, (recipe.task, recipe.measure, recipe.lm)))
-            gained = (
-                f"{recipe.before.value:.3f} before, {recipe.after.value:.3f} after, over {recipe.after.n} held back"
-            )
-            compiled = f"{recipe.optimizer} ({what}; {recipe.data.get('n_train')} questions; {gained})"
-            words = f"speaks as compiled by {'; '.join(filter(None, (compiled, recipe.note)))}"
-        elif any(of == name for _, of in self._programs):
-            words = "is not compiled, for no --program is named for it"
-        else:
-            return
-        self._program_notes[f"{task}: {row.label} {words}"] = None
+            gained = f"{recipe.before.value:.3f} before, {recipe.after.value:.3f} after, over {recipe.after.n}"
+            compiled = f"{recipe.optimizer} ({what}; {recipe.data.get('n_train')} questions; {gained} held back)"
+            words = "; ".join(filter(None, (compiled, recipe.note)))
+            self._notes[f"{task}: {row.label} speaks as compiled by {words}"] = None
 
     # --- silver contexts ---
 
@@ -157,25 +140,19 @@ class RowInputs:
         """The filter of a row that reads gold; None where its measure cannot be had, which a note says."""
         task = questions.task.name
         own: Measure | None = row.settings(task).get("measure")
-        papers, given = measure_for(task), self._measures.get(task, self._measures.get(""))
-        measure = own or given or papers
+        papers = measure_for(task)
+        measure = own or self._measures.get(task) or self._measures.get("") or papers
         if own is None and measure != papers:
-            self._silver_notes[f"{task}: SILVER by {measure}, as asked; the paper's measure for it is {papers}"] = None
-        key = (task, retriever.fingerprint, k, measure)
-        if key not in self._silver:
-            if (task, measure) not in self._oracles:
-                self._oracles[task, measure] = self._oracle(questions, measure, own is not None)
-            oracle = self._oracles[task, measure]
-            self._silver[key] = None if oracle is None else self._silver_file(questions, oracle, retriever, k)
-        path = self._silver[key]
-        # Other queries than the question bring passages that its silver context knows nothing of.
-        return None if path is None else SilverFilter(path, partly=row.method not in QUESTION_ONLY)
-
-    def _silver_file(self, questions: Questions, oracle: Oracle, retriever: Retriever, k: int) -> Path:
-        what = f"silver contexts of {questions.task.name}"
+            self._notes[f"{task}: SILVER by {measure}, as asked; the paper's measure for it is {papers}"] = None
+        if (task, measure) not in self._oracles:
+            self._oracles[task, measure] = self._oracle(questions, measure)
+        oracle = self._oracles[task, measure]
+        if oracle is None:
+            return None
+        what = f"silver contexts of {task}"
         name = digest(settings_of(questions[:], oracle, retriever, k) | {"data": questions.fingerprint})[:8]
         folder = (self._scratch or self._folder) / SILVER_FOLDER
-        path = folder / f"{questions.task.name}-{oracle.measure}-k{k}-{len(questions)}-{name}.jsonl"
+        path = folder / f"{task}-{oracle.measure}-k{k}-{len(questions)}-{name}.jsonl"
         if not path.exists() and self._scratch is None:
             self._say(f"{what} by {oracle.measure}, K={k}: {path.name}")
 
@@ -184,15 +161,15 @@ class RowInputs:
                 self._say(f"{what}: {done} of {total} questions")
 
         make_silver(questions, oracle, path, retriever=retriever, k=k, progress=progress)
-        return path
+        # Other queries than the question bring passages that its silver context knows nothing of.
+        return SilverFilter(path, partly=row.method not in QUESTION_ONLY)
 
-    def _oracle(self, questions: Questions, measure: Measure, own: bool) -> Oracle | None:
-        """The oracle of a task; `own`: the row wants this very measure."""
+    def _oracle(self, questions: Questions, measure: Measure) -> Oracle | None:
         task = questions.task.name
         if measure != CXMI:
             return Oracle(measure, task=task)
         if self._scorer is None:
-            self._left_out.setdefault((_PLANNED, False), []).append(task)
+            self._notes[f"{task}: SILVER by cxmi is not in the plan: it scores every sentence of the passages"] = None
             return None
         try:
             scorer = self._scorer(self._folder / SILVER_FOLDER / f"{task}-{CXMI}.journal")
@@ -201,9 +178,10 @@ class RowInputs:
         except (BadArgument, ServerRefused) as error:
             if self._scorer_named:
                 raise
-            self._left_out.setdefault((str(error), own), []).append(task)
+            move = "Name a model that does (--scorer), or another measure (--measure)"
+            self._notes[f"{task}: SILVER by cxmi is left out: {error}. {move}"] = None
             return None
-        self._silver_notes[f"{task}: SILVER's cxmi is what {scorer.backend.name} finds likely"] = None
+        self._notes[f"{task}: SILVER's cxmi is what {scorer.backend.name} finds likely"] = None
         return oracle
 
     # --- trimmed indexes ---
@@ -224,16 +202,23 @@ class RowInputs:
         )  # fmt: skip
 
     def _overlay(self, row: PaperRow, questions: Questions, retriever: Retriever, k: int) -> TrimFolder:
-        task, kind, judge = questions.task.name, kind_of(retriever), self._judge(row, questions)
-        rules = [str(rule["name"]) for rule in judge.identity()["rules"]]
+        """Its judge is that of `--filter cdit`, by the row's rules; a compiled one speaks as its program says."""
+        task, kind, rules = questions.task.name, kind_of(retriever), row.settings(questions.task.name).get("rules")
+        select = make_filter(JUDGE, wording=TaskWording.of(questions.task.wording), prompts=self.prompts, rules=rules)
+        assert isinstance(select, CDITFilter)
+        self.load_program_into(select, row, task, JUDGE)
+        if recipes_in(select):
+            check_leak(select, questions)  # a row that searches a trimmed index holds no judge that would show it
+        judge = select.judge
         key = digest(retriever.fingerprint, questions.fingerprint, judge.identity(), self._lm.name, self._lm.identity)
-        name = "-".join([task, *rules, f"k{k}", kind, str(len(questions)), key[:8]])
-        what = f"{task}: {kind} trimmed by {len(questions)} questions"
+        named = [str(rule["name"]) for rule in judge.identity()["rules"]]
+        name = "-".join([task, *named, f"k{k}", kind, str(len(questions)), key[:8]])
+        what = f"{task}: {kind} trimmed by {len(questions)} questions under {'+'.join(named)}"
         place = self._folder / TRIMMED_FOLDER / name
         fresh = not place.exists()
         if self._scratch is not None and fresh:
             most = f"{len(questions) * k:,} calls of the judge at most"
-            self._overlay_notes.append(f"{what}: {most}; rows that judge share them")
+            self._notes[f"{what}: {most}; rows that judge share them"] = None
             folder = TrimFolder.create(retriever, self._scratch / TRIMMED_FOLDER / name, k=k, threshold=1)
             trim(retriever, spread(questions, _PILOT), judge, folder, lm=connect("offline"))
             return folder
@@ -255,27 +240,11 @@ class RowInputs:
             for side in ("accepted", "rejected", "silent")
         )
         separated = " and ".join(f"{sum(1 for _ in there.separated(least)):,} at {least}" for least in (1, 2))
-        self._overlay_notes.append(
-            f"{what}: {len(there.judged):,} judged, {accepted:,} passages accepted, {rejected:,} rejected, {silent:,} "
-            f"without a verdict; pairs separated: {separated}"
-        )
+        counts = f"{accepted:,} passages accepted, {rejected:,} rejected, {silent:,} without a verdict"
+        self._notes[f"{what}: {len(there.judged):,} judged, {counts}; pairs separated: {separated}"] = None
         if failed:
-            self._overlay_notes.append(
-                f"{what}: {failed} questions are not judged, for a call failed; the same command asks again"
-            )
+            self._notes[f"{what}: {failed} could not be judged, for a call failed; the same command asks again"] = None
         return folder
-
-    def _judge(self, row: PaperRow, questions: Questions) -> Judge:
-        """The judge of `--filter cdit`, by the row's rules; a compiled one speaks as its program says."""
-        task = questions.task
-        wording, rules = TaskWording.of(task.wording), row.settings(task.name).get("rules")
-        select = make_filter(JUDGE, wording=wording, prompts=self.prompts, rules=rules)
-        if not isinstance(select, CDITFilter):
-            raise BadArgument(f"the filter {JUDGE} is a {type(select).__name__}, and has no judge to trim by")
-        self.load_program_into(select, row, task.name, JUDGE)
-        if recipes_in(select):
-            check_leak(select, questions)  # a row that searches a trimmed index holds no judge that would show it
-        return select.judge
 
 
 def journals_of(folder: Path, task: str) -> list[Path]:
@@ -292,36 +261,6 @@ def _take_over(others: Iterable[Path], journal: Path) -> None:
                 mine.append(*(dict(call) | {"reused": True} for call in calls if not call.get("error")), new_only=True)
 
 
-def _left_out(tasks: Sequence[str], why: str, own: bool) -> str:
-    """The line on the tasks whose SILVER by cxmi is left out for one reason; `own`: the rows want this very measure."""
-    named = f"{', '.join(tasks)}: SILVER by cxmi is"
-    if why == _PLANNED:
-        return f"{named} {why}"
-    others = " ".join(f"--measure {task}={WITHOUT_MODEL[task]}" for task in tasks if task in WITHOUT_MODEL and not own)
-    other = f", or another measure ({others})" if others else ""
-    return f"{named} left out: {why}. Name a model that does (--scorer){other}"
-
-
-def parse_program(words: str) -> tuple[str, str, Path]:
-    """The task ("": all), the filter and the file of `[TASK=]FILE`.
-
-    Raises:
-        UnknownName: no such task. MissingFile, BadData: no program. BadArgument: one of another filter.
-    """
-    task, name = re.fullmatch(r"(?:(\w*)=)?(.*)", words, re.DOTALL).groups(default="")  # type: ignore[union-attr]
-    check_names("task", [task] if task else [], TASKS, f"'{words}'")
-    if not name:
-        raise BadArgument("a program is written [TASK=]FILE, and this one names no file")
-    recipe = read_program(name)[1]
-    template = next((each.partition(" ")[0] for each in recipe.templates.values()), "")
-    if recipe.module not in (FilCoFilter.__name__, CDITFilter.__name__) or template not in FILTER_OF_TEMPLATE:
-        raise BadArgument(
-            f"{name} was compiled for {recipe.module}: --program takes those of FilCo's filter (blendfilter compile "
-            "filco) and of CDIT's (compile cdit); blendfilter eval --program runs any"
-        )
-    return task, FILTER_OF_TEMPLATE[template], Path(name)
-
-
 def parse_measures(words: Iterable[str]) -> dict[str, Measure]:
     """The measures of `[TASK=]MEASURE`, by task; "" for all.
 
@@ -334,7 +273,8 @@ def parse_measures(words: Iterable[str]) -> dict[str, Measure]:
     found: dict[str, Measure] = {}
     for each in words:
         task, _, name = each.rpartition("=")
-        check_names("task", [task] if task else [], TASKS, f"'{each}'")
+        if task and task not in TASKS:
+            raise UnknownName.of("task", task, TASKS, f"in '{each}'")
         measure = next((known for known in MEASURES if known == name), None)
         if measure is None:
             raise UnknownName.of("measure", name, MEASURES)

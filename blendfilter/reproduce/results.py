@@ -32,20 +32,15 @@ from blendfilter.report import plots
 from blendfilter.report.contexts import AnswerContext, contexts
 from blendfilter.reproduce.inputs import JUDGING_STAGE
 from blendfilter.reproduce.runs import PlannedPoint, TableRun
-from blendfilter.reproduce.tables import OF_CONTEXTS, SECONDS_IN_ALL, PaperTable
+from blendfilter.reproduce.tables import OF_CONTEXTS, PaperTable
 from blendfilter.tasks import TASKS
 
-RETRIEVAL = ("recall", "precision", "s_precision")
-INCLUSION = "inclusion"
-RIGHT_OR_WRONG = ("em", "accuracy", INCLUSION, "inclusion_raw")
-IN_TOKENS = CONTEXT_TOKENS, ANSWER_PROMPT = ("context_tokens", "answer_prompt")
-OF_JUDGING = CALLS, TOKENS, SECONDS, _, DOLLARS = (
-    "judging_calls", "judging_tokens", "judging_seconds", SECONDS_IN_ALL, "dollars_a_thousand",
-)  # fmt: skip
+RIGHT_OR_WRONG = ("em", "accuracy", "inclusion", "inclusion_raw")
+SECONDS_IN_ALL = "seconds_in_all"
+OF_JUDGING = ("judging_calls", "judging_tokens", "judging_seconds", SECONDS_IN_ALL, "dollars_a_thousand")
+IN_TOKENS = ("context_tokens", "answer_prompt")
 NUMBERS = (*IN_TOKENS, *OF_JUDGING)
 """Measures that are numbers (of tokens, calls, seconds, dollars), not shares."""
-WHERE_KEPT = "where_kept"
-POSITIVE, NEGATIVE = "positive", "negative"
 _OF_WHAT_IS_LEFT = ("precision", "tokens", "judging")
 """Kinds of tables whose rows compare under the offline reader too: they measure what is read, not what is answered."""
 
@@ -109,52 +104,47 @@ class TableResult:
 
 
 def result(
-    table: PaperTable, wanted: Sequence[TableRun], done: Mapping[Path, Run], *, notes: Sequence[str] = (), seed: int = 0
+    table: PaperTable, wanted: Sequence[TableRun], done: Mapping[Path, Run], *, notes: Sequence[str] = ()
 ) -> TableResult:
     """The lines of `table` out of its finished runs."""
     pairs = [(one, done[one.folder]) for one in wanted]
     offline = any(run.offline for run in done.values())
-    counting = tokeniser() if pairs[0][1].offline else tokeniser_for(pairs[0][0].lm)
-    if table.samples:
-        lines = [line for _, row in groupby(pairs, lambda pair: pair[0].place) for line in _best_of(list(row), seed)]
-    else:
-        lines = list(_lines(table, pairs, counting, seed, offline))
+    counting = tokeniser() if offline else tokeniser_for(wanted[0].lm)
+    lines = list(_best_of(pairs) if table.samples else _lines(table, pairs, counting, offline))
     if table.kind == "frontier":
         lines = _on_the_front(lines, pairs)
-    used = sum(run.metrics["ledger"]["total"]["calls"] for run in done.values())
     # Runs of other tasks are not reused: a call that two tasks make alike is made for each.
     keys = {(run.settings["task"], key) for run in done.values() for row in run.rows for _, key in row["calls"]}
     return TableResult(
         table, tuple(lines if offline else corrected(lines)),
-        (*notes, *_counted(table, pairs, counting), *_empty_bounds(pairs), *_dropped(table, pairs)),
-        len(done), used, len(keys), wanted[0].lm.name, max(repeats_in(run.settings) for run in done.values()), offline,
-        sum(run.errors for run in done.values()),
+        (*notes, *_counted(table, pairs, counting), *_empty_bounds(pairs), *_dropped(table, pairs)), len(done),
+        sum(run.metrics["ledger"]["total"]["calls"] for run in done.values()), len(keys), wanted[0].lm.name,
+        max(repeats_in(run.settings) for run in done.values()), offline, sum(run.errors for run in done.values()),
     )  # fmt: skip
 
 
 # --- lines ---
 
 
-def _lines(table: PaperTable, pairs: Pairs, counting: TokenCounter, seed: int, offline: bool) -> Iterator[ResultLine]:
+def _lines(table: PaperTable, pairs: Pairs, counting: TokenCounter, offline: bool) -> Iterator[ResultLine]:
     measured = {(one.place, one.point): (run.name, _measured(table, one, run, counting)) for one, run in pairs}
     # What the offline reader answers is compared with nothing; what its filters leave can be.
     compared = table.kind in _OF_WHAT_IS_LEFT or not (offline or table.kind in ("retrieval", "frontier"))
     for one, run in pairs:
         reference = table.reference(one.row)
-        name, before = measured.get(((one.task, reference.group, reference.label), one.point), ("", {}))
-        other = compared and reference != one.row and name != run.name
+        place = (one.task, reference.group, reference.label) if reference else one.place
+        name, before = measured.get((place, one.point), ("", {}))
         for (measure, side), values in measured[one.place, one.point][1].items():
             point = f"{side} ({len(values)})" if side else one.point.name
-            line = line_of(one, run, measure, _interval(measure, values, seed), point)
-            paired = before.get((measure, side)) if other else None
-            yield line if paired is None else with_gain(line, paired, values, seed, p_values=not offline)
+            line = line_of(one, run, measure, _interval(measure, values), point)
+            paired = before.get((measure, side)) if compared and name != run.name else None
+            yield line if paired is None else with_gain(line, paired, values, p_values=not offline)
 
 
 def line_of(one: TableRun, run: Run, measure: str, ends: Sequence[float], point: str) -> ResultLine:
     """The line of one run: the measure's value and the ends of its interval, beside what was published of it."""
     value, low, high = ends
-    figures = one.row.printed(one.task, one.point.k)
-    published = figures.score(measure) if figures else None
+    published = getattr(one.row.printed(one.task, one.point.k), measure, None)
     return ResultLine(
         *one.place, one.row.ours, measure, value, low, high, run.metrics["n"], run.errors, *a_question(run), run.name,
         point, published, None if published is None or measure in NUMBERS else value - published,
@@ -169,27 +159,25 @@ def a_question(run: Run) -> tuple[float, float | None]:
     return total["calls"] / n, None if tokens is None else tokens / n
 
 
-def with_gain(line: ResultLine, before: Values, after: Values, seed: int, *, p_values: bool) -> ResultLine:
+def with_gain(line: ResultLine, before: Values, after: Values, *, p_values: bool) -> ResultLine:
     """`line` with its difference from the reference, over the questions that both have."""
     shared = [name for name in before if name in after]
     # What is left elsewhere is over other questions; what all of a run took has no question.
-    if not shared or line.measure in (WHERE_KEPT, SECONDS_IN_ALL):
+    if not shared or line.measure in ("where_kept", SECONDS_IN_ALL):
         return line
     one, other = ([values[name] for name in shared] for values in (before, after))
     scale = _scale(line.measure, (*one, *other))
-    test = paired_bootstrap(_over(one, scale), _over(other, scale), seed=seed)
+    test = paired_bootstrap(_over(one, scale), _over(other, scale), seed=0)
     p = test.p
     if line.measure in RIGHT_OR_WRONG and all(len(each) == 1 for each in (*one, *other)):
         p = mcnemar_exact([first for (first,) in one], [first for (first,) in other]).p
     most = fmean(map(fmean, one))
     share = fmean(map(fmean, other)) / most if line.measure in NUMBERS and most else None
     gain, low, high = scale * test.difference, scale * test.low, scale * test.high
-    if line.measure in OF_JUDGING and len({round(fmean(b) - fmean(a), 9) for a, b in zip(one, other, strict=True)}) < 2:
-        low = high = gain  # the same for every question, by design
     return replace(line, gain=gain, gain_low=low, gain_high=high, p=p if p_values else None, of_reference=share)
 
 
-def _interval(measure: str, values: Values, seed: int) -> Sequence[float]:
+def _interval(measure: str, values: Values) -> Sequence[float]:
     answers = values.values()
     if measure in OF_JUDGING and len(alike := {value for each in answers for value in each}) == 1:
         return [*alike] * 3  # so many calls by design, or one figure for all of a run: there is nothing to draw from
@@ -197,7 +185,7 @@ def _interval(measure: str, values: Values, seed: int) -> Sequence[float]:
     shares = _over(answers, scale)
     # one number a question where each has one (or they have unequal numbers), else as many numbers for each
     several = len(lengths := set(map(len, shares))) == 1 and lengths != {1}
-    return [scale * end for end in interval(shares if several else [fmean(each) for each in shares], seed=seed)]
+    return [scale * end for end in interval(shares if several else [fmean(each) for each in shares], seed=0)]
 
 
 def _scale(measure: str, values: Iterable[Sequence[float]]) -> float:
@@ -209,22 +197,23 @@ def _over(values: Iterable[Sequence[float]], scale: float) -> list[list[float]]:
     return [[value / scale for value in each] for each in values]
 
 
-def _best_of(points: Pairs, seed: int) -> Iterator[ResultLine]:
-    """The first answer alone, then for each measure the best of all answers to a question."""
-    first, run = points[0]
-    metrics = list(run.metrics["metrics"])
-    tables = [{row["id"]: row for row in reversed(each.rows)} for _, each in points]  # of several repeats, the first
-    spent = [a_question(each) for _, each in points]
-    tokens = [each for _, each in spent if each is not None]
-    for measure in metrics:
-        yield line_of(first, run, measure, _interval(measure, _scores(run, measure), seed), "one answer")
-    for measure in metrics:
-        best = [max(float(table[name][measure]) for table in tables) for name in tables[0]]
-        line = line_of(first, run, measure, interval(best, seed=seed), f"best of {len(points)}")
-        yield replace(
-            line, calls=sum(calls for calls, _ in spent), tokens=sum(tokens) if len(tokens) == len(points) else None,
-            published=None, difference=None,
-        )  # fmt: skip
+def _best_of(pairs: Pairs) -> Iterator[ResultLine]:
+    """Of each row the first answer alone, then for each measure the best of all answers to a question."""
+    for _, row in groupby(pairs, lambda pair: pair[0].place):
+        points = list(row)
+        first, run = points[0]
+        scores = {metric: [_scores(each, metric) for _, each in points] for metric in run.metrics["metrics"]}
+        spent = [a_question(each) for _, each in points]
+        tokens = [each for _, each in spent if each is not None]
+        for metric, (alone, *_) in scores.items():
+            yield line_of(first, run, metric, _interval(metric, alone), "one answer")
+        for metric, by_run in scores.items():  # of several repeats, the first
+            best = [max(values[name][0] for values in by_run) for name in by_run[0]]
+            yield replace(
+                line_of(first, run, metric, interval(best, seed=0), f"best of {len(points)}"),
+                calls=sum(calls for calls, _ in spent), tokens=sum(tokens) if len(tokens) == len(points) else None,
+                published=None, difference=None,
+            )  # fmt: skip
 
 
 def corrected(lines: Sequence[ResultLine]) -> list[ResultLine]:
@@ -234,11 +223,11 @@ def corrected(lines: Sequence[ResultLine]) -> list[ResultLine]:
     run (beside the figures of two readers) are one test.
     """
     changed = list(lines)
-    rough = {line.task for line in lines if line.measure == INCLUSION and line.published is not None}
+    rough = {line.task for line in lines if line.measure == "inclusion" and line.published is not None}
     families: dict[str, dict[Any, list[int]]] = {}
     for place, line in enumerate(lines):
         if line.p is not None:
-            leading = INCLUSION if line.task in rough else TASKS[line.task].metrics[0]
+            leading = "inclusion" if line.task in rough else TASKS[line.task].metrics[0]
             family = "right or wrong" if line.measure == leading in RIGHT_OR_WRONG else line.measure
             families.setdefault(family, {}).setdefault((line.run, line.measure, line.point, line.p), []).append(place)
     for tests in families.values():
@@ -252,12 +241,13 @@ def _on_the_front(lines: Sequence[ResultLine], pairs: Pairs) -> list[ResultLine]
     """The leading metric's lines, each with its input tokens and the fronts it is on."""
     fronts = {task: plots.frontier(named) for task, named in by_label(pairs).items()}
     changed = []
-    for line in (line for line in lines if line.measure == fronts[line.task].metric):
+    for line in lines:
         front = fronts[line.task]
-        dot = next(dot for dot in front.dots if dot.label == f"{line.group}: {line.label}")
-        on = tuple(cost for cost in plots.FRONTIER_COSTS if dot in front.front(cost))
-        prompt, paid = (None if math.isnan(tokens) else tokens for tokens in (dot.prompt_tokens, dot.tokens_in))
-        changed.append(replace(line, prompt_tokens=prompt, tokens_in=paid, fronts=on))
+        if line.measure == front.metric:
+            dot = next(dot for dot in front.dots if dot.label == ", ".join(filter(None, (line.group, line.label))))
+            on = tuple(cost for cost in plots.FRONTIER_COSTS if dot in front.front(cost))
+            prompt, paid = (None if math.isnan(tokens) else tokens for tokens in (dot.prompt_tokens, dot.tokens_in))
+            changed.append(replace(line, prompt_tokens=prompt, tokens_in=paid, fronts=on))
     return changed
 
 
@@ -265,7 +255,7 @@ def by_label(pairs: Pairs) -> dict[str, dict[str, Run]]:
     """Each task's runs, by the group and label of their rows."""
     found: dict[str, dict[str, Run]] = {}
     for one, run in pairs:
-        found.setdefault(one.task, {})[f"{one.row.group}: {one.row.label}"] = run
+        found.setdefault(one.task, {})[one.row.name] = run
     return found
 
 
@@ -275,50 +265,51 @@ def by_label(pairs: Pairs) -> dict[str, dict[str, Run]]:
 def _measured(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter) -> dict[tuple[str, str], Values]:
     """The values of a run by measure and side: questions whose passages support the output, or do not; "": all."""
     metrics = list(run.metrics["metrics"])
-    if table.kind == "judging":
-        return {(measure, ""): values for measure, values in judging_values(run).items()}
-    if table.kind == "retrieval":
-        known = [row for row in run.rows if row["gold_titles"] or row["retrieval"]]
-        return {
-            (measure, ""): _values((row["id"], row["retrieval"].get("kept", {}).get(measure, 0.0)) for row in known)
-            for measure in RETRIEVAL
-            if known
-        }
-    if table.kind not in OF_CONTEXTS:
-        return {(metric, ""): _scores(run, metric) for metric in metrics}
-    found = list(_contexts(one, run))
     if table.kind == "sides":
-        sides: dict[str, list[Mapping[str, Any]]] = {POSITIVE: [], NEGATIVE: []}
-        for context, question in found:
-            if (side := _supported(one.task, question, context)) is not None:
-                sides[POSITIVE if side else NEGATIVE].append(context.row)
+        sides: dict[bool | None, list[Mapping[str, Any]]] = {}
+        for context, question in _contexts(one, run):
+            sides.setdefault(_supported(one.task, question, context), []).append(context.row)
         return {
-            (metric, side): _values((row["id"], float(row[metric])) for row in rows)
-            for side, rows in sides.items()
+            (metric, name): _values((row["id"], float(row[metric])) for row in sides[side])
+            for side, name in ((True, "positive"), (False, "negative")) if side in sides
             for metric in metrics
-            if rows
-        }
+        }  # fmt: skip
+    if table.kind == "judging":
+        found = judging_values(run)
+    elif table.kind == "retrieval":
+        found = {
+            measure: _values(
+                (row["id"], row["retrieval"].get("kept", {}).get(measure, 0.0))
+                for row in run.rows if row["gold_titles"] or row["retrieval"]
+            )
+            for measure in ("recall", "precision", "s_precision")
+        }  # fmt: skip
+    elif table.kind in OF_CONTEXTS:
+        found = _of_contexts(table, one, run, counting)
+    else:
+        found = {metric: _scores(run, metric) for metric in metrics}
+    return {(measure, ""): values for measure, values in found.items() if values}
+
+
+def _of_contexts(table: PaperTable, one: TableRun, run: Run, counting: TokenCounter) -> dict[str, Values]:
     # What was to be read when an answer failed is unknown: not even that it was empty.
     read = [
         (each.row["id"], each.tokens.prompt, figures_of(each.kept, item.question, item.golden_answers[0], counting))
-        for each, item in found
+        for each, item in _contexts(one, run)
         if not each.failed
     ]
-    measured: dict[str, list[tuple[str, float]]]
     if table.kind == "tokens":
-        prompts = [(name, float(tokens)) for name, tokens, _ in read if tokens is not None]
-        measured = {
-            CONTEXT_TOKENS: [(name, figures.tokens) for name, _, figures in read],
-            ANSWER_PROMPT: prompts if len(prompts) == len(read) else [],
+        known = all(tokens is not None for _, tokens, _ in read)
+        return {
+            "context_tokens": _values((name, figures.tokens) for name, _, figures in read),
+            "answer_prompt": _values((name, float(tokens or 0)) for name, tokens, _ in read if known),
         }
-    else:
-        measured = {
-            "output_precision": [(name, figures.precision) for name, _, figures in read],
-            WHERE_KEPT: [(name, figures.not_empty) for name, _, figures in read if not figures.empty],
-            "by_characters": [(name, figures.characters) for name, _, figures in read],
-            "empty": [(name, figures.empty) for name, _, figures in read],
-        }
-    return {(measure, ""): _values(values) for measure, values in measured.items() if values}
+    return {
+        "output_precision": _values((name, figures.precision) for name, _, figures in read),
+        "where_kept": _values((name, figures.not_empty) for name, _, figures in read if not figures.empty),
+        "by_characters": _values((name, figures.characters) for name, _, figures in read),
+        "empty": _values((name, figures.empty) for name, _, figures in read),
+    }
 
 
 def _scores(run: Run, metric: str) -> Values:
@@ -355,25 +346,20 @@ def judging_values(run: Run) -> dict[str, Values]:
             if row["error"] is None:
                 keys = dict.fromkeys(key for stage, key in row["calls"] if stage == JUDGING_STAGE)
                 judged.append((str(row["id"]), [call for key in keys if (call := journal.read_call(key)) is not None]))
-    if not judged:
-        return {}
     once = {call["key"]: call for _, calls in judged for call in calls}
     figures_by_call: dict[str, Callable[[Mapping[str, Any]], Sequence[float | None]]] = {
-        CALLS: lambda call: [1],
-        TOKENS: lambda call: [call.get("tokens_in"), call.get("tokens_out")],
-        SECONDS: lambda call: [call.get("seconds") or 0.0],
-        DOLLARS: lambda call: [cost_of(call, None)],
+        "judging_calls": lambda call: [1],
+        "judging_tokens": lambda call: [call.get("tokens_in"), call.get("tokens_out")],
+        "judging_seconds": lambda call: [call.get("seconds") or 0.0],
+        SECONDS_IN_ALL: lambda call: [],
+        "dollars_a_thousand": lambda call: [None if (cost := cost_of(call, None)) is None else 1000 * cost],
     }
     found: dict[str, Values] = {}
-    for measure in OF_JUDGING:
-        if measure == SECONDS_IN_ALL:
-            found[measure] = {"": [busy_seconds(once.values())]}
-            continue
-        totals = [(name, [one for call in calls for one in figures_by_call[measure](call)]) for name, calls in judged]
+    for measure, figures_of_call in figures_by_call.items():
+        totals = [(name, [one for call in calls for one in figures_of_call(call)]) for name, calls in judged]
         if all(None not in figures for _, figures in totals):
-            scale = 1000 if measure == DOLLARS else 1
-            found[measure] = _values((name, float(scale * sum(filter(None, figures)))) for name, figures in totals)
-    return found
+            found[measure] = _values((name, float(sum(filter(None, figures)))) for name, figures in totals)
+    return found | {SECONDS_IN_ALL: {"": [busy_seconds(once.values())]} if judged else {}}
 
 
 # --- notes ---
@@ -382,40 +368,30 @@ def judging_values(run: Run) -> dict[str, Values]:
 def _counted(table: PaperTable, pairs: Pairs, counting: TokenCounter) -> Iterator[str]:
     """How a table of contexts was counted, and what of it is unknown."""
     if table.kind == "tokens":
-        prompt = "words, as the offline reader counts" if pairs[0][1].offline else "as the model's server counted"
-        yield (
-            f"context: a line Title | text a passage, counted by {counting.name}; prompt: {prompt}: compare "
-            "rows, and not these two columns"
-        )
+        yield f"context: a line Title | text a passage, counted by {counting.name}; prompt: as the server counted it"
     if table.kind == "sides":
         for task, group in groupby(pairs, key=lambda pair: pair[0].task):
             unknown = [_supported(task, question, each) for each, question in _contexts(*next(group))].count(None)
             if unknown:
-                why = "no gold titles, or an error before any passage"
-                yield f"{task}: of {unknown} answers nobody knows whether their passages support the output: {why}"
+                yield f"{task}: of {unknown} answers it is not known whether their passages support the output"
 
 
 def _empty_bounds(pairs: Pairs) -> Iterator[str]:
-    """A line a task, where a row that reads the answer left nothing to read: there it is no bound."""
-    found: dict[str, list[str]] = {}
+    """A line a row that reads the answer and left nothing to read: there it is no bound."""
     for one, run in pairs:
         answered = [row for row in run.rows if row["error"] is None] if one.row.reads_gold(one.task) else []
         if empty := sum(not row["knowledge"] for row in answered):
-            where = ", ".join(filter(None, (one.row.group, one.point.name)))
-            of = "questions" if repeats_in(run.settings) == 1 else "answers"
-            place = f"{one.row.label} ({where})" if where else one.row.label
-            found.setdefault(one.task, []).append(f"{place}: empty for {empty:,} of {len(answered):,} {of}")
-    for task, rows in found.items():
-        yield f"{task}: {'; '.join(rows)}: no upper bound there, for nothing was read"
+            counts = f"empty for {empty:,} of {len(answered):,} answers"
+            yield f"{one.task}: {one.label}: {counts}: no upper bound there, for nothing was read"
 
 
 def _dropped(table: PaperTable, pairs: Pairs) -> Iterator[str]:
-    """A line a task: how many of the bare index's passages a trimmed one no longer gives for the question itself.
+    """A line a trimmed run: how many of the bare index's passages it no longer gives for the question itself.
 
     There is none where the bare index was not run.
     """
     bare: dict[tuple[str, str, PlannedPoint], Run] = {}
-    found: dict[str, dict[str, str]] = {}
+    found: dict[str, str] = {}
     # the runs of bare indexes first
     for one, run in sorted(pairs, key=lambda pair: "trimmed" in pair[0].row.settings(pair[0].task)):
         place = (one.task, table.role(one.row), one.point)
@@ -427,9 +403,8 @@ def _dropped(table: PaperTable, pairs: Pairs) -> Iterator[str]:
                 {row["id"]: set(row["branches"]["q"]["retrieved"]) for row in each.rows if "q" in row["branches"]}
                 for each in (bare[place], run)
             )
-            gone = [len(whole[name] - left[name]) for name in whole if name in left]
-            words = f"{fmean(gone):.2f} ({100 * fmean(map(bool, gone)):.0f} %)" if gone else "unknown"
-            found.setdefault(one.task, {}).setdefault(run.name, f"{one.label}: {words}")
-    for task, rows in found.items():
-        each = "; ".join(rows.values())
-        yield f"{task}: passages of the bare index dropped for a question (and for how many questions any): {each}"
+            if gone := [len(whole[name] - left[name]) for name in whole if name in left]:
+                counts = f"{fmean(gone):.2f} ({100 * fmean(map(bool, gone)):.0f} % of the questions lose any)"
+                what = "passages of the bare index dropped for a question"
+                found.setdefault(run.name, f"{one.task}: {one.label}: {what}: {counts}")
+    yield from found.values()

@@ -7,17 +7,17 @@ Table 5.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import dspy
 
 from blendfilter.asking import TaskWording
 from blendfilter.compiling.programs import recipes_in
 from blendfilter.evaluation.run import Run
-from blendfilter.evaluation.run_folder import RUN, read_json
+from blendfilter.evaluation.run_folder import RUN
 from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.run_settings import check_leak, settings_of
 from blendfilter.evaluation.runner import evaluate
@@ -61,7 +61,7 @@ class TableRun:
     @property
     def label(self) -> str:
         """Its row and point in words."""
-        return ", ".join(part for part in (self.row.group, self.row.label, self.point.name) if part)
+        return ", ".join(filter(None, (self.row.name, self.point.name)))
 
 
 def runs_of(
@@ -71,20 +71,18 @@ def runs_of(
     folder: Path,
     inputs: RowInputs,
     *,
-    methods: Iterable[str] | None = None,
     repeats: int = 1,
-    seed: int = 0,
 ) -> list[TableRun]:
-    """Every run of `table`, task by task, in the order of its rows; `methods` leaves out the rows of all others.
+    """Every run of `table`, task by task, in the order of its rows.
 
     Rows whose silver contexts cannot be made are left out, and the notes of `inputs` say so.
 
     Raises:
-        UnknownName: a method that the table does not have. Leak: a question that a program was compiled on.
+        Leak: a question that a program was compiled on.
     """
     found = []
     for task, questions in sources.questions.items():
-        for row in table.of(methods):
+        for row in table.rows:
             points, settings = _points(table, row, task), row.settings(task)
             retriever = sources.indexes[task, table.role(row)] if row.retrieves else None
             if "trimmed" in settings and retriever is not None:
@@ -102,7 +100,7 @@ def runs_of(
                 # at temperature 0 a greedy model is itself, so that its calls are shared
                 same = all(lm.kwargs.get(name) == value for name, value in sampled.items())
                 model = lm if same else lm.copy(**sampled)
-                name = _name(method, questions, model, row, repeats, seed)
+                name = _name(method, questions, model, row, repeats)
                 found.append(TableRun(row, task, point, folder / name, method, questions, model))
     return found
 
@@ -134,10 +132,10 @@ def _method(
     return make_method(row.method, retriever, task=wording, prompts=inputs.prompts, **settings)
 
 
-def _name(method: dspy.Module, questions: Questions, lm: ConnectedLM, row: PaperRow, repeats: int, seed: int) -> str:
+def _name(method: dspy.Module, questions: Questions, lm: ConnectedLM, row: PaperRow, repeats: int) -> str:
     """`<task>-<method>-<what else>-<digest>`: the words are for people, the digest tells runs apart."""
     name, task = row.method, questions.task.name
-    settings = settings_of(method, questions, lm, seed=seed, name=name)
+    settings = settings_of(method, questions, lm, seed=0, name=name)
     arguments = settings["method"]["arguments"]
     words = []
     if row.retrieves and "k" in arguments:
@@ -171,7 +169,6 @@ def do(
     *,
     concurrency: int = CONCURRENCY,
     repeats: int = 1,
-    seed: int = 0,
     say: Say = lambda line: None,
     progress: RunProgress | bool = True,
 ) -> dict[Path, Run]:
@@ -192,9 +189,9 @@ def do(
             done[folder] = there
             continue
         say(where)
-        reuse = [*reusable(folder, each.task, each.lm.name), *journals_of(folder.parent / TRIMMED_FOLDER, each.task)]
+        reuse = [*earlier(folder, each.task), *journals_of(folder.parent / TRIMMED_FOLDER, each.task)]
         done[folder] = evaluate(
-            each.method, each.questions, lm=each.lm, run=folder, concurrency=concurrency, reuse=reuse, seed=seed,
+            each.method, each.questions, lm=each.lm, run=folder, concurrency=concurrency, reuse=reuse,
             name=each.row.method, progress=progress, repeats=repeats,
         )  # fmt: skip
         if errors := done[folder].errors:
@@ -208,12 +205,6 @@ def finished(folder: Path) -> Run | None:
     return run if run is not None and run.finished else None
 
 
-def reusable(folder: Path, task: str, lm: str) -> list[Path]:
-    """The runs beside `folder` that may hold calls of its own: the same task, the same model."""
-    found = []
-    for other in journals_of(folder.parent, task):
-        if other != folder and (other / RUN).is_file():
-            model = read_json(other / RUN, dict[str, dict[str, Any]])["settings"].get("lm")
-            if isinstance(model, dict) and model.get("name") == lm:  # a run that is not ours may name no model
-                found.append(other)
-    return found
+def earlier(folder: Path, task: str) -> list[Path]:
+    """The runs beside `folder` that may hold calls of its own."""
+    return [other for other in journals_of(folder.parent, task) if other != folder]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
-from blendfilter.errors import BadArgument, BadData, EmptyData
+from blendfilter.errors import BadArgument, BadData, EmptyData, UnknownName
 from blendfilter.records import Passage, Question, one_line
-from blendfilter.reproduce.tables import QUESTION_ONLY, PaperRow, PaperTable, Role, check_names
+from blendfilter.reproduce.tables import QUESTION_ONLY, PaperTable, Role
 from blendfilter.resources import sample
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.base import Retriever, fingerprint_of
@@ -21,38 +21,33 @@ from blendfilter.tasks import TASKS, Questions, load
 SAMPLE, POOLED, OWN = "sample", "pooled", "own"
 VECTORS: tuple[Role, ...] = ("flat", "hnsw", "ivf")
 """Kinds of one dense index: where one of them is not named, what stands for another may stand in."""
-_ROLES = "|".join(f"{role}:" for role in get_args(Role))
-_WORDS = re.compile(rf"(?:({_ROLES.replace(':', '')}):)?(?:(\w+)=)?(.+)", re.DOTALL)
-_NAMED = {
-    "colbert": "ColBERT", "dpr": "DPR", "flat": "a flat index", "hnsw": "HNSW", "ivf": "IVF",
-    OWN: "the questions' own paragraphs",
-}  # fmt: skip
+_WORDS = re.compile(rf"(?:({'|'.join(get_args(Role))}):)?(?:(\w+)=)?(.+)", re.DOTALL)
+_NAMED = {"colbert": "ColBERT", "dpr": "DPR", "hnsw": "HNSW", "ivf": "IVF", OWN: "the questions' own paragraphs"}
 _PIECES = Analyser(pattern=r"\w{1,3}", stemmer=None, stop_words=())
 """For a second ranking over the sample world, where a table wants two retrievers: three letters at a time."""
 
 
 class Place(NamedTuple):
-    """One `[retriever:][task=]place` of the command; None: for every one."""
+    """One `[retriever:][task=]place` of the command; None: for every one. `kind`: data, index or corpus."""
 
     role: str | None
     task: str | None
     where: str
-    kind: Literal["data", "index", "corpus"] = "data"
+    kind: str = "data"
 
     @classmethod
-    def of(cls, words: str, kind: Literal["data", "index", "corpus"] = "data") -> Place:
+    def of(cls, words: str, kind: str = "data") -> Place:
         """Parse `words`. Raises: UnknownName (the task), BadArgument (empty).
 
         >>> Place.of("bm25:hotpotqa=indexes/wiki17", "index")
         Place(role='bm25', task='hotpotqa', where='indexes/wiki17', kind='index')
-        >>> Place.of("http://localhost:8893/").task is None
-        True
         """
         found = _WORDS.fullmatch(words)
         if found is None:
-            raise BadArgument(f"a place is written [{_ROLES}][TASK=]FILE, and this one is empty")
+            raise BadArgument(f"--{kind} wants [TASK=]PLACE, and this one is empty")
         role, task, where = found.groups()
-        check_names("task", [task] if task else [], TASKS, f"'{words}'")
+        if task and task not in TASKS:
+            raise UnknownName.of("task", task, TASKS, f"in '{words}'")
         return cls(role, task, where, kind)
 
     @property
@@ -77,14 +72,13 @@ def gather(
     index: Sequence[str] = (),
     corpus: Sequence[str] = (),
     tasks: Iterable[str] | None = None,
-    methods: Iterable[str] | None = None,
     limit: int | None = None,
     allow_hosts: Sequence[str] = (),
 ) -> Sources:
     """Questions and indexes for `table`: all of its tasks, or those in `tasks`; the table's n questions, or `limit`.
 
     `data`, `index` and `corpus` are places, `[retriever:][task=]place`. Where no tasks are named, those without
-    questions are left out, and a note says so. Rows that search, of `methods` if these are named, need an index.
+    questions are left out, and a note says so. Rows that search need an index.
 
     Raises:
         BadArgument: no task with questions, or a named one without (or, where retrieval is measured, without gold
@@ -92,19 +86,22 @@ def gather(
     """
     places = [Place.of(words) for words in data]
     passages = [*(Place.of(words, "index") for words in index), *(Place.of(words, "corpus") for words in corpus)]
-    rows = [row for row in table.of(methods) if row.retrieves]
+    rows = [row for row in table.rows if row.retrieves]
     roles = list(dict.fromkeys(map(table.role, rows)))
     found = Sources({}, {})
-    chosen = list(table.tasks if tasks is None else tasks)
-    check_names("task", chosen, table.tasks, table.name)
+    chosen = list(table.tasks) if tasks is None else table.named("task", tasks, table.tasks)
     missing = [task for task in chosen if not any(place.task in (task, None) for place in places)]
     if tasks is None and 0 < len(missing) < len(chosen):
         found.notes.append(f"left out, for nothing names their questions (--data TASK=FILE): {', '.join(missing)}")
         chosen = [task for task in chosen if task not in missing]
     for task in chosen:
         own = any(place.own for role in roles for place in _nearest(passages, task, role))
-        if own:
-            _check_own(table, rows, task)
+        for row in rows if own else ():
+            if row.method not in QUESTION_ONLY:
+                raise BadArgument(
+                    f"{row.method} searches for more than the question, and --corpus {OWN} holds what was found for "
+                    f"the questions of {task} alone: name an index, or leave it out (--methods)"
+                )
         questions, dropped = _questions(task, places, table.n if limit is None else limit, own)
         if dropped:
             found.notes.append(f"{task}: left out, for want of paragraphs of their own: {dropped} of the questions")
@@ -134,30 +131,16 @@ def _questions(task: str, places: Sequence[Place], limit: int, own: bool) -> tup
     return found, [one.id for one in there].index(found[-1].id) + 1 - len(found)
 
 
-def _check_own(table: PaperTable, rows: Sequence[PaperRow], task: str) -> None:
-    """Refuse, before any call, what would search for more than the questions in their own paragraphs."""
-    others = dict.fromkeys(row.method for row in table.rows if not row.retrieves or row.method in QUESTION_ONLY)
-    without = f", or leave it out (--methods {','.join(others)})" if others else ""
-    for row in rows:
-        if row.method not in QUESTION_ONLY:
-            raise BadArgument(
-                f"{row.method} searches for more than the question, and --corpus {OWN} holds what was found for the "
-                f"questions of {task} alone: name an index{without}"
-            )
-
-
 def _add_sample_world(found: Sources, roles: Sequence[Role]) -> None:
     """BM25 over the sample world; where a table wants ColBERT too, BM25 over pieces of words, which ranks otherwise."""
-    for role in (role for role in get_args(Role) if role in roles):
+    for role in roles:
         pieces = role == "colbert"
         world = sample("corpus.jsonl")
         index = BM25.build(world, analyser=_PIECES) if pieces else BM25.build(world)
         found.indexes.update({(task, role): index for task in found.questions})
         if role != "bm25":
-            named = "flat" if role == "flat" else _NAMED[role]
-            found.notes.append(
-                f"the sample world has no {named} index: BM25{' over pieces of words' * pieces} stands in"
-            )
+            stands_in = f"BM25{' over pieces of words' * pieces} stands in"
+            found.notes.append(f"the sample world has no {_NAMED.get(role, role)} index: {stands_in}")
 
 
 def _add_indexes(found: Sources, roles: Sequence[Role], passages: Sequence[Place], allow_hosts: Sequence[str]) -> None:
@@ -195,16 +178,13 @@ def _best(passages: Sequence[Place], task: str, role: Role) -> Place:
     nearest = next(filter(None, ranked), [])
     if not nearest:
         raise BadArgument(
-            f"which index is {role} for {task}? Add --index {role}:{task}=DIR, or --corpus {task}=FILE for BM25, or "
+            f"which index is {role} for {task}? Add --index {role}:{task}=DIR, --corpus {task}=FILE for BM25, or "
             f"--corpus {task}=own for the question's own paragraphs"
         )
-    one, *others = nearest
-    if others:
-        raise BadArgument(
-            f"{one.where} and {others[0].where} are both {role} for {task}: name one of them, or put "
-            f"{' or '.join(_ROLES.split('|'))} in front of each"
-        )
-    return one
+    if len(nearest) > 1:
+        both = " and ".join(place.where for place in nearest[:2])
+        raise BadArgument(f"{both} are both {role} for {task}: name one, or put the retriever ({role}:) in front")
+    return nearest[0]
 
 
 def _opened(place: Place, questions: Questions, allow_hosts: Sequence[str]) -> Retriever:
@@ -230,7 +210,7 @@ class OwnParagraphs(Retriever):
     What a question says of its paragraphs (gold or not) is left out.
 
     Raises:
-        EmptyData: no question brings any. BadData: two questions of one text bring different ones.
+        BadData: two questions of one text bring different ones.
     """
 
     def __init__(self, questions: Sequence[Question]) -> None:
@@ -238,12 +218,7 @@ class OwnParagraphs(Retriever):
         for question in questions:
             passages = _paragraphs(question)
             if self._found.setdefault(one_line(question.question), passages) != passages:
-                raise BadData(
-                    f"question '{question.id}' ({question.question[:60]!r}) is asked twice, with other paragraphs: "
-                    "leave one of the two, or name an index"
-                )
-        if not any(self._found.values()):
-            raise EmptyData("these questions bring no paragraphs of their own: name a corpus file or an index")
+                raise BadData(f"question '{question.id}' is there twice, with other paragraphs: leave one of the two")
         content = [[text, [[each.id, each.title, each.text] for each in own]] for text, own in self._found.items()]
         self.fingerprint = fingerprint_of(OWN, content)
 
@@ -251,10 +226,7 @@ class OwnParagraphs(Retriever):
         """The first `k` paragraphs of each question. Raises `BadArgument` for any other query."""
         for query in queries:
             if one_line(query) not in self._found:
-                raise BadArgument(
-                    f"{query.strip()[:80]!r} is none of the questions, and only those have paragraphs of their own: "
-                    "name an index or a corpus for methods that search for more than the question"
-                )
+                raise BadArgument(f"{query.strip()[:80]!r} is none of the questions: only those have paragraphs here")
         return [self._found[one_line(query)][:k] for query in queries]
 
     def info(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from model_server import serve
 
 from blendfilter import connect
-from blendfilter.reproduce import Reproduction, reproduce
+from blendfilter.reproduce import reproduce
 
 TABLES = ("table1", "table4", "table5")
 
@@ -42,12 +42,13 @@ def main() -> None:
     used, before = 0, 0
     with serve(reply="offline") as server, tempfile.TemporaryDirectory() as folder:
         for table in TABLES:
-            options = Reproduction(
-                table, Path(folder), args.data or ["sample"], args.index, args.corpus, limit=args.limit, plots=False,
+            lm = connect("test-model", api_base=server.url, json_schema=False)
+            code = reproduce(
+                table, lambda table, lm=lm: lm, show=lambda text: None, say=lambda line: None, runs=Path(folder),
+                data=args.data or ["sample"], index=args.index, corpus=args.corpus, limit=args.limit, plots=False,
                 concurrency=32,
             )  # fmt: skip
-            lm = connect("test-model", api_base=server.url, json_schema=False)
-            assert reproduce(options, lambda table, lm=lm: lm, show=lambda text: None, say=lambda line: None) == 0
+            assert code == 0
             (written,) = Path(folder).glob(f"{table}-*")
             requests, alone = server.stats()["requests"], calls_of_rows(written)
             print(f"{table}: {_compared(alone, requests - before)}")

@@ -85,17 +85,6 @@ def test_five_hundred_questions_open_at_once(window: Browser, runs: dict[str, Ru
     assert "many" in window.driver.title
 
 
-def test_rows_come_in_as_one_scrolls(window: Browser, runs: dict[str, Run]) -> None:
-    window.open(runs["many"].html())
-    assert 0 < len(window.ask(SHOWN)) < 500
-    for _ in range(3):
-        before = len(window.ask(SHOWN))
-        window.ask("scrollTo(0, document.body.scrollHeight)")
-        window.wait(f"document.querySelectorAll('.row').length > {min(before, 499)}")
-    assert len(window.ask(SHOWN)) == 500
-    assert window.ask("document.getElementById('more').hidden")
-
-
 def test_a_question_opens_into_its_trace(window: Browser, runs: dict[str, Run]) -> None:
     run = runs["blend"]
     window.open(run.html())
@@ -134,21 +123,6 @@ def test_filters(window: Browser, runs: dict[str, Run]) -> None:
     assert window.ask("document.querySelector('[data-filter=errors]').disabled")
     open_first(window)
     assert "direct" in window.ask("document.querySelector('.trace .answers').textContent")
-
-
-def test_repeats_that_disagree(window: Browser, runs: dict[str, Run], tmp_path: Path) -> None:
-    run = Run(shutil.copytree(runs["blend"].folder, tmp_path / "twice"))
-    rows = [{**row, "repeat": repeat} for repeat in (1, 2) for row in runs["blend"].rows]
-    rows[-1]["correct"] = not rows[-1]["correct"]
-    write_rows(run.folder / PREDICTIONS, rows)
-    path = Run(run.folder).html()
-    window.open(path)
-    assert window.ask("document.getElementById('count').textContent") == "168 of 168 answers"
-    view = choose(window, "unsteady")
-    assert view == [f"{rows[-1]['question']}repeat {repeat}" for repeat in (1, 2)]
-    window.open(path, f"#q={rows[-1]['id']}%232")
-    window.wait("document.querySelector('.trace .inside')")
-    assert window.ask(FOCUSED) == "167"
 
 
 def test_search_in_questions_and_in_prompts(window: Browser, runs: dict[str, Run]) -> None:
@@ -212,18 +186,6 @@ def test_a_narrow_window_scrolls_down_only(window: Browser, runs: dict[str, Run]
     assert window.ask("document.documentElement.scrollWidth") == width
 
 
-def test_what_the_check_said_stands_under_its_passage(window: Browser, runs: dict[str, Run]) -> None:
-    window.open(runs["blend"].html())
-    open_first(window)
-    passages = window.ask("document.querySelectorAll('.query .passage').length")
-    assert window.ask("document.querySelectorAll('.query .passage + .why').length") == passages > 0
-    assert window.ask("document.querySelector('.why').textContent").startswith("is relevant: ")
-    assert "for q" in window.ask("[...document.querySelectorAll('.call .of')].map(each => each.textContent)")
-    window.ask("document.querySelector('.is-right .open').click()")
-    window.wait("document.querySelector('.is-right .answers')")
-    assert window.ask("document.querySelectorAll('.is-right .answers dt')[1].textContent") == "golden answers"
-
-
 def test_the_fiercest_passage_is_shown_as_text(window: Browser, tmp_path: Path) -> None:
     found = [Passage("1", FIERCE, f"{FIERCE} text"), Passage("2", "long", "word " * (LONG // 5))]
     engine = CountingEngine(reply=lambda _: FIERCE)
@@ -269,19 +231,6 @@ def test_a_folder_of_pages(
     window.open(run.folder / "report" / "index.html", f"#q={run.rows[250]['id']}")
     window.wait("location.pathname.endsWith('/questions-2.html') && document.querySelector('.trace .inside')")
     assert window.ask(FOCUSED) == "50"
-
-
-def test_it_prints_without_its_tools(window: Browser, runs: dict[str, Run]) -> None:
-    window.open(runs["blend"].html())
-    window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    try:
-        assert window.ask("getComputedStyle(document.getElementById('tools')).display") == "none"
-        assert window.ask("getComputedStyle(document.querySelector('.row')).contentVisibility") == "visible"
-        window.open(runs["many"].html())
-        window.ask("dispatchEvent(new Event('beforeprint'))")
-        assert len(window.ask(SHOWN)) == 500
-    finally:
-        window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 def test_the_pieces_that_were_kept_are_marked(window: Browser, tmp_path: Path) -> None:

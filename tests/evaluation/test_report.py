@@ -128,33 +128,12 @@ def test_the_offline_reader_is_named_for_what_it_is(tmp_path: Path) -> None:
     assert OFFLINE not in report_text(made(tmp_path / "model"))
 
 
-def test_at_eighty_columns_no_word_of_the_ledger_is_cut(tmp_path: Path) -> None:
-    result = report_text(made(tmp_path / "run"), width=80).split("Ledger")[1]
-    assert "…" not in result
-    assert {"stage", "question", "tokens", "cached", "retries", "external", "$0.0200"} <= set(result.split())
-
-
 def test_what_no_stage_has_is_no_column_and_repeats_are_answers(
     index: BM25, questions: Questions, tmp_path: Path
 ) -> None:
     run, _ = done_by(Direct(index), questions, tmp_path / "run", repeats=2)
     head = next(line for line in report_text(run).splitlines() if line.split()[:2] == ["stage", "calls"])
     assert head.split() == ["stage", "calls", "an", "answer", "tokens", "in", "tokens", "out", "s", "a", "call"]
-
-
-def test_many_errors_are_counted(tmp_path: Path) -> None:
-    result = report_text(made(tmp_path / "run", errors=13), width=120)
-    assert "Errors (13)" in result
-    assert result.count("timeout: ") == 10
-    assert "and 3 more" in result
-
-
-def test_a_report_is_the_runs_own(tmp_path: Path) -> None:
-    run = made(tmp_path / "run")
-    assert run.report() == report_text(run)
-    before = {path.name: path.read_bytes() for path in run.folder.iterdir()}
-    run.report()
-    assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before, "reading writes nothing"
 
 
 def test_without_gold_titles_no_losses_are_told(tmp_path: Path) -> None:
@@ -183,17 +162,6 @@ def test_a_full_ledger_fits_80_columns() -> None:
         figures = ["total", "21346", "10.67", "21351", "113.5M", "50", "%", "3.00M", "2346", "1.041", "$323.18"]
         assert row.split() == figures
         assert "hits: uses of a call beyond its first" in " ".join(" ".join(lines).split())
-
-
-def test_a_damaged_rescored_file_is_told_and_stands_in_nobodys_way(
-    index: BM25, questions: Questions, tmp_path: Path
-) -> None:
-    run, _ = done_by(Direct(index), questions, tmp_path / "run")
-    run.rescore("f1")
-    (run.folder / "rescore" / "f1.json").write_text("{")
-    result = report_text(Run(run.folder))
-    assert "f1.json: not JSON" in result
-    assert "Scores over 6 questions" in result
 
 
 def test_what_is_gone_of_a_runs_limits_is_told_finished_or_not(

@@ -59,16 +59,6 @@ def test_a_whole_trace() -> None:
         """)
 
 
-def test_long_texts_are_shortened_to_the_width() -> None:
-    long = Passage("l", "Long", "word " * 100)
-    branch = Branch([long], [], "ids", "knowledge 0: " + "no " * 99)
-    prediction = dspy.Prediction(answer="x", queries={"q": "word " * 100}, branches={"q": branch})
-    lines = trace_text(prediction, width=60).splitlines()
-    assert max(map(len, lines)) <= 60
-    assert sum(line.endswith("…") for line in lines) == 3
-    assert "knowledge  (empty)" in lines
-
-
 def test_nothing_is_cut_without_a_width() -> None:
     long = Passage("l", "Long", "word " * 100)
     branch = Branch([long], [], "ids", "The first of them.\nknowledge 0: " + "no " * 99)

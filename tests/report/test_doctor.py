@@ -24,10 +24,9 @@ from blendfilter.evaluation.run_status import RunStatus, Share
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.lm.model import connect
 from blendfilter.lm.offline import read
-from blendfilter.lm.probing import Probe
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.records import Passage, Question
-from blendfilter.report.doctor import WIDTH, Examination, ModelSetup, chosen, examine, findings, text_of
+from blendfilter.report.doctor import WIDTH, chosen, examine, findings, text_of
 from blendfilter.resources import sample
 from blendfilter.tasks import Questions
 from blendfilter.tasks.loading import TASKS
@@ -78,29 +77,6 @@ def test_gold_is_counted_by_passage(tmp_path: Path) -> None:
     assert result.seen.shares["gold_kept"] == Share(kept[True], gold[True])
     assert result.seen.shares["gold_dropped"] == Share(gold[True] - kept[True], gold[True])
     assert "gold_dropped" in {each.name for each in result.findings}
-
-
-def test_short_answers_and_yes_or_no(tmp_path: Path) -> None:
-    lm = scripted_by_stage(short_answer="It was certainly Ada Brennock of Tolm Harbour")
-    result = examine(lm, questions=6, run=tmp_path / "run", progress=False)
-    assert result.seen.shares["long_answer"] == Share(6, 6)
-    assert result.seen.shares["not_yes_no"] == Share(2, 2)
-    lm = scripted_by_stage(short_answer="**Yes.**")
-    result = examine(lm, questions=6, run=tmp_path / "other", progress=False)
-    assert result.seen.shares["not_yes_no"] == Share(0, 2)
-
-
-def test_what_a_server_wrote_past_a_stop_is_seen(tmp_path: Path) -> None:
-    """The reply is cut on this end, so only the record can tell."""
-    model = unruly.model("tame")
-    model.read = lambda prompt: f"{read(prompt)}\nQuestion: and the next?"
-    plain = model.complete
-    model.complete = lambda prompt, body, chat: plain(prompt, {**body, "stop": None}, chat=chat)  # type: ignore[method-assign, assignment, misc]
-    with unruly.serving(model) as address:
-        result = examine(connect("m", api_base=address), questions=2, run=tmp_path / "run", progress=False)
-    assert result.seen.shares["ran_on"].value == 1.0
-    assert result.seen.shares["read_ids"].value == 1.0
-    assert {each.name: each.answer for each in result.probes}["stop"] != "yes"
 
 
 def test_errors_are_bad_and_named_by_kind(tmp_path: Path) -> None:
@@ -185,32 +161,16 @@ def seen(**shares: Share) -> ReplyCounts:
     return ReplyCounts(questions=20, shares=every, stages={}, errors={}, entries={"total": LedgerEntry()})
 
 
-PLAIN = {"served": True, "endpoint": "chat", "schema": False, "schema_obeyed": None, "thinks": False, "switch": False}
-UNREAD = {"unparseable_ids": Share(40, 100)}
-CUT = {"cut_reply": Share(40, 100)}
-
-
 @pytest.mark.parametrize(
-    ("shares", "how", "option"),
+    ("shares", "option"),
     [
-        (UNREAD, {"schema_obeyed": True}, "--json-schema holds the ids"),
-        (UNREAD, {"schema": True, "schema_obeyed": False}, "--no-json-schema"),
-        (UNREAD, {"schema_obeyed": False}, "vLLM"),
-        (UNREAD, {"thinks": True, "switch": True}, "--no-thinking"),
-        (UNREAD, {"endpoint": "completions"}, "--endpoint chat"),
-        (UNREAD, {"schema": True, "served": False}, "held to a JSON schema already: a larger"),
-        ({"rambling": Share(40, 100)}, {}, "a few words: a base model wants --endpoint completions"),
-        (CUT, {"thinks": True, "switch": True}, "--reasoning low"),
-        (CUT, {"thinks": True}, "extra_body"),
-        (CUT, {}, "--prompts DIR"),
-        ({"explicit_none": Share(40, 100)}, {}, "fallback=True"),
-        ({"concluded": Share(10, 100)}, {"endpoint": "completions"}, "--endpoint chat"),
-        ({"kept": Share(99, 100)}, {}, "--method cot-retrieval"),
-        ({"gold_dropped": Share(40, 100)}, {}, "--filter passage"),
+        ({"unparseable_ids": Share(40, 100)}, "--json-schema"),
+        ({"cut_reply": Share(40, 100)}, "--no-thinking"),
+        ({"concluded": Share(10, 100)}, "--endpoint completions"),
     ],
 )
-def test_each_finding_names_its_option(shares: dict[str, Share], how: dict[str, Any], option: str) -> None:
-    (found,) = findings(seen(**shares), ModelSetup(**{**PLAIN, **how}))
+def test_each_finding_names_its_option(shares: dict[str, Share], option: str) -> None:
+    (found,) = findings(seen(**shares))
     assert option in found.advice
 
 
@@ -219,32 +179,9 @@ def test_each_finding_names_its_option(shares: dict[str, Share], how: dict[str, 
     [("thinking", 5, "thinking"), ("kept", 95, "keeps_all"), ("gold_dropped", 20, "gold_dropped")],
 )
 def test_from_where_on_a_habit_is_worth_a_line(name: str, most: int, found: str) -> None:
-    how = ModelSetup(**PLAIN)  # type: ignore[arg-type]
-    assert [*findings(seen(**{name: Share(0, 0) for name in SHARES}), how)] == []
-    assert [*findings(seen(**{name: Share(most, 100)}), how)] == []
-    assert [(each.name, each.bad) for each in findings(seen(**{name: Share(most + 1, 100)}), how)] == [(found, False)]
-
-
-def test_what_is_known_of_the_connection() -> None:
-    lm = connect("Qwen/Qwen3-8B", api_base="http://127.0.0.1:9/v1", json_schema=True)
-    thinking = seen(thinking=Share(60, 100))
-    assert ModelSetup.of(lm, [Probe("JSON schema", "no")], thinking) == ModelSetup(
-        served=True, endpoint="chat", schema=True, schema_obeyed=False, thinks=True, switch=True
-    )
-    plain = connect("m", api_base="http://127.0.0.1:9/v1", endpoint="completions")
-    assert ModelSetup.of(plain, [], seen()) == ModelSetup(
-        served=False, endpoint="completions", schema=False, schema_obeyed=None, thinks=False, switch=False
-    )
-
-
-def test_the_worst_comes_first_and_what_one_change_mends_stands_together(tmp_path: Path) -> None:
-    with unruly.serve("restates") as address:
-        result: Examination = examine(connect("m", api_base=address), questions=2, run=tmp_path / "run", progress=False)
-    lines = text_of(result).splitlines()
-    start = lines.index("What to change") + 1
-    assert lines[start].startswith("! unparseable")
-    assert lines[start + 1].startswith("- restate the range")
-    assert lines[start + 2].startswith("  -> ")
+    assert [*findings(seen(**{name: Share(0, 0) for name in SHARES}))] == []
+    assert [*findings(seen(**{name: Share(most, 100)}))] == []
+    assert [(each.name, each.bad) for each in findings(seen(**{name: Share(most + 1, 100)}))] == [(found, False)]
 
 
 # --- FilCo ------------------------------------------------------------------------------------------------------------

@@ -18,9 +18,10 @@ from small_world import CountingEngine
 
 from blendfilter import BM25, BlendFilter, Direct, Run, evaluate, load
 from blendfilter.errors import BadArgument, BadData, MissingFile, RunMismatch
-from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, RUN, read_json, read_rows, write_json, write_rows
+from blendfilter.evaluation.comparison import chance
+from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_rows, write_rows
 from blendfilter.evaluation.run_status import RunStatus
-from blendfilter.evaluation.statistics import holm, mcnemar_exact
+from blendfilter.evaluation.statistics import mcnemar_exact
 from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter
@@ -28,11 +29,8 @@ from blendfilter.journal import Journal
 from blendfilter.modules.multi_hop import SelfAsk
 from blendfilter.records import Passage
 from blendfilter.report import page as pages
-from blendfilter.report.page import inlined, packed
-from blendfilter.report.page_head import chance, head_of
-from blendfilter.report.page_traces import Pieces, judgements
-from blendfilter.report.pictures import LOSS_WORDS
-from blendfilter.report.run_text import OFFLINE
+from blendfilter.report.page import Pieces, head_of, inlined, judgements, packed
+from blendfilter.report.run_text import LOSS_WORDS, OFFLINE
 from blendfilter.resources import sample
 from blendfilter.text import folded
 
@@ -138,28 +136,6 @@ def test_the_checks_words_stand_under_their_passages(run: Callable[[str], Run]) 
                 assert reason.startswith("is relevant" if marked[1] & 1 else "is not relevant")
 
 
-def test_kept_pieces_are_told(run: Callable[[str], Run]) -> None:
-    blend = run("blend")
-    rows = read_rows(blend.folder / PREDICTIONS)
-    name = rows[0]["branches"]["q"]["kept"][0]
-    rows[0]["branches"]["q"]["spans"] = {name: [[0, 4]]}
-    write_rows(blend.folder / PREDICTIONS, rows)
-    page = page_of(Run(blend.folder))
-    marked = traces_of(page)[0]["branches"][0]["passages"]
-    assert [each[2] for each in marked if len(each) > 2] == [[[0, 4]]]
-
-
-def test_one_id_with_several_texts_is_shown_as_each_query_saw_it(tmp_path: Path) -> None:
-    def service(query: str, k: int) -> list[Passage]:
-        return [Passage("1", "Ormskerry", f"An excerpt for: {query[:40]}")]
-
-    made = evaluate(BlendFilter(service), load("hotpotqa", "sample", limit=1), lm="offline", run=tmp_path / "r")
-    page = page_of(made)
-    for branch in traces_of(page)[0]["branches"]:
-        query = page.joined(branch["query"])
-        assert [page.passage(each)[2] for each in branch["passages"]] == [f"An excerpt for: {query[:40]}"]
-
-
 def test_an_error_and_what_the_journal_lacks(run: Callable[[str], Run]) -> None:
     direct = run("direct")
     rows = read_rows(direct.folder / PREDICTIONS)
@@ -201,48 +177,12 @@ def test_runs_side_by_side(run: Callable[[str], Run]) -> None:
     right = sum(row["correct"] for row in model.rows)
     assert f"{right} / 0" in page.text
     assert "exact McNemar" in page.text
+    p = mcnemar_exact([row["correct"] for row in silly.rows], [row["correct"] for row in model.rows]).p
+    assert [side["p"] for side in head_of(RunStatus(silly), [RunStatus(model)])["sides"]] == ["", chance(p)]
     assert page.data["beside"] == ["model"]
     for entry, row in zip(page.data["rows"], model.rows, strict=True):
         assert entry["others"] == [[row["answer"], row["correct"]]]
     assert "no p-value" in page_of(run("blend"), model).text, "beside the offline reader"
-
-
-def answered_right(run: Run, right: range, n: int = 40) -> RunStatus:
-    """A run of `n` questions of which these are right."""
-    rows, n_rows = run.rows, len(run.rows)
-    again = [
-        {**rows[i % n_rows], "id": f"q{i}", "em": float(i in right), "f1": float(i in right), "correct": i in right}
-        for i in range(n)
-    ]
-    write_rows(run.folder / PREDICTIONS, again)
-    return RunStatus(Run(run.folder))
-
-
-def test_p_is_mcnemars_as_in_every_table_and_corrected_where_there_are_several(
-    run: Callable[[str], Run], tmp_path: Path
-) -> None:
-    run("silly").folder.rename(tmp_path / "other")
-    first, second = answered_right(run("silly"), range(14)), answered_right(run("model"), range(11, 29))
-    third = answered_right(Run(tmp_path / "other"), range(10, 20))
-    p = mcnemar_exact([row["correct"] for row in first.rows], [row["correct"] for row in second.rows]).p
-    _, side = head_of(first, [second])["sides"]
-    assert (side["p"], side["p_holm"], side["won_lost"]) == (chance(p), "", "15 / 11")
-    other = mcnemar_exact([row["correct"] for row in first.rows], [row["correct"] for row in third.rows]).p
-    _, *sides = head_of(first, [second, third])["sides"]
-    assert [side["p_holm"] for side in sides] == [chance(each) for each in holm([p, other])]
-    assert "Holm" in page_of(first.run, second.run, third.run).text.split("side by side")[1].split("won, lost")[0]
-    assert "Holm" not in page_of(first.run, second.run).text
-    _, side = head_of(by_f1_alone(first), [by_f1_alone(second)])["sides"]
-    assert side["p"] == chance(p), "of an F1 that is 0 or 1 as EM is"
-
-
-def by_f1_alone(known: RunStatus) -> RunStatus:
-    """The same run, measured by F1 and nothing else."""
-    folder = known.run.folder
-    record, metrics = read_json(folder / RUN), read_json(folder / METRICS)
-    write_json(folder / RUN, record | {"settings": record["settings"] | {"metrics": ["f1"]}})
-    write_json(folder / METRICS, metrics | {"metrics": {"f1": metrics["metrics"]["f1"]}})
-    return RunStatus(Run(folder))
 
 
 def test_runs_that_do_not_fit_are_refused_and_nothing_is_written(run: Callable[[str], Run]) -> None:
@@ -250,21 +190,6 @@ def test_runs_that_do_not_fit_are_refused_and_nothing_is_written(run: Callable[[
     with pytest.raises(RunMismatch, match="different questions"):
         blend.html(run("fewer"))
     assert not (blend.folder / "report.html").exists()
-
-
-def test_rescored_metrics_stand_among_the_scores(run: Callable[[str], Run]) -> None:
-    blend = run("blend")
-    result = blend.rescore("cover-em")
-    page = page_of(blend)
-    assert f"cover-em rescored {100 * result.value:.1f} ± " in page.text
-    assert "cover-em" in blend.report()
-    rows = read_rows(blend.folder / PREDICTIONS)
-    rows[0]["answer"] = "something else"
-    write_rows(blend.folder / PREDICTIONS, rows)
-    again = Run(blend.folder)
-    assert "cover-em rescored" not in page_of(again).text
-    assert "got other answers since" in page_of(again).text
-    assert "got other answers since" in again.report()
 
 
 def test_an_unfinished_run_says_so(run: Callable[[str], Run]) -> None:
@@ -287,20 +212,6 @@ def test_an_unfinished_run_says_so(run: Callable[[str], Run]) -> None:
     page = page_of(Run(blend.folder))
     assert "Nothing is answered yet." in page.text
     assert page.data["rows"] == []
-
-
-def test_repeats_are_rows_of_their_own(run: Callable[[str], Run]) -> None:
-    blend = run("blend")
-    rows = read_rows(blend.folder / PREDICTIONS)
-    twice = [{**row, "repeat": repeat} for repeat in (1, 2) for row in rows]
-    write_rows(blend.folder / PREDICTIONS, twice)
-    record = read_json(blend.folder / RUN)
-    write_json(blend.folder / RUN, record | {"settings": record["settings"] | {"repeats": 2}})
-    page = page_of(Run(blend.folder))
-    listed = page.data["rows"]
-    assert "2 repeats" in page.text
-    assert "2 answers each" in Run(blend.folder).report()
-    assert [(entry["id"], entry["repeat"]) for entry in listed] == [(row["id"], row["repeat"]) for row in twice]
 
 
 # --- the file -------------------------------------------------------------------------------------------------------
@@ -416,18 +327,6 @@ def test_pages_that_are_no_more_are_taken_away(
     mine.unlink()
     blend.html()
     assert not folder.exists()
-
-
-def test_a_folder_that_is_not_there_yet_and_a_name_that_is_no_pages(
-    run: Callable[[str], Run], tmp_path: Path, small_pages: None
-) -> None:
-    blend = run("blend")
-    path = blend.html(path=tmp_path / "new" / "mine.html")
-    assert (path.with_suffix("") / "index.html").is_file()
-    with pytest.raises(BadArgument, match=r"no page's name: end it in \.html"):
-        blend.html(path=tmp_path / "mine")
-    assert not (tmp_path / "mine").exists()
-    assert not (tmp_path / "blend" / "report.html").exists()
 
 
 # --- which call judged what -------------------------------------------------------------------------------------------

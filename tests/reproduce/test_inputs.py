@@ -17,7 +17,7 @@ from blendfilter import BM25, Run, connect, load, resources
 from blendfilter.compiling.compile import compile_program
 from blendfilter.compiling.programs import save_program
 from blendfilter.compiling.silver import silver_examples, silver_metric
-from blendfilter.errors import BadArgument, BadData, Leak, MissingFile, UnknownName
+from blendfilter.errors import BadArgument, Leak, MissingFile, UnknownName
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring.base import Done, Score, TextPair
@@ -109,8 +109,6 @@ def test_a_program_goes_by_filter_and_by_task(files: dict[str, Path], fresh: dic
     named = [f"nq={files['one']}", str(files["three"])]
     found = demos(wanted("filco-figure4", tmp_path, programs=named, **fresh).runs)
     assert [found[task, "direct-retrieval", "FILCO"] for task in ("nq", "triviaqa")] == [1, 3]
-    notes = wanted("filco-figure4", tmp_path, programs=named[:1], **fresh).inputs.notes
-    assert "triviaqa: FILCO is not compiled, for no --program is named for it" in notes
 
 
 def test_a_question_that_a_program_was_compiled_on_is_refused_before_any_call(
@@ -128,29 +126,21 @@ def test_a_question_that_a_program_was_compiled_on_is_refused_before_any_call(
 def test_programs_that_no_row_takes_are_refused(files: dict[str, Path], judged: PaperTable, tmp_path: Path) -> None:
     frontier = tables.read("filco-frontier")
 
-    def inputs(*programs: object, table: PaperTable = frontier) -> RowInputs:
-        return RowInputs(table, connect("offline"), tmp_path, programs=map(str, programs))
+    def inputs(program: object, table: PaperTable = frontier) -> RowInputs:
+        return RowInputs(table, connect("offline"), tmp_path, programs=[str(program)])
 
-    with pytest.raises(BadArgument, match=r"no row of table4 has the filter filco: leave out --program .*one\.json"):
-        inputs(files["one"], table=tables.read("table4"))
-    with pytest.raises(BadArgument, match="no row of small has the filter cdit: leave out"):
-        inputs(SHIPPED / "cdit.json", table=judged.with_rows(["original"]))
-    with pytest.raises(BadArgument, match=r"blend\.json was compiled for BlendFilter: --program takes those of FilCo"):
+    with pytest.raises(BadArgument, match=r"one\.json was compiled for filco, which no row of table4 has"):
+        inputs(files["one"], tables.read("table4"))
+    with pytest.raises(BadArgument, match="compiled for cdit, which no row of small has"):
+        inputs(SHIPPED / "cdit.json", judged.cut(labels=["original"]))
+    with pytest.raises(BadArgument, match=r"blend\.json was compiled for BlendFilter"):
         inputs(files["blend"])
-    with pytest.raises(BadArgument, match=r"one\.json and .*three\.json are both programs of filco for nq: name one"):
-        inputs(f"nq={files['one']}", f"nq={files['three']}")
-    for task in ("nqq", "strategyqa"):
-        with pytest.raises(UnknownName, match=f"no task '{task}'"):
-            inputs(f"{task}={files['one']}")
+    with pytest.raises(UnknownName, match="no task 'strategyqa'"):
+        inputs(f"strategyqa={files['one']}")
     with pytest.raises(MissingFile, match="no program at nowhere"):
         inputs("nowhere.json")
     with pytest.raises(BadArgument, match="names no file"):
         inputs("nq=")
-    saved = json.loads(files["one"].read_text("utf-8"))
-    saved["metadata"]["recipe"]["templates"]["helpful"] = "filco/sentences 0000000000000000"
-    (old := tmp_path / "old.json").write_text(json.dumps(saved), "utf-8")
-    with pytest.raises(BadData, match="compile it again"):
-        wanted("filco-figure4", tmp_path, tasks=["nq"], programs=[str(old)])
 
 
 def test_a_program_of_the_judge_goes_to_the_rows_that_judge(tmp_path: Path) -> None:
@@ -191,19 +181,12 @@ def test_what_no_model_here_can_score_is_left_out_and_noted(tmp_path: Path) -> N
         tries.append(journal)
         raise BadArgument("m gives no log-probabilities of given text")
 
-    def note(table: str, *tasks: str) -> str:
-        found = wanted(table, tmp_path, limit=1, tasks=tasks, scorer=refused)
-        (line,) = [each for each in found.inputs.notes if "left out" in each]
-        assert "CXMI" not in {each.row.label for each in found.runs}
-        return line
-
-    line = note("filco-table5", "fever")
-    assert line.startswith("fever: SILVER by cxmi is left out: m gives no log-probabilities")
-    assert line.endswith("Name a model that does (--scorer)"), "the table wants that very measure"
+    found = wanted("filco-table5", tmp_path, limit=1, tasks=["fever"], scorer=refused)
+    (note,) = [each for each in found.inputs.notes if "left out" in each]
+    assert "CXMI" not in {each.row.label for each in found.runs}
+    assert note.startswith("fever: SILVER by cxmi is left out: m gives no log-probabilities")
+    assert "--scorer" in note
     assert len(tries) == 1, "one try for both readers"
-    line = note("filco-figure4", "fever", "hotpotqa")
-    assert line.startswith("fever, hotpotqa: SILVER by cxmi is left out: ")
-    assert line.endswith("(--scorer), or another measure (--measure fever=lexical --measure hotpotqa=strinc)")
     with pytest.raises(BadArgument, match="m gives no log-probabilities"):
         wanted("filco-figure4", tmp_path, limit=1, tasks=["fever"], scorer=refused, scorer_named=True)
 
@@ -245,9 +228,9 @@ def test_a_plan_makes_no_silver_and_leaves_cxmi_out(tmp_path: Path) -> None:
     assert found.inputs.notes == [
         "fever: SILVER by cxmi is not in the plan: it scores every sentence of the passages"
     ]  # fmt: skip
-    design = {(each.task, each.label.rpartition(", ")[2]): each.design for each in planned.runs}
-    assert design["nq", "SILVER"] == design["nq", "FULL"] == "1"
-    assert design["nq", "FILCO"] == design["nq", "PSG"] == "2 at most"
+    calls = {(each.task, each.label.rpartition(", ")[2]): each.a_question for each in planned.runs}
+    assert calls["nq", "SILVER"] == calls["nq", "FULL"] == 1
+    assert calls["nq", "FILCO"] == 2
 
 
 # --- trimmed indexes ---
@@ -299,8 +282,8 @@ def test_a_trimmed_row_reads_what_the_judge_left_filled_up_to_k(judged: PaperTab
         gone.append(len(set(bare["retrieved"]) - set(trimmed)))
     mean, share = sum(gone) / len(gone), 100 * sum(map(bool, gone)) / len(gone)
     assert 0 < mean != judged.k / 2, "else what stayed would look the same"
-    (note,) = [each for each in done.result.notes if "dropped for a question" in each]
-    assert f"trimmed at 1: {mean:.2f} ({share:.0f} %)" in note
+    (note, _) = [each for each in done.result.notes if "dropped for a question" in each]
+    assert f": {mean:.2f} ({share:.0f} %" in note
 
 
 def test_the_judge_sees_every_question_and_each_index_and_set_of_questions_apart(
@@ -320,24 +303,8 @@ def test_the_judge_sees_every_question_and_each_index_and_set_of_questions_apart
     assert engine.stages["consistent"] == 6
     inputs.trimmed(row, questions, fewer, 3)
     again.trimmed(row, others, whole, 3)
-    assert ["2 judged, " in note for note in [*inputs.notes, *again.notes]] == [True] * 3
-
-
-def test_rows_of_other_rules_search_another_overlay_and_are_judged_by_them(tmp_path: Path) -> None:
-    more = '[[rows]]\nlabel = "both"\nmethod = "ralm"\narguments = { trimmed = 1, rules = ["phi1", "phi2"] }\n'
-
-    def by_the_rules(prompt: str) -> str:
-        reply = consistent_for_odd(prompt)
-        return str(reply == "False") if "adverbial" in prompt and verdicts([prompt]) else reply
-
-    lines: list[str] = []
-    table, engine = written(tmp_path, JUDGED_HEAD + JUDGED_ROWS + more), CountingEngine(reply=by_the_rules)
-    done = wanted(table, tmp_path / "runs", engine.lm(), limit=3, say=lines.append, rows=["trimmed at 1", "both"])
-    assert [line.rpartition("/")[2].rsplit("-", 1)[0] for line in lines] == [
-        "popqa-phi1-k5-bm25-3", "popqa-phi1-phi2-k5-bm25-3"
-    ]  # fmt: skip
-    assert len({each.method.retriever.fingerprint for each in done.runs}) == 3
-    assert sum("adverbial" in prompt for prompt in verdicts(engine.prompts)) == engine.stages["consistent"] / 2
+    assert all("2 judged, " in note for note in [*inputs.notes, *again.notes])
+    assert len(list((tmp_path / "runs" / "trimmed").iterdir())) == 3
 
 
 def test_a_question_that_could_not_be_judged_is_noted_and_asked_again(judged: PaperTable, tmp_path: Path) -> None:
@@ -350,7 +317,7 @@ def test_a_question_that_could_not_be_judged_is_noted_and_asked_again(judged: Pa
     engine = CountingEngine(before, consistent_for_odd)
     inputs = wanted(judged, tmp_path / "runs", engine.lm(), rows=["trimmed at 1"]).inputs
     assert inputs.errors == 4
-    assert "4 questions are not judged" in inputs.notes[-1]
+    assert "4 could not be judged" in inputs.notes[-1]
     broken[0] = False
     assert wanted(judged, tmp_path / "runs", engine.lm(), rows=["trimmed at 1"]).inputs.errors == 0
 
@@ -361,9 +328,12 @@ def test_a_plan_of_an_overlay_calls_no_model_and_leaves_nothing(judged: PaperTab
     cost = {each.label: each for each in plan.plan(found.runs).runs}
     assert not engine.prompts
     assert not (tmp_path / "runs").exists()
-    assert (cost["CDIT"].design, cost["CDIT"].calls, cost["trimmed at 1"].design) == ("6 at most", 6 * 6, "1")
+    assert (cost["CDIT"].calls, cost["trimmed at 1"].calls) == (6 * 6, 6)
     (note,) = found.inputs.notes
-    assert note == "popqa: bm25 trimmed by 6 questions: 30 calls of the judge at most; rows that judge share them"
+    assert (
+        note
+        == "popqa: bm25 trimmed by 6 questions under phi1: 30 calls of the judge at most; rows that judge share them"
+    )
     made(judged, tmp_path / "runs", engine.lm(), limit=6)
     before = len(engine.prompts)
     again = wanted(judged, tmp_path / "runs", engine.lm(), limit=6, scratch=tmp_path / "scratch")
@@ -384,29 +354,3 @@ def test_templates_of_ones_own_are_used_by_judges_and_methods(judged: PaperTable
     assert len(engine.prompts) > judged.k
     assert all("Mind the tides." in prompt for prompt in engine.prompts)
     assert not {each.name for each in plain} & {each.name for each in done.done}, "runs of other prompts lie apart"
-
-
-@pytest.mark.slow
-def test_three_kinds_of_a_dense_index_play_their_roles_and_are_trimmed_each(tmp_path: Path) -> None:
-    pytest.importorskip("faiss")
-    pytest.importorskip("sentence_transformers")
-    from checkpoints import tiny_bert
-
-    from blendfilter.retrieval.dense import Dense
-
-    lines = sample("corpus.jsonl").read_text(encoding="utf-8").splitlines()[:60]
-    (tmp_path / "some.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    settings: dict[str, dict[str, Any]] = {"flat": {}, "hnsw": {"m": 8}, "ivf": {"nlist": 4, "nprobe": 1}}
-    for role, more in settings.items():
-        Dense.build(tmp_path / "some.jsonl", tmp_path / role, encoder=tiny_bert(), index=role, **more)  # type: ignore[arg-type]
-    done = made(
-        "cdit-table2", tmp_path / "runs", CountingEngine(reply=consistent_for_odd).lm(), limit=2, tasks=["popqa"],
-        rows=["CDIT", "CDIT, trimmed at 1"], index=[f"{role}:{tmp_path / role}" for role in settings],
-    )  # fmt: skip
-    assert len(done.done) == len(done.runs) == 9
-    trimmed = [note for note in done.result.notes if " trimmed by " in note]
-    assert [note.partition(" by")[0] for note in trimmed] == [f"popqa: {role} trimmed" for role in settings]
-    assert not any("stands in" in note for note in done.result.notes), "each kind plays itself"
-    found = [done.done[each.folder].settings["retrievers"] for each in done.runs if "trimmed" in each.row.label]
-    assert {each["kind"] for (each,) in found} == {"trimmed"}
-    assert len({each["fingerprint"] for (each,) in found}) == 3

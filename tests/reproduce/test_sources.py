@@ -51,19 +51,14 @@ def test_what_is_missing_is_named_with_the_next_move(small: PaperTable, bare: st
         gather(small, data=["sample"], index=["colbert:nowhere"])
     with pytest.raises(BadArgument, match="hotpotqa 2 times"):
         gather(small, data=["hotpotqa=sample", "hotpotqa=sample"])
-    with pytest.raises(BadArgument, match=r"a and sample are both bm25 for hotpotqa: name one .* colbert: or bm25:"):
+    with pytest.raises(BadArgument, match="a and sample are both bm25 for hotpotqa: name one"):
         gather(small, data=["sample"], index=["a"], corpus=["sample"])
     with pytest.raises(UnknownName, match="no task 'twowiki'"):
         gather(small, data=["sample"], tasks=["twowiki"])
     figure = small.model_copy(update={"kind": "retrieval", "tasks": ("hotpotqa",)})
     with pytest.raises(BadArgument, match="the questions of hotpotqa must name their gold titles"):
         gather(figure, data=[bare], corpus=["sample"])
-
-
-def test_an_index_is_needed_where_a_row_searches(small: PaperTable, bare: str) -> None:
-    assert gather(small, data=[bare], tasks=["hotpotqa"], methods=["direct"]).indexes == {}
-    with pytest.raises(BadArgument, match="which index is bm25"):
-        gather(small, data=[bare], tasks=["hotpotqa"], methods=["direct", "cot-retrieval"])
+    assert gather(small.cut(["direct"]), data=[bare], tasks=["hotpotqa"]).indexes == {}, "no row searches"
 
 
 def test_the_nearest_index_is_taken_and_a_stand_in_is_noted(small: PaperTable, tmp_path: Path) -> None:
@@ -129,10 +124,8 @@ def test_own_paragraphs_come_in_their_order_and_hold_nothing_of_gold() -> None:
     assert own(Question("1", "Who is it?", ("A",), context=context[1:])).fingerprint != index.fingerprint
     with pytest.raises(BadArgument, match="'Else' is none of the questions"):
         index.search(["Else"], 2)
-    with pytest.raises(BadData, match=r"'2' .* is asked twice, with other paragraphs"):
+    with pytest.raises(BadData, match="'2' is there twice, with other paragraphs"):
         own(*(Question(name, "Why?", context=of) for name, of in (("1", context), ("2", context[1:]))))
-    with pytest.raises(EmptyData, match="bring no paragraphs"):
-        own(Question("1", "Why?"))
 
 
 def test_questions_without_paragraphs_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -143,8 +136,6 @@ def test_questions_without_paragraphs_are_left_out_and_counted(tmp_path: Path) -
     assert "nq: the questions' own paragraphs stand in for the paper's dpr" in found.notes
     (missing,) = [note for note in found.notes if "--data TASK=FILE" in note]
     assert missing.endswith("triviaqa, hotpotqa, eli5, fever, wow, twowiki")
-    with pytest.raises(BadArgument, match="where are the questions of wow"):
-        gather(table, data=data, corpus=["own"], tasks=["nq", "wow"])
     file_of(tmp_path / "q.jsonl", False)
     with pytest.raises(EmptyData, match="the questions of nq bring no paragraphs"):
         gather(table, data=data, corpus=["own"])
@@ -156,9 +147,9 @@ def test_own_paragraphs_serve_the_question_alone_and_a_task_with_its_own_index_d
     data, corpus = [f"nq={path}", f"triviaqa={path}"], ["own", "nq=sample"]
     found = gather(table, data=data, corpus=corpus, tasks=["nq"])
     assert [one.id for one in found.questions["nq"]] == ["0", "1", "2"]
-    both = gather(table, data=data, corpus=corpus, methods=["direct-retrieval"])
+    both = gather(table.cut(["direct-retrieval"]), data=data, corpus=corpus)
     assert {task: len(questions) for task, questions in both.questions.items()} == {"nq": 3, "triviaqa": 2}
-    with pytest.raises(BadArgument, match=r"^blendfilter searches .* triviaqa alone.* \(--methods direct-retrieval\)$"):
+    with pytest.raises(BadArgument, match=r"^blendfilter searches .* triviaqa alone"):
         gather(table, data=data, corpus=corpus)
 
 
