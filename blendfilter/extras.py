@@ -1,7 +1,4 @@
-"""Packages that come with an extra, imported when first used.
-
-In: a module's name and the extra that brings it. Out: the module, or one line that says what to install.
-"""
+"""Packages that come with an extra, imported when first used."""
 
 from __future__ import annotations
 

@@ -13,17 +13,11 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def data_folder(name: str) -> Path:
-    """The folder `prompts` or `programs`, installed or in a checkout.
-
-    Raises:
-        MissingFile: the installation is incomplete.
-    """
+    """The folder `prompts` or `programs`. Raises `MissingFile`: the installation is incomplete."""
     for folder in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
         if folder.is_dir():
             return folder
-    raise MissingFile(
-        f"the package's own folder '{name}' is not there: this installation is incomplete, install it again"
-    )
+    raise MissingFile(f"the package's own folder '{name}' is not there: install it again")
 
 
 def prompts() -> Path:

@@ -83,10 +83,6 @@ def test_ask_shows_its_trace(blendfilter: Command) -> None:
     assert re.match(r"calls +\d+", lines[-1])
 
 
-def test_ask_refuses_a_question_that_is_no_text(blendfilter: Command) -> None:
-    refused(blendfilter("ask", "Who \udcff kept the light?"), "the question holds bytes that are no UTF-8: write it in")
-
-
 def test_ask_takes_every_setting_to_the_model(blendfilter: Command, here: Path) -> None:
     (here / "prompts").mkdir()
     (here / "prompts/direct.j2").write_text("{{ instructions }}\nMINE\nQuestion: {{ question }}\nAnswer:")
@@ -102,26 +98,6 @@ def test_ask_takes_every_setting_to_the_model(blendfilter: Command, here: Path) 
     assert (body["model"], body["temperature"], body["top_p"]) == ("Org/model", 0.5, 0.9)
     assert "\nMINE\n" in body["prompt"]
     assert QUESTION in body["prompt"]
-
-
-# index and search
-
-
-def test_index_and_search(blendfilter: Command, here: Path) -> None:
-    (here / "mine.tsv").write_text("id\ttext\ttitle\na\tA pier in Tavenby.\tOrm Pier\nb\tA hill.\tFell\n")
-    outcome = blendfilter("index", "mine.tsv", "--out", "made")
-    assert (outcome.code, outcome.err) == (0, "")
-    match = re.fullmatch(r"made: bm25, 2 passages, fingerprint ([0-9a-f]{16})\n", outcome.out)
-    assert match
-    assert json.loads((here / "made/manifest.json").read_text())["fingerprint"] == match[1]
-    outcome = blendfilter("search", "made", "which pier?", "-k", 1)
-    assert (outcome.code, outcome.err) == (0, "")
-    assert re.fullmatch(r"1\t\d\.\d{4}\ta\tOrm Pier \| A pier in Tavenby\.\n", outcome.out)
-    nothing = blendfilter("search", "made", "zebra", "--k", 2)
-    assert nothing == (0, "", "blendfilter: no passage shares a word with this query\n")
-    again = blendfilter("index", "mine.tsv", "--out", "made", "--overwrite", "--k1", 1.2, "--b", 0.75)
-    assert again.code == 0
-    assert match[1] not in again.out, "other settings, another fingerprint"
 
 
 # eval, report, compare
@@ -145,22 +121,6 @@ def test_eval_reports_and_leaves_a_run(blendfilter: Command, here: Path) -> None
     assert outcome.out.startswith(done.out)
 
 
-def test_pages_where_they_are_wanted(blendfilter: Command, here: Path) -> None:
-    assert "page: " not in blendfilter(*small_eval("direct", "direct", "--no-html")).out
-    assert {path.name for path in (here / "direct").iterdir()} == FILES
-    blendfilter(*small_eval("cot-retrieval", "cot", "--no-html"))
-    outcome = blendfilter("report", "direct", "cot")
-    assert (outcome.code, outcome.out.splitlines()[-1]) == (0, "page: direct/report.html")
-    page = (here / "direct/report.html").read_text()
-    assert "Methods side by side" in page
-    assert "cot-retrieval" in page
-    (here / "direct/report.html").unlink()
-    (here / "direct/report.html").mkdir()
-    outcome = blendfilter("report", "direct")
-    assert outcome.code == 0, "the text was shown"
-    assert outcome.error.startswith("blendfilter: no page was written: ")
-
-
 def test_eval_again_goes_on_there(blendfilter: Command, here: Path) -> None:
     first = blendfilter(*small_eval("cot-retrieval", "run"))
     before = stable(here / "run")
@@ -173,28 +133,13 @@ def test_eval_again_goes_on_there(blendfilter: Command, here: Path) -> None:
     assert stable(here / "run") == before
 
 
-def test_eval_names_its_folder_by_what_is_asked(blendfilter: Command, here: Path) -> None:
+def test_eval_names_its_folder_by_its_settings(blendfilter: Command, here: Path) -> None:
     words = [word for word in small_eval("direct-retrieval", "x") if word not in ("--run", "x")]
-    outcome = blendfilter(*words)
-    assert outcome.code == 0
-    [folder] = (here / "runs").iterdir()
-    assert re.fullmatch(r"hotpotqa-direct-retrieval-[0-9a-f]{8}", folder.name)
-    assert outcome.out.splitlines()[-1] == f"run: runs/{folder.name}"
-    assert blendfilter(*words).code == 0
-    assert blendfilter(*words, "--k", 2).code == 0
-    assert len(list((here / "runs").iterdir())) == 2, "the same command finds its run, another one gets its own"
-
-
-def test_eval_of_ones_own_questions_pooled(blendfilter: Command, here: Path) -> None:
-    context = [{"title": "Orm Pier", "text": "Orm Pier stands in Tavenby."}]
-    row = {"question": "Where does Orm Pier stand?", "answer": "Tavenby", "context": context}
-    (here / "mine.jsonl").write_text(json.dumps(row))
-    words = ("--corpus", "pooled", "--method", "direct-retrieval", "--lm", "offline", "--run", "run", "-k", 2)
-    outcome = blendfilter("eval", "qa", "--data", "mine.jsonl", *words, "--metric", "f1", "--metric", "accuracy")
-    assert outcome.code == 0
-    metrics = json.loads((here / "run/metrics.json").read_text())
-    assert list(metrics["metrics"]) == ["f1", "accuracy"]
-    assert metrics["signature"].startswith("qa F1 ")
+    for more, folders in (((), 1), ((), 1), (("--k", 2), 2)):
+        assert blendfilter(*words, *more).code == 0
+        names = [folder.name for folder in (here / "runs").iterdir()]
+        assert len(names) == folders, "the same command finds its run, another one gets its own"
+        assert all(re.fullmatch(r"hotpotqa-direct-retrieval-[0-9a-f]{8}", name) for name in names)
 
 
 def test_eval_of_a_class_of_ones_own(blendfilter: Command, here: Path) -> None:
@@ -207,22 +152,12 @@ def test_eval_of_a_class_of_ones_own(blendfilter: Command, here: Path) -> None:
         "    def forward(self, question):\n"
         "        found = self.index(question, k=self.k)\n"
         "        return dspy.Prediction(answer=found[0].title, knowledge=found)\n"
-        "class Wrong(dspy.Module):\n"
-        "    def forward(self, question):\n"
-        "        raise ValueError('a mistake of mine')\n"
     )
     sys.modules.pop("own_methods", None)
     assert blendfilter(*small_eval("own_methods:Mine", "mine", "--k", 2)).code == 0
     rows = [json.loads(line) for line in (here / "mine/predictions.jsonl").read_text().splitlines()]
     assert [len(row["knowledge"]) for row in rows] == [2] * 4
     assert json.loads((here / "mine/metrics.json").read_text())["method"] == "own_methods:Mine"
-    words = [word for word in small_eval("own_methods:Wrong", "x") if word not in ("--run", "x")]
-    outcome = blendfilter(*words)
-    assert outcome.code == 1
-    assert outcome.error == "blendfilter: 4 of 4 questions ended in an error; the same command asks them again"
-    assert "ValueError: a mistake of mine" in outcome.out
-    assert "Traceback" not in outcome.err
-    assert outcome.out.splitlines()[-1].startswith("run: runs/hotpotqa-own_methods.Wrong-")
 
 
 def test_eval_reuses_and_leaves_out(blendfilter: Command, here: Path) -> None:
@@ -252,16 +187,6 @@ class TestCompare:
         assert "no p-value: the offline reader shows the pipeline, not its quality" in outcome.out
         assert not re.search(r"p < |p: exact", outcome.out)
 
-    def test_repeats(self, blendfilter: Command) -> None:
-        outcome = blendfilter(*small_eval("direct-retrieval", "direct-retrieval", "--repeats", 3))
-        assert outcome.code == 0
-        assert " n:4|repeats:3|" in outcome.out
-        outcome = blendfilter("compare", "direct-retrieval", "cot-retrieval")
-        assert "answers a question: direct-retrieval 3" in outcome.out
-        outcome = blendfilter(*small_eval("direct-retrieval", "direct-retrieval"))
-        assert outcome.code == 2
-        assert "is a run of 3 answers to every question, not 1: ask for 3 repeats or more" in outcome.error
-
     def test_a_baseline_and_json(self, blendfilter: Command) -> None:
         words = ("--against", "cot-retrieval", "--metric", "f1", "--json")
         data = json.loads(blendfilter("compare", "direct-retrieval", "cot-retrieval", *words).out)
@@ -273,20 +198,12 @@ class TestCompare:
         ("words", "error"),
         [
             (("cot-retrieval", "--against", "cot-retrieva"), "no run 'cot-retrieva'. Did you mean"),
-            (("cot-retrieval", "--metric", "emm"), "no metric 'emm'. Did you mean 'em'?"),
             (("cot-retrieval", "--metric", "cover-em"), "has no 'cover-em' yet: blendfilter"),
             ((), "compare wants at least two runs, got 1"),
         ],
     )
     def test_a_wrong_command_is_one_line(self, blendfilter: Command, words: tuple[str, ...], error: str) -> None:
         refused(blendfilter("compare", "direct-retrieval", *words), error)
-
-    def test_runs_that_do_not_compare(self, blendfilter: Command) -> None:
-        assert blendfilter(*small_eval("direct-retrieval", "fewer", "--limit", 3)).code == 0
-        refused(blendfilter("compare", "direct-retrieval", "fewer"), "are over different questions")
-        Path("cot-retrieval/metrics.json").unlink()
-        error = "is not finished: 4 of 4 questions are answered, 0 missing; run the same command again"
-        refused(blendfilter("compare", "direct-retrieval", "cot-retrieval"), error)
 
 
 class TestDoctor:
@@ -312,24 +229,11 @@ class TestDoctor:
         assert data["server"][0]["name"] == "JSON schema"
         assert (here / "examined" / "journal.jsonl").is_file()
 
-    def test_a_limit_holds_for_the_questions_and_the_folder_goes_on(self, blendfilter: Command, here: Path) -> None:
-        (here / "p.toml").write_text('[models]\n"m" = { input = 1, output = 1 }\n')
-        with unruly.serve("tame") as address:
-            words = ("doctor", "--lm", "m", "--api-base", address, "--questions", 2, "--run", "x", "--prices", "p.toml")
-            outcome = blendfilter(*words, "--max-calls", 5)
-            again = blendfilter(*words, "--max-calls", 500, "--json")
-        assert outcome.code == 3
-        assert "5 of 5 calls are gone" in outcome.error
-        ledger = json.loads(again.out)["ledger"]
-        assert ledger["cost"] == pytest.approx((ledger["tokens_in"] + ledger["tokens_out"]) / 1e6, abs=1e-6)
-
     @pytest.mark.parametrize(
         ("words", "error"),
         [
             (("--questions", 0), "questions is 0: the sample has 84, give a number from 1 to that"),
             (("--max-calls", 5), "a limit goes with --run DIR"),
-            (("--max-bad-replies", 2), "--max-bad-replies is 2: give a share from 0 to 1 (0.05 is 5 %)"),
-            (("--lm", "m", "--api-base", "http://127.0.0.1:9/v1"), "no model server answers at http://127.0.0.1:9/v1"),
         ],
     )
     def test_what_is_wrong_is_one_line(self, blendfilter: Command, words: tuple[object, ...], error: str) -> None:
@@ -341,7 +245,7 @@ class TestDoctor:
 
 @pytest.mark.parametrize(
     ("mood", "more", "code"),
-    [("tame", (), 0), ("restates", (), 1), ("restates", ("--max-bad-replies", 1), 0), ("cut", (), 1), ("empty", (), 1)],
+    [("tame", (), 0), ("restates", (), 1), ("restates", ("--max-bad-replies", 1), 0), ("cut", (), 1)],
 )
 def test_eval_ends_with_1_where_replies_are_bad(
     mood: str, more: tuple[object, ...], code: int, blendfilter: Command, here: Path

@@ -74,13 +74,10 @@ class TestFilters:
         assert not Path("run/silver.jsonl").exists()
         for changed, error in (
             ({"silver": "b.jsonl", "valid_data": "b.jsonl", "train": 25, "valid": 25}, "and in the set held back"),
-            ({"silver": "bare.jsonl"}, "bare.recipe.json is missing): name it (--measure)"),
             ({"silver": "a.jsonl", "measure": "lexical"}, "made with measure strinc, not lexical"),
             ({"silver": "a.jsonl", "task": "fever"}, "made with task nq, not fever: give --task nq"),
         ):
             refused(blendfilter(*words(**{**no_data, **changed})), error)
-        named: dict[str, Any] = {"measure": "strinc", "train": 6, "run": "named", "out": "named.json"}
-        assert blendfilter(*words(**no_data, silver="bare.jsonl", **named)).code == 0
 
     def test_answers_that_are_articles_alone(self, blendfilter: Command) -> None:
         rows = [{"id": str(n), "question": f"Who kept light {n}?", "answer": "the" if n else "Ada"} for n in range(4)]
@@ -91,10 +88,6 @@ class TestFilters:
         }  # fmt: skip
         refused(blendfilter(*words(**small)), "--allow-empty-answers")
         assert blendfilter(*words(**small), "--allow-empty-answers").code == 0
-        refused(
-            blendfilter(*words("direct", **(small | {"measure": None})), "--allow-empty-answers"),
-            "--allow-empty-answers is for filco and filco-passage",
-        )
 
     def test_weights_and_the_threshold_reach_the_metric(self, blendfilter: Command) -> None:
         assert blendfilter(*words(weight_answer=0, weight_tokens=0.3, threshold=0.4)).code == 0
@@ -161,51 +154,22 @@ class TestCdit:
         demos = state()["judge.consistent"]["demos"]
         assert all(len(demo["rules"]) == 2 and "Verdict: " in demo["comparison"] for demo in demos)
 
-    def test_a_users_rules(self, blendfilter: Command) -> None:
-        Path("rules.toml").write_text(
-            '[[rule]]\nname = "units"\ncomponents = ["unit"]\nsentence = "Both give the same unit."\n', encoding="utf-8"
-        )
-        assert blendfilter(*words("cdit", rules="rules.toml", optimizer="labeled")).code == 0
-        assert recipe()["measure"] == "consistency units"
-        rule = "Both give the same unit. Components: unit."
-        assert rule in Path("run/journal.jsonl").read_text(encoding="utf-8")
-        assert [demo["rules"] for demo in state()["judge.consistent"]["demos"]] == [[rule]] * 2
-
     def test_questions_without_a_gold_passage(self, blendfilter: Command) -> None:
         outcome = blendfilter(*words("cdit"), "-k", 2)
         assert outcome.code == 0, outcome
         assert " of 20 questions are left out: among what is found for them there is no gold passage" in outcome.err
         Path("q.jsonl").write_text(QUESTION, encoding="utf-8")
         none = blendfilter(*words("cdit", task="qa", data="q.jsonl", corpus="sample"))
-        refused(none, "the questions of q.jsonl name no gold passages")
-
-    def test_others_held_back(self, blendfilter: Command) -> None:
-        context = [[title, [f"{title} is a rock in the sea."]] for title in ("Orm", "Skua", "Tolm")]
-        for name in ("a", "b"):
-            rows = [
-                {
-                    "_id": f"{name}{at}", "question": f"Who kept the light of {name}{at}?", "answer": "Ada",
-                    "supporting_facts": [["Skua", 0]], "context": context, "type": "bridge", "level": "easy",
-                }
-                for at in range(6)
-            ]  # fmt: skip
-            Path(f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
-        outcome = blendfilter(*words("cdit", data="a.json", valid_data="b.json", limit=None, train=5, valid=3))
-        assert outcome.code == 0, outcome
-        assert recipe()["note"] == ""
-        (line,) = blendfilter(
-            *words("cdit", data="a.json", valid_data="a.json", limit=None, out="x", run="x", valid=4)
-        ).notices
-        assert "is in the training set and in the set held back" in line
+        refused(none, "no question of q.jsonl has both a gold passage and another one")
 
     def test_its_program_judges_as_compiled(self, blendfilter: Command) -> None:
         assert blendfilter(*words("cdit", optimizer="labeled")).code == 0
         wanted = ("ask", "Who founded the Dovrel Needle?", "--lm", "offline", "--method", "direct-retrieval")
         assert blendfilter(*wanted, "--filter", "cdit", "--program", MADE).code == 0
         for more, error in (
-            (("--filter", "cdit-components"), "'judge.consistent' was compiled for the fields"),
+            (("--filter", "cdit-components"), "'judge.consistent' was compiled with 'the fields"),
             ((), "compiled for CDITFilter, and this is Direct"),
-            (("--filter", "cdit", "--rule", "phi2"), "'judge' was compiled under the rules phi1 ("),
+            (("--filter", "cdit", "--rule", "phi2"), "'judge' was compiled with 'the rules phi1 ("),
         ):
             refused(blendfilter(*wanted, *more, "--program", MADE), error)
 
@@ -219,7 +183,6 @@ class TestProgram:
     def test_ask_speaks_as_it_says(self, blendfilter: Command) -> None:
         wanted = ("ask", "Who built it?", "--lm", "offline", "--method", "direct-retrieval")
         assert blendfilter(*wanted, "--filter", "filco", "--program", MADE).code == 0
-        refused(blendfilter(*wanted, "--program", MADE), "compiled for FilCoFilter, and this is Direct", "(--filter)")
         refused(blendfilter(*wanted, "--program", "none.json"), "no program at none.json")
 
     def test_eval_is_bound_to_it_and_says_that_it_is_of_another_task(self, blendfilter: Command) -> None:
@@ -255,7 +218,7 @@ class TestProgram:
         made = blendfilter(*words("direct", task="eli5", limit=None, train=3, valid=2, out="long.json", run="long"))
         assert made.code == 0, made
         wanted: tuple[object, ...] = ("--lm", "offline", "--method", "direct", "--program", "long.json")
-        error = "where 'direct' has 128 tokens, all of it, and here it has 32 tokens, its first line"
+        error = "'direct' was compiled with '128 tokens, all of it', and here it has '32 tokens, its first line'"
         refused(blendfilter("ask", "Who?", *wanted), error, "take the wording of eli5")
         refused(blendfilter("eval", "qa", "--data", "q.jsonl", *wanted, "--run", "evaluated"), error)
         assert not Path("evaluated").exists()
@@ -273,16 +236,11 @@ class TestRefused:
             ({"task": "nqq"}, "no task 'nqq'. Did you mean 'nq'?"),
             ({"measure": "strink"}, "no measure 'strink'. Did you mean 'strinc'?"),
             ({"measure": "cxmi"}, "cxmi asks a model that can score: make the file first (blendfilter silver nq"),
-            ({"task": "fever"}, "cxmi, the measure of fever, asks a model that can score"),
-            ({"data": None}, "what is it compiled on? Give --silver FILE, or --data FILE"),
+            ({"data": None}, "what is it compiled on? Give --data FILE, 'hub' or 'sample', or --silver FILE"),
             ({"filter": "full"}, "--filter is for methods; filco is a filter itself"),
             ({"weight_agreement": -1}, "the weight agreement is -1.0"),
             ({"what": "cot-retrieval", "weight_tokens": 1}, "--weight-tokens is for filco and filco-passage; cot-"),
-            ({"what": "cot-retrieval", "optimizer": "labeled"}, "labeled can do nothing"),
-            ({"what": "direct", "data": None}, "where are the questions of 'nq'?"),
-            ({"max_calls": 0}, "a budget of 0 calls"),
             ({"silver": "none.jsonl", "data": None, "limit": None, "k": None}, "no file 'none.jsonl'"),
-            ({"silver": "none.jsonl"}, "--data is for a silver file to be made; none.jsonl holds its passages"),
             ({"silver": "none.jsonl", "data": None, "limit": None}, "-k is for a silver file to be made"),
             ({"out": "."}, ". is a folder: name a file for the program, such as program.json"),
             ({"trials": 3}, "--trials is for mipro; bootstrap does not take it"),
@@ -290,21 +248,14 @@ class TestRefused:
             ({"max_demos": -1}, "'--max-demos'"),
             ({"what": "cdit", "threshold": 0.5}, "--threshold is for scores; a verdict of cdit is right or wrong"),
             ({"what": "cdit", "mode": "words"}, "no mode 'words'. Did you mean 'word'?"),
-            ({"what": "cdit-components", "mode": "word"}, "cdit-components is of the mode components, --mode says wor"),
             ({"what": "cdit", "rule": "phi3"}, "no rule 'phi3'"),
-            ({"what": "cdit", "rules": "none.toml"}, "no file of rules at none.toml"),
             ({"negatives": 2}, "--negatives is for cdit and cdit-components; filco does not take it"),
-            ({"what": "direct", "rule": "phi1"}, "--rule is for cdit and cdit-components; direct does not take it"),
         ],
     )
     def test_in_one_line(self, blendfilter: Command, here: Path, changed: dict[str, Any], error: str) -> None:
         before, changed = tree(here), dict(changed)
-        outcome = blendfilter(*words(changed.pop("what", "filco"), **changed))
-        assert outcome.code == 2, outcome
-        refused(outcome, error, notices=len(outcome.notices) - 1)
-        assert len(outcome.notices) <= 2
-        if changed.get("optimizer") != "labeled":  # which has a journal by then
-            untouched(here, before)
+        refused(blendfilter(*words(changed.pop("what", "filco"), **changed)), error)
+        untouched(here, before)
 
     def test_an_override_that_leaves_the_instructions_out(self, blendfilter: Command) -> None:
         Path("mine/filco").mkdir(parents=True)

@@ -50,8 +50,8 @@ def test_a_file_and_what_it_comes_to(blendfilter: Command, here: Path) -> None:
     assert outcome.code == 0, outcome.err
     assert outcome.notices == ["blendfilter: no --measure: strinc, which is the one for qa"]
     assert [row.target for row in read_silver(here / "out.jsonl")] == TARGETS
-    assert re.search(r"^all \(3\) +FULL +0\.0 ", outcome.out, re.MULTILINE)
-    assert re.search(r"^ +SILVER +0\.0 ", outcome.out, re.MULTILINE)
+    assert re.search(r"^ *all \(3\) +FULL +0\.0 ", outcome.out, re.MULTILINE)
+    assert re.search(r"^ +SILVER +0\.0 +\d+\.\d .* \d\d %", outcome.out, re.MULTILINE)
     assert "tokens: question and context, mean; tiktoken's cl100k_base" in outcome.out
     assert outcome.out.endswith("silver: out.jsonl, chosen by strinc\n")
 
@@ -79,7 +79,7 @@ def test_the_questions_own_paragraphs(blendfilter: Command, here: Path) -> None:
     lines(here / "own.jsonl", own)
     outcome = blendfilter(*silver(data="own.jsonl", corpus=None, measure="strinc"))
     assert outcome.code == 0, outcome.err
-    assert "without any passage, their contexts empty: 1 question\n" in outcome.out
+    assert "questions without any passage, their contexts empty: 1\n" in outcome.out
     assert [row.target for row in read_silver(here / "out.jsonl")] == ["It is Ormskerry.", ""]
 
 
@@ -89,24 +89,15 @@ BAD: list[tuple[dict[str, object], str]] = [
     ({"task": "hotpoqa"}, "no task 'hotpoqa'. Did you mean 'hotpotqa'?"),
     ({"measure": "strink", "lm": "local"}, "no measure 'strink'. Did you mean 'strinc'?"),
     ({"threshold": "nan"}, "threshold must be a number"),
-    ({"num_sentences": 0}, "num_sentences must be a whole number of at least 1, got 0"),
-    ({"batch": 0}, "batch must be a whole number of at least 1, got 0"),
-    ({"k": 0}, "k is 0: give a whole number of 1 or more"),
-    ({"limit": 0}, "limit is 0"),
+    ({"num_sentences": 0}, "num_sentences is 0"),
+    ({"batch": 0}, "batch is 0"),
     ({"tokenizer": "llama"}, "no tokeniser 'llama'"),
     ({"measure": "lexical", "api_base": "http://127.0.0.1:9/v1"}, "lexical asks no model: leave --api-base out"),
-    ({"measure": "cxmi"}, "cxmi asks a model how likely it finds the answer: which one?"),
-    (
-        {"task": "hotpotqa", "measure": None},
-        "the measure for hotpotqa is cxmi, which asks a model how likely it finds the answer: which one? Name it with "
-        "--lm: local (SmolLM2), a .gguf file, hf/NAME, or any name with --api-base; --measure strinc asks none",
-    ),
+    ({"measure": "cxmi"}, "cxmi asks a model how likely it finds the answer: name it (--lm"),
+    ({"task": "hotpotqa", "measure": None}, "or any name with --api-base); --measure strinc asks none"),
     ({"out": "questions.jsonl"}, "questions.jsonl is there, and is no silver file: name another file"),
     ({"measure": "cxmi", "lm": "offline"}, "the offline reader is no model"),
-    ({"out": "."}, "is a folder: name a file"),
-    ({"data": "none.jsonl"}, "no file 'none.jsonl'"),
     ({"corpus": None}, "bring no paragraphs of their own"),
-    ({"index": "i"}, "--corpus and --index name 2 sources"),
 ]
 
 
@@ -120,11 +111,10 @@ def test_bad_input_is_one_line_and_nothing_is_made(
     assert sorted(here.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("answer", "measure"), [("the", "strinc"), ("...", "lexical")])
-def test_answers_that_say_nothing(answer: str, measure: str, blendfilter: Command, here: Path) -> None:
-    lines(here / "questions.jsonl", [*ROWS, {"id": "bad", "question": "Which?", "answer": answer}])
-    refused(blendfilter(*silver(measure=measure)), "question 'bad'", "--allow-empty-answers")
-    outcome = blendfilter(*silver(measure=measure, allow_empty_answers=True))
+def test_answers_that_say_nothing(blendfilter: Command, here: Path) -> None:
+    lines(here / "questions.jsonl", [*ROWS, {"id": "bad", "question": "Which?", "answer": "the"}])
+    refused(blendfilter(*silver(measure="strinc")), "question 'bad'", "--allow-empty-answers")
+    outcome = blendfilter(*silver(measure="strinc", allow_empty_answers=True))
     assert outcome.code == 0
     assert [row.id for row in read_silver(here / "out.jsonl")] == ["one", "two", "three", "bad"]
 
@@ -134,16 +124,7 @@ def test_a_measure_that_finds_nothing_says_so(blendfilter: Command, here: Path) 
     outcome = blendfilter(*silver(measure="strinc"))
     assert outcome.code == 0
     (notice,) = outcome.notices
-    assert notice.startswith("blendfilter: strinc chose nothing for 3 of 3 questions: ")
-    assert "Another measure (lexical or cxmi), a lower threshold or other passages may find more" in notice
-
-
-def test_other_settings_and_the_next_move(blendfilter: Command) -> None:
-    assert blendfilter(*silver(measure="strinc")).code == 0
-    refused(
-        blendfilter(*silver(measure="strinc", num_sentences=2)),
-        "out.jsonl was made with other settings: oracle.num_sentences was 1, now 2. Name another file, or delete",
-    )
+    assert notice.startswith("blendfilter: strinc chose nothing for 100% of the questions: SILVER is no upper bound")
 
 
 # --- CXMI through a model -------------------------------------------------------------------------------------------

@@ -52,10 +52,3 @@ def test_an_incomplete_installation_says_so(tmp_path: Path, monkeypatch: pytest.
         resources.prompts()
     with pytest.raises(MissingFile, match=r"no file 'corpus\.jsonl'"):
         resources.sample("corpus.jsonl")
-
-
-def test_every_prompt_and_program_is_there() -> None:
-    prompts = {path.relative_to(resources.prompts()).as_posix() for path in resources.prompts().rglob("*.j2")}
-    assert {"direct.j2", "cot.j2", "blendfilter/external.j2", "blendfilter/ids.j2"} <= prompts
-    programs = {path.parent.name for path in resources.programs().glob("*/default.json")}
-    assert {"hotpotqa", "twowiki", "strategyqa"} <= programs

@@ -21,13 +21,6 @@ _EVENTS = {
     "empty_reply": "the model's reply was empty",
     "cut_reply": "the model's reply was cut at its limit of tokens",
 }
-_MOVES = {
-    "timeout": "is the server at work? Give it more seconds (--timeout), or see what it does (blendfilter doctor)",
-    "server_error": "look at the server's log, or see what it does (blendfilter doctor)",
-    "rate_limited": "the provider lets no more calls through: wait a minute, or give its limit as --rpm or --tpm",
-    "context_too_long": "serve the model with a longer context, or give it fewer passages (-k 3)",
-    "bad_request": "the server refuses a parameter or the prompt: see which (blendfilter doctor)",
-}
 
 
 @command()
@@ -81,13 +74,9 @@ def ask(
 
 
 def _with_where(error: ModelError, address: str) -> ModelError:
-    """The error with the address, the step, the attempts and the next move; stored errors name no address."""
-    where = [address or "the model", *([f"stage '{error.stage}'"] if error.stage else [])]
-    if error.attempts:
-        where.append(f"{error.attempts} attempt{'s'[: error.attempts != 1]}")
-    line = f"{', '.join(where)}: {error}"
-    if error.kind in _MOVES and _MOVES[error.kind] not in line:
-        line = f"{line}; {_MOVES[error.kind]}"
+    """The error with the address, the step and the next move; stored errors name no address."""
+    where = ", ".join([address or "the model", *([f"stage '{error.stage}'"] if error.stage else [])])
+    line = f"{where}: {error}; blendfilter doctor says what the model does and what to change"
     return ModelError(line, kind=error.kind, stage=error.stage)
 
 

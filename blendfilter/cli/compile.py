@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     import dspy
 
     from blendfilter.compiling.compile import Compiled
-    from blendfilter.compiling.examples import Split
     from blendfilter.filters.cdit import Mode
     from blendfilter.filters.filco import Unit
     from blendfilter.oracles.measures import Measure
@@ -50,8 +49,16 @@ FILTERS: dict[str, Unit] = {"filco": "sentence", "filco-passage": "passage"}
 JUDGES: dict[str, Mode] = {"cdit": "word", "cdit-components": "components"}
 """What is compiled against gold passages and others; anything else is a method, compiled against answers."""
 WEIGHTS = ("weight_agreement", "weight_answer", "weight_tokens")
-Material = tuple[Any, "Split", Callable[..., Any], str]
-"""The module, its examples, its metric, and what the recipe calls the measure."""
+TAKERS = {
+    **dict.fromkeys(("silver", "measure", "allow_empty_answers", *WEIGHTS), tuple(FILTERS)),
+    **dict.fromkeys(("mode", "rule", "rules", "negatives"), tuple(JUDGES)),
+    **dict.fromkeys(("candidates", "trials"), ("mipro",)),
+    "metric_calls": ("gepa",),
+}
+"""Options that only some of what is compiled, or some optimisers, take."""
+Examples = list["dspy.Example"]
+Material = tuple[Any, Examples, Examples, Callable[..., Any], str]
+"""The module, the examples it is compiled on and those held back, its metric, and what the recipe calls the measure."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +82,8 @@ class CompileOptions(PassageOptions):
         "--allow-empty-answers",
         default=False,
     )
-    train: int = option("Questions that are compiled on.", default=40)
-    valid: int = option("Questions held back for the scores before and after.", default=20)
+    train: int = option("Questions that are compiled on.", default=40, min=1)
+    valid: int = option("Questions held back for the scores before and after.", default=20, min=1)
     seed: int = option("Of the split and of every random choice.", default=0)
     mode: str | None = option(
         "cdit: word (one word, True or False; the default) or components (what was compared too)."
@@ -110,57 +117,44 @@ class CompileOptions(PassageOptions):
         "The score from which an answer may become a demonstration (filco 0.55, a method 1)."
     )
 
-    def search(self) -> dict[str, int]:
-        """How far the search goes. Raises: BadArgument where this optimiser does not search so."""
-        takers = {"candidates": "mipro", "trials": "mipro", "metric_calls": "gepa"}
-        for name, taker in takers.items():
-            if self.optimizer != taker and (options := given(self, name)):
-                raise BadArgument(f"{options[0]} is for {taker}; {self.optimizer} does not take it: leave it")
-        return given_values(self, *takers)
+    def check(self, what: str, filter: str | None) -> None:
+        """Raise `BadArgument` or `UnknownName` for options that do not go with `what` or the optimiser."""
+        from blendfilter.compiling.optimisers import OPTIMIZERS
 
-    def check(self, what: str, task: str, filter: str | None) -> None:
-        """Raise `BadArgument` or `UnknownName` for options that do not go with `what`."""
-        from blendfilter.modules.methods import METHODS
-
-        filters = {*FILTERS, *JUDGES}
-        if what not in filters and what not in METHODS and ":" not in what:
-            known = [*FILTERS, *JUDGES, *METHODS]
+        if self.optimizer not in OPTIMIZERS:
+            raise UnknownName.of("optimiser", self.optimizer, OPTIMIZERS)
+        if what not in (*FILTERS, *JUDGES, *METHODS) and ":" not in what:
+            known = (*FILTERS, *JUDGES, *METHODS)
             raise UnknownName.of("filter or method", what, known, "- or package:Class for one of your own")
-        if what in filters and filter is not None:
+        if filter is not None and what in (*FILTERS, *JUDGES):
             raise BadArgument(f"--filter is for methods; {what} is a filter itself")
-        if what not in FILTERS:
-            if of_filters := given(self, "silver", "measure", "allow_empty_answers", *WEIGHTS):
-                against = "gold passages and others" if what in JUDGES else "its task's metric"
-                raise BadArgument(
-                    f"{of_filters[0]} is for {' and '.join(FILTERS)}; {what} is compiled against {against}"
-                )
-            if self.data is None:
-                raise BadArgument(f"where are the questions of '{task}'? Give --data FILE, 'hub' or 'sample'")
-        if what not in JUDGES and (of_judges := given(self, "mode", "rule", "rules", "negatives")):
-            raise BadArgument(f"{of_judges[0]} is for {' and '.join(JUDGES)}; {what} does not take it: leave it")
+        for name, takers in TAKERS.items():
+            one = self.optimizer if takers[0] in OPTIMIZERS else what
+            if one not in takers and (options := given(self, name)):
+                raise BadArgument(f"{options[0]} is for {' and '.join(takers)}; {one} does not take it: leave it")
         if what in JUDGES and self.threshold is not None:
             raise BadArgument(f"--threshold is for scores; a verdict of {what} is right or wrong: leave it")
-        if what in FILTERS and self.silver is None and self.data is None:
-            raise BadArgument(
-                "what is it compiled on? Give --silver FILE, or --data FILE for a silver file to be made of"
-            )
+        if self.data is None and self.silver is None:
+            or_silver = ", or --silver FILE" if what in FILTERS else ""
+            raise BadArgument(f"what is it compiled on? Give --data FILE, 'hub' or 'sample'{or_silver}")
         of_questions = given(self, "data", "corpus", "index", "retrieved", "k", "limit", "allow_empty_answers")
         if self.silver is not None and of_questions:
-            first = "--data" if "--data" in of_questions else of_questions[0]
-            raise BadArgument(f"{first} is for a silver file to be made; {self.silver} holds its passages: leave it")
+            raise BadArgument(
+                f"{of_questions[-1]} is for a silver file to be made; {self.silver} holds its passages: leave it"
+            )
 
     def retriever(self, questions: Any) -> Any:
         """What is searched; for the sample's questions, the sample corpus."""
         return retriever(self, questions, sample=self.data == "sample")
 
-    def split(self, examples: list[dspy.Example], read: Callable[[Path], list[dspy.Example]]) -> Split:
+    def split(self, examples: Examples, read: Callable[[Path], Examples]) -> tuple[Examples, Examples]:
         """What is compiled on and what is held back; `read` makes examples of a file."""
-        from blendfilter.compiling.examples import Split, drawn, split
+        from blendfilter.compiling.examples import drawn
 
         if self.valid_data is None:
-            return split(examples, self.train, self.valid, self.seed)
-        held_back = drawn(read(self.valid_data), self.valid, self.seed, "valid")
-        return Split(drawn(examples, self.train, self.seed, "train"), held_back)
+            both = drawn(examples, self.train + self.valid, self.seed)
+            return both[: self.train], both[self.train :]
+        return drawn(examples, self.train, self.seed), drawn(read(self.valid_data), self.valid, self.seed)
 
     def note(self) -> str:
         """That the examples are the sample world's, where they are."""
@@ -201,31 +195,27 @@ def compile_command(
     """
     State.goes_on = True  # before the imports: these take a second, in which one may stop the command
     from blendfilter.compiling.compile import compile_program
-    from blendfilter.compiling.optimisers import OPTIMIZERS
     from blendfilter.compiling.programs import check_place, save_program, state_of
 
     check_place(out)
-    if options.optimizer not in OPTIMIZERS:
-        raise UnknownName.of("optimiser", options.optimizer, OPTIMIZERS)
-    search = options.search()
-    options.check(what, task, filter)
+    options.check(what, filter)
     budget = limits.budget()
     lm = connect(model, prices)
     teacher = None if options.teacher_lm is None else connect(ModelOptions(lm=options.teacher_lm), prices)
     with Bars() as bars:
         if what in FILTERS:
-            student, examples, metric, measure = _filter(what, task, options, prompts, run, bars)
+            student, train, valid, metric, measure = _filter(what, task, options, prompts, run, bars)
         elif what in JUDGES:
-            student, examples, metric, measure = _judge(what, task, options, prompts)
+            student, train, valid, metric, measure = _judge(what, task, options, prompts)
         else:
             how = MethodOptions(method=what, k=options.k, filter=filter, prompts=prompts)
-            student, examples, metric, measure = _method(task, options, how, model)
+            student, train, valid, metric, measure = _method(task, options, how, model)
         say_what_answers(model)
         done = compile_program(
-            student, examples.train, valset=examples.valid, metric=metric, run=run, optimizer=options.optimizer,
-            lm=lm, teacher=teacher, seed=options.seed, max_demos=options.max_demos,
-            max_demo_tokens=options.max_demo_tokens, **search, concurrency=concurrency, budget=budget, task=task,
-            measure=measure, note=options.note(), out=out, progress=bars,
+            student, train, valset=valid, metric=metric, run=run, optimizer=options.optimizer, lm=lm, teacher=teacher,
+            seed=options.seed, max_demos=options.max_demos, max_demo_tokens=options.max_demo_tokens,
+            **given_values(options, "candidates", "trials", "metric_calls"), concurrency=concurrency, budget=budget,
+            task=task, measure=measure, note=options.note(), out=out, progress=bars,
         )  # fmt: skip
     save_program(done.program, out, done.recipe)
     scored = "balanced accuracy, {} pairs held back" if what in JUDGES else "score on {} held back"
@@ -263,27 +253,23 @@ def _filter(what: str, task: str, options: CompileOptions, prompts: Path | None,
     if options.valid_data is not None:
         _measure_of(options.valid_data, task, measure)
 
-    def examples(path: Path) -> list[dspy.Example]:
+    def examples(path: Path) -> Examples:
         return silver_examples(read_silver(path), FILTERS[what])
 
-    return student, options.split(examples(file), examples), metric, measure
+    return student, *options.split(examples(file), examples), metric, measure
 
 
 def _judge(what: str, task: str, options: CompileOptions, prompts: Path | None) -> Material:
     from blendfilter.asking import TaskWording
-    from blendfilter.compiling.examples import consistency, consistency_examples, pairs_of
+    from blendfilter.compiling.examples import consistency, consistency_examples
     from blendfilter.filters.cdit import CDITFilter, choose_rules
     from blendfilter.tasks import load
 
     wording, rules = TaskWording.of(_wording_of(task)), choose_rules(options.rule or (), options.rules)
-    if what != "cdit" and options.mode not in (None, JUDGES[what]):
-        raise BadArgument(
-            f"{what} is of the mode {JUDGES[what]}, --mode says {options.mode}: leave it, or compile cdit"
-        )
     mode = cast("Mode", options.mode or JUDGES[what])  # the judge itself refuses one that it does not know
     student = CDITFilter(mode, rules, wording=wording, prompts=prompts_in(prompts))
 
-    def examples(data: str | Path | None, limit: int | None = None) -> list[dspy.Example]:
+    def examples(data: str | Path | None, limit: int | None = None) -> Examples:
         questions = load(task, data, limit=limit)
         made = consistency_examples(
             questions, rules=rules, retriever=options.retriever(questions), k=options.k or DEFAULT_K,
@@ -296,8 +282,9 @@ def _judge(what: str, task: str, options: CompileOptions, prompts: Path | None) 
             )
         return made
 
-    pairs = pairs_of(options.split(examples(options.data, options.limit), examples))
-    return student, pairs, consistency, f"consistency {'+'.join(rule.name for rule in rules)}"
+    halves = options.split(examples(options.data, options.limit), examples)
+    train, valid = ([pair for each in half for pair in each.pairs] for half in halves)
+    return student, train, valid, consistency, f"consistency {'+'.join(rule.name for rule in rules)}"
 
 
 def _method(task: str, options: CompileOptions, how: MethodOptions, model: ModelOptions) -> Material:
@@ -306,37 +293,28 @@ def _method(task: str, options: CompileOptions, how: MethodOptions, model: Model
 
     questions = load(task, options.data, limit=options.limit)
     make = maker(how, model, questions.task.wording)
-    examples = options.split(questions.examples(), lambda path: load(task, path).examples())
+    halves = options.split(questions.examples(), lambda path: load(task, path).examples())
     module = make(options.retriever(questions))
     metric = questions.metric if options.threshold is None else AcceptingMetric(questions.metric, options.threshold)
-    return module, examples, metric, questions.task.metrics[0]
+    return module, *halves, metric, questions.task.metrics[0]
 
 
 def _measure_of(silver: Path, task: str, measure: str | None) -> str:
     """The oracle of a silver file: as its recipe says, else `measure`. Raises: BadArgument where they differ."""
-    from blendfilter.oracles.silver_making import Places
-
     oracle = _silver_settings(silver).get("oracle", {})
     for name, wanted in (("task", task), ("measure", measure)):
         if wanted is not None and wanted != (known := oracle.get(name, wanted)):
             raise BadArgument(
                 f"{silver} was made with {name} {known}, not {wanted}: give --{name} {known}, or another file"
             )
-    chosen = measure or str(oracle.get("measure", ""))
-    if not chosen and silver.is_file():
-        raise BadArgument(
-            f"nothing says which measure chose in {silver} ({Places.of(silver).recipe.name} is missing): name it "
-            "(--measure), or put the recipe beside it"
-        )
-    return chosen
+    return measure or str(oracle.get("measure", ""))
 
 
 def _silver_settings(silver: Path) -> dict[str, Any]:
     """How a silver file was made, by its recipe; nothing where it has none."""
     from blendfilter.oracles.silver_making import Places, read_recipe
 
-    places = Places.of(silver)
-    return dict(read_recipe(places).get("settings", {})) if places.recipe.is_file() else {}
+    return dict(read_recipe(Places.of(silver)).get("settings", {}))
 
 
 def _make_silver(task: str, options: CompileOptions, measure: Measure, out: Path, progress: Bars) -> Path:
@@ -346,13 +324,11 @@ def _make_silver(task: str, options: CompileOptions, measure: Measure, out: Path
     from blendfilter.tasks import load
 
     if measure == "cxmi":
-        of_task = "" if options.measure else f", the measure of {task},"
         raise BadArgument(
-            f"cxmi{of_task} asks a model that can score: make the file first (blendfilter silver {task} --measure cxmi "
+            f"cxmi asks a model that can score: make the file first (blendfilter silver {task} --measure cxmi "
             "--lm NAME --out silver.jsonl) and give it as --silver, or take --measure strinc or lexical"
         )
     questions = load(task, options.data, limit=options.limit)
-    out.parent.mkdir(parents=True, exist_ok=True)
     make_silver(
         questions, Oracle(measure, task=task), out, retriever=options.retriever(questions), k=options.k or DEFAULT_K,
         allow_empty_answers=options.allow_empty_answers, progress=progress,
@@ -365,9 +341,9 @@ def _summarise(done: Compiled, out: Path, scored: str, *, changed: bool) -> None
 
     recipe, spent = done.recipe, done.spent
     before, after, predictors = recipe.before, recipe.after, len(recipe.fields)
-    table = Table(title=f"{recipe.module} by {recipe.optimizer}, {recipe.task} {recipe.measure}".rstrip(), min_width=60)
-    for name in ("", "before", "after"):
-        table.add_column(name, justify="left" if not name else "right")
+    table = Table("", title=f"{recipe.module} by {recipe.optimizer}, {recipe.task} {recipe.measure}", min_width=60)
+    for name in ("before", "after"):
+        table.add_column(name, justify="right")
     table.add_row(scored.format(before.n), f"{before.value:.3f}", f"{after.value:.3f}")
     if before.failed or after.failed:
         table.add_row("of these without an answer", str(before.failed), str(after.failed))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.cli.console import Bars, say
-from blendfilter.cli.options import JudgeOptions, MethodOptions, ModelOptions, PassageOptions, given_values
+from blendfilter.cli.options import JudgeOptions, MethodOptions, ModelOptions, PassageOptions, given, given_values
 from blendfilter.errors import BadArgument, NoKey
 
 if TYPE_CHECKING:
@@ -99,20 +99,17 @@ def _filter(how: MethodOptions, wording: str, prompts: Prompts | None) -> dspy.M
     from blendfilter.filters.cdit import choose_rules
     from blendfilter.filters.registry import FILTERS, filters_taking, make_filter
 
-    options = {f"filter-{name}": name for name in ("n", "by", "model") if getattr(how, f"filter_{name}") is not None}
-    if how.rule or how.rules is not None:
-        options["rule" if how.rule else "rules"] = "rules"
-    for option, argument in options.items():
+    arguments: dict[str, Any] = {}
+    for name, value in given_values(how, "filter_n", "filter_by", "filter_model", "rule", "rules").items():
+        argument, option = "rules" if name == "rule" else name.removeprefix("filter_"), name.replace("_", "-")
         takers = filters_taking(argument)
         if how.filter is None:
             raise BadArgument(f"--{option} goes with a filter: add --filter {' or --filter '.join(takers)}")
         if how.filter in FILTERS and how.filter not in takers:
             raise _not_taken(option, "the filters ", takers, how.filter)
+        arguments[argument] = choose_rules(how.rule or (), how.rules) if argument == "rules" else value
     if how.filter is None:
         return None
-    arguments = {name: getattr(how, f"filter_{name}") for name in options.values() if name != "rules"}
-    if "rules" in options.values():
-        arguments["rules"] = choose_rules(how.rule or (), how.rules)
     return make_filter(how.filter, wording=wording, prompts=prompts, **arguments)
 
 
@@ -129,9 +126,7 @@ def retriever(sources: PassageOptions, questions: Any = None, *, sample: bool = 
     from blendfilter.retrieval.hybrid import open_indexes
     from blendfilter.retrieval.precomputed import Precomputed
 
-    by_option = {"--corpus": sources.corpus, "--index": sources.index, "--retrieved": sources.retrieved}
-    named = [name for name, value in by_option.items() if value]
-    if len(named) > 1:
+    if len(named := given(sources, "corpus", "index", "retrieved")) > 1:
         raise BadArgument(f"{' and '.join(named)} name {len(named)} sources of passages: give one")
     if sources.retrieved is not None:
         hits = Precomputed(sources.retrieved, {question.id: question.question for question in questions})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,10 @@ from blendfilter.errors import BadArgument, UnknownName
 
 if TYPE_CHECKING:
     from blendfilter.lm.scoring.kept import KeptScorer
+    from blendfilter.oracles.silver_rows import Summary
 
+MUCH = 0.8
+"""Where more than this share of the contexts is empty, a line says so."""
 SCORERS = "local (SmolLM2), a .gguf file, hf/NAME, or any name with --api-base"
 
 
@@ -57,7 +60,7 @@ def silver(
         float | None, typer.Option(help="Choose only sentences that score above this (strinc 0, lexical 0.5, cxmi 0).")
     ] = None,
     num_sentences: Annotated[int, typer.Option(help="Sentences chosen of all passages together, at most.")] = 1,
-    batch: Annotated[int | None, typer.Option(help="Questions that are scored together (32).")] = None,
+    batch: Annotated[int, typer.Option(help="Questions that are scored together.")] = 32,
     allow_empty_answers: Annotated[
         bool,
         typer.Option(
@@ -81,7 +84,7 @@ def silver(
     from blendfilter.lm.tokenisers import tokeniser
     from blendfilter.oracles.measures import MEASURES, measure_for
     from blendfilter.oracles.oracle import Oracle
-    from blendfilter.oracles.silver_making import BATCH, Places, make_silver
+    from blendfilter.oracles.silver_making import Places, make_silver
     from blendfilter.tasks import TASKS, load
 
     places = Places.of(out)
@@ -93,7 +96,7 @@ def silver(
         raise UnknownName.of("measure", chosen, MEASURES)
     if chosen != "cxmi" and (needless := given(model)):
         raise BadArgument(f"{chosen} asks no model: leave {needless[0]} out, or take --measure cxmi")
-    scoring = _scorer(model, task, chosen=measure is not None) if chosen == "cxmi" else None
+    scoring = _scorer(model, task) if chosen == "cxmi" else None
     oracle = Oracle(chosen, task=task, threshold=threshold, num_sentences=num_sentences, scorer=scoring)
     questions = load(task, data, limit=limit)
     if measure is None:
@@ -102,27 +105,64 @@ def silver(
     finished = places.out.exists()
     with _journaled(scoring, places.journal), Bars() as bars:
         summary = make_silver(
-            questions, oracle, out, retriever=searched, k=k, batch=BATCH if batch is None else batch,
-            allow_empty_answers=allow_empty_answers, tokeniser=counting, progress=bars,
+            questions, oracle, out, retriever=searched, k=k, batch=batch, allow_empty_answers=allow_empty_answers,
+            tokeniser=counting, progress=bars,
         )  # fmt: skip
     if finished:
         say(f"{out} was finished before: nothing was asked")
-    show(summary.text().rstrip("\n"))
+    _show(summary)
     show(f"silver: {out}, chosen by {chosen}")
-    if little := summary.found_little(chosen):
-        say(little)
+    if summary.empty > MUCH:
+        say(
+            f"{chosen} chose nothing for {summary.empty:.0%} of the questions: SILVER is no upper bound here, and a "
+            "filter learns from it to keep nothing; take another measure, a lower threshold or other passages"
+        )
 
 
-def _scorer(model: ScorerOptions, task: str, *, chosen: bool) -> KeptScorer:
+def _show(summary: Summary) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table("questions", "context", box=box.SIMPLE_HEAD)
+    for name in ("empty", "precision", "not empty", "by characters", "tokens", "of FULL"):
+        table.add_column(name, justify="right")
+    for name, group in summary.groups.items():
+        for context in ("full", "psg", "silver"):
+            *shares, tokens = astuple(getattr(group, context))
+            table.add_row(
+                f"{name} ({group.n:,})" if context == "full" else "",
+                context.upper(),
+                *(f"{100 * share:.1f}" for share in shares),
+                f"{tokens:,.1f}",
+                f"{100 * tokens / group.full.tokens:.0f} %" if group.full.tokens else "-",
+            )
+    show(table)
+    if summary.positive is not None:
+        known = summary.n - summary.unknown
+        show(f"positive: {summary.positive:.1%} of {known:,} questions, where the passages support the output")
+    for what, count in (
+        ("questions not known to be positive or negative, for want of gold titles", summary.unknown),
+        ("questions without any passage, their contexts empty", summary.no_passages),
+        ("sentences without a score, too long for the model's context, never chosen", summary.unscored),
+    ):
+        if count:
+            show(f"{what}: {count:,}")
+    show(
+        "precision: words of the context that are the output's, in %; an empty context has 0",
+        "by characters: the same of characters, as the paper's released code counts",
+        f"tokens: question and context, mean; {summary.tokeniser}",
+        "PSG and SILVER read the answer: upper bounds",
+    )
+
+
+def _scorer(model: ScorerOptions, task: str) -> KeptScorer:
     """The model that scores. Raises: BadArgument, naming what can, and what asks none."""
     from blendfilter.lm.scoring import scorer
     from blendfilter.oracles.silver_making import WITHOUT_MODEL
 
     if model.lm is None:
-        where = f" at {model.api_base[0]}? Name it with --lm" if model.api_base else f"? Name it with --lm: {SCORERS}"
-        which = "cxmi" if chosen else f"the measure for {task} is cxmi, which"
         without = f"; --measure {WITHOUT_MODEL[task]} asks none" if task in WITHOUT_MODEL else ""
-        raise BadArgument(f"{which} asks a model how likely it finds the answer: which one{where}{without}")
+        raise BadArgument(f"cxmi asks a model how likely it finds the answer: name it (--lm: {SCORERS}){without}")
     return scorer(
         model.lm, api_base=model.api_base or None, label=model.label or None, context=model.context,
         threads=model.threads,

@@ -6,6 +6,7 @@ byte: see `blendfilter.compiling.optimisers` for what that takes.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 import json
@@ -26,15 +27,8 @@ from dspy.utils.exceptions import AdapterParseError
 
 from blendfilter.asking import Ask
 from blendfilter.compiling.demos import DemoCount, hold_to, keep_own_fields
-from blendfilter.compiling.measuring import (
-    AcceptingMetric,
-    CompilationStopped,
-    CompilationWatch,
-    CountedMetric,
-    guarded,
-    score,
-)
-from blendfilter.compiling.optimisers import Optimiser, OptimiserEffort, OptimiserWork, optimiser_called
+from blendfilter.compiling.measuring import CompilationStopped, CompilationWatch, CountedMetric, guarded, score
+from blendfilter.compiling.optimisers import Optimiser, OptimiserWork, optimiser_called
 from blendfilter.compiling.programs import (
     HeldOutScore,
     ProgramRecipe,
@@ -55,20 +49,16 @@ from blendfilter.files import write_whole
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.attempts import Gate
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.tokenisers import tokeniser_for
 from blendfilter.prompting import TemplateAdapter
 from blendfilter.retrieval.base import ProgressCallback, silent
 from blendfilter.run_context import RunContext, lms_of
+from blendfilter.settings_diff import different_settings
 
-SETTINGS_FILE = "compile.json"
 BEFORE, OPTIMISING, AFTER = "score before", "optimising", "score after"
 """The phases of progress."""
 LONGEST_WAIT = 60.0
 """Seconds that calls in flight have to come back once the work is over."""
-_OF_RESULT = ("demos", "demos_dropped")
-"""Settings of a recipe that are results."""
-_TALKERS = ("dspy", "gepa", "optuna")
 
 
 class JournaledCalls(NamedTuple):
@@ -120,38 +110,53 @@ def compile_program(
         run: the folder of the journal. The same arguments again go on there.
         optimizer: labeled, bootstrap, mipro or gepa.
         lm: the model compiled for; DSPy's configured one by default, else the offline reader.
-        teacher: the model that fills demonstrations (bootstrap, mipro), proposes (mipro) and reflects (gepa); `lm`
-            by default.
+        teacher: the model that fills demonstrations, proposes and reflects; `lm` by default.
         seed: of the order of the examples and of every random choice.
-        max_demos: demonstrations a predictor gets. max_demo_tokens: tokens that those of one predictor may have
-            together, as `lm` counts them: the longest are dropped first.
-        candidates, trials, metric_calls: how far mipro and gepa go (see `OptimiserEffort`).
-        concurrency: model calls in flight.
-        budget: what all sessions together may take.
+        max_demos: demonstrations a predictor gets at the most, bootstrapped and labelled together.
+        max_demo_tokens: tokens that those of one predictor may have together; the longest are dropped first.
+        candidates: MIPROv2's instructions and sets of demonstrations a predictor. trials: its combinations tried.
+        metric_calls: GEPA's answers measured; by default twelve times the set it chooses by, and 40.
+        concurrency: model calls in flight. budget: what all sessions together may take.
         task, measure, note: what the recipe says of the data.
         out: where the program will be saved: one that other settings made is not replaced.
         progress: called with the phase, and how many answers of it were measured.
 
     Raises:
-        UnknownName: no such optimiser. MissingExtra: it needs a package. Leak: a question is in both sets. BadArgument,
-        BadData: what cannot be compiled, found before any call. RunMismatch: `run` or `out` is of other settings.
-        BudgetSpent, ServerRefused, ModelError: the same arguments again go on. WorkFailed: the model that proposes does
-        not write what it is asked for.
+        UnknownName, MissingExtra, Leak, BadArgument, BadData: what cannot be compiled, found before any call.
+        RunMismatch: `run` or `out` is of other settings. BudgetSpent, ServerRefused, ModelError: the same arguments
+        again go on. WorkFailed: the model that proposes does not write what it is asked for.
     """
+    for name, count, least in (
+        ("seed", seed, 0), ("max_demos", max_demos, 0), ("candidates", candidates, 2), ("trials", trials, 1),
+        ("concurrency", concurrency, 1), ("metric_calls", metric_calls, 1), ("max_demo_tokens", max_demo_tokens, 0),
+    ):  # fmt: skip
+        if count is not None:
+            check_count(name, count, least)
     train, valid = list(trainset), list(valset)
-    effort = OptimiserEffort(max_demos, candidates, trials, metric_calls, concurrency)
-    earlier = _check(student, train, valid, max_demo_tokens, seed)
+    earlier = _check(student, train, valid)
     optimiser = optimiser_called(optimizer, student, train)
-    context = RunContext(
-        lm, student, others=[] if teacher is None else [teacher], concurrency=concurrency, budget=budget
-    )
-    guide = context.others[0] if context.others else context.model
+    others = [] if teacher is None else [teacher]
+    context = RunContext(lm, student, others=others, concurrency=concurrency, budget=budget)
     assert context.module is not None
-    copied = _open_again(context.module.deepcopy())
+    guide = (context.others or [context.model])[0]
+    shuffled = random.Random(seed).sample(train, len(train))
+    work = OptimiserWork(
+        _open_again(context.module.deepcopy()), shuffled, metric, guide, seed, max_demos, candidates, trials,
+        metric_calls, concurrency,
+    )  # fmt: skip
+    searches: dict[str, dict[str, Any]] = {
+        "mipro": {"candidates": candidates, "trials": trials},
+        "gepa": {"metric_calls": metric_calls},
+    }
+    tokens = {"max_demo_tokens": max_demo_tokens, "tokeniser": tokeniser_for(context.model).name}
+    weights = metric.weights() if hasattr(metric, "weights") else getattr(metric, "__name__", type(metric).__name__)
     recipe: dict[str, Any] = {
         "module": kind_of(student), "fields": fields_of(student), "templates": templates_of(student),
         "worded": worded_of(student), "task": task, "measure": measure, "optimizer": optimizer,
-        "settings": _settings(optimizer, effort, metric, max_demo_tokens, tokeniser_for(context.model).name),
+        "settings": {
+            "max_demos": max_demos, **searches.get(optimizer, {}), **({} if max_demo_tokens is None else tokens),
+            "metric": weights,
+        },
         "lm": context.model.name, "teacher": guide.name, "seed": seed,
         "data": {
             "train": fingerprint(train), "n_train": len(train), "valid": fingerprint(valid), "n_valid": len(valid)
@@ -161,9 +166,7 @@ def compile_program(
     with Journal(Path(run) / FILE, exclusive=True) as journal:
         bind(run, {**recipe, "student": fingerprint([dspy.Example(state_of(student))])})
         with context.opened(journal):
-            made, before, after, demos = _compiled(
-                context, optimiser, copied, (train, valid), metric, guide, effort, seed, max_demo_tokens, progress
-            )
+            made, before, after, demos = _compiled(context, optimiser, work, valid, max_demo_tokens, progress)
         spent = _calls_in(journal)
     dropped = {} if max_demo_tokens is None else {"demos_dropped": demos.dropped}
     recipe["settings"] |= {"demos": demos.left, **dropped}
@@ -185,45 +188,39 @@ def compile_program(
 def _compiled(
     context: RunContext,
     optimiser: Optimiser,
-    student: dspy.Module,
-    sets: tuple[Sequence[dspy.Example], Sequence[dspy.Example]],
-    metric: Callable[..., Any],
-    teacher: ConnectedLM,
-    effort: OptimiserEffort,
-    seed: int,
+    work: OptimiserWork,
+    valid: Sequence[dspy.Example],
     max_demo_tokens: int | None,
     progress: ProgressCallback,
 ) -> tuple[dspy.Module, HeldOutScore, HeldOutScore, DemoCount]:
     """Score, optimise, score again, while `context` is open. Raises: what ended it."""
-    watch = CompilationWatch(type(student))
-    lm, teacher = (guarded(context.journaled(each), watch) for each in (context.model, teacher))
-    for own in lms_of(student):
+    watch = CompilationWatch(type(work.student))
+    lm, teacher = (guarded(context.journaled(each), watch) for each in (context.model, work.teacher))
+    for own in lms_of(work.student):
         own.put(guarded(context.journaled(own.lm), watch))
+    metric = work.metric
     if isinstance(metric, SilverMetric):  # whatever model a teacher is, `lm` gives its answers
         metric = dataclasses.replace(metric, lm=lm)
     counted = CountedMetric(metric, watch, progress)
-    train, valid = sets
-    work = OptimiserWork(student, random.Random(seed).sample(train, len(train)), counted, teacher, seed, effort)
+    work = dataclasses.replace(work, metric=counted, teacher=teacher)
     callbacks = [*(dspy.settings.callbacks or []), watch]
     try:
         with quiet(), dspy.context(lm=lm, callbacks=callbacks, trace=[]):
             counted.begin(BEFORE, len(valid))
-            before = score(student, valid, counted, effort.threads)
+            before = score(work.student, valid, counted, work.threads)
             counted.begin(OPTIMISING, None)
             program = _optimised(optimiser, work, watch)
             keep_own_fields(program)
             demos = hold_to(program, max_demo_tokens, tokeniser_for(context.model))
             counted.begin(AFTER, len(valid))
-            return program, before, score(program, valid, counted, effort.threads), demos
+            return program, before, score(program, valid, counted, work.threads), demos
     except CompilationStopped as stopped:
         _let_finish(context.gate)
         ended = stopped.error
     except KeyboardInterrupt:
         watch.interrupt()
         raise
-    except BaseException as error:
-        if isinstance(error, Exception):
-            raise
+    except (SystemExit, asyncio.CancelledError) as error:
         _let_finish(context.gate)  # a program that calls sys.exit() ends the work, not this process
         raise CodeFailed.by(error) from error
     raise ended  # outside of the block: an error must not have for its context what came of it
@@ -231,7 +228,7 @@ def _compiled(
 
 def _optimised(optimiser: Optimiser, work: OptimiserWork, watch: CompilationWatch) -> dspy.Module:
     try:
-        return optimiser.run(work)
+        return optimiser(work)
     except AdapterParseError as error:
         wanted = ", ".join(error.signature.output_fields)
         raise WorkFailed(
@@ -250,20 +247,6 @@ def _let_finish(gate: Gate) -> None:
     time.sleep(0.02)  # what has come back is being appended
 
 
-def _settings(
-    optimizer: str, effort: OptimiserEffort, metric: Callable[..., Any], max_demo_tokens: int | None, tokeniser: str
-) -> dict[str, Any]:
-    """What shapes the optimiser's work."""
-    of_one: dict[str, dict[str, Any]] = {
-        "mipro": {"candidates": effort.candidates, "trials": effort.trials},
-        "gepa": {"metric_calls": effort.metric_calls},
-    }
-    limit = {} if max_demo_tokens is None else {"max_demo_tokens": max_demo_tokens, "tokeniser": tokeniser}
-    name = str(getattr(metric, "__name__", type(metric).__name__))
-    weights = metric.weights() if isinstance(metric, SilverMetric | AcceptingMetric) else name
-    return {"max_demos": effort.demos, **of_one.get(optimizer, {}), **limit, "metric": weights}
-
-
 def _calls_in(journal: Journal) -> JournaledCalls:
     calls = [record for record in journal.records("call") if not record.get("error")]
     tokens = {name: sum(int(record.get(name) or 0) for record in calls) for name in ("tokens_in", "tokens_out")}
@@ -279,33 +262,34 @@ def _open_again(program: dspy.Module) -> dspy.Module:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Inside the block DSPy, GEPA and optuna, which print to standard output and draw bars, are silent."""
-    loggers = [logging.getLogger(name) for name in _TALKERS]
-    levels = [logger.level for logger in loggers]
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("dspy", "gepa", "optuna"))}
     drawn = tqdm.tqdm.__init__
     tqdm.tqdm.__init__ = functools.partialmethod(drawn, disable=True)
     try:
         with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"(optuna|gepa|dspy)(\.|$)")
-            for logger in loggers:
+            for logger in levels:
                 logger.setLevel(logging.CRITICAL)
             yield
     finally:
         tqdm.tqdm.__init__ = drawn
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
 
 
-# --- before any call --------------------------------------------------------------------------------------------------
-
-
-def _check(
-    student: Any, train: Sequence[Any], valid: Sequence[Any], max_demo_tokens: int | None, seed: object
-) -> list[str]:
+def _check(student: Any, train: Sequence[Any], valid: Sequence[Any]) -> list[str]:
     """The digests of questions that the student was compiled on before. Raises for what cannot be compiled."""
-    if max_demo_tokens is not None:
-        check_count("max_demo_tokens", max_demo_tokens, 0)
-    check_count("seed", seed, 0)
-    _check_module(student)
+    if not isinstance(student, dspy.Module):
+        raise BadArgument(f"{student!r:.60} is no dspy.Module: give a method, a filter, or a module of your own")
+    if not student.predictors():
+        raise BadArgument(f"{type(student).__name__} has no predictor: it asks no model, so nothing can be compiled")
+    for name, predictor in student.named_predictors():
+        speaks = isinstance(predictor, Ask) and isinstance(predictor.adapter, TemplateAdapter)
+        if speaks and not predictor.template.takes_instructions:
+            raise BadData(
+                f"{predictor.template.path} does not render {{{{ instructions }}}}: what is compiled for '{name}' "
+                "would be lost; add it to the template, or compile without this override"
+            )
     for called, examples in (("training set", train), ("set held back", valid)):
         if not examples:
             raise EmptyData(f"the {called} is empty: give it examples")
@@ -319,31 +303,13 @@ def _check(
     trained = {question_digest(question_in(each)) for each in train}
     for question in map(question_in, valid):
         if question_digest(question) in trained:
-            raise Leak(
-                f"the question {question[:100]!r} is in the training set and in the set held back: take it out of one "
-                "of them"
-            )
+            raise Leak(f"the question {question[:100]!r} is in the training set and in the set held back: take one out")
         if question_digest(question) in earlier:
             raise Leak(
-                f"the question {question[:100]!r} is held back, and the program that the module speaks as was compiled "
-                "on it: hold others back"
+                f"the question {question[:100]!r} is held back, and the module was compiled on it before: hold others "
+                "back"
             )
     return earlier
-
-
-def _check_module(student: Any) -> None:
-    if not isinstance(student, dspy.Module):
-        raise BadArgument(f"{student!r:.60} is no dspy.Module: give a method, a filter, or a module of your own")
-    predictors = list(student.named_predictors())
-    if not predictors:
-        raise BadArgument(f"{type(student).__name__} has no predictor: it asks no model, so nothing can be compiled")
-    for name, predictor in predictors:
-        speaks = isinstance(predictor, Ask) and isinstance(predictor.adapter, TemplateAdapter)
-        if speaks and not predictor.template.takes_instructions:
-            raise BadData(
-                f"{predictor.template.path} does not render {{{{ instructions }}}}: what is compiled for '{name}' "
-                "would be lost; add it to the template, or compile without this override"
-            )
 
 
 # --- the settings of a folder and of a saved program ------------------------------------------------------------------
@@ -352,15 +318,15 @@ def _check_module(student: Any) -> None:
 
 def bind(run: str | Path, settings: Mapping[str, Any]) -> None:
     """Note in the folder what is compiled there. Raises: RunMismatch where something else was begun in it."""
-    path, settings = Path(run) / SETTINGS_FILE, _as_json(settings)
+    path = Path(run) / "compile.json"
     try:
         known = json.loads(path.read_bytes())
     except FileNotFoundError:
-        write_whole(path, [json.dumps(settings, ensure_ascii=True, indent=2).encode(), b"\n"])
+        write_whole(path, [json.dumps(settings, indent=2).encode(), b"\n"])
         return
     except ValueError as error:
         raise BadData(f"{path}: cannot be read ({error}): name another folder (--run)") from None
-    if differing := _difference(known, settings):
+    if differing := different_settings(known, settings):
         raise RunMismatch(f"{run} was begun with other settings: {differing}. Name another folder (--run)")
 
 
@@ -372,27 +338,8 @@ def check_replaced(out: str | Path | None, settings: Mapping[str, Any]) -> None:
         recipe = dataclasses.asdict(read_program(out)[1])
     except BadData:
         raise RunMismatch(f"{out} is there, and is no program of this version: name another file (--out)") from None
-    known = {name: value for name, value in recipe.items() if name in settings}
-    known["settings"] = {name: value for name, value in recipe["settings"].items() if name not in _OF_RESULT}
-    if differing := _difference(_as_json(known), _as_json(settings)):
+    known, results = {name: recipe[name] for name in settings}, ["settings.demos", "settings.demos_dropped"]
+    if differing := different_settings(known, settings, ignored=results):
         raise RunMismatch(
             f"{out} holds a program that was compiled otherwise: {differing}. Name another file (--out), or delete it"
         )
-
-
-def _as_json(settings: Mapping[str, Any]) -> Any:
-    return json.loads(json.dumps(settings))
-
-
-def _difference(known: Any, given: Any) -> str:
-    """The first few settings that differ, with both values."""
-    found = list(_differing(known, given))
-    return "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
-
-
-def _differing(known: Any, given: Any, path: str = "") -> Iterator[str]:
-    if isinstance(known, Mapping) and isinstance(given, Mapping):
-        for key in dict.fromkeys([*known, *given]):
-            yield from _differing(known.get(key), given.get(key), f"{path}.{key}" if path else key)
-    elif known != given:
-        yield f"{path} was {json.dumps(known):.60}, now {json.dumps(given):.60}"

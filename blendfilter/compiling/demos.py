@@ -19,7 +19,7 @@ from blendfilter.prompting import OPTIONAL_FIELDS
 
 
 class DemoCount(NamedTuple):
-    """How many demonstrations were too many for `max_demo_tokens`, and how many are left."""
+    """Demonstrations: too many for `max_demo_tokens`, and left."""
 
     dropped: int
     left: int
@@ -48,8 +48,7 @@ def wrong_demo(demo: Mapping[str, Any], predictor: dspy.Predict) -> str:
         if name not in demo:
             return f"has no '{name}'"
         if not _is_of(field.annotation, demo[name]):
-            kind = getattr(field.annotation, "__name__", "") if not hasattr(field.annotation, "__args__") else ""
-            return f"has {json.dumps(demo[name])[:60]} as '{name}', where {kind or field.annotation} belongs"
+            return f"has {json.dumps(demo[name])[:60]} as '{name}', where {field.annotation} belongs"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Training sets: a split into training and held-back examples, and CDIT's pairs of a question and one passage.
+"""Training sets: examples drawn by a seed, and CDIT's pairs of a question and one passage.
 
 CDIT ("Context-Driven Index Trimming", Ma et al. 2024, https://arxiv.org/abs/2408.05524), section 4.2: a model says
 whether a passage is consistent with a question. `consistency_examples` makes as many consistent pairs (gold passages)
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import dspy
 
@@ -26,43 +26,23 @@ from blendfilter.tasks.base import Questions
 from blendfilter.text import folded
 
 
-class Split(NamedTuple):
-    """What is compiled on, and what is held back for the scores."""
-
-    train: list[dspy.Example]
-    valid: list[dspy.Example]
-
-
-def split(examples: Sequence[dspy.Example], train: int, valid: int, seed: int) -> Split:
-    """`train` and `valid` examples, drawn by `seed`, without a question in common.
-
-    A question that comes twice is taken once.
+def drawn(examples: Sequence[dspy.Example], size: int, seed: int) -> list[dspy.Example]:
+    """Examples of `size` different questions, drawn by `seed`; a question that comes twice is taken once.
 
     >>> rows = [dspy.Example(question=f"{n}?").with_inputs("question") for n in range(5)]
-    >>> [len(part) for part in split(rows, 3, 2, seed=0)]
-    [3, 2]
+    >>> len(drawn(rows, 3, seed=0))
+    3
 
     Raises:
-        EmptyData: there are not so many different questions. BadArgument: a size below 1.
+        EmptyData: there are not so many different questions.
     """
-    check_count("--train", train)
-    check_count("--valid", valid)
     once = list({question_digest(question_in(each)): each for each in reversed(examples)}.values())[::-1]
-    if len(once) < train + valid:
+    if len(once) < size:
         raise EmptyData(
-            f"there are {len(once)} different questions, too few to train on {train} and hold {valid} back: "
-            "give more data, or ask for fewer (--train, --valid)"
+            f"there are {len(once)} different questions, fewer than {size}: give more data, or ask for fewer (--train, "
+            "--valid)"
         )
-    chosen = random.Random(seed).sample(once, train + valid)
-    return Split(chosen[:train], chosen[train:])
-
-
-def drawn(examples: Sequence[dspy.Example], size: int, seed: int, name: str) -> list[dspy.Example]:
-    """`size` of the examples of one file, drawn by `seed`. Raises as `split`."""
-    check_count(f"--{name}", size)
-    if len(examples) < size:
-        raise EmptyData(f"there are {len(examples)} questions, fewer than --{name} {size}: give more, or ask for fewer")
-    return random.Random(seed).sample(list(examples), size)
+    return random.Random(seed).sample(once, size)
 
 
 def consistency_examples(
@@ -74,7 +54,7 @@ def consistency_examples(
     negatives: int = 1,
     seed: int = 0,
 ) -> list[dspy.Example]:
-    """An example a question with its `pairs`: split these by question, then `pairs_of` them.
+    """An example a question with its `pairs`: split the examples, then take the pairs, so that none leaks.
 
     Args:
         questions: with gold titles, from `load`.
@@ -87,31 +67,29 @@ def consistency_examples(
         BadArgument: `negatives` below 1. EmptyData: no question has a gold passage and another one.
     """
     check_count("negatives", negatives)
-    if not any(question.gold_titles for question in questions):
-        raise EmptyData(
-            f"the questions of {questions.source} name no gold passages, so nothing says what is consistent: take "
-            "some that do (hotpotqa, twowiki, …, or a 'gold_titles' of your own)"
-        )
     lines = [rule.line for rule in rules_of(rules)]
     hits: Sequence[Sequence[Passage]] = [()] * len(questions)
     if retriever is not None and len(questions):
         hits = retriever.search([question.question for question in questions], k)
     made = []
     for question, some in zip(questions, hits, strict=True):
-        if question.gold_titles:  # passages that read the same are taken once
-            found = list({each.line: each for each in reversed([*some, *question.context])}.values())[::-1]
-            made.append(_example(question, lines, found, negatives, seed))
-    if not any(each.pairs for each in made):
+        # passages that read the same are taken once
+        found = list({each.line: each for each in reversed([*some, *question.context])}.values())[::-1]
+        if pairs := _pairs(question, lines, found, negatives, seed):
+            example = dspy.Example(id=question.id, question=question.question, pairs=pairs)
+            made.append(example.with_inputs("question"))
+    if not made:
         raise EmptyData(
-            f"no question of {questions.source} has both a gold passage and another one among those found: name the "
-            "corpus that their gold titles are of (--corpus, --index), or look deeper (-k)"
+            f"no question of {questions.source} has both a gold passage and another one among those found: take "
+            "questions that name gold passages (hotpotqa, twowiki, or 'gold_titles' of your own), name the corpus that "
+            "these are of (--corpus, --index), or look deeper (-k)"
         )
-    return [each for each in made if each.pairs]
+    return made
 
 
-def _example(
+def _pairs(
     question: Question, rules: list[str], passages: Sequence[Passage], negatives: int, seed: int
-) -> dspy.Example:
+) -> list[dspy.Example]:
     titles = {folded(title) for title in question.gold_titles}
     gold = [each for each in passages if folded(each.title) in titles]
     others = [each for each in passages if folded(each.title) not in titles]
@@ -119,7 +97,7 @@ def _example(
     many = min(negatives, len(gold), len(others))
     chosen = [(each, True) for each in draw.sample(gold, many)] + [(each, False) for each in draw.sample(others, many)]
     draw.shuffle(chosen)
-    pairs = [
+    return [
         dspy.Example(
             id=question.id,
             question=question.question,
@@ -131,12 +109,6 @@ def _example(
         ).with_inputs("question", "passages")
         for each, consistent in chosen
     ]
-    return dspy.Example(id=question.id, question=question.question, pairs=pairs).with_inputs("question")
-
-
-def pairs_of(split: Split) -> Split:
-    """The pairs of the questions of a split: none of its questions is on both sides."""
-    return Split(*([pair for each in part for pair in each.pairs] for part in split))
 
 
 def consistency(

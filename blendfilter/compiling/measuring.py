@@ -68,38 +68,29 @@ class CompilationWatch(BaseCallback):
     def calling(self) -> Iterator[None]:
         """Inside the block this task waits for a model: it is cancelled where the user stops the work."""
         call = asyncio.get_running_loop(), asyncio.current_task()
-        with self._lock:
-            self._calls.append(call)
+        self._calls.append(call)
         try:
             yield
         finally:
-            with self._lock:
-                self._calls.remove(call)
+            self._calls.remove(call)
 
     def interrupt(self) -> None:
         """The user stops the work: threads that wait for a model, which nothing else can stop, wait no longer."""
         self.stop(WorkFailed("stopped by the user"))
-        with self._lock:
-            for loop, task in self._calls:
-                if task is not None:
-                    loop.call_soon_threadsafe(task.cancel)
+        for loop, task in [*self._calls]:
+            if task is not None:
+                loop.call_soon_threadsafe(task.cancel)
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """Note which calls are the whole module's."""
+        """Note which calls are the whole module's: what a part raises, the whole may have an answer to."""
         if type(instance) is self.kind:
-            with self._lock:
-                self._open.add(call_id)
+            self._open.add(call_id)
 
     def on_module_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
         """Sort what a module raised: the end of the work, or a failed answer."""
-        with self._lock:
-            whole = call_id in self._open
-            self._open.discard(call_id)
-        if not whole or not isinstance(exception, Exception):
-            return  # what a part raises, the whole may have an answer to
-        if isinstance(exception, BlendFilterError | OSError) and not for_good(exception):
-            self.stop(exception)  # of the system: a connection of the module's own, a file that is gone
-        with self._lock:
+        if call_id in self._open and isinstance(exception, Exception):
+            if isinstance(exception, BlendFilterError | OSError) and not for_good(exception):
+                self.stop(exception)  # of the system: a connection of the module's own, a file that is gone
             self.failed.append(exception)
 
 
@@ -175,7 +166,11 @@ class CountedMetric:
     def __init__(self, metric: Callable[..., Any], watch: CompilationWatch, progress: ProgressCallback) -> None:
         self.metric, self.watch, self.progress = metric, watch, progress
         self.phase, self.total, self.done = "", 0, 0
-        self._takes_five = _takes_five(metric)
+        try:
+            inspect.signature(metric).bind(*[None] * 5)
+            self._takes_five = True
+        except TypeError:
+            self._takes_five = False
         self._lock = threading.Lock()
 
     def begin(self, phase: str, total: int | None) -> None:
@@ -192,12 +187,13 @@ class CountedMetric:
         except (CompilationStopped, KeyboardInterrupt):
             raise
         except BaseException as error:  # whatever a user's own code raises
-            if not for_good(error):
-                if not isinstance(error, BlendFilterError):
-                    what = f"{type(error).__name__}: {words_of(error)}"
-                    failed = BadArgument(f"the metric failed ({what}): mend it, what was asked so far is kept")
-                    raise self.watch.stop(failed) from error
-                raise self.watch.stop(error) from error
+            if isinstance(error, BlendFilterError):
+                failed: Exception = error
+            else:
+                what = f"{type(error).__name__}: {words_of(error)}"
+                failed = BadArgument(f"the metric failed ({what}): mend it, what was asked so far is kept")
+            if not for_good(failed):
+                raise self.watch.stop(failed) from error
             value = 0.0
         with self._lock:
             self.done += 1
@@ -208,36 +204,25 @@ class CountedMetric:
         if self._takes_five or pred_name is None:
             more = (pred_name, pred_trace) if self._takes_five else ()
             value = self.metric(example, prediction, trace, *more)
-            if pred_name is None and trace is not None:
-                return value  # yes or no, in whatever shape
-            return _checked(value, dspy.Prediction if pred_name is None else dspy.Prediction | Mapping)
-        score = float(_checked(self.metric(example, prediction), dspy.Prediction))
-        return dspy.Prediction(score=score, feedback=_feedback(score, example, prediction))
+            if pred_name is not None or trace is None:  # else yes or no, in whatever shape
+                _number(value)
+            return value
+        score = _number(self.metric(example, prediction))
+        golden = example.get("golden_answers") or example.get("answer") or ()
+        listed = "; ".join(map(str, golden)) if isinstance(golden, list | tuple) else golden
+        answer = prediction.get("answer") if isinstance(prediction, dspy.Prediction) else prediction
+        wanted = f", the right one is: {listed}" if listed else ""
+        return dspy.Prediction(
+            score=score, feedback=f"The score is {score:.2f} of 1. The answer given was '{answer}'{wanted}"
+        )
 
 
-def _checked(value: Any, containers: Any) -> Any:
-    """`value`, if it is a number or one of the `containers` with a `score`. Raises: BadArgument."""
-    number: Any = value.get("score") if isinstance(value, containers) else value
+def _number(value: Any) -> float:
+    """A score, or that of what a metric gave with feedback. Raises: BadArgument."""
+    number: Any = value.get("score") if isinstance(value, dspy.Prediction | Mapping) else value
     if isinstance(number, str) or not hasattr(number, "__float__") or not math.isfinite(float(number)):
         raise BadArgument(f"the metric gave {value!r:.60} for a score: have it return a number, best of 0 to 1")
-    return value
-
-
-def _takes_five(metric: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(metric).bind(None, None, None, None, None)
-    except TypeError:
-        return False
-    return True
-
-
-def _feedback(score: float, example: Any, prediction: Any) -> str:
-    """Feedback for GEPA, where the metric gives no words of its own."""
-    golden = example.get("golden_answers") or example.get("answer")
-    listed = "; ".join(map(str, golden)) if isinstance(golden, list | tuple) else golden
-    wanted = f", the right one is: {listed}" if listed else ""
-    answer = prediction.get("answer") if isinstance(prediction, dspy.Prediction) else prediction
-    return f"The score is {score:.2f} of 1. The answer given was '{answer}'{wanted}"
+    return float(number)
 
 
 def score(program: dspy.Module, examples: Sequence[dspy.Example], metric: CountedMetric, threads: int) -> HeldOutScore:
@@ -252,5 +237,5 @@ def score(program: dspy.Module, examples: Sequence[dspy.Example], metric: Counte
         first = metric.watch.failed[0]
         why = f"{type(first).__name__}: {words_of(first)}"
         raise BadArgument(f"{type(program).__name__} fails on every question ({why}): mend it first")
-    values = [float(value.score if isinstance(value, dspy.Prediction) else value) for *_, value in result.results]
+    values = [_number(value) for *_, value in result.results]
     return HeldOutScore(round(sum(values) / len(values), 6), len(values), failed)

@@ -7,80 +7,54 @@ DSPy has them.
 What the result could depend on beside the journal, and what is done about it: the order of the examples (shuffled by
 the seed), random choices (every optimiser is given the seed), the order in which threads end (DSPy sums in the order of
 the examples), checkpoints of a killed session (GEPA is given no folder: the journal is its memory). MIPROv2 and GEPA
-choose among candidates by a part of the training set, so the held-back set stays unseen.
+choose among candidates by half of the training set, so the held-back set stays unseen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import dspy
 
 from blendfilter.compiling.demos import complete, fits_any
-from blendfilter.errors import BadArgument, UnknownName, check_count
+from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.extras import needed
 from blendfilter.lm.model import ConnectedLM
-
-TRAIN_SHARE = 0.5
-"""The part of the training set that candidates are made from, where the rest chooses among them."""
-
-
-@dataclass(frozen=True)
-class OptimiserEffort:
-    """How far an optimiser goes; None: its own measure.
-
-    Attributes:
-        demos: demonstrations a predictor gets at the most, bootstrapped and labelled together.
-        candidates: MIPROv2's instructions and sets of demonstrations a predictor (4).
-        trials: MIPROv2's combinations tried (8).
-        metric_calls: GEPA's answers measured (twelve times the set it chooses by, and 40).
-        threads: answers made at once.
-    """
-
-    demos: int = 4
-    candidates: int = 4
-    trials: int = 8
-    metric_calls: int | None = None
-    threads: int = 4
-
-    def __post_init__(self) -> None:
-        check_count("max_demos", self.demos, 0)  # by their names in `compile_program`
-        check_count("candidates", self.candidates, 2)
-        check_count("trials", self.trials)
-        check_count("concurrency", self.threads)
-        if self.metric_calls is not None:
-            check_count("metric_calls", self.metric_calls)
 
 
 @dataclass(frozen=True)
 class OptimiserWork:
-    """What an optimiser is given; `train` in the order of the seed."""
+    """What an optimiser is given, `train` in the order of the seed, and how far it goes (see `compile_program`)."""
 
     student: dspy.Module
     train: Sequence[dspy.Example]
     metric: Callable[..., Any]
     teacher: ConnectedLM
     seed: int
-    effort: OptimiserEffort
+    demos: int
+    candidates: int
+    trials: int
+    metric_calls: int | None
+    threads: int
 
     def halves(self) -> tuple[list[dspy.Example], list[dspy.Example]]:
         """What candidates are made from, and what chooses among them."""
-        cut = max(1, round(len(self.train) * TRAIN_SHARE))
+        cut = max(1, round(len(self.train) / 2))
         return list(self.train[:cut]), list(self.train[cut:])
 
     @property
     def labelled(self) -> int:
         """Labelled demonstrations a predictor may get: none where no row fills any predictor's fields."""
-        return self.effort.demos if fits_any(self.train, self.student) else 0
+        return self.demos if fits_any(self.train, self.student) else 0
 
 
 def labeled(work: OptimiserWork) -> dspy.Module:
     """Rows of the training set as demonstrations, as they are."""
     # One predictor's rows may lack another's fields; those that fill none would take a place for nothing.
     rows = [row for row in work.train if fits_any([row], work.student)]
-    return _labelled_kept(work, dspy.LabeledFewShot(k=work.effort.demos).compile(work.student, trainset=rows))
+    return _labelled_kept(work, dspy.LabeledFewShot(k=work.demos).compile(work.student, trainset=rows))
 
 
 def bootstrap(work: OptimiserWork) -> dspy.Module:
@@ -88,7 +62,7 @@ def bootstrap(work: OptimiserWork) -> dspy.Module:
     optimiser = dspy.BootstrapFewShot(
         metric=work.metric,
         teacher_settings={"lm": work.teacher},
-        max_bootstrapped_demos=work.effort.demos,
+        max_bootstrapped_demos=work.demos,
         max_labeled_demos=work.labelled,
         max_errors=len(work.train) + 1,
     )
@@ -103,17 +77,15 @@ def mipro(work: OptimiserWork) -> dspy.Module:
         prompt_model=work.teacher,
         teacher_settings={"lm": work.teacher},
         auto=None,
-        num_candidates=work.effort.candidates,
-        max_bootstrapped_demos=work.effort.demos,
+        num_candidates=work.candidates,
+        max_bootstrapped_demos=work.demos,
         max_labeled_demos=work.labelled,
-        num_threads=work.effort.threads,
+        num_threads=work.threads,
         max_errors=10 * len(work.train),
         seed=work.seed,
         track_stats=False,
     )
-    return optimiser.compile(
-        work.student, trainset=train, valset=chooses, num_trials=work.effort.trials, minibatch=False
-    )
+    return optimiser.compile(work.student, trainset=train, valset=chooses, num_trials=work.trials, minibatch=False)
 
 
 def gepa(work: OptimiserWork) -> dspy.Module:
@@ -121,10 +93,10 @@ def gepa(work: OptimiserWork) -> dspy.Module:
     train, chooses = work.halves()
     optimiser = dspy.GEPA(
         metric=work.metric,
-        max_metric_calls=work.effort.metric_calls or 12 * len(chooses) + 40,
+        max_metric_calls=work.metric_calls or 12 * len(chooses) + 40,
         # Reflection draws new instructions; greedy, the same failures would give the same ones.
         reflection_lm=work.teacher.copy(temperature=1.0),
-        num_threads=work.effort.threads,
+        num_threads=work.threads,
         seed=work.seed,
         warn_on_score_mismatch=False,
     )
@@ -140,20 +112,10 @@ def _labelled_kept(work: OptimiserWork, compiled: dspy.Module) -> dspy.Module:
     return compiled
 
 
-class Optimiser(NamedTuple):
-    """How it runs; how many training examples it wants; the module that it needs, if any."""
-
-    run: Callable[[OptimiserWork], dspy.Module]
-    least: int
-    needs: str = ""
-
-
-OPTIMIZERS: Mapping[str, Optimiser] = {
-    "labeled": Optimiser(labeled, 1),
-    "bootstrap": Optimiser(bootstrap, 1),
-    "mipro": Optimiser(mipro, 2, "optuna"),
-    "gepa": Optimiser(gepa, 2, "gepa"),
-}
+Optimiser = Callable[[OptimiserWork], dspy.Module]
+OPTIMIZERS: Mapping[str, Optimiser] = {"labeled": labeled, "bootstrap": bootstrap, "mipro": mipro, "gepa": gepa}
+_SEARCHES = {"mipro": "optuna", "gepa": "gepa"}
+"""Optimisers that choose among candidates, and the package that each needs."""
 
 
 def optimiser_called(name: str, student: dspy.Module, train: Sequence[dspy.Example]) -> Optimiser:
@@ -165,16 +127,13 @@ def optimiser_called(name: str, student: dspy.Module, train: Sequence[dspy.Examp
     """
     if name not in OPTIMIZERS:
         raise UnknownName.of("optimiser", name, OPTIMIZERS)
-    chosen = OPTIMIZERS[name]
-    if chosen.needs:
-        needed(chosen.needs, "compile", f"the optimiser {name}")
-    if len(train) < chosen.least:
-        raise BadArgument(f"{name} wants {chosen.least} training examples or more, there is {len(train)}: give it more")
+    if name in _SEARCHES:
+        needed(_SEARCHES[name], "compile", f"the optimiser {name}")
+        if len(train) < 2:
+            raise BadArgument(f"{name} wants two training examples or more: give it more")
     if name == "labeled" and not fits_any(train, student):
-        first, predictor = next(iter(student.named_predictors()))
-        names = ", ".join([*predictor.signature.input_fields, *predictor.signature.output_fields])
         raise BadArgument(
             f"labeled can do nothing for {type(student).__name__}: no training row fills the fields of a predictor of "
-            f"its ('{first}' wants {names}): use bootstrap, which lets a model fill them"
+            "its; use bootstrap, which lets a model fill them"
         )
-    return chosen
+    return OPTIMIZERS[name]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from blendfilter.filters.cdit import Judge
 from blendfilter.text import normalize_answer
 
 FORMAT = 1
-"""Of the saved file; another one is refused."""
 _AGAIN = "compile it again (blendfilter compile)"
 
 
@@ -47,36 +46,24 @@ class HeldOutScore:
 
 @dataclass(frozen=True)
 class ProgramRecipe:
-    """How a program was compiled.
+    """How a program was compiled."""
 
-    Attributes:
-        module: the kind of module; `fields`: its predictors' field names; `templates`: their templates and digests.
-        task, measure: what the data and the metric were, as far as it is known.
-        optimizer, settings: the optimiser's name, what it was given, the metric's weights and what was dropped.
-        lm, teacher: names of the models. seed: of the split and the optimiser.
-        before, after: scores on questions that the optimiser never saw.
-        data: fingerprints and sizes of the training and the held-back set.
-        worded: what the task's wording sets beside the prompts, and a judge's rules, by part (`worded_of`).
-        trained_on: digests of all their questions, and of those that the student had been compiled on before; an
-            evaluation on one of them is refused.
-        versions: of blendfilter and dspy. note: what a reader must know.
-    """
-
-    module: str
+    module: str  # its kind
     task: str
     measure: str
     optimizer: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # what the optimiser was given, the metric's weights, and what was dropped
     lm: str
     teacher: str
-    seed: int
-    before: HeldOutScore
+    seed: int  # of the split and the optimiser
+    before: HeldOutScore  # on questions that the optimiser never saw, as `after`
     after: HeldOutScore
-    data: Mapping[str, Any]
-    fields: Mapping[str, list[str]]
-    templates: Mapping[str, str]
-    worded: Mapping[str, str]
+    data: Mapping[str, Any]  # fingerprints and sizes of the training and the held-back set
+    fields: Mapping[str, list[str]]  # of every predictor
+    templates: Mapping[str, str]  # of every predictor, with their digests
+    worded: Mapping[str, str]  # what the task's wording sets beside the prompts, and a judge's rules, by part
     trained_on: tuple[str, ...]
+    """Digests of all questions that it was compiled on, also before: an evaluation on one of them is refused."""
     versions: Mapping[str, str]
     note: str = ""
     format: int = FORMAT
@@ -105,44 +92,31 @@ def _asks(module: dspy.Module) -> list[tuple[str, Ask]]:
     return [(name, each) for name, each in module.named_predictors() if isinstance(each, Ask)]
 
 
+_SWITCHES = {"offer_none": ("may keep nothing", "keeps something"), "ask_topic": ("asks the topic", "asks no topic")}
+
+
 def worded_of(module: dspy.Module) -> dict[str, str]:
-    """What DSPy's state leaves out: what is read of an answer, a filter's switches, a judge's rules.
+    """What DSPy's state leaves out: what is read of an answer, a filter's switches, a judge's rules and their digest.
 
     >>> from blendfilter.filters.filco import FilCoFilter
     >>> worded_of(FilCoFilter())
     {'FilCoFilter': 'may keep nothing'}
     """
-    rooms = {name: each.room for name, each in _asks(module) if each.room}
-    switched = {name: ", ".join(switches) for name, each in _parts(module) if (switches := _switches(each))}
-    return rooms | switched | ruled_of(module)
-
-
-def ruled_of(module: dspy.Module) -> dict[str, str]:
-    """The rules of every judge, and a digest of them: a verdict given under one rule misleads under another.
-
-    >>> from blendfilter.filters.cdit import CDITFilter
-    >>> list(ruled_of(CDITFilter(rules=["phi2", "phi1"])))
-    ['judge']
-    """
-    ruled = {}
-    for name, part in _parts(module):
-        if isinstance(part, Judge):
+    worded = {name: each.room for name, each in _asks(module) if each.room}
+    for path, part in module.named_sub_modules():
+        name = path.removeprefix("self").strip(".") or kind_of(part)
+        switches = [(words, getattr(part, switch, None)) for switch, words in _SWITCHES.items()]
+        if switched := [words[not value] for words, value in switches if isinstance(value, bool)]:
+            worded[name] = ", ".join(switched)
+        if isinstance(part, Judge):  # a verdict given under one rule misleads under another
             rules = sorted(part.rules, key=lambda rule: rule.name)  # all of them must be met, in whatever order
-            lines = "\n".join(rule.line for rule in rules)
-            digest = hashlib.sha256(lines.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-            ruled[name] = f"the rules {'+'.join(rule.name for rule in rules)} ({digest})"
-    return ruled
+            digest = _digest("\n".join(rule.line for rule in rules))[:8]
+            worded[name] = f"the rules {'+'.join(rule.name for rule in rules)} ({digest})"
+    return worded
 
 
-def _parts(module: dspy.Module) -> Iterator[tuple[str, Any]]:
-    for path, each in module.named_sub_modules():
-        yield path.removeprefix("self").strip(".") or kind_of(each), each
-
-
-def _switches(part: Any) -> list[str]:
-    words = {"offer_none": ("may keep nothing", "keeps something"), "ask_topic": ("asks the topic", "asks no topic")}
-    values = {name: getattr(part, name, None) for name in words}
-    return [words[name][not value] for name, value in values.items() if isinstance(value, bool)]
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def question_digest(question: str) -> str:
@@ -151,7 +125,7 @@ def question_digest(question: str) -> str:
     >>> question_digest("Who keeps the light?") == question_digest("who keeps THE light")
     True
     """
-    return hashlib.sha256(normalize_answer(question).encode()).hexdigest()[:16]
+    return _digest(normalize_answer(question))
 
 
 def question_in(example: Mapping[str, Any]) -> str:
@@ -162,21 +136,14 @@ def question_in(example: Mapping[str, Any]) -> str:
 
 def fingerprint(examples: Iterable[dspy.Example]) -> str:
     """16 hex digits over all fields of the examples, in order."""
-    digest = hashlib.sha256()
-    for each in examples:
-        digest.update(_canonical(each).encode("utf-8", "surrogatepass") + b"\n")
-    return digest.hexdigest()[:16]
+    return _digest("".join(f"{_canonical(each)}\n" for each in examples))
 
 
 def _canonical(example: Mapping[str, Any]) -> str:
     def plain(value: Any) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return dataclasses.asdict(value)
-        if isinstance(value, set | frozenset):
-            return sorted(map(str, value))
-        if isinstance(value, Mapping):
-            return dict(value)
-        return type(value).__qualname__ if "object at 0x" in repr(value) else str(value)
+        return dict(value) if isinstance(value, Mapping) else str(value)
 
     return json.dumps(dict(example.items()), sort_keys=True, ensure_ascii=False, default=plain)
 
@@ -197,29 +164,22 @@ def save_program(program: dspy.Module, path: str | Path, recipe: ProgramRecipe) 
     """Write `program` with its recipe to `path`; the same program and recipe are the same bytes.
 
     Raises:
-        BadArgument: `path` is a folder, or a demonstration has a value that JSON cannot express.
+        BadArgument: `path` is a folder.
     """
     path = check_place(path)
     metadata = {"dependency_versions": get_dependency_versions(), "recipe": dataclasses.asdict(recipe)}
-    written = json_line({**state_of(program), "metadata": metadata}, indent=2, default=_plain)
+    written = json_line({**state_of(program), "metadata": metadata}, indent=2, default=dataclasses.asdict)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, [written])
     return path
 
 
 def check_place(path: str | Path) -> Path:
-    """Where a program can be written, as far as one can tell. Raises: BadArgument."""
+    """Raise `BadArgument` where no program can be written."""
     path = Path(path)
     if path.is_dir():
         raise BadArgument(f"{path} is a folder: name a file for the program, such as {path / 'program.json'}")
     return path
-
-
-def _plain(value: Any) -> Any:
-    """A record of a demonstration as JSON, as DSPy itself saves it."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    raise BadArgument(f"a demonstration holds a {type(value).__name__}, which JSON cannot: give it as text")
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------
@@ -287,50 +247,30 @@ def _part_for(module: dspy.Module, recipe: ProgramRecipe, path: str | Path) -> d
             f"{path}: compiled for one {recipe.module}, and this {kind_of(module)} holds {len(found)}: load it into "
             "each that shall speak as it says (load_program(module.part, …))"
         )
-    asking = [part for part in parts if list(part.named_predictors()) and not isinstance(part, dspy.Predict)]
-    kinds = ", ".join(dict.fromkeys(map(kind_of, asking)))
     raise BadData(
-        f"{path}: compiled for {recipe.module}, and this is {kinds or kind_of(module)}: name the method, or the filter "
+        f"{path}: compiled for {recipe.module}, and this is {kind_of(module)}: name the method, or the filter "
         "(--filter), that it was compiled for"
     )
 
 
 def _check_recipe(part: dspy.Module, recipe: ProgramRecipe, path: str | Path) -> None:
     """Raise `BadData` where `part` has other fields, templates, rules or another wording than the recipe."""
-    kind, own = kind_of(part), fields_of(part)
-    for name in {**recipe.fields, **own}:
-        if recipe.fields.get(name) != own.get(name):
-            then, now = (" ".join(each.get(name) or ["no such predictor"]) for each in (recipe.fields, own))
-            raise BadData(f"{path}: '{name}' was compiled for the fields {then}, and this {kind} has {now}: {_AGAIN}")
-    templates = templates_of(part)
-    for name, template in recipe.templates.items():
-        then, now = (each.partition(" ")[0] for each in (template, templates.get(name, "")))
-        if now and then != now:
-            raise BadData(
-                f"{path}: '{name}' was compiled for {then.rpartition('/')[2]} (the template {then}), and this "
-                f"{kind} speaks of {now.rpartition('/')[2]} ({now}): name the filter or the method that it "
-                f"was compiled for, or {_AGAIN}"
-            )
-        if templates.get(name) != template:
-            raise BadData(
-                f"{path}: '{name}' was compiled for the template {template}, and this {kind} speaks through "
-                f"{templates.get(name, 'none')}: {_AGAIN}, or leave out what changed it (--prompts, another --filter)"
-            )
-    worded, ruled = worded_of(part), ruled_of(part)
-    for name in {**recipe.worded, **worded}:
-        if recipe.worded.get(name) == worded.get(name):
-            continue
-        then, now = (each.get(name, "nothing of the kind") for each in (recipe.worded, worded))
-        if name in ruled:
-            then = recipe.worded.get(name, "rules that it does not tell")
-            raise BadData(
-                f"{path}: '{name}' was compiled under {then}, and here it goes by {now}: give the rules that it "
-                f"was compiled under (--rule, --rules; rules= in Python), or {_AGAIN}"
-            )
-        raise BadData(
-            f"{path}: compiled in a wording where '{name}' has {then}, and here it has {now}: take the wording of "
-            f"{recipe.task or 'its task'} (eval of that task, ask --wording, task= in Python), or {_AGAIN}"
-        )
+    fields = [{name: f"the fields {' '.join(names)}" for name, names in each.items()}
+              for each in (recipe.fields, fields_of(part))]  # fmt: skip
+    templates = [{name: f"the template {template}" for name, template in each.items()}
+                 for each in (recipe.templates, templates_of(part))]  # fmt: skip
+    wording = f"take the wording of {recipe.task or 'its task'} (eval of that task, ask --wording)"
+    for (saved, own), next_move in (
+        (fields, "name the filter or the method that it was compiled for"),
+        (templates, "leave out what changed it (--prompts, another --filter)"),
+        ((recipe.worded, worded_of(part)), f"{wording} and the rules (--rule, --rules) that it was compiled under"),
+    ):
+        for name in {**saved, **own}:
+            if saved.get(name) != own.get(name):
+                then, now = (each.get(name, "none") for each in (saved, own))
+                raise BadData(
+                    f"{path}: '{name}' was compiled with '{then}', and here it has '{now}': {next_move}, or {_AGAIN}"
+                )
 
 
 def _check_state(part: dspy.Module, state: Mapping[str, Any], path: str | Path) -> None:

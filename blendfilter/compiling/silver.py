@@ -14,7 +14,7 @@ answer is worth losing for it. Where `answer` is 0, no answerer is called.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import dspy
@@ -43,41 +43,40 @@ def silver_examples(rows: Iterable[SilverRow], unit: Unit = "sentence") -> list[
     Raises:
         BadData: a row's choice is none of the candidates that the prompt would show.
     """
-    return [_example(row, unit) for row in rows]
-
-
-def _example(row: SilverRow, unit: Unit) -> dspy.Example:
-    candidates = candidates_of(row.passages, unit)
-    sentences = [row.sentences[at] for at in row.chosen]
-    starts = unit != "passage"
-    wanted = {(each.passage, each.start * starts) for each in sentences}
-    chosen = [at for at, each in enumerate(candidates) if (each.position, each.start * starts) in wanted]
-    if len(chosen) != len(wanted):
-        raise BadData(
-            f"the silver row of question '{row.id}' chooses what is no {unit} of its passages as they are cut now: "
-            "make the file again (blendfilter silver)"
+    made = []
+    for row in rows:
+        candidates = candidates_of(row.passages, unit)
+        starts = unit != "passage"
+        wanted = {(each.passage, each.start * starts) for each in (row.sentences[at] for at in row.chosen)}
+        chosen = [at for at, each in enumerate(candidates) if (each.position, each.start * starts) in wanted]
+        if len(chosen) != len(wanted):
+            raise BadData(
+                f"the silver row of question '{row.id}' chooses what is no {unit} of its passages as they are cut now: "
+                "make the file again (blendfilter silver)"
+            )
+        example = dspy.Example(
+            id=row.id,
+            question=row.question,
+            passages=list(row.passages),
+            knowledge=[each.line for each in candidates],
+            ids=", ".join(map(str, chosen)) or "none",
+            chosen=chosen,
+            golden_answers=list(row.golden_answers),
         )
-    return dspy.Example(
-        id=row.id,
-        question=row.question,
-        passages=list(row.passages),
-        knowledge=[each.line for each in candidates],
-        ids=", ".join(map(str, chosen)) or "none",
-        chosen=chosen,
-        golden_answers=list(row.golden_answers),
-    ).with_inputs("question", "passages")
+        made.append(example.with_inputs("question", "passages"))
+    return made
 
 
 @dataclass(frozen=True)
 class SilverMetric:
-    """The metric; see `silver_metric`."""
+    """What `silver_metric` makes."""
 
-    agreement: float = 1.0
-    answer: float = 0.5
-    tokens: float = 0.1
-    threshold: float = THRESHOLD
-    answerer: Ask | None = field(default=None, repr=False, compare=False)
-    lm: ConnectedLM | None = field(default=None, repr=False, compare=False)
+    agreement: float
+    answer: float
+    tokens: float
+    threshold: float
+    answerer: Ask | None
+    lm: ConnectedLM | None = None
 
     def weights(self) -> dict[str, float]:
         """Its weights and its threshold, for a recipe."""
@@ -158,16 +157,14 @@ def overlap(kept: set[int], wanted: set[int]) -> float:
 def _feedback(example: Any, kept: set[int], wanted: set[int], agreement: float, share: float) -> str:
     """What was missed and what was too much, in words."""
     lines = [f"Agreement with the right choice: {agreement:.2f} of 1."]
-    if kept == wanted:
-        lines.append("Exactly the right ones were named." if wanted else "None helps, and none was named.")
-    if missed := sorted(wanted - kept):
+    if missed := wanted - kept:
         lines.append(f"Missed: {_listed(example.knowledge, missed)}.")
-    if needless := sorted(kept - wanted):
-        none = "" if wanted else " (none helps here, the right reply is none)"
-        lines.append(f"Superfluous{none}: {_listed(example.knowledge, needless)}.")
+    if needless := kept - wanted:
+        lines.append(f"Superfluous: {_listed(example.knowledge, needless)}.")
+    if not wanted:
+        lines.append("None helps here, the right reply is none.")
     return " ".join([*lines, f"{share:.0%} of the words were kept."])
 
 
-def _listed(lines: Sequence[str], numbers: Sequence[int], most: int = 5) -> str:
-    named = [f"{at} ('{lines[at]}')" for at in numbers[:most] if at < len(lines)]
-    return "; ".join(named) + (f"; and {len(numbers) - most} more" if len(numbers) > most else "")
+def _listed(lines: Sequence[str], numbers: Iterable[int]) -> str:
+    return "; ".join(f"{at} ('{lines[at]}')" for at in sorted(numbers) if at < len(lines))

@@ -29,13 +29,14 @@ MEASURES: tuple[Measure, ...] = get_args(Measure)
 THRESHOLDS: Mapping[Measure, float] = MappingProxyType({"strinc": 0.0, "lexical": 0.5, "cxmi": 0.0})
 """A span is chosen only where its score is above this."""
 
-_MEASURE_OF: Mapping[str, Measure] = MappingProxyType(
+MEASURE_OF: Mapping[str, Measure] = MappingProxyType(
     {
         **dict.fromkeys(("nq", "triviaqa", "qa"), "strinc"),
         "wow": "lexical",
         **dict.fromkeys(("fever", "hotpotqa", "twowiki", "strategyqa", "eli5"), "cxmi"),
     }
 )
+"""The measure of a task."""
 
 
 def strinc(span: str, outputs: Iterable[str]) -> float:
@@ -92,9 +93,9 @@ def measure_for(task: str) -> Measure:
     Raises:
         UnknownName: the task has none; name a measure.
     """
-    if task not in _MEASURE_OF:
-        raise UnknownName.of("measure for task", task, _MEASURE_OF, f"name one: {', '.join(MEASURES)}")
-    return _MEASURE_OF[task]
+    if task not in MEASURE_OF:
+        raise UnknownName.of("measure for task", task, MEASURE_OF, f"name one: {', '.join(MEASURES)}")
+    return MEASURE_OF[task]
 
 
 def references_for(measure: Measure, task: str, question: Question) -> tuple[str, ...]:

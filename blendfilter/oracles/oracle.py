@@ -27,7 +27,7 @@ import dspy
 from blendfilter import aio
 from blendfilter.asking import Ask, PromptSettings, TaskWording
 from blendfilter.context import STAGE, setting
-from blendfilter.errors import BadArgument, BadData, Leak, ModelError, UnknownName
+from blendfilter.errors import BadArgument, BadData, Leak, ModelError, UnknownName, check_count
 from blendfilter.journal import digest
 from blendfilter.lm.scoring.base import TOO_LONG, Result, Score, TextPair
 from blendfilter.lm.scoring.kept import KeptScorer
@@ -48,7 +48,7 @@ Batch = Sequence[tuple[Question, Sequence[Passage]]]
 class OracleChoice(NamedTuple):
     """The sentences of one question's passages, their scores, and the positions of those chosen, in text order.
 
-    A score is None where CXMI's prompt with that sentence is too long for the model: such a sentence is never chosen.
+    A score is None where CXMI's prompt with that sentence is too long for the model: it is never chosen.
     """
 
     candidates: tuple[Candidate, ...]
@@ -91,23 +91,20 @@ class Oracle:
         self.threshold = THRESHOLDS[measure] if threshold is None else float(threshold)
         if not math.isfinite(self.threshold):
             raise BadArgument(f"threshold must be a number, got {threshold}")
-        if isinstance(num_sentences, bool) or not isinstance(num_sentences, int) or num_sentences < 1:
-            raise BadArgument(f"num_sentences must be a whole number of at least 1, got {num_sentences!r}")
+        check_count("num_sentences", num_sentences)
         self.num_sentences = num_sentences
-        self._words = wording or TASKS[task].wording
-        self._ask = CXMIGenerator(scorer, self._words, prompts) if measure == "cxmi" else None
+        self._own_wording = wording is not None
+        self._ask = CXMIGenerator(scorer, wording or TASKS[task].wording, prompts) if measure == "cxmi" else None
 
     def asking(self, task: Task) -> Oracle:
         """This oracle in the words of `task`, as a set of questions has it: claims may want one label more.
 
         An oracle with a `wording` of its own keeps it, and so does one of another task.
         """
-        ask = self._ask
-        if ask is None or task.name != self.task or isinstance(self._words, TaskWording) or self._words == task.wording:
+        if self._ask is None or task.name != self.task or self._own_wording:
             return self
         other = copy.copy(self)
-        other._words = task.wording
-        other._ask = CXMIGenerator(ask.scorer, task.wording, ask.prompts)
+        other._ask = CXMIGenerator(self._ask.scorer, task.wording, self._ask.prompts)
         return other
 
     def check(self, questions: Iterable[Question]) -> None:
@@ -116,15 +113,14 @@ class Oracle:
         Raises:
             BadData: a question without an answer that the measure could look for.
             Leak: CXMI's prompt shows the question's own answer among its demonstrations.
-            ServerRefused, BadArgument: the model cannot score (what can). ModelError: it failed, or the first
-                question's prompt is too long for it.
+            ServerRefused, BadArgument: the model cannot score (what can). ModelError: it failed, or a question's prompt
+                is too long for it even without a sentence.
         """
-        first: Question | None = None
-        for question in questions:
+        wanted = list(questions)
+        for question in wanted:
             self._answerable(question)
-            first = first or question
-        if self._ask is not None and first is not None:
-            aio.run(self._ask.base(first), "Oracle.check", "await oracle.achoose(…)")
+        if self._ask is not None and wanted:
+            aio.run(self._ask.check(wanted[0]), "Oracle.check", "await oracle.achoose(…)")
 
     def answerable(self, question: Question) -> bool:
         """Whether it has an answer that can be looked for; `check` says what is wrong with one that has none."""
@@ -135,15 +131,13 @@ class Oracle:
         return True
 
     def choose(self, batch: Batch) -> list[OracleChoice]:
-        """The same as `achoose`, waited for."""
+        """As `achoose`."""
         return aio.run(self.achoose(batch), "Oracle.choose", "await oracle.achoose(…)")
 
     async def achoose(self, batch: Batch) -> list[OracleChoice]:
         """The sentences of each question's passages, scored, and the chosen ones; CXMI scores the batch as one list.
 
-        Raises:
-            BadData, Leak: as in `check`. ModelError: the model failed, or a question is too long for it even without
-                a sentence (which one); what was scored is journaled.
+        Raises as `check`; what was scored by then is journaled.
         """
         for question, _ in batch:
             self._answerable(question)
@@ -179,16 +173,13 @@ class Oracle:
         # CXMI scores the first answer alone
         looked_for = question.golden_answers[:1] if self._ask else references_for(self.measure, self.task, question)
         if not any(map(normalize_answer, looked_for)):
-            what = "claim" if looked_for == (question.question,) else "golden answers"
             quoted = ", ".join(f"'{one_line(text)}'" for text in looked_for)
             raise BadData(
-                f"question '{question.id}': its {what} ({quoted:.60}) hold nothing but articles and punctuation, "
-                f"which {self.measure} cannot look for: drop the row"
+                f"question '{question.id}': {self.measure} cannot look for {quoted:.60}, which holds nothing but "
+                "articles and punctuation: drop the row, or choose nothing for it (--allow-empty-answers)"
             )
         if self._ask is not None and folded(question.question).casefold() in self._ask.demonstrated:
-            raise Leak(
-                f"question '{question.id}' is also a demonstration of {STAGE_NAME}'s prompt: leave it out of one"
-            )
+            raise Leak(f"question '{question.id}' is also a demonstration of {STAGE_NAME}'s prompt: leave it out")
 
     def __repr__(self) -> str:
         return f"Oracle({self.measure!r}, task={self.task!r})"
@@ -206,11 +197,7 @@ class AnswerFromSentence(dspy.Signature):
 
 
 class CXMIGenerator:
-    """A model that scores, and its prompt.
-
-    Raises:
-        BadArgument: no model.
-    """
+    """A model that scores, and its prompt. Raises `BadArgument`: no model."""
 
     def __init__(self, scorer: KeptScorer | None, wording: TaskWording | str, prompts: Prompts | None) -> None:
         if scorer is None:
@@ -256,38 +243,31 @@ class CXMIGenerator:
         ]
         # without a sentence there is nothing to compare a base with
         wanted = [pair for base, pairs in zip(bases, given, strict=True) if pairs for pair in (base, *pairs)]
-        with setting(STAGE, STAGE_NAME):
-            results = dict(zip(wanted, await self.scorer.aresults(wanted), strict=True))
+        results = await self._results(wanted)
         scores: list[list[float | None]] = []
         for question, base, pairs in zip(questions, bases, given, strict=True):
-            nothing = _based(question, results[base]).logprob if pairs else 0.0
-            fitting = [_fitting(results[pair]) for pair in pairs]
-            scores.append([None if score is None else cxmi(score.logprob, nothing) for score in fitting])
+            nothing = _based(question, results[base]) if pairs else 0.0
+            fitting = [results[pair] for pair in pairs]
+            scores.append([cxmi(each.logprob, nothing) if isinstance(each, Score) else None for each in fitting])
         return scores
 
-    async def base(self, question: Question) -> Score:
-        """The score of the output given nothing. Raises: ModelError, naming the question where it is too long."""
+    async def check(self, question: Question) -> None:
+        """Score the output given nothing. Raises: ModelError, naming the question where it is too long."""
         pair = self.pair(question)
+        _based(question, (await self._results([pair]))[pair])
+
+    async def _results(self, pairs: Sequence[TextPair]) -> dict[TextPair, Result]:
+        """A score, or the error that says that a pair is too long; any other failure may pass, and is raised."""
         with setting(STAGE, STAGE_NAME):
-            return _based(question, *await self.scorer.aresults([pair]))
+            results = await self.scorer.aresults(pairs)
+        for result in results:
+            if isinstance(result, ModelError) and result.kind != TOO_LONG:
+                raise ModelError(str(result), kind=result.kind, stage=STAGE_NAME)
+        return dict(zip(pairs, results, strict=True))
 
 
-def _fitting(result: Result) -> Score | None:
-    """A score, or None where the pair was too long for the model; any other failure may pass, and is raised."""
+def _based(question: Question, result: Result) -> float:
     if isinstance(result, Score):
-        return result
-    if result.kind != TOO_LONG:
-        raise ModelError(str(result), kind=result.kind, stage=STAGE_NAME)
-    return None
-
-
-def _based(question: Question, result: Result) -> Score:
-    score = _fitting(result)
-    if score is None:
-        raise ModelError(
-            f"question '{question.id}' cannot be scored, even without a sentence: {result}; drop the row, or take a "
-            "model with a longer context",
-            kind=TOO_LONG,
-            stage=STAGE_NAME,
-        )
-    return score
+        return result.logprob
+    what = f"question '{question.id}' cannot be scored, even without a sentence: {result}"
+    raise ModelError(f"{what}; drop the row, or take a model with a longer context", kind=TOO_LONG, stage=STAGE_NAME)

@@ -13,24 +13,24 @@ it (a kill, a server that goes away) costs the batch at hand: the same call resu
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData, RunMismatch, UnknownName
-from blendfilter.files import AppendOnly, json_line, json_rows, write_whole
+from blendfilter.errors import BadArgument, BadData, BlendFilterError, EmptyData, RunMismatch, check_count
+from blendfilter.files import AppendOnly, JsonRow, json_line, json_rows, write_whole
 from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.lm.tokenisers import tokeniser as default_tokeniser
 from blendfilter.metrics import recall
 from blendfilter.oracles.candidates import sentences_of
-from blendfilter.oracles.measures import Measure, measure_for, strinc
+from blendfilter.oracles.measures import MEASURE_OF, Measure, strinc
 from blendfilter.oracles.oracle import Oracle, OracleChoice
-from blendfilter.oracles.silver_rows import SilverRow, SilverSentence, line_of, read_silver, row_of
-from blendfilter.oracles.silver_summary import Summary, summarise
+from blendfilter.oracles.silver_rows import SilverRow, SilverSentence, Summary, line_of, read_silver, row_of, summarise
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.base import ProgressCallback, Retriever, check_search, silent
 from blendfilter.retrieval.callables import as_retriever
@@ -39,15 +39,10 @@ from blendfilter.tasks.base import Questions
 
 FORMAT = 1
 BATCH = 32
-"""Questions that are scored together."""
-OWN = "the questions' own"
-PHASE = "choosing sentences"
 WITHOUT_MODEL: Mapping[str, Measure] = MappingProxyType(
     {"hotpotqa": "strinc", "twowiki": "strinc", "fever": "lexical", "eli5": "lexical"}
 )
 """A measure without a model for tasks whose own is cxmi; for a yes or no there is none."""
-_OTHER = {"data.fingerprint": "other questions", "passages.fingerprint": "other passages"}
-"""What a fingerprint that differs means."""
 
 
 def make_silver(
@@ -82,47 +77,37 @@ def make_silver(
     """
     places = Places.of(out)
     check_search([], k)
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise BadArgument(f"batch must be a whole number of at least 1, got {batch!r}")
+    check_count("batch", batch)
     searched = None if retriever is None else as_retriever(retriever)
     if searched is None and not any(question.context for question in questions):
-        raise EmptyData(f"the questions of {questions.source} bring no paragraphs of their own: name an index or a "
-                        "corpus to search for some")  # fmt: skip
-    if not isinstance(oracle, Oracle):
-        raise BadArgument(f"oracle is {oracle!r:.60}: give what chooses, such as Oracle('strinc', task='nq')")
+        raise EmptyData(
+            f"the questions of {questions.source} bring no paragraphs of their own: name an index or a corpus"
+        )
     oracle = oracle.asking(questions.task)
     settings = settings_of(questions, oracle, searched, k)
-    counting = tokeniser or default_tokeniser()
+    check_settings(places, settings)  # before a model is called
     if not places.out.exists():
-        if places.partial.exists() and places.partial.stat().st_size:
-            check_settings(places, settings)  # before a model is called
-        check_recipe_is_free(places)
-        _check(questions, oracle, allow_empty_answers)  # before a file is made
+        allowed = [q for q in questions if allow_empty_answers and q.golden_answers and not oracle.answerable(q)]
+        oracle.check(question for question in questions if question not in allowed)  # before a file is made
         _make(questions, oracle, searched, k, batch, places, settings, progress)
-    check_settings(places, settings)
+        check_settings(places, settings)
+    counting = tokeniser or default_tokeniser()
     summary = summarise(read_silver(places.out), threshold=oracle.threshold, tokeniser=counting)
     if "summary" not in read_recipe(places):
-        write_recipe(places, settings, summary.as_dict())
+        write_recipe(places, settings, dataclasses.asdict(summary))
     return summary
-
-
-def _check(questions: Questions, oracle: Oracle, allow_empty_answers: bool) -> None:
-    """Check the oracle over the questions; without any answer there is no output, which is never allowed."""
-    checked = (
-        question for question in questions
-        if not (allow_empty_answers and question.golden_answers and not oracle.answerable(question))
-    )  # fmt: skip
-    try:
-        oracle.check(checked)
-    except BadData as error:
-        if allow_empty_answers:
-            raise
-        raise BadData(f"{error}, or choose nothing for such questions (--allow-empty-answers)") from None
 
 
 def settings_of(questions: Questions, oracle: Oracle, retriever: Retriever | None, k: int) -> dict[str, Any]:
     """What a silver file is bound to, as JSON."""
-    info = {"kind": OWN, "fingerprint": _own(questions)} if retriever is None else retriever.info()
+    if retriever is None:  # the paragraphs, which a question set's fingerprint leaves out
+        paragraphs = hashlib.sha256()
+        for question in questions:
+            own = [[each.title, each.text] for each in question.context]
+            paragraphs.update(json.dumps([question.id, own]).encode() + b"\n")
+        info: Mapping[str, Any] = {"kind": "the questions' own", "fingerprint": paragraphs.hexdigest()[:16]}
+    else:
+        info = retriever.info()
     return {
         "task": questions.task.name,
         "data": {"source": questions.source, "fingerprint": questions.fingerprint, "n": len(questions)},
@@ -130,15 +115,6 @@ def settings_of(questions: Questions, oracle: Oracle, retriever: Retriever | Non
         # An index behind an address is the same index.
         "passages": {"kind": str(info.get("of", info["kind"])), "fingerprint": info["fingerprint"], "k": k},
     }
-
-
-def _own(questions: Questions) -> str:
-    """16 hexadecimal digits over the paragraphs, which a question set's fingerprint leaves out."""
-    digest = hashlib.sha256()
-    for question in questions:
-        paragraphs = [[each.title, each.text] for each in question.context]
-        digest.update(json.dumps([question.id, paragraphs]).encode() + b"\n")
-    return digest.hexdigest()[:16]
 
 
 def _make(
@@ -152,17 +128,41 @@ def _make(
     progress: ProgressCallback,
 ) -> None:
     """The rows that are missing, then the file under its name."""
-    with Partial(places, settings, [question.id for question in questions]) as partial:
+
+    def refuse(number: int) -> BadData:
+        return BadData(
+            f"{places.partial}, line {number}: not the row that belongs there; delete the file, and all is made again"
+        )
+
+    busy = "by another process: wait for it, or name another file"
+    rows = AppendOnly(places.partial, begins=b'{"id": "', refuse=refuse, contents="rows", busy=busy)
+    with closing(rows):
         if places.out.exists():  # another process finished it meanwhile
-            partial.discard()
+            places.partial.unlink(missing_ok=True)
             return
-        done = partial.lines
+        done = 0
+        for _, line in rows.lines():
+            if done >= len(questions) or _id(line) != questions[done].id:
+                raise refuse(done + 1)
+            done += 1
+        if done:
+            check_settings(places, settings)  # another process may have begun it meanwhile
+        else:
+            write_recipe(places, settings)
         while some := questions[done : done + batch]:
             for row in _rows(some, oracle, retriever, k):
-                partial.add(line_of(row))
+                rows.append(line_of(row))
             done += len(some)
-            progress(PHASE, done, len(questions))
-        partial.finish()
+            progress("choosing sentences", done, len(questions))
+        rows.sync()
+        places.partial.replace(places.out)
+
+
+def _id(line: bytes) -> str | None:
+    try:
+        return row_of(JsonRow("", 0, json.loads(line))).id
+    except (BlendFilterError, ValueError, RecursionError):
+        return None
 
 
 def _rows(questions: Sequence[Question], oracle: Oracle, retriever: Retriever | None, k: int) -> Iterator[SilverRow]:
@@ -179,25 +179,21 @@ def _rows(questions: Sequence[Question], oracle: Oracle, retriever: Retriever | 
         else:  # there is no answer to look for
             candidates = tuple(sentences_of(passages))
             choice = OracleChoice(candidates, (0.0,) * len(candidates), ())
-        yield _row(question, passages, choice, oracle.task)
+        sentences = tuple(
+            SilverSentence(each.position, each.start, each.end, None if score is None else float(score))
+            for each, score in zip(choice.candidates, choice.scores, strict=True)
+        )
+        target = " ".join(choice.candidates[at].text for at in choice.chosen)
+        yield SilverRow(
+            question.id, question.question, question.golden_answers, question.golden_answers[0], tuple(passages),
+            sentences, choice.chosen, target, supported(oracle.task, question, passages),
+        )  # fmt: skip
 
 
 def _plain(passage: Passage) -> Passage:
     """A passage without an excerpt's source or marks of where the answer is."""
     score = None if passage.score is None else float(passage.score)
     return Passage(passage.id, passage.title, passage.text, score)
-
-
-def _row(question: Question, passages: Sequence[Passage], choice: OracleChoice, task: str) -> SilverRow:
-    sentences = tuple(
-        SilverSentence(each.position, each.start, each.end, None if score is None else float(score))
-        for each, score in zip(choice.candidates, choice.scores, strict=True)
-    )
-    target = " ".join(choice.candidates[at].text for at in choice.chosen)
-    return SilverRow(
-        question.id, question.question, question.golden_answers, question.golden_answers[0], tuple(passages),
-        sentences, choice.chosen, target, supported(task, question, passages),
-    )  # fmt: skip
 
 
 def supported(task: str, question: Question, passages: Sequence[Passage]) -> bool | None:
@@ -209,14 +205,8 @@ def supported(task: str, question: Question, passages: Sequence[Passage]) -> boo
     >>> ship = [Passage("1", "Skua", "The Skua was built in Tolm.")]
     >>> supported("nq", Question("q", "Where was it built?", ("Tolm",)), ship)
     True
-    >>> supported("fever", Question("q", "It was built in Ulla.", ("REFUTES",), gold_titles=("Skua",)), ship)
-    True
     """
-    try:
-        extractive = measure_for(task) == "strinc"
-    except UnknownName:
-        extractive = False
-    if extractive:
+    if MEASURE_OF.get(task) == "strinc":
         return any(strinc(passage.text, question.golden_answers) for passage in passages)
     found = recall((passage.title for passage in passages), question)
     return None if found is None else found > 0
@@ -226,13 +216,12 @@ def supported(task: str, question: Question, passages: Sequence[Passage]) -> boo
 
 
 class Places(NamedTuple):
-    """The files of one silver file."""
+    """The files of one silver file; `journal` is the folder for the scores of CXMI's model."""
 
     out: Path
     partial: Path
     recipe: Path
     journal: Path
-    """The folder for the scores of CXMI's model."""
 
     @classmethod
     def of(cls, out: str | Path) -> Places:
@@ -251,113 +240,40 @@ class Places(NamedTuple):
         return cls(path, *map(path.with_name, names))
 
 
-class Partial:
-    """The unfinished file, open for its one writer; `lines` is how many rows are there.
-
-    Raises:
-        RunLocked: another process writes to it. RunMismatch: other settings made its rows (what differs).
-        BadData: a line that no torn write explains.
-    """
-
-    def __init__(self, places: Places, settings: Mapping[str, Any], ids: Sequence[str]) -> None:
-        self.places = places
-        self._log = AppendOnly(
-            places.partial, begins=b'{"id": "', refuse=partial(_not_a_row, places.partial), contents="rows",
-            busy="by another process: wait for it, or name another file",
-        )  # fmt: skip
-        try:
-            self.lines = 0
-            for _, line in self._log.lines():
-                if self.lines >= len(ids) or _id(line) != ids[self.lines]:
-                    raise _not_a_row(places.partial, self.lines + 1)
-                self.lines += 1
-            if self.lines:
-                check_settings(places, settings)
-            elif not places.out.exists():  # another process may have finished before the lock was ours
-                write_recipe(places, settings)
-        except BaseException:
-            self._log.close()
-            raise
-
-    def add(self, line: bytes) -> None:
-        """Append one row; it is on file when this returns. Raises `CannotWrite`: a full disk."""
-        self._log.append(line)
-
-    def finish(self) -> None:
-        """Give the file its name: every row is there."""
-        self._log.append(b"", sync=True)
-        self.places.partial.replace(self.places.out)
-
-    def discard(self) -> None:
-        """Remove it: the finished file is there."""
-        self.places.partial.unlink(missing_ok=True)
-
-    def __enter__(self) -> Partial:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._log.close()
-
-
-def _not_a_row(path: Path, number: int) -> BadData:
-    return BadData(f"{path}, line {number}: not the row that belongs there; delete the file, and all is made again")
-
-
-def _id(line: bytes) -> str | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row.get("id") if isinstance(row, dict) else None
-
-
 def check_settings(places: Places, settings: Mapping[str, Any]) -> None:
-    """Refuse rows that other settings made.
+    """Refuse rows that other settings made, and files that are not ours under our names.
 
     Raises:
         RunMismatch: naming what differs, with both values. BadData: it is not known what made them.
     """
-    made = places.out if places.out.exists() else places.partial
-    known = read_recipe(places).get("settings", {})
-    # Only the fingerprint of the data counts: the same questions under another name are the same questions.
-    if differing := different_settings(known, settings, ignored=("data.source",), words=_OTHER):
-        raise RunMismatch(
-            f"{made} was made with other settings: {differing}. Name another file, or delete {made.name} and "
-            f"{places.recipe.name} to make it anew"
-        )
-
-
-def read_recipe(places: Places) -> dict[str, Any]:
-    """What a silver file was made by. Raises `BadData` where that is not known."""
     made = places.out if places.out.exists() else places.partial
     if made == places.out:  # it may be anyone's: no advice to delete it before its first line is a row
         try:
             row_of(next(json_rows(made)))
         except (BlendFilterError, StopIteration):
             raise BadData(f"{made} is there, and is no silver file: name another file") from None
-    next_move = f"name another file, or delete {made.name} to make it anew"
+    recipe = read_recipe(places)
+    if not made.exists() or not made.stat().st_size:
+        return
+    next_move = f"Name another file, or delete {made.name} and {places.recipe.name} to make it anew"
+    if not recipe:
+        raise BadData(f"{made} is there, and nothing says what made it ({places.recipe.name} is missing). {next_move}")
+    # The same questions under another name are the same questions.
+    if differing := different_settings(recipe.get("settings"), settings, ignored=["data.source"]):
+        raise RunMismatch(f"{made} was made with other settings: {differing}. {next_move}")
+
+
+def read_recipe(places: Places) -> dict[str, Any]:
+    """What a silver file was made by; empty where there is none. Raises `BadData` for another file in its place."""
     try:
         recipe = json.loads(places.recipe.read_bytes())
     except FileNotFoundError:
-        raise BadData(f"{made} is there, and nothing says what made it ({places.recipe.name} is missing): "
-                      f"{next_move}") from None  # fmt: skip
-    except (ValueError, OSError) as error:
-        raise BadData(f"{places.recipe} cannot be read ({error}): {next_move}") from None
-    if not isinstance(recipe, dict) or recipe.get("format") != FORMAT:
-        raise BadData(f"{places.recipe} is no recipe of this version: {next_move}")
-    return recipe
-
-
-def check_recipe_is_free(places: Places) -> None:
-    """Raise `BadData` where another file has the name of the recipe."""
-    if not places.recipe.exists():
-        return
-    try:
-        known = json.loads(places.recipe.read_bytes())
+        return {}
     except (ValueError, OSError):
-        known = None
-    if not isinstance(known, dict) or not known.keys() >= {"format", "settings"}:
+        recipe = None
+    if not isinstance(recipe, dict) or recipe.get("format") != FORMAT:
         raise BadData(f"{places.recipe} is there, and is no recipe of a silver file: name another file")
+    return recipe
 
 
 def write_recipe(places: Places, settings: Mapping[str, Any], summary: Mapping[str, Any] | None = None) -> None:

@@ -26,7 +26,7 @@ from blendfilter.evaluation.statistics import holm, interval, mcnemar_exact, pai
 from blendfilter.lm.prices import cost_of
 from blendfilter.lm.tokenisers import TokenCounter, tokeniser, tokeniser_for
 from blendfilter.oracles.silver_making import supported
-from blendfilter.oracles.silver_summary import figures_of
+from blendfilter.oracles.silver_rows import figures_of
 from blendfilter.records import Question
 from blendfilter.report import plots
 from blendfilter.report.contexts import AnswerContext, contexts

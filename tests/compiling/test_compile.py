@@ -31,12 +31,10 @@ from compiled import (
     written,
 )
 from dspy import lm15
-from model_server import serve
 from scripted import ScriptedLM
-from small_world import CountingEngine, comes_of_itself, journaled
+from small_world import CountingEngine, journaled
 
 from blendfilter.compiling.compile import AFTER, BEFORE, compile_program
-from blendfilter.compiling.measuring import CompilationStopped, CompilationWatch
 from blendfilter.compiling.programs import question_digest
 from blendfilter.compiling.silver import silver_examples, silver_metric
 from blendfilter.errors import (
@@ -57,7 +55,6 @@ from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import Direct
-from blendfilter.retrieval.bm25 import BM25
 
 
 class Killed(KeyboardInterrupt):
@@ -80,22 +77,11 @@ class TestToTheEnd:
         else:
             assert any(predictor.demos for _, predictor in done.program.named_predictors())
 
-    def test_with_the_offline_reader_and_again_without_a_call(self, kind: str, optimizer: str, tmp_path: Path) -> None:
-        first = CountingEngine()
-        once = saved(compile_small(kind, optimizer, first.lm(), tmp_path / "run"), tmp_path / "once.json")
-        assert first.calls > 0
-        silent = CountingEngine(reply=lambda prompt: pytest.fail("everything is journaled"))
-        again = saved(compile_small(kind, optimizer, silent.lm(), tmp_path / "run"), tmp_path / "again.json")
-        assert once == again
-        assert str(tmp_path).encode() not in once
-
-    @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
-    def test_stopped_and_begun_again_it_repeats_nothing(
-        self, kind: str, optimizer: str, share: float, tmp_path: Path
-    ) -> None:
+    def test_stopped_and_begun_again_it_repeats_nothing(self, kind: str, optimizer: str, tmp_path: Path) -> None:
         whole = CountingEngine()
         expected = saved(compile_small(kind, optimizer, whole.lm(), tmp_path / "whole"), tmp_path / "whole.json")
-        at, engine = max(1, int(share * whole.calls)), CountingEngine()
+        assert str(tmp_path).encode() not in expected
+        at, engine = whole.calls // 2, CountingEngine()
 
         async def kill(_stage: str, _prompt: str) -> None:
             if engine.calls == at:
@@ -105,7 +91,7 @@ class TestToTheEnd:
         with pytest.raises(Killed):
             compile_small(kind, optimizer, engine.lm(), tmp_path / "run", concurrency=1)
         kept = len(journaled(tmp_path / "run"))
-        assert 0 < kept < whole.calls or at == 1
+        assert 0 < kept < whole.calls
         rest = CountingEngine()
         done = compile_small(kind, optimizer, rest.lm(), tmp_path / "run", concurrency=3)
         assert rest.calls == whole.calls - kept
@@ -141,25 +127,23 @@ def test_a_users_own_module_and_its_own_model_go_through_the_journal(tmp_path: P
 def test_searches_are_seeded_and_choose_by_what_they_do_not_learn_from(
     optimizer: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DSPy's own optimisers, whose arguments are looked at on the way."""
-    made: list[dict[str, Any]] = []
-    given: list[dict[str, Any]] = []
+    found: dict[str, Any] = {}
 
-    class Looked(getattr(dspy, kind)):  # type: ignore[misc]
+    class Watched(getattr(dspy, kind)):  # type: ignore[misc]
         def __init__(self, **how: Any) -> None:
-            made.append(how)
+            found.update(how)
             super().__init__(**how)
 
         def compile(self, student: dspy.Module, **sets: Any) -> dspy.Module:
-            given.append(sets)
+            found.update(sets)
             return super().compile(student, **sets)
 
-    monkeypatch.setattr(dspy, kind, Looked)
+    monkeypatch.setattr(dspy, kind, Watched)
     compile_small("filco", optimizer, "offline", tmp_path, seed=7)
-    assert made[0]["seed"] == 7
+    assert found["seed"] == 7
     if optimizer == "gepa":  # greedy, the same failures would bring the same instructions
-        assert made[0]["reflection_lm"].kwargs["temperature"] == 1.0
-    sent = [[each.question for each in given[0][name]] for name in ("trainset", "valset")]
+        assert found["reflection_lm"].kwargs["temperature"] == 1.0
+    sent = [[each.question for each in found[name]] for name in ("trainset", "valset")]
     assert [len(each) for each in sent] == [2, 2]
     assert not set(sent[0]) & set(sent[1])
 
@@ -171,13 +155,6 @@ class TestTeacher:
         assert teacher.stages["helpful"] > 0
         assert teacher.stages["direct"] == 0  # whoever teaches, the metric's answers are the student's model's
         assert pupil.stages["helpful"] > 0
-
-    def test_gepa_reflects_with_it(self, tmp_path: Path) -> None:
-        pupil, teacher = ScriptedLM(written), ScriptedLM(written)
-        compile_small("filco", "gepa", pupil, tmp_path, teacher=teacher)
-        assert teacher.calls > 0
-        assert "Missed:" in teacher.prompts[0][1] or "Superfluous" in teacher.prompts[0][1]
-        assert not any(PROPOSED in prompt for _, prompt in pupil.prompts if "JSON object" in prompt)
 
 
 class TestLabeled:
@@ -196,25 +173,13 @@ class TestLabeled:
         done = compile_program(Direct(), [*bare, *rows[:2]], valset=rows[3:4], run=tmp_path, **how)
         assert {demo["question"] for demo in done.program.direct.demos} == {each.question for each in rows[:2]}
 
-    def test_the_seed_draws_them(self, tmp_path: Path) -> None:
-        done = [compile_small("filco", "labeled", "offline", tmp_path / str(seed), seed=seed) for seed in range(4)]
-        listed = {tuple(demo["question"] for demo in each.program.helpful.demos) for each in done}
-        assert len(listed) > 1
-
 
 def test_the_limit_of_demonstrations_is_each_predictors(tmp_path: Path) -> None:
     free = compile_small("filco", "labeled", "offline", tmp_path, max_demos=3)
-    sizes = [words(demo) for demo in free.program.helpful.demos]
-    limit = sum(sizes) - 1
-    less = compile_small("filco", "labeled", "offline", tmp_path / "less", max_demos=3, max_demo_tokens=limit)
-    assert sorted(words(demo) for demo in less.program.helpful.demos) == sorted(sizes)[:2]
-    assert less.recipe.settings["demos_dropped"] == 2  # one of either predictor
+    less = compile_small("filco", "labeled", "offline", tmp_path / "less", max_demos=3, max_demo_tokens=100)
+    kept = {len(each.demos) for _, each in less.program.named_predictors()}
+    assert kept == {len(free.program.helpful.demos) - less.recipe.settings["demos_dropped"] // 2} != {3}
     assert less.recipe.settings["tokeniser"].startswith("words")
-
-
-def words(demo: Any) -> int:
-    return sum(len(str(text).split()) for name in ("knowledge", "question", "ids")
-               for text in (demo[name] if isinstance(demo[name], list) else [demo[name]]))  # fmt: skip
 
 
 class TestRefused:
@@ -242,9 +207,8 @@ class TestRefused:
 
     @pytest.mark.parametrize(
         ("name", "value"),
-        [("max_demos", -1), ("trials", 0), ("candidates", 1), ("metric_calls", 0), ("concurrency", 0),
-         ("max_demo_tokens", -1), ("seed", -1)],
-    )  # fmt: skip
+        [("trials", 0), ("candidates", 1), ("max_demo_tokens", -1)],
+    )
     def test_numbers_out_of_range(self, name: str, value: int) -> None:
         with pytest.raises(BadArgument, match=f"{name} is {value}"):
             self.small(**{name: value})
@@ -288,25 +252,23 @@ def test_the_student_is_left_as_it_was(tmp_path: Path) -> None:
     assert whole.dump_state() == before
 
 
+def test_a_program_compiled_further_knows_all_that_it_was_compiled_on(tmp_path: Path) -> None:
+    rows = silver_examples(silver_rows(10))
+    first = compile_small("filco", "bootstrap", "offline", tmp_path / "first")
+    how: dict[str, Any] = {"metric": silver_metric(answer=0), "lm": "offline", **SMALL}
+    done = compile_program(first.program, rows[6:8], valset=rows[8:], run=tmp_path / "again", **how)
+    sent = [question_digest(each.question) for each in rows]
+    assert done.recipe.trained_on == (*sent[6:], *first.recipe.trained_on)
+    with pytest.raises(Leak, match="is held back, and the module was compiled on it before"):
+        compile_program(first.program, rows[6:8], valset=rows[:1], run=tmp_path / "leak", **how)
+    assert not (tmp_path / "leak").exists()
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-class TestAgain:
-    """A program that was compiled before is compiled further."""
-
-    def test_it_knows_all_that_it_was_compiled_on(self, optimizer: str, tmp_path: Path) -> None:
-        rows = silver_examples(silver_rows(10))
-        first = compile_small("filco", "bootstrap", "offline", tmp_path / "first")
-        how: dict[str, Any] = {"metric": silver_metric(answer=0), "lm": "offline", "optimizer": optimizer, **SMALL}
-        done = compile_program(first.program, rows[6:8], valset=rows[8:], run=tmp_path / "again", **how)
-        sent = [question_digest(each.question) for each in rows]
-        assert done.recipe.trained_on == (*sent[6:], *first.recipe.trained_on)
-        with pytest.raises(Leak, match="is held back, and the program that the module speaks as was compiled on it"):
-            compile_program(first.program, rows[6:8], valset=rows[:1], run=tmp_path / "leak", **how)
-        assert not (tmp_path / "leak").exists()
-
-    def test_its_parts_are_seen_by_its_owner(self, optimizer: str, tmp_path: Path) -> None:
-        done = compile_small("filco", optimizer, "offline", tmp_path)
-        method = Direct(sample_index(), filter=done.program)
-        assert {name for name, _ in method.named_predictors()} == {"direct", "select.helpful", "select.ids_again"}
+def test_the_parts_of_a_program_are_seen_by_its_owner(optimizer: str, tmp_path: Path) -> None:
+    done = compile_small("filco", optimizer, "offline", tmp_path)
+    method = Direct(sample_index(), filter=done.program)
+    assert {name for name, _ in method.named_predictors()} == {"direct", "select.helpful", "select.ids_again"}
 
 
 @pytest.mark.parametrize(("kind", "optimizer"), CAN)
@@ -336,14 +298,6 @@ def test_what_is_kept_for_scores_teaches_nothing(kind: str, optimizer: str, tmp_
     text = saved(done, tmp_path / "p.json").decode()
     assert "GOLD" not in text
     assert not [each for each in sent if each in text]
-
-
-def test_the_adapter_that_is_configured_is_the_one_compiled_for(tmp_path: Path) -> None:
-    rows, lm = sample_questions(), ScriptedLM(lambda stage, prompt: '{"answer": "x"}')
-    how: dict[str, Any] = {"metric": exact, "optimizer": "labeled", "max_demos": 1}
-    with dspy.context(adapter=dspy.JSONAdapter()):
-        compile_program(dspy.Predict("question -> answer"), rows[:3], valset=rows[3:], lm=lm, run=tmp_path, **how)
-    assert all("Respond with a JSON object" in prompt for _, prompt in lm.prompts)
 
 
 def test_the_same_bytes_whatever_the_order_of_sets(tmp_path: Path) -> None:
@@ -428,43 +382,21 @@ def test_a_module_that_fails(error: Exception, kind: type[Exception], message: s
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("raised", [SystemExit("no town"), asyncio.CancelledError("no town")])
-def test_a_module_that_would_end_the_process_ends_the_work_in_one_line(
-    raised: BaseException, threads: int, tmp_path: Path
-) -> None:
+def test_a_module_that_would_end_the_process_ends_the_work_in_one_line(raised: BaseException, tmp_path: Path) -> None:
     rows = sample_questions()
     with pytest.raises(CodeFailed, match=f"the code raised {type(raised).__name__}: no town"):
-        compile_program(
-            Broken(raised), rows[:3], valset=rows[3:], metric=anything, lm="offline", run=tmp_path, concurrency=threads
-        )
+        compile_program(Broken(raised), rows[:3], valset=rows[3:], metric=anything, lm="offline", run=tmp_path)
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    "raised",
-    [SystemExit("no town"), StopIteration("no town"), asyncio.CancelledError("no town"), ZeroDivisionError("no town")],
-)
+@pytest.mark.parametrize("raised", [SystemExit("no town"), ZeroDivisionError("no town")])
 def test_whatever_a_metric_raises_ends_the_work_in_one_line(raised: BaseException, tmp_path: Path) -> None:
     def leaving(example: Any, prediction: Any, trace: Any = None) -> float:
         raise raised
 
     with pytest.raises(BadArgument, match=rf"the metric failed \({type(raised).__name__}: no town\)"):
         compile_small("filco", "bootstrap", CountingEngine().lm(), tmp_path, metric=leaving)
-
-
-def test_what_ended_it_does_not_come_of_itself(tmp_path: Path) -> None:
-    rows, engine = sample_questions(), CountingEngine()
-
-    async def fail(_stage: str, _prompt: str) -> None:
-        raise lm15.ServerError("gone")
-
-    engine.before = fail
-    for program in (Broken(IndexChanged("another one")), dspy.Predict("question -> answer")):
-        run = tmp_path / type(program).__name__
-        with pytest.raises((IndexChanged, ModelError)) as ended:
-            compile_program(program, rows[:3], valset=rows[3:], metric=anything, lm=engine.lm(), run=run)
-        assert not comes_of_itself(ended.value)
 
 
 def test_what_a_part_fails_in_the_whole_may_have_an_answer_to(tmp_path: Path) -> None:
@@ -482,14 +414,6 @@ def test_what_a_part_fails_in_the_whole_may_have_an_answer_to(tmp_path: Path) ->
     rows = sample_questions()
     done = compile_program(Careful(), rows[:3], valset=rows[3:], metric=anything, lm="offline", run=tmp_path)
     assert (done.recipe.before.n, done.recipe.before.failed) == (3, 0)
-
-
-def test_the_first_error_is_what_is_reported() -> None:
-    watch = CompilationWatch(dspy.Module)
-    watch.stop(ModelError("first"))
-    assert str(watch.stop(ModelError("second"))) == "first"
-    with pytest.raises(CompilationStopped, match="first"):
-        watch.check()
 
 
 def test_a_proposer_that_does_not_write_the_form(tmp_path: Path) -> None:
@@ -511,30 +435,8 @@ def test_nothing_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_progress_is_reported(tmp_path: Path) -> None:
     found: list[tuple[str, int, int | None]] = []
     compile_small("filco", "bootstrap", "offline", tmp_path, progress=lambda *each: found.append(each))
-    assert found[0] == ("score before", 0, 2)
-    assert ("score before", 2, 2) in found
-    assert found[-1] == ("score after", 2, 2)
+    assert [found[0], found[-1]] == [("score before", 0, 2), ("score after", 2, 2)]
     assert any(phase == "optimising" and done for phase, done, _ in found)
-
-
-@pytest.mark.parametrize("optimizer", ["mipro", "gepa"])
-def test_a_proposer_that_cannot_be_asked_ends_it_too(optimizer: str, tmp_path: Path) -> None:
-    """MIPROv2 would go on without what it wanted to know, and find another program than the next sitting."""
-    whole = CountingEngine()
-    expected = saved(compile_small("filco", optimizer, whole.lm(), tmp_path / "whole"), tmp_path / "a.json")
-    engine = CountingEngine()
-
-    async def fail(_stage: str, prompt: str) -> None:
-        if "Respond with" in prompt:
-            raise lm15.ServerError("gone")
-
-    engine.before = fail
-    with pytest.raises(ModelError, match="gone"):
-        compile_small("filco", optimizer, engine.lm(), tmp_path / "run", concurrency=1)
-    assert engine.calls <= whole.calls
-    rest = CountingEngine()
-    assert saved(compile_small("filco", optimizer, rest.lm(), tmp_path / "run"), tmp_path / "b.json") == expected
-    assert engine.calls - 1 + rest.calls == whole.calls
 
 
 def test_calls_that_are_out_when_it_ends_are_kept(tmp_path: Path) -> None:
@@ -577,18 +479,8 @@ def test_ctrl_c_waits_for_no_reply(tmp_path: Path) -> None:
             assert not thread.is_alive()
 
 
-@pytest.fixture(scope="module")
-def index() -> BM25:
-    return sample_index()
-
-
-@pytest.fixture(scope="module")
-def trainset() -> list[dspy.Example]:
-    return sample_questions()
-
-
 class Mine(dspy.Module):
-    """A user's own method: a plain DSPy predictor over our index, asked twice."""
+    """A user's own method: a plain DSPy predictor over our index, called twice."""
 
     def __init__(self, index: Any) -> None:
         super().__init__()
@@ -612,78 +504,27 @@ def delayed(lm: ConnectedLM, seed: int) -> ConnectedLM:
             await asyncio.sleep(rng.random() / 200)
             return await inner.complete(request)
 
-    slow = lm.with_journal(lm.journal)
-    return type(lm)(slow.name, Slow(), profile=lm.profile, identity=lm.identity, journal=lm.journal, temperature=0.0)
+    return type(lm)(lm.name, Slow(), profile=lm.profile, identity=lm.identity, journal=lm.journal, temperature=0.0)
 
 
-class TestCompiling:
-    """Compiled live with shuffled delays, and from the journal: the same program, byte for byte."""
-
-    def compiled(
-        self, student: dspy.Module, lm: dspy.LM, trainset: list[dspy.Example], path: Path, **how: Any
-    ) -> bytes:
+@pytest.mark.parametrize("kind", ["blendfilter", "mine"])
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_dspys_own_optimiser_live_and_replayed_gives_the_same_file(kind: str, rounds: int, tmp_path: Path) -> None:
+    """Live with shuffled delays, and from the journal: the same program, byte for byte."""
+    # Rounds after the first sample anew, with a rollout_id: only a metric that refuses something reaches them.
+    metric = anything if rounds == 1 else exact
+    programs = []
+    for seed, mode in ((1, "auto"), (2, "auto"), (1, "replay")):
+        student = BlendFilter(sample_index(), k=3) if kind == "blendfilter" else Mine(sample_index())
         optimiser = dspy.BootstrapFewShot(
-            **{"metric": anything, "max_bootstrapped_demos": 3, "max_labeled_demos": 1, **how}
+            metric=metric, max_bootstrapped_demos=3, max_labeled_demos=1, max_rounds=rounds
         )
-        with dspy.context(lm=lm):
-            optimiser.compile(student, trainset=trainset).save(path)
-        return path.read_bytes()
-
-    @pytest.mark.parametrize("kind", ["blendfilter", "mine"])
-    @pytest.mark.parametrize("rounds", [1, 2])
-    def test_live_and_replayed_give_the_same_file(
-        self, kind: str, rounds: int, index: BM25, trainset: list[dspy.Example], tmp_path: Path
-    ) -> None:
-        def student() -> dspy.Module:
-            return BlendFilter(index, k=3) if kind == "blendfilter" else Mine(index)
-
-        # Rounds after the first sample anew, with a rollout_id: only a metric that refuses something reaches them.
-        metric = anything if rounds == 1 else exact
-        how = {"max_rounds": rounds, "metric": metric}
-        programs = []
-        for seed in (1, 2):
-            with Journal(tmp_path / f"live{seed}") as journal:
-                lm = delayed(connect("offline", journal=journal), seed)
-                programs.append(self.compiled(student(), lm, trainset, tmp_path / f"{seed}.json", **how))
-        with Journal(tmp_path / "live1", "replay") as journal:
+        with Journal(tmp_path / f"live{seed}", mode) as journal:  # type: ignore[arg-type]
             lm = connect("offline", journal=journal)
-            programs.append(self.compiled(student(), lm, trainset, tmp_path / "replayed.json", **how))
-        assert programs[0] == programs[1] == programs[2]
-        found = json.loads(programs[0])
+            with dspy.context(lm=lm if mode == "replay" else delayed(lm, seed)):
+                optimiser.compile(student, trainset=sample_questions()).save(tmp_path / "program.json")
+        programs.append((tmp_path / "program.json").read_bytes())
+    assert programs[0] == programs[1] == programs[2]
+    if rounds == 1:
         name = "select.check" if kind == "blendfilter" else "search"
-        if rounds == 1:
-            assert any(demo.get("augmented") for demo in found[name]["demos"])
-
-
-class TestUsage:
-    def test_bootstrapping_counts_what_the_server_counts_and_hits_too(
-        self, index: BM25, trainset: list[dspy.Example], tmp_path: Path
-    ) -> None:
-        found: list[tuple[int, int]] = []
-        with serve(reply="offline") as server:
-            for _ in range(2):  # the second time from the journal, where DSPy's own cache would count nothing
-                lm = connect("test-model", api_base=server.url, journal=tmp_path / "run")
-                with dspy.context(lm=lm), dspy.track_usage() as tracker:
-                    dspy.BootstrapFewShot(metric=exact, max_bootstrapped_demos=2).compile(
-                        BlendFilter(index, k=3), trainset=trainset[:3]
-                    )
-                (total,) = tracker.get_total_tokens().values()
-                found.append((total["prompt_tokens"], total["completion_tokens"]))
-                assert found[-1][0] == sum(entry["usage"]["prompt_tokens"] for entry in lm.history)
-                assert lm.journal is not None
-                lm.journal.close()
-            stats = server.stats()
-        records = journaled(tmp_path / "run")
-        counted = tuple(sum(record[name] for record in records) for name in ("tokens_in", "tokens_out"))
-        assert counted == (stats["tokens_in"], stats["tokens_out"])
-        # DSPy hears of a call that the journal answers as of any other: what the program takes, paid for or not.
-        assert found[0] == found[1] >= counted
-
-    def test_a_reply_that_does_not_fit_costs_no_second_call(self, index: BM25) -> None:
-        engine = CountingEngine(reply=lambda prompt: "")
-        with dspy.context(lm=engine.lm()):
-            BlendFilter(index, k=3)(question="Where is it?")
-        once = ("external", "internal", "topic", "answer", "short_answer")
-        assert [engine.stages[stage] for stage in once] == [1] * 5
-        # The ids alone are asked for again, by a prompt of their own: once for each list that was filtered.
-        assert engine.stages["ids_again"] == engine.stages["ids"] == engine.stages["check"]
+        assert any(demo.get("augmented") for demo in json.loads(programs[0])[name]["demos"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -13,17 +12,15 @@ import pytest
 from scripted import ScriptedLM
 
 from blendfilter.compiling.compile import Compiled, compile_program
-from blendfilter.compiling.examples import consistency, consistency_examples, drawn, pairs_of, split
+from blendfilter.compiling.examples import consistency, consistency_examples, drawn
 from blendfilter.compiling.programs import (
     fingerprint,
     load_program,
-    question_digest,
-    question_in,
-    ruled_of,
     save_program,
     state_of,
+    worded_of,
 )
-from blendfilter.errors import BadArgument, BadData, EmptyData
+from blendfilter.errors import BadData, EmptyData
 from blendfilter.filters.cdit import PHI1, CDITFilter, Rule
 from blendfilter.lm.offline import read
 from blendfilter.modules.direct import Direct
@@ -37,30 +34,13 @@ def rows_of(*questions: str) -> list[dspy.Example]:
     return [dspy.Example(question=each, answer=str(at)).with_inputs("question") for at, each in enumerate(questions)]
 
 
-def test_a_question_that_comes_twice_is_taken_once() -> None:
+def test_a_question_that_comes_twice_is_taken_once_and_the_seed_decides() -> None:
     rows = rows_of("Who kept it?", "who kept  IT", "Where?", "When?")
-    train, valid = split(rows, 2, 1, seed=5)
-    assert len({question_digest(question_in(each)) for each in [*train, *valid]}) == 3
-    assert "1" not in {each.answer for each in [*train, *valid]}  # the first spelling stays
-    with pytest.raises(EmptyData, match="there are 3 different questions, too few to train on 2 and hold 2 back"):
-        split(rows, 2, 2, seed=5)
-
-
-def test_the_seed_decides() -> None:
-    rows = rows_of(*(f"Question {at}?" for at in range(20)))
-    assert split(rows, 5, 5, seed=1) == split(rows, 5, 5, seed=1)
-    assert split(rows, 5, 5, seed=1) != split(rows, 5, 5, seed=2)
-    assert drawn(rows, 4, 1, "valid") == drawn(rows, 4, 1, "valid")
-
-
-def test_sizes_that_are_none_and_too_few_in_a_file_of_their_own() -> None:
-    rows = rows_of("a?", "b?")
-    with pytest.raises(BadArgument, match="--train is 0"):
-        split(rows, 0, 1, seed=0)
-    with pytest.raises(BadArgument, match="--valid is 0"):
-        split(rows, 1, 0, seed=0)
-    with pytest.raises(EmptyData, match="there are 2 questions, fewer than --valid 3"):
-        drawn(rows, 3, 0, "valid")
+    assert {each.answer for each in drawn(rows, 3, seed=5)} == {"0", "2", "3"}, "the first spelling stays"
+    with pytest.raises(EmptyData, match="there are 3 different questions, fewer than 4"):
+        drawn(rows, 4, seed=5)
+    many = rows_of(*(f"Question {at}?" for at in range(20)))
+    assert drawn(many, 5, seed=1) == drawn(many, 5, seed=1) != drawn(many, 5, seed=2)
 
 
 def test_a_fingerprint_is_of_what_the_rows_hold() -> None:
@@ -104,13 +84,11 @@ class TestPairs:
             assert set(pair.inputs().keys()) == {"question", "passages"}
             assert pair.passages[0].score is None  # which index found it says nothing
 
-    @pytest.mark.parametrize(("negatives", "each"), [(1, 1), (2, 2), (4, 2)])
-    def test_as_many_of_either(self, negatives: int, each: int) -> None:
+    def test_as_many_of_either(self) -> None:
         """Four others are there, and two of gold: more than two of either would not be balanced."""
-        made = consistency_examples(TEN, negatives=negatives)
-        for example in made:
-            assert Counter(consistent for _, consistent in pairs_in([example])) == {True: each, False: each}
-            assert len({pair.passage for pair in example.pairs}) == 2 * each
+        for example in consistency_examples(TEN, negatives=4):
+            assert Counter(consistent for _, consistent in pairs_in([example])) == {True: 2, False: 2}
+            assert len({pair.passage for pair in example.pairs}) == 4
 
     def test_the_seed_chooses_whatever_else_is_asked(self) -> None:
         whole = consistency_examples(TEN)
@@ -125,12 +103,6 @@ class TestPairs:
         found = as_retriever(lambda query, k: [OWN[1], OWN[0]][:k])
         one = questions(question(1, "Gold", context=(OWN[0],)))
         assert sorted(pairs_in(consistency_examples(one, retriever=found, k=2))) == [("Gold0", True), ("Lead0", False)]
-        with pytest.raises(EmptyData, match="both a gold passage and another one"):
-            consistency_examples(one)
-
-    def test_gold_titles_in_another_spelling(self) -> None:
-        one = questions(question(1, "Café  Noir", context=(passage("Cafe\u0301 Noir"), OWN[1])))
-        assert sorted(pairs_in(consistency_examples(one))) == [("Cafe\u0301 Noir0", True), ("Lead0", False)]
 
     def test_questions_that_give_no_pair_are_left_out(self) -> None:
         some = questions(
@@ -138,19 +110,9 @@ class TestPairs:
         )
         assert [each.id for each in consistency_examples(some)] == ["1"]
 
-    def test_what_cannot_be_told_apart(self) -> None:
-        with pytest.raises(EmptyData, match="name no gold passages"):
+    def test_nothing_to_compare(self) -> None:
+        with pytest.raises(EmptyData, match="both a gold passage and another one"):
             consistency_examples(questions(question(1, context=OWN)))
-        with pytest.raises(EmptyData, match=r"--corpus, --index\), or look deeper"):
-            consistency_examples(questions(question(1, "Elsewhere", context=OWN)))
-        for negatives in (0, True, 1.5):
-            with pytest.raises(BadArgument, match="negatives is"):
-                consistency_examples(TEN, negatives=negatives)  # type: ignore[arg-type]
-
-    def test_a_split_is_of_questions(self) -> None:
-        train, valid = pairs_of(split(consistency_examples(TEN, negatives=2), 6, 4, seed=0))
-        assert (len(train), len(valid)) == (24, 16)
-        assert {each.question for each in train}.isdisjoint(each.question for each in valid)
 
 
 def judged(verdict: bool | None, reason: str = "") -> dspy.Prediction:
@@ -190,10 +152,11 @@ def by_title(stage: str, prompt: str) -> str:
 
 
 def compiled(folder: Path, lm: Any, optimizer: str = "labeled", **options: Any) -> Compiled:
-    parts = pairs_of(split(consistency_examples(TEN), 6, 4, seed=0))
+    drawn_ten = drawn(consistency_examples(TEN), 10, seed=0)
+    train, valid = ([pair for each in half for pair in each.pairs] for half in (drawn_ten[:6], drawn_ten[6:]))
     select = options.pop("select", None) or CDITFilter()
     return compile_program(
-        select, parts.train, valset=parts.valid, metric=consistency, run=folder, optimizer=optimizer, lm=lm,
+        select, train, valset=valid, metric=consistency, run=folder, optimizer=optimizer, lm=lm,
         task="hotpotqa", measure="consistency phi1", max_demos=12, candidates=2, trials=2, **options,
     )  # fmt: skip
 
@@ -209,24 +172,11 @@ class TestCompiled:
         # The prompt shows a demonstration as it shows what it asks.
         assert re.search(r"Passage: Gold \|[^\n]*\nQuestion: Who kept[^\n]*\nVerdict:\s+True\n", lm.prompts[-1][1])
 
-    def test_demonstrations_are_fields_of_the_predictor(self, tmp_path: Path) -> None:
-        demos = compiled(tmp_path / "run", ScriptedLM(by_title)).program.judge.consistent.demos
-        assert all([*demo.keys()] == ["rules", "passage", "question", "verdict"] for demo in demos)
-        assert Counter(demo.verdict for demo in demos) == {"True": 6, "False": 6}
-
     def test_bootstrap_takes_right_verdicts_alone(self, tmp_path: Path) -> None:
         done = compiled(tmp_path / "run", ScriptedLM(lambda stage, prompt: "True"), "bootstrap")
         own = [demo for demo in done.program.judge.consistent.demos if demo.get("augmented")]
         assert {demo.verdict for demo in own} == {"True"}
         assert all(demo.passage.startswith("Gold") for demo in own)
-
-    def test_the_mode_that_gives_grounds(self, tmp_path: Path) -> None:
-        grounds = "subject | Ada | Ada | alike\nReason: The same.\nVerdict: True"
-        lm = ScriptedLM(lambda stage, prompt: grounds)
-        done = compiled(tmp_path / "run", lm, "bootstrap", select=CDITFilter("components"))
-        assert {demo.comparison for demo in done.program.judge.consistent.demos} == {grounds}
-        with pytest.raises(BadArgument, match="no training row fills the fields"):
-            compiled(tmp_path / "other", lm, "labeled", select=CDITFilter("components"))
 
 
 REWORDED = Rule("own", PHI1.components, "Both say the same.")
@@ -260,17 +210,15 @@ class TestLoaded:
         method = Direct(as_retriever(lambda query, k: list(OWN)), filter=CDITFilter(rules=rules))
         for module in (CDITFilter(rules=rules), method):
             before = state_of(module)
-            with pytest.raises(BadData) as refusal:
-                load_program(module, path)
             found = (
-                rf"'judge' was compiled under the rules phi1 \(\w+\), and here .* {re.escape(have)} \(.*--rule, --rules"
+                rf"'judge' was compiled with 'the rules phi1 \(\w+\)', and here it has 'the rules {re.escape(have)} "
             )
-            assert re.search(found, str(refusal.value))
-            assert "\n" not in str(refusal.value)
+            with pytest.raises(BadData, match=found):
+                load_program(module, path)
             assert state_of(module) == before
 
-    def test_rules_of_one_name_are_reported_apart_by_what_they_say(self) -> None:
-        one, other = (ruled_of(CDITFilter(rules=[rule]))["judge"] for rule in (REWORDED, OTHER))
+    def test_rules_of_one_name_differ_by_what_they_say(self) -> None:
+        one, other = (worded_of(CDITFilter(rules=[rule]))["judge"] for rule in (REWORDED, OTHER))
         assert one.startswith("the rules own (")
         assert one != other
 
@@ -278,11 +226,3 @@ class TestLoaded:
         done = compiled(tmp_path / "run", ScriptedLM(by_title), select=CDITFilter(rules=["phi1", "phi2"]))
         saved = save_program(done.program, tmp_path / "both.json", done.recipe)
         load_program(CDITFilter(rules=["phi2", "phi1"]), saved)
-
-    def test_a_program_of_no_rules_is_refused(self, path: Path) -> None:
-        """Whatever it was compiled under, the file does not say."""
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        saved["metadata"]["recipe"]["worded"] = {}
-        path.write_text(json.dumps(saved), encoding="utf-8")
-        with pytest.raises(BadData, match="'judge' was compiled under rules that it does not tell, and here it goes"):
-            load_program(CDITFilter(), path)

@@ -7,15 +7,14 @@ from typing import Any
 
 import dspy
 import pytest
-from compiled import silver_rows
 from scripted import ScriptedLM
 
-from blendfilter.compiling.demos import DemoCount, complete, hold_to, keep_own_fields, reduced, wrong_demo
+from blendfilter.compiling.demos import DemoCount, hold_to, keep_own_fields, reduced
 from blendfilter.compiling.measuring import AcceptingMetric, CompilationStopped, CompilationWatch, CountedMetric
 from blendfilter.compiling.silver import overlap, silver_examples, silver_metric
 from blendfilter.errors import BadArgument, BadData, ModelError
-from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco import FilCoFilter, Unit
+from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.oracles.candidates import sentences_of
 from blendfilter.oracles.silver_rows import SilverRow, SilverSentence
 from blendfilter.records import Excerpt, Passage
@@ -50,28 +49,11 @@ def test_a_metric_of_five_arguments_speaks_for_itself() -> None:
     assert measured(own)(QUESTION, ANSWERED, [], "answer", []).feedback == "about answer"
 
 
-def test_what_a_metric_raises_ends_the_work() -> None:
-    def broken(example: Any, prediction: Any, trace: Any = None) -> float:
-        raise ZeroDivisionError("no")
-
-    metric = measured(broken)
-    with pytest.raises(CompilationStopped) as error:
-        metric(QUESTION, ANSWERED)
-    assert isinstance(error.value.error, BadArgument)
-    with pytest.raises(CompilationStopped):  # no other thread goes on paying
-        metric(QUESTION, ANSWERED)
-
-
-@pytest.mark.parametrize("value", [None, "0.5", float("nan"), [1], {"score": 1.0}])
+@pytest.mark.parametrize("value", [None, "0.5", float("nan"), {"score": None}])
 def test_what_is_no_number_is_reported(value: Any) -> None:
     metric = measured(lambda example, prediction, trace=None: value)
-    with pytest.raises(CompilationStopped) as error:
+    with pytest.raises(CompilationStopped, match="for a score: have it return a number"):
         metric(QUESTION, ANSWERED)
-    assert "for a score: have it return a number" in str(error.value.error)
-
-
-def test_yes_or_no_has_any_shape() -> None:
-    assert measured(lambda example, prediction, trace=None: None)(QUESTION, ANSWERED, []) is None
 
 
 def test_a_threshold_says_what_is_accepted() -> None:
@@ -136,12 +118,6 @@ class TestExamples:
         ):
             silver_examples([old], unit)
 
-    def test_the_samples_choices_hold_the_answer(self) -> None:
-        for made in silver_examples(silver_rows()):
-            assert all(any(answer.lower() in made.knowledge[at].lower() for answer in made.golden_answers)
-                       for at in made.chosen)  # fmt: skip
-        assert any(made.chosen for made in silver_examples(silver_rows()))
-
 
 class TestReward:
     @pytest.mark.parametrize(
@@ -171,10 +147,6 @@ class TestReward:
         assert "Knowledge:\nTolm | Ada kept the light.\nQuestion: Who kept it?\nAnswer:" in prompt
         assert "Honey" not in prompt.rpartition("Knowledge:")[2]
 
-    def test_without_a_weight_no_model_is_called(self) -> None:
-        with dspy.context(lm=ScriptedLM([])):
-            assert silver_metric(answer=0)(example(1), kept(1)) > 0.9
-
     def test_another_model_than_the_teacher_answers_and_leaves_no_trace(self) -> None:
         own = ScriptedLM(["Ada"])
         with dspy.context(lm=ScriptedLM([]), trace=[]):
@@ -187,9 +159,6 @@ class TestThreeReadings:
     """A number, yes or no, a score with words: as DSPy's evaluation, bootstrapping and GEPA want it."""
 
     metric = staticmethod(silver_metric(answer=0, tokens=0, threshold=0.6))
-
-    def test_a_number(self) -> None:
-        assert self.metric(example(1), kept(0, 1)) == pytest.approx(2 / 3)
 
     @pytest.mark.parametrize(("got", "accepted"), [((0, 1), True), ((0, 1, 2), False), ((), False)])
     def test_yes_or_no_where_there_is_a_trace(self, got: tuple[int, ...], accepted: bool) -> None:
@@ -216,34 +185,20 @@ class TestThreeReadings:
         assert "Missed: 1 ('Tolm | Ada kept the light.')" in result.feedback
         assert "Superfluous: 0 ('Tolm | Tolm is a port.'); 2 ('Honey" in result.feedback
         assert "71% of the words" in result.feedback
-
         assert "the right reply is none" in self.metric(example(), kept(0), None, "helpful", None).feedback
-        assert "none was named" in self.metric(example(), kept(), None, "helpful", None).feedback
         with dspy.context(lm=ScriptedLM(["Tolm"])):
             result = silver_metric()(example(1), kept(1), None, "helpful", None)
         assert "the answer given was 'Tolm', the right one is: Ada; A. B." in result.feedback
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ({"agreement": -1.0}, "the weight agreement is -1.0"),
-        ({"tokens": float("inf")}, "the weight tokens is inf"),
-        ({"agreement": 0.0, "answer": 0.0}, "nothing would be rewarded"),
-    ],
-)
-def test_weights_that_are_none(weights: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadArgument, match=message):
-        silver_metric(**weights)
+def test_weights_that_are_none() -> None:
+    with pytest.raises(BadArgument, match=r"the weight tokens is inf"):
+        silver_metric(tokens=float("inf"))
+    with pytest.raises(BadArgument, match="nothing would be rewarded"):
+        silver_metric(agreement=0.0, answer=0.0)
 
 
-class Words:
-    """A tokeniser whose tokens are words."""
-
-    name = "words"
-
-    def count(self, text: str) -> float:
-        return len(text.split())
+WORDS = TokenCounter("words", lambda text: len(text.split()))
 
 
 def asking(*questions: str) -> dspy.Predict:
@@ -259,14 +214,13 @@ def asking(*questions: str) -> dspy.Predict:
         (None, ["a b", "c", "d e", "f g"]),
         (11, ["a b", "c", "d e", "f g"]),
         (10, ["a b", "c", "d e"]),  # of equals the last one goes
-        (7, ["a b", "c"]),
         (4, ["c"]),
         (1, []),
     ],
 )
 def test_the_longest_goes_first_and_of_equals_the_last(limit: int | None, kept: list[str]) -> None:
     predictor = asking("a b", "c", "d e", "f g")
-    assert hold_to(predictor, limit, Words()) == DemoCount(4 - len(kept), len(kept))
+    assert hold_to(predictor, limit, WORDS) == DemoCount(4 - len(kept), len(kept))
     assert [demo.question for demo in predictor.demos] == kept
 
 
@@ -276,24 +230,12 @@ def test_what_a_model_filled_stays_marked_and_marks_cost_nothing() -> None:
     assert dict(kept) == {"augmented": True, "question": "a b", "answer": "x"}
     predictor = asking()
     predictor.demos = [kept]
-    assert hold_to(predictor, 3, Words()).dropped == 0
+    assert hold_to(predictor, 3, WORDS).dropped == 0
 
 
-@pytest.mark.parametrize(
-    "lacking", [{"question": "a"}, {"question": "a", "answer": None}, {"question": [], "answer": "x"}]
-)
+@pytest.mark.parametrize("lacking", [{"question": "a"}, {"question": [], "answer": None}])
 def test_what_fills_no_field_is_left_out(lacking: dict[str, object]) -> None:
     predictor = asking("a b")
     predictor.demos = [*predictor.demos, dspy.Example(**lacking)]
     keep_own_fields(predictor)
     assert [demo.question for demo in predictor.demos] == ["a b"]
-
-
-def test_rules_may_be_left_open_in_a_program_as_in_a_prompt() -> None:
-    """One list of optional inputs serves what prompts show and what programs keep."""
-    judge = CDITFilter().judge.consistent
-    demo = dspy.Example(passage="A | a.", question="b?", verdict="False")
-    assert complete(demo, judge)
-    assert wrong_demo(demo, judge) == ""
-    judge.demos = [demo]
-    assert "A | a." in judge.render(rules=["r"], passage="B | b.", question="c?")
