@@ -20,13 +20,9 @@ from scoring_models import MARKS
 BEHAVIOURS = (
     "echo",  # as vLLM and OpenAI: cut characters as U+FFFD, one generated token behind the text
     "shifted",  # as llama-cpp-python without a mark: off by one, cut characters as empty texts
-    "late",  # off by one the other way: each number stands one token too late
     "last-right",  # off by one but for the text's last token
     "prompt-logprobs",  # vLLM's own field, and no echo
     "silent",  # as llama.cpp's: echo is ignored, only what was generated comes
-    "no-logprobs",  # completions without any
-    "chat-only",  # no such path
-    "refuses",  # 400: echo is not supported
     "unchecked",  # the prompt's, but none of what it generates
     "broken",  # 500, as a server started without --logits_all
 )
@@ -59,10 +55,8 @@ class Served:
                 self.in_flight -= 1
 
     def _answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        if path != "/v1/completions" or self.behave == "chat-only":
+        if path != "/v1/completions":
             return 404, {"error": {"message": "Not Found", "code": 404}}
-        if self.behave == "refuses" and body.get("echo"):
-            return 400, {"error": {"message": "Only no echo is supported", "code": 400}}
         if self.behave == "broken" and "logprobs" in body:
             return 500, {"error": {"message": "logprobs is not supported for models created with logits_all=False"}}
         ids = self._tokenizer(body["prompt"], add_special_tokens=False)["input_ids"]
@@ -75,7 +69,7 @@ class Served:
     def _tokens_given(self, body: dict[str, Any], ids: list[int], new: list[int]) -> dict[str, Any]:
         given: dict[str, Any] = {"logprobs": None}
         echo = body.get("echo") and self.behave not in ("silent", "prompt-logprobs")
-        if "logprobs" in body and self.behave != "no-logprobs" and (echo or self.behave != "unchecked"):
+        if "logprobs" in body and (echo or self.behave != "unchecked"):
             given["logprobs"] = self._echoed(ids, new) if echo else self._listed(ids + new, len(ids))
         if "prompt_logprobs" in body and self.behave == "prompt-logprobs":
             scores = self._logprobs(ids)
@@ -91,8 +85,6 @@ class Served:
         if self.behave == "shifted":
             after = [self._logprobs([*every[: i + 1], every[i]])[-1] for i in range(len(every))]
             return self._listed(every, 0, [None, *after[1:]])
-        if self.behave == "late":
-            return self._listed(every, 0, [None, None, *self._logprobs(every)[1:-1]])
         scores = self._logprobs(every)
         if self.behave == "last-right":
             return self._listed(every, 0, [None, *scores[2 : len(ids)], *scores[len(ids) - 1 :]])

@@ -142,14 +142,6 @@ def test_a_long_reply_is_read_at_once(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", READERS)
-def test_a_megabyte_of_anything_is_read_at_once(name: str) -> None:
-    length = 5 * LENGTH
-    seconds, text = longest(READERS[name], [*texts([*SHAPES, *MORE_SHAPES], length), *runs(length)])
-    assert seconds < 2 * SECONDS, text
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SLOWER)
 def test_a_long_passage_is_read_in_time(name: str) -> None:
     seconds, text = longest(SLOWER[name], [*texts([*SHAPES, *MORE_SHAPES], LENGTH), *runs(LENGTH)])

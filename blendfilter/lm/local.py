@@ -7,8 +7,8 @@ context, never by the path.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
+import functools
 import hashlib
 import importlib.util
 import json
@@ -17,9 +17,8 @@ import re
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,6 +53,7 @@ LONGEST_CONTEXT = 8192
 """Tokens of context by default at most: llama.cpp sets memory aside for all of them at once."""
 _WITHOUT_DECODER = frozenset({"t5", "t5encoder", "clip"})
 _LONGEST_STOP = 10.0
+_CLOSED = "this model was closed while it was in use: connect() again"
 _CONTROL = re.compile(r"(<)(?=\||/?s>|(?:start|end)_of_turn>|(?:bos|eos)>|\uff5c)|(\[)(?=/?INST\])", re.IGNORECASE)
 """Where names of control tokens begin, in the chat templates of today's families."""
 
@@ -81,10 +81,10 @@ def fingerprint(path: Path) -> str:
     """16 hex digits that tell weights apart, wherever the file lies.
 
     Of its size, the first 16 MiB (header, vocabulary, chat template) and 4 KiB of each MiB after them: half a second
-    for 8 GB. A change within a few KiB of the tensors can go unseen; another training, merge or quantisation cannot.
+    for 8 GB. A change within a few KiB of the tensors can go unseen; another training or quantisation cannot.
 
     Raises:
-        MissingFile, BadData: no such file; a folder; a file that cannot be read.
+        MissingFile, BadData: see `check_file`.
     """
     check_file(path)
     with path.open("rb") as file:
@@ -110,10 +110,9 @@ def check_file(path: Path) -> None:
 
 
 def open_llama(path: Path, *, context: int | None = None, threads: int = 1, logits_all: bool = False) -> Llama:
-    """The model at `path`, ready to read tokens.
+    """The model of a GGUF file, ready to read tokens.
 
     Args:
-        path: a GGUF file. Two models of one file share its mapped pages and nothing else.
         context: tokens that prompt and reply may have together; by default what the model was trained on, up to 8,192.
         threads: of the processor.
         logits_all: keep the logits of all tokens, which log-probabilities of a reply need.
@@ -132,8 +131,8 @@ def open_vocabulary(path: Path) -> Llama:
     """The model at `path` without its weights: metadata and tokeniser.
 
     Raises:
-        MissingExtra, MissingFile, BadData: as `open_llama`; BadData too for a model that does not write text, as
-            llama.cpp would end the process over it.
+        MissingExtra, MissingFile: as `open_llama`. BadData: too for a model that does not write text: llama.cpp would
+            end the process over it.
     """
     llama: Llama = _loaded(path, n_ctx=64, vocab_only=True)
     architecture = llama.metadata.get("general.architecture", "")
@@ -143,11 +142,7 @@ def open_vocabulary(path: Path) -> Llama:
 
 
 def context_of(llama: Llama, path: Path, context: int | None) -> int:
-    """How many tokens of context to open with: `context`, by default what it was trained on up to 8,192.
-
-    Raises:
-        BadArgument: fewer than 64, or more than the model was trained on.
-    """
+    """How many tokens of context to open with. Raises `BadArgument` for too few, and more than it was trained on."""
     architecture = llama.metadata.get("general.architecture", "")
     trained = int(llama.metadata.get(f"{architecture}.context_length", 0))
     if context is None:
@@ -158,9 +153,7 @@ def context_of(llama: Llama, path: Path, context: int | None) -> int:
     return context
 
 
-_loading = threading.Lock()  # llama.cpp has one log for the process
-_log: deque[str] = deque(maxlen=40)
-_callback: Any = None
+_loading = threading.Lock()  # while it loads, llama-cpp-python closes standard output and error of the whole process
 
 
 def _loaded(path: Path, **settings: Any) -> Any:
@@ -168,27 +161,22 @@ def _loaded(path: Path, **settings: Any) -> Any:
         return llama_cpp.Llama(str(path), verbose=False, **settings)
 
 
+@functools.cache  # llama.cpp keeps no reference to what it calls
+def _silence() -> Any:
+    return needed("llama_cpp", EXTRA, WHY).llama_log_callback(lambda level, text, data: None)
+
+
 @contextmanager
 def load_errors(path: Path) -> Iterator[Any]:
-    """llama-cpp-python, for a block that loads `path`: what fails in it is `BadData` with llama.cpp's own words.
-
-    llama.cpp's log is kept here in place of standard error.
-    """
-    global _callback  # noqa: PLW0603 - llama.cpp has one log a process
+    """llama-cpp-python, for a block that loads `path`: what fails in it is `BadData`."""
     check_file(path)
     llama_cpp = needed("llama_cpp", EXTRA, WHY)
-    with _loading:
-        if _callback is None:  # llama.cpp keeps no reference to what it calls
-            _callback = llama_cpp.llama_log_callback(lambda _, text, __: _log.append(text.decode("utf-8", "replace")))
-            llama_cpp.llama_log_set(_callback, None)
-        _log.clear()
-        try:
+    try:
+        with _loading:
+            llama_cpp.llama_log_set(_silence(), None)  # its log goes to standard error
             yield llama_cpp
-        except (ValueError, RuntimeError, AssertionError) as error:
-            failed = re.compile(r"error|failed|invalid|exceeds|no longer", re.IGNORECASE)
-            lines = (line.strip() for line in "".join(_log).splitlines() if failed.search(line))
-            why = next(lines, "").split(": ", 1)[-1] or str(error)  # without the name of the function that wrote it
-            raise BadData(f"llama.cpp cannot load {path}: {why}; is it a GGUF file, and complete?") from None
+    except (ValueError, RuntimeError, AssertionError) as error:
+        raise BadData(f"llama.cpp cannot load {path} ({error}): is it a GGUF file, and complete?") from None
 
 
 # ---- calls
@@ -229,7 +217,7 @@ class LocalEngine:
         self.context, self.threads = context_of(self._vocabulary, path, context), threads
         self._chat = endpoint == "chat"
         self._profile = (profile or Profile()) if self._chat else Profile()
-        self._deadline = deadline
+        self._deadline, self._process = deadline, os.getpid()
         self._weights = _Weights(path, self.context, threads)
         self.close = weakref.finalize(self, self._weights.close)
         """Ends the thread and frees the memory; called when the engine is collected, and when the process ends."""
@@ -241,31 +229,21 @@ class LocalEngine:
             lm15.ContextLengthError: before anything is computed. lm15.InvalidRequestError: an empty prompt; a chat
             template that is missing or refuses the messages. lm15.UnsupportedFeatureError: tools, pictures, a schema
             that no grammar can express. lm15.TimeoutError: the deadline passed. lm15.ServerError: llama.cpp failed.
-            WorkFailed: the model was closed meanwhile. BadData: llama.cpp does not load the weights.
         """
-        self._weights.check_open()
-        loop, stop, came = asyncio.get_running_loop(), threading.Event(), time.perf_counter()
-        turn = loop.create_future()
+        if os.getpid() != self._process:
+            raise BadArgument(
+                "a model in this process does not survive a fork: connect() in the new process, or start it by 'spawn'"
+            )
+        came, cancelled = time.perf_counter(), threading.Event()
 
         def work() -> lm15.Response:
-            with suppress(RuntimeError):  # the caller's loop may be closed by now
-                loop.call_soon_threadsafe(turn.set_result, None)
-            return self._answer(request, stop)
-
-        answer = asyncio.ensure_future(aio.in_thread(work, executor=self._weights.thread))
-        try:
-            await asyncio.wait({answer, turn}, return_when=asyncio.FIRST_COMPLETED)
             tally().waits(time.perf_counter() - came)  # waiting for its turn is no time of the model's
-            async with asyncio.timeout(self._deadline):
-                return await answer
-        except TimeoutError:
-            raise lm15.TimeoutError(
-                f"no whole reply within the deadline of {self._deadline:g} s (--deadline): give it more, ask for fewer "
-                "tokens, or take a smaller model"
-            ) from None
+            return self._answer(request, cancelled)
+
+        try:
+            return await aio.in_thread(work, executor=self._weights.thread)
         finally:
-            stop.set()
-            answer.cancel()
+            cancelled.set()
 
     def reply_cap(self, request: lm15.Request) -> int | None:
         """How many tokens a reply can have at the most; None: as many as the context leaves."""
@@ -276,11 +254,8 @@ class LocalEngine:
         """How many tokens a prompt of this text has, the chat template's own among them; opens no weights."""
         return len(self._chat_tokens([["user", text]], None) if self._chat else self._raw_tokens(text))
 
-    def __repr__(self) -> str:
-        return f"LocalEngine({self.model!r}, context={self.context})"
-
-    def _answer(self, request: lm15.Request, stop: threading.Event) -> lm15.Response:
-        config = request.config
+    def _answer(self, request: lm15.Request, cancelled: threading.Event) -> lm15.Response:
+        config, began = request.config, time.monotonic()
         tokens = self._prompt(request)
         room, cap = self.context - len(tokens), self.reply_cap(request)
         settings = {
@@ -298,26 +273,31 @@ class LocalEngine:
             "seed": _seed(config.seed or 0, tokens),
             "logprobs": config.logprobs,
         }
+
+        def late() -> bool:
+            return self._deadline is not None and time.monotonic() - began > self._deadline
+
         try:
-            completion = self._weights.completion(tokens, stop, **settings)
+            completion = self._weights.completion(tokens, lambda: cancelled.is_set() or late(), **settings)
         except (RuntimeError, OSError, ValueError) as error:
             raise lm15.ServerError(f"llama.cpp could not compute this reply: {error}") from None
+        if late():
+            raise lm15.TimeoutError(
+                f"no whole reply within the deadline of {self._deadline:g} s (--deadline): give it more, ask for fewer "
+                "tokens, or take a smaller model"
+            )
         return self._response(config, completion)
 
     def _prompt(self, request: lm15.Request) -> list[int]:
         if request.tools:
             raise lm15.UnsupportedFeatureError("a local model is sent text only: no tools", feature="tools")
-        for part in (part for message in request.messages for part in message.parts):
-            if not isinstance(part, lm15.TextPart | lm15.ThinkingPart):
-                raise lm15.UnsupportedFeatureError(
-                    f"a local model is sent text only: no {part.type}", feature="messages"
-                )
+        parts = (part for message in request.messages for part in message.parts)
+        if other := next((part for part in parts if not isinstance(part, lm15.TextPart | lm15.ThinkingPart)), None):
+            raise lm15.UnsupportedFeatureError(f"a local model is sent text only: no {other.type}", feature="messages")
         prompt = prompt_of(request)
         rows = [["user", prompt]] if isinstance(prompt, str) else prompt
-        if self._chat:
-            tokens = self._chat_tokens(rows, self._effort_for(request))
-        else:
-            tokens = self._raw_tokens("\n\n".join(text for _, text in rows))
+        plain = "\n\n".join(text for _, text in rows)
+        tokens = self._chat_tokens(rows, self._effort_for(request)) if self._chat else self._raw_tokens(plain)
         if not tokens:  # llama.cpp would end the process
             raise lm15.InvalidRequestError("the prompt is empty, and the model's own template adds nothing to it")
         if len(tokens) >= self.context:
@@ -378,7 +358,7 @@ class LocalEngine:
 
 
 class _Weights:
-    """The `Llama` of an engine, opened when it is first needed, with its lock and its thread.
+    """The `Llama` of an engine behind a lock, opened when it is first needed, and its thread.
 
     Has no reference to the engine, so that the engine can be collected.
     """
@@ -387,54 +367,37 @@ class _Weights:
         self._how = path, context, threads
         self.thread = aio.Threads(1, "blendfilter-local-model")
         self.llama: Llama | None = None
-        self._logits_all = False
+        self._logits_all = self._closed = False
         self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._process = os.getpid()
 
-    def check_open(self) -> None:
-        """Raise `WorkFailed` where the model was closed, `BadArgument` in a forked process, which has no thread."""
-        if os.getpid() != self._process:
-            raise BadArgument(
-                "a model in this process does not survive a fork: connect() in the new process, or start it by 'spawn'"
-            )
-        if self._closed.is_set():
-            raise WorkFailed("this model was closed while it was in use: connect() again")
-
-    def completion(self, tokens: list[int], cancelled: threading.Event, **settings: Any) -> Mapping[str, Any]:
-        """What `Llama.create_completion` returns; `cancelled` ends it after the token at hand."""
-        stops = needed("llama_cpp", EXTRA, WHY).StoppingCriteriaList(
-            [lambda tokens, logits: cancelled.is_set() or self._closed.is_set()]
-        )
+    def completion(self, tokens: list[int], over: Callable[[], bool], **settings: Any) -> Any:
+        """What `Llama.create_completion` returns; where `over()`, it ends after the token at hand."""
+        stops = needed("llama_cpp", EXTRA, WHY).StoppingCriteriaList([lambda tokens, logits: self._closed or over()])
         with self._lock:
             llama = self._open(settings["logprobs"] is not None)
             # what was read before would change the last digits of what is read now
             llama.reset()  # type: ignore[no-untyped-call]
             completion = llama.create_completion(tokens, stopping_criteria=stops, **settings)
-        self.check_open()
-        return completion  # type: ignore[return-value]  # a mapping, as nothing is streamed
+            if self._closed:  # in the middle of the reply
+                raise WorkFailed(_CLOSED)
+            return completion
 
     def _open(self, logits_all: bool) -> Llama:
-        self.check_open()
-        if self.llama is not None and logits_all and not self._logits_all:
-            self.llama.close()
-            self.llama = None
-        if self.llama is None:
+        if self._closed:
+            raise WorkFailed(_CLOSED)
+        if self.llama is None or (logits_all and not self._logits_all):
             path, context, threads = self._how
             self.llama = open_llama(path, context=context, threads=threads, logits_all=logits_all)
             self._logits_all = logits_all
         return self.llama
 
     def close(self) -> None:
-        """Stop what runs after its token, let what waits fail, and free the memory."""
-        if os.getpid() != self._process:
-            return
-        self._closed.set()
+        """Stop what runs after its token, and free the memory."""
+        self._closed = True
         self.thread.shutdown()
         if self._lock.acquire(timeout=_LONGEST_STOP):
-            with suppress(Exception):
-                if self.llama is not None:
-                    self.llama.close()
+            if self.llama is not None:
+                self.llama.close()
             self.llama = None
             self._lock.release()
 
@@ -457,20 +420,15 @@ def _seed(given: int, tokens: list[int]) -> int:
 
 
 def _grammar(wanted: Mapping[str, Any] | None) -> Any:
-    """The grammar of a response format.
-
-    Raises:
-        lm15.UnsupportedFeatureError: a schema that cannot be made one.
-    """
+    """The grammar of a response format. Raises `lm15.UnsupportedFeatureError` for a schema that cannot be made one."""
     if wanted is None:
         return None
     schema = wanted["schema"] if wanted["type"] == "json_schema" else {"type": "object"}
     try:
         return needed("llama_cpp", EXTRA, WHY).LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)
     except Exception as error:  # noqa: BLE001 - it trips in many ways over what it does not know
-        why = str(error) or type(error).__name__
         raise lm15.UnsupportedFeatureError(
-            f"this JSON schema cannot be made a grammar: {why}", feature="format"
+            f"this JSON schema cannot be made a grammar: {error!r}", feature="format"
         ) from None
 
 
@@ -483,10 +441,8 @@ def is_local(name: str, api_base: object = None) -> bool:
     >>> is_local("local"), is_local("models/qwen3-4b.gguf"), is_local("llamacpp/qwen3-4b.gguf")
     (True, True, False)
     """
-    if api_base is not None:
-        return False
     first = name.partition("/")[0]
-    return first == LOCAL or (name.lower().endswith(".gguf") and first not in PROVIDERS)
+    return api_base is None and (first == LOCAL or (name.lower().endswith(".gguf") and first not in PROVIDERS))
 
 
 def refuse_for_a_server(context: int | None, threads: int | None) -> None:
@@ -507,16 +463,7 @@ def local_model(
     json_schema: bool | None = None,
     label: str = "",
 ) -> dict[str, Any]:
-    """What `connect` has to know of the model `name` in this process (see `is_local`).
-
-    Args:
-        how: endpoint, thinking and reasoning.
-        settings: of the decoding.
-        context, threads, deadline, json_schema, label: as for `connect`.
-
-    Raises:
-        MissingExtra, MissingFile, BadData, BadArgument: as `LocalEngine`.
-    """
+    """What `connect` has to know of the model `name` in this process; arguments and errors as there."""
     if how.get("extra_body"):
         raise BadArgument("extra_body is for a server's requests: a model in this process takes none")
     path = weights_of(name.removeprefix(f"{LOCAL}/") or None)
@@ -551,12 +498,7 @@ class MissingEngine:
 
 
 def remembered(known: Mapping[str, Any], gone: AskedWrong) -> dict[str, Any]:
-    """The arguments of the `ConnectedLM` that a run's settings describe, for a replay without the file.
-
-    Args:
-        known: `name`, `label`, `endpoint` and `options` of the model, as a run recorded them.
-        gone: why the model itself cannot be had.
-    """
+    """The arguments of the `ConnectedLM` that a run's settings (`known`) describe, for a replay without the file."""
     schema = bool((known.get("options") or {}).get("json_schema"))
     return {
         "model": known["name"],

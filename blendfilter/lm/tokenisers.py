@@ -2,8 +2,8 @@
 
 In this order: the server's own (`POST /tokenize` of vLLM and llama.cpp; only where the caller wants it), the one
 of a model in this process, tiktoken where the file of the model's encoding lies on this machine (nothing is
-downloaded), tokens a byte as earlier calls of the model counted them, tiktoken's other encodings, and words times
-`TOKENS_A_WORD`. Every estimate names its tokeniser.
+downloaded), tokens a byte as earlier calls of the model counted them, and words times `TOKENS_A_WORD`. Every estimate
+names its tokeniser.
 
 An estimate is no bound: a budget reserves by `blendfilter.lm.tokens`. Of a chat template's own tokens (some ten a call)
 only the measured one knows.
@@ -96,7 +96,6 @@ def _at_hand(lm: ConnectedLM, ask_server: bool, calls: Iterable[Mapping[str, Any
     name = lm.name.rpartition("/")[2]
     yield of_openai(name)
     yield measured(lm.name, calls)
-    yield of_openai(name, exactly=False)
     yield RULE
 
 
@@ -150,24 +149,17 @@ _ENCODINGS = {
 """tiktoken's encodings, with the SHA-256 of each one's file."""
 
 
-def of_openai(model: str, *, exactly: bool = True) -> TokenCounter | None:
-    """tiktoken's encoding of `model`, or (not `exactly`) another of the family.
-
-    None where it is not on this machine, or tiktoken knows no such model.
-    """
+def of_openai(model: str) -> TokenCounter | None:
+    """tiktoken's encoding of `model`; None where it is not on this machine, or tiktoken knows no such model."""
     if importlib.util.find_spec("tiktoken") is None:
         return None
     from tiktoken.model import encoding_name_for_model
 
     try:
-        wanted = encoding_name_for_model(model).removesuffix("_harmony")  # which differs in control tokens alone
+        name = encoding_name_for_model(model).removesuffix("_harmony")  # which differs in control tokens alone
     except KeyError:
         return None
-    for name in [wanted] if exactly else _ENCODINGS:
-        if name in _ENCODINGS and (found := _encoding(name)) is not None:
-            near = "" if name == wanted else f" (the model's own, {wanted}, is not on this machine)"
-            return TokenCounter(found.name + near, found.count)
-    return None
+    return _encoding(name) if name in _ENCODINGS else None
 
 
 def _encoding(name: str) -> TokenCounter | None:

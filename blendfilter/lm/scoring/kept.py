@@ -29,7 +29,7 @@ CERTAIN = Score(0.0, 0)
 
 
 class KeptScorer:
-    """A `TextScorer` over one model, its scores kept in `journal` (without one, nothing is kept).
+    """Scores by one model, kept in `journal` (without one, nothing is kept).
 
     Raises, from both methods:
         BadArgument: pairs that are none; an empty prompt where the model has no mark that begins a text.
@@ -144,22 +144,12 @@ class KeptScorer:
             "error": error and faults.describe(error),
         }
 
-    def __repr__(self) -> str:
-        return f"KeptScorer({self.backend!r})"
-
 
 def _checked(pairs: Iterable[Any]) -> list[TextPair]:
-    checked: list[TextPair] = []
+    checked = []
     for number, pair in enumerate(pairs, 1):
-        if not isinstance(pair, tuple | list):
-            wrong = f"it is {pair!r:.40}"
-        elif len(pair) != 2:
-            wrong = f"it holds {len(pair)}"
-        else:
-            named = zip(TextPair._fields, pair, strict=True)
-            wrong = next((f"its {name} is {text!r:.40}" for name, text in named if not isinstance(text, str)), "")
-        if wrong:
-            raise BadArgument(f"pair {number} must be (prompt, continuation), two strings: {wrong}")
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
+            raise BadArgument(f"pair {number} must be (prompt, continuation), two strings: it is {pair!r:.40}")
         checked.append(TextPair(*map(whole_characters, pair)))
     return checked
 

@@ -165,9 +165,6 @@ class Gguf(InProcess):
         reader.context.kv_cache_clear()
         return 0
 
-    def __repr__(self) -> str:
-        return f"Gguf({self.name!r})"
-
 
 class LlamaReader:
     """llama.cpp's own model, context and batch: `Llama` has no argument for the layout of the weights.

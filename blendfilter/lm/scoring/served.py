@@ -187,9 +187,6 @@ class ScoringServer:
                 return ""
         return "the log-probabilities that it gives could not be checked against what it generates"
 
-    def __repr__(self) -> str:
-        return f"ScoringServer({self._address!r}, model={self.name!r})"
-
 
 # ---- what a server gives
 
