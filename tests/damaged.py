@@ -17,13 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from blendfilter.errors import BlendFilterError
 from blendfilter.records import Passage
 from blendfilter.retrieval.hybrid import open_indexes
 from blendfilter.retrieval.indexes import build
-from blendfilter.retrieval.manifest import MANIFEST, file_hash
+from blendfilter.retrieval.manifest import MANIFEST
 from blendfilter.trimming.folder import TrimFolder
 from blendfilter.trimming.witnesses import JudgedBy, WitnessWriter
 
@@ -154,39 +152,13 @@ def huge_json(data: bytes, chance: random.Random) -> bytes:
     return chance.choice([long, deep, b'{"a":' * 50_000, b"\xff\xfe{}", b"1e999"])
 
 
-def other_shape(data: bytes, chance: random.Random) -> bytes:
-    """The head of a NumPy file that states another shape, or another kind of number."""
-    shape = chance.choice(["(0,)", "()", "(1,)", "(1000000000000000,)", "(-1,)", "(4, 4)", f"({'9' * 400},)", "x" * 60])
-    kind = chance.choice(["<i8", "<f8", "|O", "<U99999999", "<i4", "|V0", "zz"])
-    words = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
-    begin = 10 + int.from_bytes(data[8:10], "little")
-    text = words.ljust(max(begin - 11, len(words))) + "\n"
-    return data[:8] + len(text).to_bytes(2, "little") + text.encode() + data[begin:]
-
-
-def other_numbers(data: bytes, chance: random.Random) -> bytes:
-    """A NumPy array that reads well and holds what is out of range."""
-    begin = 10 + int.from_bytes(data[8:10], "little")
-    kind = np.dtype(json.loads(data[10:begin].split(b"'descr': ")[1].split(b",")[0].replace(b"'", b'"')))
-    array = np.frombuffer(data[begin:], dtype=kind).copy()
-    which = array.size and chance.randrange(array.size)
-    if array.size:
-        array[which:] = chance.choice([-1, 0, 2**31 - 1])
-    return data[:begin] + array.tobytes()
-
-
 Damage = Callable[[bytes, random.Random], bytes]
 ANY: tuple[Damage, ...] = (flipped, flipped, head, hole, cut, longer, noise)
 JSONS: tuple[Damage, ...] = (odd_value, odd_value, odd_value, huge_json)
-ARRAYS: tuple[Damage, ...] = (other_shape, other_numbers)
 
 
 def damage(folder: Path, chance: random.Random) -> str:
-    """Spoil one thing in an index folder; what that was, in words.
-
-    In every third case the manifest is made to fit the damage: its sizes, and its hashes or (as in an index of before
-    there were any) none; so that the readers themselves have to notice.
-    """
+    """Spoil one thing in an index folder; what that was, in words."""
     names = sorted(path.name for path in folder.iterdir() if path.name != "encoder")
     name = MANIFEST if chance.random() < 0.3 else chance.choice(names)
     path = folder / name
@@ -199,26 +171,12 @@ def damage(folder: Path, chance: random.Random) -> str:
         path.mkdir()
         return f"{name} a folder"
     data = path.read_bytes()
-    ways = [*ANY, *(JSONS if name.endswith(".json") else ()), *(ARRAYS * 2 if name.endswith(".npy") else ())]
+    ways = [*ANY, *(JSONS if name.endswith(".json") else ())]
     if name == MANIFEST:
         ways = [*JSONS, *JSONS, flipped, flipped, cut]
     how = chance.choice(ways) if data else longer
     path.write_bytes(how(data, chance))
-    fits = name != MANIFEST and chance.random() < 0.5 and _fitted(folder, name, hashes=chance.random() < 0.5)
-    return f"{name} {how.__name__}{', the manifest made to fit' if fits else ''}"
-
-
-def _fitted(folder: Path, name: str, *, hashes: bool) -> bool:
-    raw = json.loads((folder / MANIFEST).read_bytes())
-    if name not in raw["files"]:
-        return False
-    raw["files"][name] = (folder / name).stat().st_size
-    if hashes:
-        raw["hashes"][name] = file_hash(folder / name)
-    else:
-        raw.pop("hashes")
-    (folder / MANIFEST).write_text(json.dumps(raw))
-    return True
+    return f"{name} {how.__name__}"
 
 
 # --- what comes of it -----------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ REFUSED: list[tuple[tuple[object, ...], str]] = [
     (("--method", "self-ask", "--style", "lineage"), "--style is for react; self-ask does not take it"),
     (("--method", "react", "--style", ""), "no style ''"),
     (("--method", "self-consistency", "--top-p", 0), "--top-p 0 makes all samples of self-consistency alike"),
-    (("--method", "iter-retgen", "--iterations", 0), "iterations must be at least 1"),
+    (("--method", "iter-retgen", "--iterations", 0), "iterations is 0: give a whole number of 1 or more"),
     (("--method", "react", "--hops", 0), "hops is 0: give a whole number of 1 or more"),
     (("--rewrite",), "--rewrite is for ralm; blendfilter does not take it"),
     (("--samples", 3), "--samples is for self-consistency; blendfilter does not take it"),

@@ -16,7 +16,6 @@ from blendfilter.records import Passage
 from blendfilter.retrieval import indexes
 from blendfilter.retrieval.base import Hits, Retriever
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.retrieval.manifest import read_manifest
 from blendfilter.retrieval.stored import StoredPassages
 
 
@@ -35,7 +34,7 @@ def test_a_folder_of_documents(blendfilter: Command, here: Path) -> None:
     (here / "docs" / "chart.png").write_bytes(b"\xff\xfe")
     outcome = blendfilter("index", "docs/", "--chunk", "8w", "--out", "made")
     assert outcome.code == 0
-    assert outcome.notices == ["blendfilter: docs: 2 text files are read; left out: 1 of other kinds"]
+    assert outcome.notices == ["blendfilter: docs: 2 text files are read, 1 of other kinds, hidden or links left out"]
     assert re.match(r"made: bm25, 3 passages, ", outcome.out)
     assert [(each.id, each.title) for each in StoredPassages(here / "made")] == [
         ("guide.md#0", "Guide"),
@@ -74,14 +73,6 @@ def test_folders_that_want_something_else(blendfilter: Command, here: Path) -> N
         refused(outcome, "--chunk takes a number of words with a w, such as 100w", f"'{size}'")
     refused(blendfilter("index", "gone", "--out", "new", "--chunk", "5w"), "gone")
     untouched(here, before)
-
-
-def test_a_single_document_wants_its_folder(blendfilter: Command, here: Path) -> None:
-    (here / "mill.txt").write_text("The mill.\n\nIt turns.")
-    outcome = blendfilter("index", "mill.txt", "--chunk", "100w", "--out", "made")
-    refused(outcome, "mill.txt is one text, not a file of passages: name the folder it lies in, with --chunk 100w")
-    (here / "passages.txt").write_text("1\tThe mill.\n2\tIt turns.\n")
-    assert blendfilter("index", "passages.txt", "--out", "made").code == 0
 
 
 # engines and their options
@@ -272,16 +263,6 @@ def test_a_replay_wants_no_index(blendfilter: Command, here: Path) -> None:
     assert replayed(index="made", k=1).code == 2
 
 
-def test_blendfilter_itself_needs_all_its_queries_in_the_file(blendfilter: Command) -> None:
-    assert blendfilter("index", "corpus.jsonl", "--out", "made").code == 0
-    assert blendfilter(*MANY).code == 0
-    outcome = blendfilter(*evaluation(corpus=None, retrieved="hits.jsonl", method="blendfilter", without="q_ex,q_in"))
-    assert outcome.code == 0
-    outcome = blendfilter(*evaluation(corpus=None, retrieved="hits.jsonl", method="blendfilter", run="other", limit=1))
-    assert outcome.code == 2
-    assert any("search for the question alone (direct-retrieval" in line for line in outcome.notices)
-
-
 def test_questions_without_hits_are_refused_before_any_work(blendfilter: Command, here: Path) -> None:
     lines(here / "hits.jsonl", [{"question": ROWS[0]["question"], "passages": [PASSAGES[0]]}])
     before = tree(here)
@@ -292,26 +273,6 @@ def test_questions_without_hits_are_refused_before_any_work(blendfilter: Command
     outcome = blendfilter(*evaluation(corpus=None, retrieved="gone.jsonl", method="cot-retrieval"))
     refused(outcome, "no file 'gone.jsonl'")
     untouched(here, before)
-
-
-def test_one_source_of_passages(blendfilter: Command, here: Path) -> None:
-    before = tree(here)
-    refused(blendfilter(*evaluation(retrieved="x")), "--corpus and --retrieved name 2 sources of passages: give one")
-    refused(blendfilter(*evaluation(corpus=None, retrieved="x", index="y")), "--index and --retrieved")
-    refused(blendfilter(*evaluation(retrieved="x", index="y")), "--corpus and --index and --retrieved name 3 sources")
-    untouched(here, before)
-
-
-def test_several_indexes_are_searched_together(blendfilter: Command, here: Path) -> None:
-    assert blendfilter("index", "corpus.jsonl", "--out", "one").code == 0
-    assert blendfilter("index", "corpus.jsonl", "--out", "two", "--engine", "rank-bm25", "--k1", 1.5).code == 0
-    words = ("ask", "Where does Orm Pier stand?", "--lm", "offline", "--method", "direct-retrieval")
-    assert blendfilter(*words, "--index", "one", "--index", "two").code == 0
-    outcome = blendfilter(*evaluation(corpus=None, index="one", method="cot-retrieval"), "--index", "two")
-    assert outcome.code == 0
-    settings = json.loads((here / "run/run.json").read_text())["settings"]
-    assert [each["fingerprint"] for each in settings["retrievers"]] != [read_manifest("one").fingerprint]
-    refused(blendfilter(*words, "--index", "one", "--index", "gone"), "no index at gone")
 
 
 def test_a_folder_of_bm25s_opens_by_its_path(blendfilter: Command, here: Path) -> None:

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import math
 import os
-import uuid
 import warnings
 from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import bm25s
 import numpy as np
@@ -41,10 +40,9 @@ from blendfilter.retrieval.manifest import (
     index_cache,
     opening,
     versions_of,
-    why_no_index,
     write_manifest,
 )
-from blendfilter.retrieval.stored import Corpus, Stored, StoredPassages, check_array, corpus_name, gather, manifest_of
+from blendfilter.retrieval.stored import Corpus, Stored, StoredPassages, corpus_name, gather, manifest_of
 
 
 class Documents:
@@ -75,33 +73,8 @@ class Documents:
             yield [terms[number] for number in numbers]
 
 
-class LexicalScorer(Protocol):
-    """An engine at work. `factor` is the constant by which its scores exceed the formula's."""
-
-    factor: float
-
-    def scores(self, terms: list[str]) -> Scores:
-        """One score a passage, in corpus order; terms outside the vocabulary add nothing."""
-
-
-def lexical_search(
-    query: str, k: int, analyser: Analyser, scorer: LexicalScorer, passages: Sequence[Passage]
-) -> list[Passage]:
-    """The `k` best passages that share a term with `query`; equal scores keep corpus order, at the k-th place too."""
-    terms = analyser(query)
-    if not terms:
-        return []
-    scores = scorer.scores(terms)
-    # compared by the formula alone, so that both engines see the same ties
-    level = scores if scorer.factor == 1 else scores / scorer.factor
-    return [passages[at].scored(float(scores[at])) for at in best(level, k)]
-
-
-class Lexical(Stored):
-    """A BM25 index: `build` one, `open` one, or let `for_corpus` do either."""
-
-    kind: ClassVar[str]
-    packages: ClassVar[tuple[str, ...]]
+class LexicalSearch(Stored):
+    """An index whose passages get a score for their words."""
 
     def __init__(
         self,
@@ -114,6 +87,29 @@ class Lexical(Stored):
         super().__init__(manifest, passages, path)
         self.analyser = analyser
         self._scorer = scorer
+
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """At most `k` passages a query; only those that share a term with it, so there may be fewer, or none.
+
+        Equal scores keep corpus order, at the k-th place too.
+        """
+        self._warnings.check_k(k)
+        return [self._find(self.analyser(query), k) for query in queries]
+
+    def _find(self, terms: list[str], k: int) -> list[Passage]:
+        if not terms:
+            return []
+        scores = self._scorer.scores(terms)
+        # compared by the formula alone, so that both engines see the same ties
+        level = scores if self._scorer.factor == 1 else scores / self._scorer.factor
+        return [self.passages[at].scored(float(scores[at])) for at in best(level, k)]
+
+
+class Lexical(LexicalSearch):
+    """A BM25 index: `build` one, `open` one, or let `for_corpus` do either."""
+
+    kind: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]]
 
     @classmethod
     @abstractmethod
@@ -142,35 +138,31 @@ class Lexical(Stored):
     ) -> Self:
         """Index `corpus` (a file, or passages) into the folder `out`, or in memory without one.
 
-        With `out` the corpus is streamed: passages go to the folder one by one and are read from there afterwards.
-        The folder appears whole or not at all; one that is there already is refused, replaced (`overwrite`), or, where
-        another builder was faster, used instead (`share`).
+        With `out` the corpus is streamed. The folder appears whole or not at all; one that is there already is
+        refused, replaced (`overwrite`), or, where another builder was faster, used instead (`share`).
         Raises `EmptyData`, `BadData` (two passages with one id), `BadArgument`.
         """
         settings = settings_of(k1, b, analyser)
-        with building(out, overwrite=overwrite, share=share) if out is not None else nullcontext() as folder:
-            index = cls._build(corpus, settings, folder, progress)
-        return index if out is None else cls.open(out, analyser=analyser)
-
-    @classmethod
-    def _build(cls, corpus: Corpus, settings: dict[str, Any], folder: Path | None, progress: ProgressCallback) -> Self:
         analyse, documents = Analyser.from_settings(settings["analyser"]), Documents()
-        gathered = gather(corpus, folder, progress, lambda passage: documents.add(analyse(passage.line)))
-        if not documents.vocabulary:
-            raise EmptyData(
-                f"{corpus_name(gathered.corpus.name)} has {len(documents)} passages and not one word to index in them"
+        with building(out, overwrite=overwrite, share=share) if out is not None else nullcontext() as folder:
+            gathered = gather(corpus, folder, progress, lambda passage: documents.add(analyse(passage.line)))
+            if not documents.vocabulary:
+                name = corpus_name(gathered.corpus.name)
+                raise EmptyData(f"{name} has {len(gathered.passages)} passages and not one word to index in them")
+            manifest = Manifest(
+                kind=cls.kind,
+                fingerprint=_fingerprint(cls.kind, gathered.corpus, settings),
+                passages=len(gathered.passages),
+                corpus=gathered.corpus,
+                settings=settings,
+                versions=versions_of(*cls.packages),
             )
-        manifest = Manifest(
-            kind=cls.kind,
-            fingerprint=_fingerprint(cls.kind, gathered.corpus, settings),
-            passages=len(gathered.passages),
-            corpus=gathered.corpus,
-            settings=settings,
-            versions=versions_of(*cls.packages),
-        )
-        scorer = cls._score(documents, settings["k1"], settings["b"], folder)
-        written = write_manifest(folder, manifest) if folder else manifest
-        return cls(written, gathered.passages, scorer, folder, analyse)
+            scorer = cls._score(documents, settings["k1"], settings["b"], folder)
+            if folder:
+                write_manifest(folder, manifest)
+        if out is not None:
+            return cls.open(out, analyser=analyser)
+        return cls(manifest, gathered.passages, scorer, None, analyse)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], *, analyser: Analyser | None = None) -> Self:
@@ -210,18 +202,7 @@ class Lexical(Stored):
             except BadData as error:
                 damaged = True
                 warnings.warn(f"{error} (doing so now)", stacklevel=2)
-            if why := why_no_index(folder):  # a damaged manifest, or files of the user's own: nothing is lost
-                aside = folder.rename(folder.with_name(f"{folder.name}.damaged-{uuid.uuid4().hex[:12]}"))
-                warnings.warn(f"{folder} is no whole index any more ({why}) and was put aside as {aside}", stacklevel=2)
         return cls.build(path, folder, k1=k1, b=b, analyser=analyser, overwrite=damaged, share=True, progress=progress)
-
-    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """At most `k` passages a query; only those that share a term with it, so there may be fewer, or none.
-
-        Equal scores keep corpus order, at the k-th place too. A `k` above the number of passages warns once.
-        """
-        self._warnings.check_k(k)
-        return [lexical_search(query, k, self.analyser, self._scorer, self.passages) for query in queries]
 
 
 def _fingerprint(kind: str, corpus: CorpusInfo, settings: dict[str, Any]) -> str:
@@ -296,8 +277,6 @@ def load_bm25s(folder: Path) -> bm25s.BM25:
 
     Raises `ValueError` where its files do not fit each other, and what bm25s raises of files that are not its own.
     """
-    for array_file in folder.glob("*.index.npy"):
-        check_array(array_file)
     engine = bm25s.BM25.load(folder, mmap=True, show_progress=False, override_params={"backend": "numpy"})
     data, indices, indptr = (engine.scores[name] for name in ("data", "indices", "indptr"))
     words = engine.vocab_dict.values()
@@ -312,12 +291,7 @@ def load_bm25s(folder: Path) -> bm25s.BM25:
 
 
 class RankBM25(Lexical):
-    """The second BM25 engine, for comparison. Its folder holds the passages alone; opening it counts them again.
-
-    >>> index = RankBM25.build([Passage("1", "Ormskerry", "A harbour town."), Passage("2", "Fell", "A hill.")])
-    >>> [passage.title for passage in index("Which town has harbours?", k=2)]
-    ['Ormskerry']
-    """
+    """The second BM25 engine, for comparison. Its folder holds the passages alone; opening it counts them again."""
 
     kind: ClassVar[str] = "rank-bm25"
     packages: ClassVar[tuple[str, ...]] = ("rank-bm25", "PyStemmer", "numpy")
@@ -354,3 +328,6 @@ class OkapiScorer:
         with np.errstate(invalid="ignore"):  # b = 1 and a passage without a word: 0 / 0, which means no match
             scores: Scores = np.nan_to_num(self._engine.get_scores(terms))
         return scores
+
+
+LexicalScorer = SparseScorer | OkapiScorer

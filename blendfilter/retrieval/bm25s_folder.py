@@ -10,29 +10,26 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import bm25s
-import numpy as np
 from bm25s import stopwords as word_lists
-from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, UnknownName
 from blendfilter.records import Passage
 from blendfilter.retrieval.analyser import BM25S_PATTERN, PATTERNS, Analyser
 from blendfilter.retrieval.base import fingerprint_of
-from blendfilter.retrieval.bm25 import SparseScorer, lexical_search, load_bm25s
+from blendfilter.retrieval.bm25 import LexicalSearch, SparseScorer, load_bm25s
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.retrieval.corpus import IDS
 from blendfilter.retrieval.manifest import UNREADABLE, CorpusInfo, Manifest
-from blendfilter.retrieval.stored import PassageLines, Stored
+from blendfilter.retrieval.stored import PassageLines, line_offsets
 
 KIND = "bm25s"
 PARAMS, VOCABULARY, INDPTR = "params.index.json", "vocab.index.json", "indptr.csc.index.npy"
-CORPUS, LINES = "corpus.jsonl", "corpus.mmindex.json"
+CORPUS = "corpus.jsonl"
 ANALYSER = "analyser.json"
 _ARRAYS = ("data.csc.index.npy", "indices.csc.index.npy", INDPTR)
 _NONE = "none"
@@ -77,8 +74,7 @@ def open_bm25s(
         engine = load_bm25s(path)
     except (OSError, *UNREADABLE) as error:
         raise BadData(f"the bm25s folder at {path} cannot be read ({str(error)[:200]}): save it again") from None
-    passages = FolderPassages(path)
-    count = engine.scores["num_docs"] or 0
+    passages, count = FolderPassages(path), engine.scores["num_docs"] or 0
     if len(passages) != count:
         raise BadData(f"the bm25s folder at {folder} holds {len(passages):,} passages and an index of {count}")
     if not count:
@@ -90,21 +86,13 @@ def open_bm25s(
         )
     if analyser is None:
         analyser = _recorded(path) if stemmer is None else _given(stemmer, stopwords)
-    return Bm25sFolder(path, engine, passages, analyser)
+    return Bm25sFolder(
+        _manifest(path, engine, passages, analyser), passages, SparseScorer(engine, path), path, analyser
+    )
 
 
-class Bm25sFolder(Stored):
+class Bm25sFolder(LexicalSearch):
     """What `open_bm25s` opens. It only reads, so threads share it."""
-
-    def __init__(self, path: Path, engine: bm25s.BM25, passages: FolderPassages, analyser: Analyser) -> None:
-        self.analyser = analyser
-        super().__init__(_manifest(path, engine, passages, analyser), passages, path)
-        self._scorer = SparseScorer(engine, path)
-
-    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """At most `k` passages a query, by bm25s' scores; equal scores keep the order of its corpus."""
-        self._warnings.check_k(k)
-        return [lexical_search(query, k, self.analyser, self._scorer, self.passages) for query in queries]
 
 
 class FolderPassages(PassageLines):
@@ -112,11 +100,7 @@ class FolderPassages(PassageLines):
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / CORPUS
-        super().__init__(self._path, np.zeros(1, np.int64))
-        starts, size = _line_starts(folder) if (folder / LINES).is_file() else _scanned(self._bytes), len(self._bytes)
-        if len(starts) and not (starts[0] == 0 and np.all(np.diff(starts) > 0) and starts[-1] < size):
-            raise BadData(f"{folder / LINES} does not fit {CORPUS}: save the folder again")
-        self.offsets = np.append(starts, size)
+        super().__init__(self._path, line_offsets(self._path))
 
     def read(self, at: int, line: bytes) -> Passage:
         """A row in any shape that `as_passage` reads."""
@@ -129,30 +113,6 @@ class FolderPassages(PassageLines):
             raise BadData(f"{self._path}, line {at + 1}: {error}") from None
 
 
-def _line_starts(folder: Path) -> NDArray[np.int64]:
-    try:
-        return np.asarray(json.loads((folder / LINES).read_bytes()), dtype=np.int64).reshape(-1)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise BadData(f"{folder / LINES} is no list of numbers ({error}): save the folder again") from None
-
-
-def _scanned(data: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Where the lines begin, of a corpus saved by an early bm25s, which left no list of them."""
-    after = np.flatnonzero(data == ord("\n")) + 1
-    starts = np.concatenate([np.zeros(min(len(data), 1), np.int64), after])
-    return starts[starts < len(data)]
-
-
-class _RecordedAnalyser(BaseModel):
-    """`analyser.json`."""
-
-    model_config = ConfigDict(extra="forbid")
-    stemmer: str
-    stopwords: str | list[str]
-    pattern: str = BM25S_PATTERN
-    lower: bool = True
-
-
 def _recorded(folder: Path) -> Analyser:
     path = folder / ANALYSER
     if not path.is_file():
@@ -162,16 +122,17 @@ def _recorded(folder: Path) -> Analyser:
             f'"stopwords": "english"}} into its {ANALYSER}'
         )
     try:
-        record = _RecordedAnalyser.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole file"
-        raise BadData(f"{path} is no record of an analyser: {where}: {first['msg']}; correct it") from None
-    if record.pattern not in PATTERNS:
+        record = {"pattern": BM25S_PATTERN, "lower": True, **json.loads(path.read_bytes())}
+        given = record.pop("stemmer"), record.pop("stopwords"), record.pop("pattern"), record.pop("lower")
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadData(f"{path} is no record of an analyser ({error!r}): correct it") from None
+    if record:
+        raise BadData(f"{path} is no record of an analyser (it has {', '.join(record)}): correct it")
+    if given[2] not in PATTERNS:
         raise BadData(
             f"{path}: its pattern must be one of {', '.join(PATTERNS)}; give another one in Python, analyser=…"
         )
-    return _given(record.stemmer, record.stopwords, record.pattern, record.lower)
+    return _given(*given)
 
 
 def _given(

@@ -16,10 +16,10 @@ import hashlib
 import os
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,36 +36,23 @@ from blendfilter.retrieval.encoders import (
     Similarity,
     Vectors,
     load_encoder,
-    options_of,
 )
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
 from blendfilter.retrieval.stored import Corpus, Stored, StoredPassages, gather, manifest_of
 
 Kind = Literal["flat", "hnsw", "ivf"]
-KINDS: dict[str, tuple[str, ...]] = {
-    "flat": (),
-    "hnsw": ("m", "ef_construction", "ef_search"),
-    "ivf": ("nlist", "nprobe"),
-}
-"""Which settings each kind has."""
+KINDS = {"flat": (), "hnsw": ("m", "ef_construction", "ef_search"), "ivf": ("nlist", "nprobe")}  # and their settings
 ENCODING, LINKING, CLUSTERING, ADDING = "encoding passages", "linking", "clustering", "adding vectors"
 INDEX = "index.faiss"
 PACKAGES = ("faiss-cpu", "sentence-transformers", "torch", "transformers", "numpy")
-_VECTORS = "vectors.f32"
-"""All vectors, while an index is being built from them."""
-_BATCHES = 8
-"""Batches encoded in one go, so that passages of like length stand in one batch."""
+_VECTORS = "vectors.f32"  # all of them, while an index is being built
+_BATCHES = 8  # encoded in one go, so that passages of like length stand in one batch
 _BLOCK = 8192
-_PER_CELL = 39
-"""Vectors that k-means wants for each cell; with fewer FAISS warns that cells mean little."""
-_GRAIN = 2.0**18
-"""Scores within one part in 250,000 are one score: a text encoded beside longer ones differs from itself by less."""
+_PER_CELL = 39  # vectors that k-means wants for each cell; with fewer FAISS warns that cells mean little
+_GRAIN = 2.0**18  # scores closer than that are one: a text encoded beside longer ones differs from itself by less
 _SPARE = 8
 _AT_ONCE = 256
-_WIDEST = 4096
-"""Of the passages level with the k-th, so many are compared by their place in the corpus."""
-_reading = threading.Lock()
-"""FAISS's limits are those of the whole process."""
+_WIDEST = 4096  # of the passages level with the k-th, so many are compared by their place in the corpus
 
 
 class Dense(Stored):
@@ -129,44 +116,29 @@ class Dense(Stored):
                 max_length=max_length,
                 device=device,
             )
-            built = cls._build(corpus, settings, reader, batch_size, folder, progress)
-        return built if out is None else cls._opened(out, reader, manifest_of(out, cls.kind))
-
-    @classmethod
-    def _build(
-        cls,
-        corpus: Corpus,
-        settings: dict[str, Any],
-        encoder: Encoder,
-        batch_size: int,
-        folder: Path | None,
-        progress: ProgressCallback,
-    ) -> Self:
-        passages, source = gather(corpus, folder, progress)
-        settings = fitted(settings, len(passages))
-        vectors = encoded(passages, encoder, batch_size, folder, progress)
-        index = build_index(vectors, settings, progress)
-        del vectors
-        if settings["index"] == "hnsw":
-            settings["graph"] = graph_digest(index)
-        if folder:
-            (folder / _VECTORS).unlink()
-            write(index, folder)
-        manifest = Manifest(
-            kind=cls.kind,
-            fingerprint=_fingerprint(source, encoder.identity, settings),
-            passages=len(passages),
-            corpus=source,
-            settings={
-                **settings,
-                "encoder": _address(encoder.name),
-                "identity": encoder.identity,
-                **encoder.reading._asdict(),
-                "dimension": encoder.dimension,
-            },
-            versions=versions_of(*PACKAGES),
-        )
-        return cls(write_manifest(folder, manifest) if folder else manifest, passages, index, encoder, folder)
+            passages, source = gather(corpus, folder, progress)
+            settings = fitted(settings, len(passages))
+            built = build_index(encoded(passages, reader, batch_size, folder, progress), settings, progress)
+            if settings["index"] == "hnsw":
+                settings["graph"] = graph_digest(built)
+            place = Path(encoder).expanduser()  # a folder by its whole path, so that the index opens from elsewhere
+            name = str(place.resolve()) if place.is_dir() else reader.name
+            beside = {"encoder": name, "identity": reader.identity, "dimension": reader.dimension}
+            manifest = Manifest(
+                kind=cls.kind,
+                fingerprint=_fingerprint(source, reader.identity, settings),
+                passages=len(passages),
+                corpus=source,
+                settings={**settings, **beside, **reader.reading._asdict()},
+                versions=versions_of(*PACKAGES),
+            )
+            if folder:
+                (folder / _VECTORS).unlink()
+                write(built, folder)
+                write_manifest(folder, manifest)
+        if out is None:
+            return cls(manifest, passages, built, reader, None)
+        return cls._opened(out, reader, manifest_of(out, cls.kind))
 
     @classmethod
     def open(
@@ -179,7 +151,7 @@ class Dense(Stored):
         manifest = manifest_of(folder, cls.kind, _made_of)
         with opening(folder):
             name = os.fspath(manifest.settings["encoder"] if encoder is None else encoder)
-            options = options_of(manifest.settings)
+            options = {field: manifest.settings[field] for field in EncodingOptions._fields}
         try:
             reader = load_encoder(name, **options, device=device)
         except (MissingFile, BadArgument, BadData) as error:
@@ -215,15 +187,11 @@ class Dense(Stored):
     def near(self, queries: Encoded, k: int) -> list[Hits]:
         """What `find` gives for queries that are encoded already."""
         self._warnings.check_k(k)
-        try:
-            found = nearest(self.faiss, queries.vectors, k)
-            return [
-                Hits((self.passages[at].scored(score) for at, score in zip(*near, strict=True)), cut=was_cut)
-                for near, was_cut in zip(found, queries.cut, strict=True)
-            ]
-        except (RuntimeError, IndexError) as error:  # links and lists that lead to no vector, or to no passage
-            why = " ".join(str(error).split())[-120:]
-            raise BadData(f"the index at {self.path} is damaged ({why}): build it again") from error
+        found = nearest(self.faiss, queries.vectors, k)
+        return [
+            Hits((self.passages[at].scored(score) for at, score in zip(*near, strict=True)), cut=was_cut)
+            for near, was_cut in zip(found, queries.cut, strict=True)
+        ]
 
     def vector(self, position: int) -> Vectors:
         """The vector of the passage at that place of the corpus."""
@@ -280,12 +248,6 @@ def encoded(
     return np.asarray(np.memmap(folder / _VECTORS, dtype=np.float32, mode="r", shape=shape))
 
 
-def _address(name: str) -> str:
-    """A folder by its whole path, so that the index opens from elsewhere; a hub name as it is."""
-    folder = Path(name).expanduser()
-    return str(folder.resolve()) if folder.is_dir() else name
-
-
 # --- FAISS ----------------------------------------------------------------------------------------------------------
 
 
@@ -303,9 +265,7 @@ def settings_of(kind: str, **given: int) -> dict[str, Any]:
     if kind not in KINDS:
         raise UnknownName.of("dense index", str(kind), KINDS)
     for name in KINDS[kind]:
-        lowest = 2 if name == "m" else 1
-        value = given[name]
-        check_count(name, value, lowest)
+        check_count(name, given[name], 2 if name == "m" else 1)
     return {"index": kind, **{name: given[name] for name in KINDS[kind]}}
 
 
@@ -371,13 +331,7 @@ def write(index: Any, folder: Path) -> None:
 def read(folder: Path, settings: dict[str, Any], shape: tuple[int, int]) -> Any:
     """The index of a folder, memory-mapped. Raises `BadData` where it is not what the manifest says."""
     library = faiss()
-    try:
-        with _nothing_larger_than(folder / INDEX):
-            index = library.read_index(str(folder / INDEX), library.IO_FLAG_MMAP_IFC)
-    except (RuntimeError, MemoryError) as error:
-        raise BadData(
-            f"the index at {folder} is damaged: {INDEX} cannot be read ({str(error).strip()[:120]}); build it again"
-        ) from None
+    index = library.read_index(str(folder / INDEX), library.IO_FLAG_MMAP_IFC)
     if (index.ntotal, index.d) != shape:
         raise BadData(
             f"the index at {folder} is damaged: {INDEX} has {index.ntotal} vectors of {index.d} numbers "
@@ -388,31 +342,6 @@ def read(folder: Path, settings: dict[str, Any], shape: tuple[int, int]) -> Any:
     if settings["index"] == "ivf":
         index.nprobe = settings["nprobe"]
     return index
-
-
-@contextmanager
-def _nothing_larger_than(file: Path) -> Iterator[None]:
-    """Inside the block FAISS takes no memory for a list that would not fit into `file`.
-
-    It believes what a damaged file says of its lists' lengths, and fills gigabytes with zeros before it notices.
-    """
-    library, size = faiss(), file.stat().st_size
-    with _reading:
-        before = library.get_deserialization_vector_byte_limit(), library.get_deserialization_loop_limit()
-        library.set_deserialization_vector_byte_limit(size)
-        library.set_deserialization_loop_limit(size)
-        try:
-            yield
-        finally:
-            library.set_deserialization_vector_byte_limit(before[0])
-            library.set_deserialization_loop_limit(before[1])
-
-
-class _Near(NamedTuple):
-    """What FAISS found for one query."""
-
-    vectors: Vectors
-    positions: NDArray[np.int64]
 
 
 def nearest(index: Any, queries: Vectors, k: int) -> list[tuple[list[int], list[float]]]:
@@ -428,18 +357,20 @@ def nearest(index: Any, queries: Vectors, k: int) -> list[tuple[list[int], list[
         block = queries[start : start + _AT_ONCE]
         scores, positions, vectors = index.search_and_reconstruct(block, fetched)
         for at, tied in enumerate(_tied_at_the_end(scores, positions, most)):
-            near = _untied(index, block[at : at + 1], most, fetched) if tied else _Near(vectors[at], positions[at])
-            found.append(_ordered(block[at], near, most))
+            near, places = vectors[at], positions[at]
+            if tied:
+                near, places = _untied(index, block[at : at + 1], most, fetched)
+            found.append(_ordered(block[at], near, places, most))
     return found
 
 
-def _untied(index: Any, query: Vectors, k: int, fetched: int) -> _Near:
+def _untied(index: Any, query: Vectors, k: int, fetched: int) -> tuple[Vectors, NDArray[np.int64]]:
     widest = min(index.ntotal, k + _WIDEST)
     while True:
         fetched = min(widest, fetched * 4)
         scores, positions, vectors = index.search_and_reconstruct(query, fetched)
         if fetched == widest or not _tied_at_the_end(scores, positions, k)[0]:
-            return _Near(vectors[0], positions[0])
+            return vectors[0], positions[0]
 
 
 def _tied_at_the_end(scores: Any, positions: Any, k: int) -> NDArray[np.bool_]:
@@ -450,9 +381,9 @@ def _tied_at_the_end(scores: Any, positions: Any, k: int) -> NDArray[np.bool_]:
     return level if scores.shape[1] > k else np.zeros_like(level)
 
 
-def _ordered(query: Vectors, near: _Near, k: int) -> tuple[list[int], list[float]]:
-    real = near.positions >= 0  # FAISS fills up with -1 where it finds fewer
-    positions = near.positions[real]
-    scores = coarse(near.vectors[real].astype(np.float64) @ query.astype(np.float64), _GRAIN)
+def _ordered(query: Vectors, vectors: Vectors, found: NDArray[np.int64], k: int) -> tuple[list[int], list[float]]:
+    real = found >= 0  # FAISS fills up with -1 where it finds fewer
+    positions = found[real]
+    scores = coarse(vectors[real].astype(np.float64) @ query.astype(np.float64), _GRAIN)
     order = np.lexsort((positions, -scores))[:k]
     return positions[order].tolist(), scores[order].tolist()

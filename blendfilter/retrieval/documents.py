@@ -19,9 +19,9 @@ import os
 import re
 import warnings
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,12 +88,18 @@ def read_documents(folder: str | os.PathLike[str], words: int = WORDS) -> Iterat
         raise BadData(f"'{folder}' is a file, not a folder of documents: read_corpus reads a file of passages")
     refuse_index(where)
     chunk("", words)  # a wrong number is an error now, not at the first file
-    files, left_out = _text_files(where)
-    others = ", ".join(f"{count} {what}" for what, count in sorted(left_out.items()))
+    files, others = list[Path](), 0
+    for parent, folders, names in os.walk(where, onerror=reraise):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))  # links are not followed
+        for path in (Path(parent, name) for name in sorted(names)):
+            text = path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and not path.is_symlink()
+            files += [path] * text
+            others += not text
     if not files:
-        raise EmptyData(f"'{folder}' has no text files ({', '.join(SUFFIXES)}){f'; it has {others}' if others else ''}")
+        raise EmptyData(f"'{folder}' has no text files ({', '.join(SUFFIXES)}); others in it: {others}")
     if others:
-        warnings.warn(f"{folder}: {len(files)} text files are read; left out: {others}", stacklevel=2)
+        left_out = f"{others} of other kinds, hidden or links left out"
+        warnings.warn(f"{folder}: {len(files)} text files are read, {left_out}", stacklevel=2)
     return (passage for path in files for passage in _document(where, path, words))
 
 
@@ -104,15 +110,10 @@ def chunked(passages: Iterable[Passage], words: int = WORDS) -> Iterator[Passage
     [('m#0', 'It turns.', 0), ('m#1', 'It stops.', 10)]
     """
     for passage in passages:
-        for number, span in enumerate(chunk(passage.text, words)):
-            metadata = {**passage.metadata, **_place(passage.id, span)}
-            yield replace(
-                passage,
-                id=f"{passage.id}#{number}",
-                text=passage.text[span.start : span.end],
-                score=None,
-                metadata=metadata,
-            )
+        for number, (start, end) in enumerate(chunk(passage.text, words)):
+            metadata = {**passage.metadata, "source": passage.id, "start": start, "end": end}
+            text = passage.text[start:end]
+            yield replace(passage, id=f"{passage.id}#{number}", text=text, score=None, metadata=metadata)
 
 
 def refuse_index(folder: Path) -> None:
@@ -126,45 +127,17 @@ def refuse_index(folder: Path) -> None:
     )
 
 
-def _text_files(folder: Path) -> tuple[list[Path], Counter[str]]:
-    """The text files under `folder`, sorted, and how many others there are, by what they are."""
-    files, left_out = list[Path](), Counter[str]()
-    for parent, folders, names in os.walk(folder, onerror=reraise):
-        here = Path(parent)
-        for name in [*sorted(names), *(name for name in folders if _reason(here / name, folder=True))]:
-            reason = _reason(here / name, folder=name in folders)
-            if reason:
-                left_out[reason] += 1
-            else:
-                files.append(here / name)
-        folders[:] = sorted(name for name in folders if not _reason(here / name, folder=True))
-    return files, left_out
-
-
-def _reason(path: Path, *, folder: bool) -> str:
-    """Why `path` is left out; empty where it is not."""
-    if path.name.startswith("."):
-        return "hidden"
-    if path.is_symlink():
-        return "links"
-    return "" if folder or path.suffix.lower() in SUFFIXES else "of other kinds"
-
-
 def _document(folder: Path, path: Path, words: int) -> Iterator[Passage]:
-    name = path.relative_to(folder).as_posix()
-    text = _text(path)
+    name, text = path.relative_to(folder).as_posix(), _text(path)
     above = headings(text) if path.suffix.lower() in MARKUP else []
-    titles = _Titles(path.stem, text, above)
-    for number, span in enumerate(chunk(text, words)):
-        body = text[span.start : span.end]
-        yield Passage(f"{name}#{number}", titles.of(span), body, metadata=_place(name, span))
+    for number, (start, end) in enumerate(chunk(text, words)):
+        metadata = {"source": name, "start": start, "end": end}
+        yield Passage(
+            f"{name}#{number}", _title(text, above, start, end) or path.stem, text[start:end], metadata=metadata
+        )
 
 
 def _text(path: Path) -> str:
-    try:
-        path.name.encode("utf-8")
-    except UnicodeEncodeError:
-        raise BadData(f"the name of {os.fsencode(path)!r} is not UTF-8: rename the file") from None
     with opened(path, unpack=False) as stream:
         data = stream.read(LONGEST + 1)
     if len(data) > LONGEST:
@@ -179,33 +152,19 @@ def _text(path: Path) -> str:
     return f"\n{text[1:]}" if text.startswith(_BOM) else text
 
 
-class _Titles:
-    """What the passages of one file are called."""
-
-    def __init__(self, stem: str, text: str, above: list[Heading]) -> None:
-        self._stem, self._text, self._above = stem, text, above
-        self._starts = [heading.start for heading in above]
-        self._ways: list[str] = []
-        way: list[Heading] = []
-        for heading in above:
-            way = [*(outer for outer in way if outer.level < heading.level), heading]
-            self._ways.append(" > ".join(one_line(step.title) for step in way))
-
-    def of(self, span: TextRange) -> str:
-        """The way through the headings to the first line of the passage that is none."""
-        at = bisect_right(self._starts, span.start) - 1
-        if at < 0:
-            return self._stem
-        if span.start < self._above[at].end:  # it begins with headings, and its text stands below the last of them
-            while at + 1 < len(self._above) and self._starts[at + 1] < span.end:
-                if self._text[self._above[at].end : self._starts[at + 1]].strip():
-                    break
-                at += 1
-        return self._ways[at]
-
-
-def _place(source: str, span: TextRange) -> dict[str, str | int]:
-    return {"source": source, "start": span.start, "end": span.end}
+def _title(text: str, above: list[Heading], start: int, end: int) -> str:
+    """The way through the headings to the first line of the passage that is none; empty where none is above it."""
+    at = bisect_right(above, start, key=lambda heading: heading.start) - 1
+    if at >= 0 and start < above[at].end:  # it begins with headings, and its text stands below the last of them
+        while at + 1 < len(above) and above[at + 1].start < end:
+            if text[above[at].end : above[at + 1].start].strip():
+                break
+            at += 1
+    way: list[Heading] = []
+    for outer in range(at, -1, -1):
+        if not way or above[outer].level < way[0].level:
+            way.insert(0, above[outer])
+    return " > ".join(one_line(step.title) for step in way)
 
 
 # --- cutting a text -------------------------------------------------------------------------------------------------
@@ -231,10 +190,46 @@ def chunk(text: str, words: int = WORDS) -> list[TextRange]:
     ['# Tides\\n\\nTwice a day. The moon.', 'A mill waits for the sea to fall.']
     """
     check_count("words", words)
-    packer = _Packer(text, words)
+    passages, open_ = list[TextRange](), list[_Block]()  # the passage that may still grow
+    size = 0  # words in it
+
+    def add(block: _Block) -> None:
+        nonlocal size
+        open_.append(block)
+        size += len(block.words)
+
+    def close(keep: int = 0) -> None:
+        """End the open passage before its last `keep` blocks, which begin the next one."""
+        nonlocal size
+        closed = open_[: len(open_) - keep]
+        if closed:
+            passages.append(TextRange(closed[0].words[0].start, closed[-1].words[-1].end))
+        del open_[: len(closed)]
+        size = sum(len(block.words) for block in open_)
+
     for block in _blocks(text):
-        packer.add(block)
-    return packer.finished()
+        rest = block.words
+        if size + len(rest) > words:
+            headings_at_the_end = sum(1 for _ in takewhile(lambda last: last.heading, reversed(open_)))
+            close(keep=0 if block.heading else headings_at_the_end)
+            if size + len(rest) > words and size * 2 > words:  # headings so long that little would stand below them
+                close()
+            while len(rest) > (room := words - size):
+                end = _sentence_end(text, rest, room)
+                add(_Block(rest[:end], False))
+                close()
+                rest = rest[end:]
+        add(_Block(rest, block.heading))
+    close()
+    return passages
+
+
+def _sentence_end(text: str, words: list[TextRange], room: int) -> int:
+    """How many of `words` to take where there is room for so many: up to a sentence's end in the last third of them."""
+    for at in range(room, room - room // 3, -1):
+        if text[slice(*words[at - 1])].rstrip(_CLOSING).endswith((".", "!", "?")):
+            return at
+    return room
 
 
 def headings(text: str) -> list[Heading]:
@@ -313,62 +308,3 @@ def _paragraphs(text: str, start: int, end: int) -> Iterator[_Block]:
 
 def _words(text: str, start: int, end: int) -> Iterator[TextRange]:
     return (TextRange(*match.span()) for match in _WORD.finditer(text, start, end))
-
-
-class _Packer:
-    """Takes blocks one by one; the last passage stays open while it may still grow."""
-
-    def __init__(self, text: str, limit: int) -> None:
-        self._text, self._limit = text, limit
-        self._open: list[_Block] = []
-        self._size = 0  # words of the open passage
-        self._passages: list[TextRange] = []
-
-    def add(self, block: _Block) -> None:
-        """The next block, into the open passage where it fits."""
-        if self._size + len(block.words) > self._limit:
-            self._close(keep=0 if block.heading else self._headings_at_the_end())
-            if self._size + len(block.words) > self._limit:
-                block = self._split(block)
-        self._take(block)
-
-    def finished(self) -> list[TextRange]:
-        """All passages, the open one too."""
-        self._close()
-        return self._passages
-
-    def _split(self, block: _Block) -> _Block:
-        """Passages of what is longer than one; what is left of it."""
-        words, at = block.words, 0
-        if self._size * 2 > self._limit:  # headings so long that little would stand below them
-            self._close()
-        while len(words) - at > (room := self._limit - self._size):
-            end = self._sentence_end(words, at, at + room)
-            self._take(_Block(words[at:end], False))
-            self._close()
-            at = end
-        return _Block(words[at:], block.heading)
-
-    def _sentence_end(self, words: list[TextRange], start: int, end: int) -> int:
-        for at in range(end, end - (end - start) // 3, -1):
-            if self._text[slice(*words[at - 1])].rstrip(_CLOSING).endswith((".", "!", "?")):
-                return at
-        return end
-
-    def _headings_at_the_end(self) -> int:
-        found = 0
-        while found < len(self._open) and self._open[-1 - found].heading:
-            found += 1
-        return found
-
-    def _take(self, block: _Block) -> None:
-        self._open.append(block)
-        self._size += len(block.words)
-
-    def _close(self, keep: int = 0) -> None:
-        """End the open passage before its last `keep` blocks, which begin the next one."""
-        at = len(self._open) - keep
-        closed, self._open = self._open[:at], self._open[at:]
-        if closed:
-            self._passages.append(TextRange(closed[0].words[0].start, closed[-1].words[-1].end))
-        self._size = sum(len(block.words) for block in self._open)

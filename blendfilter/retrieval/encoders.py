@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -26,12 +26,10 @@ Vectors = NDArray[np.float32]
 Similarity = Literal["cosine", "dot"]
 SIMILARITIES = ("cosine", "dot")
 WHY = "a dense index"
-MARKS = ("config.json", "modules.json")
-"""A folder with neither is no encoder."""
+MARKS = ("config.json", "modules.json")  # a folder with neither is no encoder
 _QUERY_PROMPTS = ("query",)
 _PASSAGE_PROMPTS = ("document", "passage", "corpus")
-_MINIMUM = 8
-"""Tokens. Below, little is left of a text beside the two marks around it."""
+_MINIMUM = 8  # tokens; below, little is left of a text beside the two marks around it
 _ENDLESS = 10**9
 _ON_THE_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _OTHER_BUILDS = ("onnx", "openvino")
@@ -56,8 +54,7 @@ class EncodingOptions(NamedTuple):
     query_prefix: str
     passage_prefix: str
     similarity: Similarity
-    max_length: int | None
-    """None where there is no limit."""
+    max_length: int | None  # None where there is no limit
 
 
 class Encoder:
@@ -148,16 +145,6 @@ def load_encoder(
     return Encoder(name, model, options, files_hash(folder))
 
 
-def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`load_encoder`'s arguments for the options that an index's settings state. Raises `LookupError`, `TypeError`."""
-    options = {field: settings[field] for field in EncodingOptions._fields}
-    length = options["max_length"]
-    texts = (options["query_prefix"], options["passage_prefix"], options["similarity"])
-    if not all(isinstance(text, str) for text in texts) or not (length is None or type(length) is int):
-        raise TypeError(f"no way to read texts: {options!r:.80}")
-    return options
-
-
 def identity_of(files: str, reading: EncodingOptions) -> str:
     """sha256 over an encoder's files and how it is used: equal for a folder that moved, other for one that changed."""
     return hashlib.sha256(json.dumps([files, reading]).encode()).hexdigest()
@@ -170,7 +157,8 @@ def _load(library: Any, folder: Path, device: str | None) -> Any:
     except (ImportError, MemoryError):
         raise
     except Exception as error:  # whatever torch, tokenizers and safetensors raise of a file that is not theirs
-        raise BadData(f"the encoder in {folder} cannot be loaded ({_one_line(error)}): is it whole?") from error
+        why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        raise BadData(f"the encoder in {folder} cannot be loaded ({why}): is it whole?") from error
 
 
 def _check_whole(model: Any, folder: Path) -> None:
@@ -231,10 +219,6 @@ def _positions(model: Any) -> int | None:
     return stated - (padding + 1 if padding is not None else 0)
 
 
-def _one_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:200] or type(error).__name__
-
-
 # --- an encoder's files ---------------------------------------------------------------------------------------------
 
 
@@ -283,13 +267,14 @@ def _from_hub(name: str) -> Path:
 
 def _files(folder: Path) -> Iterator[Path]:
     """In the order of their names. Weights saved twice are read from safetensors, so those count."""
-    inside = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _skipped(path, folder)]
+
+    def skipped(parts: tuple[str, ...]) -> bool:
+        return parts[0] in _OTHER_BUILDS or any(part.startswith(".") for part in parts)
+
+    inside = [
+        path for path in sorted(folder.rglob("*")) if path.is_file() and not skipped(path.relative_to(folder).parts)
+    ]
     weights = [path for path in inside if path.suffix == ".safetensors"]
     weights = weights or [path for path in inside if path.suffix == ".bin"]
     counting = {*weights, *(path for path in inside if path.name in _SETTINGS_FILES)}
     return (path for path in inside if path in counting)
-
-
-def _skipped(path: Path, folder: Path) -> bool:
-    parts = path.relative_to(folder).parts
-    return any(part.startswith(".") for part in parts) or parts[0] in _OTHER_BUILDS

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
+from pickle import PickleError
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
@@ -35,15 +36,11 @@ HASHED_WHOLE = 4 * 2**20
 """Bytes up to which files are hashed whole."""
 BLOCKS, BLOCK = 16, 16 * 2**10
 """How many blocks of a larger file are hashed, and their bytes."""
-_LONGEST = 64 * 2**20
-"""Bytes of a manifest: beyond, it is none."""
 UNREADABLE = (
-    ValueError, TypeError, LookupError, AttributeError, EOFError, ArithmeticError, AssertionError, RecursionError,
-    MemoryError,
+    ValueError, TypeError, LookupError, AttributeError, EOFError, ArithmeticError, AssertionError, RuntimeError,
+    MemoryError, PickleError,
 )  # fmt: skip
 """What readers raise of files that are not theirs; a size out of a damaged file may be beyond all memory."""
-_UNFINISHED = ".unfinished"
-"""A file in every folder that is being built, so that no other folder is taken for one."""
 
 
 def index_cache() -> Path:
@@ -97,13 +94,11 @@ def versions_of(*packages: str) -> dict[str, str]:
 
 
 def file_hash(path: Path, how: str = "") -> str:
-    """``sha256:`` or ``sha256-sampled:`` and 64 hex digits, over a file's content; `how` is the file's size's to say.
+    """``sha256:`` or ``sha256-sampled:`` and 64 hex digits, over a file's content; `how` by default goes by its size.
 
     Files of up to 4 MiB are hashed whole. Of a larger one, 16 blocks of 16 KiB are, evenly spread from the first byte
     to the last, and its size: an index may have gigabytes, and opening it must not read them all. That notices another
-    file, one that was copied halfway, holes, and edits of what begins or ends it; not a flipped bit between two blocks,
-    which at worst makes a wrong score or a `BadData` of one search. Whole, opening the 6 GB of Wikipedia's BM25 index
-    would take 3 to 15 seconds longer; so it takes a few milliseconds.
+    file, one that was copied halfway, and holes; not a flipped bit between two blocks.
     """
     size = path.stat().st_size
     how = how or (WHOLE if size <= HASHED_WHOLE else SAMPLED)
@@ -120,7 +115,6 @@ def file_hash(path: Path, how: str = "") -> str:
 def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
     """Write `manifest` into `folder`, listing the files that lie there; it comes last, after all of them."""
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    paths.pop(_UNFINISHED, None)
     files = {name: path.stat().st_size for name, path in paths.items()}
     whole = manifest.model_copy(
         update={"files": files, "hashes": {name: file_hash(path) for name, path in paths.items()}}
@@ -163,8 +157,6 @@ def check_content(folder: Path, manifest: Manifest, known: Mapping[str, str] = M
 
 
 def _parse(path: Path) -> Manifest:
-    if (size := path.stat().st_size) > _LONGEST:
-        raise BadData(f"{path} is not an index's manifest (it has {size:,} bytes): {_REMOVE}")
     try:
         raw = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -188,9 +180,9 @@ def opening(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Inside the block, an index's file or setting that its reader cannot make sense of is a `BadData`."""
     try:
         yield
-    except BlendFilterError:
-        raise
     except UNREADABLE as error:
+        if isinstance(error, BlendFilterError) or type(error).__name__ == "OutOfMemoryError":  # a GPU's, not the file's
+            raise
         why = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise BadData(f"the index at {folder} is damaged ({why}); build it again") from error
 
@@ -204,20 +196,52 @@ def building(out: str | os.PathLike[str], *, overwrite: bool = False, share: boo
     Raises `BadArgument` for anything there that is no index (`why_no_index`), and leaves that as it is; where such a
     thing came while the block ran, the new index stays beside it, and the message says where.
     """
-    target = _target(out)
+    target = Path(out)
+    if target.name in ("", "..") or target.is_symlink():  # a link stays one, and leads to the new index
+        target = Path(os.path.realpath(target))
     sweep(target)
-    _check_target(target, overwrite=overwrite, share=share)
+    if why := _in_the_way(target):
+        raise BadArgument(f"{target} is there already and is not an index ({why}): name another folder")
+    if (target / MANIFEST).exists() and not (overwrite or share):
+        raise BadArgument(
+            f"there is an index at {target} already: name another folder, or overwrite it (--overwrite, overwrite=True)"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
-    folder, lock = _workshop(target)
+    folder = _sibling(target, "building")
+    folder.mkdir()
+    lock = _locked(folder)
     try:
         with writing(target):
-            (folder / _UNFINISHED).touch()
             yield folder
-            (folder / _UNFINISHED).unlink()
+            if why := _in_the_way(target):
+                kept = folder.rename(target.with_name(f"{target.name}.new-{uuid.uuid4().hex[:12]}"))
+                raise BadArgument(f"{target} is not an index any more ({why}) and stays: the new one is at {kept}")
             _publish(folder, target, overwrite=overwrite, share=share)
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # nothing is left of it after a rename
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
+
+
+def _publish(folder: Path, target: Path, *, overwrite: bool, share: bool) -> None:
+    if overwrite and target.exists():
+        old = target.rename(_sibling(target, "old"))  # killed here, it comes back with the next `sweep`
+        folder.rename(target)
+        _remove(old)
+        return
+    try:
+        folder.rename(target)
+    except OSError as error:
+        if not target.exists():
+            raise
+        if not share:
+            raise BadArgument(f"another builder put an index at {target} meanwhile: name another folder") from error
+
+
+def _in_the_way(target: Path) -> str:
+    """Why an index cannot take this place; empty where nothing is there, or an empty folder, or an index."""
+    free = not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir()))
+    return "" if free else why_no_index(target)
 
 
 def why_no_index(folder: Path) -> str:
@@ -226,8 +250,6 @@ def why_no_index(folder: Path) -> str:
     An index is a folder with a manifest of ours that lists every file in it; a damaged one is an index too. A file, a
     folder or a link that the manifest does not list is the user's own.
     """
-    if not folder.is_dir():
-        return "it is a file" if folder.exists() else "it is a link that leads nowhere"
     if not (folder / MANIFEST).is_file():
         return f"it has no {MANIFEST}"
     try:
@@ -248,138 +270,57 @@ def reraise(error: OSError) -> None:
     raise error
 
 
-def _target(out: str | os.PathLike[str]) -> Path:
-    """`out` as a folder with a name; where it is a link, the folder that it leads to, so that the link stays."""
-    path = Path(out)
-    if path.name in ("", "..") or path.is_symlink():
-        path = Path(os.path.realpath(path))
-    if not path.name:
-        raise BadArgument(f"{out} cannot become an index: name a folder in it")
-    return path
-
-
-def _workshop(target: Path) -> tuple[Path, int]:
-    """A new folder beside `target` and the lock on it. Another builder's sweep may be quicker than we are: again."""
-    while True:
-        folder = _sibling(target, "building")
-        folder.mkdir()
-        lock = _locked(folder)
-        if lock is not None and folder.is_dir():
-            return folder, lock
-        if lock is not None:
-            os.close(lock)
-        with suppress(OSError):  # not there, or already taken away
-            folder.rmdir()
-
-
 def sweep(target: Path) -> None:
     """Remove what builders of `target` left behind when they were killed; those still at work hold a lock.
 
-    An old index that was put aside, while its successor never came to stand in its place, comes back. Folders that
-    only have such a name stay: ours are marked as unfinished, or are an index.
+    An old index that was put aside comes back where its successor never came to stand in its place.
     """
-    names = re.compile(rf"\.{re.escape(target.name)}\.(?:building|old)-[0-9a-f]{{12}}")
-    left = [path for path in target.parent.glob(".*") if names.fullmatch(path.name)] if target.parent.is_dir() else []
-    for folder in sorted(left, key=lambda path: ".building-" in path.name):  # an old one comes back first
-        lock = None if folder.is_symlink() else _locked(folder)
-        if lock is None:
+    names = re.compile(rf"\.{re.escape(target.name)}\.(building|old)-[0-9a-f]{{12}}")
+    for folder in sorted(target.parent.glob(".*")) if target.parent.is_dir() else ():
+        left = names.fullmatch(folder.name)
+        lock = _locked(folder) if left else None
+        if left is None or lock is None:
             continue
         try:
-            if (folder / _UNFINISHED).is_file():
+            if left[1] == "building":
                 shutil.rmtree(folder, ignore_errors=True)
             elif not why_no_index(folder):
-                try:
-                    whole = bool(read_manifest(folder))
-                except BadData:
-                    whole = False
-                if whole and ".old-" in folder.name and not os.path.lexists(target):
-                    folder.rename(target)
-                else:
+                if os.path.lexists(target):
                     _remove(folder)
+                else:
+                    folder.rename(target)
         finally:
             os.close(lock)
 
 
 def _remove(index: Path) -> None:
     """Take away an index, file by file as its manifest lists them, so that nothing else can go with them."""
+    if not (index / MANIFEST).is_file():  # an empty folder was replaced
+        index.rmdir()
+        return
     files = [*_parse(index / MANIFEST).files, MANIFEST]  # the manifest last: killed on the way, it can still be swept
     folders = {parent for name in files for parent in PurePosixPath(name).parents}
-    with suppress(OSError):
+    try:
         for name in files:
             (index / name).unlink(missing_ok=True)
         for inner in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
             (index / inner).rmdir()
-        return
-    warnings.warn(f"the index that was replaced could not be removed whole: look into {index}", stacklevel=3)
+    except OSError:
+        warnings.warn(f"the index that was replaced could not be removed whole: look into {index}", stacklevel=3)
 
 
 def _locked(folder: Path) -> int | None:
-    """A lock on the folder itself, gone with the process that holds it; None where another one does."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:  # gone meanwhile, or no folder
-        return None
-    try:
+    """A lock on the folder itself, gone with the process that holds it; None where another one does, or for a link."""
+    descriptor = -1
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        return descriptor
+    if descriptor >= 0:
         os.close(descriptor)
-        return None
-    return descriptor
+    return None
 
 
 def _sibling(target: Path, what: str) -> Path:
     """A name beside `target`, on the same file system, so that a rename is one step."""
     return target.with_name(f".{target.name}.{what}-{uuid.uuid4().hex[:12]}")
-
-
-def _check_target(target: Path, *, overwrite: bool, share: bool) -> None:
-    if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
-        return
-    if why := why_no_index(target):
-        raise BadArgument(f"{target} is there already and is not an index ({why}): name another folder")
-    if not (overwrite or share):
-        raise BadArgument(
-            f"there is an index at {target} already: name another folder, or overwrite it (--overwrite, overwrite=True)"
-        )
-
-
-def _publish(folder: Path, target: Path, *, overwrite: bool, share: bool) -> None:
-    if overwrite and target.exists():
-        with suppress(FileNotFoundError):  # another builder has just put it aside, and puts its own there
-            _replace(folder, target)
-            return
-    try:
-        folder.rename(target)
-    except OSError as error:
-        if not target.exists():
-            raise
-        if why := why_no_index(target):
-            raise _kept_beside(folder, target, why) from error
-        if not share:
-            raise BadArgument(f"another builder put an index at {target} meanwhile: name another folder") from error
-
-
-def _replace(folder: Path, target: Path) -> None:
-    lock = _locked(target)  # it goes along with the new name, so that no sweep takes what may have to come back
-    old = target.rename(_sibling(target, "old"))
-    try:
-        # looked at again where nothing can be added to it by its name: it was an index when the work began
-        if any(old.iterdir()) and (why := why_no_index(old)):
-            raise _kept_beside(folder, target, why)
-        folder.rename(target)
-    except BaseException:
-        old.rename(target)
-        raise
-    finally:
-        if lock is not None:
-            os.close(lock)
-    if (old / MANIFEST).is_file():
-        _remove(old)
-    else:
-        old.rmdir()
-
-
-def _kept_beside(folder: Path, target: Path, why: str) -> BadArgument:
-    """The error for what came to `target` while an index was built; the work is not thrown away."""
-    kept = folder.rename(target.with_name(f"{target.name}.new-{uuid.uuid4().hex[:12]}"))
-    return BadArgument(f"{target} is not an index any more ({why}) and stays as it is: the new one is at {kept}")

@@ -15,7 +15,6 @@ import json
 import math
 import os
 import tempfile
-import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blendfilter.errors import BadArgument, BadData, EmptyData
-from blendfilter.files import BOM, GZIP, check_free, first_character, json_rows, opened, parsed, put, raw_lines, writing
+from blendfilter.files import json_rows, write_whole
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, ProgressCallback, Retriever, cut_of, fingerprint_of, silent
 from blendfilter.retrieval.callables import as_passage
@@ -36,7 +35,7 @@ BATCH = 64
 
 
 class _RowPlace(NamedTuple):
-    """Where a row stands: in words, and in the file that is read while searching."""
+    """Where a row stands: in words, and in the copy that searches read."""
 
     where: str
     offset: int
@@ -53,9 +52,8 @@ class HitsWritten(NamedTuple):
 class Precomputed(Retriever):
     """The hits of `file`, looked up by the text of the query, stripped at its ends and otherwise exact.
 
-    Every row is read and checked once; kept are the queries and where their rows stand. A search reads its rows from
-    the file, or, where it is packed or one JSON list, from an unpacked copy among the system's temporary files.
-    `questions` (id to text) are for rows that hold an id and no query; rows of other questions are then left out.
+    Every row is read and checked once, and copied to a temporary file, which searches read: memory holds the queries
+    alone. `questions` (id to text) are for rows that hold an id and no query; rows of other questions are left out.
 
     Raises:
         MissingFile: no such file. EmptyData: no rows in it.
@@ -68,12 +66,22 @@ class Precomputed(Retriever):
         self.fingerprint = fingerprint_of("retrieved", corpus_hash(self.file))
         self._lines: dict[str, _RowPlace] = {}
         self._few = False
-        with opened(self.file, unpack=False) as stream:
-            packed = stream.read(len(GZIP)) == GZIP
-        copied = packed or first_character(self.file) == "["
-        self._rows = tempfile.TemporaryFile(buffering=0) if copied else open(self.file, "rb")  # noqa: SIM115 - kept open
-        for line, value in _copied(self.file, self._rows) if copied else _in_place(self.file):
-            self._keep(line, value)
+        self._rows = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - kept open
+        offset = 0
+        for row in json_rows(self.file):
+            query, found = self._query(row.value, row.where), _hits(row.value, row.where)
+            if query is None:
+                continue
+            data = json.dumps(row.value).encode()
+            line = _RowPlace(row.where, offset, len(data))
+            before = self._lines.setdefault(query, line)
+            if before is line:
+                self._rows.write(data)
+                offset += len(data)
+            elif self._read(before) != found:
+                raise BadData(
+                    f"{row.where}: the query {query[:80]!r} has other passages at {before.where}: leave one of the two"
+                )
         if not self._lines:
             raise EmptyData(f"{self.file} has no queries: is it the right file?")
 
@@ -91,7 +99,7 @@ class Precomputed(Retriever):
     def held(self, query: str) -> int:
         """How many hits the file has for `query`; none where it does not hold it."""
         line = self._lines.get(query.strip())
-        return 0 if line is None else len(self._read(line, query))
+        return 0 if line is None else len(self._read(line))
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, how many queries there are, and the file."""
@@ -106,18 +114,14 @@ class Precomputed(Retriever):
                 "that search for the question alone (direct-retrieval, cot-retrieval, blendfilter --without q_ex,q_in) "
                 "or hold every query that is searched for"
             )
-        found = self._read(line, query)
+        found = self._read(line)
         if len(found) < k and not self._few:
             self._few = True
             warnings.warn(f"k={k} is more than {self.file} holds for a query: {len(found)} come back", stacklevel=4)
         return Hits(found[:k], cut=cut_of(found))
 
-    def _read(self, line: _RowPlace, query: str) -> Hits:
-        data = os.pread(self._rows.fileno(), line.length, line.offset)
-        value = parsed(data.decode("utf-8", "replace"), line.where)
-        if self._query(value, line.where) != query.strip():
-            raise BadData(f"{line.where}: the file was written to while it was in use: start again")
-        return _hits(value, line.where)
+    def _read(self, line: _RowPlace) -> Hits:
+        return _hits(json.loads(os.pread(self._rows.fileno(), line.length, line.offset)), line.where)
 
     def _query(self, value: Any, where: str) -> str | None:
         """The query of a row; None where it names a question that is not among `questions`."""
@@ -127,16 +131,6 @@ class Precomputed(Retriever):
                 question = self._questions.get(str(value[name]))
                 return None if question is None else question.strip()
         return _query(value, where)
-
-    def _keep(self, line: _RowPlace, value: Any) -> None:
-        query, found = self._query(value, line.where), _hits(value, line.where)
-        if query is None:
-            return
-        before = self._lines.setdefault(query, line)
-        if before is not line and self._read(before, query) != found:
-            raise BadData(
-                f"{line.where}: the query {query[:80]!r} has other passages at {before.where}: leave one of the two"
-            )
 
 
 def write_hits(
@@ -155,23 +149,19 @@ def write_hits(
     target = Path(out)
     if target.is_dir():
         raise BadArgument(f"{target} is a folder: name a file for the hits (--out hits.jsonl)")
-    check_free(target, overwrite=overwrite)
     rows, cut = list(queries), 0
+
+    def written() -> Iterator[bytes]:
+        nonlocal cut
+        for at in range(0, len(rows), BATCH):
+            batch = rows[at : at + BATCH]
+            found = index.search([row["question"] for row in batch], k)
+            cut += sum(map(cut_of, found))
+            yield "".join(map(_row, batch, found)).encode("utf-8")
+            progress("searching", at + len(batch), len(rows))
+
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}")
-    try:
-        with writing(target), open(temporary, "x", encoding="utf-8") as file:
-            for at in range(0, len(rows), BATCH):
-                batch = rows[at : at + BATCH]
-                found = index.search([row["question"] for row in batch], k)
-                file.writelines(_row(row, hits) for row, hits in zip(batch, found, strict=True))
-                cut += sum(map(cut_of, found))
-                progress("searching", at + len(batch), len(rows))
-            file.flush()
-            os.fsync(file.fileno())
-        put(temporary, target, overwrite=overwrite)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(target, written(), overwrite=overwrite)
     return HitsWritten(len(rows), cut)
 
 
@@ -188,34 +178,6 @@ def _row(row: Mapping[str, Any], hits: Sequence[Passage]) -> str:
     ]
     cut = {"query_cut": True} if cut_of(hits) else {}
     return json.dumps({**row, **cut, "passages": passages}, ensure_ascii=False) + "\n"
-
-
-def _in_place(file: Path) -> Iterator[tuple[_RowPlace, Any]]:
-    """The rows of plain JSON Lines, where they stand in it."""
-    offset = 0
-    with opened(file) as stream:
-        for number, raw in raw_lines(stream, file):
-            where = f"{file}, line {number}"
-            skipped = len(BOM) if number == 1 and raw.startswith(BOM) else 0
-            data = raw[skipped:]
-            if data.strip():
-                try:
-                    text = data.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    why = f"not UTF-8 (byte {error.start + 1} of the line): save the file as UTF-8"
-                    raise BadData(f"{where}: {why}") from None
-                yield _RowPlace(where, offset + skipped, len(data)), parsed(text, where)
-            offset += len(raw)
-
-
-def _copied(file: Path, rows: Any) -> Iterator[tuple[_RowPlace, Any]]:
-    """The rows of any other file, copied to `rows` on the way."""
-    offset = 0
-    for row in json_rows(file):
-        data = json.dumps(row.value).encode()
-        rows.write(data)
-        yield _RowPlace(row.where, offset, len(data)), row.value
-        offset += len(data)
 
 
 def _query(value: Any, where: str) -> str:

@@ -11,17 +11,17 @@ import json
 import os
 import random
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import httpx
-import tenacity
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blendfilter import http, secrets
-from blendfilter.errors import BadArgument, BadData, IndexChanged, ServerRefused
+from blendfilter.errors import BadArgument, BadData, IndexChanged, ServerRefused, check_count
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Hits, Retriever, SearchWarnings
 
@@ -29,13 +29,9 @@ SERVER = "blendfilter"
 """How `/info` states that a server is ours."""
 TOKEN = "BLENDFILTER_INDEX_TOKEN"
 """The variable that holds the token, for servers and clients. Never an option: anyone may see a command's words."""
-A_PASSAGE = 16 << 10
-"""Bytes that a reply may have for each passage of a request, beyond what any reply may."""
-WAIT_FIRST = 0.25
-WAIT_MAX = 8.0
-PATIENCE = 60.0
-"""Seconds: where a server wants a longer wait, that is an error at once."""
-KEEP_ALIVE = 30.0
+A_PASSAGE = 16 << 10  # bytes that a reply may have for each passage of a request, beyond what any reply may
+WAIT_FIRST, WAIT_MAX = 0.25, 8.0
+PATIENCE = 60.0  # seconds: where a server wants a longer wait, that is an error at once
 CONNECTIONS = 64
 _LONGEST = 300
 _GIVE_IT = "the environment's goes to no address out of a file, so give it in Python, open_index(…, token=…)"
@@ -105,17 +101,14 @@ class Remote(Retriever):
         batch_size: int = 64,
         ambient: bool = True,
     ) -> None:
-        if attempts < 1 or batch_size < 1 or not 0 < timeout < float("inf"):
-            raise BadArgument(
-                "attempts and batch_size must be 1 or more and timeout above 0, "
-                f"got {attempts}, {batch_size} and {timeout}"
-            )
+        check_count("attempts", attempts)
+        check_count("batch_size", batch_size)
         address = address_of(url)
         found = token or address.token or (os.environ.get(TOKEN) if ambient else None)
         self.url = address.url
-        hint = () if ambient else (_GIVE_IT,)
         sent = found and secrets.checked(found, f"the token ({TOKEN})")
-        self._connection = ServerConnection(self.url, sent, timeout, attempts, *hint)
+        how = f"set {TOKEN}" if ambient else _GIVE_IT
+        self._connection = ServerConnection(self.url, sent, timeout, attempts, how)
         self._options: dict[str, Any] = {
             "timeout": timeout,
             "attempts": attempts,
@@ -148,18 +141,8 @@ class Remote(Retriever):
         """How many passages a query its server gives at most, where it states that."""
         return self._about.limits.max_k
 
-    def close(self) -> None:
-        """Close this process's connections; a later search opens new ones."""
-        self._connection.close()
-
     def __len__(self) -> int:
         return super().__len__() if self._about.passages is None else self._about.passages
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Remote({self.url!r})"
@@ -229,15 +212,18 @@ class ServerAddress(NamedTuple):
 
 
 class _PassingFault(Exception):
-    """A fault that may pass. `wait` is what the server wants, in seconds; `hint` is what helps if it stays."""
+    """A fault that may pass. `wait` is what the server wants, in seconds."""
 
-    def __init__(self, message: str, wait: float = 0.0, hint: str = "") -> None:
+    def __init__(self, message: str, wait: float = 0.0) -> None:
         super().__init__(message)
-        self.wait, self.hint = wait, hint
+        self.wait = wait
 
 
 class ServerConnection:
-    """Requests to one address. Each process has a client of its own: connections do not survive a fork."""
+    """Requests to one address. Each process has a client of its own: connections do not survive a fork.
+
+    Errors are raised outside of except blocks: what was caught leads to the request, which holds the token.
+    """
 
     def __init__(
         self, url: str, token: str | None, timeout: float, attempts: int, how_to_give: str = f"set {TOKEN}"
@@ -256,34 +242,15 @@ class ServerConnection:
         Raises:
             ServerRefused, BadArgument, BadData: as the server's answer, or silence, means.
         """
-        tried = 0
-
-        def attempt() -> Any:
-            nonlocal tried
-            tried += 1
-            return self._once(path, body, foreign, limit)
-
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(
-                lambda error: isinstance(error, _PassingFault) and error.wait <= PATIENCE
-            ),
-            wait=_wait,
-            stop=tenacity.stop_after_attempt(self._attempts),
-            reraise=True,
-        )
-        try:
-            return retrying(attempt)
-        except _PassingFault as fault:
-            why, hint = str(fault), fault.hint
-        # outside the except block: what was caught leads to the request, which holds the token
-        times = "1 attempt" if tried == 1 else f"{tried} attempts"
-        raise ServerRefused(f"the index server at {self.url} {why} ({times}){hint}")
-
-    def close(self) -> None:
-        """Close the connections of this process."""
-        client = self._clients.pop(os.getpid(), None)
-        if client is not None:
-            client.close()
+        for tried in range(1, self._attempts + 1):
+            try:
+                return self._once(path, body, foreign, limit)
+            except _PassingFault as fault:
+                why, wait = str(fault), fault.wait
+            if wait > PATIENCE or tried == self._attempts:
+                break
+            time.sleep(max(wait, min(WAIT_MAX, WAIT_FIRST * 2.0 ** (tried - 1))) * random.uniform(1.0, 1.25))
+        raise ServerRefused(f"the index server at {self.url} {why} (attempts: {tried})")
 
     def _once(self, path: str, body: bytes | None, foreign: str, limit: int) -> Any:
         method, where = "GET" if body is None else "POST", self.url + path
@@ -292,39 +259,27 @@ class ServerConnection:
                 return self._read(reply, http.bounded(reply, limit, self._timeout), foreign)
         except http.TooLarge as error:
             fault: Exception = BadData(f"{self.url}{path}: {error}; look what runs there")
-        except httpx.RequestError as error:
-            fault = self._fault(error)
-        except (httpx.InvalidURL, UnicodeError) as error:  # a redirect, or a header, that is none
-            fault = _PassingFault(f"answered what is no HTTP ({quoted(str(error), self.token)})")
-        # outside the except block, as in `request`
+        except httpx.TimeoutException:
+            fault = _PassingFault(f"did not answer within {self._timeout:g} seconds: wait longer for it (timeout=…)")
+        except (httpx.ConnectError, httpx.UnsupportedProtocol) as error:
+            why = quoted(str(error), self.token)
+            fault = _PassingFault(f"cannot be reached ({why}): `blendfilter serve INDEX` starts one")
+        except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:  # a redirect, or a header, that is none
+            fault = _PassingFault(f"broke off ({quoted(str(error) or type(error).__name__, self.token)})")
         raise fault
 
     def _client(self) -> httpx.Client:
-        process = os.getpid()
-        client = self._clients.get(process)
-        if client is None:
+        if os.getpid() not in self._clients:
             authorization = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-            made = httpx.Client(
+            self._clients[os.getpid()] = httpx.Client(
                 timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, 10.0)),
                 headers={"Accept-Encoding": http.PACKINGS, **authorization},
                 limits=httpx.Limits(
-                    max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=KEEP_ALIVE
+                    max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=30
                 ),
                 trust_env=not is_here(self.url),  # a proxy cannot see what is on this machine
             )
-            client = self._clients.setdefault(process, made)
-            if client is not made:  # another thread was faster
-                made.close()
-        return client
-
-    def _fault(self, error: httpx.RequestError) -> _PassingFault:
-        why = quoted(str(error) or type(error).__name__, self.token)
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
-            return _PassingFault(f"cannot be reached ({why})", hint=": `blendfilter serve INDEX` starts one")
-        if isinstance(error, httpx.TimeoutException):
-            hint = ": wait longer for it (timeout=…), or ask for fewer queries at once (batch_size=…)"
-            return _PassingFault(f"did not answer within {self._timeout:g} seconds", hint=hint)
-        return _PassingFault(f"broke off ({why})")
+        return self._clients[os.getpid()]
 
     def _read(self, reply: httpx.Response, content: bytes, foreign: str) -> Any:
         status = reply.status_code
@@ -344,21 +299,11 @@ class ServerConnection:
             raise _PassingFault(f"failed with {status}: {stated}", http.seconds_to_wait(reply.headers) or 0.0)
         if status in (400, 413, 422):
             raise BadArgument(f"{self.url} refuses it: {stated}")
+        why = f"refuses with {status}: {stated}"
         if status == 401:
-            wrong = (
-                f"does not know the token it was given ({TOKEN})"
-                if self.token
-                else f"wants a token: {self._how_to_give}"
-            )
-            raise ServerRefused(f"the index server at {self.url} {wrong}")
-        raise ServerRefused(f"the index server at {self.url} refuses with {status}: {stated}")
-
-
-def _wait(state: tenacity.RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome else None
-    backoff = min(WAIT_MAX, WAIT_FIRST * 2.0 ** (state.attempt_number - 1))
-    wanted = error.wait if isinstance(error, _PassingFault) else 0.0
-    return max(wanted, backoff) * random.uniform(1.0, 1.25)
+            wants = f"wants a token: {self._how_to_give}"
+            why = f"does not know the token it was given ({TOKEN})" if self.token else wants
+        raise ServerRefused(f"the index server at {self.url} {why}")
 
 
 def quoted(text: str, token: str | None = None) -> str:
@@ -385,10 +330,8 @@ def address_of(url: str) -> ServerAddress:
     except (ValueError, httpx.InvalidURL):
         plain = ""
     if not plain:
-        more = ", without what follows the '?'" if "?" in url else ""
-        raise BadArgument(
-            f"'{quoted(http.without_login(url))}' is no index server's address: write it as http://host:port{more}"
-        )
+        where = quoted(http.without_login(url))
+        raise BadArgument(f"'{where}' is no index server's address: write it as http://host:port, nothing behind it")
     user, _, password = login.partition(":")
     return ServerAddress(plain, unquote(password or user) if at else "")
 
@@ -403,11 +346,11 @@ def check_host(url: str, allow_hosts: Sequence[str], whose: str) -> None:
     """
     ours = url.partition("://")[0].lower() in ("http", "https")
     parts = urlsplit(address_of(url).url if ours else url)
-    host = (parts.hostname or "", parts.port)
+    host, port = parts.hostname or "", parts.port
     named = [allow_hosts] if isinstance(allow_hosts, str) else allow_hosts
-    if any(host[0] == allowed and port in (None, host[1]) for allowed, port in map(_host, named)):
+    if any(host == allowed and only in (None, port) for allowed, only in map(_host, named)):
         return
-    name = quoted(f"[{host[0]}]" if ":" in host[0] else host[0]) + ("" if host[1] is None else f":{host[1]}")
+    name = quoted(f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
     raise BadArgument(
         f"{whose} lies over an index at {name}, and an address out of a file is called only where its host is named: "
         f"if you trust it, add --allow-host {name} (in Python allow_hosts=['{name}'])"

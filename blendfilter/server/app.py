@@ -8,33 +8,41 @@
 ==========================  ===================================================================
 
 Every error is ``{"error": true, "message": one line}``.
+
+A request is answered where it carries the token, or, without one, where it came by this machine's own name: a page on
+the web can make a browser call a server on the same machine under another name (DNS rebinding); the Host header shows.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import base64
+import binascii
+import hmac
+import ipaddress
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.remote import SERVER
 from blendfilter.server.batching import Batcher
-from blendfilter.server.connections import Guard
 from blendfilter.server.exchange import (
     Json,
     ServerLimits,
+    head_too_large,
     many_queries,
     one_query,
     refusal,
@@ -43,8 +51,7 @@ from blendfilter.server.exchange import (
     without_paths,
 )
 
-COME_BACK = 1
-"""Seconds after which a client may try a busy server again."""
+OPEN = "/health"  # the one route that wants no token
 
 
 def application(index: Retriever, limits: ServerLimits | None = None, *, token: str | None = None) -> Starlette:
@@ -68,7 +75,7 @@ def application(index: Retriever, limits: ServerLimits | None = None, *, token: 
         exception_handlers={
             HTTPException: _refused,
             BadArgument: _always(400),
-            asyncio.QueueFull: _always(503, "too many queries are waiting: try again", {"Retry-After": str(COME_BACK)}),
+            asyncio.QueueFull: _always(503, "too many queries are waiting: try again", {"Retry-After": "1"}),
             ClientDisconnect: _always(400, "the request broke off"),  # no one is left to read it
             Exception: _always(500, "the search failed"),  # the framework logs the error itself
         },
@@ -147,11 +154,7 @@ def passages_of(index: Retriever) -> int | None:
 
 
 async def _refused(_: Request, error: Any) -> Json:
-    why = error.detail
-    if why == HTTPStatus(error.status_code).phrase:  # the framework's own, for an unknown address or method
-        why = "nothing here: /, /api/search, /search, /health and /info are" if error.status_code == 404 else why
-        why = "this address wants another method (POST /search; GET or POST /)" if error.status_code == 405 else why
-    return refusal(error.status_code, why, error.headers)
+    return refusal(error.status_code, error.detail, error.headers)
 
 
 def _always(status: int, message: str = "", headers: dict[str, str] | None = None) -> Any:
@@ -161,3 +164,60 @@ def _always(status: int, message: str = "", headers: dict[str, str] | None = Non
         return refusal(status, message or str(error), headers)
 
     return handler
+
+
+class Guard:
+    """The application, behind its check: `token` is wanted where there is one, a local Host header elsewhere."""
+
+    def __init__(self, app: ASGIApp, token: str | None, limits: ServerLimits) -> None:
+        self._app, self._token, self._limits = app, token, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers, refused = Headers(scope=scope), None
+            # one that came in a single read was whole before its size was looked at
+            size = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+            if size + len(scope["raw_path"]) + len(scope["query_string"]) > self._limits.max_head:
+                refused = head_too_large(self._limits)
+            elif self._token is None and not is_local(headers.get("host", "")):
+                refused = refusal(403, "without a token, this server answers to localhost and 127.0.0.1 only")
+            elif self._token is not None and scope["path"] != OPEN and not knows(headers, self._token):
+                how = "'Authorization: Bearer TOKEN', or http://any:TOKEN@host:port/"
+                refused = refusal(401, f"this server wants a token: {how}", {"WWW-Authenticate": "Bearer"})
+            if refused:
+                return await refused(scope, receive, send)
+        return await self._app(scope, receive, send)
+
+
+def is_local(host: str) -> bool:
+    """Whether a Host header names this machine to itself.
+
+    >>> is_local("localhost:8893"), is_local("127.0.0.1"), is_local("[::1]:8893"), is_local("evil.example:8893")
+    (True, True, True, False)
+    """
+    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
+    if name.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def knows(headers: Mapping[str, str], token: str) -> bool:
+    """Whether a request carries the token: as a bearer, or as the password of HTTP's basic login, any user.
+
+    >>> knows({"authorization": "Bearer s3cret"}, "s3cret"), knows({}, "s3cret")
+    (True, False)
+    """
+    scheme, _, rest = headers.get("authorization", "").partition(" ")
+    given = rest.strip().encode("latin-1", "replace")
+    if scheme.lower() == "basic":
+        try:
+            given = base64.b64decode(given, validate=True).partition(b":")[2]
+        except binascii.Error:
+            return False
+    elif scheme.lower() != "bearer":
+        return False
+    # in constant time: the time that a comparison takes must not reveal how much of a guess was right
+    return hmac.compare_digest(given, token.encode())

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import NamedTuple
 
+from blendfilter.aio import Threads
 from blendfilter.errors import BadArgument, CodeFailed, copied
 from blendfilter.records import Passage
 
@@ -43,14 +40,6 @@ class _WaitingQuery:
     found: asyncio.Future[Sequence[Passage]]
 
 
-class _SearchBatch(NamedTuple):
-    """What the thread is to search, and where the outcomes go, one a query."""
-
-    queries: Sequence[str]
-    k: int
-    outcomes: Future[list[Sequence[Passage] | Exception]]
-
-
 class Batcher:
     """`search`, called from one thread, with as many queries at once as happen to wait."""
 
@@ -58,8 +47,8 @@ class Batcher:
         self._search = search
         self._max_batch, self._max_waiting = max_batch, max_waiting
         self._queue: deque[_WaitingQuery] = deque()
-        self._batches: SimpleQueue[_SearchBatch | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        # one thread, which the process does not wait for: it would not end before a search that hangs does
+        self._thread = Threads(1, "blendfilter-search")
         self._working: asyncio.Task[None] | None = None
         self.counts = ServedCounts()
 
@@ -87,35 +76,18 @@ class Batcher:
 
     def close(self) -> None:
         """Let the thread go once it is idle."""
-        self._batches.put(None)
+        self._thread.shutdown()
 
     async def _work(self) -> None:
         while batch := self._next():
             queries, k = list(batch), next(iter(batch.values()))[0].k
             self.counts.batches += 1
             self.counts.largest_batch = max(self.counts.largest_batch, len(queries))
-            outcomes = await self._in_thread(queries, k)
+            searching = asyncio.get_running_loop().run_in_executor(self._thread, self._outcomes, queries, k)
+            outcomes = await searching
             for query, outcome in zip(queries, outcomes, strict=True):
                 for waiting in batch[query]:
                     _settle(waiting.found, outcome)
-
-    async def _in_thread(self, queries: Sequence[str], k: int) -> list[Sequence[Passage] | Exception]:
-        if self._thread is None:
-            # not an executor's thread: the process would not end before a search that hangs does
-            self._thread = threading.Thread(target=self._searching, name="blendfilter-search", daemon=True)
-            self._thread.start()
-        batch = _SearchBatch(queries, k, Future())
-        self._batches.put(batch)
-        return await asyncio.wrap_future(batch.outcomes)
-
-    def _searching(self) -> None:
-        while batch := self._batches.get():
-            if not batch.outcomes.set_running_or_notify_cancel():
-                continue
-            try:
-                batch.outcomes.set_result(self._outcomes(batch.queries, batch.k))
-            except BaseException as error:  # noqa: BLE001 - a search that exits must not end the thread unseen
-                batch.outcomes.set_exception(error)
 
     def _next(self) -> dict[str, list[_WaitingQuery]]:
         """The oldest query and all that may go with it, out of the queue, without those of clients that have gone."""

@@ -19,50 +19,26 @@ from blendfilter.errors import BadArgument, check_count
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import check_search, cut_of
 
-K_OF_COLBERT = 10
-K_OF_SEARCH = 5
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
-_DIGITS_OF_AN_INT = 18
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """The server's limits; `/info` reports them. A request beyond one of them is refused with a line that names it.
+    """The server's limits; `/info` reports them. A request beyond one of them is refused with a line that names it."""
 
-    Attributes:
-        max_k: passages a query.
-        max_query_chars: characters of one query.
-        max_head: bytes of a request's head, which is its address and its headers.
-        max_body: bytes of a request's body.
-        max_batch: different queries that go to the index at once.
-        max_queries: queries of one request.
-        max_waiting: queries that may wait; beyond, the server is busy (503).
-        max_connections: open connections; the server lowers it to what ``ulimit -n`` leaves room for.
-        max_unread: bytes of replies that clients have not read yet, all together.
-        head_seconds: for a head to arrive whole.
-        body_seconds: for a body to arrive whole.
-        write_seconds: for a client to read 64 KiB of its reply, or what is left of it.
-        stop_seconds: for requests in flight to be finished once the server is to stop.
-
-    >>> ServerLimits(max_k=0)
-    Traceback (most recent call last):
-        ...
-    blendfilter.errors.BadArgument: max_k is 0: give a whole number of 1 or more
-    """
-
-    max_k: int = 100
+    max_k: int = 100  # passages a query
     max_query_chars: int = 20_000
-    max_head: int = 64 * 1024
-    max_body: int = 4 * 1024 * 1024
-    max_batch: int = 64
-    max_queries: int = 256
-    max_waiting: int = 1024
-    max_connections: int = 1000
-    max_unread: int = 128 * 1024 * 1024
-    head_seconds: int = 10
-    body_seconds: int = 30
-    write_seconds: int = 20
-    stop_seconds: int = 30
+    max_head: int = 64 * 1024  # bytes of a request's address and headers
+    max_body: int = 4 * 1024 * 1024  # bytes
+    max_batch: int = 64  # different queries that go to the index at once
+    max_queries: int = 256  # of one request
+    max_waiting: int = 1024  # queries; beyond, the server is busy (503)
+    max_connections: int = 1000  # the server lowers it to what ``ulimit -n`` leaves room for
+    max_unread: int = 128 * 1024 * 1024  # bytes of replies that clients have not read yet, all together
+    head_seconds: int = 10  # for a head to arrive whole
+    body_seconds: int = 30  # for a body to arrive whole
+    write_seconds: int = 20  # for a client to read 64 KiB of its reply, or what is left of it
+    stop_seconds: int = 30  # for requests in flight to be finished once the server is to stop
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -92,6 +68,11 @@ def refusal(status: int, message: str, headers: Mapping[str, str] | None = None)
     return Json({"error": True, "message": message}, status, headers)
 
 
+def head_too_large(limits: ServerLimits) -> Json:
+    """The refusal of a head (address and headers) above its limit."""
+    return refusal(431, f"the head is too large: at most {limits.max_head:,} bytes; send a long query by POST")
+
+
 def topk(passages: Sequence[Passage]) -> dict[str, Any]:
     """One query's passages as `dspy.ColBERTv2` reads them.
 
@@ -117,7 +98,7 @@ def pid_of(name: str) -> int | str:
     >>> pid_of("17"), pid_of("017"), pid_of("wiki-17")
     (17, '017', 'wiki-17')
     """
-    plain = name.isascii() and name.isdigit() and len(name) <= _DIGITS_OF_AN_INT and (name == "0" or name[0] != "0")
+    plain = name.isascii() and name.isdigit() and len(name) <= 18 and (name == "0" or name[0] != "0")
     return int(name) if plain else name
 
 
@@ -185,7 +166,7 @@ async def one_query(request: Request, limits: ServerLimits) -> tuple[list[str], 
             fields["k"] = int(fields["k"])
     if fields.get("query") is None:
         raise BadArgument('there is no query: GET /?query=…&k=5, or POST {"query": …, "k": 5}')
-    return checked([fields["query"]], fields.get("k", K_OF_COLBERT), limits)
+    return checked([fields["query"]], fields.get("k", 10), limits)
 
 
 async def many_queries(request: Request, limits: ServerLimits) -> tuple[list[str], int]:
@@ -194,7 +175,7 @@ async def many_queries(request: Request, limits: ServerLimits) -> tuple[list[str
     queries = fields.get("queries")
     if not isinstance(queries, list) or not queries:
         raise BadArgument('there are no queries: POST {"queries": ["…", "…"], "k": 5}')
-    return checked(queries, fields.get("k", K_OF_SEARCH), limits)
+    return checked(queries, fields.get("k", 5), limits)
 
 
 def checked(queries: list[str], k: int, limits: ServerLimits) -> tuple[list[str], int]:

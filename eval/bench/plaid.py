@@ -97,7 +97,7 @@ def measured(index: ColBERT, vectors: list[Any], exact: list[set[int]], effort: 
     shares, times = [], []
     for query, best in zip(vectors, exact, strict=True):
         started = time.perf_counter()
-        found = index._scorer.best(query, K, effort)
+        found = index._best(query, K, effort)
         times.append(time.perf_counter() - started)
         shares.append(len(best & {at for at, _ in found}) / K)
     return statistics.mean(shares), 1000 * statistics.median(times)

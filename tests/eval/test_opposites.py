@@ -155,7 +155,7 @@ class TestConfusion:
         lm = ScriptedLM(lambda stage, prompt: "True")
         program = resources.programs() / "hotpotqa" / "cdit.json"
         with dspy.context(lm=lm):
-            with pytest.raises(BadData, match=r"under the rules phi1 .*goes by the rules phi1\+phi2 .*--rule"):
+            with pytest.raises(BadData, match=r"was compiled with .the rules phi1 .*here it has .the rules phi1\+phi2 "):
                 confusion(judging(program=program), PAIRS[:2])
             assert lm.calls == 0
             (table,) = confusion(judging(program=program), PAIRS[:2], [("phi1",)])

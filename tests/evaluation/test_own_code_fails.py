@@ -31,7 +31,6 @@ class Unreadable(Exception):
 
 RAISED: dict[str, tuple[Callable[[], BaseException], str, str]] = {
     "StopIteration": (StopIteration, "StopIteration", "give next(…) a default"),
-    "GeneratorExit": (GeneratorExit, "GeneratorExit", "the code raised GeneratorExit"),
     "sys.exit": (lambda: SystemExit(3), "SystemExit", "SystemExit: 3; raise an ordinary error"),
     "cancelled": (asyncio.CancelledError, "CancelledError", "the code raised CancelledError"),
     "no words": (Unreadable, "Unreadable", "(its message cannot be read: ValueError)"),

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
-import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import dspy
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import scripted
 
 from blendfilter.context import JOURNAL, NOTES, QUESTION, STAGE, CallNote, setting
-from blendfilter.errors import BadArgument, ReplayMiss
+from blendfilter.errors import ReplayMiss
 from blendfilter.evaluation.runner import evaluate
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
@@ -32,35 +28,6 @@ class Fixed(Retriever):
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         check_search(queries, k)
         return [[TOWN][:k] for _ in queries]
-
-
-def test_calling_an_index_searches_for_one_query() -> None:
-    assert Fixed()("where?") == [TOWN]
-    assert Fixed()("where?", k=1, with_metadata=True) == [TOWN]
-
-
-def test_an_index_of_unknown_length_is_still_something() -> None:
-    assert Fixed()
-    with pytest.raises(TypeError, match="does not know how many"):
-        len(Fixed())
-    assert Fixed().info() == {"kind": "Fixed", "fingerprint": "0123456789abcdef"}
-
-
-@pytest.mark.parametrize(
-    ("queries", "k", "message"),
-    [
-        (["a"], 0, "k is 0: give a whole number of 1 or more"),
-        (["a"], True, "k is True: give a whole number"),
-        (["a"], 2.0, "k is 2.0: give a whole number"),
-        ([""], 1, "the query is empty (''): there is nothing to search for"),
-        (["a", " \n"], 1, "query 2 of 2 is empty (' \\n'): there is nothing to search for"),
-        (["a", None], 1, "query 2 of 2 must be a string, got NoneType"),
-        ("one question", 1, "search takes a list of queries, got one string"),
-    ],
-)
-def test_what_no_index_searches(queries: Sequence[str], k: int, message: str) -> None:
-    with pytest.raises(BadArgument, match=re.escape(message)):
-        Fixed().search(queries, k)
 
 
 def test_a_short_corpus_and_a_cut_query_are_each_warned_of_once() -> None:
@@ -79,27 +46,7 @@ def test_a_short_corpus_and_a_cut_query_are_each_warned_of_once() -> None:
         searched.check_cut("another one", True)
 
 
-def test_a_module_that_holds_an_index_copies_without_it(fresh_dspy: None) -> None:
-    import dspy
-
-    class Holder(dspy.Module):  # type: ignore[misc]
-        def __init__(self, index: Retriever) -> None:
-            super().__init__()
-            self.index = index
-
-    holder = Holder(Fixed())
-    assert holder.deepcopy().index is holder.index
-    assert holder.dump_state() == {}
-
-
 TOWN = Passage("1", "Ormskerry", "A harbour town.")
-
-
-def test_only_hits_can_say_that_the_query_was_cut() -> None:
-    assert cut_of(Hits([TOWN], cut=True))
-    assert not cut_of(Hits([TOWN]))
-    assert not cut_of([TOWN])
-    assert not cut_of(Hits([TOWN, TOWN], cut=True)[:1]), "a slice is a plain list: whoever slices says it again"
 
 
 few_values = st.sampled_from([0.0, 0.1, 0.25, 0.3, 1.0, 7.5, 1e-9])
@@ -207,19 +154,6 @@ def test_another_fingerprint_query_or_k_is_another_search(tmp_path: Path, index:
     assert len(index.asked) == 1
 
 
-def test_a_rebuilt_index_serves_its_own_texts(tmp_path: Path) -> None:
-    class Rebuilt(Counting):
-        def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-            return [[Passage("1", "Orm Pier", "It burned down in 1902.", 1.0)] for _ in queries]
-
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
-        assert Counting().search(["orm"], 1)[0][0].text == "Orm Pier opened in 1871."
-        assert Rebuilt("0" * 16).search(["orm"], 1)[0][0].text == "It burned down in 1902."
-    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
-        assert Counting().search(["orm"], 1)[0][0].text == "Orm Pier opened in 1871."
-        assert Rebuilt("0" * 16).search(["orm"], 1)[0][0].text == "It burned down in 1902."
-
-
 def test_reuse_copies_the_search_and_its_passages(tmp_path: Path) -> None:
     index = Counting()
     with Journal(tmp_path / "old") as journal, setting(JOURNAL, journal):
@@ -255,66 +189,6 @@ def test_a_search_whose_passages_were_cut_off_is_made_again(tmp_path: Path) -> N
         assert len(index.asked) == 2
 
 
-def test_an_index_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    class Broken(Counting):
-        def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-            raise OSError("the disk went away")
-
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
-        with pytest.raises(OSError, match="went away"):
-            Broken().search(["orm"], 2)
-        assert len(journal) == 0
-
-
-def test_threads_search_at_once(tmp_path: Path) -> None:
-    index = Counting()
-    found: dict[int, Any] = {}
-
-    def ask(number: int) -> None:
-        with setting(JOURNAL, journal):
-            found[number] = index.search([f"query {number % 3}"], 3)
-
-    with Journal(tmp_path) as journal:
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(24)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        kinds = [record["kind"] for record in journal.records()]
-    assert (kinds.count("passage"), kinds.count("search")) == (3, 3)
-    assert all(found[number] == found[number % 3] for number in range(24))
-
-
-class Own(dspy.Module):  # type: ignore[misc]
-    """A user's own synchronous module, which searches in its own way."""
-
-    def __init__(self, index: Retriever) -> None:
-        super().__init__()
-        self.index = index
-        self.reply = dspy.Predict("knowledge, question -> answer")
-
-    def forward(self, question: str) -> dspy.Prediction:
-        knowledge = [passage.line for passage in self.index(question, k=2)]
-        return self.reply(knowledge=knowledge, question=question)
-
-
-def test_an_index_inside_a_users_own_module_takes_part_in_the_run(tmp_path: Path) -> None:
-    index = Counting()
-    questions = [{"id": f"q{n}", "question": f"When did pier {n} open?", "golden_answers": ["1871"]} for n in range(3)]
-    with scripted(lambda *_: "[[ ## answer ## ]]\n1871\n[[ ## completed ## ]]") as lm:
-        run = evaluate(Own(index), questions, lm=lm, run=tmp_path / "run", progress=False)
-        first = (tmp_path / "run" / "predictions.jsonl").read_bytes()
-        again = evaluate(Own(index), questions, lm=lm, run=tmp_path / "run", progress=False, replay=True)
-    assert (len(index.asked), lm.calls) == (3, 3)
-    assert "Orm Pier opened in 1871." in lm.prompts[0][1]
-    assert (tmp_path / "run" / "predictions.jsonl").read_bytes() == first
-    assert run.metrics == again.metrics
-    with Journal(tmp_path / "run", "replay") as journal:
-        assert sorted(r["query"] for r in journal.records() if r["kind"] == "search") == [
-            q["question"] for q in questions
-        ]
-
-
 class Excerpts(Retriever):
     """A search service: one document, of which each query is shown another passage."""
 
@@ -341,29 +215,6 @@ def test_other_excerpts_under_one_id_are_served_as_they_were_found(tmp_path: Pat
         replayed = [index.search([query], 1) for query in ("piers", "mills")]
     assert live == served == replayed
     assert [each[0][0].text for each in replayed] == ["What it says of piers.", "What it says of mills."]
-
-
-@pytest.mark.parametrize("score", [np.float32(1.5), np.float64(1.5), np.int64(2), 2, None])
-def test_scores_of_any_number_type_are_kept(score: Any, tmp_path: Path) -> None:
-    index = Excerpts(score)
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
-        live = index.search(["piers"], 1)[0][0].score
-        (record,) = (each for each in journal.records() if each["kind"] == "search")
-    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
-        replayed = index.search(["piers"], 1)[0][0].score
-    assert live == replayed == score
-    assert record["scores"] == [None if score is None else float(score)]
-
-
-def test_metadata_that_json_cannot_hold_does_not_end_the_search(tmp_path: Path) -> None:
-    class Dated(Excerpts):
-        def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-            return [[Passage("1", "T", "t", 1.0, {"path": Path("a/b")})] for _ in queries]
-
-    with Journal(tmp_path) as journal, setting(JOURNAL, journal):
-        assert Dated().search(["x"], 1)[0][0].text == "t"
-    with Journal(tmp_path, "replay") as journal, setting(JOURNAL, journal):
-        assert Dated().search(["x"], 1)[0][0].metadata == {"path": "a/b"}
 
 
 class CutsAtThree(Counting):

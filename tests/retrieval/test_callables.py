@@ -11,7 +11,7 @@ import pytest
 
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage
-from blendfilter.retrieval.callables import as_passage, as_retriever, name_of
+from blendfilter.retrieval.callables import as_passage, as_retriever
 
 TOWN = Passage("1", "Ormskerry", "A harbour town.", 2.5)
 
@@ -43,10 +43,6 @@ def test_every_shape_of_a_passage(item: Any, title: str, text: str, name: str | 
     passage = as_passage(item)
     assert (passage.title, passage.text, passage.score) == (title, text, score)
     assert passage.id == name if name else re.fullmatch("[0-9a-f]{16}", passage.id)
-
-
-def test_results_are_cut_to_k_and_come_a_list_a_query() -> None:
-    assert as_retriever(towns).search(["a", "b"], 2) == [[TOWN, TOWN], [TOWN, TOWN]]
 
 
 class ByKeyword:
@@ -97,14 +93,6 @@ def test_fingerprints_of_callables() -> None:
     assert as_retriever(one).fingerprint != as_retriever(other).fingerprint
 
 
-def test_lambdas_are_told_apart_by_their_line() -> None:
-    first = as_retriever(lambda query, k: [])
-    second = as_retriever(lambda query, k: [])
-    assert first.fingerprint != second.fingerprint
-    assert name_of(partial(towns, k=2)) == f"{__name__}.towns"
-    assert first.info()["name"].startswith(f"{__name__}.test_lambdas")
-
-
 @pytest.mark.parametrize("thing", [None, "indexes/wiki17", 5, ["a"], ByKeyword])
 def test_what_cannot_search(thing: Any) -> None:
     with pytest.raises(BadArgument, match=r"cannot search: a retriever is an index .* or a callable \(query, k\)"):
@@ -132,13 +120,3 @@ def test_an_async_function_is_refused() -> None:
 def test_what_is_no_list_of_passages(returned: Any, message: str) -> None:
     with pytest.raises(BadArgument, match=message):
         as_retriever(lambda query, k: returned)("q")
-
-
-def test_its_own_errors_come_through() -> None:
-    def broken(query: str, k: int) -> list[str]:
-        raise ConnectionError("the index server is down")
-
-    with pytest.raises(ConnectionError, match="server is down"):
-        as_retriever(broken)("q")
-    with pytest.raises(BadArgument, match="k is 0: give a whole number"):
-        as_retriever(broken)("q", k=0)

@@ -4,7 +4,6 @@ journaled under a fingerprint, refusals in one line, threads, copies, DSPy.
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import warnings
@@ -174,10 +173,6 @@ def test_threads_share_it(index: Retriever) -> None:
     with ThreadPoolExecutor(6) as pool:
         jobs = [(query, pool.submit(index.search, [query], 5)) for query in QUERIES * 8]
         assert all(ids(job.result()) == expected[query] for query, job in jobs)
-
-
-def test_copies_are_itself(index: Retriever) -> None:
-    assert copy.copy(index) is copy.deepcopy({"held": index})["held"] is index
 
 
 def test_it_is_dspys_retrieval_model(index: Retriever, fresh_dspy: None) -> None:

@@ -14,10 +14,9 @@ from checkpoints import minilm, tiny_bert
 from blendfilter.errors import BadArgument, BadData, MissingFile, UnknownName
 from blendfilter.records import Passage
 from blendfilter.retrieval import dense
-from blendfilter.retrieval.base import cut_of
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.dense import Dense
-from blendfilter.retrieval.indexes import build, open_index
+from blendfilter.retrieval.indexes import open_index
 
 pytest.importorskip("faiss")
 pytest.importorskip("sentence_transformers")
@@ -86,19 +85,6 @@ def test_the_others_find_nearly_what_flat_finds(
     assert np.mean(shares) >= least
 
 
-def test_fewer_cells_looked_into_find_less(sample: Dense, vectors: Any) -> None:
-    """`nprobe` is really sent: with one cell of eight, much is missed."""
-    queries = sample.encoder.encode_queries([passage.title for passage in sample.passages[:40]]).vectors
-    exact = dense.nearest(sample.faiss, queries, 10)
-
-    def recall(nprobe: int) -> float:
-        settings = {"index": "ivf", "nlist": 4, "nprobe": nprobe}
-        found = dense.nearest(dense.build_index(vectors, settings, lambda *_: None), queries, 10)
-        return float(np.mean([len({*a[0]} & {*b[0]}) / 10 for a, b in zip(exact, found, strict=True)]))
-
-    assert recall(1) < recall(2) < recall(4) == 1
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_built_in_a_folder_and_opened_again(kind: str, tmp_path: Path) -> None:
     settings = {"index": kind, **KINDS[kind]}
@@ -143,21 +129,6 @@ def test_ties_keep_corpus_order_at_the_kth_place() -> None:
     passages = [Passage(str(n), "", "castle" if n != 250 else "the castle") for n in range(300)]
     index = Dense.build(passages, encoder=tiny_bert(), similarity="cosine")
     assert ids(index("the castle", k=5)) == ["250", "0", "1", "2", "3"]
-
-
-def test_a_query_of_ten_thousand_words_is_flagged_and_answered() -> None:
-    index = tiny()
-    with pytest.warns(UserWarning, match="a query of 10,000 words was cut: the encoder .* reads 512 tokens"):
-        long, short = index.search(["castle " * 10_000, "castle"], 3)
-    assert cut_of(long)
-    assert not cut_of(short)
-    assert len(long) == 3
-
-
-def test_passages_longer_than_the_encoder_reads_are_counted() -> None:
-    passages = [Passage("1", "", "the sea " * 20), Passage("2", "", "the sea"), Passage("3", "", "the hill " * 20)]
-    with pytest.warns(UserWarning, match=r"2 of 3 passages are longer than the encoder .* reads \(16 tokens\)"):
-        Dense.build(passages, encoder=tiny_bert(), max_length=16)
 
 
 def test_the_fingerprint_changes_with_what_changes_results() -> None:
@@ -221,17 +192,6 @@ def test_a_build_that_cannot_be_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("settings", [{}, {"index": "hnsw", "ef_search": 8}, {"index": "ivf"}])
-def test_settings_that_are_not_the_indexs(settings: dict[str, Any], tmp_path: Path) -> None:
-    tiny(tmp_path / "index")
-    manifest = tmp_path / "index" / "manifest.json"
-    stated = json.loads(manifest.read_text())
-    stated["settings"] = settings and stated["settings"] | settings
-    manifest.write_text(json.dumps(stated))
-    with pytest.raises(BadData, match=r"the index at .*index is damaged .*build it again"):
-        Dense.open(tmp_path / "index")
-
-
 @pytest.mark.parametrize("damage", ["other vectors", "no index"])
 def test_a_file_that_is_not_the_manifests(damage: str, tmp_path: Path) -> None:
     """Files of the very size that the manifest states, and wrong all the same."""
@@ -248,17 +208,3 @@ def test_a_file_that_is_not_the_manifests(damage: str, tmp_path: Path) -> None:
         manifest.write_text(json.dumps(stated))
     with pytest.raises(BadData, match=r"is damaged: index\.faiss .* build it again"):
         Dense.open(tmp_path / "index")
-
-
-def test_the_engine_goes_by_name_and_says_how_far_it_is(tmp_path: Path) -> None:
-    result: list[tuple[str, int, int | None]] = []
-    settings = {"encoder": tiny_bert(), "index": "ivf", "batch_size": 4, "progress": lambda *told: result.append(told)}
-    assert len(build("dense", TOWNS, tmp_path / "index", **settings)) == 60
-    assert result == [
-        ("reading passages", 60, 60),
-        ("encoding passages", 32, 60),
-        ("encoding passages", 60, 60),
-        ("clustering", 0, 1),
-        ("clustering", 1, 1),
-        ("adding vectors", 60, 60),
-    ]

@@ -14,7 +14,7 @@ import pytest
 from checkpoints import minilm, minilm_package, tiny_bert
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
-from blendfilter.retrieval.encoders import Encoder, Vectors, encoder_folder, load_encoder
+from blendfilter.retrieval.encoders import Encoder, Vectors, load_encoder
 
 pytest.importorskip("sentence_transformers")
 
@@ -70,23 +70,6 @@ def test_a_sentence_transformers_folder_says_itself_how_it_is_read() -> None:
     assert np.linalg.norm(vectors(encoder, "who built the castle")) == pytest.approx(1, abs=1e-5)
 
 
-def test_prefixes_really_stand_before_the_text() -> None:
-    plain = load_encoder(str(tiny_bert()))
-    prefixed = load_encoder(str(tiny_bert()), query_prefix="query: ", passage_prefix="passage: ")
-    np.testing.assert_allclose(vectors(prefixed, "castle"), vectors(plain, "query: castle"), rtol=1e-4, atol=1e-5)
-    passage = prefixed.encode_passages(["castle"]).vectors
-    np.testing.assert_allclose(passage, vectors(plain, "passage: castle"), rtol=1e-4, atol=1e-5)
-    assert not np.allclose(passage, vectors(plain, "castle"), atol=1e-2)
-
-
-def test_a_models_own_prompts_are_its_prefixes_until_told_otherwise(tmp_path: Path) -> None:
-    folder = changed(minilm_package(), tmp_path)
-    result = folder / "config_sentence_transformers.json"
-    result.write_text(json.dumps({"prompts": {"query": "ask: ", "passage": "say: "}, "similarity_fn_name": "dot"}))
-    assert load_encoder(str(folder)).reading == ("ask: ", "say: ", "dot", 256)
-    assert load_encoder(str(folder), query_prefix="q: ", similarity="cosine").reading == ("q: ", "say: ", "cosine", 256)
-
-
 def test_a_similarity_that_is_none_of_ours_must_be_replaced(tmp_path: Path) -> None:
     folder = changed(minilm_package(), tmp_path)
     (folder / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "euclidean"}')
@@ -127,11 +110,6 @@ def test_without_a_limit_stated_the_positions_are_the_limit(tmp_path: Path) -> N
 def test_settings_that_an_encoder_cannot_do(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(BadArgument, match=message):
         load_encoder(str(tiny_bert()), **settings)
-
-
-def test_half_a_character_is_read_as_a_question_mark() -> None:
-    encoder = load_encoder(str(tiny_bert()))
-    np.testing.assert_array_equal(vectors(encoder, "castle \ud83d"), vectors(encoder, "castle ?"))
 
 
 def test_threads_share_an_encoder() -> None:
@@ -193,30 +171,12 @@ def test_an_encoder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
         load_encoder(str(tmp_path))
 
 
-def test_a_name_in_the_hubs_cache_needs_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    snapshot = tmp_path / "models--tiny--bert" / "snapshots" / "abc"
-    shutil.copytree(tiny_bert(), snapshot)
-    (tmp_path / "models--tiny--bert" / "refs").mkdir()
-    (tmp_path / "models--tiny--bert" / "refs" / "main").write_text("abc")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    assert encoder_folder("tiny/bert") == snapshot
-    assert load_encoder("tiny/bert").identity == load_encoder(str(tiny_bert())).identity
-
-
 def test_a_half_saved_encoder_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = changed(tiny_bert(), tmp_path)
     drop_weights(folder, "encoder.layer.1.attention.self.query.weight", "pooler.dense.weight")
     with pytest.raises(BadData, match=r"not whole: 1 of its weights are missing, encoder\.layer\.1\.attention"):
         load_encoder(str(folder))
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_pooler_may_be_missing_for_nobody_reads_it(tmp_path: Path) -> None:
-    folder = changed(tiny_bert(), tmp_path)
-    drop_weights(folder, "pooler.dense.weight", "pooler.dense.bias")
-    np.testing.assert_array_equal(
-        vectors(load_encoder(str(folder)), "castle"), vectors(load_encoder(str(tiny_bert())), "castle")
-    )
 
 
 @pytest.mark.parametrize(("name", "content"), [("model.safetensors", b"\0" * 40), ("config.json", b"{")])
@@ -226,14 +186,3 @@ def test_a_damaged_encoder_is_refused_in_one_line(tmp_path: Path, name: str, con
     with pytest.raises(BadData, match="cannot be loaded") as raised:
         load_encoder(str(folder))
     assert "\n" not in str(raised.value)
-
-
-def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    from safetensors.numpy import load_file, save_file
-
-    folder = changed(tiny_bert(), tmp_path)
-    weights = load_file(folder / "model.safetensors")
-    weights["embeddings.LayerNorm.weight"] = weights["embeddings.LayerNorm.weight"] * np.float32("nan")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(BadData, match="its weights are damaged"):
-        vectors(load_encoder(str(folder)), "castle")

@@ -7,7 +7,6 @@ B: 1/62 = 0.0161290.   D: 1/63 = 0.0158730.   So: A C B D.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from blendfilter.retrieval.base import Hits, Retriever, cut_of, fingerprint_of
 from blendfilter.retrieval.bm25 import BM25, RankBM25
 from blendfilter.retrieval.callables import as_retriever
 from blendfilter.retrieval.hybrid import Hybrid, fuse, open_indexes
-from blendfilter.retrieval.indexes import ENGINES, build, open_index, register_kind
+from blendfilter.retrieval.indexes import build, open_index, register_kind
 
 CORPUS = [Passage("1", "Fell", "A hill."), Passage("2", "Ormskerry", "A harbour town.")]
 
@@ -46,14 +45,6 @@ def test_each_engine_builds_what_open_index_opens(tmp_path: Path, engine: str, k
     assert opened("town", k=2) == built("town", k=2)
     assert opened.fingerprint == built.fingerprint == build(engine, CORPUS, k1=1.2).fingerprint
     assert opened.info()["kind"] == engine
-
-
-def test_an_unknown_engine() -> None:
-    with pytest.raises(
-        UnknownName, match=r"no engine 'bm52'. Did you mean 'bm25'\? \(known: bm25, colbert, dense, rank-bm25\)"
-    ):
-        build("bm52", CORPUS)
-    assert set(ENGINES) >= {"bm25", "rank-bm25"}
 
 
 def test_an_unknown_kind(tmp_path: Path) -> None:
@@ -118,43 +109,10 @@ def test_the_worked_example() -> None:
     assert [p.score for p in found] == pytest.approx([0.0325225, 0.0322665, 0.0161290, 0.0158730], abs=1e-7)
 
 
-def test_the_constant_decides_how_much_the_first_places_count() -> None:
-    """constant 0. A: 1/1 + 1/4 = 1.25. B, third and second: 1/3 + 1/2 = 0.83. At 60, B's nearer places win."""
-    members = Fixed("AXB"), Fixed("YBZA")
-    assert ids(Hybrid(members, constant=0)("q", k=1)) == ["A"]
-    assert ids(Hybrid([Fixed("AXB"), Fixed("YBZWVUTA")])("q", k=1)) == ["B"]
-
-
 def test_equal_sums_keep_the_order_of_the_indexes() -> None:
     assert ids(Hybrid([Fixed("AB"), Fixed("CD")])("q", k=4)) == ["A", "C@2", "B", "D@2"]
     assert ids(Hybrid([Fixed("CD"), Fixed("AB")])("q", k=3)) == ["C", "A@2", "D"]
     assert ids(Hybrid([Fixed("ABC"), Fixed("BCA"), Fixed("CAB")])("q", k=3)) == ["A", "B", "C"]
-
-
-def test_equal_sums_are_equal_in_whatever_order_they_are_added() -> None:
-    """P stands at 1, 7 and 2, Q at 2, 1 and 7: added from the left, Q's sum is higher by its last bit."""
-    rankings = [named(names) for names in ("PQcdefg", "QijklmP", "oPqrstQ")]
-    assert ids(fuse(rankings, 2, 60, lambda passage: passage.id)) == ["P", "Q"]
-
-
-def test_each_index_is_asked_for_the_depth_or_for_k() -> None:
-    """Z is third in both and wins over what is first in one: only seen beyond k."""
-    members = Fixed("ABZ"), Fixed("CDZ")
-    assert ids(Hybrid(members, depth=3)("q", k=1)) == ["Z"]
-    assert ids(Hybrid(members, depth=2)("q", k=1)) == ["A"]
-    Hybrid(members, depth=2)("q", k=50)
-    assert [k for _, k in members[0].asked] == [3, 2, 50]
-
-
-def test_a_short_corpus_is_no_news_unless_k_is_above_it() -> None:
-    index = Hybrid([BM25.build(HENS), BM25.build(HENS, k1=1.5)])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        index("red", k=2)
-        Hybrid([BM25.build(HENS), BM25.build(HENS[:2])])("red", k=5)
-    with pytest.warns(UserWarning, match="k=7 is more than the corpus holds: at most 3 passages") as raised:
-        index("red", k=7)
-    assert len(raised) == 1
 
 
 def test_over_one_corpus_ids_say_what_is_the_same() -> None:
@@ -190,14 +148,6 @@ def test_over_several_corpora_an_id_names_one_passage() -> None:
     assert ids(same("red", 2)) == ["0", "1"], "one corpus: its ids as they are"
 
 
-def test_what_one_index_holds_twice_counts_once() -> None:
-    twice = as_retriever(lambda query, k: [Passage("1", "", "hen"), Passage("2", "", "hen"), Passage("3", "", "fox")])
-    found = Hybrid([twice, Fixed("A")])("hen", k=5)
-    assert [(p.id, round(p.score or 0, 6)) for p in found] == [
-        ("1", round(1 / 61, 6)), ("A@2", round(1 / 61, 6)), ("3", round(1 / 63, 6)),
-    ]  # fmt: skip
-
-
 def test_cut_where_any_index_cut() -> None:
     notes: list[object] = []
     with setting(NOTES, notes):
@@ -222,17 +172,6 @@ def test_the_fingerprint_changes_with_what_changes_results() -> None:
     others = [Hybrid([b, a]), Hybrid([a, b], constant=30), Hybrid([a, b], depth=10), Hybrid([a, b, a])]
     assert len(same) == 1
     assert len({index.fingerprint for index in others} | same) == len(others) + 1
-
-
-def test_info_shows_the_members() -> None:
-    members = [BM25.build(HENS), Fixed("A")]
-    index = Hybrid(members)
-    assert index.info() == {
-        "kind": "hybrid",
-        "fingerprint": index.fingerprint,
-        "settings": {"constant": 60, "depth": 100},
-        "indexes": [member.info() for member in members],
-    }
 
 
 @pytest.mark.parametrize(

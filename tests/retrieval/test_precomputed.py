@@ -7,7 +7,6 @@ import json
 import os
 import re
 import tracemalloc
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -90,18 +89,6 @@ def test_a_query_that_is_not_there(tmp_path: Path) -> None:
         hits.search([WHO, "Why?"], 1)
 
 
-def test_fewer_than_k_is_said_once(tmp_path: Path) -> None:
-    hits = Precomputed(written(tmp_path, [*LAYOUTS["own"], {"question": "None?", "passages": []}]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        hits.search([WHO], 2)
-    with pytest.warns(UserWarning, match=r"k=3 is more than .*hits\.jsonl holds for a query: 2 come back"):
-        assert hits.search([WHO], 3) == [[MILL, QUAY]]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert hits.search([WHERE, "None?"], 3) == [[QUAY], []]
-
-
 def test_one_query_twice(tmp_path: Path) -> None:
     rows = LAYOUTS["own"]
     same = Precomputed(written(tmp_path, [*rows, {"query": f"{WHO} ", "ctxs": [MILLS, QUAYS]}]))
@@ -123,14 +110,8 @@ def test_one_query_twice(tmp_path: Path) -> None:
     [
         (["x"], "line 3: expected an object with 'question' and 'passages', found ['x']"),
         ({"passages": []}, "line 3: field 'question' (or 'query') is missing (it has: passages)"),
-        ({"question": " ", "passages": []}, "line 3: field 'question' is wrong: expected a text, found ' '"),
-        ({"question": 7, "passages": []}, "line 3: field 'question' is wrong: expected a text, found 7"),
         ({"question": "a"}, "line 3: field 'passages' (or 'ctxs', 'context', 'retrieved', "),
-        ({"question": "a", "ctxs": "b"}, "line 3: field 'ctxs' is wrong: expected a list of passages, found 'b'"),
-        ({"question": "a", "ctxs": ["b", ["c", ["d"]]]}, "line 3, passage 2: cannot read a list as a passage"),
         ({"question": "a", "ctxs": [{"title": "b"}]}, "line 3, passage 1: cannot read a mapping with the keys"),
-        ({"question": "a", "ctxs": [{"text": "b", "score": "high"}]}, "line 3, passage 1: could not convert string"),
-        ({"question": "a", "ctxs": [{"text": "b", "score": [1]}]}, "line 3, passage 1: float() argument must be"),
         ({"question": "a", "ctxs": [{"text": "b", "score": "nan"}]}, "line 3, passage 1: its score is nan"),
         ({"question": "a", "ctxs": [{"title": "", "text": " "}]}, "line 3, passage 1 has neither title nor text"),
     ],
@@ -154,18 +135,6 @@ def test_files_that_are_wrong(tmp_path: Path) -> None:
     path.write_bytes(b'{"question": "a", "passages": []}\n{"quest')
     with pytest.raises(BadData, match="line 2: does not parse as JSON"):
         Precomputed(path)
-
-
-def test_a_file_that_is_written_to_while_it_is_in_use(tmp_path: Path) -> None:
-    path = written(tmp_path, LAYOUTS["own"])
-    hits = Precomputed(path)
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace(WHO, WHO.upper()), encoding="utf-8")
-    with pytest.raises(BadData, match="line 1: the file was written to while it was in use"):
-        hits.search([WHO], 1)
-    path.write_text(text[:40], encoding="utf-8")
-    with pytest.raises(BadData, match="line 1: does not parse"):
-        hits.search([WHO], 1)
 
 
 @pytest.mark.parametrize("packing", ["lines", "gzip"])

@@ -69,18 +69,6 @@ def test_what_arrives_during_a_search_goes_together_by_k_oldest_first() -> None:
     asyncio.run(run())
 
 
-def test_a_lone_request_does_not_wait_for_company() -> None:
-    async def run() -> None:
-        engine = Engine()
-        engine.go.set()
-        batcher = Batcher(engine)
-        for query in "abc":
-            assert texts(await batcher.find([query], 2)) == [f"{query} 2"]
-        assert [queries for queries, _ in engine.batches] == [["a"], ["b"], ["c"]]
-
-    asyncio.run(run())
-
-
 def test_a_batch_has_a_limit_and_equal_queries_count_once() -> None:
     async def run() -> None:
         engine = Engine()
@@ -118,15 +106,6 @@ def test_one_bad_query_does_not_fail_its_neighbours(caplog: pytest.LogCaptureFix
     assert "the engine broke over 1" in str(record.exc_info[1])
 
 
-def test_an_engine_that_loses_a_query_is_found_out() -> None:
-    async def run() -> None:
-        batcher = Batcher(lambda queries, k: [[Passage("1", "", "x")]] * (len(queries) - 1))
-        with pytest.raises(RuntimeError, match="answered 1 queries with 0 lists"):
-            await batcher.find(["a"], 1)
-
-    asyncio.run(run())
-
-
 def test_whoever_gives_up_costs_nobody_anything() -> None:
     async def run() -> None:
         engine = Engine()
@@ -140,22 +119,6 @@ def test_whoever_gives_up_costs_nobody_anything() -> None:
         engine.go.set()
         assert texts(await stays) == ["stays 1"]
         assert [queries for queries, _ in engine.batches] == [["first"], ["stays"]]
-
-    asyncio.run(run())
-
-
-def test_a_full_queue_refuses_and_empties_again() -> None:
-    async def run() -> None:
-        engine = Engine()
-        batcher = Batcher(engine, max_waiting=2)
-        await held(batcher, engine)
-        (waiting,) = ask(batcher, (["a", "b"], 1))
-        await asyncio.sleep(0.01)
-        with pytest.raises(asyncio.QueueFull):
-            await batcher.find(["c"], 1)
-        engine.go.set()
-        assert texts(await waiting) == ["a 1", "b 1"]
-        assert texts(await batcher.find(["c", "d"], 1)) == ["c 1", "d 1"]
 
     asyncio.run(run())
 
@@ -181,22 +144,3 @@ def test_what_a_future_refuses_is_its_querys_error_and_the_next_is_answered(
 
     with caplog.at_level(logging.CRITICAL):
         assert texts(asyncio.run(ask_both())) == ["good"]
-
-
-def test_two_who_ask_the_same_get_an_error_each() -> None:
-    """One object raised twice would gather the tracebacks of both."""
-    engine = Engine()
-
-    async def ask_twice() -> list[BaseException | None]:
-        batcher = Batcher(engine)
-        first = await held(batcher, engine)
-        both = ask(batcher, (["bad"], 1), (["bad"], 1))
-        await asyncio.sleep(0)
-        engine.go.set()
-        await asyncio.wait([first, *both])
-        batcher.close()
-        return [task.exception() for task in both]
-
-    one, other = asyncio.run(ask_twice())
-    assert (type(one), str(one)) == (type(other), str(other)) == (BadArgument, "no such query")
-    assert one is not other

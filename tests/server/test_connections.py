@@ -1,25 +1,21 @@
-"""Clients that keep the server waiting: half a request, a reply that is not read, too many connections."""
+"""Clients that keep the server waiting: half a request, a reply that is not read, too many running."""
 
 from __future__ import annotations
 
-import json
-import os
-import resource
 import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
-from index_server import Process, sample_index, served
+from index_server import Process, served
 
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import Retriever
-from blendfilter.server import connections
+from blendfilter.server import running
 from blendfilter.server.exchange import ServerLimits
 from blendfilter.server.running import LINES, IndexServer
 
@@ -89,29 +85,10 @@ def until(what: object) -> None:
         time.sleep(0.01)
 
 
-def test_half_a_head_is_waited_for_only_so_long() -> None:
-    with served(Long(), limits=ServerLimits(head_seconds=1)) as server:
-        with line_to(server) as silent, line_to(server, HALF_HEAD) as half:
-            assert (read(silent), read(half)) == (b"", b"")
-        with line_to(server, request()) as second:
-            assert second.recv(1000).startswith(b"HTTP/1.1 200")
-            second.sendall(HALF_HEAD)
-            assert b"HTTP/1.1" not in read(second)
-
-
 def test_a_head_that_comes_byte_by_byte_is_not_waited_for_longer() -> None:
     with served(Long(), limits=ServerLimits(head_seconds=1)) as server, line_to(server, HALF_HEAD) as line:
         assert dripped(line)
         assert httpx.get(f"{server.url}/health").status_code == 200
-
-
-def test_a_refused_body_is_not_read_for_ever() -> None:
-    """The refusal comes at once; what the client goes on to send has an end too."""
-    limits = ServerLimits(body_seconds=1)
-    with served(Long(), limits=limits, token=TOKEN) as server, line_to(server) as line:
-        line.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n{")
-        assert line.recv(1000).startswith(b"HTTP/1.1 401")
-        assert dripped(line)
 
 
 @pytest.mark.parametrize("pieces", [1, 200], ids=["in one read", "in many"])
@@ -128,28 +105,12 @@ def test_a_head_that_is_too_large_is_refused_with_a_line(pieces: int) -> None:
     assert b"at most 1,000 bytes; send a long query by POST" in result
 
 
-def test_a_client_reads_why_its_head_is_refused_though_it_goes_on_sending() -> None:
-    with served(Long()) as server, line_to(server, HALF_HEAD) as line:
-        for _ in range(400):
-            line.sendall(b"x" * 10_000)
-        assert line.recv(100).startswith(b"HTTP/1.1 431 ")
-
-
 @pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"])
 def test_what_is_no_http_is_refused_as_json(sent: bytes) -> None:
     with served(Long(), limits=ServerLimits(head_seconds=1)) as server, line_to(server, sent) as line:
         result = read(line)
     assert result.startswith(b"HTTP/1.1 400 ")
     assert b'{"error": true, "message": ' in result
-
-
-def test_a_broken_chunk_ends_its_connection_and_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with served(Long(), token=TOKEN) as server:
-        with line_to(server, head + b"zz\r\n") as line:
-            read(line)
-        assert httpx.get(f"{server.url}/health").status_code == 200
-    assert "Traceback" not in caplog.text
 
 
 def test_at_the_cap_the_oldest_that_asks_nothing_makes_room() -> None:
@@ -163,44 +124,12 @@ def test_at_the_cap_the_oldest_that_asks_nothing_makes_room() -> None:
             assert other.recv(1000).startswith(b"HTTP/1.1 200")
 
 
-def test_a_connection_with_a_search_at_work_does_not_make_room() -> None:
-    index = Long()
-    index.go.clear()
-    with served(index, limits=ServerLimits(max_connections=2)) as server, line_to(server, request("mine")) as line:
-        assert index.begun.wait(ENOUGH)
-        for _ in range(10):
-            assert httpx.get(f"{server.url}/health").status_code == 200
-        with line_to(server, request("another")):
-            at_work = {b"query=mine", b"query=another"}
-            opened = server._server.server_state._open
-            until(lambda: {each.scope["query_string"] for each in list(opened) if not each.waits} == at_work)
-            with line_to(server, request("refused")) as refused:
-                assert read(refused) == b"", "all are at work: the new one goes"
-        index.go.set()
-        assert line.recv(1000).startswith(b"HTTP/1.1 200")
-
-
 def test_a_reply_that_is_not_read_is_thrown_away() -> None:
     limits = ServerLimits(write_seconds=1)
     with served(Long(32), limits=limits) as server, line_to(server, request()) as line:
         assert line.recv(100).startswith(b"HTTP/1.1 200")
         until(lambda: not server._server.server_state.connections)
         assert len(read(line)) < 32 << 20
-
-
-def test_who_reads_a_block_now_and_then_is_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "TICK", 900)  # this test alone looks at what is overdue
-    with served(Long()) as server, line_to(server), monkeypatch.context() as patch:
-        opened = server._server.server_state._open
-        until(lambda: opened)
-        (connection,) = opened
-        allowed = server._server.server_state.limits.write_seconds
-        patch.setattr(connections.ClientConnection, "unread", 10 * connections.BLOCK)
-        assert not connection.overdue(1000.0)
-        assert not connection.overdue(1000.0 + allowed)
-        patch.setattr(connections.ClientConnection, "unread", 9 * connections.BLOCK)
-        assert not connection.overdue(1001.0 + allowed)
-        assert connection.overdue(1002.0 + 2 * allowed)
 
 
 def test_unread_replies_are_bounded_together_and_the_oldest_go() -> None:
@@ -216,7 +145,7 @@ def test_unread_replies_are_bounded_together_and_the_oldest_go() -> None:
 
 def test_clients_that_do_nothing_do_not_keep_a_server_from_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of the limits would end these within the time that `served` waits for the end."""
-    monkeypatch.setattr(connections, "LAST_WAIT", 1)
+    monkeypatch.setattr(running, "LAST_WAIT", 1)
     forever = ServerLimits(head_seconds=900, body_seconds=900, write_seconds=900, stop_seconds=900)
     half_body = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
     with ExitStack() as lines, served(Long(32), limits=forever) as server:
@@ -243,145 +172,9 @@ server.run(ready=lambda: print(server.line("hangs"), flush=True))
         assert isinstance(wanted.exception(), httpx.HTTPError)
 
 
-def test_the_cap_leaves_files_for_the_index_and_for_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = len(os.listdir("/dev/fd"))
-    for files in (64, 256, 1024, 100_000):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (opened + files, -1))
-        most, burst = connections.room(1000)
-        assert 1 <= most <= 1000
-        assert most + 4 * burst + min(64, files // 4) <= files
-    assert most == 1000
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, -1))
-    assert connections.room(5000)[0] == 5000
-
-
 def test_clients_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with served(Long(), limits=ServerLimits(head_seconds=1)) as server:
         for _ in range(50):
             with line_to(server, b"nonsense\r\n\r\n") as line:
                 assert line.recv(20).startswith(b"HTTP/1.1 400")
     assert 0 < sum("Invalid HTTP request" in record.getMessage() for record in caplog.records) <= LINES
-
-
-def memory(pid: int) -> float:
-    """Megabytes of memory that a process has now."""
-    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
-
-
-class Flood:
-    """Half-sent heads on `count` connections; whatever is closed is opened again, `most` times in all."""
-
-    def __init__(self, port: int, count: int, most: int) -> None:
-        self.port, self.count, self.most, self.opened = port, count, most, 0
-        self.lines: list[socket.socket] = []
-        self.full, self.stop = threading.Event(), threading.Event()
-        self.thread = threading.Thread(target=self.run, daemon=True)
-
-    def run(self) -> None:
-        while not self.stop.is_set():
-            gone = [line for line in self.lines if closed(line)]
-            for line in gone:
-                line.close()
-            self.lines = [line for line in self.lines if line not in gone]
-            while len(self.lines) < self.count and self.opened < self.most and not self.stop.is_set():
-                line = socket.create_connection(("127.0.0.1", self.port), timeout=ENOUGH)
-                line.setblocking(False)
-                line.send(HALF_HEAD)
-                self.lines.append(line)
-                self.opened += 1
-            self.full.set()
-            time.sleep(0.1)
-
-    def __enter__(self) -> Flood:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop.set()
-        self.thread.join()
-        for line in self.lines:
-            line.close()
-
-
-def closed(line: socket.socket) -> bool:
-    try:
-        return line.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-
-
-def flooded_with_heads(port: int, count: int, size: int, stack: ExitStack) -> None:
-    """As much of `count` heads of `size` bytes as the server takes, a piece of each in turn."""
-    lines = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=ENOUGH)) for _ in range(count)]
-    piece = b"x" * 65_536
-    for line in lines:
-        line.send(HALF_HEAD)
-        line.setblocking(False)
-    for _ in range(size // len(piece)):
-        for line in lines:
-            with suppress(OSError):
-                line.send(piece)
-
-
-@pytest.mark.slow
-def test_a_flood_without_the_token_does_not_lock_clients_out(tmp_path: Path) -> None:
-    """1,200 half-sent heads, opened again as they are closed, 100 heads of 4 MB, 100 replies that are not read."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < 4096:
-        pytest.skip("needs 2,000 files for its clients (ulimit -Hn)")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
-    sample_index(tmp_path / "world")
-    login = {"Authorization": f"Bearer {TOKEN}"}
-    with Process(tmp_path / "world", "--port", 0, token=TOKEN, files=1024) as server, ExitStack() as stack:
-        port = int(server.url.rpartition(":")[2])
-
-        def probes(count: int) -> tuple[float, float]:
-            """The slowest of some /health and of some searches, each on a connection of its own, in seconds."""
-            slowest = [0.0, 0.0]
-            for _ in range(count):
-                for number, path in enumerate(("/health", "/?query=town")):
-                    began = time.perf_counter()
-                    assert httpx.get(server.url + path, headers=login, timeout=ENOUGH).status_code == 200
-                    slowest[number] = max(slowest[number], time.perf_counter() - began)
-            return slowest[0], slowest[1]
-
-        quiet = probes(20)
-        print(f"\nquiet: {figures(quiet)}")
-        idle = memory(server.process.pid)
-        with Flood(port, 1200, 12_000) as flood:
-            assert flood.full.wait(ENOUGH)
-            health, search = probes(20)
-            heads = memory(server.process.pid)
-            flooded_with_heads(port, 100, 4 << 20, stack)
-            large = probes(20)
-            peak = memory(server.process.pid)
-            print(f"1,200 half heads, {flood.opened} opened: {figures((health, search))}, {heads - idle:+.0f} MB")
-            print(f"and 100 of 4 MB: {figures(large)}, {peak - idle:+.0f} MB")
-            assert max(health, large[0]) < max(1.0, 10 * quiet[0])
-            assert max(heads, peak) < idle + 100
-            body = json.dumps(
-                {"queries": ["the town of the isles and the light on the harbour"] * 250, "k": 100}
-            ).encode()
-            ask = f"POST /search HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(body)}"
-            for _ in range(100):
-                line = stack.enter_context(socket.socket())
-                line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                line.connect(("127.0.0.1", port))
-                line.sendall(f"{ask}\r\n\r\n".encode() + body)
-                assert line.recv(12) == b"HTTP/1.1 200"
-            unread, kept = probes(20), memory(server.process.pid)
-            print(f"and 100 replies unread, of 5 MB each: {figures(unread)}, {kept - idle:+.0f} MB")
-            assert kept < idle + 300, "max_unread, and what a reply takes while it is made"
-            began = time.monotonic()
-            code, result = server.end()
-            print(f"SIGTERM to the end: {time.monotonic() - began:.1f} s; log: {len(result)} bytes")
-        assert code == 0
-        assert time.monotonic() - began < ServerLimits().stop_seconds
-        assert len(result) < 1_000_000
-
-
-def figures(slowest: tuple[float, float]) -> str:
-    return f"slowest /health {1000 * slowest[0]:.0f} ms, slowest search {1000 * slowest[1]:.0f} ms"

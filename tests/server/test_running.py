@@ -5,21 +5,16 @@ from __future__ import annotations
 import re
 import signal
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
-from index_server import Process, sample_index, served
+from index_server import Process, sample_index
 from small_world import Command
 
-from blendfilter.errors import BadArgument
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.server import index_server
-from blendfilter.server.exchange import ServerLimits
-from blendfilter.server.running import IndexServer
 
 TOKEN = "2f6c91d0a45be873"
 SLOW = """
@@ -81,11 +76,6 @@ def test_what_is_in_flight_is_finished() -> None:
         assert server.end() == (0, "")
 
 
-def test_a_signal_before_the_first_request_is_heard(folder: Path) -> None:
-    with Process(folder, "--port", 0) as server:
-        assert server.end()[0] == 0
-
-
 def test_with_a_token_others_may_ask(folder: Path) -> None:
     with Process(folder, "--port", 0, "--host", "0.0.0.0", token=TOKEN) as server:
         assert "http://any:TOKEN@0.0.0.0:" in server.line
@@ -140,42 +130,3 @@ def test_what_it_does_not_start_with(folder: Path, blendfilter: Command, words: 
     refused = blendfilter("serve", folder, "--port", 0, *words)
     assert (refused.code, refused.out, len(refused.notices)) == (2, "", 1)
     assert said in refused.error
-
-
-def test_a_token_that_headers_cannot_carry(folder: Path, blendfilter: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BLENDFILTER_INDEX_TOKEN", "pass wörd")
-    refused = blendfilter("serve", folder, "--port", 0)
-    assert refused.code == 2
-    assert "BLENDFILTER_INDEX_TOKEN" in refused.error
-    assert "pass" not in refused.error
-
-
-def test_the_environments_token_is_the_servers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BLENDFILTER_INDEX_TOKEN", TOKEN)
-    server = index_server(BM25.open(folder), port=0)
-    threading.Thread(target=server.run, daemon=True).start()
-    assert httpx.get(f"{server.url}/info").status_code == 401
-    server.stop()
-
-
-def test_the_version_six_loopback() -> None:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        pytest.skip("no IPv6 on this machine")
-    with served(sample_index(), host="::1") as server:
-        assert server.url.startswith("http://[::1]:")
-        assert httpx.get(f"{server.url}/health").status_code == 200
-
-
-def test_limits_fit_together() -> None:
-    with pytest.raises(BadArgument, match=r"max_waiting \(10\) must be at least max_queries \(256\)"):
-        ServerLimits(max_waiting=10)
-
-
-def test_it_stops_before_it_started() -> None:
-    server = IndexServer(sample_index(), port=0)
-    server.stop()
-    server.run()
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{server.url}/health")

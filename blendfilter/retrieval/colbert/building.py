@@ -20,19 +20,18 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from pickle import PickleError
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from blendfilter.errors import BadArgument, BadData, WorkFailed
+from blendfilter.errors import BadArgument, WorkFailed, check_count
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import ProgressCallback, silent
 from blendfilter.retrieval.colbert.compat import gpus_seen, parts
@@ -41,32 +40,20 @@ from blendfilter.retrieval.stored import StoredPassages
 
 SAMPLING, ENCODING, INVERTING = "encoding a sample", "encoding passages", "listing passages by centroid"
 CLUSTERING = "training centroids"
-CHUNK = 10_000
-"""Passages in one chunk of an index's files."""
-BLOCK = 1_000
-"""Passages encoded and compressed at a time."""
-LOOK = 256
-"""Passages that are encoded to learn how long passages are."""
-SMALL = 100_000
-"""Passages up to which an index can afford more bits and a wider search."""
-PER_CENTROID = 64
-"""Sampled vectors a centroid is trained on, at the most."""
+CHUNK = 10_000  # passages in one chunk of an index's files
+BLOCK = 1_000  # passages encoded and compressed at a time
+LOOK = 256  # passages that are encoded to learn how long passages are
+SMALL = 100_000  # passages up to which an index can afford more bits and a wider search
+PER_CENTROID = 64  # sampled vectors a centroid is trained on, at the most
 FACTOR = {"cuda": 16, "cpu": 4}
-ROUNDS = 4
-"""Rounds of k-means, colbert-ai's number."""
+ROUNDS = 4  # of k-means, colbert-ai's number
 SEED = 12345
-SCORES = 1 << 25
-"""Scores computed at a time while vectors look for their centroid: 128 MB of float32."""
+SCORES = 1 << 25  # computed at a time while vectors look for their centroid: 128 MB of float32
 HELD_OUT, MOST_HELD_OUT = 0.05, 50_000
-MOST_QUANTILE = 1 << 24
-"""Numbers that torch takes a quantile of; vectors of more than 335 dimensions would bring more."""
-LOOK_EVERY = 0.2
-"""Seconds between two looks at the workers."""
+MOST_QUANTILE = 1 << 24  # numbers that torch takes a quantile of; more than 335 dimensions would bring more
 
 
 class BuildSettings(NamedTuple):
-    """The settings of a build."""
-
     nbits: int
     doc_maxlen: int = 220
     partitions: int | None = None
@@ -86,14 +73,8 @@ def check_settings(settings: BuildSettings, checkpoint: ColBERTCheckpoint) -> No
             f"doc_maxlen must lie between 4 and the {checkpoint.limit} tokens that this checkpoint reads, "
             f"got {settings.doc_maxlen}"
         )
-    if settings.partitions is not None and settings.partitions < 1:
-        raise BadArgument(f"partitions must be at least 1, got {settings.partitions}")
-    if settings.batch_size < 1:
-        raise BadArgument(f"batch_size must be at least 1, got {settings.batch_size}")
-
-
-SampledVectors = dict[int, Any]
-"""The vectors of sampled passages by their positions: what centroids are trained on need not be encoded again."""
+    check_count("partitions", 1 if settings.partitions is None else settings.partitions)
+    check_count("batch_size", settings.batch_size)
 
 
 def train(
@@ -102,10 +83,10 @@ def train(
     encoder: TokenEncoder,
     settings: BuildSettings,
     progress: ProgressCallback = silent,
-) -> tuple[IndexPlan, SampledVectors]:
-    """Sample, train and save the codec; returns the plan it follows, and the sample."""
+) -> tuple[IndexPlan, dict[int, Any]]:
+    """Sample, train and save the codec; returns the plan it follows, and the sampled passages' vectors by position."""
     chosen = np.random.default_rng(SEED).permutation(len(passages))
-    sample: SampledVectors = {}
+    sample: dict[int, Any] = {}
 
     def encode(positions: Sequence[int]) -> None:
         vectors, counts = encoder.passages([passages[at].line for at in positions], settings.batch_size)
@@ -126,7 +107,7 @@ def train(
             flat,
             count=plan.partitions,
             rounds=ROUNDS,
-            config=config_of(encoder.checkpoint, settings),
+            config=parts().config(dim=encoder.dim, nbits=settings.nbits, doc_maxlen=settings.doc_maxlen),
             device=encoder.device,
             progress=progress,
         )
@@ -149,9 +130,12 @@ def compress(
     encoder: TokenEncoder,
     batch_size: int,
     chunks: Sequence[int],
-    sample: SampledVectors | None = None,
+    sample: Mapping[int, Any] = MappingProxyType({}),
 ) -> Iterator[int]:
-    """Encode, compress and write the chunks of those numbers; yields the number of passages of each block done."""
+    """Encode, compress and write the chunks of those numbers; yields the number of passages of each block done.
+
+    Passages in `sample` are not encoded again.
+    """
     with on_device(encoder.device):
         codec = codec_class().load(str(folder))
     for chunk in chunks:
@@ -159,32 +143,19 @@ def compress(
         first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, len(passages))
         for start in range(first, last, BLOCK):
             block = range(start, min(start + BLOCK, last))
-            vectors = _encoded(passages, block, encoder, batch_size, sample or {})
-            small = codec.compress(torch.cat(vectors))
+            found = {at: sample[at] for at in block if at in sample}
+            if new := [at for at in block if at not in found]:
+                vectors, counts = encoder.passages([passages[at].line for at in new], batch_size)
+                found |= dict(zip(new, vectors.split(counts), strict=True))
+            small = codec.compress(torch.cat([found[at] for at in block]))
             codes.append(small.codes)
             residuals.append(small.residuals)
-            lengths.extend(len(own) for own in vectors)
+            lengths.extend(len(found[at]) for at in block)
             yield len(block)
-        _write_chunk(folder, chunk, first, torch.cat(codes), torch.cat(residuals), lengths)
-
-
-def _encoded(
-    passages: Sequence[Passage], block: Sequence[int], encoder: TokenEncoder, batch_size: int, sample: SampledVectors
-) -> list[Any]:
-    """The vectors of each passage of a block, from the sample where it has them."""
-    found = {at: sample[at] for at in block if at in sample}
-    new = [at for at in block if at not in found]
-    if new:
-        vectors, counts = encoder.passages([passages[at].line for at in new], batch_size)
-        found |= dict(zip(new, vectors.split(counts), strict=True))
-    return [found[at] for at in block]
-
-
-def _write_chunk(folder: Path, chunk: int, first: int, codes: Any, residuals: Any, lengths: list[int]) -> None:
-    parts().codec.Embeddings(codes, residuals).save(str(folder / str(chunk)))
-    (folder / f"doclens.{chunk}.json").write_text(json.dumps(lengths), encoding="utf-8")
-    about = {"passage_offset": first, "num_passages": len(lengths), "num_embeddings": len(codes)}
-    (folder / f"{chunk}.metadata.json").write_text(json.dumps(about), encoding="utf-8")
+        parts().codec.Embeddings(torch.cat(codes), torch.cat(residuals)).save(str(folder / str(chunk)))
+        (folder / f"doclens.{chunk}.json").write_text(json.dumps(lengths), encoding="utf-8")
+        about = {"passage_offset": first, "num_passages": len(lengths), "num_embeddings": sum(lengths)}
+        (folder / f"{chunk}.metadata.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def finish(folder: Path, passages: int, progress: ProgressCallback = silent) -> int:
@@ -226,18 +197,6 @@ def _pairs(folder: Path, chunk: int) -> tuple[Any, Any]:
 
 
 @contextmanager
-def reading(folder: Path) -> Iterator[None]:
-    """Inside the block, a file of an index that torch or colbert-ai cannot read is a `BadData`."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, OSError, ValueError, TypeError, KeyError, EOFError, AssertionError, PickleError) as error:
-        why = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
-        raise BadData(f"the index at {folder} is damaged ({why}): build it again") from error
-
-
-@contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """Inside the block, a full disk is an `OSError` where `torch.save` writes too, which has many words for it."""
     try:
@@ -246,11 +205,6 @@ def writing(folder: Path) -> Iterator[None]:
         if all(frame.f_code is not torch.save.__code__ for frame, _ in traceback.walk_tb(error.__traceback__)):
             raise
         raise OSError(errno.ENOSPC, "torch could not write the index here: is the disk full?", str(folder)) from error
-
-
-def config_of(checkpoint: ColBERTCheckpoint, settings: BuildSettings) -> Any:
-    """The settings in colbert-ai's own form."""
-    return parts().config(dim=checkpoint.dim, nbits=settings.nbits, doc_maxlen=settings.doc_maxlen)
 
 
 def on_device(device: Any) -> Any:
@@ -262,11 +216,8 @@ def on_device(device: Any) -> Any:
 
 
 class IndexPlan(NamedTuple):
-    """The division of one index."""
-
     partitions: int
-    sample: int
-    """Passages whose vectors train the centroids."""
+    sample: int  # passages whose vectors train the centroids
 
 
 def nbits_for(passages: int) -> int:
@@ -367,7 +318,7 @@ _WORKER = (
 
 
 class WorkerJob(NamedTuple):
-    """One worker's part: the chunks `rank`, `rank + of`, …"""
+    """One worker's part: the chunks `rank`, `rank + of`, …; it ends when `parent`, a process id, is gone."""
 
     folder: str
     checkpoint: str
@@ -377,11 +328,10 @@ class WorkerJob(NamedTuple):
     rank: int
     of: int
     parent: int
-    """Its process id."""
 
 
 def run_worker(job: WorkerJob) -> None:
-    """Encode this worker's chunks; ends when the parent is gone."""
+    """Encode this worker's chunks."""
     folder = Path(job.folder)
     passages = StoredPassages(folder)
     encoder = TokenEncoder(ColBERTCheckpoint(job.checkpoint), job.device, doc_maxlen=job.doc_maxlen)
@@ -398,43 +348,30 @@ def chunks_of(passages: int) -> int:
 
 
 def compress_beside(jobs: Sequence[WorkerJob], passages: int, progress: ProgressCallback = silent) -> None:
-    """Run a worker a job and wait for all. Raises `WorkFailed`, with its last line, where one ends badly."""
-    with ExitStack() as stack:
-        started = [stack.enter_context(_started(job)) for job in jobs]
-        while not all([ended_well() for ended_well in started]):  # noqa: C419 - all are looked at every time
-            done = len(list(Path(jobs[0].folder).glob("[0-9]*.metadata.json")))
-            progress(ENCODING, min(done * CHUNK, passages), passages)
-            time.sleep(LOOK_EVERY)
-        progress(ENCODING, passages, passages)
+    """Run a worker a job and wait for all. Raises `WorkFailed` where one ends badly; it says why on stderr.
 
-
-@contextmanager
-def _started(job: WorkerJob) -> Iterator[Callable[[], bool]]:
-    """The worker of a job, which does not outlive the block, as a function: whether it has ended well.
-
-    A process of its own, and no fork: it needs no guard in the user's script, and sees one GPU.
+    Processes of their own, and no forks: they need no guard in the user's script, and each sees one GPU.
     """
-    visible = {"CUDA_VISIBLE_DEVICES": _gpu(job.rank)} if job.device == "cuda" else {}
-    with tempfile.TemporaryFile() as stderr:  # a pipe that is not read would stop it once it is full
-        command = [sys.executable, "-c", _WORKER, json.dumps(job)]
-        process = subprocess.Popen(command, env={**os.environ, **visible}, stdout=subprocess.DEVNULL, stderr=stderr)
-
-        def ended_well() -> bool:
-            if state := process.poll():
-                stderr.seek(0)
-                lines = stderr.read().decode(errors="replace").strip().splitlines()
-                why = lines[-1] if lines else f"exit status {state}"
-                raise WorkFailed(f"encoding on {job.device} ({job.rank}) failed: {why}")
-            return state == 0
-
-        try:
-            yield ended_well
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _gpu(rank: int) -> str:
-    """The name of the GPU that is number `rank` among those that this process may see."""
+    workers: list[subprocess.Popen[bytes]] = []
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return seen.split(",")[rank] if seen else str(rank)
+    try:
+        for job in jobs:
+            gpu = seen.split(",")[job.rank] if seen else str(job.rank)
+            environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": gpu} if job.device == "cuda" else {})}
+            command = [sys.executable, "-c", _WORKER, json.dumps(job)]
+            workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+        ended = False
+        while not ended:
+            states = [worker.poll() for worker in workers]
+            for job, state in zip(jobs, states, strict=True):
+                if state:
+                    raise WorkFailed(f"encoding on {job.device} ({job.rank}) failed: exit status {state}")
+            if not (ended := None not in states):
+                done = len(list(Path(jobs[0].folder).glob("[0-9]*.metadata.json")))
+                progress(ENCODING, min(done * CHUNK, passages), passages)
+                time.sleep(0.2)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    progress(ENCODING, passages, passages)

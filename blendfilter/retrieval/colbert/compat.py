@@ -52,31 +52,28 @@ PRINTING = (
 class ColBERTParts(NamedTuple):
     """What is used of colbert-ai."""
 
-    config: Any
-    """`ColBERTConfig`."""
-    codec: Any
-    """`ResidualCodec`."""
-    scorer: Any
-    """`IndexScorer`."""
-    model: Any
-    """`ColBERT`, for its kernel alone."""
-    strided: Any
-    """`StridedTensor`, for its kernel alone."""
-    class_factory: Any
-    """Makes the `HF_ColBERT` class for a checkpoint."""
+    config: Any  # `ColBERTConfig`
+    codec: Any  # `ResidualCodec`
+    scorer: Any  # `IndexScorer`
+    model: Any  # `ColBERT`, for its kernel alone
+    strided: Any  # `StridedTensor`, for its kernel alone
+    class_factory: Any  # makes the `HF_ColBERT` class for a checkpoint
 
 
 @functools.cache
 def parts() -> ColBERTParts:
     """colbert-ai, imported and patched once. Raises `MissingExtra` where it is not installed."""
-    # without faiss, which only its own builds want, it prints that on stdout
-    with _loading, _process_kept(), redirect_stdout(io.StringIO()):
+    tokenizers, method = os.environ.get("TOKENIZERS_PARALLELISM", ""), multiprocessing.get_start_method(allow_none=True)
+    # it imports GitPython, which raises where git is not installed; and without faiss it prints that on stdout
+    quiet = _environment(GIT_PYTHON_REFRESH="quiet", TOKENIZERS_PARALLELISM=tokenizers)
+    with _loading, quiet, redirect_stdout(io.StringIO()):
         modules = {name: needed(name, "colbert", "a ColBERT index") for name in PRINTING}
         for module in modules.values():
             module.print_message = _logged
             if hasattr(module, "tqdm"):
                 module.tqdm = _NoBar
         factory = importlib.import_module("colbert.modeling.hf_colbert")
+        multiprocessing.set_start_method(method, force=True)
         storage, codecs = modules["colbert.search.index_storage"], modules["colbert.indexing.codecs.residual"]
         codecs.ResidualCodec.decompress_residuals = staticmethod(decompress)
         codecs.ResidualCodec.packbits = staticmethod(packbits)
@@ -131,47 +128,44 @@ def load_kernels() -> None:
         MissingExtra: there is no C++ compiler, and they have not been compiled before.
     """
     used = parts()
-    with _loading, _on_path(), _build_folder() as folder:
-        compiled = len(list(folder.glob("*/*.so"))) >= 4
-        if not compiled and not shutil.which(os.environ.get("CXX", "c++")):
-            raise MissingExtra(
-                "searching a ColBERT index on the CPU compiles four small kernels once, and there is no C++ compiler: "
-                "install one (g++)"
-            )
-        if not compiled:
+    place = os.environ.get("TORCH_EXTENSIONS_DIR")
+    folder = Path(
+        place or index_cache().parent / "kernels" / f"torch-{torch.__version__}-{sys.implementation.cache_tag}"
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    # torch looks for ninja on the PATH, where the script of an environment that is not activated is not
+    path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
+    with (
+        _loading,
+        _environment(TORCH_EXTENSIONS_DIR=str(folder), PATH=path),
+        open(folder / ".building", "w", encoding="utf-8") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process at a time, and the lock does not outlive its holder
+        for kernel in KERNELS:  # we hold the lock, so the process that wrote these has died
+            (folder / kernel / "lock").unlink(missing_ok=True)
+        if len(list(folder.glob("*/*.so"))) < len(KERNELS):
+            if not shutil.which(os.environ.get("CXX", "c++")):
+                raise MissingExtra(
+                    "searching a ColBERT index on the CPU compiles four small kernels once, and there is no C++ "
+                    "compiler: install one (g++)"
+                )
             logger.warning("compiling ColBERT's kernels into %s: once, a minute or two", folder)
         for part in (used.model, used.scorer, used.strided):
             part.try_load_torch_extensions(False)
 
 
 @contextmanager
-def _build_folder() -> Iterator[Path]:
-    """Where kernels lie for this interpreter and torch; one process at a time, and no lock outlives its holder."""
-    set_by_user = os.environ.get("TORCH_EXTENSIONS_DIR")
-    build = f"torch-{torch.__version__}-{sys.implementation.cache_tag}"
-    folder = Path(set_by_user) if set_by_user else index_cache().parent / "kernels" / build
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
-    try:
-        with open(folder / ".building", "w", encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            for kernel in KERNELS:  # we hold the lock, so the process that wrote these has died
-                (folder / kernel / "lock").unlink(missing_ok=True)
-            yield folder
-    finally:
-        if set_by_user is None:
-            del os.environ["TORCH_EXTENSIONS_DIR"]
-
-
-@contextmanager
-def _on_path() -> Iterator[None]:
-    """torch looks for ninja on the PATH, where the script of an environment that is not activated is not."""
-    before = os.environ.get("PATH", "")
-    os.environ["PATH"] = os.pathsep.join([before, str(Path(sys.executable).parent)])
+def _environment(**values: str) -> Iterator[None]:
+    """Inside the block, variables of the environment have these values; afterwards, what they had before."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        os.environ["PATH"] = before
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def packbits(bits: Any) -> Any:
@@ -205,22 +199,6 @@ class _NoBar:
     @staticmethod
     def tqdm(things: Any, *_: Any, **__: Any) -> Any:
         return things
-
-
-@contextmanager
-def _process_kept() -> Iterator[None]:
-    """What importing colbert-ai changes for the whole process is put back."""
-    method = multiprocessing.get_start_method(allow_none=True)
-    before = {name: os.environ.get(name) for name in ("TOKENIZERS_PARALLELISM", "GIT_PYTHON_REFRESH")}
-    os.environ["GIT_PYTHON_REFRESH"] = "quiet"  # it imports GitPython, which raises where git is not installed
-    try:
-        yield
-    finally:
-        multiprocessing.set_start_method(method, force=True)
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 @contextmanager

@@ -14,12 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pickle
 import string
-import struct
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,12 +31,9 @@ from blendfilter.retrieval.colbert.compat import parts
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 SETTINGS = "artifact.metadata"
-READ = ("config.json", SETTINGS, "tokenizer.json", "tokenizer_config.json", "vocab.txt", *WEIGHTS)
-"""The files that decide what a checkpoint computes."""
-CLS_MARKER_SEP = 3
-"""Tokens that stand around a text's own."""
-TOGETHER = 32
-"""Passages that are tokenized at a time."""
+READ = ("config.json", SETTINGS, "tokenizer.json", "tokenizer_config.json", "vocab.txt", *WEIGHTS)  # what counts
+CLS_MARKER_SEP = 3  # tokens that stand around a text's own
+TOGETHER = 32  # passages that are tokenized at a time
 _WHY = "a ColBERT checkpoint"
 
 
@@ -47,18 +41,17 @@ class TrainingSettings(BaseModel):
     """`artifact.metadata`: how the checkpoint was trained, with colbert-ai's defaults."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
-    dim: int | None = None
+    dim: int = 128
     query_maxlen: int = 32
     doc_maxlen: int = 220
     mask_punctuation: bool = True
     attend_to_mask_tokens: bool = False
-    similarity: str = "cosine"
     query_token_id: str = "[unused0]"
     doc_token_id: str = "[unused1]"
 
 
 class ColBERTCheckpoint:
-    """A checkpoint by `name`; its files lie in `folder`.
+    """A checkpoint by `name`; its files lie in `folder`, `dim` is the length of its vectors, `limit` of its texts.
 
     Raises:
         MissingFile: neither a folder nor a name that the hub, or its cache on this machine, knows.
@@ -68,13 +61,23 @@ class ColBERTCheckpoint:
     def __init__(self, name: str | os.PathLike[str]) -> None:
         self.folder = _found(os.fspath(name))
         self.name = str(self.folder.resolve()) if Path(name).is_dir() else os.fspath(name)
-        config = self._config()
-        self.settings = self._settings()
-        limits = [config.get("max_position_embeddings"), self._tokenizer_limit()]
-        self.limit = min(limit for limit in (*limits, 512) if isinstance(limit, int) and limit > 0)
-        """The longest text in tokens, markers included, that the model can read."""
-        self.dim = self._projection()
-        """The length of its vectors."""
+        config = self._object("config.json")
+        if not config:
+            raise BadData(f"{self.folder} is no checkpoint: it has no config.json")
+        if config.get("auto_map") is not None:
+            raise BadData(f"the checkpoint {self.name} brings Python code of its own (auto_map), which is not run")
+        stated = {name: value for name, value in self._object(SETTINGS).items() if value is not None}
+        try:
+            self.settings = TrainingSettings.model_validate(stated)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise BadData(
+                f"{self.folder / SETTINGS} is not what ColBERT's training leaves ({first['loc'][0]}: {first['msg']}): "
+                "fetch the checkpoint again"
+            ) from None
+        self.dim = self.settings.dim
+        limits = config.get("max_position_embeddings"), self._object("tokenizer_config.json").get("model_max_length")
+        self.limit = min(int(limit) for limit in (*limits, 512) if limit)  # in tokens, markers included
 
     @cached_property
     def sha256(self) -> str:
@@ -90,85 +93,39 @@ class ColBERTCheckpoint:
         """Model and tokenizer, on `device`, ready to read. Raises `BadData` for files that do not go together."""
         used, transformers = parts(), needed("transformers", "colbert", _WHY)
         load = transformers.PreTrainedModel.from_pretrained.__func__  # its own override hides what was not found
-        with quiet_transformers("colbert", _WHY), self._read_errors():
-            made, config = used.class_factory(str(self.folder)), used.config(dim=self.dim)
-            model, report = load(made, str(self.folder), colbert_config=config, output_loading_info=True)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(str(self.folder), trust_remote_code=False)
+        try:
+            with quiet_transformers("colbert", _WHY):
+                made, config = used.class_factory(str(self.folder)), used.config(dim=self.dim)
+                model, report = load(made, str(self.folder), colbert_config=config, output_loading_info=True)
+                tokenizer = transformers.AutoTokenizer.from_pretrained(str(self.folder), trust_remote_code=False)
+        except (MemoryError, ImportError):
+            raise
+        except Exception as error:  # transformers has an exception for each fault
+            why = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+            raise BadData(f"the checkpoint {self.name} cannot be read ({why}): fetch it again") from error
         missing = sorted(name for name in report["missing_keys"] if ".pooler." not in name)
+        if "linear.weight" in missing:
+            raise BadData(
+                f"{self.name} is no ColBERT checkpoint: it has no projection (linear.weight); "
+                "name one that was trained as ColBERT, like colbert-ir/colbertv2.0"
+            )
         if missing:
             raise BadData(f"the checkpoint {self.name} lacks weights ({', '.join(missing[:3])}, …): fetch it again")
         return model.to(device).eval(), tokenizer
-
-    @contextmanager
-    def _read_errors(self) -> Iterator[None]:
-        """Inside the block, files that transformers cannot read are a `BadData`; it has an exception for each fault."""
-        try:
-            yield
-        except (MemoryError, ImportError):
-            raise
-        except Exception as error:
-            why = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-            if "ignore_mismatched_sizes" in why:
-                why = "config.json and the weights have other sizes"
-            raise BadData(f"the checkpoint {self.name} cannot be read ({why}): fetch it again") from error
-
-    def _settings(self) -> TrainingSettings:
-        raw = self._object(SETTINGS)
-        try:
-            return TrainingSettings.model_validate({name: value for name, value in raw.items() if value is not None})
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise BadData(
-                f"{self.folder / SETTINGS} is not what ColBERT's training leaves ({first['loc'][0]}: {first['msg']}): "
-                "fetch the checkpoint again"
-            ) from None
-
-    def _config(self) -> dict[str, Any]:
-        if not (self.folder / "config.json").is_file():
-            raise BadData(f"{self.folder} is no checkpoint: it has no config.json")
-        config = self._object("config.json")
-        if config.get("auto_map") is not None:
-            raise BadData(f"the checkpoint {self.name} brings Python code of its own (auto_map), which is not run")
-        return config
-
-    def _tokenizer_limit(self) -> int | None:
-        limit = self._object("tokenizer_config.json").get("model_max_length")
-        return int(limit) if isinstance(limit, int | float) and limit < 1e6 else None
 
     def _object(self, name: str) -> dict[str, Any]:
         """The JSON object of the file of that name; empty where there is none."""
         path = self.folder / name
         try:
-            value = json.loads(path.read_bytes()) if path.is_file() else {}
-        except ValueError as error:
-            raise BadData(f"{path} is not JSON ({error}): fetch the checkpoint again") from None
-        if not isinstance(value, dict):
-            raise BadData(f"{path} holds no JSON object: fetch the checkpoint again")
-        return value
-
-    def _projection(self) -> int:
-        shapes = _weights(self.folder)
-        if shapes is None:
-            raise BadData(f"the checkpoint {self.name} has no weights ({' or '.join(WEIGHTS)}): fetch it again")
-        if "linear.weight" not in shapes:
-            raise BadData(
-                f"{self.name} is no ColBERT checkpoint: it has no projection (linear.weight); "
-                "name one that was trained as ColBERT, like colbert-ir/colbertv2.0"
-            )
-        dim, stated = shapes["linear.weight"][0], self.settings.dim
-        if stated not in (None, dim):
-            raise BadData(
-                f"the checkpoint {self.name} projects to {dim} numbers, and its {SETTINGS} says {stated}: "
-                "fetch it again"
-            )
-        return dim
+            return dict(json.loads(path.read_bytes())) if path.is_file() else {}
+        except (ValueError, TypeError) as error:
+            raise BadData(f"{path} holds no JSON object ({error}): fetch the checkpoint again") from None
 
 
 def _found(name: str) -> Path:
     if Path(name).is_dir():
         return Path(name)
-    local = name.startswith((".", "/", "~")) or name.count("/") != 1 or Path(name).exists()
-    if local:
+    if name.startswith((".", "/", "~")) or name.count("/") != 1 or Path(name).exists():
         raise MissingFile(f"no checkpoint at {name}: name its folder, or a model on the hub (colbert-ir/colbertv2.0)")
     hub = needed("huggingface_hub", "colbert", "a checkpoint from the hub")
     try:
@@ -178,28 +135,6 @@ def _found(name: str) -> Path:
         raise MissingFile(
             f"no checkpoint '{name}': there is no such folder, and the hub did not give it ({why})"
         ) from error
-
-
-def _weights(folder: Path) -> dict[str, list[int]] | None:
-    """Names and shapes of the weights, read without loading them; None where there are none."""
-    safe, plain = (folder / name for name in WEIGHTS)
-    if safe.is_file():
-        with open(safe, "rb") as file:
-            head = file.read(8)
-            length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-            try:
-                shapes = json.loads(file.read(min(length, 100_000_000)))
-                return {name: about["shape"] for name, about in shapes.items() if name != "__metadata__"}
-            except (ValueError, AttributeError, KeyError, TypeError):
-                raise BadData(f"{safe} is damaged: fetch the checkpoint again") from None
-    if plain.is_file():
-        torch = needed("torch", "colbert", "a ColBERT checkpoint")
-        try:
-            kept = torch.load(plain, map_location="meta", weights_only=True)
-            return {name: list(weight.shape) for name, weight in kept.items()}
-        except (RuntimeError, OSError, ValueError, EOFError, AttributeError, pickle.UnpicklingError):
-            raise BadData(f"{plain} is damaged, or holds more than weights: fetch the checkpoint again") from None
-    return None
 
 
 class EncodedQueries(NamedTuple):

@@ -17,14 +17,12 @@ import os
 import shutil
 import tempfile
 import weakref
-from array import array
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, Self
 
-import numpy as np
 import torch
 
 from blendfilter.errors import BadArgument, BadData, MissingFile
@@ -42,13 +40,12 @@ from blendfilter.retrieval.colbert.building import (
     finish,
     nbits_for,
     on_device,
-    reading,
     train,
     writing,
 )
 from blendfilter.retrieval.colbert.compat import load_kernels, parts
 from blendfilter.retrieval.colbert.encoder import ColBERTCheckpoint, TokenEncoder
-from blendfilter.retrieval.corpus import at_bar
+from blendfilter.retrieval.corpus import at_bar, corpus_hash
 from blendfilter.retrieval.manifest import CorpusInfo, Manifest, building, opening, versions_of, write_manifest
 from blendfilter.retrieval.stored import (
     Corpus,
@@ -58,16 +55,14 @@ from blendfilter.retrieval.stored import (
     StoredPassages,
     check_fingerprint,
     gather,
+    line_offsets,
     manifest_of,
 )
 
 DEFAULT = "colbert-ir/colbertv2.0"
-CHECKED = 64 * 2**20
-"""Bytes of `_CONTENT` up to which opening an index computes its fingerprint again."""
-AT_ONCE = 256
-"""Queries whose vectors are in memory at a time: 64 MB where all of them are as long as can be."""
-_CONTENT = ("centroids.pt", "ivf.pid.pt")
-"""Files that a fingerprint counts: another machine's rounding makes other ones."""
+CHECKED = 64 * 2**20  # bytes of `_CONTENT` up to which opening an index computes its fingerprint again
+AT_ONCE = 256  # queries whose vectors are in memory at a time: 64 MB where all of them are as long as can be
+_CONTENT = ("centroids.pt", "ivf.pid.pt")  # what a fingerprint counts: another machine's rounding makes other ones
 _PLAID_SETTINGS = ("dim", "nbits", "doc_maxlen", "query_maxlen")
 
 
@@ -87,10 +82,16 @@ class ColBERT(Stored):
         limit = f"this checkpoint reads {encoder.limit} tokens, and the query's end was kept"
         super().__init__(manifest, passages, path, limit)
         self.encoder = encoder
-        self.effort = effort and check_effort(effort)
+        self.effort = effort
         if effort:  # it changes what is found
+            if effort.ncells < 1 or effort.ndocs < 4:
+                raise BadArgument(f"a search wants ncells of at least 1 and ndocs of at least 4, got {effort}")
             self.fingerprint = fingerprint_of(manifest.fingerprint, list(effort))
-        self._scorer = PlaidScorer(path, encoder.device)
+        gpu = encoder.device.type == "cuda"
+        if not gpu:
+            load_kernels()
+        with on_device(encoder.device), opening(path):
+            self._scorer = parts().scorer(str(path), use_gpu=gpu)
 
     @classmethod
     def build(
@@ -113,9 +114,8 @@ class ColBERT(Stored):
         `checkpoint` is a folder or a name on the hub; `nbits` (1, 2, 4, 8) is what is kept of each dimension, by
         default 4 for up to 100,000 passages and 2 beyond; `doc_maxlen` is where passages are cut, in tokens. `gpus`:
         how many to use, all there are by default, 0 for the CPU. `partitions` is the number of centroids, by default as
-        `planned` has it. The folder appears whole or not at all. Raises `MissingFile` and `BadData` for a
-        checkpoint that is not there or is none, `EmptyData`, `BadData` (two passages with one id), `BadArgument`,
-        `MissingExtra`, and `OSError` where the disk is full.
+        `planned` has it. Raises `MissingFile` and `BadData` for a checkpoint that is not there or is none, `EmptyData`,
+        `BadData` (two passages with one id), `BadArgument`, `MissingExtra`, and `OSError` where the disk is full.
         """
         devices = devices_for(gpus)
         settings = BuildSettings(nbits_for(0) if nbits is None else nbits, doc_maxlen, partitions, batch_size)
@@ -204,8 +204,6 @@ class ColBERT(Stored):
         with opening(folder):
             settings = manifest.settings
             named, sha256, doc_maxlen = settings["checkpoint"], settings["checkpoint_sha256"], settings["doc_maxlen"]
-            if not isinstance(named, str) or type(doc_maxlen) is not int:
-                raise TypeError("its settings name no checkpoint")
         if sum(manifest.files.get(name, 0) for name in _CONTENT) <= CHECKED:
             check_fingerprint(path, manifest, _fingerprint(manifest.corpus, manifest.settings, path))
         try:
@@ -234,12 +232,23 @@ class ColBERT(Stored):
             read = self.encoder.queries(some)
             for query, vectors, cut in zip(some, read.vectors, read.cut, strict=True):
                 self._warnings.check_cut(query, cut)
-                best = self._scorer.best(vectors, k, effort)
-                try:
-                    found.append(Hits((self.passages[at].scored(score) for at, score in best), cut=cut))
-                except IndexError as error:
-                    raise BadData(f"the index at {self.path} is damaged ({error}): build it again") from error
+                best = self._best(vectors, k, effort)
+                found.append(Hits((self.passages[at].scored(score) for at, score in best), cut=cut))
         return found
+
+    def _best(self, vectors: Any, k: int, effort: SearchEffort) -> list[tuple[int, float]]:
+        """Positions and scores of the `k` best passages for one query's vectors (tokens, dim), or of fewer."""
+        settings = SimpleNamespace(
+            query_maxlen=len(vectors),  # of which candidates are sought
+            ncells=min(effort.ncells, len(self._scorer.codec.centroids)),
+            centroid_score_threshold=effort.threshold,
+            ndocs=max(effort.ndocs, 4 * k),
+            interaction="colbert",
+            total_visible_gpus=int(self.encoder.device.type == "cuda"),
+        )
+        positions, scores = self._scorer.rank(settings, vectors.unsqueeze(0))
+        ranked = sorted(zip(positions, scores, strict=True), key=lambda hit: (-hit[1], hit[0]))
+        return ranked[:k]
 
     def info(self) -> dict[str, Any]:
         """As `Stored.info`, and the device it searches on."""
@@ -269,7 +278,7 @@ def _fingerprint(corpus: CorpusInfo, settings: dict[str, Any], folder: Path) -> 
 def content_hash(folder: Path) -> str:
     """Over centroids and lists: another machine's rounding makes other ones, and with them another index."""
     digest = hashlib.sha256()
-    with reading(folder):
+    with opening(folder):
         centroids, lists = (torch.load(folder / name, map_location="cpu") for name in _CONTENT)
         tensors = [centroids, *lists]
     for tensor in tensors:
@@ -283,12 +292,9 @@ def content_hash(folder: Path) -> str:
 class SearchEffort(NamedTuple):
     """How hard a search looks; more finds more of what exhaustive scoring finds, and takes longer."""
 
-    ncells: int
-    """Centroids whose passages are candidates, for each token."""
-    threshold: float
-    """Centroids scoring below it for every token are left out of the first approximate score."""
-    ndocs: int
-    """Candidates kept by the first approximate score; a quarter of them is scored in full."""
+    ncells: int  # centroids whose passages are candidates, for each token
+    threshold: float  # centroids scoring below it for every token are left out of the first approximate score
+    ndocs: int  # candidates kept by the first approximate score; a quarter of them is scored in full
 
 
 def effort_for(k: int, passages: int) -> SearchEffort:
@@ -308,39 +314,6 @@ def effort_for(k: int, passages: int) -> SearchEffort:
     else:
         own = SearchEffort(4, 0.4, 4096)
     return own._replace(ndocs=max(own.ndocs, 4 * k))
-
-
-def check_effort(effort: SearchEffort) -> SearchEffort:
-    """`effort` where it can be searched with. Raises `BadArgument`."""
-    if effort.ncells < 1 or effort.ndocs < 4:
-        raise BadArgument(f"a search wants ncells of at least 1 and ndocs of at least 4, got {effort}")
-    return effort
-
-
-class PlaidScorer:
-    """The index's vectors in memory, and colbert-ai's scorer over them."""
-
-    def __init__(self, folder: Path, device: Any) -> None:
-        self.device = device
-        gpu = device.type == "cuda"
-        if not gpu:
-            load_kernels()
-        with on_device(device), reading(folder):
-            self._scorer = parts().scorer(str(folder), use_gpu=gpu)
-
-    def best(self, vectors: Any, k: int, effort: SearchEffort) -> list[tuple[int, float]]:
-        """Positions and scores of the `k` best passages for one query's vectors (tokens, dim), or of fewer."""
-        settings = SimpleNamespace(
-            query_maxlen=len(vectors),  # of which candidates are sought
-            ncells=min(effort.ncells, len(self._scorer.codec.centroids)),
-            centroid_score_threshold=effort.threshold,
-            ndocs=max(effort.ndocs, 4 * k),
-            interaction="colbert",
-            total_visible_gpus=int(self.device.type == "cuda"),
-        )
-        positions, scores = self._scorer.rank(settings, vectors.unsqueeze(0))
-        ranked = sorted(zip(positions, scores, strict=True), key=lambda hit: (-hit[1], hit[0]))
-        return ranked[:k]
 
 
 # --- colbert-ai's own folders -----------------------------------------------------------------------------------------
@@ -365,32 +338,42 @@ def open_plaid(
         BadArgument: it does not say where its collection lies. MissingFile: there is none.
     """
     path = Path(folder)
-    metadata = _metadata(path)
-    config = metadata["config"]
-    passages = TsvPassages(_collection(path, collection or config.get("collection")))
-    lengths = _lengths(path, metadata["num_chunks"])
-    kept = len(lengths)
-    if sum(lengths) != metadata["num_embeddings"]:
-        raise BadData(
-            f"the index at {path} is damaged: its passages have {sum(lengths):,} vectors, its metadata.json says "
-            f"{metadata['num_embeddings']:,}; build it again"
-        )
-    if kept != len(passages):
-        raise BadData(
-            f"the index at {path} holds {kept:,} passages and its collection {passages.path} {len(passages):,}: "
-            "name the collection it was built from (collection=)"
-        )
-    named = checkpoint or config.get("checkpoint")
+    with opening(path):
+        metadata = json.loads((path / "metadata.json").read_bytes())
+        config, chunks = metadata["config"], range(metadata["num_chunks"])
+        names = [f"{at}.{what}" for at in chunks for what in ("codes.pt", "residuals.pt")]
+        names += [f"doclens.{at}.json" for at in chunks] + [*_CONTENT, "buckets.pt", "avg_residual.pt"]
+        gone = [name for name in names if not (path / name).is_file()]
+        if gone:
+            raise BadData(f"the index at {path} is not whole ({', '.join(gone[:3])}): build it again")
+        lengths = [length for at in chunks for length in json.loads((path / f"doclens.{at}.json").read_bytes())]
+        if sum(lengths) != metadata["num_embeddings"]:
+            raise ValueError(f"{sum(lengths)} vectors, and metadata.json says {metadata['num_embeddings']}")
+        settings = {name: config[name] for name in _PLAID_SETTINGS if name in config}
+        partitions = metadata["num_partitions"]
+    named, place = checkpoint or config.get("checkpoint"), collection or config.get("collection")
     if not named:
         raise BadArgument(f"the index at {path} does not say which checkpoint it was built with: name it (checkpoint=)")
-    found = ColBERTCheckpoint(named)
-    settings = {name: config[name] for name in _PLAID_SETTINGS if name in config}
-    settings |= {"checkpoint": found.name, "checkpoint_sha256": found.sha256, "partitions": metadata["num_partitions"]}
+    if not place:
+        raise BadArgument(
+            f"the index at {path} does not say which file its passages are in: open_index(…, collection='passages.tsv')"
+        )
+    if not Path(place).is_file():
+        raise MissingFile(
+            f"no collection at {place}, which the index at {path} was made of: say where it lies (collection=)"
+        )
+    passages, found = TsvPassages(Path(place)), ColBERTCheckpoint(named)
+    if len(lengths) != len(passages):
+        raise BadData(
+            f"the index at {path} holds {len(lengths):,} passages and its collection {passages.path} "
+            f"{len(passages):,}: name the collection it was built from (collection=)"
+        )
+    settings |= {"checkpoint": found.name, "checkpoint_sha256": found.sha256, "partitions": partitions}
+    sizes = [file.stat().st_size for file in sorted(path.glob("*.pt"))]
+    made_of = {**settings, "checkpoint": ""}
     manifest = Manifest(
         kind=ColBERT.kind,
-        fingerprint=fingerprint_of(
-            "colbert-ai", passages.sha256, {**settings, "checkpoint": ""}, content_hash(path), _sizes(path)
-        ),
+        fingerprint=fingerprint_of("colbert-ai", passages.sha256, made_of, content_hash(path), sizes),
         passages=len(passages),
         corpus=CorpusInfo(name=passages.path.name, sha256=passages.sha256),
         settings=settings,
@@ -403,71 +386,14 @@ class TsvPassages(PassageLines):
     """The passages of colbert-ai's collection file, by line: read once for where each begins, then on demand."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        offsets, digest = array("q", [0]), hashlib.sha256()
-        with open(path, "rb") as file:
-            for line in file:
-                digest.update(line)
-                offsets.append(offsets[-1] + len(line))
-        self.sha256 = digest.hexdigest()
-        super().__init__(path, np.frombuffer(offsets, dtype=np.int64))
+        self.path, self.sha256 = path, corpus_hash(path)
+        super().__init__(path, line_offsets(path))
 
     def read(self, at: int, line: bytes) -> Passage:
         """A line of number, passage and, if there is one, title."""
         try:
-            cells = line.decode("utf-8").strip("\n\r ").split("\t")
-        except UnicodeDecodeError as error:
-            raise BadData(f"{self.path}, line {at + 1}: not UTF-8 (byte {error.start + 1} of the line)") from None
-        if len(cells) < 2:
-            raise BadData(f"{self.path}, line {at + 1}: expected a number, a tab and a passage")
-        title, text = (cells[2], cells[1]) if len(cells) > 2 else at_bar(cells[1])
+            _, text, *titles = line.decode("utf-8").strip("\n\r ").split("\t")
+        except ValueError as error:  # UnicodeDecodeError is one
+            raise BadData(f"{self.path}, line {at + 1}: expected a number, a tab and a passage ({error})") from None
+        title, text = (titles[0], text) if titles else at_bar(text)
         return Passage(str(at), title.strip(), text.strip())
-
-
-def _metadata(path: Path) -> dict[str, Any]:
-    try:
-        metadata: dict[str, Any] = json.loads((path / "metadata.json").read_bytes())
-        needed = [
-            metadata["config"]["dim"],
-            metadata["config"]["nbits"],
-            metadata["num_partitions"],
-            metadata["num_embeddings"],
-        ]
-        chunks = range(int(metadata["num_chunks"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadData(
-            f"{path / 'metadata.json'} is not what colbert-ai writes ({error!r}): build the index again"
-        ) from None
-    names = [f"{at}.{what}" for at in chunks for what in ("codes.pt", "residuals.pt")]
-    names += [f"doclens.{at}.json" for at in chunks] + ["centroids.pt", "buckets.pt", "avg_residual.pt", "ivf.pid.pt"]
-    gone = [name for name in names if not (path / name).is_file()]
-    if gone or not all(isinstance(number, int) for number in needed):
-        raise BadData(f"the index at {path} is not whole ({', '.join(gone[:3]) or 'metadata.json'}): build it again")
-    return metadata
-
-
-def _collection(path: Path, named: Any) -> Path:
-    if not isinstance(named, str | os.PathLike):
-        raise BadArgument(
-            f"the index at {path} does not say which file its passages are in: open_index(…, collection='passages.tsv')"
-        )
-    if not Path(named).is_file():
-        raise MissingFile(
-            f"no collection at {named}, which the index at {path} was made of: say where it lies (collection=)"
-        )
-    return Path(named)
-
-
-def _lengths(path: Path, chunks: int) -> array[int]:
-    """How many vectors each passage has."""
-    lengths = array("q")
-    for at in range(chunks):
-        try:
-            lengths.extend(json.loads((path / f"doclens.{at}.json").read_bytes()))
-        except (ValueError, TypeError) as error:
-            raise BadData(f"{path / f'doclens.{at}.json'} is damaged ({error}): build the index again") from None
-    return lengths
-
-
-def _sizes(path: Path) -> list[int]:
-    return [file.stat().st_size for file in sorted(path.glob("*.pt"))]

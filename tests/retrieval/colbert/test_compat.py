@@ -14,7 +14,7 @@ import torch
 
 from blendfilter.errors import MissingExtra
 from blendfilter.retrieval.colbert.building import codec_class, trained
-from blendfilter.retrieval.colbert.compat import decompress, load_kernels, packbits, parts, patch_colbert
+from blendfilter.retrieval.colbert.compat import decompress, load_kernels, packbits, parts
 
 KERNELS = ("filter_pids_cpp", "decompress_residuals_cpp", "segmented_lookup_cpp", "segmented_maxsim_cpp")
 GUEST = """
@@ -39,20 +39,6 @@ index = ColBERT.build([Passage(str(n), "", f"river {n}") for n in range(9)], che
 assert len(index("river 3", k=3)) == 3
 print("end")
 """
-
-
-def test_the_unpatched_class_fails_and_ours_loads(checkpoint: Path) -> None:
-    patch_colbert()
-    config = parts().config(dim=32)
-    plain = parts().class_factory.args[0](str(checkpoint))
-    with pytest.raises(AttributeError):  # the day this passes, the patch can go
-        plain.from_pretrained(str(checkpoint), colbert_config=config)
-    model = parts().class_factory(str(checkpoint)).from_pretrained(str(checkpoint), colbert_config=config)
-    from safetensors.torch import load_file
-
-    kept = load_file(checkpoint / "model.safetensors")
-    assert torch.equal(model.linear.weight, kept["linear.weight"]), "loaded, and not initialised anew"
-    assert torch.equal(model.bert.embeddings.word_embeddings.weight, kept["bert.embeddings.word_embeddings.weight"])
 
 
 @pytest.mark.slow
@@ -112,38 +98,6 @@ def test_the_lock_of_a_killed_compile_is_removed(kernels: Path, monkeypatch: pyt
     assert others.exists()
 
 
-def test_one_process_at_a_time_compiles(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fcntl
-
-    def locked() -> bool:
-        with open(kernels / ".building", "w", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return True
-        return False
-
-    seen = loading(monkeypatch, locked)
-    load_kernels()
-    assert seen == [True] * 3
-    assert not locked(), "and the lock is given back"
-
-
-def test_kernels_lie_in_a_folder_for_this_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
-    monkeypatch.setenv("BLENDFILTER_CACHE", str(tmp_path))
-    monkeypatch.setenv("CXX", sys.executable)
-    path = os.environ["PATH"]
-    seen = loading(monkeypatch, lambda: (os.environ["TORCH_EXTENSIONS_DIR"], os.environ["PATH"]))
-    load_kernels()
-    folder, searched = seen[0]
-    assert Path(folder).parent == tmp_path / "kernels"
-    assert torch.__version__ in folder
-    assert str(Path(sys.executable).parent) in searched.split(os.pathsep), "where ninja lies"
-    assert "TORCH_EXTENSIONS_DIR" not in os.environ
-    assert os.environ["PATH"] == path
-
-
 def test_no_compiler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "none"))
     monkeypatch.setenv("CXX", "no-such-compiler")
@@ -151,13 +105,6 @@ def test_no_compiler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(MissingExtra, match=r"^searching a ColBERT index on the CPU .* no C\+\+ compiler: install one"):
         load_kernels()
     assert not seen
-
-
-def test_compiled_kernels_want_no_compiler(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    seen = loading(monkeypatch, lambda: None)
-    load_kernels()
-    assert len(seen) == 3
 
 
 def test_packbits_is_numpys() -> None:

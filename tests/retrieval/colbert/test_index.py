@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,14 +18,14 @@ import torch
 from checkpoints import minilm_colbert, tiny_colbert
 
 from blendfilter import Direct, evaluate, load
-from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile
+from blendfilter.errors import BadArgument, BadData, MissingFile
 from blendfilter.records import Passage
 from blendfilter.retrieval.base import cut_of
 from blendfilter.retrieval.colbert import ColBERT
 from blendfilter.retrieval.colbert import index as index_module
 from blendfilter.retrieval.colbert.compat import gpus_seen, patch_colbert
 from blendfilter.retrieval.colbert.encoder import TokenEncoder
-from blendfilter.retrieval.colbert.index import SearchEffort, TsvPassages, open_plaid
+from blendfilter.retrieval.colbert.index import SearchEffort, TsvPassages
 from blendfilter.retrieval.corpus import read_corpus
 from blendfilter.retrieval.indexes import build, open_index
 
@@ -45,7 +44,7 @@ def brute(vectors: torch.Tensor, lengths: list[int], query: torch.Tensor) -> tor
 
 
 def test_scores_are_maxsim_over_the_vectors_that_are_kept(index: ColBERT, encoder: TokenEncoder) -> None:
-    scorer = index._scorer._scorer
+    scorer = index._scorer
     lengths = scorer.doclens.tolist()
     small = type(scorer.embeddings)(
         scorer.embeddings.codes[: sum(lengths)], scorer.embeddings.residuals[: sum(lengths)]
@@ -96,31 +95,6 @@ def test_opened_by_its_kind_wherever_it_lies(index: ColBERT, copy: Path) -> None
     assert result["device"] in ("cpu", "cuda")
 
 
-def test_a_checkpoint_that_is_gone_is_told_with_its_index(copy: Path) -> None:
-    manifest = json.loads((copy / "manifest.json").read_text())
-    manifest["settings"]["checkpoint"] = str(copy / "gone")
-    (copy / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(
-        MissingFile, match=rf"^the index at {copy} needs its checkpoint: no checkpoint at .*checkpoint=…"
-    ):
-        open_index(copy)
-
-
-def test_kernels_that_cannot_be_had_are_told_before_the_build(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing() -> None:
-        raise MissingExtra("there is no C++ compiler")
-
-    monkeypatch.setattr("blendfilter.retrieval.colbert.index.load_kernels", missing)
-    read = []
-    corpus = (read.append(n) or Passage(str(n), "", "river") for n in range(3))
-    with pytest.raises(MissingExtra, match="no C"):
-        ColBERT.build(corpus, tmp_path / "made", checkpoint=checkpoint, gpus=0)
-    assert not read
-    assert not (tmp_path / "made").exists()
-
-
 def test_another_checkpoint_is_refused(copy: Path) -> None:
     with pytest.raises(BadData, match=r"was built with another checkpoint than the one at .*: name that one"):
         open_index(copy, checkpoint=tiny_colbert(seed=1))
@@ -145,18 +119,6 @@ def test_an_index_of_memory_goes_with_its_folder(checkpoint: Path, towns: list[P
     del index
     gc.collect()
     assert not folder.exists()
-
-
-def test_a_failed_build_of_memory_leaves_no_folder(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(index_module.tempfile, "tempdir", str(tmp_path))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(BadData):
-            ColBERT.build([Passage("a", "", "x"), Passage("a", "", "y")], checkpoint=checkpoint)
-        gc.collect()
-    assert not list(tmp_path.iterdir())
 
 
 pytest.importorskip("faiss")
@@ -221,18 +183,6 @@ def test_it_opens_and_finds_what_colbert_ai_finds(made: PlaidFolder, checkpoint:
     assert tree(made.folder) == before, "nothing was written"
 
 
-def test_passages_have_their_titles(made: PlaidFolder, towns: list[Passage]) -> None:
-    index = open_plaid(made.folder)
-    assert [(each.title, each.text) for each in index.passages] == [(town.title, town.text) for town in towns]
-    assert [each.id for each in index.passages[:3]] == ["0", "1", "2"]
-    result = index.info()
-    assert result["kind"] == "colbert"
-    assert result["corpus"]["name"] == "towns.tsv"
-    assert result["settings"]["nbits"] == 2
-    assert result["settings"]["doc_maxlen"] == 60
-    assert index.encoder.doc_maxlen == 60
-
-
 def test_a_collection_that_moved(plaid: PlaidFolder) -> None:
     edit(plaid.folder, lambda told: told["config"].update(collection="/nowhere/towns.tsv"))
     with pytest.raises(
@@ -242,13 +192,6 @@ def test_a_collection_that_moved(plaid: PlaidFolder) -> None:
     assert len(open_index(plaid.folder, collection=plaid.collection)("river", k=3)) == 3
 
 
-@pytest.mark.parametrize("named", [None, ["a list", "of passages"], {"provenance": "list"}])
-def test_a_collection_that_is_no_file(named: Any, plaid: PlaidFolder) -> None:
-    edit(plaid.folder, lambda told: told["config"].update(collection=named))
-    with pytest.raises(BadArgument, match="does not say which file its passages are in"):
-        open_index(plaid.folder)
-
-
 def test_a_collection_of_another_length(plaid: PlaidFolder) -> None:
     lines = plaid.collection.read_text().splitlines(keepends=True)
     plaid.collection.write_text("".join(lines[:-1]))
@@ -256,39 +199,10 @@ def test_a_collection_of_another_length(plaid: PlaidFolder) -> None:
         open_index(plaid.folder, collection=plaid.collection)
 
 
-@pytest.mark.parametrize("named", [None, ""])
-def test_a_checkpoint_that_is_not_named(named: Any, plaid: PlaidFolder, checkpoint: Path) -> None:
-    edit(plaid.folder, lambda told: told["config"].update(checkpoint=named))
-    with pytest.raises(BadArgument, match="does not say which checkpoint it was built with"):
-        open_index(plaid.folder, collection=plaid.collection)
-    open_index(plaid.folder, collection=plaid.collection, checkpoint=checkpoint)
-
-
-@pytest.mark.parametrize("content", ["{", "[]", "null", "{}", '{"config": []}', '{"config": {"dim": 32, "nbits": 2}}'])
-def test_metadata_that_is_damaged(content: str, plaid: PlaidFolder) -> None:
-    (plaid.folder / "metadata.json").write_text(content)
-    with pytest.raises(BadData, match=r"metadata\.json is not what colbert-ai writes"):
-        open_index(plaid.folder, collection=plaid.collection)
-
-
 @pytest.mark.parametrize("name", ["0.codes.pt", "ivf.pid.pt", "doclens.0.json", "buckets.pt"])
 def test_files_that_are_missing(name: str, plaid: PlaidFolder) -> None:
     (plaid.folder / name).unlink()
     with pytest.raises(BadData, match=rf"is not whole \({name}\): build it again"):
-        open_index(plaid.folder, collection=plaid.collection)
-
-
-@pytest.mark.parametrize("name", ["0.codes.pt", "0.residuals.pt", "ivf.pid.pt", "doclens.0.json", "centroids.pt"])
-@pytest.mark.parametrize("content", [b"", b"damaged"])
-def test_files_that_are_damaged(name: str, content: bytes, plaid: PlaidFolder) -> None:
-    (plaid.folder / name).write_bytes(content)
-    with pytest.raises(BadData, match="damaged"):
-        open_index(plaid.folder, collection=plaid.collection)
-
-
-def test_files_of_another_size(plaid: PlaidFolder) -> None:
-    edit(plaid.folder, lambda told: told.update(num_embeddings=told["num_embeddings"] - 1))
-    with pytest.raises(BadData, match="damaged"):
         open_index(plaid.folder, collection=plaid.collection)
 
 
@@ -306,16 +220,6 @@ def test_lines_of_a_collection(tmp_path: Path) -> None:
     assert passages[1:3] == [passages[1], passages[2]]
     with pytest.raises(IndexError):
         passages[4]
-
-
-@pytest.mark.parametrize(
-    ("content", "said"), [(b"0\ta\n1\t\xff\n", "line 2: not UTF-8"), (b"0\ta\n\n", "line 2: expected a number, a tab")]
-)
-def test_lines_that_are_none(content: bytes, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "c.tsv"
-    path.write_bytes(content)
-    with pytest.raises(BadData, match=said):
-        list(TsvPassages(path))
 
 
 SAMPLE = Path(__file__).parents[3] / "blendfilter" / "sample" / "corpus.jsonl"
@@ -374,35 +278,6 @@ def test_the_last_words_of_300_decide_the_ranking(villages: ColBERT) -> None:
     assert len(beginnings) == 1
 
 
-def candidates(index: ColBERT, query: str, tokens: int | None = None) -> set[str]:
-    """The passages that the scorer looks at, where it seeks them for the first `tokens` of a query."""
-    vectors = index.encoder.queries([query]).vectors[0]
-    settings = SimpleNamespace(
-        query_maxlen=tokens or len(vectors), ncells=1, centroid_score_threshold=0.0, ndocs=4 * len(index),
-        interaction="colbert", total_visible_gpus=0,
-    )  # fmt: skip
-    positions, _ = index._scorer._scorer.rank(settings, vectors.unsqueeze(0))
-    return {index.passages[at].id for at in positions}
-
-
-def test_candidates_are_sought_for_the_last_words_too(isles: ColBERT) -> None:
-    wanted = {
-        "sw-000": "an archipelago of seven inhabited islands and some two hundred skerries in the Sillen Sea",
-        "sw-003": "Pellisand, the southernmost of the Ondrell Isles, covers 940 square kilometres",
-        "sw-008": "Fallow Tooth, a bare rock in the Sillen Sea, eleven kilometres east of Hathermouth",
-        "sw-024": "The River Sallow flows for 39 kilometres through the orchards",
-        "sw-096": "Anwen Skarl was a painter born at Gravenloe",
-    }
-    found = ColBERT.open(isles.path or "", effort=SearchEffort(1, 0.0, 400))
-    missed = 0
-    for name, words in wanted.items():
-        query = blended(words)
-        assert name in candidates(isles, query)
-        assert name in {hit.id for hit in found(query, k=100)}
-        missed += name not in candidates(isles, query, tokens=32)
-    assert missed >= 4, "the first 32 tokens, colbert-ai's limit, lead to other passages"
-
-
 def test_a_run_flags_the_query_that_was_cut_and_no_other(villages: ColBERT, tmp_path: Path) -> None:
     text = "So which village is near a volcano?"
     questions = load([{"question": blended(text, words), "answer": "x"} for words in (300, 900)])
@@ -412,13 +287,6 @@ def test_a_run_flags_the_query_that_was_cut_and_no_other(villages: ColBERT, tmp_
         run = evaluate(Direct(villages), questions, lm="offline", run=tmp_path / "run", progress=False)
     assert [row["flags"]["query_cut"] for row in run.rows] == [0, 1]
     assert run.metrics["flags"]["query_cut"] == 1
-
-
-def test_ten_thousand_words_are_searched_by_their_end(villages: ColBERT) -> None:
-    end = "So which one has the volcano, a volcano, the volcano? Not bread but the volcano: a mountain of fire."
-    (found,) = villages.search([blended(end, 10_000)], 3)
-    assert cut_of(found)
-    assert found[0].id == "volcano"
 
 
 @pytest.mark.parametrize("partitions", [None, 32])
