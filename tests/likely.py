@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,13 +12,13 @@ BASE, GAIN = -10.0, 3.0
 
 
 class Likely:
-    """Keeps what it was asked, list by list; raises `fault` after so many scores; takes `slow` seconds for each."""
+    """Keeps what it was asked, list by list; raises `fault` after so many scores."""
 
     name = "likely"
     identity: Mapping[str, Any] = {"kind": "likely"}
 
-    def __init__(self, fault: Exception | None = None, *, after: int = 0, slow: float = 0.0) -> None:
-        self.fault, self.after, self.slow = fault, after, slow
+    def __init__(self, fault: Exception | None = None, *, after: int = 0) -> None:
+        self.fault, self.after = fault, after
         self.lists: list[list[TextPair]] = []
         self.scored: list[TextPair] = []
 
@@ -28,6 +27,5 @@ class Likely:
         for at, pair in enumerate(pairs):
             if self.fault is not None and len(self.scored) >= self.after:
                 raise self.fault
-            await asyncio.sleep(self.slow)
             self.scored.append(pair)
             done(at, Score(BASE + GAIN * (pair.continuation.strip() in pair.prompt), 1))

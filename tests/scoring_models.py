@@ -1,8 +1,7 @@
 """Language models for tests of scoring, made here with random weights: decoder-only, encoder-decoder, an encoder.
 
-In: the kind, and how large. Out: a Hugging Face folder, one a process and kind. Each has a byte-level BPE tokeniser
-trained here on a few sentences, so that tokens merge, cut characters and begin with spaces as real ones do. Nothing is
-downloaded.
+Each is a Hugging Face folder, one a process and kind, with a byte-level BPE tokeniser trained here on a few
+sentences, so that tokens merge, cut characters and begin with spaces as real ones do. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 MARKS = ("<s>", "</s>", "<pad>", "<|end|>")
 BOS, EOS, PAD = 0, 1, 2
@@ -29,32 +28,19 @@ COUNTING = (
     "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday, and so on.",
     "The letters are A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P, Q, R, S.",
 )
-POSITIONS = 256
-
-
-class Size(NamedTuple):
-    """Layers, width, positions, and rows of the output layer (0: as many as the tokeniser knows)."""
-
-    layers: int = 2
-    width: int = 32
-    positions: int = POSITIONS
-    vocabulary: int = 0
-
-
-SMALL = Size()
 
 
 @cache
-def gpt2(size: Size = SMALL) -> Path:
+def gpt2(positions: int = 256) -> Path:
     """Absolute positions; its tokeniser puts nothing in front of a text."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return _written("gpt2", GPT2LMHeadModel, GPT2Config, size, n_embd=size.width, n_layer=size.layers, n_head=2,
-                    n_positions=size.positions)  # fmt: skip
+    return _written(f"gpt2-{positions}", GPT2LMHeadModel, GPT2Config, n_embd=32, n_layer=2, n_head=2,
+                    n_positions=positions)  # fmt: skip
 
 
 @cache
-def taught(steps: int = 80) -> Path:
+def taught() -> Path:
     """`gpt2` that has learned to count a little, with and without `<s>` in front: it goes on with words."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -72,7 +58,7 @@ def taught(steps: int = 80) -> Path:
         width = max(map(len, texts))
         read = torch.tensor([text + [PAD] * (width - len(text)) for text in texts])
         right = torch.tensor([text[1:] + [-100] * (width - len(text)) for text in texts])
-        for _ in range(steps):
+        for _ in range(80):
             logits = model(read).logits[:, :-1]
             torch.nn.functional.cross_entropy(logits.transpose(1, 2), right).backward()
             optimizer.step()
@@ -82,24 +68,24 @@ def taught(steps: int = 80) -> Path:
 
 
 @cache
-def llama(size: Size = SMALL, *, marks: bool = True) -> Path:
+def llama(*, marks: bool = True) -> Path:
     """Rotary positions, fewer key heads than query heads; its tokeniser begins each text with `<s>`."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return _written("llama", LlamaForCausalLM, LlamaConfig, size, marks=marks, hidden_size=size.width,
-                    intermediate_size=4 * size.width, num_hidden_layers=size.layers, num_attention_heads=4,
-                    num_key_value_heads=2, max_position_embeddings=size.positions)  # fmt: skip
+    return _written("llama", LlamaForCausalLM, LlamaConfig, marks=marks, hidden_size=32,
+                    intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+                    num_key_value_heads=2, max_position_embeddings=256)  # fmt: skip
 
 
 @cache
-def gemma(size: Size = SMALL) -> Path:
+def gemma() -> Path:
     """Every second layer sees 8 tokens back, and logits are capped behind the output layer."""
     from transformers import Gemma2Config, Gemma2ForCausalLM
 
-    return _written("gemma", Gemma2ForCausalLM, Gemma2Config, size, marks=True, hidden_size=size.width,
-                    intermediate_size=4 * size.width, num_hidden_layers=size.layers, num_attention_heads=4,
+    return _written("gemma", Gemma2ForCausalLM, Gemma2Config, marks=True, hidden_size=32,
+                    intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
                     num_key_value_heads=2, head_dim=8, sliding_window=8, final_logit_softcapping=0.5,
-                    max_position_embeddings=size.positions)  # fmt: skip
+                    max_position_embeddings=256)  # fmt: skip
 
 
 @cache
@@ -107,26 +93,26 @@ def recurrent() -> Path:
     """Mamba: it keeps a state in place of keys and values."""
     from transformers import MambaConfig, MambaForCausalLM
 
-    return _written("mamba", MambaForCausalLM, MambaConfig, SMALL, hidden_size=32, num_hidden_layers=2, state_size=4)
+    return _written("mamba", MambaForCausalLM, MambaConfig, hidden_size=32, num_hidden_layers=2, state_size=4)
 
 
 @cache
-def t5(size: Size = SMALL) -> Path:
+def t5() -> Path:
     """Encoder and decoder with relative positions; its tokeniser ends each text with `</s>`."""
     from transformers import T5Config, T5ForConditionalGeneration
 
-    return _written("t5", T5ForConditionalGeneration, T5Config, size, ends=True, scale=1.0, d_model=size.width, d_kv=8,
-                    d_ff=64, num_layers=size.layers, num_heads=4, decoder_start_token_id=PAD)  # fmt: skip
+    return _written("t5", T5ForConditionalGeneration, T5Config, ends=True, scale=1.0, d_model=32, d_kv=8,
+                    d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=PAD)  # fmt: skip
 
 
 @cache
-def bart(size: Size = SMALL) -> Path:
+def bart() -> Path:
     """Encoder and decoder with absolute positions; marks on both sides of each text."""
     from transformers import BartConfig, BartForConditionalGeneration
 
-    return _written("bart", BartForConditionalGeneration, BartConfig, size, marks=True, ends=True, d_model=size.width,
+    return _written("bart", BartForConditionalGeneration, BartConfig, marks=True, ends=True, d_model=32,
                     encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
-                    encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=size.positions,
+                    encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=256,
                     decoder_start_token_id=EOS, forced_eos_token_id=None)  # fmt: skip
 
 
@@ -135,12 +121,12 @@ def encoder() -> Path:
     """BERT with its output layer: it looks at both sides of a token."""
     from transformers import BertConfig, BertLMHeadModel
 
-    return _written("bert", BertLMHeadModel, BertConfig, SMALL, hidden_size=32, num_hidden_layers=2,
+    return _written("bert", BertLMHeadModel, BertConfig, hidden_size=32, num_hidden_layers=2,
                     num_attention_heads=2, intermediate_size=64, max_position_embeddings=64)  # fmt: skip
 
 
 @cache
-def tokenizer(*, marks: bool = False, ends: bool = False, vocabulary: int = 420) -> Any:
+def tokenizer(*, marks: bool = False, ends: bool = False) -> Any:
     """A byte-level BPE; `marks`: it puts `<s>` in front, `ends`: and `</s>` behind."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -149,7 +135,7 @@ def tokenizer(*, marks: bool = False, ends: bool = False, vocabulary: int = 420)
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=list(MARKS), initial_alphabet=alphabet, show_progress=False
+        vocab_size=420, special_tokens=list(MARKS), initial_alphabet=alphabet, show_progress=False
     )
     made.train_from_iterator([*SENTENCES * 3, *(" 日本 " * 9, " — € " * 9)], trainer)
     template = f"{'<s> ' if marks else ''}$A{' </s>' if ends else ''}"
@@ -164,7 +150,6 @@ def _written(
     name: str,
     kind: Any,
     config: Any,
-    size: Size,
     *,
     marks: bool = False,
     ends: bool = False,
@@ -173,7 +158,7 @@ def _written(
 ) -> Path:
     import torch
 
-    folder = _mine() / "-".join(map(str, (name, *size, marks)))
+    folder = _mine() / f"{name}-{marks}"
     folder.mkdir()
     words = tokenizer(marks=marks, ends=ends)
     words.save(str(folder / "tokenizer.json"))
@@ -182,7 +167,7 @@ def _written(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         ids = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
-        model = kind(config(vocab_size=size.vocabulary or words.get_vocab_size(), **ids, **settings))
+        model = kind(config(vocab_size=words.get_vocab_size(), **ids, **settings))
         for weights in model.parameters():  # as made, an untrained model likes all tokens the same
             if weights.dim() > 1:
                 weights.data.mul_(scale)

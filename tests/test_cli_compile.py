@@ -79,22 +79,6 @@ class TestFilters:
         ):
             refused(blendfilter(*words(**{**no_data, **changed})), error)
 
-    def test_answers_that_are_articles_alone(self, blendfilter: Command) -> None:
-        rows = [{"id": str(n), "question": f"Who kept light {n}?", "answer": "the" if n else "Ada"} for n in range(4)]
-        Path("q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        small: dict[str, Any] = {
-            "task": "qa", "data": "q.jsonl", "corpus": "sample", "measure": "strinc", "limit": None, "train": 2,
-            "valid": 2,
-        }  # fmt: skip
-        refused(blendfilter(*words(**small)), "--allow-empty-answers")
-        assert blendfilter(*words(**small), "--allow-empty-answers").code == 0
-
-    def test_weights_and_the_threshold_reach_the_metric(self, blendfilter: Command) -> None:
-        assert blendfilter(*words(weight_answer=0, weight_tokens=0.3, threshold=0.4)).code == 0
-        metric = {"agreement": 1.0, "answer": 0.0, "tokens": 0.3, "threshold": 0.4}
-        assert recipe()["settings"]["metric"] == metric
-        assert '"stage":"direct"' not in Path("run/journal.jsonl").read_text(encoding="utf-8")
-
     def test_a_folder_and_a_file_are_one_programs(self, blendfilter: Command, here: Path) -> None:
         """Another program takes the place of none, and pays into no other's journal; a limit may change."""
         assert blendfilter(*words(weight_answer=0)).code == 0
@@ -154,36 +138,12 @@ class TestCdit:
         demos = state()["judge.consistent"]["demos"]
         assert all(len(demo["rules"]) == 2 and "Verdict: " in demo["comparison"] for demo in demos)
 
-    def test_questions_without_a_gold_passage(self, blendfilter: Command) -> None:
-        outcome = blendfilter(*words("cdit"), "-k", 2)
-        assert outcome.code == 0, outcome
-        assert " of 20 questions are left out: among what is found for them there is no gold passage" in outcome.err
-        Path("q.jsonl").write_text(QUESTION, encoding="utf-8")
-        none = blendfilter(*words("cdit", task="qa", data="q.jsonl", corpus="sample"))
-        refused(none, "no question of q.jsonl has both a gold passage and another one")
-
-    def test_its_program_judges_as_compiled(self, blendfilter: Command) -> None:
-        assert blendfilter(*words("cdit", optimizer="labeled")).code == 0
-        wanted = ("ask", "Who founded the Dovrel Needle?", "--lm", "offline", "--method", "direct-retrieval")
-        assert blendfilter(*wanted, "--filter", "cdit", "--program", MADE).code == 0
-        for more, error in (
-            (("--filter", "cdit-components"), "'judge.consistent' was compiled with 'the fields"),
-            ((), "compiled for CDITFilter, and this is Direct"),
-            (("--filter", "cdit", "--rule", "phi2"), "'judge' was compiled with 'the rules phi1 ("),
-        ):
-            refused(blendfilter(*wanted, *more, "--program", MADE), error)
-
 
 class TestProgram:
     @pytest.fixture(autouse=True)
     def _made(self, blendfilter: Command) -> None:
         assert blendfilter(*words(optimizer="labeled")).code == 0
         Path("q.jsonl").write_text(QUESTION)
-
-    def test_ask_speaks_as_it_says(self, blendfilter: Command) -> None:
-        wanted = ("ask", "Who built it?", "--lm", "offline", "--method", "direct-retrieval")
-        assert blendfilter(*wanted, "--filter", "filco", "--program", MADE).code == 0
-        refused(blendfilter(*wanted, "--program", "none.json"), "no program at none.json")
 
     def test_eval_is_bound_to_it_and_says_that_it_is_of_another_task(self, blendfilter: Command) -> None:
         run = (
@@ -256,9 +216,3 @@ class TestRefused:
         before, changed = tree(here), dict(changed)
         refused(blendfilter(*words(changed.pop("what", "filco"), **changed)), error)
         untouched(here, before)
-
-    def test_an_override_that_leaves_the_instructions_out(self, blendfilter: Command) -> None:
-        Path("mine/filco").mkdir(parents=True)
-        Path("mine/filco/sentences.j2").write_text("{{ knowledge }} {{ question }}\nIds:")
-        refused(blendfilter(*words(prompts="mine")), "sentences.j2 does not render {{ instructions }}")
-        assert not Path("run/journal.jsonl").exists()

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from likely import Likely
-from refusing import ROWS, lines, refused, world
+from refusing import refused, world
 from small_world import Command
 
 from blendfilter import read_silver
 from blendfilter.errors import ServerRefused
 from blendfilter.journal import Journal
-from blendfilter.lm.scoring.base import TextPair
 from blendfilter.lm.scoring.kept import KeptScorer
 from blendfilter.retrieval.bm25 import BM25
 
@@ -67,22 +61,6 @@ def test_finished_it_says_so_and_prints_the_table_again(blendfilter: Command, he
     assert (words.code, "words times 1.4" in words.out) == (0, True)
 
 
-def test_the_sample_brings_its_corpus(blendfilter: Command, here: Path) -> None:
-    outcome = blendfilter(*silver(task="hotpotqa", data="sample", corpus=None, measure="lexical", limit=3, k=2))
-    assert outcome.code == 0, outcome.err
-    recipe = json.loads((here / "out.recipe.json").read_text())["settings"]
-    assert (recipe["passages"]["kind"], recipe["passages"]["k"], recipe["data"]["n"]) == ("bm25", 2, 3)
-
-
-def test_the_questions_own_paragraphs(blendfilter: Command, here: Path) -> None:
-    own = [{**ROWS[0], "context": [{"title": "Isle", "text": "It is Ormskerry."}]}, ROWS[1]]
-    lines(here / "own.jsonl", own)
-    outcome = blendfilter(*silver(data="own.jsonl", corpus=None, measure="strinc"))
-    assert outcome.code == 0, outcome.err
-    assert "questions without any passage, their contexts empty: 1\n" in outcome.out
-    assert [row.target for row in read_silver(here / "out.jsonl")] == ["It is Ormskerry.", ""]
-
-
 # --- one line, exit code 2, nothing made ----------------------------------------------------------------------------
 
 BAD: list[tuple[dict[str, object], str]] = [
@@ -109,22 +87,6 @@ def test_bad_input_is_one_line_and_nothing_is_made(
     before = sorted(here.rglob("*"))
     refused(blendfilter(*silver(**{"measure": "strinc", **change})), error)
     assert sorted(here.rglob("*")) == before
-
-
-def test_answers_that_say_nothing(blendfilter: Command, here: Path) -> None:
-    lines(here / "questions.jsonl", [*ROWS, {"id": "bad", "question": "Which?", "answer": "the"}])
-    refused(blendfilter(*silver(measure="strinc")), "question 'bad'", "--allow-empty-answers")
-    outcome = blendfilter(*silver(measure="strinc", allow_empty_answers=True))
-    assert outcome.code == 0
-    assert [row.id for row in read_silver(here / "out.jsonl")] == ["one", "two", "three", "bad"]
-
-
-def test_a_measure_that_finds_nothing_says_so(blendfilter: Command, here: Path) -> None:
-    lines(here / "questions.jsonl", [{**row, "answer": "Nowhere at all"} for row in ROWS])
-    outcome = blendfilter(*silver(measure="strinc"))
-    assert outcome.code == 0
-    (notice,) = outcome.notices
-    assert notice.startswith("blendfilter: strinc chose nothing for 100% of the questions: SILVER is no upper bound")
 
 
 # --- CXMI through a model -------------------------------------------------------------------------------------------
@@ -163,46 +125,3 @@ def test_a_model_that_cannot_score_is_refused_and_nothing_is_left(
     scoring(monkeypatch, Likely(ServerRefused("m gives no log-probabilities of given text; what can: others")))
     refused(blendfilter(*silver(task="hotpotqa", measure="cxmi", lm="m")), "what can: others")
     assert sorted(here.rglob("*")) == before
-
-
-KILLED = """
-import sys
-sys.path[:0] = {paths!r}
-sys.argv = {words!r}
-import blendfilter.lm.scoring
-from blendfilter import cli
-from blendfilter.lm.scoring.kept import KeptScorer
-from likely import Likely
-blendfilter.lm.scoring.scorer = lambda name, **given: KeptScorer(Likely(slow=0.05))
-cli.main()
-"""
-
-
-def test_cxmi_killed_goes_on_from_its_journal_and_leaves_the_same_bytes(
-    blendfilter: Command, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """kill -9 in the middle of a batch: no score is asked for twice, and the file is the same."""
-    whole, again = Likely(), Likely()
-    wanted = {"task": "hotpotqa", "measure": "cxmi", "lm": "m", "batch": 2}
-    scoring(monkeypatch, whole)
-    assert blendfilter(*silver(**wanted, out="whole.jsonl")).code == 0
-    words = ["blendfilter", *map(str, silver(**wanted))]
-    code = KILLED.format(paths=[str(Path(__file__).parent)], words=words)
-    process = subprocess.Popen([sys.executable, "-c", code])
-    journal = here / "out.journal" / "journal.jsonl"
-    deadline = time.monotonic() + 60
-    while not journal.exists() or journal.read_bytes().count(b"\n") < 3:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert not (here / "out.jsonl").exists()
-    with Journal(here / "out.journal", "replay") as kept:
-        before = {TextPair(record["prompt"], record["continuation"]) for record in kept.records("score")}
-    scoring(monkeypatch, again)
-    assert blendfilter(*silver(**wanted)).code == 0
-    assert 3 <= len(before) < len(whole.scored)
-    assert before.isdisjoint(again.scored)
-    assert before | set(again.scored) == set(whole.scored)
-    assert (here / "out.jsonl").read_bytes() == (here / "whole.jsonl").read_bytes()

@@ -167,7 +167,10 @@ def compile_program(
         bind(run, {**recipe, "student": fingerprint([dspy.Example(state_of(student))])})
         with context.opened(journal):
             made, before, after, demos = _compiled(context, optimiser, work, valid, max_demo_tokens, progress)
-        spent = _calls_in(journal)
+        calls = [record for record in journal.records("call") if not record.get("error")]
+        spent = JournaledCalls(
+            len(calls), *(sum(int(each.get(name) or 0) for each in calls) for name in ("tokens_in", "tokens_out"))
+        )
     dropped = {} if max_demo_tokens is None else {"demos_dropped": demos.dropped}
     recipe["settings"] |= {"demos": demos.left, **dropped}
     program = _open_again(made)
@@ -209,7 +212,16 @@ def _compiled(
             counted.begin(BEFORE, len(valid))
             before = score(work.student, valid, counted, work.threads)
             counted.begin(OPTIMISING, None)
-            program = _optimised(optimiser, work, watch)
+            try:
+                program = optimiser(work)
+            except AdapterParseError as error:
+                wanted = ", ".join(error.signature.output_fields)
+                raise WorkFailed(
+                    f"{work.teacher.name} proposes nothing: what it replied, where DSPy asks it for {wanted}, cannot "
+                    "be read: name a better model to propose (--teacher-lm, teacher=), or take the optimiser bootstrap"
+                ) from error
+            finally:
+                watch.check()  # what ended the work comes before what came of it
             keep_own_fields(program)
             demos = hold_to(program, max_demo_tokens, tokeniser_for(context.model))
             counted.begin(AFTER, len(valid))
@@ -226,31 +238,12 @@ def _compiled(
     raise ended  # outside of the block: an error must not have for its context what came of it
 
 
-def _optimised(optimiser: Optimiser, work: OptimiserWork, watch: CompilationWatch) -> dspy.Module:
-    try:
-        return optimiser(work)
-    except AdapterParseError as error:
-        wanted = ", ".join(error.signature.output_fields)
-        raise WorkFailed(
-            f"{work.teacher.name} proposes nothing: what it replied, where DSPy asks it for {wanted}, cannot be "
-            "read: name a better model to propose (--teacher-lm, teacher=), or take the optimiser bootstrap"
-        ) from error
-    finally:
-        watch.check()  # what ended the work comes before what came of it
-
-
 def _let_finish(gate: Gate) -> None:
     """Wait for the calls of other threads that are out: they are paid for, and the journal is about to close."""
     over = time.monotonic() + LONGEST_WAIT
     while gate.in_flight and time.monotonic() < over:
         time.sleep(0.02)
     time.sleep(0.02)  # what has come back is being appended
-
-
-def _calls_in(journal: Journal) -> JournaledCalls:
-    calls = [record for record in journal.records("call") if not record.get("error")]
-    tokens = {name: sum(int(record.get(name) or 0) for record in calls) for name in ("tokens_in", "tokens_out")}
-    return JournaledCalls(len(calls), **tokens)
 
 
 def _open_again(program: dspy.Module) -> dspy.Module:

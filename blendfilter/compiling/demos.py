@@ -47,19 +47,13 @@ def wrong_demo(demo: Mapping[str, Any], predictor: dspy.Predict) -> str:
             continue
         if name not in demo:
             return f"has no '{name}'"
-        if not _is_of(field.annotation, demo[name]):
-            return f"has {json.dumps(demo[name])[:60]} as '{name}', where {field.annotation} belongs"
+        value = json.dumps(demo[name])
+        try:
+            with suppress(pydantic.errors.PydanticUserError):  # a type that it cannot check
+                pydantic.TypeAdapter(field.annotation).validate_json(value, strict=True)
+        except pydantic.ValidationError:
+            return f"has {value[:60]} as '{name}', where {field.annotation} belongs"
     return ""
-
-
-def _is_of(kind: Any, value: Any) -> bool:
-    """Whether a value of a JSON file is of a field's type; of types that pydantic cannot check, it is."""
-    try:
-        with suppress(pydantic.errors.PydanticUserError):
-            pydantic.TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
-    except pydantic.ValidationError:
-        return False
-    return True
 
 
 def reduced(row: Mapping[str, Any], predictor: dspy.Predict) -> dspy.Example:
@@ -76,18 +70,20 @@ def keep_own_fields(module: dspy.Module) -> None:
         predictor.demos = [reduced(demo, predictor) for demo in predictor.demos if complete(demo, predictor)]
 
 
-def tokens_of(demo: Mapping[str, Any], tokeniser: TokenCounter) -> float:
-    """Tokens of a demonstration: of the text of its fields (a template adds its cues, some words each)."""
-    values = [value for name, value in demo.items() if name != "augmented"]
-    lines = (item for value in values for item in (value if isinstance(value, list | tuple) else [value]))
-    return tokeniser.count("\n".join(map(str, lines)))
-
-
 def hold_to(module: dspy.Module, limit: int | None, tokeniser: TokenCounter) -> DemoCount:
-    """Drop demonstrations until each predictor's fit in `limit` tokens: the longest first, of equals the last added."""
+    """Drop demonstrations until each predictor's fit in `limit` tokens: the longest first, of equals the last added.
+
+    Counted is the text of their fields; a template adds its cues, some words each.
+    """
+
+    def tokens_of(demo: Mapping[str, Any]) -> float:
+        values = [value for name, value in demo.items() if name != "augmented"]
+        lines = (item for value in values for item in (value if isinstance(value, list | tuple) else [value]))
+        return tokeniser.count("\n".join(map(str, lines)))
+
     dropped = left = 0
     for _, predictor in module.named_predictors():
-        sized = [(tokens_of(demo, tokeniser), place, demo) for place, demo in enumerate(predictor.demos)]
+        sized = [(tokens_of(demo), place, demo) for place, demo in enumerate(predictor.demos)]
         while limit is not None and sized and sum(size for size, *_ in sized) > limit:
             sized.remove(max(sized, key=lambda each: each[:2]))
             dropped += 1

@@ -27,15 +27,7 @@ from blendfilter.text import folded
 
 
 def drawn(examples: Sequence[dspy.Example], size: int, seed: int) -> list[dspy.Example]:
-    """Examples of `size` different questions, drawn by `seed`; a question that comes twice is taken once.
-
-    >>> rows = [dspy.Example(question=f"{n}?").with_inputs("question") for n in range(5)]
-    >>> len(drawn(rows, 3, seed=0))
-    3
-
-    Raises:
-        EmptyData: there are not so many different questions.
-    """
+    """Examples of `size` different questions, drawn by `seed`. Raises `EmptyData` where there are not so many."""
     once = list({question_digest(question_in(each)): each for each in reversed(examples)}.values())[::-1]
     if len(once) < size:
         raise EmptyData(

@@ -119,12 +119,7 @@ _SEARCHES = {"mipro": "optuna", "gepa": "gepa"}
 
 
 def optimiser_called(name: str, student: dspy.Module, train: Sequence[dspy.Example]) -> Optimiser:
-    """The optimiser of that name, if it can do something for `student`.
-
-    Raises:
-        UnknownName: none by that name. MissingExtra: it needs a package. BadArgument: it could change nothing, or
-            has too few examples.
-    """
+    """The optimiser of that name. Raises where it is missing or could change nothing."""
     if name not in OPTIMIZERS:
         raise UnknownName.of("optimiser", name, OPTIMIZERS)
     if name in _SEARCHES:

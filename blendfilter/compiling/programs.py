@@ -96,12 +96,7 @@ _SWITCHES = {"offer_none": ("may keep nothing", "keeps something"), "ask_topic":
 
 
 def worded_of(module: dspy.Module) -> dict[str, str]:
-    """What DSPy's state leaves out: what is read of an answer, a filter's switches, a judge's rules and their digest.
-
-    >>> from blendfilter.filters.filco import FilCoFilter
-    >>> worded_of(FilCoFilter())
-    {'FilCoFilter': 'may keep nothing'}
-    """
+    """What DSPy's state leaves out: what is read of an answer, a filter's switches, a judge's rules with a digest."""
     worded = {name: each.room for name, each in _asks(module) if each.room}
     for path, part in module.named_sub_modules():
         name = path.removeprefix("self").strip(".") or kind_of(part)
@@ -161,11 +156,7 @@ def state_of(program: dspy.Module) -> dict[str, Any]:
 
 
 def save_program(program: dspy.Module, path: str | Path, recipe: ProgramRecipe) -> Path:
-    """Write `program` with its recipe to `path`; the same program and recipe are the same bytes.
-
-    Raises:
-        BadArgument: `path` is a folder.
-    """
+    """Write `program` with its recipe: the same ones, the same bytes. Raises `BadArgument` where `path` is a folder."""
     path = check_place(path)
     metadata = {"dependency_versions": get_dependency_versions(), "recipe": dataclasses.asdict(recipe)}
     written = json_line({**state_of(program), "metadata": metadata}, indent=2, default=dataclasses.asdict)
@@ -274,11 +265,11 @@ def _check_recipe(part: dspy.Module, recipe: ProgramRecipe, path: str | Path) ->
 
 
 def _check_state(part: dspy.Module, state: Mapping[str, Any], path: str | Path) -> None:
-    """A file may hold what DSPy would take over as it stands, and nothing else."""
+    """A file may hold what DSPy would take over as it stands, and nothing else: it would become an attribute."""
     if unknown := set(state) - {name for name, _ in part.named_parameters()}:
         raise BadData(f"{path}: not a program's state ('{min(unknown)}' is no part of {kind_of(part)}): {_AGAIN}")
     for name, predictor in part.named_predictors():
-        if wrong := _wrong_in(state.get(name), predictor):
+        if wrong := _wrong_in(state.get(name, {}), predictor):
             raise BadData(f"{path}: not a program's state ('{name}' {wrong}): {_AGAIN}")
         for number, demo in enumerate(state[name]["demos"], 1):
             if wrong := wrong_demo(demo, predictor):
@@ -286,13 +277,8 @@ def _check_state(part: dspy.Module, state: Mapping[str, Any], path: str | Path) 
 
 
 def _wrong_in(saved: Any, predictor: dspy.Predict) -> str:
-    if not isinstance(saved, Mapping):
-        return "is missing"
-    own = predictor.dump_state()
-    if unknown := [key for key in saved if key not in {*own, "fields"}]:  # it would become an attribute
-        return f"holds '{unknown[0]}', which no predictor saves"
-    if missing := [key for key in own if key not in saved]:
-        return f"has no '{missing[0]}'"
+    if not isinstance(saved, Mapping) or saved.keys() ^ predictor.dump_state().keys():
+        return "is missing, or holds other entries than a predictor saves"
     if saved["lm"]:
         return "names a model, which a program never does"
     demos, signature = saved["demos"], saved["signature"]

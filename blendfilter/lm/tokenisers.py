@@ -65,7 +65,7 @@ def tokeniser(name: str | None = None) -> TokenCounter:
     if name is not None and name not in _ENCODINGS:
         raise UnknownName.of("tokeniser", name, (WORDS, *_ENCODINGS))
     for each in ("cl100k_base", *_ENCODINGS) if name is None else (name,):
-        if (found := _encoding(each)) is not None:
+        if found := _encoding(each):
             return found
     if name is None:
         return RULE
@@ -85,18 +85,11 @@ def tokeniser_for(
     """
     if isinstance(lm.inner, OfflineEngine):
         return TokenCounter("words, as the offline reader counts them", lambda text: float(len(text.split())))
-    return next(found for found in _at_hand(lm, ask_server, calls) if found is not None)
-
-
-def _at_hand(lm: ConnectedLM, ask_server: bool, calls: Iterable[Mapping[str, Any]]) -> Iterator[TokenCounter | None]:
-    if ask_server:
-        yield _served(lm)
+    if ask_server and (served := _served(lm)) is not None:
+        return served
     if hasattr(lm.inner, "count_tokens"):
-        yield TokenCounter(f"the tokeniser of {lm.name}", lm.inner.count_tokens)
-    name = lm.name.rpartition("/")[2]
-    yield of_openai(name)
-    yield measured(lm.name, calls)
-    yield RULE
+        return TokenCounter(f"the tokeniser of {lm.name}", lm.inner.count_tokens)
+    return of_openai(lm.name.rpartition("/")[2]) or _measured(lm.name, calls) or RULE
 
 
 def _served(lm: ConnectedLM) -> TokenCounter | None:
@@ -121,7 +114,7 @@ def _served(lm: ConnectedLM) -> TokenCounter | None:
     return TokenCounter(f"the tokeniser of {engine.address}", count, served=True)
 
 
-def measured(model: str, calls: Iterable[Mapping[str, Any]]) -> TokenCounter | None:
+def _measured(model: str, calls: Iterable[Mapping[str, Any]]) -> TokenCounter | None:
     """Tokens a byte of the prompt, as servers counted the calls of `model`; None where there are too few."""
     number = tokens = size = 0
     for call in calls:
@@ -151,13 +144,11 @@ _ENCODINGS = {
 
 def of_openai(model: str) -> TokenCounter | None:
     """tiktoken's encoding of `model`; None where it is not on this machine, or tiktoken knows no such model."""
-    if importlib.util.find_spec("tiktoken") is None:
-        return None
-    from tiktoken.model import encoding_name_for_model
-
     try:
+        from tiktoken.model import encoding_name_for_model
+
         name = encoding_name_for_model(model).removesuffix("_harmony")  # which differs in control tokens alone
-    except KeyError:
+    except (ImportError, KeyError):
         return None
     return _encoding(name) if name in _ENCODINGS else None
 

@@ -64,13 +64,7 @@ def lexical(span: str, references: Iterable[str]) -> float:
 
 
 def cxmi(given_span: float, given_nothing: float) -> float:
-    """Conditional cross-mutual information in nats: log p(o | t, q) - log p(o | q), of two log-probabilities.
-
-    It is exact where the probabilities themselves are zero in floating point:
-
-    >>> cxmi(-2000.0, -2003.0)
-    3.0
-    """
+    """Conditional cross-mutual information in nats: log p(o | t, q) - log p(o | q), of two log-probabilities."""
     return given_span - given_nothing
 
 

@@ -42,6 +42,7 @@ from blendfilter.text import folded, normalize_answer
 
 STAGE_NAME = "cxmi"
 """The stage under which a journal keeps CXMI's scores."""
+NO_QUESTION = Question("", "question", ("answer",))
 Batch = Sequence[tuple[Question, Sequence[Passage]]]
 
 
@@ -108,13 +109,11 @@ class Oracle:
         return other
 
     def check(self, questions: Iterable[Question]) -> None:
-        """What would go wrong later, before any work. With CXMI the model gives one score, which is kept.
+        """Raise now what would go wrong later. With CXMI the model gives one score, which is kept.
 
         Raises:
-            BadData: a question without an answer that the measure could look for.
-            Leak: CXMI's prompt shows the question's own answer among its demonstrations.
-            ServerRefused, BadArgument: the model cannot score (what can). ModelError: it failed, or a question's prompt
-                is too long for it even without a sentence.
+            BadData: a question without an answer that the measure could look for. Leak: CXMI's prompt shows the answer.
+            ServerRefused, BadArgument: the model cannot score. ModelError: it failed, or a prompt is too long for it.
         """
         wanted = list(questions)
         for question in wanted:
@@ -164,7 +163,8 @@ class Oracle:
             "threshold": self.threshold,
             "num_sentences": self.num_sentences,
             "scorer": dict(self._ask.scorer.backend.identity) if self._ask else None,
-            "prompt": self._ask.digest if self._ask else None,
+            # 16 hex digits that change with any word of the prompt but the question's own
+            "prompt": self._ask and digest("cxmi", *self._ask.pair(NO_QUESTION, "knowledge"))[:16],
         }
 
     def _answerable(self, question: Question) -> None:
@@ -180,9 +180,6 @@ class Oracle:
             )
         if self._ask is not None and folded(question.question).casefold() in self._ask.demonstrated:
             raise Leak(f"question '{question.id}' is also a demonstration of {STAGE_NAME}'s prompt: leave it out")
-
-    def __repr__(self) -> str:
-        return f"Oracle({self.measure!r}, task={self.task!r})"
 
 
 # --- CXMI's model ---------------------------------------------------------------------------------------------------
@@ -208,30 +205,20 @@ class CXMIGenerator:
         self.scorer, self.prompts = scorer, prompts
         worded = PromptSettings.of(wording, prompts, None).wording
         self._answer = worded(Ask(STAGE_NAME, AnswerFromSentence, "direct", prompts=prompts))
-        self._between = self._seam()
+        # what stands between the prompt's last words and an answer
+        prompt = self._answer.render(knowledge=[], question="?")
+        cue = prompt.rpartition("\n")[2]
+        beside = any(f"{cue} {one_line(demo.answer)}\n" in prompt for demo in self._answer.demos)
+        self._between = " " if beside or not self._answer.demos else "\n"
         # "Yes" where the demonstrations have it so: that is what the answerer would write, not "yes".
         self._spelled = {demo.answer.casefold(): demo.answer for demo in self._answer.demos}
         self.demonstrated = frozenset(folded(demo.question).casefold() for demo in self._answer.demos)
-
-    @property
-    def digest(self) -> str:
-        """16 hexadecimal digits that change with any word of the prompt but the question's own."""
-        return digest("cxmi", *self.pair(Question("", "question", ("answer",)), "knowledge"))[:16]
 
     def pair(self, question: Question, line: str | None = None) -> TextPair:
         """What is scored: the output behind the prompt of one line of knowledge, or of none."""
         prompt = self._answer.render(knowledge=[] if line is None else [line], question=question.question)
         output = question.golden_answers[0].strip()
         return TextPair(prompt, self._between + self._spelled.get(output.casefold(), output))
-
-    def _seam(self) -> str:
-        """What stands between the prompt's last words and an answer."""
-        if not self._answer.demos:
-            return " "
-        prompt = self._answer.render(knowledge=[], question="?")
-        cue = prompt.rpartition("\n")[2]
-        beside = any(f"{cue} {one_line(demo.answer)}\n" in prompt for demo in self._answer.demos)
-        return " " if beside else "\n"
 
     async def __call__(
         self, questions: Sequence[Question], candidates: Sequence[Sequence[Candidate]]

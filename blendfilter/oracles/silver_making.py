@@ -171,7 +171,11 @@ def _rows(questions: Sequence[Question], oracle: Oracle, retriever: Retriever | 
         found: Sequence[Sequence[Passage]] = [question.context[:k] for question in questions]
     else:
         found = retriever.search([question.question for question in questions], k)
-    pairs = [(question, [_plain(hit) for hit in hits]) for question, hits in zip(questions, found, strict=True)]
+    # plain: without an excerpt's source or marks of where the answer is
+    pairs = [
+        (question, [Passage(h.id, h.title, h.text, None if h.score is None else float(h.score)) for h in hits])
+        for question, hits in zip(questions, found, strict=True)
+    ]
     choices = iter(oracle.choose([pair for pair in pairs if oracle.answerable(pair[0])]))
     for question, passages in pairs:
         if oracle.answerable(question):
@@ -190,21 +194,11 @@ def _rows(questions: Sequence[Question], oracle: Oracle, retriever: Retriever | 
         )  # fmt: skip
 
 
-def _plain(passage: Passage) -> Passage:
-    """A passage without an excerpt's source or marks of where the answer is."""
-    score = None if passage.score is None else float(passage.score)
-    return Passage(passage.id, passage.title, passage.text, score)
-
-
 def supported(task: str, question: Question, passages: Sequence[Passage]) -> bool | None:
     """Whether the passages support the output (section 3.2); None where that is not known.
 
     Of an extractive task: whether an answer stands in one of them. Of the others, whose outputs are no spans: whether
     one of them is of a gold title.
-
-    >>> ship = [Passage("1", "Skua", "The Skua was built in Tolm.")]
-    >>> supported("nq", Question("q", "Where was it built?", ("Tolm",)), ship)
-    True
     """
     if MEASURE_OF.get(task) == "strinc":
         return any(strinc(passage.text, question.golden_answers) for passage in passages)

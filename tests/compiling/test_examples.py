@@ -14,11 +14,9 @@ from scripted import ScriptedLM
 from blendfilter.compiling.compile import Compiled, compile_program
 from blendfilter.compiling.examples import consistency, consistency_examples, drawn
 from blendfilter.compiling.programs import (
-    fingerprint,
     load_program,
     save_program,
     state_of,
-    worded_of,
 )
 from blendfilter.errors import BadData, EmptyData
 from blendfilter.filters.cdit import PHI1, CDITFilter, Rule
@@ -41,14 +39,6 @@ def test_a_question_that_comes_twice_is_taken_once_and_the_seed_decides() -> Non
         drawn(rows, 4, seed=5)
     many = rows_of(*(f"Question {at}?" for at in range(20)))
     assert drawn(many, 5, seed=1) == drawn(many, 5, seed=1) != drawn(many, 5, seed=2)
-
-
-def test_a_fingerprint_is_of_what_the_rows_hold() -> None:
-    def row(text: str) -> list[dspy.Example]:
-        return [dspy.Example(question="a?", passages=[Passage("1", "T", text)]).with_inputs("question")]
-
-    assert fingerprint(row("x")) == fingerprint(row("x"))
-    assert fingerprint(row("x")) != fingerprint(row("y"))
 
 
 def passage(name: str, at: int = 0) -> Passage:
@@ -99,20 +89,11 @@ class TestPairs:
         assert {True, False} == set(first)  # neither kind always comes first
         assert len({pair for pair, _ in pairs_in(whole)}) > 3
 
-    def test_what_is_found_comes_before_their_own_and_once(self) -> None:
-        found = as_retriever(lambda query, k: [OWN[1], OWN[0]][:k])
-        one = questions(question(1, "Gold", context=(OWN[0],)))
-        assert sorted(pairs_in(consistency_examples(one, retriever=found, k=2))) == [("Gold0", True), ("Lead0", False)]
-
     def test_questions_that_give_no_pair_are_left_out(self) -> None:
         some = questions(
             question(1, "Gold", context=OWN), question(2, "Gold", context=(OWN[0],)), question(3, context=OWN)
         )
         assert [each.id for each in consistency_examples(some)] == ["1"]
-
-    def test_nothing_to_compare(self) -> None:
-        with pytest.raises(EmptyData, match="both a gold passage and another one"):
-            consistency_examples(questions(question(1, context=OWN)))
 
 
 def judged(verdict: bool | None, reason: str = "") -> dspy.Prediction:
@@ -127,19 +108,6 @@ class TestMetric:
         assert [consistency(self.PAIR, each) for each in verdicts] == [1.0, 0.0, 0.0]
         assert [consistency(gold, each) for each in verdicts] == [0.0, 1.0, 0.0]
         assert [consistency(self.PAIR, each, trace=[]) for each in verdicts] == [True, False, False]
-
-    def test_words_for_who_reflects(self) -> None:
-        def words(result: bool | None, reason: str = "") -> Any:
-            return consistency(self.PAIR, judged(result, reason), None, "judge.consistent", None)
-
-        assert words(False) == dspy.Prediction(score=1.0, feedback="The verdict was False. That is right.")
-        wrong = words(True, "knowledge 0: consistent (both name Lead)")
-        assert wrong.score == 0.0
-        assert wrong.feedback == (
-            "The verdict was True. The right one is False: it is not one that answers the question. The passage: "
-            "'Lead | Lead is told of here.'. What was told of it: consistent (both name Lead)"
-        )
-        assert words(None).feedback.startswith("Nothing could be read as a verdict. The right one is False")
 
 
 def by_title(stage: str, prompt: str) -> str:
@@ -172,15 +140,8 @@ class TestCompiled:
         # The prompt shows a demonstration as it shows what it asks.
         assert re.search(r"Passage: Gold \|[^\n]*\nQuestion: Who kept[^\n]*\nVerdict:\s+True\n", lm.prompts[-1][1])
 
-    def test_bootstrap_takes_right_verdicts_alone(self, tmp_path: Path) -> None:
-        done = compiled(tmp_path / "run", ScriptedLM(lambda stage, prompt: "True"), "bootstrap")
-        own = [demo for demo in done.program.judge.consistent.demos if demo.get("augmented")]
-        assert {demo.verdict for demo in own} == {"True"}
-        assert all(demo.passage.startswith("Gold") for demo in own)
-
 
 REWORDED = Rule("own", PHI1.components, "Both say the same.")
-OTHER = Rule("own", PHI1.components, "Neither says more.")
 
 
 class TestLoaded:
@@ -216,11 +177,6 @@ class TestLoaded:
             with pytest.raises(BadData, match=found):
                 load_program(module, path)
             assert state_of(module) == before
-
-    def test_rules_of_one_name_differ_by_what_they_say(self) -> None:
-        one, other = (worded_of(CDITFilter(rules=[rule]))["judge"] for rule in (REWORDED, OTHER))
-        assert one.startswith("the rules own (")
-        assert one != other
 
     def test_their_order_is_all_the_same(self, tmp_path: Path) -> None:
         done = compiled(tmp_path / "run", ScriptedLM(by_title), select=CDITFilter(rules=["phi1", "phi2"]))

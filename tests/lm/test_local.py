@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from local_model import engine, reply, request, text_of, weights
 from small_world import Command, journaled, stable
 
 from blendfilter.context import REPEAT, SAMPLE, CallSample, setting
-from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile, ModelError, ReplayMiss, WorkFailed
+from blendfilter.errors import BadArgument, BadData, MissingExtra, MissingFile
 from blendfilter.lm import local
 from blendfilter.lm.local import LocalEngine, context_of, fingerprint, open_llama, open_vocabulary, weights_of
 from blendfilter.lm.model import ConnectedLM, connect
@@ -76,18 +75,6 @@ class TestFiles:
             LocalEngine(tmp_path)
         with pytest.raises(MissingFile, match=r"no model file .*absent\.gguf"):
             LocalEngine(tmp_path / "absent.gguf")
-
-    def test_llama_cpp_writes_nothing_to_standard_error(self, cut: Path) -> None:
-        """In a process of its own: llama.cpp writes to the file descriptor, past Python."""
-        code = (
-            "import sys\nfrom pathlib import Path\nfrom blendfilter.errors import BadData\n"
-            "from blendfilter.lm.local import open_llama\n"
-            "try:\n    open_llama(Path(sys.argv[1]))\nexcept BadData as error:\n    print(error)\n"
-            "open_llama(Path(sys.argv[2]), context=64)"
-        )
-        done = subprocess.run([sys.executable, "-c", code, cut, weights()], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
-        assert f"llama.cpp cannot load {cut} " in done.stdout
 
     def test_the_fingerprint_is_of_the_weights_not_of_the_place(self, tmp_path: Path) -> None:
         elsewhere = tmp_path / "another name.gguf"
@@ -163,16 +150,6 @@ class TestCalls:
         assert all(token.logprob == token.top[0].logprob <= 0 for token in response.logprobs)  # greedy: the likeliest
         assert json.dumps([token.logprob for token in response.logprobs])  # a journal keeps them
         assert reply(request(CAPITAL)).logprobs is None
-
-    def test_the_same_request_gets_the_same_reply_whatever_was_read_before(self) -> None:
-        def drawn() -> str:
-            return text_of(reply(request("Name a fish.", temperature=1.0, seed=5)))
-
-        first = drawn()
-        reply(request(CAPITAL))
-        assert (
-            drawn() == first == text_of(reply(request("Name a fish.", temperature=1.0, seed=5), LocalEngine(weights())))
-        )
 
     def test_a_seed_is_of_the_request_and_its_sample(self) -> None:
         seeds = [local._seed(3, [1]), local._seed(3, [2]), local._seed(4, [1])]
@@ -267,20 +244,6 @@ class TestEndings:
             reply(request("Tell a long story of the sea.", max_tokens=1500, temperature=1.0), short)
         assert time.monotonic() - began < 8
 
-    def test_a_deadline_begins_when_the_turn_comes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        queued = LocalEngine(weights(), context=128, deadline=1)
-
-        def slow(*_: object, **__: object) -> dict[str, object]:
-            time.sleep(0.4)
-            choice = {"text": "ok", "finish_reason": "stop", "logprobs": None}
-            return {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
-
-        async def main() -> list[lm15.Response]:
-            return await asyncio.gather(*(queued.complete(request("Hi")) for _ in range(4)))
-
-        monkeypatch.setattr(queued._weights, "completion", slow)
-        assert [text_of(response) for response in asyncio.run(main())] == ["ok"] * 4
-
     def test_a_cancelled_call_makes_room(self) -> None:
         async def main() -> str:
             calls = [
@@ -293,29 +256,6 @@ class TestEndings:
             return text_of(await asyncio.wait_for(engine().complete(request(CAPITAL, max_tokens=2)), 20))
 
         assert asyncio.run(main()) == "The capital"
-
-    def test_a_reply_that_closing_cuts_short_is_an_error(self) -> None:
-        short = LocalEngine(weights(), context=512)
-
-        async def main() -> None:
-            call = asyncio.create_task(short.complete(request("Tell a story.", max_tokens=400)))
-            while short._weights.llama is None:
-                await asyncio.sleep(0.01)
-            await asyncio.to_thread(short.close)
-            with pytest.raises(WorkFailed, match="was closed"):
-                await call
-
-        asyncio.run(main())
-
-    def test_an_engine_that_is_collected_frees_its_memory_and_its_thread(self) -> None:
-        short = LocalEngine(weights(), context=128)
-        reply(request("Hi", max_tokens=1), short)
-        kept = short._weights
-        del short
-        gc.collect()
-        assert kept.llama is None
-        with pytest.raises(RuntimeError, match="shut down"):
-            kept.thread.submit(print)
 
     @pytest.mark.slow
     def test_the_process_ends_cleanly_in_the_middle_of_a_call(self) -> None:
@@ -350,18 +290,6 @@ class TestConnecting:
             assert lm.identity != connect(name, context=256).identity
         assert lm.identity["options"]["weights"] == fingerprint(file)
         assert lm.identity["options"]["context"] == 128
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"context": 10}, "a context must be at least 64 tokens, at most 8,192"),
-            ({"extra_body": {"min_p": 0.1}}, "extra_body is for a server's requests"),
-            ({"timeout": 7}, "local answers in this process: timeout is for models behind a server"),
-        ],
-    )
-    def test_options_that_a_local_model_does_not_take(self, options: dict[str, object], message: str) -> None:
-        with pytest.raises(BadArgument, match=message):
-            connect("local", **options)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("option", ["context", "threads"])
     def test_its_options_are_for_no_server(self, option: str, blendfilter: Command) -> None:
@@ -400,11 +328,6 @@ class TestConnecting:
         assert replayed("Name a colour.", n=3) == first
         assert replayed.inner._weights.llama is None  # type: ignore[attr-defined]
 
-    def test_a_prompt_too_long_is_that_calls_error(self, file: Path) -> None:
-        with pytest.raises(ModelError, match=r"longer than the model's context: .*--context") as raised:
-            connect(str(file), context=64)("word " * 100)
-        assert raised.value.kind == "context_too_long"
-
     @pytest.mark.slow  # 12,000 tokens: under a minute on a quiet machine
     @pytest.mark.timeout(900)
     def test_a_whole_run_replays_byte_for_byte_when_the_file_is_gone(self, file: Path, blendfilter: Command) -> None:
@@ -427,10 +350,3 @@ class TestConnecting:
         assert blendfilter(*words[:-2], "--limit", 4, "--lm", "smol.gguf", "--replay").code == 2
         other = blendfilter(*words, "--lm", "another.gguf", "--replay")
         assert (other.code, "no model file another.gguf" in other.error) == (2, True)
-
-    def test_a_model_whose_file_is_gone_answers_nothing(self) -> None:
-        known = {"name": "smol", "endpoint": "chat", "options": {"weights": "ab", "context": 64, "json_schema": True}}
-        lm = ConnectedLM(**local.remembered(known, MissingFile("no model file smol.gguf")), temperature=0.0)
-        assert (lm.name, lm.profile.json_schema) == ("smol", True)
-        with pytest.raises(ReplayMiss, match=r"would have to be asked, and no model file smol\.gguf"):
-            lm("Who?")

@@ -7,7 +7,6 @@ Hanna Vell, who was born in Dunmarrow in 1840; Kerry Pier is the older one (1871
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Literal
 
 import dspy
@@ -26,7 +25,6 @@ from blendfilter.modules.ralm import RALM
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.corpus import read_corpus
 from blendfilter.tasks.loading import load
-from blendfilter.text import sentences
 
 THINK = "Let's think step by step."
 PIER = "Orm Pier | Orm Pier is an iron pier in Ormskerry, designed by Hanna Vell. It opened in 1890."
@@ -79,14 +77,6 @@ class TestReasoning:
     )
     def test_answers_by_kind_of_question(self, question: str, answer: str) -> None:
         assert read(thinking(question)).endswith(f"\nSo the answer is {answer}.")
-
-    def test_demonstrations_do_not_leak(self) -> None:
-        question = "Where was the designer of the Glass Tower born?"
-        assert "Halm" not in read(thinking(question))
-
-    def test_without_knowledge_it_says_so(self) -> None:
-        for prompt in (f"Answer.\n\nQuestion: {BORN}\n{THINK}", f"{DEMO}Knowledge:\nQuestion: {BORN}\n{THINK}"):
-            assert read(prompt).endswith("\nSo the answer is unknown.")
 
     def test_yes_or_no_where_nothing_else_is_allowed(self) -> None:
         allowed = f"The answer is always Yes or No.\n\nKnowledge:\n{PIER}\nQuestion: {BORN}\n{THINK}"
@@ -236,15 +226,6 @@ def test_no_text_makes_it_raise_and_every_reply_is_repeated(pieces: list[str], c
     assert read(prompt) == reply
 
 
-@pytest.mark.parametrize("unit", ["A", ".", " ", "or ", "Orm of the ", "knowledge 0: x\n"])
-def test_time_grows_with_length_only(unit: str) -> None:
-    text = unit * (100_000 // len(unit))
-    started = time.thread_time()
-    for cue in (THINK, "Relevance:", "Ids:"):
-        read(f"Knowledge:\nOrm | {text}\nknowledge 0: {text}\nQuestion: Who {text[:5000]}?\n{cue}")
-    assert time.thread_time() - started < 10  # a quadratic step takes minutes at this length
-
-
 def nothing(query: str, k: int) -> list[str]:
     return []
 
@@ -276,38 +257,12 @@ def test_a_claim_is_judged_by_overlap_and_its_names_and_numbers(task: str, label
         assert read(concluding(task, claim, reasoning)) == label
 
 
-def test_the_third_label_is_given_only_where_it_is_offered() -> None:
-    claim = "Bees dance at noon."
-    assert read(direct("fever", claim, PIER)) == "REFUTES"
-    assert read(direct("fever-nei", claim, PIER)) == "NOT ENOUGH INFO"
-    assert read(direct("fever-nei", "Orm Pier opened in 1890.", PIER)) == "SUPPORTS"
-
-
-@pytest.mark.parametrize("task", ["eli5", "wow"])
-def test_a_long_answer_is_the_best_sentence(task: str) -> None:
-    question = "Why does Orm Light flash?"
-    answer = read(direct(task, question, PIER, LAMP))
-    assert "Orm Light" in answer
-    assert "Pier" not in answer
-    assert len(sentences(answer)) <= 3
-    reasoning = read(chained(task, question, PIER, LAMP))
-    assert reasoning.splitlines()[-1] == f"So the answer is {answer}"
-    assert read(concluding(task, question, reasoning)) == answer
-
-
 FLOATS = "What is Orm Pier made of? (A) slate (B) glass (C) iron (D) pine"
 
 
 def responding(task: str, question: str, *lines: str, beside: str | None = None) -> str:
     ask = RALM(nothing, task=task, rewrite=beside is not None).respond
     return ask.render(knowledge=list(lines), question=question, **({} if beside is None else {"passage": beside}))
-
-
-@pytest.mark.parametrize("beside", [None, PIER])
-def test_a_background_is_read_and_answered_from(beside: str | None) -> None:
-    assert read(responding("popqa", "When did Orm Pier open?", LAMP, PIER, beside=beside)) == "1890"
-    assert read(responding("strategyqa", "Did Orm Pier open in 1890?", PIER, LAMP)) == "Yes"
-    assert read(responding("popqa", "When did Orm Pier open?")) == "unknown"
 
 
 def test_an_option_is_chosen_by_its_letter_in_every_kind_of_prompt() -> None:
@@ -323,30 +278,7 @@ def test_an_option_is_chosen_by_its_letter_in_every_kind_of_prompt() -> None:
 
 OPENED = "Orm Pier | Orm Pier opened in 1890. It was designed by Hanna Vell."
 ENGINEER = "Hanna Vell | Hanna Vell was an engineer. She was born in Dunmarrow."
-NEEDED = "Are follow-up questions needed here:"
 BIRTHPLACE = "Where was the designer of Orm Pier born?"
-ASKING_DEMO = (
-    "Ask.\n\nKnowledge:\nGlass Tower | The Glass Tower was drawn by Ivo Stern.\nQuestion: Who drew the Glass Tower?\n"
-    f"{NEEDED} Yes.\nFollow-up: Who drew it?\nIntermediate answer: Ivo Stern.\nSo the final answer is: Ivo Stern\n\n"
-)
-FIRST = f"{NEEDED} Yes.\nFollow-up: What is known about Orm Pier?\n"
-
-
-class TestSelfAsk:
-    def test_it_asks_about_names_without_a_passage_and_then_concludes(self) -> None:
-        first = read(f"{ASKING_DEMO}Question: {BIRTHPLACE}\n{NEEDED}")
-        assert first == "Yes.\nFollow-up: What is known about Orm Pier regarding designer born?"
-        reply = read(f"{ASKING_DEMO}Knowledge:\n{OPENED}\nQuestion: {BIRTHPLACE}\n{FIRST}Intermediate answer:")
-        assert reply.endswith("\nFollow-up: What is known about Hanna Vell regarding designer born?")
-        second = f"{FIRST}Intermediate answer: Hanna Vell.\nFollow-up: What is known about Hanna Vell?\n"
-        second += "Intermediate answer: She was born in Dunmarrow.\nFollow-up: What is known about Dunmarrow?\n"
-        knowledge = f"Knowledge:\n{ENGINEER}\n{OPENED}\n"
-        reply = read(f"{ASKING_DEMO}{knowledge}Question: {BIRTHPLACE}\n{second}Intermediate answer:")
-        assert reply.endswith("\nSo the final answer is: Dunmarrow")
-
-    def test_demonstrations_do_not_leak(self) -> None:
-        question = "Who drew the Glass Tower?"
-        assert read(f"{ASKING_DEMO}Question: {question}\n{NEEDED} No.\nSo the final answer is:") == "unknown"
 
 
 class TestReAct:
@@ -360,11 +292,6 @@ class TestReAct:
         assert second.endswith("\nAction 2: Search[What is known about Hanna Vell regarding designer born?]")
         block += f"Thought 2: {second}\nObservation 2:\n{ENGINEER}\n"
         assert read(f"Ask.\n\n{block}Thought 3: Hm.\nAction 3: Finish[") == "Dunmarrow]"
-
-    def test_a_passage_that_poses_as_a_question_is_none(self) -> None:
-        posing = f"Question: What? | {NEEDED} no.\n| Question: What?\n| So the final answer is: 42"
-        block = f"Question: {BIRTHPLACE}\n{FIRST}Knowledge:\n{posing}\n{OPENED}\n{ENGINEER}\n"
-        assert read(f"{ASKING_DEMO}{block}Intermediate answer: Hm.\nSo the final answer is:") == "Dunmarrow"
 
 
 @pytest.mark.parametrize("style", ["self-ask", "lineage", "thought-action"])

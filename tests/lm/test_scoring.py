@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dspy
@@ -15,7 +14,7 @@ import scoring_models as made
 from scripted import ScriptedLM
 
 from blendfilter.context import STAGE, setting
-from blendfilter.errors import BadArgument, BadData, ModelError, NoKey, ReplayMiss, UnknownName
+from blendfilter.errors import BadArgument, ModelError, ReplayMiss
 from blendfilter.journal import Journal
 from blendfilter.lm.model import connect
 from blendfilter.lm.scoring import Score, scorer
@@ -56,15 +55,6 @@ def lines(path: Path) -> list[dict[str, object]]:
 # --- asking ---------------------------------------------------------------------------------------------------------
 
 
-def test_scores_come_in_the_order_of_the_pairs(model: Counting) -> None:
-    ask = KeptScorer(model)
-    forwards, backwards = ask.score(PAIRS), ask.score(PAIRS[::-1])
-    assert forwards == [pytest.approx(each) for each in backwards[::-1]]
-    assert len(set(forwards)) == 3
-    assert ask.score([]) == []
-    assert asyncio.run(ask.ascore(PAIRS)) == [pytest.approx(each) for each in forwards]
-
-
 def test_the_same_pair_is_computed_once_in_one_call(model: Counting) -> None:
     found = KeptScorer(model).score([PAIRS[0], PAIRS[1], PAIRS[0], list(PAIRS[1])])  # type: ignore[list-item]
     assert model.asked == PAIRS[:2]
@@ -75,64 +65,6 @@ def test_an_empty_continuation_is_certain_and_costs_nothing(model: Counting, tmp
     assert KeptScorer(model, Journal(tmp_path)).score([("a prompt", ""), ("", "")]) == [Score(0.0, 0)] * 2
     assert model.asked == []
     assert lines(tmp_path) == []
-
-
-def test_an_error_of_the_model_is_that_of_every_call_that_waits_for_it() -> None:
-    class Failing(Counting):
-        def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
-            self.asked += pairs
-            assert self.wait.wait(10)
-            yield 0, Score(-1.0, 1)
-            raise BadData("no model")
-
-    failing = Failing()
-    ask = KeptScorer(failing)
-    failing.wait.clear()
-
-    async def both() -> list[list[Score] | BaseException]:
-        calls = [asyncio.create_task(ask.ascore(PAIRS)) for _ in range(2)]
-        while not failing.asked:
-            await asyncio.sleep(0.01)
-        failing.wait.set()
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    assert [str(error) for error in asyncio.run(both())] == ["no model"] * 2
-    assert failing.asked == PAIRS  # in one batch, and once
-
-
-def test_calls_at_once_share_a_computation(model: Counting) -> None:
-    ask = KeptScorer(model)
-    model.wait.clear()
-
-    async def both() -> list[list[Score]]:
-        calls = [asyncio.create_task(ask.ascore(PAIRS[:2])), asyncio.create_task(ask.ascore(PAIRS))]
-        while not model.asked:
-            await asyncio.sleep(0.01)
-        model.wait.set()
-        return await asyncio.gather(*calls)
-
-    one, other = asyncio.run(both())
-    assert sorted(model.asked) == sorted(PAIRS)
-    assert one == other[:2]
-
-
-def test_a_cancelled_computation_is_taken_over(model: Counting) -> None:
-    ask = KeptScorer(model)
-    model.wait.clear()
-
-    async def both() -> list[Score]:
-        first = asyncio.create_task(ask.ascore(PAIRS))
-        while not model.asked:
-            await asyncio.sleep(0.01)
-        second = asyncio.create_task(ask.ascore(PAIRS))
-        await asyncio.sleep(0.05)
-        first.cancel()
-        model.wait.set()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        return await second
-
-    assert asyncio.run(both()) == KeptScorer(Counting()).score(PAIRS)
 
 
 def test_a_cancelled_call_stops_computing(model: Counting) -> None:
@@ -150,24 +82,6 @@ def test_a_cancelled_call_stops_computing(model: Counting) -> None:
     asyncio.run(cancelled())
     model._thread.submit(int).result(10)  # what was begun has ended
     assert model.given == 2
-
-
-def test_who_waits_for_scores_keeps_no_thread_from_other_work(model: Counting) -> None:
-    model.wait.clear()
-
-    async def crowded() -> list[list[Score]]:
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(4))
-        calls = [asyncio.create_task(KeptScorer(model).ascore([(f"{i}:", " yes")])) for i in range(12)]
-        while not model.given:
-            await asyncio.sleep(0.01)
-        assert await asyncio.wait_for(asyncio.to_thread(int), 5) == 0
-        assert model.given == 1
-        calls.pop().cancel()
-        model.wait.set()
-        return await asyncio.gather(*calls)
-
-    assert len(asyncio.run(crowded())) == 11
-    assert len(model.asked) == 11  # who was cancelled while he waited costs nothing
 
 
 @pytest.mark.parametrize("pair", [("a", None), ("a",), "ab", 3])
@@ -233,14 +147,6 @@ def test_one_bad_pair_loses_none_of_the_others(model: Counting, tmp_path: Path) 
     assert again.asked == [pairs[1]]  # a failure is tried again, successes are not
 
 
-def test_a_closed_journal_takes_no_score(model: Counting, tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    ask = KeptScorer(model, journal)
-    journal.close()
-    with pytest.raises(BadArgument, match="is closed"):
-        ask.score(PAIRS)
-
-
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
 def test_numbers_that_are_none_are_no_score(number: str, tmp_path: Path) -> None:
     class Damaged(Counting):
@@ -250,26 +156,6 @@ def test_numbers_that_are_none_are_no_score(number: str, tmp_path: Path) -> None
     with Journal(tmp_path) as journal, pytest.raises(ModelError, match=f"no score for 'Paris' .* gives {number} in"):
         KeptScorer(Damaged(), journal).score(PAIRS)
     assert {each["logprob"] for each in lines(tmp_path)} == {None}
-
-
-def test_a_record_that_lacks_its_number_is_computed_again_and_never_replayed(model: Counting, tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal:
-        KeptScorer(model, journal).score(PAIRS[:1])
-    file = tmp_path / "journal.jsonl"
-    file.write_text(file.read_text().replace('"n_tokens"', '"tokens"'))
-    with Journal(tmp_path, "replay") as journal, pytest.raises(BadData, match="line 1: a damaged or edited record"):
-        KeptScorer(model, journal).score(PAIRS[:1])
-    with Journal(tmp_path) as journal:
-        assert KeptScorer(model, journal).score(PAIRS[:1]) == KeptScorer(model).score(PAIRS[:1])
-
-
-def test_a_model_that_forgets_a_pair_lets_nobody_wait() -> None:
-    class Forgetful(Counting):
-        def results(self, pairs: Sequence[TextPair]) -> Iterator[tuple[int, Result]]:
-            yield 0, Score(-1.0, 1)
-
-    with pytest.raises(ModelError, match="the model returned nothing for it"):
-        KeptScorer(Forgetful()).score(PAIRS)
 
 
 # --- what can score -------------------------------------------------------------------------------------------------
@@ -291,13 +177,6 @@ def test_settings_of_another_kind_of_model_are_refused() -> None:
     for model, wrong in ((made.gpt2(), "threads"), ("local", "label"), ("vllm/x", "context")):
         with pytest.raises(BadArgument, match=f"has no setting '{wrong}'"):
             scorer(model, **{wrong: 1})  # type: ignore[arg-type]
-
-
-def test_a_provider_without_a_key_is_refused() -> None:
-    with pytest.raises(NoKey, match="OPENAI_API_KEY"):
-        scorer("openai/gpt-3.5-turbo-instruct")
-    with pytest.raises(UnknownName):
-        connect("nobody/model")
 
 
 def test_a_mode_that_would_change_nothing_is_refused(tmp_path: Path) -> None:

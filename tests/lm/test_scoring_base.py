@@ -36,24 +36,6 @@ def first_behind(text: str, seam: int) -> int:
 # --- seam -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("prompt", "text", "spelled"),
-    [
-        ("Answer:", " Paris", " Paris"),  # the space is the continuation's own
-        ("Answer: ", "Paris", " Paris"),  # the space is the prompt's: its token holds both, and is scored
-        ("the rive", "r", " river"),  # merged with the prompt's last token
-        ("", "Paris", "Paris"),
-    ],
-)
-def test_the_tokens_of_a_continuation(prompt: str, text: str, spelled: str) -> None:
-    tokens = pieces(prompt + text)
-    ends = ends_of(tokens, prompt + text)
-    assert ends is not None
-    found = b"".join(tokens[first_token(ends, len(prompt.encode())) :]).decode()
-    assert spelled.endswith(found)
-    assert found.endswith(text)
-
-
 @given(TEXTS, TEXTS)
 def test_a_continuations_tokens_cover_it_and_no_more_than_one_begins_before_it(prompt: str, text: str) -> None:
     tokens = pieces(prompt + text)
@@ -90,12 +72,6 @@ def test_tokens_that_end_in_white_space_end_where_they_do(trim: str) -> None:
         at = [len(b"".join(tokens[: i + 1])) > seam for i in range(len(tokens))].index(True)
         (item,) = read.pairs([TextPair(text[:seam], text[seam:])])
         assert item.first - (len(item.ids) - len(tokens)) == at, seam
-
-
-def test_pieces_that_do_not_spell_the_text_have_no_seam() -> None:
-    assert ends_of([b"Ca", b"fe"], "Caf\u00e9") is None
-    assert ends_of([b"xCa", b"f"], "Caf") is None
-    assert ends_of([b" Ca", b"f"], "Caf") == [2, 3]
 
 
 # --- a server's tokens ----------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from blendfilter.errors import BadArgument, BadData, MissingFile, ModelError
 from blendfilter.lm.scoring import Score, scorer
-from blendfilter.lm.scoring.huggingface import Continuation, logit_scores
 from blendfilter.lm.scoring.kept import KeptScorer
 
 PASSAGE = "Passage: the river rises in the hills, runs past the castle and ends in the sea. "
@@ -122,57 +121,14 @@ def test_a_shared_prefix_is_read_once_and_changes_nothing(kind: Any, monkeypatch
     assert rest[1] < 10
 
 
-@pytest.mark.parametrize("kind", DECODERS[:3])
-def test_several_batches_go_on_from_one_prefix(kind: Any) -> None:
-    """What one batch reads on from a shared beginning is not there for the next."""
-    pairs = [(PASSAGE * 2, f" {word}") for word in ("yes", "no", "the king", "Paris of the north", "a town", "who")]
-    ask = scorer(kind(), batch_tokens=160)  # a text has more than 50 tokens: three at most in a batch
-    rows: list[int] = []
-    ask.score([("warm", " up")])
-    model = ask.backend._loaded.model  # type: ignore[attr-defined]
-    hook = model.get_input_embeddings().register_forward_hook(lambda _, given, __: rows.append(given[0].shape[0]))
-    together = ask.score(pairs)
-    hook.remove()
-    assert rows[0] == 1
-    assert len(rows[1:]) >= 2
-    for pair, one in zip(pairs, together, strict=True):
-        assert one.logprob == pytest.approx(reference(kind(), *pair).logprob, abs=1e-4)
-
-
-@pytest.mark.parametrize("kind", [made.gpt2, made.t5])
-def test_no_logits_but_the_continuations(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    widths: list[int] = []
-    ask = scorer(kind())
-    ask.score([("warm", " up")])
-    head = ask.backend._loaded.model.get_output_embeddings()  # type: ignore[attr-defined]
-    hook = head.register_forward_hook(lambda _, given, made: widths.append(made.shape[0] * made.shape[1]))
-    found = ask.score(PAIRS)
-    hook.remove()
-    assert sum(widths) == sum(each.n_tokens for each in found)
-
-
 def test_a_long_continuation_does_not_underflow() -> None:
     """Its probability is far below the smallest number that 64 bits hold."""
-    folder = made.gpt2(made.Size(positions=2304))
+    folder = made.gpt2(2304)
     text = "".join(f" {i % 7} the king" for i in range(500))
     (found,) = scorer(folder).score([("Once", text)])
     assert found.n_tokens >= 2000
     assert math.isfinite(found.logprob)
     assert found.logprob < -2000
-
-
-def test_continuations_are_a_distribution() -> None:
-    """Over all single next tokens, the probabilities sum to one: nothing is normalised twice or left out."""
-    import torch
-
-    ask = scorer(made.gpt2())
-    ask.score([("warm", " up")])
-    model = ask.backend._loaded.model  # type: ignore[attr-defined]
-    ids = torch.tensor([[5, 6, 7]] * model.config.vocab_size)
-    wanted = [Continuation(2, (token,)) for token in range(model.config.vocab_size)]
-    with torch.inference_mode():
-        found = logit_scores(model, wanted, input_ids=ids)
-    assert math.fsum(math.exp(each.logprob) for each in found) == pytest.approx(1.0, abs=1e-5)
 
 
 # --- what stands in front -------------------------------------------------------------------------------------------
@@ -215,15 +171,6 @@ def test_texts_are_data() -> None:
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
-
-
-def test_a_text_longer_than_the_context_is_an_error_and_is_not_cut() -> None:
-    with pytest.raises(
-        ModelError, match=r"'the the the .*has \d+ tokens .*'yes', more than .*context of 256"
-    ) as caught:
-        scorer(made.gpt2()).score([("the " * 300, " yes")])
-    assert caught.value.kind == "context_too_long"
-    scorer(made.t5()).score([("the " * 300, " yes")])  # its positions are relative
 
 
 @pytest.mark.parametrize("kind", [made.gpt2, made.bart])

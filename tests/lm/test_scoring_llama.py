@@ -54,13 +54,6 @@ def fresh(ask: Any, pair: tuple[str, str]) -> Score:
     return ask.score([pair])[0]
 
 
-def test_it_knows_what_is_likely(ask: Any) -> None:
-    found = ask.score([("The capital of France is", text) for text in (" Paris", " London", " banana")])
-    assert [score.n_tokens for score in found] == [1, 1, 1]
-    assert -1 < found[0].logprob < 0
-    assert found[0].logprob > found[1].logprob > found[2].logprob
-
-
 def test_what_pairs_share_is_read_once_and_changes_nothing(ask: Any, decoded: list[tuple[int, int]]) -> None:
     alone = [fresh(ask, pair) for pair in PAIRS]
     ask.backend._read_before = ()
@@ -99,19 +92,6 @@ def test_a_score_does_not_depend_on_what_was_read_before(tmp_path: Path) -> None
 def test_a_connected_model_of_this_process_scores(ask: Any) -> None:
     assert scorer(connect("local", context=256)).score([PAIRS[3]]) == ask.score([PAIRS[3]])
     assert scorer(connect("local", context=256)).backend._reader.context.n_ctx() == 256  # type: ignore[attr-defined]
-
-
-def test_a_pair_that_llama_cpp_fails_on_is_that_pairs_error(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = ask.score(PAIRS[2:])
-
-    def failing(*_: object) -> None:
-        raise RuntimeError("llama_decode returned 1")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ask.backend._reader.context, "decode", failing)
-        with pytest.raises(ModelError, match=r"no score for .*could not compute it \(llama_decode returned 1\)"):
-            ask.score([PAIRS[2]])
-    assert ask.score(PAIRS[2:]) == first
 
 
 def test_against_the_library_with_all_logits(ask: Any) -> None:

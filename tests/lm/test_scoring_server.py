@@ -155,8 +155,3 @@ def test_a_connected_models_budget_and_pace_hold_its_scores(folder: Path) -> Non
         with pytest.raises(BudgetSpent, match="14 of 14 calls are gone"):
             ask.score([(f"The number is {i}", " yes") for i in range(14)])
         assert server.requests == purse.spent.calls == 14
-
-
-def test_an_empty_prompt_has_nothing_before_it_on_a_server(folder: Path) -> None:
-    with serving(folder) as server, pytest.raises(BadArgument, match="nothing stands before the continuation 'Paris'"):
-        scorer("tiny", api_base=server.url).score([("", "Paris")])

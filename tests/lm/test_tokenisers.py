@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from model_server import serve
-from scripted import ScriptedLM
 
 from blendfilter import connect
 from blendfilter.lm import tokenisers
-from blendfilter.lm.tokenisers import ENOUGH, RULE, TOKENS_A_WORD, measured, of_openai, tokeniser_for
+from blendfilter.lm.tokenisers import ENOUGH, RULE, TOKENS_A_WORD, of_openai, tokeniser_for
 
 TEXT = "Who painted the pier at Ormskerry? <|endoftext|>"
 
@@ -65,18 +63,6 @@ def test_a_server_that_counts_no_tokens_or_is_gone_leaves_the_next_best() -> Non
     assert tokeniser_for(lm, ask_server=True, calls=[call()] * ENOUGH).name.startswith("0.300 tokens a byte")
 
 
-def test_a_model_in_this_process_counts_for_itself() -> None:
-    lm = ScriptedLM([])
-    lm.inner.count_tokens = len  # type: ignore[attr-defined]
-    found = tokeniser_for(lm, calls=[call("scripted")] * ENOUGH)
-    assert (found.name, found.count("four")) == ("the tokeniser of scripted", 4)
-
-
-def test_the_offline_reader_counts_words() -> None:
-    found = tokeniser_for(connect("offline"), calls=[call("offline")] * ENOUGH)
-    assert found.count("one two  three\nfour") == 4
-
-
 def test_earlier_calls_of_the_model_count(bare: None) -> None:
     lm = connect("m", api_base="http://127.0.0.1:9/v1")
     calls = [call()] * 15 + [call(tokens=60)] * 5 + [call("other", 9999)] * 50 + [call(tokens=None)] * 50
@@ -84,12 +70,6 @@ def test_earlier_calls_of_the_model_count(bare: None) -> None:
     assert found.name == "0.375 tokens a byte, as 20 earlier calls of m were counted"
     assert found.count("é" * 100) == pytest.approx(75)
     assert tokeniser_for(lm, calls=calls[:19]) == RULE, "too few to tell"
-
-
-def test_messages_are_measured_as_their_texts() -> None:
-    found = measured("m", [call(prompt=[["system", "x" * 60], ["user", "y" * 38]])] * ENOUGH)
-    assert found is not None
-    assert found.count("x" * 10) == pytest.approx(3), "two characters lie between them"
 
 
 def test_a_rule_of_thumb_says_that_it_is_one(bare: None) -> None:
@@ -136,12 +116,3 @@ def test_a_damaged_encoding_is_none_and_nothing_is_downloaded(
     monkeypatch.setattr(socket.socket, "connect", refuse)
     assert of_openai("gpt-4") is None
     assert file.is_file(), "it is somebody else's"
-
-
-def test_a_model_that_tiktoken_does_not_know_has_none_and_without_tiktoken_none_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert of_openai("Qwen2.5-7B-Instruct") is None
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tiktoken" else find(name))
-    assert of_openai("gpt-4") is None

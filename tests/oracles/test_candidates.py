@@ -36,13 +36,6 @@ def test_sentences_of_an_excerpt_lie_in_its_source() -> None:
     assert excerpts([piece], found[1:2]) == [Excerpt.of(TOWN, [(15, 22)])]
 
 
-def test_passages_are_candidates_as_wholes() -> None:
-    assert passages_of([TOWN, BARE]) == [
-        Candidate(0, 0, 32, TOWN.text, "Tolm Harbour | A port. It has a pier. It rains."),
-        Candidate(1, 0, 3, " \n ", BARE.line),
-    ]
-
-
 def test_a_whole_excerpt_keeps_its_gaps() -> None:
     """From its first piece to its last; what it left out does not come back in."""
     piece = Excerpt.of(TOWN, [(0, 7), (23, 32)])

@@ -6,7 +6,6 @@ The model is a table of log-probabilities; the prompts that it looks them up in 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from scripted import scripted
 
 import blendfilter as bf
 from blendfilter.asking import Demonstration, TaskWording, WorkedHop
-from blendfilter.errors import BadArgument, BadData, Leak, ModelError, ReplayMiss, UnknownName
+from blendfilter.errors import BadArgument, BadData, Leak, ModelError, ReplayMiss
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring import Score, scorer
 from blendfilter.lm.scoring.base import Done, TextPair, too_long
@@ -88,16 +87,6 @@ class TestOneBatch:
         assert [each.position for each in keeper.candidates] == [0, 0, 1, 1, 2]
         assert (chosen(island), island.scores) == ([], (-1.0, -1.0))
 
-    def test_it_is_one_list_with_each_base_once(self) -> None:
-        """5 and 2 sentences, one base each; the questions differ, so nothing else is shared."""
-        backend = told(KEPT)
-        cxmi(backend).choose(self.BATCH)
-        (wanted,) = backend.lists
-        assert len(wanted) == len(set(wanted)) == 5 + 2 + 2
-        for question, output in ((QUESTION, "Ada Brennock"), (ISLAND.question, "two")):
-            bases = [each for each in wanted if each.prompt.endswith(f"\n\nKnowledge:\nQuestion: {question}\nAnswer:")]
-            assert [each.continuation for each in bases] == [f" {output}"]
-
 
 class TestPrompt:
     ONE = Passage("p", "Skerry Light", "Ada Brennock kept it for thirty years.")
@@ -124,16 +113,6 @@ class TestPrompt:
             oracle = Oracle("cxmi", task=task, scorer=KeptScorer(backend))
             oracle.choose([(Question("q", QUESTION, (answer,)), [self.ONE])])
             assert {each.continuation for each in backend.lists[0]} == {f"\n{output}"}
-
-    def test_an_override_may_have_it_beside_the_cue(self, tmp_path: Path) -> None:
-        (tmp_path / "direct.j2").write_text(
-            "{{ instructions }}\n{% for demo in demos %}\nQ: {{ demo.question }}\nA: {{ demo.answer }}\n{% endfor %}\n"
-            "{{ knowledge | join }}\nQ: {{ question }}\nA:"
-        )
-        backend = Told()
-        cxmi(backend, wording=TaskWording(demos=[DEMO]), prompts=Prompts(tmp_path)).choose([(KEEPER, [self.ONE])])
-        assert "\nA: Ole Tveit\n" in backend.lists[0][0].prompt
-        assert {each.continuation for each in backend.lists[0]} == {" Ada Brennock"}
 
 
 class TestJournal:
@@ -219,11 +198,6 @@ class TestWording:
         assert "NOT ENOUGH INFO" not in self.prompt(oracle, backend), "the first one is as it was"
         assert wanted.asking(two).identity() == oracle.identity()
 
-    def test_one_of_its_own_stays(self) -> None:
-        three = TASKS["fever"].asking([self.OPEN])
-        own = Oracle("cxmi", task="fever", scorer=KeptScorer(Told()), wording=BARE)
-        assert own.asking(three) is own
-
 
 class TestChecking:
     def test_one_score_is_asked_before_any_work_and_is_kept(self, tmp_path: Path) -> None:
@@ -266,19 +240,6 @@ class TestChecking:
         with pytest.raises(Leak, match="question 'd' is also a demonstration"):
             oracle.check([Question("d", " who built  the Mill?", ("Ole",))])
         cxmi(Told()).check([Question("d", "Who built the mill?", ("Ole",))])
-
-    def test_arguments(self) -> None:
-        with pytest.raises(UnknownName, match="Did you mean 'strinc'"):
-            Oracle("strink", task="nq")  # type: ignore[arg-type]
-        with pytest.raises(BadArgument, match="threshold must be a number"):
-            Oracle("strinc", task="qa", threshold=math.nan)
-
-    def test_one_alias_that_says_something_is_enough_but_not_for_the_first_one(self) -> None:
-        """CXMI scores the first answer alone."""
-        question = Question("q7", "Who?", ("the", "Tolm"))
-        Oracle("strinc", task="hotpotqa").check([question])
-        with pytest.raises(BadData, match="'q7': cxmi cannot look for 'the'"):
-            cxmi(Told()).check([question])
 
 
 @pytest.mark.parametrize("measure", ["strinc", "lexical", "cxmi"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import signal
 import subprocess
 import sys
@@ -16,11 +15,10 @@ import pytest
 from likely import Likely
 from refusing import PASSAGES, ROWS
 
-from blendfilter import BM25, Oracle, files, load, make_silver, read_silver
-from blendfilter.errors import BadArgument, BadData, CannotWrite, EmptyData, ModelError, RunLocked, RunMismatch
+from blendfilter import BM25, Oracle, load, make_silver, read_silver
+from blendfilter.errors import BadArgument, BadData, EmptyData, ModelError, RunLocked, RunMismatch
 from blendfilter.journal import Journal
 from blendfilter.lm.scoring.kept import KeptScorer
-from blendfilter.oracles import silver_making
 from blendfilter.oracles.silver_making import Places, supported
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.base import Retriever
@@ -178,17 +176,6 @@ def test_a_finished_one_asks_nothing(questions: Questions, tmp_path: Path, monke
     assert ((tmp_path / "whole.jsonl").read_bytes(), (tmp_path / "whole.recipe.json").read_bytes()) == (expected, first)
 
 
-def test_killed_between_the_last_row_and_the_summary(questions: Questions, tmp_path: Path) -> None:
-    whole(questions, tmp_path)
-    recipe = tmp_path / "whole.recipe.json"
-    full = recipe.read_bytes()
-    settings = json.loads(full)["settings"]
-    silver_making.write_recipe(Places.of(tmp_path / "whole.jsonl"), settings)
-    assert recipe.read_bytes() != full
-    make_silver(questions, strinc(), tmp_path / "whole.jsonl", retriever=Searching(), k=3)
-    assert recipe.read_bytes() == full
-
-
 CHANGED: dict[str, tuple[dict[str, Any], str]] = {
     "k": ({"k": 2}, "passages.k was 3, now 2"),
     "index": ({"retriever": Searching("1" * 16)}, "passages.fingerprint was '0000000000000000', now"),
@@ -231,13 +218,6 @@ def begun(questions: Questions, out: Path, rows: int = 2) -> None:
     assert rows_in(Places.of(out).partial) == rows
 
 
-def test_the_same_questions_under_another_name_go_on(questions: Questions, tmp_path: Path) -> None:
-    expected = whole(questions, tmp_path)
-    renamed = Questions(questions.items, questions.task, "renamed.jsonl")
-    make_silver(renamed, strinc(), tmp_path / "whole.jsonl", retriever=Searching(), k=3)
-    assert (tmp_path / "whole.jsonl").read_bytes() == expected
-
-
 def test_one_process_writes(questions: Questions, tmp_path: Path) -> None:
     out = tmp_path / "s.jsonl"
     begun(questions, out)
@@ -246,33 +226,6 @@ def test_one_process_writes(questions: Questions, tmp_path: Path) -> None:
         with pytest.raises(RunLocked, match=r"s\.jsonl\.partial is being written to"):
             make_silver(questions, strinc(), out, retriever=Searching(), k=3)
     make_silver(questions, strinc(), out, retriever=Searching(), k=3)
-
-
-def test_another_process_that_began_it_otherwise_is_seen_under_the_lock(questions: Questions, tmp_path: Path) -> None:
-    out = tmp_path / "s.jsonl"
-
-    class Late(Oracle):
-        def check(self, wanted: object) -> None:
-            begun(questions, out)
-
-    with pytest.raises(RunMismatch, match=r"oracle.threshold was 0.0, now 0.5"):
-        make_silver(questions, Late("strinc", task="qa", threshold=0.5), out, retriever=Searching(), k=3)
-
-
-def test_another_process_that_finished_meanwhile_is_no_second_beginning(questions: Questions, tmp_path: Path) -> None:
-    """Both saw no file; the other one had the lock first, and was done when it came to us."""
-    out = tmp_path / "s.jsonl"
-    expected = whole(questions, tmp_path)
-    index = Searching()
-
-    class Late(Oracle):
-        def check(self, asked: object) -> None:
-            make_silver(questions, strinc(), out, retriever=Searching(), k=3)
-
-    make_silver(questions, Late("strinc", task="qa"), out, retriever=index, k=3)
-    assert index.asked == []
-    assert out.read_bytes() == expected
-    assert not Places.of(out).partial.exists()
 
 
 def test_damage_is_reported(questions: Questions, tmp_path: Path) -> None:
@@ -290,26 +243,6 @@ def test_damage_is_reported(questions: Questions, tmp_path: Path) -> None:
     Places.of(out).recipe.unlink()
     with pytest.raises(BadData, match=r"s\.recipe\.json is missing"):
         make_silver(questions, strinc(), out, retriever=Searching(), k=3)
-
-
-def test_a_full_disk_leaves_no_half_row(questions: Questions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = whole(questions, tmp_path)
-    written: list[bytes] = []
-
-    def full(fd: int, line: bytes) -> None:
-        real(fd, line if len(written) < 2 else line[:10])
-        written.append(line)
-        if len(written) > 2:
-            raise OSError(28, "No space left on device")
-
-    real = files.write_all
-    monkeypatch.setattr(files, "write_all", full)
-    with pytest.raises(CannotWrite, match="takes no more rows"):
-        make_silver(questions, strinc(), tmp_path / "s.jsonl", retriever=Searching(), k=3)
-    assert Places.of(tmp_path / "s.jsonl").partial.read_bytes() == b"".join(expected.splitlines(keepends=True)[:2])
-    monkeypatch.undo()
-    make_silver(questions, strinc(), tmp_path / "s.jsonl", retriever=Searching(), k=3)
-    assert (tmp_path / "s.jsonl").read_bytes() == expected
 
 
 # --- CXMI -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blendfilter import read_silver
-from blendfilter.errors import BadData, MissingFile
+from blendfilter.errors import BadData
 from blendfilter.files import JsonRow
 from blendfilter.lm.tokenisers import TokenCounter
 from blendfilter.oracles.candidates import sentences_of
@@ -41,12 +41,6 @@ LINE = (
 
 def test_a_row_as_it_stands_in_the_file() -> None:
     assert line_of(ROW) == LINE
-
-
-def test_what_silver_shows_lies_verbatim_in_its_passages() -> None:
-    one, other = ROW.excerpts()
-    assert [each.line for each in (one, other)] == ["Tide Mill | Ane Lindqvist runs it.", "A quay of stone."]
-    assert (one.id, one.score, one.source) == ("p4", 9.1, MILL)  # type: ignore[attr-defined]
 
 
 texts = st.text(max_size=60)
@@ -98,11 +92,6 @@ def test_what_is_no_row_is_refused_by_its_line(change: Change, error: str, tmp_p
         next(found)
     assert str(refused.value).startswith(f"{path}, line 2: {error}")
     assert "\n" not in str(refused.value)
-
-
-def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(MissingFile):
-        next(read_silver("none.jsonl"))
 
 
 # --- what they come to ------------------------------------------------------------------------------------------------

@@ -132,9 +132,7 @@ def _excerpt(text: str) -> str:
 
 
 def first_token(ends: Sequence[int], seam: int) -> int:
-    """The index of the first token that ends behind `seam`; the number of tokens where none does.
-
-    Ends and seam are in one unit (characters, bytes), and ends do not fall.
+    """The index of the first token that ends behind `seam`, in one unit; the number of tokens where none does.
 
     >>> first_token([6, 7, 13], len("Answer:")), first_token([6, 7, 13], len("Answer: "))
     (2, 2)
@@ -182,9 +180,8 @@ def groups(sequences: Sequence[Sequence[int]], *, largest: int = LARGEST, setup:
     """
     order = sorted(range(len(sequences)), key=lambda i: tuple(sequences[i]))
     common = [0, *(common_prefix(sequences[a], sequences[b]) for a, b in pairwise(order))]
-    best = [
-        (0, 0, 0)
-    ]  # of the first 0, 1, 2 … in that order: tokens saved; where the last group starts, what it shares
+    # of the first 0, 1, 2 … in that order: tokens saved; where the last group starts, what it shares
+    best = [(0, 0, 0)]
     for end in range(1, len(order) + 1):
         choices = [(best[end - 1][0], end - 1, 0)]
         shared = len(sequences[order[end - 1]])

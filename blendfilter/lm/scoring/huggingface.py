@@ -52,10 +52,9 @@ _CHUNK, _CHUNKS = 2**16, 64
 
 
 class HuggingFace(InProcess):
-    """A Hugging Face model that scores pairs.
+    """A Hugging Face model that scores pairs: a folder, or `owner/name` on the hub.
 
     Args:
-        name: a folder, or `owner/name` on the hub.
         device, dtype: see `load`.
         batch_tokens: how many tokens a batch may hold, padding included (by default 4,096 on a CPU, 32,768 on a GPU);
             it bounds memory and changes no score.
@@ -205,7 +204,17 @@ def folder_of(name: str | Path) -> Path:
     """
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        folder = _from_hub(str(name))
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)):
+            raise MissingFile(f"no model '{name}': it is no folder, and names on the hub read owner/name")
+        hub: Any = needed("huggingface_hub", EXTRA, WHY)
+        try:
+            folder = Path(hub.snapshot_download(str(name), ignore_patterns=_UNWANTED))
+        except (OSError, ValueError) as error:
+            why = str(error).partition("\n")[0]
+            raise MissingFile(
+                f"no model '{name}': no folder here, not in the hub's cache, and the hub did not give it ({why}): "
+                "check the name, or name a folder"
+            ) from None
     if not (folder / CONFIG).is_file():
         raise BadData(f"no model in {folder}: a Hugging Face folder has a {CONFIG}")
     return folder
@@ -273,52 +282,36 @@ def load(folder: Path, device: str | None, dtype: str | None) -> LanguageModel:
     return LanguageModel(model.to(place).eval(), tokenizer, config, place)
 
 
-def _from_hub(name: str) -> Path:
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise MissingFile(f"no model '{name}': it is no folder, and names on the hub read owner/name")
-    hub: Any = needed("huggingface_hub", EXTRA, WHY)
-    try:
-        return Path(hub.snapshot_download(name, ignore_patterns=_UNWANTED))
-    except (OSError, ValueError) as error:
-        why = str(error).partition("\n")[0]
-        raise MissingFile(
-            f"no model '{name}': no folder here, not in the hub's cache, and the hub did not give it ({why}): "
-            "check the name, or name a folder"
-        ) from None
-
-
 # ---- texts as tokens
 
 
 class PairTokeniser:
-    """A fast Hugging Face tokeniser, as scoring uses it.
+    """The fast tokeniser of the model `name`, as scoring uses it.
 
     Args:
-        tokenizer: the library's own.
-        name: the model's, for messages.
         bos: whether the mark that begins a text stands before every text (None: where the tokeniser itself puts it).
         control: whether a control token's name in a text is read as that token.
-
-    Raises:
-        BadArgument: `bos` of a model that has none.
     """
 
     def __init__(self, tokenizer: Any, name: str, *, bos: bool | None = None, control: bool = False) -> None:
         self._tokenizer, self.name, self._control = tokenizer, name, control
         self._bos: int | None = tokenizer.bos_token_id
-        _keep_white_space(tokenizer)
-        own = _in_front(tokenizer)
+        backend = tokenizer.backend_tokenizer
+        processor = backend.post_processor
+        state = b"" if processor is None else processor.__getstate__()
+        if _TRIMS in state:  # offsets would leave white space out, and a token would seem to end before it
+            processor.__setstate__(state.replace(_TRIMS, _TRIMS.replace(b"true", b"false")))
+            backend.post_processor = processor
+        marked, plain = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
+        starts = (at for at in range(len(marked) - len(plain) + 1) if marked[at : at + len(plain)] == plain)
+        own = tuple(marked[: next(starts, 0)])  # the marks that the tokeniser puts in front of a text by itself
         if bos and self._bos is None:
             raise BadArgument(f"{name} has no mark that begins a text (BOS): leave bos out")
         put = (self._bos,) if bos and self._bos is not None and self._bos not in own else ()
         self.lead: tuple[int, ...] = () if bos is False else put + own
 
     def pairs(self, pairs: Sequence[TextPair]) -> Iterator[PairTokens]:
-        """Prompt and continuation as one text each.
-
-        Raises:
-            BadArgument: nothing stands before a continuation.
-        """
+        """Prompt and continuation as one text each."""
         read = self.read([prompt + continuation for prompt, continuation in pairs], return_offsets_mapping=True)
         for pair, ids, offsets in zip(pairs, read["input_ids"], read["offset_mapping"], strict=True):
             lead = self.lead
@@ -330,28 +323,11 @@ class PairTokeniser:
             yield PairTokens((*lead, *ids), len(lead) + first)
 
     def read(self, texts: Sequence[str], *, add_special_tokens: bool = False, **more: Any) -> Any:
-        """What the tokeniser makes of texts; `add_special_tokens`: with the marks that it puts around each."""
+        """What the tokeniser makes of texts."""
         return self._tokenizer(
             texts, add_special_tokens=add_special_tokens, split_special_tokens=not self._control,
             padding=False, truncation=False, return_attention_mask=False, verbose=False, **more,
         )  # fmt: skip
-
-
-def _keep_white_space(tokenizer: Any) -> None:
-    """Let offsets span whole tokens: some tokenisers leave white space out, and a token would seem to end before it."""
-    backend = tokenizer.backend_tokenizer
-    processor = backend.post_processor
-    state = b"" if processor is None else processor.__getstate__()
-    if _TRIMS in state:
-        processor.__setstate__(state.replace(_TRIMS, _TRIMS.replace(b"true", b"false")))
-        backend.post_processor = processor
-
-
-def _in_front(tokenizer: Any) -> tuple[int, ...]:
-    """The marks that the tokeniser puts in front of a text by itself."""
-    marked, plain = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
-    starts = (at for at in range(len(marked) - len(plain) + 1) if marked[at : at + len(plain)] == plain)
-    return tuple(marked[: next(starts, 0)])
 
 
 # ---- logits

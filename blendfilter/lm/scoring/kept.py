@@ -2,18 +2,15 @@
 
 Scores come from the journal where it has them, else from the model, journaled before they are used. A record is of kind
 `score`; its key is made of the scorer's identity (kind, weights or model name and label, settings), the prompt and the
-continuation, never of an address or a path. The same pair is computed once, in one call or several at once. A pair that
-has no score (too long for the context) is recorded as that error, and a replay fails the same way.
+continuation, never of an address or a path. A pair that has no score (too long for the context) is recorded as that
+error, and a replay fails the same way.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 from blendfilter import aio
@@ -40,7 +37,6 @@ class KeptScorer:
     def __init__(self, backend: Backend, journal: Journal | None = None) -> None:
         self.backend = backend
         self.journal = journal
-        self._flights = aio.SingleFlight[Result]()
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
         """A score for each (prompt, continuation), in their order."""
@@ -48,36 +44,22 @@ class KeptScorer:
 
     async def ascore(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
         """The same, awaited."""
-        return [_whole(each) for each in await self.aresults(pairs)]
+        results = await self.aresults(pairs)
+        if error := next((each for each in results if isinstance(each, ModelError)), None):
+            raise ModelError(str(error), kind=error.kind, stage=STAGE.get())
+        return [each for each in results if isinstance(each, Score)]
 
     async def aresults(self, pairs: Sequence[tuple[str, str]]) -> list[Result]:
         """The same, with the error itself in the place of a pair that could not be scored."""
         checked = _checked(pairs)
         identity = self.backend.identity
         keys = [digest("score", identity, *pair) if pair.continuation else "" for pair in checked]
-        results = await self._results({key: pair for key, pair in zip(keys, checked, strict=True) if key})
-        return [results[key] if key else CERTAIN for key in keys]
-
-    async def _results(self, wanted: Mapping[str, TextPair]) -> dict[str, Result]:
-        joined: dict[str, Future[Result]] = {}
-
-        async def computed(key: str) -> Result:
-            self._check_may_compute(key)
-            leads, result = not joined, Future[Result]()
-            joined[key] = result
-            if leads:
-                await asyncio.sleep(0)  # what is computed nowhere yet, of this call, is one batch
-                batch = joined.copy()
-                joined.clear()
-                await self._compute({key: wanted[key] for key in batch}, batch)
-            return await asyncio.wrap_future(result)
-
-        flights = [
-            asyncio.ensure_future(self._flights.do(key, partial(self._found, key), partial(computed, key)))
-            for key in wanted
-        ]
-        await asyncio.gather(*flights, return_exceptions=True)
-        return {key: flight.result() for key, flight in zip(wanted, flights, strict=True)}
+        found = {key: self._found(key) for key in keys if key}
+        wanted = {key: pair for key, pair in zip(keys, checked, strict=True) if key and found[key] is None}
+        if wanted:
+            self._check_may_compute(next(iter(wanted)))
+            found |= await self._computed(wanted)
+        return [CERTAIN if not key else found[key] for key in keys]  # type: ignore[misc]
 
     def _found(self, key: str) -> Result | None:
         if self.journal is None or (record := self.journal.find(key, "score")) is None:
@@ -98,9 +80,10 @@ class KeptScorer:
                 "the pairs, the model or its settings changed: score them without replay"
             )
 
-    async def _compute(self, wanted: Mapping[str, TextPair], batch: Mapping[str, Future[Result]]) -> None:
-        """Compute `wanted`; each result is journaled, then handed on."""
+    async def _computed(self, wanted: Mapping[str, TextPair]) -> dict[str, Result]:
+        """Compute `wanted`; each result is journaled as soon as it is known."""
         keys, pairs = list(wanted), list(wanted.values())
+        results: dict[str, Result] = {}
         last = time.perf_counter()
 
         def done(at: int, result: Result) -> None:
@@ -110,22 +93,10 @@ class KeptScorer:
                 result = unusable(pairs[at], f"the model gives {result.logprob} in place of a number")
             if self.journal is not None:
                 self.journal.append(self._record(keys[at], pairs[at], result, now - last))
-            last = now
-            if not batch[keys[at]].done():  # where the call was cancelled meanwhile
-                batch[keys[at]].set_result(result)
+            last, results[keys[at]] = now, result
 
-        try:
-            await self.backend.compute(pairs, done)
-            for at, key in enumerate(keys):
-                if not batch[key].done():
-                    done(at, unusable(pairs[at], "the model returned nothing for it"))
-        except Exception as error:  # noqa: BLE001 - every pair that waits for it fails with it
-            for result in batch.values():
-                if not result.done():
-                    result.set_exception(error)
-        finally:
-            for result in batch.values():
-                result.cancel()
+        await self.backend.compute(pairs, done)
+        return {key: results[key] for key in keys}
 
     def _record(self, key: str, pair: TextPair, result: Result, seconds: float) -> dict[str, Any]:
         score, error = (None, result) if isinstance(result, ModelError) else (result, None)
@@ -152,9 +123,3 @@ def _checked(pairs: Iterable[Any]) -> list[TextPair]:
             raise BadArgument(f"pair {number} must be (prompt, continuation), two strings: it is {pair!r:.40}")
         checked.append(TextPair(*map(whole_characters, pair)))
     return checked
-
-
-def _whole(result: Result) -> Score:
-    if isinstance(result, ModelError):
-        raise ModelError(str(result), kind=result.kind, stage=STAGE.get())
-    return result

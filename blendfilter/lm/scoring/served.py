@@ -157,7 +157,8 @@ class ScoringServer:
             except (lm15.InvalidRequestError, lm15.UnsupportedFeatureError, lm15.ServerError) as error:
                 if isinstance(error, lm15.UnsupportedModelError):
                     raise faults.final(error, address=self._address) from None
-                failure = f"it answers: {_first_line(error)}"
+                first = str(getattr(error, "message", "") or error).partition("\n")[0]
+                failure = f"it answers: {first.strip().rstrip('.')[:200]}"
             except lm15.LM15Error as fault:
                 raise faults.final(fault, address=self._address) from None
             if not failure:
@@ -259,7 +260,3 @@ def continuation(pair: TextPair, given: GivenTokens) -> int | None:
         # the token before may have the cut character's first byte, unless each byte has a token here
         return None if cut and (start != seam or size != len(text[start:end].encode())) else begin
     return None
-
-
-def _first_line(error: Exception) -> str:
-    return str(getattr(error, "message", "") or error).partition("\n")[0].strip().rstrip(".")[:200]
