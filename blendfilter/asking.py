@@ -71,7 +71,7 @@ class Ask(dspy.Predict):
 
     @property
     def room(self) -> str:
-        """How much of an answer is read (``32 tokens, its first line``), which a saved state leaves out; else empty."""
+        """How much of an answer is read (``32 tokens, its first line``); empty where the output is no answer."""
         if "answer" not in self.signature.output_fields:
             return ""
         read = self.adapter.reads if isinstance(self.adapter, TemplateAdapter) else type(self.adapter).__name__
@@ -99,22 +99,23 @@ class Ask(dspy.Predict):
         return adapter.render(self.signature, self.demos, inputs)
 
 
-class _Filled(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, str_min_length=1)
+_FILLED = pydantic.ConfigDict(extra="forbid", frozen=True, str_min_length=1)
 
 
-class WorkedHop(_Filled):
+class WorkedHop(pydantic.BaseModel):
     """One follow-up of a demonstration: its reason, what it finds (numbers into the knowledge), and its answer."""
 
+    model_config = _FILLED
     thought: str
     follow_up: str
     knowledge: list[pydantic.NonNegativeInt] = pydantic.Field(min_length=1)
     answer: str
 
 
-class Demonstration(_Filled):
+class Demonstration(pydantic.BaseModel):
     """One worked example; an unfilled slot is an error."""
 
+    model_config = _FILLED
     question: str
     knowledge: list[str] = pydantic.Field(min_length=1)
     reasoning: str
@@ -156,10 +157,19 @@ class TaskWording(pydantic.BaseModel):
     instructions: dict[str, str] = {}
     demos: list[Demonstration] = []
 
-    @classmethod
-    def of(cls, task: str) -> TaskWording:
+    @staticmethod
+    @lru_cache
+    def of(task: str) -> TaskWording:
         """The wording of `task`. Raises: UnknownName, BadData (an unfilled slot)."""
-        return _wording(task)
+        folder = resources.programs()
+        path = folder / task / "default.json"
+        if not path.is_file():
+            raise UnknownName.of("program", task, (each.parent.name for each in folder.glob("*/default.json")))
+        try:
+            return TaskWording.model_validate_json(path.read_bytes())
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            raise BadData(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
     def __call__(self, predictor: Ask, worked: DemoFields = Demonstration.model_dump) -> Ask:
         """`predictor` with this task's instructions, room for answers and (in few-shot templates) demonstrations.
@@ -198,8 +208,8 @@ class PromptSettings(NamedTuple):
         cls, task: TaskWording | str | None, prompts: Prompts | None, adapter: dspy.Adapter | None
     ) -> PromptSettings:
         """`task` is a task's name or a wording; None: the templates' own words."""
-        wording = TaskWording.of(task) if isinstance(task, str) else task
-        return cls(TaskWording() if wording is None else wording, prompts, adapter)
+        wording = TaskWording.of(task) if isinstance(task, str) else task or TaskWording()
+        return cls(wording, prompts, adapter)
 
     def predictor(
         self,
@@ -224,16 +234,3 @@ def demonstrations(predictor: dspy.Predict, rows: Sequence[Mapping[str, Any]]) -
     inputs = list(predictor.signature.input_fields)
     fields = [*inputs, *predictor.signature.output_fields]
     return [dspy.Example(**{name: row[name] for name in fields if name in row}).with_inputs(*inputs) for row in rows]
-
-
-@lru_cache
-def _wording(task: str) -> TaskWording:
-    folder = resources.programs()
-    path = folder / task / "default.json"
-    if not path.is_file():
-        raise UnknownName.of("program", task, (each.parent.name for each in folder.glob("*/default.json")))
-    try:
-        return TaskWording.model_validate_json(path.read_bytes())
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        raise BadData(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error

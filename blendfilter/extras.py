@@ -13,19 +13,15 @@ from blendfilter.errors import MissingExtra
 def needed(module: str, extra: str, why: str) -> Any:
     """The module of that name.
 
-    >>> needed("json", "colbert", "an example").__name__
-    'json'
-
     Raises:
         MissingExtra: it is not installed; `why` says who wants it.
     """
+    package = module.partition(".")[0]
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        # a broken installation of the package itself is reported as it is
-        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
+        if (error.name or "").partition(".")[0] != package:  # a broken installation is reported as it is
             raise
-        package = module.partition(".")[0]
         raise MissingExtra(f"{why} needs '{package}': {how_to_install(extra)}") from None
 
 
@@ -49,9 +45,5 @@ def quiet_transformers(extra: str, why: str) -> Iterator[None]:
 
 
 def how_to_install(extra: str) -> str:
-    """The command, for blendfilter's own checkout.
-
-    >>> how_to_install("plots")
-    "pip install '.[plots]' -c constraints.txt, where blendfilter's checkout lies"
-    """
+    """The command, for blendfilter's own checkout."""
     return f"pip install '.[{extra}]' -c constraints.txt, where blendfilter's checkout lies"

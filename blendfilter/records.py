@@ -10,11 +10,7 @@ from blendfilter.errors import BadArgument
 
 
 def one_line(text: str) -> str:
-    """`text` on one line: every line break (and the white space around it) becomes one space.
-
-    >>> one_line("a\\n  b\\r\\nc")
-    'a b c'
-    """
+    """`text` on one line: every line break (and the white space around it) becomes one space."""
     lines = text.splitlines()
     if len(lines) < 2:
         return text.strip()
@@ -22,11 +18,7 @@ def one_line(text: str) -> str:
 
 
 def whole_characters(text: str) -> str:
-    """`text` with a question mark for each half of a surrogate pair: no file, server or tokenizer takes one.
-
-    >>> whole_characters("Ormskerry\\ud800")
-    'Ormskerry?'
-    """
+    """`text` with a question mark for each half of a surrogate pair: no file, server or tokenizer takes one."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -42,11 +34,7 @@ class Passage:
 
     @property
     def line(self) -> str:
-        """What a model reads: ``Title | text`` on one line, or the text alone where there is no title.
-
-        >>> Passage("1", "Ormskerry", "A harbour\\ntown.").line
-        'Ormskerry | A harbour town.'
-        """
+        """What a model reads: ``Title | text`` on one line, or the text alone where there is no title."""
         return f"{one_line(self.title)} | {one_line(self.text)}" if self.title.strip() else one_line(self.text)
 
     @property

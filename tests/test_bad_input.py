@@ -19,17 +19,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return world(tmp_path, monkeypatch)
 
 
-ASK = ("ask", "Who?", "--lm", "offline", "--corpus", "corpus.jsonl")
-INDEX = ("index", "corpus.jsonl", "--out", "made")
 WRONG: list[tuple[list[object], tuple[str, ...]]] = [
     # files
     (evaluation(data="gone.jsonl"), ("no file 'gone.jsonl'",)),
     (evaluation(corpus="gone.jsonl"), ("no ", "gone.jsonl")),
-    (evaluation(corpus=None, index="gone"), ("no ", "gone")),
     (evaluation(prompts="gone"), ("no ", "gone")),
     (["index", "gone.jsonl", "--out", "made"], ("no ", "gone.jsonl")),
-    (["search", "gone", "pier"], ("no ", "gone")),
-    (["report", "gone"], ("no ", "gone")),
     # rows
     (evaluation(data="broken.jsonl"), ("broken.jsonl, line 3", "does not parse", "one JSON object")),
     (evaluation(data="empty.jsonl"), ("empty.jsonl has no questions",)),
@@ -40,20 +35,12 @@ WRONG: list[tuple[list[object], tuple[str, ...]]] = [
      ("twice.jsonl, line 7", "id 'b' was used before, at twice.jsonl, line 2", "must differ")),
     # numbers
     (evaluation(method="cot-retrieval", k=0), ("k is 0: give a whole number of 1 or more",)),
-    (evaluation(limit=0), ("limit is 0: it must be 1 or more",)),
-    (evaluation(concurrency=0), ("concurrency is 0: give a whole number of 1 or more",)),
-    (evaluation(seed=-1), ("seed is -1",)),
     (evaluation(max_bad_replies="nan"), ("max-bad-replies",)),
-    ([*INDEX, "--b", "2"], ("BM25's", "2")),
     (evaluation(k="five"), ("--k", "valid integer", "(blendfilter eval --help ")),
     # names
     ([*EVAL, "--krypton", "5"], ("--krypton", "(blendfilter eval --help ")),
     (evaluation(task="hotpotq"), ("no task 'hotpotq'", "Did you mean 'hotpotqa'?")),
-    (evaluation(method="blendfiltr"), ("no method 'blendfiltr'", "Did you mean 'blendfilter'?")),
     (evaluation(lm="opnai/gpt-4o-mini"), ("no provider 'opnai'", "Did you mean 'openai'?")),
-    (evaluation(task="qa", metric="accurcy"), ("no metric 'accurcy'", "Did you mean 'accuracy'?")),
-    (evaluation(endpoint="responses"), ("no endpoint 'responses'", "chat, completions")),
-    ([*ASK, "--wording", "hotpot"], ("'hotpot'", "Did you mean 'hotpotqa'?")),
     (evaluation(method="json:Mine"), ("no class 'Mine'",)),
     # templates
     (evaluation(prompts="unread"), ("no prompt 'blendfilter/chek'", "Did you mean 'blendfilter/check'?", "unread")),
@@ -120,20 +107,3 @@ def test_a_method_of_ones_own_with_a_mistake(blendfilter: Command, here: Path, c
     sys.modules.pop("broken_methods", None)
     refused(blendfilter(*evaluation(method="broken_methods:Mine")), error)
     assert not (here / "run").exists()
-
-
-@pytest.mark.parametrize("option", [{"without": "q"}, {"prompts": "nowhere"}])
-def test_a_class_of_ones_own_brings_its_own_prompts(
-    blendfilter: Command, here: Path, option: dict[str, object]
-) -> None:
-    """What would have no effect is refused, not ignored."""
-    (here / "own_prompted.py").write_text(
-        "import dspy\nclass Mine(dspy.Module):\n    def forward(self, question):\n"
-        "        return dspy.Prediction(answer='x')\n"
-    )
-    sys.modules.pop("own_prompted", None)
-    result = ("--without and --prompts are for our own methods", "own_prompted:Mine brings its own")
-    refused(blendfilter(*evaluation(method="own_prompted:Mine", **option)), *result)
-    assert not (here / "run").exists()
-    outcome = blendfilter("ask", "Who?", "--lm", "offline", "--method", "own_prompted:Mine", "--without", "q")
-    refused(outcome, *result, notices=len(outcome.notices) - 1)

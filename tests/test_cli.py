@@ -70,19 +70,6 @@ def test_ask_prints_the_answer_alone(blendfilter: Command) -> None:
     assert blendfilter("ask", QUESTION, "--lm", "offline", "--corpus", "sample") == (0, outcome.out, "")
 
 
-def test_ask_shows_its_trace(blendfilter: Command) -> None:
-    outcome = blendfilter("ask", QUESTION, "--lm", "offline", "--corpus", "sample", "--show-trace", "--k", 3)
-    lines = outcome.out.splitlines()
-    assert [line.split()[0] for line in lines if line.startswith("q")] == ["q", "q_ex", "q_in"]
-    assert f"     {QUESTION}" in lines
-    marked = [line for line in lines if re.match(r"     [+-] \S", line)]
-    assert len(marked) == 9, "three queries, three passages each"
-    assert any(line.startswith("     +") for line in marked)
-    assert any("Corvin" in line for line in marked)
-    assert lines[-2].startswith("answer     ")
-    assert re.match(r"calls +\d+", lines[-1])
-
-
 def test_ask_takes_every_setting_to_the_model(blendfilter: Command, here: Path) -> None:
     (here / "prompts").mkdir()
     (here / "prompts/direct.j2").write_text("{{ instructions }}\nMINE\nQuestion: {{ question }}\nAnswer:")
@@ -142,24 +129,6 @@ def test_eval_names_its_folder_by_its_settings(blendfilter: Command, here: Path)
         assert all(re.fullmatch(r"hotpotqa-direct-retrieval-[0-9a-f]{8}", name) for name in names)
 
 
-def test_eval_of_a_class_of_ones_own(blendfilter: Command, here: Path) -> None:
-    (here / "own_methods.py").write_text(
-        "import dspy\n"
-        "class Mine(dspy.Module):\n"
-        "    def __init__(self, index, k):\n"
-        "        super().__init__()\n"
-        "        self.index, self.k = index, k\n"
-        "    def forward(self, question):\n"
-        "        found = self.index(question, k=self.k)\n"
-        "        return dspy.Prediction(answer=found[0].title, knowledge=found)\n"
-    )
-    sys.modules.pop("own_methods", None)
-    assert blendfilter(*small_eval("own_methods:Mine", "mine", "--k", 2)).code == 0
-    rows = [json.loads(line) for line in (here / "mine/predictions.jsonl").read_text().splitlines()]
-    assert [len(row["knowledge"]) for row in rows] == [2] * 4
-    assert json.loads((here / "mine/metrics.json").read_text())["method"] == "own_methods:Mine"
-
-
 def test_eval_reuses_and_leaves_out(blendfilter: Command, here: Path) -> None:
     assert blendfilter(*small_eval("cot-retrieval", "cot")).code == 0
     with Journal(here / "cot", "replay") as journal:
@@ -180,20 +149,6 @@ class TestCompare:
         for method in ("direct-retrieval", "cot-retrieval"):
             assert blendfilter(*small_eval(method, method)).code == 0
 
-    def test_a_table_without_p_values_for_the_offline_reader(self, blendfilter: Command) -> None:
-        outcome = blendfilter("compare", "direct-retrieval", "cot-retrieval")
-        assert (outcome.code, outcome.err) == (0, "")
-        assert "against direct-retrieval, the same 4 questions" in outcome.out
-        assert "no p-value: the offline reader shows the pipeline, not its quality" in outcome.out
-        assert not re.search(r"p < |p: exact", outcome.out)
-
-    def test_a_baseline_and_json(self, blendfilter: Command) -> None:
-        words = ("--against", "cot-retrieval", "--metric", "f1", "--json")
-        data = json.loads(blendfilter("compare", "direct-retrieval", "cot-retrieval", *words).out)
-        assert (data["baseline"], data["n"], data["rows"][0]["run"]) == ("cot-retrieval", 4, "cot-retrieval")
-        assert {row["measure"] for row in data["rows"]} <= {"f1", "correct"}
-        assert all(0 <= row["value"] <= 1 for row in data["rows"])
-
     @pytest.mark.parametrize(
         ("words", "error"),
         [
@@ -207,14 +162,6 @@ class TestCompare:
 
 
 class TestDoctor:
-    def test_a_model_in_health(self, blendfilter: Command) -> None:
-        outcome = blendfilter("doctor", "--questions", 3)
-        assert outcome.code == 0
-        assert outcome.out.startswith("offline: 3 questions of the sample world through BlendFilter, ")
-        assert "Nothing to change" in outcome.out
-        assert OFFLINE_NOTICE in outcome.notices
-        assert "3/3 questions" in outcome.err
-
     def test_an_unruly_model_ends_with_1_and_goes_on_in_its_folder(self, blendfilter: Command, here: Path) -> None:
         with unruly.serve("mixed") as address:
             words = ("doctor", "--lm", "m", "--api-base", address, "--questions", 3, "--run", "examined")
@@ -228,16 +175,6 @@ class TestDoctor:
         assert (data["healthy"], data["findings"][0]["bad"]) == (False, True)
         assert data["server"][0]["name"] == "JSON schema"
         assert (here / "examined" / "journal.jsonl").is_file()
-
-    @pytest.mark.parametrize(
-        ("words", "error"),
-        [
-            (("--questions", 0), "questions is 0: the sample has 84, give a number from 1 to that"),
-            (("--max-calls", 5), "a limit goes with --run DIR"),
-        ],
-    )
-    def test_what_is_wrong_is_one_line(self, blendfilter: Command, words: tuple[object, ...], error: str) -> None:
-        refused(blendfilter("doctor", "--lm", "offline", *words), error)
 
 
 # endings
@@ -299,11 +236,3 @@ def test_through_the_shell(here: Path) -> None:
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("hotpotqa EM ")
-
-
-def test_a_reader_that_goes_away(here: Path, blendfilter: Command) -> None:
-    assert blendfilter(*small_eval("direct-retrieval", "run")).code == 0
-    command = f"{sys.executable} -m blendfilter.cli report run | true"
-    ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
-    assert "Traceback" not in ended.stderr
-    assert "Error" not in ended.stderr

@@ -11,13 +11,12 @@ from typing import Any
 
 import dspy
 import pytest
-from compiled import exact, sample_index
+from compiled import sample_index
 from dspy.utils.callback import BaseCallback
-from isle import QUESTION, REPLIES, Echo, one_list, replies, three_lists
+from isle import QUESTION, REPLIES, one_list, replies, three_lists
 from scripted import ScriptedLM, response
 
 from blendfilter.journal import Journal
-from blendfilter.lm.model import connect
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.retrieval.bm25 import BM25
@@ -80,33 +79,6 @@ class TestCallbacks:
         assert watch.names["KnowledgeFilter"] == 3
         assert not watch.failed
 
-    def test_a_failing_call_ends_with_its_exception(self) -> None:
-        watch = Watch()
-        with (
-            dspy.context(lm=ScriptedLM([RuntimeError("gone")]), callbacks=[watch]),
-            pytest.raises(Exception, match="gone"),
-        ):
-            Direct()(question=QUESTION)
-        assert not watch.started
-        assert watch.failed == ["lm", "module", "module"]
-
-
-class TestMany:
-    questions = tuple(f"What of {i}?" for i in range(8))
-
-    def lm(self) -> ScriptedLM:
-        return ScriptedLM(replies(short_answer=lambda prompt: prompt.split("Question: ")[-1].split("?")[0]))
-
-    def test_evaluate(self) -> None:
-        examples = [
-            dspy.Example(question=question, answer=question[:-1] if i % 2 else "no").with_inputs("question")
-            for i, question in enumerate(self.questions)
-        ]
-        with dspy.context(lm=self.lm()):
-            result = dspy.Evaluate(devset=examples, metric=exact, num_threads=4)(BlendFilter(one_list()))
-        assert result.score == 50.0
-        assert [bool(score) for _, _, score in result.results] == [False, True] * 4
-
 
 class TestUsage:
     def test_usage_is_tracked_over_all_stages(self) -> None:
@@ -126,24 +98,6 @@ class TestRetrievalModel:
         assert found.passages == [passage.line for passage in index("Which isle has a harbour?", k=2)]
         assert len(found.passages) == 2
 
-    def test_dspys_retrieve_is_a_retriever_of_ours(self, index: BM25) -> None:
-        lm = ScriptedLM(replies())
-        with dspy.context(rm=index, lm=lm):
-            prediction = BlendFilter(dspy.Retrieve(), k=2)(question="Which isle has a harbour?")
-        assert [p.line for p in prediction.branches["q"].retrieved] == [
-            p.line for p in index("Which isle has a harbour?", k=2)
-        ]
-
-
-class TestModelsOfOnesOwn:
-    def test_and_is_journaled_when_connected(self, tmp_path: Path) -> None:
-        with Journal(tmp_path) as journal, dspy.context(lm=connect(Echo("echo"), journal=journal)):
-            prediction = BlendFilter(three_lists())(question=QUESTION)
-            assert [stage for stage, _ in prediction.calls][-1] == "short_answer"
-            records = [record for record in journal.records() if record["kind"] == "call"]
-        assert {record["stage"] for record in records} >= {"external", "check", "ids", "short_answer"}
-        assert {key for _, key in prediction.calls} == {record["key"] for record in records}
-
 
 class TestCopies:
     @pytest.mark.parametrize("make", [BlendFilter, Direct, ChainOfThought])
@@ -157,3 +111,35 @@ class TestCopies:
         with dspy.context(lm=lm):
             result = [each(question=QUESTION).answer for each in copies]
         assert result == ["Ada Brennock"] * 4
+
+
+# --- dspy.Parallel: right answers, one record a call, each prediction's own usage ---
+
+QUESTIONS = tuple(f"What of {i}?" for i in range(6))
+
+
+def script(prompt: str) -> str:
+    return prompt.rsplit("Question: ", maxsplit=1)[-1].split("?", maxsplit=1)[0]
+
+
+def answers(journal: Journal | None = None, **how: Any) -> tuple[list[dspy.Prediction], ScriptedLM]:
+    """The predictions of `QUESTIONS`, three at a time, and the model that was asked."""
+    method, lm = BlendFilter(one_list()), ScriptedLM(replies(short_answer=script), journal=journal)
+    with dspy.context(lm=lm, **how):
+        pairs = [(method, {"question": question}) for question in QUESTIONS]
+        return dspy.Parallel(num_threads=3, disable_progress_bar=True)(pairs), lm
+
+
+def test_each_prediction_knows_its_usage() -> None:
+    result, lm = answers(track_usage=True)
+    usages = [each.get_lm_usage()["blendfilter/scripted"] for each in result]
+    assert sum(usage["prompt_tokens"] for usage in usages) == sum(len(prompt.split()) for _, prompt in lm.prompts)
+    assert all(usage["prompt_tokens"] > 0 for usage in usages)
+
+
+def test_every_call_is_one_record(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        result, lm = answers(journal)
+        records = [record for record in journal.records() if record["kind"] == "call"]
+    assert len(records) == lm.calls
+    assert {key for each in result for _, key in each.calls} == {record["key"] for record in records}

@@ -16,31 +16,17 @@ from hypothesis import strategies as st
 from isle import PASSAGES, QUESTION, one_list
 from scripted import ScriptedLM, response
 
-from blendfilter.evaluation.reply_counts import numbered_lines
-from blendfilter.evaluation.rescoring import read_verdict
 from blendfilter.filters.ids import IdsRead, negates, read_ids, restates_range
 from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter, read_judgement
-from blendfilter.lm.journaled import is_refusal
 from blendfilter.lm.openai import OpenAIEngine
-from blendfilter.lm.profiles import cut_at_stop, split_thinking
-from blendfilter.modules.blendfilter import BlendFilter, blend, without_conclusion
+from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.iter_retgen import IterRetGen
 from blendfilter.modules.multi_hop import (
-    FOLLOW_UPS,
-    THOUGHTS_AND_ACTIONS,
     ReAct,
     SelfAsk,
-    conclusion,
-    forced_answer,
-    read_action,
-    read_hop,
-    transcript_line,
 )
 from blendfilter.modules.ralm import RALM
-from blendfilter.modules.self_consistency import SelfConsistency, majority
-from blendfilter.prompting import TemplateAdapter
-from blendfilter.records import one_line
-from blendfilter.report.trace import reasons_of
+from blendfilter.modules.self_consistency import SelfConsistency
 
 pytestmark = pytest.mark.slow
 CASES = 2000
@@ -79,59 +65,6 @@ def test_ids(reply: str, k: int, cut: bool) -> None:
     in_range(read_judgement(reply, k), k)
     assert isinstance(negates(reply), bool)
     assert isinstance(restates_range(reply, k), bool)
-
-
-@fuzzed
-@given(replies)
-def test_hops(reply: str) -> None:
-    for read in (read_hop, read_action):
-        hop = read(reply)
-        assert not (hop.follow_up and hop.final)
-        assert all(isinstance(each, str) for each in (hop.words, hop.follow_up, hop.final))
-        assert len(hop.follow_up.splitlines()) <= 1
-    for form in (FOLLOW_UPS, THOUGHTS_AND_ACTIONS):
-        assert isinstance(forced_answer(form, 3, reply), str)
-    assert len(one_line(transcript_line(one_line(reply))).splitlines()) <= 1
-
-
-@fuzzed
-@given(replies)
-def test_conclusions_and_queries(reply: str) -> None:
-    assert len(conclusion(reply).splitlines()) <= 1
-    assert len(without_conclusion(reply)) <= len(reply)
-    assert blend(reply, QUESTION).endswith(QUESTION)
-    assert len(blend(reply, QUESTION).splitlines()) == 1
-
-
-WHOLE = BlendFilter(one_list())
-
-
-@fuzzed
-@given(replies)
-def test_the_adapter_reads_one_field(reply: str) -> None:
-    for ask in (WHOLE.answering.short_answer, WHOLE.select.topic, WHOLE.select.ids, WHOLE.blending.external):
-        adapter = ask.adapter
-        assert isinstance(adapter, TemplateAdapter)
-        (value,) = adapter.parse(ask.signature, reply).values()
-        assert isinstance(value, str)
-        assert value == value.strip()
-
-
-@fuzzed
-@given(replies, ks, st.lists(st.sampled_from(["\nQuestion:", "1", "", "\n"]), max_size=3))
-def test_the_small_ones(reply: str, k: int, stop: list[str]) -> None:
-    assert read_verdict(reply) in (True, False, None)
-    thought, said = split_thinking(reply)
-    assert split_thinking(said) == ("", said) or "think" in said.lower()
-    assert isinstance(thought, str)
-    cut = cut_at_stop(reply, stop)
-    assert cut_at_stop(cut, stop) == cut
-    assert isinstance(is_refusal(reply), bool)
-    assert len(reasons_of(reply, k)) == k
-    assert isinstance(numbered_lines(reply), list)
-    winner, votes = majority([reply, reply, "1871"])
-    assert 0 <= winner < 3
-    assert sum(count for _, count in votes) <= 3
 
 
 # --- a server's replies ---------------------------------------------------------------------------------------------

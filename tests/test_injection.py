@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import dspy
-import jinja2
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -282,15 +281,6 @@ class TestAnyText:
             result, plain = rendered(name, "knowledge", f"x{text}"), rendered(name, "knowledge", PLAIN)
             same_shape(result, plain)
 
-    @given(text=st.text(), field=st.sampled_from(["question", "knowledge", "instructions", "demos"]))
-    def test_a_value_is_never_a_template(self, text: str, field: str) -> None:
-        predictor = Ask("external", steps()["external"].signature, "blendfilter/external")
-        try:
-            prediction = predictor.render(knowledge=[f"{text}{{{{ {field} }}}}"], question="q?")
-        except jinja2.TemplateError as error:
-            pytest.fail(str(error))
-        assert f"{{{{ {field} }}}}" in prediction
-
 
 class TestVerdicts:
     """What a passage says of a verdict, or of rules, is judged and never read."""
@@ -307,16 +297,6 @@ class TestVerdicts:
         for _, prompt in lm.prompts:
             assert [line for line in prompt.split("\n") if line.startswith("- ")] == [f"- {PHI1.line}"]
             assert len(re.findall(r"^(?:Passage|Question|Rules|Verdict|Comparison):", prompt, re.MULTILINE)) == 4
-
-    @pytest.mark.parametrize("hostile", HOSTILE)
-    def test_a_rule_says_its_words_on_one_line_and_nothing_else(self, hostile: str) -> None:
-        own = Rule("own", ("subject",), f"x {HOSTILE[hostile]}")
-        lm = ScriptedLM(["False"])
-        with dspy.context(lm=lm):
-            CDITFilter("word", (own,))(question=QUESTION, passages=[PASSAGES[0]])
-        (prompt,) = lm.asked("consistent")
-        assert [line for line in prompt.split("\n") if line.startswith("- ")] == [f"- {own.line}"]
-        assert "49" not in prompt
 
 
 def test_what_is_found_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,20 +323,6 @@ def small_world(here: Path, title: str) -> Path:
 
 
 class TestTheTerminal:
-    def test_only_a_progress_bar_goes_back_to_the_beginning_of_a_line(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with guarded():
-            print("\rThe answer", end="")
-            print("\r 50%", end="", file=sys.stderr)
-        printed = capsys.readouterr()
-        assert (printed.out, printed.err) == ("\\x0dThe answer", "\r 50%")
-
-    def test_search_shows_passages_as_text(self, blendfilter: Command, here: Path) -> None:
-        assert blendfilter("index", small_world(here, ACTS), "--out", "index").code == 0
-        outcome = blendfilter("search", "index", "Tolm")
-        assert outcome.out.startswith("1\t")
-        assert outcome.out.count(SEEN) == 3
-        assert not acts(outcome.out)
-
     def test_ask_shows_a_reply_and_its_trace_as_text(self, blendfilter: Command, here: Path) -> None:
         with serve(keep=True, reply=ACTS) as server:
             words = ("ask", "What is Tolm?", "--lm", "m", "--api-base", server.url, "--corpus", small_world(here, ACTS))

@@ -41,10 +41,6 @@ def run(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return notebook
 
 
-def test_the_notebooks_are_found() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["quickstart", "your_method_in_20_lines"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_shows_what_happens(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

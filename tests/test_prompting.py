@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import dspy
@@ -10,12 +9,12 @@ import pytest
 from isle import CUES, LINES, QUESTION, TASKS, inputs, predictors
 from scripted import scripted
 
-from blendfilter.asking import Ask, TaskWording
+from blendfilter.asking import Ask
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import Ids, Topic
 from blendfilter.modules.base import Reasoning, ShortAnswer
 from blendfilter.prompting import TemplateAdapter, own_prompts
-from blendfilter.records import Passage, one_line
+from blendfilter.records import one_line
 
 
 def lines_of(name: str, **changed: Any) -> list[str]:
@@ -50,55 +49,6 @@ class TestShape:
             assert predictor.signature.instructions in static
             assert all(f"Question: {demo.question}\n" in static for demo in predictor.demos)
             assert QUESTION not in static
-
-    @pytest.mark.parametrize("task", TASKS)
-    def test_a_template_reads_what_its_predictor_gives(self, task: str) -> None:
-        for name, predictor in predictors(task).items():
-            fields = {"instructions", "demos", *predictor.signature.input_fields}
-            # one file with direct_retrieval: it asks whether there is knowledge
-            assert predictor.template.variables == fields | ({"knowledge"} if name == "direct" else set())
-
-    @pytest.mark.parametrize("task", TASKS)
-    def test_the_tasks_demonstrations_stand_before_the_question_in_their_order(self, task: str) -> None:
-        wanted, wording = predictors(task), TaskWording.of(task)
-        for name in ("external", "answer", "cot", "direct", "direct_retrieval"):
-            prompt = wanted[name].render(**inputs(wanted[name]))
-            places = [prompt.index(f"Question: {demo.question}\n{CUES[name]}\n") for demo in wording.demos]
-            assert len(places) == 3
-            places.append(prompt.index(f"Question: {QUESTION}"))
-            assert places == sorted(places)
-        for name in ("self_ask", "react", "react_thought_action"):
-            prompt = wanted[name].render(**inputs(wanted[name]))
-            for demo in wording.demos:
-                assert all(prompt.count(line) == 1 for line in demo.knowledge)
-                for hop in demo.hops:
-                    line = f"Search[{hop.follow_up}]\n" if "action" in name else f"Follow-up: {hop.follow_up}\n"
-                    assert prompt.count(line) == 1
-                closing = f": Finish[{demo.answer}]" if "action" in name else f"So the final answer is: {demo.answer}"
-                assert f"{closing}\n\n" in prompt
-
-    @pytest.mark.parametrize("broken", ["\n", "\r\n", "\u2028", "\x0b", " \n\t "])
-    def test_line_breaks_become_spaces(self, broken: str) -> None:
-        assert Passage("1", f"Tolm{broken}Harbour", f"A port.{broken}Small.").line == "Tolm Harbour | A port. Small."
-        for name in ("external", "check", "ids", "direct_retrieval"):
-            # a user's callers may give lines that are none
-            assert "Tolm | A port. Small." in "\n".join(lines_of(name, knowledge=[f"Tolm | A port.{broken}Small."]))
-        prompt = predictors("hotpotqa")["react"].render(question="q?", transcript=[f"Follow-up: a{broken}b", "c:"])
-        assert prompt.split("\n")[-3:] == ["Question: q?", "Follow-up: a b", "c:"]
-
-    @pytest.mark.parametrize("k", [1, 2, 12])
-    def test_numbers_run_to_k_and_say_so(self, k: int) -> None:
-        for name in ("check", "ids", "ids_again"):
-            prompt = "\n".join(lines_of(name, knowledge=[f"T{i} | x" for i in range(k)]))
-            assert [int(n) for n in re.findall(r"^knowledge (\d+): T\1 \| x$", prompt, re.M)] == list(range(k))
-            assert (f"numbered from 0 to {k - 1}" in prompt) == (k > 1)
-
-    def test_none_and_the_topic_are_spoken_of_only_where_the_task_has_them(self) -> None:
-        for name, words in (("ids", "none"), ("ids_again", "none"), ("check", "none of them")):
-            assert words in "\n".join(lines_of(name, offer_none=True))
-            assert words not in "\n".join(lines_of(name, offer_none=False))
-        assert "Set aside what you remember about lighthouses;" in "\n".join(lines_of("check"))
-        assert "Set aside" not in "\n".join(lines_of("check", topic=""))
 
 
 class TestParts:
@@ -183,11 +133,6 @@ class TestAdapter:
         adapter, signature = TemplateAdapter("direct"), dspy.Signature("knowledge: list[str], question -> answer")
         (message,) = adapter.format(signature, [], given)
         assert message["content"].endswith("Knowledge:\nTolm | a ? port\nQuestion: Who ??\nAnswer:")
-
-    def test_several_completions(self) -> None:
-        ask = Ask("short_answer", ShortAnswer, "blendfilter/short_answer", n=3, temperature=1.0)
-        prediction, _ = sent_by(None, ask, ["Tolm\nx", "", "Oddle"], context="c", question="q?")
-        assert prediction.completions.answer == ["Tolm", "", "Oddle"]
 
     def test_half_filled_demonstrations_are_left_out_with_one_warning(self, caplog: pytest.LogCaptureFixture) -> None:
         ask = Ask("external", Reasoning, "blendfilter/external")

@@ -22,12 +22,6 @@ def test_pieces_stand_in_the_order_of_the_text_and_are_verbatim() -> None:
     assert kept.line == "Ormskerry | A town. It rains."
 
 
-def test_pieces_that_touch_are_one() -> None:
-    """Read apart, the two halves of a word would become two words."""
-    kept = Excerpt.of(TOWN, [(0, 4), (4, 7)])
-    assert (kept.text, kept.spans) == ("A town.", (Span(0, 7, "A town."),))
-
-
 def test_two_filters_words_on_one_passage_are_joined() -> None:
     both = Excerpt.of(TOWN, [(0, 7)]).scored(1.5).joined(Excerpt.of(TOWN, [(23, 32)]))
     assert both.text == "A town. It rains."

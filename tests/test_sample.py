@@ -27,26 +27,6 @@ def sentences(text: str) -> list[str]:
     return re.split(r"(?<=[.!?])\s+", text)
 
 
-def supported(row: dict[str, Any], reach: int) -> str:
-    """The row's supporting sentences and `reach` neighbours on either side, as one text."""
-    found = []
-    for title, at in row["metadata"]["supporting_facts"]:
-        found += sentences(TEXTS[title])[max(0, at - reach) : at + reach + 1]
-    return "\n".join(found).casefold()
-
-
-def test_passages_are_numbered_unique_and_of_two_to_four_whole_sentences() -> None:
-    """No abbreviation or initial splits a sentence in the middle."""
-    assert [row["id"] for row in CORPUS] == [f"sw-{i:03d}" for i in range(len(CORPUS))]
-    assert len(CORPUS) >= 160
-    assert len(TEXTS) == len(set(TEXTS.values())) == len(CORPUS)
-    for row in CORPUS:
-        assert set(row) == {"id", "title", "text"}
-        parts = sentences(row["text"])
-        assert 2 <= len(parts) <= 4, row["id"]
-        assert all(part[0].isupper() and part.endswith(".") and len(part.split()) >= 4 for part in parts), row["id"]
-
-
 def test_every_row_has_the_fields_of_the_schema_and_evidence_in_the_corpus() -> None:
     for name, kind in KINDS.items():
         assert [row["id"] for row in ASKED[name]] == [f"sw-{kind}-{at:03d}" for at in range(len(ASKED[name]))]
@@ -63,13 +43,3 @@ def test_every_row_has_the_fields_of_the_schema_and_evidence_in_the_corpus() -> 
     assert len(set(wordings)) == len(wordings)
     assert set(wordings).isdisjoint(row["question"].casefold() for row in rows("opposites"))
     assert {row["title"] for row in rows("opposites")} <= set(TEXTS)
-
-
-def test_the_answer_stands_where_the_evidence_says() -> None:
-    for row in ASKED["questions"]:
-        answer, kind = row["golden_answers"][0], row["metadata"]["type"]
-        if kind == "yes_no":
-            continue
-        assert any(answer in TEXTS[title] for title in row["metadata"]["gold_titles"]), row["id"]
-        assert answer.casefold() in supported(row, reach=1), row["id"]
-        assert kind != "bridge" or answer.casefold() not in row["question"].casefold(), row["id"]

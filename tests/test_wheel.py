@@ -57,25 +57,6 @@ def test_it_holds_the_package_and_its_files_and_nothing_else(wheel: Path) -> Non
     assert not [name for name in names if name.endswith(".pyc")]
 
 
-def test_it_tells_what_it_needs_and_how_it_is_called(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        texts = {name.rpartition("/")[2]: archive.read(name).decode() for name in archive.namelist()
-                 if ".dist-info/" in name}  # fmt: skip
-    assert "Requires-Python: >=3.11" in texts["METADATA"]
-    assert "License-Expression: Apache-2.0" in texts["METADATA"]
-    assert "blendfilter = blendfilter.cli:main" in texts["entry_points.txt"]
-
-
-def test_installed_elsewhere_it_finds_its_prompts_and_programs(elsewhere: Path, tmp_path: Path) -> None:
-    listing = (
-        "import blendfilter; from blendfilter import resources as r; print(blendfilter.__file__);"
-        "print(*(p.relative_to(f.parent) for f in (r.prompts(), r.programs()) for p in f.rglob('*.*')), sep='\\n')"
-    )
-    result = run(sys.executable, "-c", listing, cwd=tmp_path, PYTHONPATH=str(elsewhere)).splitlines()
-    assert Path(result[0]).is_relative_to(elsewhere)
-    assert set(result[1:]) == files("prompts", "*.j2") | files("programs", "*.json")
-
-
 def test_installed_elsewhere_it_answers(elsewhere: Path, tmp_path: Path) -> None:
     question = "Is Isk Varra smaller than Pellisand?"
     result = run(

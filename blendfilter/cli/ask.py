@@ -58,7 +58,10 @@ def ask(
         try:
             prediction = _answered(module, question)
         except ModelError as error:
-            raise _with_where(error, lm.address) from error
+            # Stored errors name no address.
+            where = ", ".join([lm.address or "the model", *([f"stage '{error.stage}'"] if error.stage else [])])
+            line = f"{where}: {error}; blendfilter doctor says what the model does and what to change"
+            raise ModelError(line, kind=error.kind, stage=error.stage) from error
     for event, words in _EVENTS.items():
         if stages := list(dict.fromkeys(note.stage for note in notes if note.event == event)):
             say(
@@ -71,13 +74,6 @@ def ask(
     if "calls" not in prediction:  # a user's method keeps no count
         prediction["calls"] = [(note.stage, note.key) for note in calls_of(notes)]
     show(trace_text(prediction, None if full else WIDTH).removesuffix("\n"))
-
-
-def _with_where(error: ModelError, address: str) -> ModelError:
-    """The error with the address, the step and the next move; stored errors name no address."""
-    where = ", ".join([address or "the model", *([f"stage '{error.stage}'"] if error.stage else [])])
-    line = f"{where}: {error}; blendfilter doctor says what the model does and what to change"
-    return ModelError(line, kind=error.kind, stage=error.stage)
 
 
 def _answered(module: dspy.Module, question: str) -> dspy.Prediction:

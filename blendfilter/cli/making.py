@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from blendfilter.retrieval.base import Retriever
 
 DEFAULT_K = 5
-OF_ONE_METHOD = ("without", "filter", "filter_union", "hops", "style", "iterations", "samples", "rewrite")
-"""Options that some methods take, by the name of the argument."""
 
 
 def connect(model: JudgeOptions, prices: Path | None = None, *, keyless: bool = False, **more: Any) -> ConnectedLM:
@@ -65,7 +63,9 @@ def maker(how: MethodOptions, model: ModelOptions, wording: str) -> Callable[[Re
         raise BadArgument(f"--without and --prompts are for our own methods; {how.method} brings its own prompts")
     if ":" in how.method + (how.filter or ""):
         sys.path.insert(0, "")  # a user's class is looked for in the current folder
-    arguments = given_values(how, *OF_ONE_METHOD)
+    arguments = given_values(
+        how, "without", "filter", "filter_union", "hops", "style", "iterations", "samples", "rewrite"
+    )
     if not how.without:  # `--without ''` leaves nothing out
         arguments.pop("without", None)
     for argument in arguments:

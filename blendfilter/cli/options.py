@@ -46,14 +46,6 @@ def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
 
 
 Task = Annotated[str, typer.Argument(help=f"{', '.join(TASKS)}; qa reads anyone's own JSON Lines.")]
-Lm = Annotated[
-    str | None,
-    typer.Option(
-        "--lm",
-        help="offline (a rule-based reader: no model), provider/model (openai/gpt-4o-mini, ollama/llama3.2), "
-        "any name with --api-base, or a model in this process: local, or a .gguf file. Without it: offline.",
-    ),
-]
 ApiBase = Annotated[
     list[str] | None,
     typer.Option(
@@ -183,7 +175,10 @@ class MethodOptions:
 class JudgeOptions:
     """A model that judges, always at temperature 0, and how it is connected."""
 
-    lm: Lm = None
+    lm: str | None = option(
+        "offline (a rule-based reader: no model), provider/model (openai/gpt-4o-mini, ollama/llama3.2), "
+        "any name with --api-base, or a model in this process: local, or a .gguf file. Without it: offline."
+    )
     api_base: ApiBase = None
     endpoint: str = option("chat, or completions for base models.", default="chat")
     thinking: bool | None = option("Ask a model that thinks by default to think, or not to.")
@@ -235,11 +230,7 @@ class SpendingOptions:
 
 
 def given_values(options: Any, *names: str) -> dict[str, Any]:
-    """The options of a group that were given, by name; those called `names`, or all.
-
-    >>> given_values(MethodOptions(k=3, hops=0, rewrite=False)), given_values(MethodOptions(k=3, hops=0), "k")
-    ({'k': 3, 'hops': 0}, {'k': 3})
-    """
+    """The options of a group that were given, by name; those called `names`, or all."""
     values = {one.name: (getattr(options, one.name), one.default) for one in fields(options)}
     return {
         name: value

@@ -8,7 +8,7 @@ comparison would be one of answer extractors.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,6 +133,12 @@ async def filtered(select: Filter | None, question: str, passages: Sequence[Pass
         return dspy.Prediction(kept=list(passages))
     with setting(JUDGED, tuple(passage.id for passage in passages)):
         return await ask_filter(select, question, passages, **more)
+
+
+async def topic_for(select: Filter | None, question: str) -> dict[str, str]:
+    """What a filter that judges by the question's topic takes with each list of passages; found once a question."""
+    ask = getattr(select, "topic_of", None)
+    return {"topic": str(await ask(question))} if ask else {}
 
 
 def branch_of(retrieved: Sequence[Passage], chosen: dspy.Prediction) -> Branch:
@@ -275,15 +281,10 @@ class Answering(QuestionModule):
 # --- a prediction in a notebook ---
 
 _QUERY_WORDS = {"q": "the question", "q_ex": "external reasoning + question", "q_in": "internal knowledge + question"}
-_CELL = "text-align:left;vertical-align:top;padding:.15em .8em .15em 0"
 
 
 def query_words(name: str) -> str:
-    """What the query of that name is made of; empty where the name is clear.
-
-    >>> query_words("q_ex")
-    'external reasoning + question'
-    """
+    """What the query of that name is made of; empty where the name is clear."""
     return _QUERY_WORDS.get(name, "")
 
 
@@ -298,32 +299,21 @@ class MethodPrediction(dspy.Prediction):
         return same
 
     def _repr_html_(self) -> str:
-        return "".join(_html(self))
-
-
-def _html(prediction: dspy.Prediction) -> Iterator[str]:
-    yield f'<div><p style="font-size:1.2em"><b>{_text(prediction.get("answer"))}</b></p>'
-    branches = prediction.get("branches") or {}
-    for name, query in (prediction.get("queries") or {}).items():
-        yield f"<p><code>{_text(name)}</code> <small>{_text(query_words(name))}</small><br>{_text(query)}</p>"
-        if name in branches:
-            yield from _rows(branches[name])
-    if prediction.get("reasoning"):
-        yield f"<p><small>reasoning</small><br>{_text(prediction.reasoning, 640)}</p>"
-    figures = [f"{len(prediction.get('knowledge') or [])} passages kept", f"{len(prediction.get('calls') or [])} calls"]
-    events = [f"{name} {count}" for name, count in (prediction.get("flags") or {}).items() if count]
-    yield f"<p><small>{html_of('; '.join([*figures, *events]))}</small></p></div>"
-
-
-def _rows(branch: Branch) -> Iterator[str]:
-    kept = {passage.id: passage for passage in branch.kept}
-    yield "<table>"
-    for passage in branch.retrieved:
-        found = kept.get(passage.id)
-        pieces = "".join(f"<br><small>kept: {_text(piece.text)}</small>" for piece in getattr(found, "spans", ()))
-        yield f'<tr><td style="{_CELL};white-space:nowrap">{"+ kept" if found else "- dropped"}</td>'
-        yield f'<td style="{_CELL}">{_text(passage.line)}{pieces}</td></tr>'
-    yield "</table>"
+        branches, lines = self.get("branches") or {}, [f"<b>{_text(self.get('answer'))}</b>"]
+        for name, query in (self.get("queries") or {}).items():
+            lines.append(f"<code>{_text(name)}</code> <small>{_text(query_words(name))}</small> {_text(query)}")
+            branch = branches.get(name, Branch((), ()))
+            kept = {passage.id: passage for passage in branch.kept}
+            for passage in branch.retrieved:
+                lines.append(f"{'+ kept' if passage.id in kept else '- dropped'} {_text(passage.line)}")
+                spans = getattr(kept.get(passage.id), "spans", ())
+                lines += (f"<small>kept: {_text(piece.text)}</small>" for piece in spans)
+        if self.get("reasoning"):
+            lines.append(f"<small>reasoning</small> {_text(self.reasoning, 640)}")
+        events = [f"{name} {count}" for name, count in (self.get("flags") or {}).items() if count]
+        figures = [f"{len(self.get('knowledge') or [])} passages kept", f"{len(self.get('calls') or [])} calls"]
+        lines.append(f"<small>{html_of('; '.join([*figures, *events]))}</small>")
+        return f"<div>{'<br>'.join(lines)}</div>"
 
 
 def _text(value: object, width: int = 160) -> str:

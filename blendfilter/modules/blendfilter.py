@@ -20,7 +20,7 @@ Two ways to make fewer calls are ours, not the paper's, and off by default: a fi
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import dspy
@@ -41,6 +41,7 @@ from blendfilter.modules.base import (
     filtered,
     prediction_of,
     search,
+    topic_for,
     union,
 )
 from blendfilter.prompting import Prompts
@@ -185,11 +186,6 @@ class BlendFilter(Method):
         offer_none, ask_topic, json_schema: of the filter, where it is BlendFilter's own; the task's wording decides by
             default.
         prompts, adapter: other templates (`Prompts("my_prompts")`), or another DSPy adapter in their place.
-
-    Example::
-
-        with dspy.context(lm=bf.connect("openai/gpt-4o-mini")):
-            bf.BlendFilter(index, k=5)(question="…").answer
     """
 
     method_name = "blendfilter"
@@ -212,8 +208,8 @@ class BlendFilter(Method):
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
-        wording = PromptSettings.of(task, prompts, adapter).wording
-        shared: dict[str, Any] = {"wording": wording, "prompts": prompts, "adapter": adapter}
+        shared = PromptSettings.of(task, prompts, adapter)._asdict()
+        wording = shared["wording"]
         self.fallback = fallback
         self.filter_union = filter_union
         self.blending = Blending(retriever, k, without=without, drop_conclusion=drop_conclusion, **shared)
@@ -241,7 +237,7 @@ class BlendFilter(Method):
         first = await self.blending.first(question, wanted=self.fallback)
         async with Steps() as steps:
             retrieved = self.blending.start(question, first, steps)
-            topic = steps.start(self._topic(question))
+            topic = steps.start(topic_for(self.select, question))
             filter_them = self._filter_union if self.filter_union else self._filter_each
             branches, kept, chosen = await filter_them(question, retrieved, topic, steps)
         knowledge = kept or (first if self.fallback else [])
@@ -251,37 +247,27 @@ class BlendFilter(Method):
         prediction.flags["empty_knowledge"] = int(not kept)
         return prediction
 
-    async def _topic(self, question: str) -> str:
-        ask = getattr(self.select, "topic_of", None)
-        return str(await ask(question)) if ask else ""
-
     async def _filter_each(
-        self, question: str, retrieved: Mapping[str, Step[Retrieved]], topic: Step[str], steps: Steps
+        self, question: str, retrieved: Mapping[str, Step[Retrieved]], topic: Step[dict[str, str]], steps: Steps
     ) -> Filtered:
-        """A filter over each branch, and the union of what they keep."""
-        use = self.blending.use
+        """A filter over each branch, and the union of what they keep; branches with the same list share one."""
         shared: dict[tuple[str, ...], Step[dspy.Prediction]] = {}
-        started = {name: steps.start(self._start_filter(question, retrieved[name], topic, shared)) for name in use}
+
+        async def start(found: Step[Retrieved]) -> Step[dspy.Prediction]:
+            _, passages = await found
+            ids = tuple(passage.id for passage in passages)
+            if ids not in shared:
+                shared[ids] = Step(self._select(question, passages, topic))
+            return shared[ids]
+
+        use = self.blending.use
+        started = {name: steps.start(start(retrieved[name])) for name in use}
         chosen = {name: await (await started[name]) for name in use}
         branches = {name: branch_of((await retrieved[name])[1], chosen[name]) for name in use}
         return branches, union(branches[name].kept for name in use), list(chosen.values())
 
-    async def _start_filter(
-        self,
-        question: str,
-        retrieved: Awaitable[Retrieved],
-        topic: Step[str],
-        shared: dict[tuple[str, ...], Step[dspy.Prediction]],
-    ) -> Step[dspy.Prediction]:
-        """The filter over one branch; branches with the same passages in the same order share it."""
-        _, passages = await retrieved
-        ids = tuple(passage.id for passage in passages)
-        if ids not in shared:
-            shared[ids] = Step(self._select(question, passages, topic))
-        return shared[ids]
-
     async def _filter_union(
-        self, question: str, retrieved: Mapping[str, Step[Retrieved]], topic: Step[str], steps: Steps
+        self, question: str, retrieved: Mapping[str, Step[Retrieved]], topic: Step[dict[str, str]], steps: Steps
     ) -> Filtered:
         """One filter over the union of the branches; each branch keeps what survives of it."""
         lists = {name: (await retrieved[name])[1] for name in self.blending.use}
@@ -294,7 +280,5 @@ class BlendFilter(Method):
         }
         return branches, chosen.kept, [chosen]
 
-    async def _select(self, question: str, passages: list[Passage], topic: Step[str]) -> dspy.Prediction:
-        # Other filters know no topic: they take the question and the passages alone.
-        more = {"topic": await topic} if hasattr(self.select, "topic_of") else {}
-        return await filtered(self.select, question, passages, **more)
+    async def _select(self, question: str, passages: list[Passage], topic: Step[dict[str, str]]) -> dspy.Prediction:
+        return await filtered(self.select, question, passages, **await topic)

@@ -35,18 +35,32 @@ class DirectAnswerFromKnowledge(dspy.Signature):
 
 
 class _Baseline(RetrievingMethod):
-    """A method that searches once, or not at all; subclasses write `respond`."""
+    """A method that searches once, or not at all; subclasses write `speak` and `respond`."""
 
-    def __init__(self, name: str, retriever: Retriever | None, k: int, filter: Filter | None) -> None:
+    def __init__(
+        self,
+        retriever: Retriever | None = None,
+        k: int = 5,
+        *,
+        filter: Filter | None = None,
+        task: TaskWording | str = "hotpotqa",
+        prompts: Prompts | None = None,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
         if retriever is not None:
             super().__init__(retriever, k, filter)
-            self.method_name = f"{name}-retrieval"
-            return
-        if filter is not None:
+            self.method_name = f"{self.method_name}-retrieval"
+        elif filter is not None:
             raise BadArgument(f"{type(self).__name__} without an index has nothing to filter: give it one")
-        check_search([], k)
-        Method.__init__(self)
-        self.method_name, self.retriever, self.k, self.select = name, None, k, None
+        else:
+            check_search([], k)
+            Method.__init__(self)
+            self.retriever, self.k, self.select = None, k, None
+        self.speak(PromptSettings.of(task, prompts, adapter))
+
+    def speak(self, settings: PromptSettings) -> None:
+        """Make the predictors."""
+        raise NotImplementedError
 
     def arguments(self) -> dict[str, Any]:
         return super().arguments() if self.retriever is not None else {}
@@ -66,19 +80,10 @@ class _Baseline(RetrievingMethod):
 class Direct(_Baseline):
     """Direct prompting: one call. `Direct()` asks the model alone, `Direct(index)` over what the question retrieves."""
 
-    def __init__(
-        self,
-        retriever: Retriever | None = None,
-        k: int = 5,
-        *,
-        filter: Filter | None = None,
-        task: TaskWording | str = "hotpotqa",
-        prompts: Prompts | None = None,
-        adapter: dspy.Adapter | None = None,
-    ) -> None:
-        super().__init__("direct", retriever, k, filter)
-        signature = DirectAnswer if retriever is None else DirectAnswerFromKnowledge
-        settings = PromptSettings.of(task, prompts, adapter)
+    method_name = "direct"
+
+    def speak(self, settings: PromptSettings) -> None:
+        signature = DirectAnswer if self.retriever is None else DirectAnswerFromKnowledge
         self.direct = settings.predictor("direct", signature, "direct", SHORT_TOKENS)
 
     async def respond(self, question: str, knowledge: list[Passage] | None) -> tuple[str, str]:
@@ -89,19 +94,10 @@ class Direct(_Baseline):
 class ChainOfThought(_Baseline):
     """Chain of thought, then the short answer: two calls. Without an index, from the model's memory."""
 
-    def __init__(
-        self,
-        retriever: Retriever | None = None,
-        k: int = 5,
-        *,
-        filter: Filter | None = None,
-        task: TaskWording | str = "hotpotqa",
-        prompts: Prompts | None = None,
-        adapter: dspy.Adapter | None = None,
-    ) -> None:
-        super().__init__("cot", retriever, k, filter)
-        template = "cot" if retriever is None else "blendfilter/external"
-        self.answering = Answering(template, wording=task, prompts=prompts, adapter=adapter)
+    method_name = "cot"
+
+    def speak(self, settings: PromptSettings) -> None:
+        self.answering = Answering("cot" if self.retriever is None else "blendfilter/external", **settings._asdict())
 
     async def respond(self, question: str, knowledge: list[Passage] | None) -> tuple[str, str]:
         answered = await self.answering.acall(question=question, knowledge=knowledge or [])

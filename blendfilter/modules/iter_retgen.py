@@ -18,7 +18,7 @@ import dspy
 from blendfilter.asking import TaskWording
 from blendfilter.errors import check_count
 from blendfilter.filters.base import Filter
-from blendfilter.modules.base import Answering, Branch, RetrievingMethod, prediction_of
+from blendfilter.modules.base import Answering, Branch, RetrievingMethod, prediction_of, topic_for
 from blendfilter.modules.blendfilter import blend
 from blendfilter.prompting import Prompts
 from blendfilter.retrieval.base import Retriever
@@ -60,8 +60,7 @@ class IterRetGen(RetrievingMethod):
 
     async def answer(self, question: str) -> dspy.Prediction:
         reasoning, queries, branches, chosen = "", dict[str, str](), dict[str, Branch](), list[dspy.Prediction]()
-        topic_of = getattr(self.select, "topic_of", None)  # a filter that asks for the question's topic does so once
-        more = {"topic": await topic_of(question)} if topic_of else {}
+        more = await topic_for(self.select, question)
         for t in range(1, self.iterations + 1):
             name = "q" if t == 1 else f"iter_{t}"
             queries[name] = blend(reasoning, question)  # y_(t-1) || q

@@ -70,19 +70,11 @@ def make_method(
 
 
 def k_of(name: str) -> int:
-    """The passages per query that the method called `name` takes by default.
-
-    >>> k_of("blendfilter"), k_of("ralm"), k_of("package:Class")
-    (5, 10, 5)
-    """
+    """The passages per query that the method called `name` takes by default."""
     own = parameters_of(METHODS[name].make)["k"].default if name in METHODS else None
     return own if isinstance(own, int) else DEFAULT_K
 
 
 def methods_taking(argument: str) -> list[str]:
-    """The methods that take an argument of that name.
-
-    >>> methods_taking("without")
-    ['blendfilter']
-    """
+    """The methods that take an argument of that name."""
     return [name for name, method in METHODS.items() if argument in parameters_of(method.make)]

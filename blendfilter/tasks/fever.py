@@ -28,16 +28,7 @@ from blendfilter.tasks.base import Hub, Task
 from blendfilter.tasks.layouts import distinct, question
 
 _MARKS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-COLON-": ":", "_": " "}
-_MARK = re.compile("|".join(_MARKS))
-
-
-def title_of(marked: str) -> str:
-    """A page's name in FEVER's spelling as Wikipedia writes it.
-
-    >>> title_of("Skerry_Light_-LRB-lighthouse-RRB-")
-    'Skerry Light (lighthouse)'
-    """
-    return _MARK.sub(lambda mark: _MARKS[mark[0]], marked)
+"""What FEVER writes for signs in a page's name."""
 
 
 def facts_of(evidence: Any, where: str) -> list[tuple[tuple[str, int], ...]]:
@@ -48,7 +39,11 @@ def facts_of(evidence: Any, where: str) -> list[tuple[tuple[str, int], ...]]:
     try:
         sets = [[(entry[-2], entry[-1]) for entry in one] for one in evidence]
         named = [one for one in sets if all(title is not None for title, _ in one)]
-        return [tuple((title_of(title), int(line)) for title, line in one) for one in named if one]
+        return [
+            tuple((re.sub("|".join(_MARKS), lambda mark: _MARKS[mark[0]], title), int(line)) for title, line in one)
+            for one in named
+            if one
+        ]
     except (TypeError, ValueError, IndexError, KeyError):
         raise BadData(
             f"{where}: field 'evidence' is wrong: expected sets of entries that end in title and line, "

@@ -28,22 +28,19 @@ SQuAD's ``{"text": [...]}``. Fields that no layout names end up in the question'
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from blendfilter.errors import BadData
-from blendfilter.files import LONGEST, JsonRow, first_character, json_rows, opened, too_long
+from blendfilter.files import JsonRow, first_character, json_rows, opened, raw_lines
 from blendfilter.records import Passage, Question
 
 Model = TypeVar("Model", bound=BaseModel)
 H = TypeVar("H", bound=Hashable)
 Evidence = tuple[tuple[str, ...], ...]
-LONGEST_FIELD = 2**24
-"""Characters that a field of a table may have: it may hold an article, and Python's own limit is 131,072."""
 
 
 class Outside(BaseModel):
@@ -74,17 +71,9 @@ def checked(model: type[Model], row: JsonRow) -> Model:
         first = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "missing":
-            raise BadData(f"{row.where}: field '{name}' is missing ({has(value)})") from None
+            there = ", ".join(map(str, list(value)[:12]))
+            raise BadData(f"{row.where}: field '{name}' is missing (it has: {there})") from None
         raise BadData(f"{row.where}: field '{name}' is wrong: {first['msg']}, found {first['input']!r:.60}") from None
-
-
-def has(value: Mapping[str, Any]) -> str:
-    """The fields there are, for a message about one that is not.
-
-    >>> has({"id": 1, "text": "?"})
-    'it has: id, text'
-    """
-    return f"it has: {', '.join(map(str, list(value)[:12]))}"
 
 
 def distinct(names: Iterable[H]) -> tuple[H, ...]:
@@ -211,7 +200,8 @@ def question(
     if not answers:
         raise BadData(f"{row.where}: has no answer, so nothing can be scored: give 'answer' or 'golden_answers'")
     titles = distinct(read.gold_titles or (title for title, _ in read.supporting_facts))
-    evidence = evidence or ((titles,) if titles else _each(one.title for one in read.positive_ctxs))
+    if not evidence:
+        evidence = (titles,) if titles else distinct((one.title,) for one in read.positive_ctxs if one.title)
     # An id made of the row's position is the same on every reading.
     name = read.id if read.id and read.id.strip() else f"row-{row.position}"
     paragraphs = (*read.context, *read.positive_ctxs, *read.hard_negative_ctxs, *read.negative_ctxs, *read.ctxs)
@@ -234,10 +224,6 @@ def question(
         type=read.type,
         metadata=read.rest,
     )
-
-
-def _each(titles: Iterable[str]) -> Evidence:
-    return tuple((title,) for title in distinct(titles) if title)
 
 
 def _from_kilt(row: JsonRow) -> tuple[dict[str, Any], Evidence]:
@@ -277,10 +263,11 @@ def table_rows(path: Path) -> Iterator[JsonRow]:
     if first_character(path) in ("[", "{"):
         yield from json_rows(path)
         return
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))  # of the whole process: there is no other
+    # Of the whole process, for there is no other; a field may hold an article, and Python's own limit is 131,072.
+    csv.field_size_limit(max(csv.field_size_limit(), 2**24))
     with opened(path) as stream:
-        text = io.TextIOWrapper(cast(io.BufferedReader, stream), encoding="utf-8-sig", newline="")
-        table = csv.DictReader(_lines(text, path), delimiter="\t", restkey="")
+        lines = (raw.decode("utf-8-sig" if number == 1 else "utf-8") for number, raw in raw_lines(stream, path))
+        table = csv.DictReader(lines, delimiter="\t", restkey="")
         try:
             for position, fields in enumerate(table):
                 named = {name: field for name, field in fields.items() if name and field is not None}
@@ -289,11 +276,3 @@ def table_rows(path: Path) -> Iterator[JsonRow]:
             raise BadData(f"{path}: not UTF-8 (after line {table.line_num}): save the file as UTF-8") from error
         except csv.Error as error:
             raise BadData(f"{path}, line {table.line_num}: no row of a table ({error}): fetch the file again") from None
-
-
-def _lines(text: io.TextIOWrapper, path: Path) -> Iterator[str]:
-    """The lines of a table, as `csv` takes them; a small file may unpack to one without end."""
-    for number, line in enumerate(iter(lambda: text.readline(LONGEST + 1), ""), start=1):
-        if len(line) > LONGEST:
-            raise BadData(f"{path}, line {number}: {too_long('the line')}")
-        yield line

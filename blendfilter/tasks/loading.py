@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -13,13 +14,31 @@ from blendfilter.errors import BadArgument, BadData, EmptyData, MissingExtra, Mi
 from blendfilter.extras import how_to_install
 from blendfilter.files import JsonRow, json_rows, lines
 from blendfilter.records import Question
-from blendfilter.tasks import arc, eli5, fever, hotpotqa, nq, popqa, pubhealth, strategyqa, triviaqa, twowiki, wow
+from blendfilter.tasks import arc, eli5, fever, popqa, pubhealth, strategyqa, triviaqa, twowiki, wow
 from blendfilter.tasks.base import Hub, Parser, Questions, Task
-from blendfilter.tasks.layouts import mapping
+from blendfilter.tasks.layouts import mapping, question
 
+# HotPotQA (Yang et al. 2018; https://hotpotqa.github.io): two-hop questions over Wikipedia introductions; its official
+# rows are those that `layouts` reads. The distractor files bring ten paragraphs with every question, the gold among
+# them; the full-wiki files bring retrieved ones, often without the gold. Sentences keep upstream's leading spaces, so
+# a paragraph is its sentences joined with nothing between them.
+HOTPOTQA = Task(
+    "hotpotqa",
+    metrics=("em", "f1"),
+    wording="hotpotqa",
+    parse=partial(question, joiner=""),
+    hub=Hub("hotpotqa/hotpot_qa", "distractor", "validation"),
+)
+# Natural Questions, open (Kwiatkowski et al. 2019; Lee et al. 2019): web searches with short answers. The official rows
+# (https://github.com/google-research-datasets/natural-questions/tree/master/nq_open, `NQ-open.dev.jsonl`) have no ids:
+# a row's place stands for one. With passages from DPR (`biencoder-nq-dev.json`) or KILT (`nq-dev-kilt.jsonl`).
+NQ = Task("nq", metrics=("em", "f1"), wording="nq", hub=Hub("google-research-datasets/nq_open", None, "validation"))
 OWN = Task("qa", metrics=("em", "f1"), wording="hotpotqa")
-_MODULES = (hotpotqa, twowiki, strategyqa, nq, triviaqa, fever, eli5, wow, popqa, arc, pubhealth)
-TASKS = {task.name: task for task in (*(module.TASK for module in _MODULES), OWN)}
+_MODULES = (triviaqa, fever, eli5, wow, popqa, arc, pubhealth)
+TASKS = {
+    task.name: task
+    for task in (HOTPOTQA, twowiki.TASK, strategyqa.TASK, NQ, *(module.TASK for module in _MODULES), OWN)
+}
 """The tasks by name; `qa` reads anyone's own questions."""
 
 Data = str | Path | Iterable[Any]
@@ -45,11 +64,7 @@ def load(
     `data` is a file (plain or gzipped), ``"hub"`` for the Hugging Face hub, ``"sample"`` for the package's own sample
     world, or rows or `Question` records in memory. With one argument, that is the data and the task is `qa`. `limit`
     takes the first questions only, `metrics` replaces the task's own, `split` names the hub's split, or keeps the rows
-    of a file that are marked with it.
-
-        load("hotpotqa", "hotpot_dev_distractor_v1.json", limit=500)
-        load("mine.jsonl", metrics=["f1"])
-        load("strategyqa", "hub", split="train")
+    of a file that are marked with it: ``load("strategyqa", "hub", split="train")``, ``load("mine.jsonl", limit=500)``.
 
     Raises:
         UnknownName: no such task or metric. BadArgument: limit below 1, or no data named.
@@ -64,7 +79,7 @@ def load(
             raise BadArgument("metrics is a list of names, such as ['em', 'f1']")
         chosen = replace(chosen, metrics=tuple(metrics))
     source = _source(chosen, data, split)
-    questions = _kept(_questions(source), source, split if data != "hub" else None, limit)
+    questions = _kept(source, split if data != "hub" else None, limit)
     return Questions(tuple(questions), chosen.asking(questions), source.label)
 
 
@@ -94,11 +109,7 @@ def _source(task: Task, data: Data, split: str | None) -> _Source:
         path = Path(data)
         return _Source(path.name, task.rows(path), task.beside(path) if task.beside else task.parse, drain=True)
     label = data.source if isinstance(data, Questions) else "rows"
-    return _Source(label, _rows(data), task.parse)
-
-
-def _rows(values: Iterable[Any], name: str = "the given rows") -> Iterator[JsonRow]:
-    return (JsonRow(f"{name}, item {position + 1}", position, value) for position, value in enumerate(values))
+    return _Source(label, _rows(data, "the given rows"), task.parse)
 
 
 def _hub_rows(hub: Hub, split: str | None) -> Iterator[JsonRow]:
@@ -122,53 +133,50 @@ def _hub_rows(hub: Hub, split: str | None) -> Iterator[JsonRow]:
     yield from _rows(found, label)
 
 
-def _questions(source: _Source) -> Iterator[Question]:
-    """The questions of a source. Raises `BadData` where one is empty, has no answer, or an id that is used already."""
-    places: dict[str, str] = {}
+def _rows(values: Iterable[Any], name: str) -> Iterator[JsonRow]:
+    return (JsonRow(f"{name}, item {position + 1}", position, value) for position, value in enumerate(values))
+
+
+def _kept(source: _Source, split: str | None, limit: int | None) -> list[Question]:
+    """The questions of `split`, `limit` of them; what is behind the limit is still decoded, though not checked.
+
+    Raises:
+        BadData: a question is empty, has no answer, or an id that is used already. EmptyData: there is none.
+    """
+    kept, places, splits = list[Question](), dict[str, str](), set[str]()
     for row in source.rows:
-        question = row.value if isinstance(row.value, Question) else source.parse(row)
-        where, name = row.where, f"question '{question.id}'"
-        if not question.question.strip():
-            raise BadData(f"{where}: {name} is empty: fill it in or drop the row")
-        if not question.golden_answers:
-            raise BadData(f"{where}: {name} has no golden answers, so nothing can be scored")
-        if question.id in places:
-            used = f"question id '{question.id}' was used before, at {places[question.id]}"
-            raise BadData(f"{where}: {used}: ids must differ")
-        places[question.id] = where
-        yield question
-
-
-def _kept(found: Iterator[Question], source: _Source, split: str | None, limit: int | None) -> list[Question]:
-    """The questions of `split`, `limit` of them; what is behind the limit is still decoded, though not checked."""
-    splits: set[str] = set()
-
-    def wanted(question: Question) -> bool:
-        mark = str(question.metadata.get("split") or "(none)")
+        one = row.value if isinstance(row.value, Question) else source.parse(row)
+        if not one.question.strip():
+            raise BadData(f"{row.where}: question '{one.id}' is empty: fill it in or drop the row")
+        if not one.golden_answers:
+            raise BadData(f"{row.where}: question '{one.id}' has no golden answers, so nothing can be scored")
+        if one.id in places:
+            raise BadData(f"{row.where}: question id '{one.id}' was used before, at {places[one.id]}: ids must differ")
+        places[one.id] = row.where
+        mark = str(one.metadata.get("split") or "(none)")
         splits.add(mark)
-        return split is None or mark == split
-
-    questions = list(islice(filter(wanted, found), limit))
-    if not questions and splits:
+        if split in (None, mark):
+            kept.append(one)
+            if len(kept) == limit:
+                break
+    if not kept and splits:
         marks = ", ".join(sorted(splits))
         raise EmptyData(f"{source.label} has no questions of split '{split}' (its rows say: {marks})")
-    if not questions:
+    if not kept:
         raise EmptyData(f"{source.label} has no questions: is it the right file?")
     if source.drain:
         for _ in source.rows:
             pass
-    return questions
+    return kept
 
 
 def read_questions(path: str | Path, *, limit: int | None = None) -> list[str]:
     """The questions of a file that need no answer, `limit` of them at the most: those that an index is trimmed by.
 
-    A text file (``.txt``) has a question a line; rows of JSON Lines are questions, or objects with a field
-    ``question``: ``{"question": "Who kept Skerry Light?"}`` is enough.
+    A text file (``.txt``) has a question a line; rows of JSON Lines are questions, or objects with a field `question`.
 
     Raises:
-        MissingFile: there is no such file. EmptyData: it holds no question. BadArgument: a limit below 1.
-        BadData: a row that is no question (where, and what it has).
+        MissingFile, EmptyData, BadData. BadArgument: a limit below 1.
     """
     if limit is not None and limit < 1:
         raise BadArgument(f"limit is {limit}: give 1 or more, or leave it out for all questions")

@@ -32,7 +32,6 @@ _SAME = {
     "true": "true", "supports": "true", "yes": "true", "2": "true",
     "false": "false", "refutes": "false", "no": "false", "0": "false",
 }  # fmt: skip
-_OTHERS = {"1": "mixture", "3": "unproven", **dict.fromkeys(("", "-1", "none", "nan"), "without a label")}
 _NAMES = {"claim_id": "id", "claim": "question", "label": "answer"}
 
 
@@ -66,7 +65,7 @@ def rows(path: Path) -> Iterator[JsonRow]:
             kept += 1
             yield row
         else:
-            others[_OTHERS.get(label, label[:40])] += 1
+            others[label[:40] or "without a label"] += 1
     if others:
         most = ", ".join(f"{count} {label}" for label, count in sorted(others.most_common(6)))
         left = f"{others.total()} of {kept + others.total()}"

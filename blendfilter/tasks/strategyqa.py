@@ -15,6 +15,7 @@ that needs no text, ``no_evidence``. Only titles count here, each once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -41,21 +42,12 @@ def paragraph_ids(entry: Any) -> Iterator[str]:
             yield from paragraph_ids(part)
 
 
-def title_of(paragraph_id: str) -> str:
-    """The title in a paragraph id.
-
-    >>> title_of("Jean-Luc Ponty-12")
-    'Jean-Luc Ponty'
-    """
-    title, dash, number = paragraph_id.rpartition("-")
-    return title if dash and number.isdigit() else paragraph_id
-
-
 def evidence_of(annotators: Any, where: str) -> tuple[tuple[str, ...], ...]:
     """Titles per annotator, without the annotators who found none. Raises `BadData` where it is no list of lists."""
     if not isinstance(annotators, list | tuple) or not all(isinstance(steps, list | tuple) for steps in annotators):
         raise BadData(f"{where}: field 'evidence' is wrong: expected one list per annotator")
-    found = (distinct(title_of(name) for name in paragraph_ids(steps)) for steps in annotators)
+    # A paragraph's id is its title, a dash and its number.
+    found = (distinct(re.sub(r"-\d+\Z", "", name) for name in paragraph_ids(steps)) for steps in annotators)
     return tuple(titles for titles in found if titles)
 
 
@@ -63,7 +55,7 @@ def parse(row: JsonRow) -> Question:
     """A row whose answer is yes or no. Raises `BadData`."""
     read = question(row)
     for answer in read.golden_answers:
-        if not _is_verdict(answer):
+        if normalize_answer(answer) not in VERDICTS:
             raise BadData(
                 f"{row.where}: the answer of a strategyqa question is yes or no, found '{answer}'; try task 'qa'"
             )
@@ -75,13 +67,9 @@ def parse(row: JsonRow) -> Question:
     return replace(read, gold_titles=gold, evidence=evidence)
 
 
-def _is_verdict(answer: str) -> bool:
-    return normalize_answer(answer) in VERDICTS
-
-
 def of_sample(row: JsonRow) -> bool:
     """Whether a row of the sample world, whose questions are of all kinds, asks for yes or no."""
-    return all(map(_is_verdict, question(row).golden_answers))
+    return all(normalize_answer(one) in VERDICTS for one in question(row).golden_answers)
 
 
 TASK = Task(

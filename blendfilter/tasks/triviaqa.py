@@ -18,7 +18,7 @@ case. EM leads, as in FilCo; CDIT (Ma et al. 2024) scores by inclusion.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pydantic import AliasChoices, Field
@@ -49,21 +49,11 @@ def parse(row: JsonRow) -> Question:
     given = value.get("Answer", value.get("answer"))
     if isinstance(given, Mapping):
         answer = checked(TriviaAnswer, row._replace(value=given))
-        spellings = (answer.value, *answer.aliases, *answer.by_people, *answer.normalised)
-        value |= {"Answer": None, "answer": distinct_answers(spellings)}
+        spellings = dict[str, str]()  # those that a metric tells apart; what is empty for one is no answer
+        for spelling in (answer.value, *answer.aliases, *answer.by_people, *answer.normalised):
+            spellings.setdefault(normalize_answer(spelling), spelling)
+        value |= {"Answer": None, "answer": [spelling for normalised, spelling in spellings.items() if normalised]}
     return question(row, value, names={"Question": "question", "QuestionId": "id"})
-
-
-def distinct_answers(answers: Iterable[str]) -> list[str]:
-    """The answers that differ for a metric, the first spelling of each; those that are empty for a metric go.
-
-    >>> distinct_answers(["The Skerry", "skerry", "Skerry Rock", "The"])
-    ['The Skerry', 'Skerry Rock']
-    """
-    first: dict[str, str] = {}
-    for answer in answers:
-        first.setdefault(normalize_answer(answer), answer)
-    return [answer for normalised, answer in first.items() if normalised]
 
 
 def rows(path: Path) -> Iterator[JsonRow]:

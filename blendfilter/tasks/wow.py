@@ -59,11 +59,6 @@ def dialogue(turns: Iterable[str]) -> str:
     return BETWEEN.join(turn.replace(BETWEEN, BETWEEN.strip()) for turn in map(one_line, turns) if turn)
 
 
-def turns_of(question: str) -> list[str]:
-    """The turns of a dialogue on one line."""
-    return question.split(BETWEEN)
-
-
 def parse(row: JsonRow) -> Question:
     """A row whose question has a turn a line. Raises `BadData`."""
     read = question(row)

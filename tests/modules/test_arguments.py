@@ -7,7 +7,7 @@ from typing import Any
 
 import dspy
 import pytest
-from isle import LINES, PASSAGES, QUESTION, REASONING, nothing
+from isle import nothing
 from scripted import scripted
 
 from blendfilter.errors import BadArgument
@@ -43,18 +43,3 @@ def test_a_question_is_needed(module: dspy.Module, question: Any) -> None:
     with scripted([]) as lm, dspy.context(lm=lm), pytest.raises(BadArgument) as error:
         module(question=question)
     assert str(error.value) == f"{type(module).__name__} needs a question, got {question!r}"
-
-
-SHAPES: dict[str, Callable[[Any], Any]] = {
-    "Passage": lambda passage: passage,
-    "line": lambda passage: passage.line,
-    "mapping": lambda passage: {"title": passage.title, "text": passage.text},
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_knowledge_of_an_answer_in_any_shape(shape: Callable[[Any], Any]) -> None:
-    with scripted({"answer": [REASONING], "short_answer": ["Ada Brennock"]}) as lm, dspy.context(lm=lm):
-        prediction = Answering()(question=QUESTION, knowledge=[shape(passage) for passage in PASSAGES])
-    assert prediction.answer == "Ada Brennock"
-    assert "\n".join(["Knowledge:", *LINES]) in lm.asked("answer")[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from typing import Any
 
@@ -10,7 +9,7 @@ import dspy
 import pytest
 from isle import PASSAGES
 
-from blendfilter.context import NOTES, note, setting
+from blendfilter.context import note
 from blendfilter.filters.extractive import SentenceFilter
 from blendfilter.modules.base import FLAGS, Method, union
 from blendfilter.modules.blendfilter import BlendFilter
@@ -28,11 +27,6 @@ class Echo(Method):
 
 
 class TestMethod:
-    @pytest.mark.parametrize("asked", [" why? ", "why?", "\nwhy?\n"])
-    def test_the_question_is_stripped_at_its_ends_only(self, asked: str) -> None:
-        assert Echo()(question=asked).answer == "why?"
-        assert Echo()(question="a  b\t“c”").answer == "a  b\t“c”"
-
     def test_calls_are_told_in_order_and_flags_counted(self) -> None:
         prediction = Echo()(question="why?")
         assert prediction.calls == [("one", "k1"), ("two", "k2"), ("two", "k3")]
@@ -47,20 +41,6 @@ class TestMethod:
                 return dspy.Prediction(answer=inner.answer)
 
         assert [key for _, key in Twice()(question="why?").calls] == ["k0", "k1", "k2", "k3"]
-
-    def test_notes_of_a_failing_question_are_not_lost(self) -> None:
-        class Failing(Method):
-            async def answer(self, question: str) -> dspy.Prediction:
-                note("k1", stage="one")
-                raise LookupError("x")
-
-        async def body() -> list[str]:
-            with setting(NOTES, []) as notes:
-                with pytest.raises(LookupError):
-                    await Failing().acall(question="why?")
-                return [each.key for each in notes]
-
-        assert asyncio.run(body()) == ["k1"]
 
 
 A, B, C = PASSAGES[:3]
@@ -101,10 +81,6 @@ class TestUnionOfExcerpts:
     def test_the_whole_passage_stands_for_its_pieces(self, order: int) -> None:
         lists = [[self.FIRST], [self.TOWN]]
         assert union(lists[order:] + lists[:order]) == [self.TOWN]
-
-    def test_the_same_text_under_two_ids_is_one_passage(self) -> None:
-        again = Excerpt.of(Passage("9", "Ormskerry", self.TOWN.text), [(23, 32)])
-        assert [(each.id, each.text) for each in union([[self.FIRST], [again]])] == [("1", "A town. It rains.")]
 
     def test_pieces_of_another_text_under_the_same_id_are_left_out(self) -> None:
         """Their places would lie elsewhere in the first one's text."""

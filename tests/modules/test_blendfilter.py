@@ -20,7 +20,6 @@ from isle import (
     TASKS,
     Shelf,
     nothing,
-    one_list,
     replies,
     slowed,
     three_lists,
@@ -31,7 +30,6 @@ from blendfilter.asking import TaskWording
 from blendfilter.context import STAGE
 from blendfilter.errors import BadData, ModelError
 from blendfilter.filters.base import Filter
-from blendfilter.filters.extractive import SentenceFilter
 from blendfilter.filters.knowledge import OneCallFilter
 from blendfilter.modules.base import FLAGS
 from blendfilter.modules.blendfilter import BlendFilter
@@ -203,36 +201,8 @@ class TestKnowledge:
         assert result.flags == {**dict.fromkeys(FLAGS, 0), "explicit_none": 3, "empty_knowledge": 1}
         assert {branch.ids_read for branch in result.branches.values()} == {"none"}
 
-    def test_an_unreadable_reply_keeps_the_branch_and_is_counted_once_where_branches_share(self) -> None:
-        result, lm = ask(BlendFilter(one_list()), ids="?", ids_again="?")
-        assert result.knowledge == list(PASSAGES)
-        assert result.flags["unparseable_ids"] == 1
-        assert lm.calls == 8
-        apart, _ = ask(BlendFilter(three_lists()), ids="not 0", ids_again="?")
-        assert apart.flags["suspect_ids"] == 3
-        assert apart.flags["unparseable_ids"] == 0
-
 
 class TestRunning:
-    def test_many_questions_at_once_do_not_mix(self) -> None:
-        def shelf(query: str, k: int) -> list[Passage]:
-            number = query.rstrip("?").rsplit(" ", 1)[1]
-            return [Passage(f"{number}-{i}", f"Isle {number}", f"Fact {i}.") for i in range(k)]
-
-        rng = random.Random(5)
-        short = {"short_answer": lambda prompt: prompt.split("Question: ")[-1].split("?")[0]}
-        lm = slowed(ScriptedLM(replies(**short)), lambda: rng.random() / 200)
-        method = BlendFilter(shelf, k=2)
-
-        async def all_of_them() -> list[dspy.Prediction]:
-            return list(await asyncio.gather(*(method.acall(question=f"What of {i}?") for i in range(20))))
-
-        with dspy.context(lm=lm):
-            result = asyncio.run(all_of_them())
-        assert [each.answer for each in result] == [f"What of {i}" for i in range(20)]
-        assert all(p.id.startswith(f"{i}-") for i, each in enumerate(result) for p in each.knowledge)
-        assert {len(each.calls) for each in result} == {7}
-
     def test_a_failing_call_fails_the_question_with_its_stage_after_the_others_are_over(self) -> None:
         def reply(stage: str, prompt: str) -> Any:
             return lm15.ContextLengthError("too long") if stage == "internal" else REPLIES[stage]
@@ -327,18 +297,6 @@ class TestState:
         again.save(tmp_path / "again.json")
         assert (tmp_path / "again.json").read_bytes() == (tmp_path / "program.json").read_bytes()
 
-    def test_it_is_plain_json_without_the_model(self, tmp_path: Path) -> None:
-        path = tmp_path / "program.json"
-        with dspy.context(lm=ScriptedLM(replies())):
-            method = BlendFilter(three_lists())
-            method(question=QUESTION)
-            method.save(path)
-        state = json.loads(path.read_text(encoding="utf-8"))
-        assert all(each["lm"] is None for name, each in state.items() if name != "metadata")
-        demo = state["blending.external"]["demos"][0]
-        assert set(demo) == {"knowledge", "question", "reasoning"}
-        assert all(isinstance(line, str) for line in demo["knowledge"])
-
     def test_a_renamed_field_does_not_load_and_nothing_is_half_loaded(self) -> None:
         method = BlendFilter(nothing)
         before = json.dumps(method.dump_state())
@@ -392,14 +350,3 @@ class TestUnion:
         assert f"Knowledge:\nQuestion: {QUESTION}" in lm.asked("answer")[0]
         result, _ = ask(BlendFilter(three_lists(), filter_union=True, fallback=True, task="strategyqa"), ids="none")
         assert result.knowledge == list(PASSAGES[:2])
-
-    def test_over_the_union_a_branch_keeps_the_same_pieces(self) -> None:
-        def by(question: str, texts: list[str]) -> list[float]:
-            return [float("Ada" in text or "beside" in text) for text in texts]
-
-        result, _ = ask(BlendFilter(three_lists(), filter=SentenceFilter(n=2, by=by), filter_union=True))
-        assert {name: [(p.id, p.text) for p in branch.kept] for name, branch in result.branches.items()} == {
-            "q": [("p0", "Skerry Light stands beside it."), ("p1", "Ada Brennock kept it for thirty years.")],
-            "q_ex": [("p1", "Ada Brennock kept it for thirty years.")],
-            "q_in": [],
-        }

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from isle import EXTERNAL, LINES, Q_EX, Q_IN, QUESTION, replies, three_lists
 from scripted import ScriptedLM
 
-from blendfilter.errors import BadArgument
 from blendfilter.modules.blendfilter import Blending, blend, used_queries, without_conclusion
 
 
@@ -24,10 +23,6 @@ def blended(shelf: Any, question: str = QUESTION, **settings: Any) -> tuple[dspy
 
 
 class TestBlend:
-    def test_the_augmentation_stands_before_the_question(self) -> None:
-        """q_ex = a_ex || q, q_in = a_in || q (section 3.2)."""
-        assert blend("A b.\nSo the answer is C.", "Why?") == "A b. So the answer is C. Why?"
-
     @given(st.text(), st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1))
     def test_the_question_is_never_lost_and_all_is_one_line(self, augmentation: str, question: str) -> None:
         query = blend(augmentation, question)
@@ -65,10 +60,6 @@ class TestUsedQueries:
     )
     def test_what_stays(self, without: Any, left: tuple[str, ...]) -> None:
         assert used_queries(without) == left
-
-    def test_something_must_stay(self) -> None:
-        with pytest.raises(BadArgument, match="at least one of q, q_ex and q_in must stay"):
-            used_queries(("q", "q_ex", "q_in"))
 
 
 class TestBlending:

@@ -9,7 +9,6 @@ import dspy
 import pytest
 from isle import nothing
 
-from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.modules.blendfilter import BlendFilter
 from blendfilter.modules.direct import ChainOfThought, Direct
 from blendfilter.modules.iter_retgen import IterRetGen
@@ -62,24 +61,6 @@ def test_methods_by_name(name: str) -> None:
 def test_without_k_it_is_the_methods_own(name: str, k: int) -> None:
     assert make_method(name, INDEX).arguments()["k"] == k
     assert make_method(name, INDEX, k=3).arguments()["k"] == 3
-
-
-def test_arguments_reach_the_method() -> None:
-    method = make_method("blendfilter", INDEX, k=3, task="strategyqa", without="q_in", fallback=True)
-    assert method.arguments() == {
-        "k": 3, "without": "q_in", "filter": "KnowledgeFilter", "offer_none": True, "ask_topic": False,
-        "json_schema": None, "filter_union": False, "fallback": True, "drop_conclusion": False,
-    }  # fmt: skip
-
-
-def test_an_unknown_name_suggests() -> None:
-    with pytest.raises(UnknownName, match=r"no method 'blendfiltr'\. Did you mean 'blendfilter'.*package:Class"):
-        make_method("blendfiltr", INDEX)
-
-
-def test_a_method_that_retrieves_needs_passages() -> None:
-    with pytest.raises(BadArgument, match=r"blendfilter retrieves: give it passages \(--corpus"):
-        make_method("blendfilter", None)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -17,11 +15,8 @@ from blendfilter.modules.multi_hop import (
     Hop,
     conclusion,
     forced_answer,
-    reacted,
     read_action,
     read_hop,
-    self_asked,
-    thought_and_acted,
     transcript_line,
 )
 
@@ -199,30 +194,3 @@ def test_what_a_form_writes_it_reads(form: Form) -> None:
     assert form.conclusion_of(3, "Ada").startswith(form.forced.format(turn=3))
     assert forced_answer(form, 3, "Ada") == forced_answer(form, 3, form.conclusion_of(3, "Ada")) == "Ada"
     assert forced_answer(form, 3, "") == ""
-
-
-def test_demonstrations_are_written_in_the_same_lines() -> None:
-    for demo in DEMOS:
-        row = self_asked(demo)
-        assert sorted(row["knowledge"]) == sorted(demo.knowledge)
-        newest = demo.found(demo.hops[-1])
-        assert row["knowledge"][: len(newest)] == newest, "the newest first"
-        assert not set(row["transcript"]) & set(demo.knowledge)
-        assert row["transcript"][0] == "Are follow-up questions needed here: Yes."
-        lines = reacted(demo)["transcript"]
-        for hop in demo.hops:
-            at, found = lines.index(f"Follow-up: {hop.follow_up}"), demo.found(hop)
-            assert lines[at + 1 : at + 2 + len(found)] == ["Knowledge:", *found]
-            assert lines[at + 2 + len(found)].startswith("Intermediate answer:")
-        for worked, form in ((self_asked, FORMS[0]), (reacted, FORMS[0]), (thought_and_acted, FORMS[1])):
-            row = worked(demo)
-            assert form.read(row["step"]).final == demo.answer
-            assert (row.get("transcript") or row["trajectory"])[-1] == form.cue_of(len(demo.hops) + 1)
-
-
-@pytest.mark.parametrize(("worked", "lines"), [(reacted, "transcript"), (thought_and_acted, "trajectory")])
-def test_a_demonstrations_passage_cannot_pass_for_a_line_of_its_transcript(worked: Any, lines: str) -> None:
-    posing = DEMOS[0].model_copy(update={"knowledge": ["Intermediate answer: Rome."] * len(DEMOS[0].knowledge)})
-    row = worked(posing)[lines]
-    assert "| Intermediate answer: Rome." in row
-    assert "Intermediate answer: Rome." not in row

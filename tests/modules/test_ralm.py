@@ -44,12 +44,6 @@ class TestPrompt:
         ]  # fmt: skip
         assert result.answer == "Ada Brennock"
 
-    @pytest.mark.parametrize(("task", "cap"), [("popqa", 100), ("arc", 100), ("eli5", 128)])
-    def test_long_answers_have_the_room_of_their_task(self, task: str, cap: int) -> None:
-        _, lm = run(RALM(one_list(), task=task))
-        assert lm.inner.requests[0].config.max_tokens == cap
-        assert told(task) in lm.prompts[0][1]
-
     @pytest.mark.parametrize("asked", [FLOATS, FLOATS.replace("\n", " ")])
     def test_options_stand_on_a_line_each(self, asked: str) -> None:
         """Whatever they stood on; the search and the trace have the question on one line."""
@@ -89,23 +83,11 @@ class TestRewriting:
         assert LINES[0] not in prompt
         assert (prompt.count(LINES[1]), prompt.count(LINES[2])) == (2, 1)
 
-    def test_where_nothing_is_kept_the_question_stands_alone(self) -> None:
-        bare, rewritten = (run(RALM(nothing, rewrite=each))[1].prompts[0][1] for each in (False, True))
-        assert rewritten == bare
 
-
-@pytest.mark.parametrize(
-    ("reply", "answer"),
-    [
-        ("He was a keeper.\nAda Brennock.", "He was a keeper.\nAda Brennock."),  # a rough match looks at all of it
-        ("### Response:\nAda Brennock", "Ada Brennock"),
-        ("Answer: Ada Brennock", "Ada Brennock"),
-        ("", ""),
-    ],
-)
-def test_the_answer_is_the_whole_reply(reply: str, answer: str) -> None:
-    result, _ = run(RALM(one_list()), respond=reply)
-    assert (result.answer, result.reasoning) == (answer, "")
+def test_the_answer_is_the_whole_reply() -> None:
+    """A rough match looks at all of it."""
+    result, _ = run(RALM(one_list()), respond="### Response:\nHe was a keeper.\nAda Brennock.")
+    assert (result.answer, result.reasoning) == ("He was a keeper.\nAda Brennock.", "")
 
 
 def test_ten_passages_unless_told_otherwise() -> None:

@@ -43,18 +43,6 @@ def test_options_stand_behind_the_question_lettered_from_a(layout: Any, labels: 
     assert question.metadata["choices"] == {"A": "slate", "B": "ice", "C": "lead"}
 
 
-def test_an_option_stands_on_one_line() -> None:
-    options = [{"text": "slate\n(C) or lead", "label": "1"}, {"text": " ice", "label": "2"}]
-    (question,) = load("arc", [{"question": STEM, "choices": options, "answerKey": "1"}])
-    assert question.question == f"{STEM}\n(A) slate (C) or lead\n(B) ice"
-
-
-def test_self_rags_copy_brings_its_passages() -> None:
-    passage = {"id": "9", "title": "Ice", "text": "Ice floats.", "score": "1.7"}
-    (question,) = load("arc", [of_the_hub() | {"ctxs": [passage]}])
-    assert [(one.id, one.title, one.text) for one in question.context] == [("9", "Ice", "Ice floats.")]
-
-
 @pytest.mark.parametrize("text", [SHOWN, SHOWN.replace("\n", " ")])
 def test_a_question_that_holds_its_options_already(text: str) -> None:
     for row in ({"question": text, "answer": "B"}, {"question": text, "golden_answers": ["B"], "metadata": {}}):

@@ -65,10 +65,6 @@ def test_kilts_and_the_normalised_layout() -> None:
     assert load("fever", [own])[0].evidence == (("x",),)
 
 
-def test_a_label_is_taken_in_any_case_and_spelled_as_official() -> None:
-    assert load("fever", [claim(label="not enough info ")])[0].golden_answers == ("NOT ENOUGH INFO",)
-
-
 @pytest.mark.parametrize(
     ("row", "problem"),
     [

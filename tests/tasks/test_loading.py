@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 import json
 import subprocess
@@ -13,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from blendfilter import tasks
-from blendfilter.errors import BadArgument, BadData, EmptyData, MissingExtra, MissingFile, UnknownName
+from blendfilter.errors import BadArgument, BadData, EmptyData, MissingFile, UnknownName
 from blendfilter.records import Question
-from blendfilter.tasks import TASKS, Hub, Questions, Task, load
+from blendfilter.tasks import TASKS, Hub, Questions, load
 from blendfilter.tasks.loading import read_questions
 
 ROWS = [{"id": f"m{number}", "question": f"Question {number}?", "answer": str(number)} for number in range(5)]
@@ -34,25 +32,15 @@ def mine(tmp_path: Path) -> Path:
 # --- tasks and question sets ---
 
 
-def test_the_registry_knows_its_tasks_by_name_and_a_help_text_can_list_them_for_free() -> None:
-    assert list(TASKS) == list(tasks.names()) == [task.name for task in TASKS.values()]
+def test_the_registry_knows_its_tasks_by_name_and_imports_nothing_heavy() -> None:
+    assert list(TASKS) == [task.name for task in TASKS.values()]
     # anyone's own questions are asked in HotPotQA's words: short answers, yes/no among them
     assert {name: task.wording for name, task in TASKS.items()} == {
         **{name: name for name in TASKS if name != "qa"},
         "qa": "hotpotqa",
     }
-    code = "import sys; from blendfilter.tasks import names; names(); print({'dspy', 'pydantic'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
     code = "import sys, blendfilter.tasks.loading; print({'dspy', 'datasets', 'openai', 'numpy'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
-
-
-def test_a_task_of_ones_own_needs_metrics_that_exist(mine: Path) -> None:
-    own = Task("mine", ("f1",), "qa")
-    assert own.score("mill", MILL) == {"f1": 0.0}
-    assert load(own, mine, limit=1).task is own
-    with pytest.raises(UnknownName, match=r"no metric 'em1'.*Did you mean 'em'"):
-        Task("mine", ("em1",), "qa")
 
 
 @pytest.mark.parametrize("name", [name for name in TASKS if name != "strategyqa"])
@@ -148,14 +136,6 @@ def test_nothing_in_the_file(tmp_path: Path, text: str) -> None:
         load("hotpotqa", tmp_path / "empty.json")
 
 
-def test_other_kinds_of_files_are_refused_in_one_line(tmp_path: Path) -> None:
-    for name, data in [("q.csv", b"question,answer\n"), ("q.jsonl.gz", b"no gzip"), ("q.bin", b"\xff\xfe{\x00")]:
-        (tmp_path / name).write_bytes(data)
-        with pytest.raises(BadData, match=f"{name}, line 1") as caught:
-            load(tmp_path / name)
-        assert "\n" not in str(caught.value)
-
-
 # --- the hub, without a network ---
 
 HOTPOT = {
@@ -190,31 +170,6 @@ def test_a_row_of_the_hub_is_the_question_it_is_in_memory(
     assert list(questions) == list(load(task, rows[:2]))
 
 
-def test_without_the_package_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *arguments: Any, **more: Any) -> Any:
-        if name == "datasets":
-            raise ImportError("No module named 'datasets'")
-        return real(name, *arguments, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtra, match=r"pip install '\.\[data\]'"):
-        load("hotpotqa", "hub")
-
-
-def test_a_hub_that_is_away_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
-
-    def away(*_: Any, **__: Any) -> Any:
-        raise ConnectionError("no way\nthere")
-
-    monkeypatch.setattr(datasets, "load_dataset", away)
-    with pytest.raises(MissingFile, match="cannot load 'hotpotqa/hotpot_qa:distractor:validation'") as caught:
-        load("hotpotqa", "hub")
-    assert "\n" not in str(caught.value)
-
-
 # --- questions that need no answer ---
 
 WHO, WHEN = "Who kept Skerry Light?", "When did Orm Pier open?"
@@ -232,20 +187,6 @@ def test_questions_alone_are_read_from_lines_and_rows(tmp_path: Path, name: str,
     (tmp_path / name).write_text(text, encoding="utf-8")
     assert read_questions(tmp_path / name) == [WHO, WHEN]
     assert read_questions(tmp_path / name, limit=1) == [WHO]
-
-
-@pytest.mark.parametrize(
-    ("rows", "problem"),
-    [
-        ([{"question": WHO}, {"text": "no"}], "line 2: the question is None"),
-        ([{"question": " "}], "line 1: the question is ' '"),
-        ([7], "line 1"),
-    ],
-)
-def test_what_is_no_question_is_named(tmp_path: Path, rows: list[Any], problem: str) -> None:
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    with pytest.raises(BadData, match=problem):
-        read_questions(tmp_path / "a.jsonl")
 
 
 def test_a_file_without_questions_is_named(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +45,6 @@ def test_the_authors_table(tmp_path: Path, pack: bool) -> None:
     assert (other.question, other.golden_answers) == ('What is "The Skerry"?', ("ale\nand stout", "ale"))
 
 
-def test_the_hubs_rows_are_json_lines(tmp_path: Path) -> None:
-    (tmp_path / "popqa.jsonl").write_text(json.dumps(fact()))
-    assert list(load("popqa", tmp_path / "popqa.jsonl")) == list(load("popqa", [fact()]))
-
-
 @pytest.mark.parametrize("field", ["ctxs", "docs"])
 def test_passages_that_come_along_are_context_and_no_gold(field: str) -> None:
     row = fact(
@@ -60,13 +54,6 @@ def test_passages_that_come_along_are_context_and_no_gold(field: str) -> None:
     assert question.golden_answers == ("beekeeper", "apiarist", "keeper of bees", "bee-keeper")
     assert [(one.id, one.title, one.text) for one in question.context] == [("93", "Ada", "She kept bees.")]
     assert question.gold_titles == ()
-
-
-def test_its_sample_asks_for_no_yes_or_no() -> None:
-    """They would be included in "eyes" and "know"."""
-    questions = load("popqa", "sample")
-    assert len(questions) >= 40
-    assert not {"yes", "no"} & {answer for one in questions for answer in one.golden_answers}
 
 
 @pytest.mark.parametrize(
@@ -83,11 +70,6 @@ def test_what_is_wrong_is_named(row: dict[str, Any], problem: str) -> None:
 
 
 class TestTables:
-    def test_a_short_row_lacks_fields_and_a_long_one_has_too_many(self, tmp_path: Path) -> None:
-        path = tmp_path / "t.tsv"
-        path.write_text("\ta\tb\n0\t1\n1\t1\t2\t3\n\n", encoding="utf-8")
-        assert [(row.position, row.value) for row in table_rows(path)] == [(0, {"a": "1"}), (1, {"a": "1", "b": "2"})]
-
     def test_an_article_in_one_field_is_read(self, tmp_path: Path) -> None:
         path = tmp_path / "t.tsv"
         path.write_text("a\tb\n" + "x" * 200_000 + "\t2\n")
@@ -107,9 +89,3 @@ CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x0
 def test_a_table_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, cells: list[Any]) -> None:
     path = table(tmp_path_factory.mktemp("t") / "t.tsv", *({"a": f"x{a}", "b": b} for a, b in cells))
     assert [(row.value["a"], row.value["b"]) for row in table_rows(path)] == [(f"x{a}", b) for a, b in cells]
-
-
-def test_the_real_files(shared_data: Path) -> None:
-    questions = load("popqa", shared_data / "popqa" / "test.jsonl.gz")
-    assert (len(questions), len(load("popqa", shared_data / "popqa" / "test_retrieved.jsonl.gz"))) == (800, 983)
-    assert all(len(one.gold_titles) in (1, 2) and one.metadata["s_pop"] for one in questions)

@@ -47,12 +47,6 @@ def test_true_and_false_are_kept_and_the_others_counted(tmp_path: Path) -> None:
     assert (one.metadata["explanation"], one.metadata["main_text"]) == ("It was tried.", "A surgeon\ntried it.")
 
 
-def test_a_limit_counts_what_is_kept_and_the_count_is_of_the_whole_file(tmp_path: Path) -> None:
-    path = table(tmp_path / "t.tsv", *(claim(claim_id=at, label=("mixture", "false")[at % 2]) for at in range(8)))
-    with pytest.warns(UserWarning, match="left out 4 of 8 claims"):
-        assert [one.id for one in load("pubhealth", path, limit=2)] == ["1", "3"]
-
-
 @pytest.mark.parametrize(
     ("label", "answer"),
     [("true", "true"), (True, "true"), ("SUPPORTS", "true"), (2, "true"), (["true"], "true"), ("REFUTES", "false")],
@@ -75,10 +69,3 @@ def test_self_rags_part_and_other_spellings(label: Any, answer: str) -> None:
 def test_among_rows_in_memory_another_label_is_an_error(row: dict[str, Any], problem: str) -> None:
     with pytest.raises(BadData, match=f"the given rows, item 1: .*(?:{problem})"):
         load("pubhealth", [row])
-
-
-def test_another_word_for_a_label_in_a_file_is_no_part_of_the_set_and_named(tmp_path: Path) -> None:
-    """The published training part has rows whose columns slipped; a misspelt label would be seen in the same line."""
-    path = table(tmp_path / "t.tsv", claim(), claim(claim_id=2, label="snopes"), claim(claim_id=3, label=""))
-    with pytest.warns(UserWarning, match=r"left out 2 of 3 claims, .* \(1 snopes, 1 without a label\)"):
-        assert [one.id for one in load("pubhealth", path)] == ["417"]

@@ -31,12 +31,6 @@ def test_evidence_is_per_annotator_by_title_each_once() -> None:
     assert question.metadata["evidence"] == ROW["evidence"]
 
 
-def test_a_row_of_the_hub_has_no_evidence() -> None:
-    (question,) = load("strategyqa", [{"qid": "1", "question": "Is it?", "answer": True, "facts": []}])
-    assert (question.golden_answers, question.evidence, question.gold_titles) == (("yes",), (), ())
-    assert recall(["Ulla"], question) is None
-
-
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)))
 def test_evidence_of_any_shape_is_titles_or_one_error(entry: object) -> None:
     assert all(isinstance(name, str) for name in paragraph_ids(entry))
@@ -46,16 +40,6 @@ def test_evidence_of_any_shape_is_titles_or_one_error(entry: object) -> None:
     except BadData as error:
         message = str(error)
     assert message.startswith("here: field 'evidence'")
-
-
-def test_a_normalised_row_has_annotators_or_their_union() -> None:
-    row = {"id": "1", "question": "Is it?", "golden_answers": ["yes"],
-           "metadata": {"gold_titles": ["Ulla", "Ferry"], "evidence": [[[["Ulla-1"]]], [[["Ferry-2"]]]]}}  # fmt: skip
-    (question,) = load("strategyqa", [row])
-    assert question.evidence == (("Ulla",), ("Ferry",))
-    del row["metadata"]["evidence"]  # type: ignore[attr-defined]
-    (question,) = load("strategyqa", [row])
-    assert question.evidence == (("Ulla", "Ferry"),)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from blendfilter.errors import BadData
 from blendfilter.records import one_line
 from blendfilter.tasks import load
-from blendfilter.tasks.wow import dialogue, turns_of
+from blendfilter.tasks.wow import BETWEEN, dialogue
 
 TURNS = ["I'd love to live in a lighthouse.", "Would you like the stairs?", "No! Why do they flash?"]
 REPLY = "By its rhythm a ship knows which one it is."
@@ -56,20 +56,8 @@ def test_kilts_turns_stand_on_one_line_and_stay_apart() -> None:
     row = {"id": "w", "input": "\n".join(TURNS), "output": output}
     (question,) = load("wow", [row])
     assert question.question == " // ".join(TURNS) == one_line(question.question)
-    assert turns_of(question.question) == TURNS
+    assert question.question.split(BETWEEN) == TURNS
     assert (question.golden_answers, question.gold_titles) == ((REPLY,), ("Lighthouse",))
-
-
-def test_the_wizard_is_shown_what_its_own_last_turn_found_too(tmp_path: Path) -> None:
-    """The topic, then what the last two turns retrieved, the newest first; nothing older."""
-    row = whole()
-    row["dialog"][1]["retrieved_passages"] = [{"Spiral": ["A spiral winds."]}]
-    _, second, third = of_file(tmp_path, row)
-    titles = [passage.title for passage in second.context]
-    assert titles == ["Lighthouse", "Light characteristic", "Staircase", "Spiral"]
-    assert second.context[0].text == "A lighthouse is a tower with a lamp. It guides ships."
-    assert second.context[2].text == "Other."  # the newer search counts
-    assert [passage.title for passage in third.context] == ["Lighthouse"]
 
 
 @given(st.lists(st.text(), max_size=5))
@@ -77,24 +65,18 @@ def test_turns_come_back(turns: list[str]) -> None:
     line = dialogue(turns)
     assert line == one_line(line)
     kept = [one_line(turn) for turn in turns if one_line(turn)]
-    assert len(turns_of(line)) == max(1, len(kept))
+    assert len(line.split(BETWEEN)) == max(1, len(kept))
     if not any("//" in turn for turn in kept):
-        assert turns_of(line) == (kept or [""])
+        assert line.split(BETWEEN) == (kept or [""])
 
 
 def test_a_whole_dialogue_is_a_question_for_each_turn_of_its_wizard(tmp_path: Path) -> None:
     questions = of_file(tmp_path, whole())
     assert [one.id for one in questions] == ["0-1", "0-3", "0-5"]
-    assert [turns_of(one.question) for one in questions] == [TURNS[:1], TURNS, [*TURNS, REPLY, "Ah."]]
+    assert [one.question.split(BETWEEN) for one in questions] == [TURNS[:1], TURNS, [*TURNS, REPLY, "Ah."]]
     assert [one.golden_answers for one in questions] == [(TURNS[1],), (REPLY,), ("Goodbye!",)]
     assert [one.gold_titles for one in questions] == [("Staircase",), ("Light characteristic",), ()]
     assert questions[1].metadata == {"topic": "Lighthouse", "checked_sentence": "Each light has a rhythm."}
-
-
-def test_a_dialogue_that_the_wizard_opens_asks_with_its_topic(tmp_path: Path) -> None:
-    questions = of_file(tmp_path, whole(dialog=whole()["dialog"][1:4]), whole())
-    assert questions[0].question == "Lighthouse"
-    assert [one.id for one in questions[:3]] == ["0-0", "0-2", "1-1"]
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
