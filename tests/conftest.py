@@ -20,8 +20,8 @@ os.environ.setdefault("DSPY_CACHEDIR", str(Path(__file__).parent / ".dspy_cache"
 for name in [key for key in os.environ if key.endswith("_API_KEY")]:
     del os.environ[name]
 
-pytest_plugins = ["small_world", "radio"]
-"""The first's fixtures `here` and `blendfilter` are everybody's; a module may have its own."""
+pytest_plugins = ["small_world"]
+"""Its fixtures `here` and `blendfilter` are everybody's; a module may have its own."""
 
 SHARED = Path(os.environ.get("BLENDFILTER_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
 """Real questions and corpora for development; tests that read them skip, saying so, where they are absent."""

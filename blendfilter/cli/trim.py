@@ -92,10 +92,6 @@ class OverlayOptions:
         "Write the separations with their witnesses: a file (.jsonl or .csv), or - for the screen."
     )
 
-    def settings(self) -> dict[str, Any]:
-        """Those of the settings that an overlay keeps which were given."""
-        return given_values(self, "threshold", "min_similarity", "one_way")
-
 
 @command("trim")
 def trim_command(
@@ -126,7 +122,7 @@ def trim_command(
     and: blendfilter trim indexes/wiki --undo "Who turned on the radio?"
     """
     State.goes_on = judging.questions is not None  # before the imports: these take a second
-    settings = looking.settings()
+    settings = given_values(looking, "threshold", "min_similarity", "one_way")
     actions = [*given(judging, "questions"), *given(looking, "show", "undo", "export")]
     if len(actions) > 1 or (settings and actions and not State.goes_on):
         other = actions[1] if len(actions) > 1 else given(looking, *settings)[0]
@@ -139,7 +135,7 @@ def trim_command(
     if overwrite and looking.export is None:
         raise BadArgument("--overwrite goes with --export FILE: add that, or leave it out")
     from blendfilter.trimming.folder import TrimFolder
-    from blendfilter.trimming.summary import state_text
+    from blendfilter.trimming.summary import STDOUT, counted, export, state_text
     from blendfilter.trimming.witnesses import Witnesses
 
     hosts, place = allow_host or (), _place(index, out)
@@ -152,7 +148,15 @@ def trim_command(
     elif looking.undo:
         _take_back(folder, looking.undo)
     elif looking.export is not None:
-        _export(folder, looking.export, overwrite=overwrite)
+        out_file = looking.export
+        if out_file != STDOUT and Path(out_file).suffix.lower() not in (".jsonl", ".csv"):
+            raise BadArgument(
+                f"--export {out_file} is no kind of file: name one that ends in .jsonl or .csv, or - (the screen)"
+            )
+        witnesses = Witnesses.read(folder.witnesses)
+        count = export(witnesses, out_file, threshold=folder.threshold, one_way=folder.one_way, overwrite=overwrite)
+        if out_file != STDOUT:
+            show(f"{out_file}: {counted(count, 'row')}, one for each witness of each separation")
     else:
         if settings:  # a trim that is at work takes them up next time
             folder = folder.set(**settings)
@@ -196,8 +200,7 @@ def _judge(
     from blendfilter.run_context import RunContext
     from blendfilter.trimming.gathering import trim
 
-    if "threshold" in settings:
-        check_count("threshold", settings["threshold"])
+    check_count("threshold", settings.get("threshold", 1))
     bounds: dict[str, Any] = {
         "concurrency": judging.concurrency, "budget": limits.budget(), "max_retries": judging.max_retries,
     }  # fmt: skip
@@ -245,7 +248,7 @@ def _opened(
     """The index and its overlay, with the settings that were given: a new one, or the one that is there."""
     from blendfilter.retrieval.indexes import open_index
     from blendfilter.trimming.folder import TrimFolder
-    from blendfilter.trimming.gathering import check_base, check_k
+    from blendfilter.trimming.gathering import check_folder
     from blendfilter.trimming.similar import similar_for
     from blendfilter.trimming.witnesses import WitnessWriter
 
@@ -255,8 +258,7 @@ def _opened(
         return searched, TrimFolder.create(searched, place, **settings)
     folder = TrimFolder.read(place)
     searched = _named_index(folder, index, allow_hosts)
-    check_base(searched, folder)
-    check_k(folder, k)
+    check_folder(folder, searched, k)
     if settings:
         with WitnessWriter(folder.witnesses):  # where another one writes, or the file is damaged, the settings stay
             folder = folder.set(**settings)
@@ -268,17 +270,16 @@ def _opened(
 
 def _show_passage(folder: TrimFolder, index: str, passage: str, allow_hosts: Sequence[str]) -> None:
     """What a passage is separated from, by whom and when; its text where the index is there."""
-    from blendfilter.trimming.gathering import check_base
-    from blendfilter.trimming.summary import found_again, passage_text, separations_of
+    from blendfilter.trimming.gathering import check_folder
+    from blendfilter.trimming.summary import found_again, passage_text
     from blendfilter.trimming.witnesses import Witnesses
 
     witnesses = Witnesses.read(folder.witnesses)
-    separations_of(witnesses, passage)  # an unknown id is an error before an index is opened, which may take a while
     texts: dict[str, Passage] = {}
     note = ""
     try:
         searched = _named_index(folder, index, allow_hosts)
-        check_base(searched, folder)
+        check_folder(folder, searched)
         texts = found_again(searched, folder.k, witnesses, passage)
     except BlendFilterError as error:
         note = f"its text cannot be looked up: {error}"
@@ -317,16 +318,3 @@ def _take_back(folder: TrimFolder, undo: list[str]) -> None:
         f"left: {counted(len(left.judged), 'question')}, {counted(left.separations(), 'separation')}, "
         f"{reached:,} at the threshold of {folder.threshold}{'' if reached else ': it answers as the bare index does'}"
     )
-
-
-def _export(folder: TrimFolder, out: str, *, overwrite: bool) -> None:
-    """Write the separations to a file, or to the screen."""
-    from blendfilter.trimming.summary import STDOUT, counted, export
-    from blendfilter.trimming.witnesses import Witnesses
-
-    if out != STDOUT and Path(out).suffix.lower() not in (".jsonl", ".csv"):
-        raise BadArgument(f"--export {out} is no kind of file: name one that ends in .jsonl or .csv, or - (the screen)")
-    witnesses = Witnesses.read(folder.witnesses)
-    count = export(witnesses, out, threshold=folder.threshold, one_way=folder.one_way, overwrite=overwrite)
-    if out != STDOUT:
-        show(f"{out}: {counted(count, 'row')}, one for each witness of each separation")

@@ -108,33 +108,39 @@ RULES: Mapping[str, Rule] = {rule.name: rule for rule in (PHI1, PHI2)}
 """The rules by name."""
 
 
-def rules_of(rules: Sequence[str | Rule]) -> tuple[Rule, ...]:
-    """These rules, all of which must hold; names are those of `RULES`.
+def rules_of(rules: Sequence[str | Rule], known: Mapping[str, Rule] = RULES) -> tuple[Rule, ...]:
+    """These rules, all of which must hold; names are those of `known`.
 
     >>> [rule.name for rule in rules_of(["phi1", Rule("mine", ("unit",), "Both give the same unit.")])]
     ['phi1', 'mine']
 
     Raises: UnknownName; BadArgument for none at all, one twice, or one that takes a name of ours.
     """
-    return _conjunction(rules, RULES)
+    found: dict[str, Rule] = {}
+    for rule in [rules] if isinstance(rules, str | Rule) else rules:
+        if isinstance(rule, str):
+            if rule not in known:
+                raise UnknownName.of("rule", rule, known, "- or a Rule of your own (--rules FILE)")
+            rule = known[rule]  # noqa: PLW2901
+        # Verdicts are kept with the names of their rules: one name must not mean two things.
+        elif rule.name in RULES and rule != RULES[rule.name]:
+            raise BadArgument(f"a rule '{rule.name}' is there already: give yours another name")
+        if rule.name in found:
+            raise BadArgument(f"the rule '{rule.name}' is given twice: give it once, or the other one another name")
+        found[rule.name] = rule
+    if not found:
+        raise BadArgument(f"no rules, so nothing is compared: name some of {', '.join(known)}")
+    return tuple(found.values())
 
 
 def choose_rules(names: Sequence[str] = (), path: Path | None = None) -> tuple[Rule, ...]:
-    """The rules of that name, ours or the file's; without names all of the file's, without a file phi1.
-
-    >>> [rule.name for rule in choose_rules()]
-    ['phi1']
-    """
+    """The rules of that name, ours or the file's; without names all of the file's, without a file phi1."""
     own = read_rules(path) if path is not None else ()
-    return _conjunction(names or own or (PHI1,), {**RULES, **{rule.name: rule for rule in own}})
+    return rules_of(names or own or (PHI1,), {**RULES, **{rule.name: rule for rule in own}})
 
 
 def components_of(rules: Iterable[Rule]) -> tuple[str, ...]:
-    """The components of all these rules, each once, in the order in which they are named.
-
-    >>> components_of([PHI1, Rule("mine", ("object", "unit"), "…")])
-    ('subject', 'predicate', 'object', 'unit')
-    """
+    """The components of all these rules, each once, in the order in which they are named."""
     return tuple(dict.fromkeys(component for rule in rules for component in rule.components))
 
 
@@ -155,24 +161,6 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
         return rules_of(rules)
     except (ValueError, TypeError) as error:  # not TOML, not a table, other fields, no rule
         raise BadData(f"{where}: {error}; {_EXAMPLE}") from None
-
-
-def _conjunction(rules: Sequence[str | Rule], known: Mapping[str, Rule]) -> tuple[Rule, ...]:
-    found: dict[str, Rule] = {}
-    for rule in [rules] if isinstance(rules, str | Rule) else rules:
-        if isinstance(rule, str):
-            if rule not in known:
-                raise UnknownName.of("rule", rule, known, "- or a Rule of your own (--rules FILE)")
-            rule = known[rule]  # noqa: PLW2901
-        # Verdicts are kept with the names of their rules: one name must not mean two things.
-        elif rule.name in RULES and rule != RULES[rule.name]:
-            raise BadArgument(f"a rule '{rule.name}' is there already: give yours another name")
-        if rule.name in found:
-            raise BadArgument(f"the rule '{rule.name}' is given twice: give it once, or the other one another name")
-        found[rule.name] = rule
-    if not found:
-        raise BadArgument(f"no rules, so nothing is compared: name some of {', '.join(known)}")
-    return tuple(found.values())
 
 
 # --- reading a reply --------------------------------------------------------------------------------------------------
@@ -422,22 +410,17 @@ class Judge(dspy.Module):
         return {"mode": self.mode, "rules": rules, "json_schema": self.json_schema}
 
     def identity(self) -> dict[str, Any]:
-        """What its verdicts depend on beside the model, as JSON: mode, rules, and a digest of its program.
+        """What its verdicts depend on beside the model, as JSON.
 
-        >>> Judge().identity()["rules"][0]["name"]
-        'phi1'
+        That is: mode, rules, and a digest of its program (instructions, demonstrations, and template or adapter).
         """
         rules = [{**asdict(rule), "components": list(rule.components)} for rule in self.rules]
         schema = {"json_schema": self.json_schema} if self.mode == "components" else {}
-        return {"mode": self.mode, "rules": rules, **schema, "program": self._program()}
-
-    def _program(self) -> str:
-        """16 hex digits over instructions, demonstrations and template, or the adapter in its place."""
-        adapter = self.consistent.adapter
-        spoken = self.consistent.template.digest if isinstance(adapter, TemplateAdapter) else type(adapter).__qualname__
-        demos = [dict(demo) for demo in self.consistent.demos]
-        parts = [self.consistent.signature.instructions, demos, spoken]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        ask = self.consistent
+        spoken = ask.template.digest if isinstance(ask.adapter, TemplateAdapter) else type(ask.adapter).__qualname__
+        parts = [ask.signature.instructions, [dict(demo) for demo in ask.demos], spoken]
+        program = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        return {"mode": self.mode, "rules": rules, **schema, "program": program}
 
 
 def comparison_schema(components: Sequence[str]) -> dict[str, Any]:

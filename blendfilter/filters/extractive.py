@@ -36,7 +36,7 @@ from blendfilter import aio
 from blendfilter.errors import BadArgument, BadData, UnknownName, check_count
 from blendfilter.extras import needed, quiet_transformers
 from blendfilter.filters.base import Filter, selection
-from blendfilter.oracles.candidates import Candidate, excerpts, passages_of, sentences_of
+from blendfilter.oracles.candidates import excerpts, passages_of, sentences_of
 from blendfilter.records import Passage, whole_characters
 from blendfilter.retrieval.analyser import Analyser
 from blendfilter.retrieval.bm25 import LuceneOkapi, OkapiScorer
@@ -95,14 +95,13 @@ class _Best(Filter):
         best = sorted(range(len(candidates)), key=lambda at: -scores[at])[: self.n]
         chosen = [candidates[at] for at in sorted(best)]
         kept = excerpts(passages, chosen) if self.sentences else [passages[each.position] for each in chosen]
-        reason = "\n".join(self._reason(*scored) for scored in zip(candidates, scores, strict=True))
-        return selection(kept, f"kept {len(best)} of {len(candidates)}", reason)
-
-    def _reason(self, candidate: Candidate, score: float) -> str:
-        number = f"knowledge {candidate.position}"
-        if self.sentences:
-            return f"{score:.4f} in {number}: {shortened(candidate.line, _BEGINNING)}"
-        return f"{number}: {score:.4f}"
+        shown = [
+            f"{score:.4f} in knowledge {each.position}: {shortened(each.line, _BEGINNING)}"
+            if self.sentences
+            else f"knowledge {each.position}: {score:.4f}"
+            for each, score in zip(candidates, scores, strict=True)
+        ]
+        return selection(kept, f"kept {len(best)} of {len(candidates)}", "\n".join(shown))
 
 
 class PassageFilter(_Best):
@@ -156,9 +155,6 @@ class CandidateScorer:
 
 def scorer_of(by: By, model: str | None = None) -> CandidateScorer:
     """The scorer called `by`; `model` names an encoder or a cross-encoder: a folder, or a name on the hub.
-
-    >>> scorer_of("bm25")("Who kept the light?", ["Skerry Light | Ada kept it.", "Fell | A hill."])[1]
-    0.0
 
     Raises: UnknownName for what is no scorer; BadArgument for a model too few or too many.
     """

@@ -29,6 +29,7 @@ from blendfilter.records import Passage, one_line
 from blendfilter.retrieval.callables import as_passage
 
 Unit = Literal["sentence", "passage"]
+_MARKS = ".!?…\"'”’)]"
 _WORDS = re.compile(r"[^\W\d_]{2,}")
 _NO_WORDS = frozenset({"sentence", "sentences", "passage", "passages", "knowledge", "id", "ids", "and", "none", "to"})
 
@@ -67,7 +68,9 @@ class FilCoFilter(Filter):
         adapter: dspy.Adapter | None = None,
     ) -> None:
         super().__init__()
-        self.unit = _checked(unit)
+        if unit not in get_args(Unit):
+            raise UnknownName.of("unit", unit, get_args(Unit))
+        self.unit = unit
         self.offer_none = offer_none
         self.json_schema = json_schema
         settings, template = PromptSettings.of(wording, prompts, adapter), f"filco/{unit}s"
@@ -113,7 +116,7 @@ def candidates_of(passages: Sequence[Passage], unit: Unit) -> list[Candidate]:
     >>> [each.text for each in candidates_of([Passage("1", "Ormskerry", "A town. It has a pier.")], "sentence")]
     ['A town.', 'It has a pier.']
     """
-    return passages_of(passages) if _checked(unit) == "passage" else sentences_of(passages)
+    return passages_of(passages) if unit == "passage" else sentences_of(passages)
 
 
 def unquoted(reply: str, lines: Iterable[str]) -> str:
@@ -125,18 +128,9 @@ def unquoted(reply: str, lines: Iterable[str]) -> str:
     >>> unquoted("2: It burned for 30 years.", ["Light of 1884 | It burned for 30 years."])
     '2: '
     """
-    quotable = {part for line in lines for whole in (line, line.partition(" | ")[2]) for part in (whole, _bare(whole))}
+    wholes = [whole for line in lines for whole in (line, line.partition(" | ")[2])]
+    quotable = {*wholes, *(whole.rstrip(_MARKS) for whole in wholes)}
     for part in sorted(quotable, key=len, reverse=True):
         if part in reply and len({word.lower() for word in _WORDS.findall(part)} - _NO_WORDS) > 2:
             reply = reply.replace(part, "")
     return reply
-
-
-def _bare(text: str) -> str:
-    return text.rstrip(".!?…\"'”’)]")
-
-
-def _checked(unit: Unit) -> Unit:
-    if unit not in get_args(Unit):
-        raise UnknownName.of("unit", unit, get_args(Unit))
-    return unit

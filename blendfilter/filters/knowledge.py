@@ -266,11 +266,7 @@ async def select_ids(
 
 
 def room(cap: int, more: int, k: int) -> int:
-    """A reply's cap in tokens: `cap` up to five passages (the paper's K), `more` for every further one.
-
-    >>> room(32, 4, 5), room(32, 4, 15)
-    (32, 72)
-    """
+    """A reply's cap in tokens: `cap` up to five passages (the paper's K), `more` for every further one."""
     return cap + more * max(0, k - 5)
 
 
@@ -314,8 +310,6 @@ def read_judgement(reply: str, k: int) -> IdsRead:
 
     >>> read_judgement("0 names the town: relevant.\\n1 is about a hill: irrelevant.\\nIds: 0", 2)
     IdsRead(ids=(0,), status='ids')
-    >>> read_judgement("0 names the town: relevant.\\n1 is about", 2).status
-    'unparseable'
     """
     own = split_thinking(reply)[1].strip()
     if (json_text := unfenced(own)).startswith("{"):

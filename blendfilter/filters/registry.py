@@ -32,17 +32,11 @@ FILTER = ModuleKind(
 MEND = "mend it (blendfilter --debug eval … shows where)"
 
 
-def _knowledge(wording: TaskWording, prompts: Prompts | None) -> KnowledgeFilter:
-    return KnowledgeFilter(offer_none=wording.offer_none, ask_topic=wording.ask_topic, wording=wording, prompts=prompts)
-
-
-def _one_call(wording: TaskWording, prompts: Prompts | None) -> OneCallFilter:
-    return OneCallFilter(offer_none=wording.offer_none, wording=wording, prompts=prompts)
-
-
 FILTERS: Mapping[str, Callable[..., dspy.Module]] = {
-    "knowledge": _knowledge,
-    "one-call": _one_call,
+    "knowledge": lambda wording, prompts: KnowledgeFilter(
+        offer_none=wording.offer_none, ask_topic=wording.ask_topic, wording=wording, prompts=prompts
+    ),
+    "one-call": lambda wording, prompts: OneCallFilter(offer_none=wording.offer_none, wording=wording, prompts=prompts),
     "full": FullFilter,
     "passage": PassageFilter,
     "sentence": SentenceFilter,
@@ -131,11 +125,7 @@ def make_own(
 
 
 def parameters_of(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """What a class or function takes, by name.
-
-    >>> list(parameters_of(lambda retriever, k=5: None))
-    ['retriever', 'k']
-    """
+    """What a class or function takes, by name."""
     # The class itself shows (*args, **kwargs), its metaclass' arguments; one without an __init__ of its own takes none.
     makes = make.__init__ if inspect.isclass(make) else make
     taken = {} if makes is dspy.Module.__init__ else dict(inspect.signature(makes).parameters)

@@ -11,6 +11,7 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -108,7 +109,19 @@ class TrimFolder(BaseModel):
             one_way=one_way,
         )
         with building(place) as folder:
-            write_manifest(folder, _manifest(made, retriever))
+            corpus = retriever.info().get("corpus") or {}
+            passages = 1  # at least, for a server or a function of unknown size
+            with suppress(TypeError):
+                passages = max(len(retriever), 1)
+            manifest = Manifest(
+                kind=KIND,
+                fingerprint=made.base_fingerprint,
+                passages=passages,
+                corpus=CorpusInfo(name=str(corpus.get("name", "")), sha256=str(corpus.get("sha256", ""))),
+                settings=made.model_dump(),
+                versions={"blendfilter": version("blendfilter")},
+            )
+            write_manifest(folder, manifest)
             (folder / FILE).touch()
         return cls.read(place)
 
@@ -152,11 +165,7 @@ class TrimFolder(BaseModel):
 
 
 def default_place(location: str | os.PathLike[str]) -> str:
-    """Where the trimming of an index goes by default: beside it. Raises `BadArgument` for an address.
-
-    >>> default_place("indexes/wiki/")
-    'indexes/wiki.trimmed'
-    """
+    """`wiki.trimmed` for `wiki`: where the trimming goes by default. Raises `BadArgument` for an address."""
     if is_address(location):
         plain = address_of(os.fspath(location)).url  # without a login, which no message may name
         raise BadArgument(f"there is no place beside {plain}: name a folder for its witnesses (--out DIR)")
@@ -188,22 +197,6 @@ def location_of(index: Retriever) -> str:
 
 def _is_folder(base: str) -> bool:
     return bool(base) and not is_address(base)
-
-
-def _manifest(made: TrimFolder, index: Retriever) -> Manifest:
-    corpus = index.info().get("corpus") or {}
-    try:
-        passages = len(index)
-    except TypeError:  # a server or a function of unknown size
-        passages = 1
-    return Manifest(
-        kind=KIND,
-        fingerprint=made.base_fingerprint,
-        passages=max(passages, 1),
-        corpus=CorpusInfo(name=str(corpus.get("name", "")), sha256=str(corpus.get("sha256", ""))),
-        settings=made.model_dump(),
-        versions={"blendfilter": version("blendfilter")},
-    )
 
 
 def _damaged(place: Path, what: str) -> BadData:
@@ -251,7 +244,20 @@ def open_trimmed(
         if base == str(place) or not place.is_dir() or not (Path(base) / MANIFEST).is_file():
             raise
         return _untrimmed(open_base(base, place, **options), base, error)
-    index = _index(at, options)
+    if not at.base:
+        raise BadData(
+            f"{place} was made for an index in memory, which no folder names: "
+            "open it as Trimmed(index, Witnesses.read(…))"
+        )
+    try:
+        index = open_base(at.base, place, **options)
+    except MissingFile as error:
+        raise MissingFile(f"{place} trims an index that is not there: {error}") from None
+    if index.fingerprint != at.base_fingerprint:
+        raise BadData(
+            f"{place} was made for another index: it trims {at.base_fingerprint}, and {at.base} is "
+            f"{index.fingerprint} by now; open {at.base} itself, or move {place} away and trim again"
+        )
     try:
         witnesses = Witnesses.read(at.witnesses)
         similar = similar_named(at.similarity, index, kept=place / VECTORS_FILE)
@@ -266,25 +272,6 @@ def open_trimmed(
         guard=guard,
         one_way=at.one_way if one_way is None else one_way,
     )
-
-
-def _index(at: TrimFolder, options: dict[str, Any]) -> Retriever:
-    """The index that was trimmed, and no other."""
-    if not at.base:
-        raise BadData(
-            f"{at.place} was made for an index in memory, which no folder names: "
-            "open it as Trimmed(index, Witnesses.read(…))"
-        )
-    try:
-        index = open_base(at.base, at.place, **options)
-    except MissingFile as error:
-        raise MissingFile(f"{at.place} trims an index that is not there: {error}") from None
-    if index.fingerprint != at.base_fingerprint:
-        raise BadData(
-            f"{at.place} was made for another index: it trims {at.base_fingerprint}, and {at.base} is "
-            f"{index.fingerprint} by now; open {at.base} itself, or move {at.place} away and trim again"
-        )
-    return index
 
 
 def open_base(

@@ -51,7 +51,7 @@ from blendfilter.run_context import CONCURRENCY, RunContext, connected_lms
 from blendfilter.trimming.folder import DEPTH, TrimFolder, is_trimmed
 from blendfilter.trimming.opposites import unlike
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.similar import Similar, similar_for, similar_named
+from blendfilter.trimming.similar import ByVector, Similar, similar_for, similar_named
 from blendfilter.trimming.summary import FailedQuestion, Trimming, WouldDrop, counted, spent_in
 from blendfilter.trimming.witnesses import JudgedBy, JudgedQuestion, Witnesses, WitnessWriter, question_id
 
@@ -102,39 +102,30 @@ def trim(
         RunMismatch: the folder was made with another k. BudgetSpent: the limit is reached; the same call with a higher
         one goes on. ServerRefused and the like: see `blendfilter.errors`.
     """
-    work = atrim(
-        index, questions, judge, folder, lm=lm, k=k, reuse=reuse, guard=guard, similar=similar,
-        concurrency=concurrency, budget=budget, max_retries=max_retries, dry_run=dry_run, progress=progress,
-    )  # fmt: skip
-    return aio.run(work, "trim", "await atrim(…)")
-
-
-async def atrim(
-    index: Retriever,
-    questions: Sequence[Question | str],
-    judge: Judge,
-    folder: TrimFolder | str | os.PathLike[str],
-    *,
-    lm: dspy.BaseLM | str | None = None,
-    k: int | None = None,
-    reuse: bool = True,
-    guard: bool = True,
-    similar: Similar | None = None,
-    concurrency: int = CONCURRENCY,
-    budget: Budget | None = None,
-    max_retries: int | None = None,
-    dry_run: bool = False,
-    progress: ProgressCallback = silent,
-) -> Trimming:
-    """Gather witnesses, to be awaited on any loop: arguments, result and errors are `trim`'s."""
-    index, texts = as_retriever(index), _texts(questions)
-    folder = _folder_of(folder, index, k)
-    check_k(folder, k)
-    check_base(index, folder)
+    if isinstance(questions, str):
+        raise BadArgument("trim wants a list of questions, got one string: put it in a list")
+    # On one line, as a method asks the index for it: a question of choice has its options on lines of their own.
+    texts = [one_line(each if isinstance(each, str) else each.question) for each in questions]
+    if not texts:
+        raise EmptyData("no questions to judge for")
+    index = as_retriever(index)
+    if not isinstance(folder, TrimFolder) and is_trimmed(folder):
+        folder = TrimFolder.read(folder)
+    elif not isinstance(folder, TrimFolder):
+        folder = TrimFolder.create(index, folder, k=DEPTH if k is None else k, similarity=similar_for(index).name)
+    check_folder(folder, index, k)
     check_search(texts, folder.k)
     context = RunContext(lm, judge, concurrency=concurrency, budget=budget, max_retries=max_retries)
-    prices = context.model.terms.prices
     near = similar or similar_named(folder.similarity, index) if reuse else None
+    work = _trimmed(index, texts, folder, context, near, guard, concurrency, dry_run, progress)
+    return aio.run(work, "trim", "await asyncio.to_thread(trim, …)")
+
+
+async def _trimmed(
+    index: Retriever, texts: Sequence[str], folder: TrimFolder, context: RunContext, near: Similar | None, guard: bool,
+    concurrency: int, dry_run: bool, progress: ProgressCallback,
+) -> Trimming:  # fmt: skip
+    prices = context.model.terms.prices
     with ExitStack() as stack:
         path = folder.witnesses
         if dry_run:  # writes to a copy
@@ -145,7 +136,11 @@ async def atrim(
         stack.enter_context(context.opened(journal))
         before, spent = Witnesses.read(path), spent_in(journal, prices)
         session = _JudgingSession(index, folder.k, context, writer, before)
-        judged = {name: each for name, each in before.judged.items() if not _taught_nothing(each, session.by)}
+        judged = {  # but what another judge closed without one verdict
+            name: each
+            for name, each in before.judged.items()
+            if each.accepted or each.rejected or not each.silent or each.by == session.by
+        }
         planning = partial(plan_questions, texts, judged, near, folder.min_similarity, guard=guard, progress=progress)
         plan = await aio.in_thread(planning)
         try:
@@ -187,42 +182,23 @@ async def atrim(
     )
 
 
-def _texts(questions: Sequence[Question | str]) -> list[str]:
-    if isinstance(questions, str):
-        raise BadArgument("trim wants a list of questions, got one string: put it in a list")
-    # On one line, as a method asks the index for it: a question of choice has its options on lines of their own.
-    texts = [one_line(each if isinstance(each, str) else each.question) for each in questions]
-    if not texts:
-        raise EmptyData("no questions to judge for")
-    return texts
+def check_folder(folder: TrimFolder, index: Retriever, k: int | None = None) -> None:
+    """Raise where `folder` does not go with an index and a depth.
 
-
-def _folder_of(folder: TrimFolder | str | os.PathLike[str], index: Retriever, k: int | None) -> TrimFolder:
-    """The folder that is meant: open already, the one at a path, or a new one there."""
-    if isinstance(folder, TrimFolder):
-        return folder
-    if is_trimmed(folder):
-        return TrimFolder.read(folder)
-    return TrimFolder.create(index, folder, k=DEPTH if k is None else k, similarity=similar_for(index).name)
-
-
-def check_base(index: Retriever, folder: TrimFolder) -> None:
-    """Raise `BadArgument` for an index that is trimmed itself, `BadData` for another one than the overlay's."""
+    RunMismatch: another k, because verdicts of two depths do not mix. BadArgument: an index that is trimmed itself.
+    BadData: another index.
+    """
+    if k is not None and k != folder.k:
+        raise RunMismatch(
+            f"{folder.place} was made with k={folder.k}, not {k}: leave k as it was, or gather in another folder "
+            "(--out DIR)"
+        )
     if isinstance(index, Trimmed):
         raise BadArgument("this index is trimmed: verdicts are given on the bare one, open that and trim it")
     if index.fingerprint != folder.base_fingerprint:
         raise BadData(
             f"{folder.place} was made for the index {folder.base_fingerprint} ({folder.base}), and this one is "
             f"{index.fingerprint}: name that index, or gather for this one in another folder (--out DIR)"
-        )
-
-
-def check_k(folder: TrimFolder, k: int | None) -> None:
-    """Raise `RunMismatch` for another k than the folder's: verdicts of two depths do not mix."""
-    if k is not None and k != folder.k:
-        raise RunMismatch(
-            f"{folder.place} was made with k={folder.k}, not {k}: leave k as it was, or gather in another folder "
-            "(--out DIR)"
         )
 
 
@@ -284,22 +260,20 @@ def plan_questions(
     """
     texts = [text.strip() for text in questions]
     listed = {question_id(text) for text in texts}
-    sources: list[str] = []
-    least = min_similarity if min_similarity is not None or similar is None else similar.min_similarity
-
-    def add(some: list[str]) -> None:
-        if similar is not None and some:
-            similar.add(some)
-            sources.extend(some)
+    sources = [each.question for each in judged.values() if each.id not in listed]
+    if isinstance(similar, ByVector):
+        similar.encode_ahead([*sources, *texts])
+    if similar is not None:
+        similar.add(sources)
+        min_similarity = similar.min_similarity if min_similarity is None else min_similarity
 
     def source_of(text: str) -> str | None:
         """The question whose verdicts hold for this one."""
         if similar is None or not sources:
             return None
-        (near,) = similar.nearest([text], floor=least or 0.0)
+        (near,) = similar.nearest([text], floor=min_similarity or 0.0)
         return None if near is None or (guard and unlike(text, sources[near.at])) else sources[near.at]
 
-    add([each.question for each in judged.values() if each.id not in listed])
     first: dict[str, PlannedQuestion] = {}
     plan: list[PlannedQuestion] = []
     for done, text in enumerate(texts, 1):
@@ -312,10 +286,9 @@ def plan_questions(
             planned = PlannedQuestion(own, text, "reuse", question_id(source))
         else:
             planned = PlannedQuestion(own, text, "judge")
-        if own not in first:
-            first[own] = planned
-            if planned.kind != "reuse":
-                add([text])
+        if first.setdefault(own, planned) is planned and planned.kind != "reuse" and similar is not None:
+            similar.add([text])
+            sources.append(text)
         plan.append(planned)
         progress(COMPARING, done, len(texts))
     return plan
@@ -422,8 +395,3 @@ def judged_by(judge: Judge, lm: ConnectedLM) -> JudgedBy:
         model=f"{own.name} ({label})" if label else own.name,
         program=str(identity["program"]),
     )
-
-
-def _taught_nothing(judged: JudgedQuestion, by: JudgedBy) -> bool:
-    """Whether another judge than `by` closed a question without one verdict: it may be judged anew as it is."""
-    return bool(judged.silent) and not (judged.accepted or judged.rejected) and judged.by != by

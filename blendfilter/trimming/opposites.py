@@ -175,13 +175,18 @@ def _parts(text: str) -> _QuestionParts:
         plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
     found = [(match.group(), _opens(plain, match.start())) for match in _WORD.finditer(plain)]
     words = [_folded(word) for word, _ in found]
+    numbers = {_THOUSANDS.sub("", match.group()) for match in _NUMBER.finditer(plain)}
+    sides: dict[int, int] = {}
+    for stem in _STEMMED.keys() & set(map(_STEM, words)):
+        for pair, side in _STEMMED[stem]:
+            sides[pair] = sides.get(pair, 0) | side
     return _QuestionParts(
         words=frozenset(words).union(*(_JOINED.split(word) for word in words if not word.isalnum())),
-        numbers=_numbers(plain, words),
+        numbers=frozenset(numbers | {COUNTED[word] for word in words if word in COUNTED}),
         names=tuple(_names(found, words)),
         negated=not NEGATIONS.isdisjoint(words) or any(word.endswith(("n't", "n’t")) for word in words),
         asks=frozenset(QUESTION_WORDS[word] for word in words if word in QUESTION_WORDS),
-        sides=_sides(frozenset(map(_STEM, words))),
+        sides=sides,
     )
 
 
@@ -198,11 +203,6 @@ def _opens(text: str, start: int) -> bool:
     return not start or text[start - 1] in _ENDS
 
 
-def _numbers(text: str, words: list[str]) -> frozenset[str]:
-    written = {_THOUSANDS.sub("", match.group()) for match in _NUMBER.finditer(text)}
-    return frozenset(written | {COUNTED[word] for word in words if word in COUNTED})
-
-
 def _names(found: list[tuple[str, bool]], words: list[str]) -> list[str]:
     names = []
     for at, ((word, opens), folded) in enumerate(zip(found, words, strict=True)):
@@ -212,11 +212,3 @@ def _names(found: list[tuple[str, bool]], words: list[str]) -> list[str]:
             continue
         names.append(folded)
     return names
-
-
-def _sides(stems: frozenset[str]) -> dict[int, int]:
-    sides: dict[int, int] = {}
-    for stem in _STEMMED.keys() & stems:
-        for pair, side in _STEMMED[stem]:
-            sides[pair] = sides.get(pair, 0) | side
-    return sides

@@ -114,10 +114,8 @@ class TrimmedRanking(NamedTuple):
 def trim_ranking(ranking: Sequence[Passage], k: int, dropping: Mapping[str, Sequence[str]]) -> TrimmedRanking:
     """The shortest head of `ranking` that has `k` passages left when all that its accepted ones drop is dropped.
 
-    A passage found lower down may drop one that stands above it. Where the ranking ends first, all that is left.
-
-    Args:
-        dropping: under each accepted passage the ids that go where it stands.
+    A passage found lower down may drop one that stands above it. `dropping`: under each accepted passage the ids that
+    go where it stands.
 
     >>> a, b, c = (Passage(name, "", name) for name in "abc")
     >>> [p.id for p in trim_ranking([b, a, c], 2, {"a": ["b"]}).kept]
@@ -139,7 +137,8 @@ def trim_ranking(ranking: Sequence[Passage], k: int, dropping: Mapping[str, Sequ
                 left -= standing.get(other, 0)
     head = ranking[:read]
     gone = [(each, rank, beside[each.id]) for rank, each in enumerate(head, start=1) if each.id in beside]
-    return TrimmedRanking([each for each in head if each.id not in beside], gone, left == k)
+    kept = Hits([each for each in head if each.id not in beside], cut=cut_of(ranking))
+    return TrimmedRanking(kept, gone, left == k)
 
 
 # --- the index --------------------------------------------------------------------------------------------------------
@@ -151,9 +150,6 @@ class _Effect(NamedTuple):
     dropping: Mapping[str, Sequence[str]]
     most: int
     """How many passages it may drop."""
-
-
-_NO_EFFECT = _Effect({}, 0)
 
 
 class Trimmed(Retriever):
@@ -203,7 +199,10 @@ class Trimmed(Retriever):
         self._beside = _beside(witnesses, threshold, one_way)
         self._judged: Sequence[JudgedQuestion] = tuple(witnesses.judged.values()) if self._beside else ()
         self._effects = [_effect(each, self._beside) for each in self._judged]
-        self._deepest = _deepest(self.index)
+        limits = [] if (most := getattr(self.index, "max_k", None)) is None else [int(most)]
+        with suppress(TypeError):  # of unknown size
+            limits.append(len(self.index))
+        self._deepest = min(limits, default=None)
         self.fingerprint = self.index.fingerprint
         if self._beside:
             self.similar.add([each.question for each in self._judged])
@@ -220,7 +219,7 @@ class Trimmed(Retriever):
         effects = [self._effect_on(query, near) for query, near in zip(queries, nearest, strict=True)]
         if not any(effect.most for effect in effects):
             return [*rankings(range(len(queries)), k)]
-        return [_hits(trim, found) for trim, found in self._trims(rankings, effects, k)]
+        return [trim.kept for trim in self._trims(rankings, effects, k)]
 
     def explain(self, query: str, k: int) -> Explanation:
         """One search, with what was dropped, what stayed though some witness separates it, and why."""
@@ -231,16 +230,15 @@ class Trimmed(Retriever):
         rankings, vectors = self._rankings([query])
         near = self.similar.nearest([query], vectors=vectors)[0]
         nearest = self._nearest(query, near)
-        ((trim, found),) = self._trims(rankings, [self._effect_on(query, near)], k)
-        passages = _hits(trim, found)
+        (trim,) = self._trims(rankings, [self._effect_on(query, near)], k)
         judged = self._judged[near.at] if near is not None and not nearest.why else None
         dropped = tuple(
             DroppedPassage(passage, rank, kept, self._counting(kept, passage.id), nearest.question, nearest.similarity)
-            for passage, rank, kept in (trim.gone if trim else ())
+            for passage, rank, kept in trim.gone
         )
         texts = {name: self.witnesses.judged[name].question for each in dropped for name in each.witnesses}
-        undecided = tuple(self._undecided(passages, judged, nearest))
-        return Explanation(passages, dropped, undecided, nearest, texts, self.one_way)
+        undecided = tuple(self._undecided(trim.kept, judged, nearest))
+        return Explanation(trim.kept, dropped, undecided, nearest, texts, self.one_way)
 
     def info(self) -> dict[str, Any]:
         """Kind, fingerprint, the overlay's settings, how much of it counts, and the index's own `info()`."""
@@ -267,9 +265,7 @@ class Trimmed(Retriever):
 
     def close(self) -> None:
         """Close the index, where it is one that is closed."""
-        close = getattr(self.index, "close", None)
-        if close is not None:
-            close()
+        getattr(self.index, "close", lambda: None)()
 
     def __len__(self) -> int:
         return len(self.index)
@@ -296,7 +292,7 @@ class Trimmed(Retriever):
     def _effect_on(self, query: str, near: Neighbour | None) -> _Effect:
         """What the nearest judged question drops, if it is near enough and not another question."""
         if near is None or not self._effects[near.at].most or self._nearest(query, near).why:
-            return _NO_EFFECT
+            return _Effect({}, 0)
         return self._effects[near.at]
 
     def _nearest(self, query: str, near: Neighbour | None) -> NearestQuestion:
@@ -310,14 +306,12 @@ class Trimmed(Retriever):
             why = f"the nearest judged question is another one: {apart}" if apart else ""
         return NearestQuestion(question, near.similarity, why)
 
-    def _trims(
-        self, rankings: Rankings, effects: Sequence[_Effect], k: int
-    ) -> list[tuple[TrimmedRanking | None, list[Passage]]]:
-        """Each query's trimmed ranking (None where nothing applies) and the ranking that it was made of.
+    def _trims(self, rankings: Rankings, effects: Sequence[_Effect], k: int) -> list[TrimmedRanking]:
+        """Each query's trimmed ranking.
 
         Queries of one depth are searched together; those that come out short are searched again, deeper.
         """
-        done: dict[int, tuple[TrimmedRanking | None, list[Passage]]] = {}
+        done: dict[int, TrimmedRanking] = {}
         depths = {at: self._depth(k, k + min(k, each.most)) for at, each in enumerate(effects)}
         while depths:
             by_depth: dict[int, list[int]] = defaultdict(list)
@@ -326,11 +320,10 @@ class Trimmed(Retriever):
             depths = {}
             for depth, some in by_depth.items():
                 for at, found in zip(some, rankings(some, depth), strict=True):
-                    effect = effects[at]
-                    trim = trim_ranking(found, k, effect.dropping) if effect.most else None
-                    deeper = self._depth(k, min(2 * depth, k + effect.most))
-                    if trim is None or trim.full or len(found) < depth or deeper <= depth:
-                        done[at] = trim, found
+                    trim = trim_ranking(found, k, effects[at].dropping)
+                    deeper = self._depth(k, min(2 * depth, k + effects[at].most))
+                    if trim.full or len(found) < depth or deeper <= depth:
+                        done[at] = trim
                     else:
                         depths[at] = deeper
         return [done[at] for at in range(len(effects))]
@@ -366,34 +359,22 @@ def check_similarity(value: float) -> float:
 
 def _beside(witnesses: Witnesses, threshold: int, one_way: bool) -> dict[str, list[str]]:
     """For each passage those that may go where it is accepted: enough witnesses separate them from it."""
-    beside: dict[str, list[str]] = {}
+    beside: dict[str, list[str]] = defaultdict(list)
     for separation in witnesses.separated(threshold):
-        for_a, for_b = witnesses.sides(separation) if one_way else (threshold, threshold)
         a, b = separation.pair
+        for_a, for_b = witnesses.sides(separation) if one_way else (threshold, threshold)
         if for_a >= threshold:
-            beside.setdefault(a, []).append(b)
+            beside[a].append(b)
         if for_b >= threshold:
-            beside.setdefault(b, []).append(a)
+            beside[b].append(a)
     return beside
 
 
 def _effect(judged: JudgedQuestion, beside: Mapping[str, Sequence[str]]) -> _Effect:
-    accepted = set(judged.accepted)
-    dropping = {a: gone for a in judged.accepted if (gone := [b for b in beside.get(a, ()) if b not in accepted])}
-    every = set().union(*dropping.values())
-    return _Effect(dropping, len(every))
-
-
-def _deepest(index: Retriever) -> int | None:
-    """How many passages it can be asked for: as many as there are, or as its server gives; None: unknown."""
-    limits = [] if (most := getattr(index, "max_k", None)) is None else [int(most)]
-    with suppress(TypeError):
-        limits.append(len(index))
-    return min(limits, default=None)
-
-
-def _hits(trim: TrimmedRanking | None, found: list[Passage]) -> list[Passage]:
-    return found if trim is None else Hits(trim.kept, cut=cut_of(found))
+    dropping = {
+        a: gone for a in judged.accepted if (gone := [b for b in beside.get(a, ()) if b not in judged.accepted])
+    }
+    return _Effect(dropping, len(set().union(*dropping.values())))
 
 
 def _witnesses(count: int) -> str:

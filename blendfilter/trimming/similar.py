@@ -275,10 +275,9 @@ class _Bound:
     def append(self, vectors: Vectors) -> None:
         self.rows.append(self._projected(vectors))
 
-    def highest(self, vector: Vectors) -> Vectors:
+    def highest(self, vector: Vectors) -> Any:
         """Upper bounds of the cosines with `vector`."""
-        bounds: Vectors = self.rows.all @ self._projected(vector[None])[0]
-        return bounds
+        return self.rows.all @ self._projected(vector[None])[0]
 
     def _projected(self, vectors: Vectors) -> Vectors:
         inside = vectors @ self.projection
@@ -299,13 +298,24 @@ class ByVector:
         self._rows = _Rows(encoder.dimension)
         self._itself: dict[str, int] = {}
         self._bound: _Bound | None = None
+        self._ahead: dict[str, Vectors] = {}
+
+    def encode_ahead(self, questions: Sequence[str]) -> None:
+        """Encode in one call what is added and compared one by one."""
+        once = list(dict.fromkeys(questions))
+        self._ahead = dict(zip(once, self.encoder.encode_queries(once).vectors, strict=True))
+
+    def _encoded(self, questions: Sequence[str]) -> Vectors:
+        if self._ahead.keys() >= set(questions):
+            return np.stack([self._ahead[question] for question in questions])
+        return self.encoder.encode_queries(questions).vectors
 
     def add(self, questions: Sequence[str]) -> None:
         """Append judged questions."""
         if not questions:
             return
-        kept, encoder = self._kept, self.encoder
-        given = _unit(_kept_vectors(questions, encoder, kept) if kept else encoder.encode_queries(questions).vectors)
+        kept = self._kept
+        given = _unit(_kept_vectors(questions, self.encoder, kept) if kept else self._encoded(questions))
         for at, question in enumerate(questions, start=len(self._rows.all)):
             self._itself.setdefault(question, at)
         self._rows.append(given)
@@ -324,7 +334,7 @@ class ByVector:
         """
         if not len(self._rows.all) or not questions:
             return [None] * len(questions)
-        given = self.encoder.encode_queries(questions).vectors if vectors is None else vectors
+        given = self._encoded(questions) if vectors is None else vectors
         return [
             self._nearest(question, vector, floor) for question, vector in zip(questions, _unit(given), strict=True)
         ]
@@ -332,7 +342,10 @@ class ByVector:
     def _nearest(self, question: str, vector: Vectors, floor: float) -> Neighbour | None:
         if (itself := self._itself.get(question)) is not None:
             return Neighbour(itself, 1.0)
-        candidates = self._candidates(vector, floor)
+        if floor <= 0 or self._bound is None:
+            candidates = np.arange(len(self._rows.all))
+        else:
+            candidates = np.flatnonzero(self._bound.highest(vector) >= floor - _SLACK)
         if not len(candidates):
             return None
         kept = self._rows.all[candidates]
@@ -344,12 +357,6 @@ class ByVector:
         best = int(np.argmax(exact))
         similarity = max(0.0, min(1.0, float(exact[best])))
         return Neighbour(int(candidates[best]), similarity) if similarity >= floor else None
-
-    def _candidates(self, vector: Vectors, floor: float) -> Any:
-        """Those that may be as near as `floor`, in the order of adding."""
-        if floor <= 0 or self._bound is None:
-            return np.arange(len(self._rows.all))
-        return np.flatnonzero(self._bound.highest(vector) >= floor - _SLACK)
 
 
 def _unit(vectors: Vectors) -> Vectors:
@@ -374,8 +381,7 @@ def _kept_vectors(questions: Sequence[str], encoder: Encoder, path: Path) -> Vec
         np.savez(content, identity=np.array(encoder.identity), names=names_known, vectors=vectors_known)
         with suppress(OSError):
             write_whole(path, [content.getvalue()])
-    rows: Vectors = np.stack([known[name] for name in names])
-    return rows
+    return np.stack([known[name] for name in names])
 
 
 def _read_vectors(path: Path, encoder: Encoder) -> dict[str, Vectors]:

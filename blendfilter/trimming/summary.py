@@ -33,8 +33,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def counted(n: int, one: str, several: str = "") -> str:
     """`n` of something, in words.
 
-    >>> counted(1, "pair"), counted(1200, "pair"), counted(2, "witness", "witnesses")
-    ('1 pair', '1,200 pairs', '2 witnesses')
+    >>> counted(1, "pair"), counted(1200, "witness", "witnesses")
+    ('1 pair', '1,200 witnesses')
     """
     return f"{n:,} {one if n == 1 else several or one + 's'}"
 
@@ -56,8 +56,8 @@ class CallCosts(NamedTuple):
     def words(self) -> str:
         """In words.
 
-        >>> CallCosts(1200, 345_000, 1200, 0.021).words(), CallCosts(1, 30, 1, None).words()
-        ('1,200 calls, 345,000 tokens in, 1,200 out, $0.0210', '1 call, 30 tokens in, 1 out, price unknown')
+        >>> CallCosts(1200, 345_000, 1200, 0.021).words()
+        '1,200 calls, 345,000 tokens in, 1,200 out, $0.0210'
         """
         cost = ", price unknown" if self.cost is None else f", ${self.cost:.4f}" if self.cost else ""
         return f"{counted(self.calls, 'call')}, {self.tokens_in:,} tokens in, {self.tokens_out:,} out{cost}"
@@ -163,17 +163,16 @@ class Trimming:
                 f"the judge answered neither True nor False in {self.silent:,} of {replies}: read some in the journal, "
                 "then undo those questions (--undo) and judge them with another --mode or model (--lm)"
             )
-        return "\n".join([*lines, self._next()]) + "\n"
-
-    def _next(self) -> str:
         if self.dropped is not None:
-            return "a dry run: the witnesses are as they were; without --dry-run the same calls cost nothing again"
-        if self.reached:
-            return f'use it: blendfilter search {self.place} "…", or --index {self.place} of eval and ask'
-        return (
-            f"no pair has reached the threshold, so {self.place} answers as the bare index does: judge more questions, "
-            "or lower it (--threshold)"
-        )
+            then = "a dry run: the witnesses are as they were; without --dry-run the same calls cost nothing again"
+        elif self.reached:
+            then = f'use it: blendfilter search {self.place} "…", or --index {self.place} of eval and ask'
+        else:
+            then = (
+                f"no pair has reached the threshold, so {self.place} answers as the bare index does: judge more "
+                "questions, or lower it (--threshold)"
+            )
+        return "\n".join([*lines, then]) + "\n"
 
 
 def _first(lines: list[str], most: int = LISTED) -> list[str]:
@@ -181,11 +180,7 @@ def _first(lines: list[str], most: int = LISTED) -> list[str]:
 
 
 def separations_text(separations: int, reached: int, threshold: int, *, one_way: bool = False) -> str:
-    """How many pairs have a witness, and how many of them enough.
-
-    >>> separations_text(18, 3, 2, one_way=True)
-    'separations: 18 pairs with a witness, 3 of them with 2 or more for one side (one way), which is the threshold'
-    """
+    """How many pairs have a witness, and how many of them enough."""
     side = " for one side (one way)" if one_way else ""
     return (
         f"separations: {counted(separations, 'pair')} with a witness, {reached:,} of them with {threshold} or more"
@@ -233,38 +228,6 @@ def state_text(folder: TrimFolder, witnesses: Witnesses) -> str:
 # --- one passage ------------------------------------------------------------------------------------------------------
 
 
-class PassageSeparation(NamedTuple):
-    """One separation as a passage sees it: the other side, and the questions by who won."""
-
-    other: str
-    won: tuple[JudgedQuestion, ...]
-    """They accepted the passage and rejected the other."""
-    lost: tuple[JudgedQuestion, ...]
-
-    def counting(self, one_way: bool) -> int:
-        """How many of them count together: all, or one way those of the side that has more."""
-        sides = len(self.won), len(self.lost)
-        return max(sides) if one_way else sum(sides)
-
-
-def separations_of(witnesses: Witnesses, passage: str) -> list[PassageSeparation]:
-    """The separations that a passage stands in. Raises `UnknownName` where no judged question ever retrieved it."""
-    judged = witnesses.judged
-    known = {name for each in judged.values() for name in each.passages}
-    if passage not in known:
-        near = difflib.get_close_matches(passage, known, n=1)
-        guess = f" Did you mean '{near[0]}'?" if near else ""
-        raise UnknownName(
-            f"no judged question retrieved a passage '{passage}'.{guess} (--export - lists those that are separated)"
-        )
-    made = []
-    for other in witnesses.partners(passage, 1):
-        questions = [judged[name] for name in witnesses.witnesses_of(passage, other)]
-        won, lost = (tuple(each for each in questions if (passage in each.accepted) is side) for side in (True, False))
-        made.append(PassageSeparation(other, won, lost))
-    return made
-
-
 def found_again(index: Retriever, k: int, witnesses: Witnesses, passage: str) -> dict[str, Passage]:
     """The passage and those it is separated from, as the index finds them now for the questions that judged them.
 
@@ -277,14 +240,28 @@ def found_again(index: Retriever, k: int, witnesses: Witnesses, passage: str) ->
 def passage_text(
     folder: TrimFolder, witnesses: Witnesses, passage: str, texts: Mapping[str, Passage], note: str = ""
 ) -> str:
-    """All that is known of one passage; `note` is about the index."""
-    one_way = folder.one_way
-    separations = sorted(separations_of(witnesses, passage), key=lambda each: -each.counting(one_way))
+    """All that is known of one passage; `note` is about the index.
+
+    Raises `UnknownName` where no judged question ever retrieved it.
+    """
+    one_way, judged = folder.one_way, witnesses.judged
+    known = {name for each in judged.values() for name in each.passages}
+    if passage not in known:
+        near = difflib.get_close_matches(passage, known, n=1)
+        guess = f" Did you mean '{near[0]}'?" if near else ""
+        raise UnknownName(
+            f"no judged question retrieved a passage '{passage}'.{guess} (--export - lists those that are separated)"
+        )
+    separations = list[tuple[int, str, list[JudgedQuestion], list[JudgedQuestion]]]()
+    for other in witnesses.partners(passage, 1):
+        questions = [judged[name] for name in witnesses.witnesses_of(passage, other)]
+        won, lost = ([each for each in questions if (passage in each.accepted) is side] for side in (True, False))
+        separations.append((max(len(won), len(lost)) if one_way else len(questions), other, won, lost))
+    separations.sort(key=lambda each: -each[0])
     accepted, rejected, silent = (
-        sum(passage in getattr(each, side) for each in witnesses.judged.values())
-        for side in ("accepted", "rejected", "silent")
+        sum(passage in getattr(each, side) for each in judged.values()) for side in ("accepted", "rejected", "silent")
     )
-    reached = sum(each.counting(one_way) >= folder.threshold for each in separations)
+    reached = sum(counting >= folder.threshold for counting, *_ in separations)
     lines = [
         f"passage {_named(passage, texts)}",
         *([f"note: {note}"] if note else []),
@@ -293,12 +270,12 @@ def passage_text(
         f"separated from {counted(len(separations), 'passage')}, often enough from {reached:,} of them (the threshold "
         f"is {folder.threshold}{', counted one way' if one_way else ''})",
     ]
-    for each in separations:
-        state = "the threshold is reached" if each.counting(one_way) >= folder.threshold else "below the threshold"
-        witnessed = counted(each.counting(False), "witness", "witnesses")
-        sides = f" ({len(each.won):,} for {passage}, {len(each.lost):,} for {each.other})" if one_way else ""
-        lines += ["", f"from {_named(each.other, texts)}", f"  {witnessed}{sides}, {state}"]
-        for side, questions in ((passage, each.won), (each.other, each.lost)):
+    for counting, other, won, lost in separations:
+        state = "the threshold is reached" if counting >= folder.threshold else "below the threshold"
+        witnessed = counted(len(won) + len(lost), "witness", "witnesses")
+        sides = f" ({len(won):,} for {passage}, {len(lost):,} for {other})" if one_way else ""
+        lines += ["", f"from {_named(other, texts)}", f"  {witnessed}{sides}, {state}"]
+        for side, questions in ((passage, won), (other, lost)):
             lines += [f"  {side} won for:"] * bool(questions)
             lines += [f"    {one.id} {one.question!r} ({judge_name(one.by)}, {one.at})" for one in questions]
     return "\n".join(lines) + "\n"
@@ -360,7 +337,9 @@ def export(
     OSError (a full disk): then what was there before still is.
     """
     written = list(rows(witnesses, threshold, one_way=one_way))
-    lines = as_csv(written) if Path(target).suffix.lower() == ".csv" else as_jsonl(written)
+    lines: Iterable[str] = (json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in written)
+    if Path(target).suffix.lower() == ".csv":
+        lines = as_csv(written)
     # half a character in a passage's id becomes an escape: no terminal takes it, and no file
     encoded = (line.encode("utf-8", "backslashreplace") for line in lines)
     if str(target) == STDOUT:
@@ -368,12 +347,6 @@ def export(
     else:
         write_whole(Path(target), encoded, overwrite=overwrite)
     return len(written)
-
-
-def as_jsonl(written: Iterable[WitnessRow]) -> Iterator[str]:
-    """A JSON object a line."""
-    for row in written:
-        yield json.dumps(row._asdict(), ensure_ascii=False) + "\n"
 
 
 def as_csv(written: Iterable[WitnessRow]) -> Iterator[str]:

@@ -15,8 +15,8 @@ Only a closed question counts: half of its verdicts would separate the wrong pai
 is a line too, so the file tells its whole history, and what was undone can be judged again. It is read whole when an
 index is opened (100,000 separations within a second).
 
-Differs from the paper: it counts witnesses while it runs and keeps none; here each separation names its questions, the
-judge, the model and the time, and any of them can be taken back.
+Differs from the paper: it counts witnesses and keeps none; here each separation names its questions, the judge, the
+model and the time, and any of them can be taken back.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from itertools import product
+from functools import partial
+from itertools import chain, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -43,8 +45,6 @@ THRESHOLD = 2
 """Witnesses that a separation takes by default; the authors' released code takes 1."""
 LISTED = 20
 """Lines of questions that a summary has at most."""
-_SHIFT = 32
-"""Bits of a passage's number: a pair is one number made of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,7 @@ def question_text(question: str) -> str:
 
 
 def question_id(question: str) -> str:
-    """12 hex digits of a question's text.
-
-    >>> question_id("Who turned on the radio?") == question_id(" Who turned on the radio?\\n")
-    True
-    """
+    """12 hex digits of a question's text."""
     return hashlib.sha256(question_text(question).encode()).hexdigest()[:12]
 
 
@@ -144,11 +140,7 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _encoded(record: Mapping[str, Any]) -> bytes:
-    """JSON escapes line breaks, so an id may hold anything."""
-    return json_line(record, separators=(",", ":"))
-
-
+_encoded = partial(json_line, separators=(",", ":"))
 _BEGINS = b'{"kind":"'
 _FIRST = {"kind": "witnesses", "format": FORMAT}
 _FIRST_BEGINS = _encoded(_FIRST)[:-1]
@@ -160,18 +152,14 @@ _FIRST_BEGINS = _encoded(_FIRST)[:-1]
 class Witnesses:
     """The state that a witnesses file describes; a new one is empty.
 
-    A passage's id is stored once and is a number from there on. A pair whose witnesses were all undone keeps its place,
-    empty: memory is bounded by the pairs ever seen.
+    A pair whose witnesses were all undone keeps its place, empty: memory is bounded by the pairs ever seen.
     """
 
     def __init__(self) -> None:
-        self._names: list[str] = []
-        self._numbers: dict[str, int] = {}
         self._judged: dict[str, JudgedQuestion] = {}
         self._in_order: Mapping[str, JudgedQuestion] | None = None
         self._open: dict[str, _OpenQuestion] = {}
-        self._pairs: dict[int, tuple[str, ...]] = {}
-        self._beside: dict[int, list[int]] = {}
+        self._pairs: dict[tuple[str, str], tuple[str, ...]] = {}
 
     @classmethod
     def read(cls, path: str | Path) -> Witnesses:
@@ -220,9 +208,7 @@ class Witnesses:
 
     def witnesses_of(self, a: str, b: str) -> tuple[str, ...]:
         """The sorted ids of the questions that separate two passages, in either order; none for unknown passages."""
-        if a not in self._numbers or b not in self._numbers:
-            return ()
-        return tuple(sorted(self._pairs.get(_key(self._numbers[a], self._numbers[b]), ())))
+        return tuple(sorted(self._pairs.get(_pair(a, b), ())))
 
     def witnesses_for(self, a: str, b: str) -> tuple[str, ...]:
         """Those of `witnesses_of` that accepted `a`, and rejected `b`."""
@@ -231,8 +217,7 @@ class Witnesses:
     def separated(self, threshold: int, *, one_way: bool = False) -> Iterator[Separation]:
         """The pairs with at least `threshold` witnesses, sorted; `one_way`: so many that accepted the same one."""
         check_count("threshold", threshold)
-        reached = [(self._pair(key), names) for key, names in self._pairs.items() if len(names) >= threshold]
-        for pair, names in sorted(reached):
+        for pair, names in sorted(item for item in self._pairs.items() if len(item[1]) >= threshold):
             separation = Separation(pair, tuple(sorted(names)))
             if not one_way or max(self.sides(separation)) >= threshold:
                 yield separation
@@ -249,10 +234,8 @@ class Witnesses:
 
     def partners(self, passage: str, threshold: int) -> tuple[str, ...]:
         """The passages that at least `threshold` witnesses separate from this one, sorted."""
-        check_count("threshold", threshold)
-        at = self._numbers.get(passage, -1)
-        found = (other for other in self._beside.get(at, ()) if len(self._pairs[_key(at, other)]) >= threshold)
-        return tuple(sorted(self._names[other] for other in found))
+        reached = (pair for pair, names in self._pairs.items() if passage in pair and len(names) >= threshold)
+        return tuple(sorted(b if a == passage else a for a, b in reached))
 
     def digest(self, threshold: int, *, one_way: bool = False) -> str:
         """16 hex digits over what a search can see of this state, however it came about.
@@ -261,14 +244,13 @@ class Witnesses:
         passages of every judged question, since any of them may be the nearest one to a query. Empty where no pair
         reaches it.
         """
-        hashed, pairs = hashlib.sha256(), 0
-        for separation in self.separated(threshold, one_way=one_way):
-            _feed(hashed, [separation.pair, separation.witnesses])
-            pairs += 1
-        if not pairs:
+        separated = [(each.pair, each.witnesses) for each in self.separated(threshold, one_way=one_way)]
+        if not separated:
             return ""
-        for judged in self.judged.values():
-            _feed(hashed, [judged.question, sorted(judged.accepted)])
+        judged = ((each.question, sorted(each.accepted)) for each in self.judged.values())
+        hashed = hashlib.sha256()
+        for value in chain(separated, judged):
+            hashed.update(json.dumps(value, separators=(",", ":")).encode() + b"\n")
         return hashed.hexdigest()[:16]
 
     def apply(self, record: Mapping[str, Any]) -> None:
@@ -292,7 +274,7 @@ class Witnesses:
                 raise ValueError(f"no kind of line '{kind}'")
 
     def _close(self, record: Mapping[str, Any]) -> None:
-        name, passages = record["question"], [self._names[self._number(each)] for each in record["passages"]]
+        name, passages = record["question"], [sys.intern(_text(each)) for each in record["passages"]]
         if len(set(passages)) != len(passages):
             raise ValueError("a passage twice")
         half = self._open[name]
@@ -304,31 +286,26 @@ class Witnesses:
         self._judged[name] = JudgedQuestion(name, half.text, accepted, rejected, silent, half.by, _text(record["at"]))
         self._in_order = None
         alone, pairs = (name,), self._pairs  # pairs that one question separates share their tuple
-        for a, b in product(map(self._number, accepted), [self._number(each) for each in rejected]):
-            key = _key(a, b)
-            known = pairs.get(key)
-            pairs[key] = known + alone if known else alone
-            if known is None:
-                self._beside.setdefault(a, []).append(b)
-                self._beside.setdefault(b, []).append(a)
+        for a, b in product(accepted, rejected):
+            pair = _pair(a, b)
+            pairs[pair] = pairs.get(pair, ()) + alone
 
     def _undo(self, record: Mapping[str, Any]) -> None:
         if record.get("all") is True:
             vars(self).update(vars(Witnesses()))
         elif "pair" in record:
-            a, b = record["pair"]
-            key = _key(self._numbers[a], self._numbers[b])
-            if not self._pairs[key]:
+            pair = _pair(*record["pair"])
+            if not self._pairs[pair]:
                 raise ValueError("a pair without witnesses")
-            self._pairs[key] = ()
+            self._pairs[pair] = ()
         elif record["question"] in self._open:
             del self._open[record["question"]]
         else:
             gone = self._judged.pop(record["question"])
             self._in_order = None
             for a, b in product(gone.accepted, gone.rejected):
-                key = _key(self._numbers[a], self._numbers[b])
-                self._pairs[key] = tuple(name for name in self._pairs[key] if name != gone.id)
+                pair = _pair(a, b)
+                self._pairs[pair] = tuple(name for name in self._pairs[pair] if name != gone.id)
 
     def _replay(self, lines: Iterable[bytes], path: Path) -> None:
         """Apply the lines of a file. Raises `BadData` for one that cannot be."""
@@ -347,20 +324,9 @@ class Witnesses:
             except (ValueError, TypeError, LookupError, RecursionError) as error:
                 raise _not_a_line(path, number) from error
 
-    def _number(self, passage: str) -> int:
-        number = self._numbers.get(passage)
-        if number is None:
-            number = self._numbers[_text(passage)] = len(self._names)
-            self._names.append(passage)
-        return number
 
-    def _pair(self, key: int) -> tuple[str, str]:
-        a, b = self._names[key >> _SHIFT], self._names[key & ((1 << _SHIFT) - 1)]
-        return (a, b) if a < b else (b, a)
-
-
-def _key(a: int, b: int) -> int:
-    return a << _SHIFT | b if a < b else b << _SHIFT | a
+def _pair(a: str, b: str) -> tuple[str, str]:
+    return (a, b) if a < b else (b, a)
 
 
 def _judge(fields: Mapping[str, Any]) -> JudgedBy:
@@ -372,10 +338,6 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
     return value
-
-
-def _feed(hashed: Any, value: Any) -> None:
-    hashed.update(json.dumps(value, separators=(",", ":")).encode() + b"\n")
 
 
 def _not_a_line(path: Path, number: int) -> BadData:
@@ -430,11 +392,10 @@ class WitnessWriter:
 
         Raises `BadArgument` where the question is closed: undo it first.
         """
-        name = question_id(question)
         if not isinstance(passage_id, str) or not (verdict is None or isinstance(verdict, bool)):
             raise BadArgument(f"a verdict on passage {passage_id!r} is True, False or None, got {verdict!r}")
         with self._lock:
-            self._check_open(name, question)
+            name = self._open_id(question)
             half = self.witnesses._open.get(name)
             begins = [] if half and half.by == by else [question_line(question, by)]
             self._append(*begins, verdict_line(name, passage_id, verdict))
@@ -445,9 +406,8 @@ class WitnessWriter:
         `by` is only needed where nothing was retrieved. Raises `BadArgument`: a passage without a verdict, one named
         twice, a question that is closed.
         """
-        name = question_id(question)
         with self._lock:
-            self._check_open(name, question)
+            name = self._open_id(question)
             verdicts = self.witnesses.half(name)
             for at, passage in enumerate(retrieved):
                 if passage not in verdicts:
@@ -499,9 +459,11 @@ class WitnessWriter:
         if hasattr(self, "_log"):
             self._log.close()
 
-    def _check_open(self, name: str, question: str) -> None:
+    def _open_id(self, question: str) -> str:
+        name = question_id(question)
         if self.witnesses.is_judged(name):
             raise BadArgument(f"{question!r} is judged already ({name}): undo it first, then judge it again")
+        return name
 
     def _append(self, *records: Mapping[str, Any], sync: bool = False) -> None:
         if self._log.closed:
@@ -538,5 +500,5 @@ def pair_named(witnesses: Witnesses, name: str) -> tuple[str, str]:
     for at in range(1, len(parts)):
         a, b = ",".join(parts[:at]).strip(), ",".join(parts[at:]).strip()
         if witnesses.witnesses_of(a, b):
-            return (a, b) if a < b else (b, a)
+            return _pair(a, b)
     raise UnknownName(f"no question separates the pair '{name}' (--export - lists those that are separated)")

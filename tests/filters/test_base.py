@@ -28,13 +28,6 @@ class Synchronous(dspy.Module):
         return dspy.Prediction(kept=passages[1:2])
 
 
-class SynchronousFilter(Filter):
-    """The same on our base class."""
-
-    def forward(self, question: str, passages: Any, **more: Any) -> dspy.Prediction:
-        return dspy.Prediction(kept=passages[1:2])
-
-
 class Listing(Filter):
     """Returns the passages themselves."""
 
@@ -49,7 +42,7 @@ class Reading(dspy.Module):
         return (passage.line for passage in passages[1:2])
 
 
-@pytest.mark.parametrize("kind", [Synchronous, SynchronousFilter, Listing, Reading])
+@pytest.mark.parametrize("kind", [Synchronous, Listing, Reading])
 @pytest.mark.parametrize("name", [*RETRIEVING, "union"])
 def test_in_every_method(name: str, kind: type[dspy.Module]) -> None:
     def step(prompt: str) -> str:
@@ -138,11 +131,3 @@ class Saying(Filter):
 def test_what_is_no_answer_is_told_as_such(said: Any, told: str) -> None:
     with pytest.raises(BadArgument, match=told):
         asyncio.run(ask_filter(Saying(said), QUESTION, PASSAGES))
-
-
-def test_a_filter_that_was_never_written() -> None:
-    class Empty(Filter):
-        pass
-
-    with pytest.raises(BadArgument, match="the filter Empty says nothing: write its aforward, or its forward"):
-        Direct(one_list(), filter=Empty())(question=QUESTION)

@@ -12,7 +12,7 @@ import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isle import LINES, PASSAGES, QUESTION, replies, slowed
+from isle import LINES, PASSAGES, QUESTION, replies
 from scripted import ScriptedLM, response, scripted
 
 from blendfilter import BM25, BlendFilter, ChainOfThought, IterRetGen
@@ -27,11 +27,9 @@ from blendfilter.filters.cdit import (
     Judge,
     Rule,
     choose_rules,
-    components_of,
     read_comparison,
     read_rules,
     read_verdict,
-    rules_of,
 )
 from blendfilter.prompting import Prompts
 from blendfilter.records import Passage
@@ -41,10 +39,6 @@ UNIT = Rule("unit", ("unit of measure",), "Both give the number in the same unit
 
 
 class TestRule:
-    def test_the_papers_two_share_no_component_and_have_all_of_them(self) -> None:
-        assert components_of([PHI1, PHI2]) == tuple(COMPONENTS)
-        assert (PHI1.components, PHI2.components) == (("subject", "predicate", "object"), ("attributive", "adverbial"))
-
     @pytest.mark.parametrize(
         ("values", "message"),
         [
@@ -63,20 +57,6 @@ class TestRule:
             Rule(*values)
         assert message in str(error.value)
         assert "\n" not in str(error.value)
-
-
-class TestComposition:
-    def test_a_single_one_is_not_taken_for_its_letters(self) -> None:
-        assert rules_of("phi1") == rules_of(PHI1) == (PHI1,)  # type: ignore[arg-type]
-
-    @pytest.mark.parametrize("rules", [("phi1", "phi1"), ("phi1", PHI1), (UNIT, Rule("unit", ("unit",), "Other."))])
-    def test_one_name_twice(self, rules: Any) -> None:
-        with pytest.raises(BadArgument, match=r"the rule '(phi1|unit)' is given twice"):
-            rules_of(rules)
-
-    def test_a_name_of_ours_means_one_thing(self) -> None:
-        with pytest.raises(BadArgument, match="a rule 'phi1' is there already"):
-            rules_of([Rule("phi1", ("subject",), "Other.")])
 
 
 GOOD = """
@@ -317,16 +297,6 @@ class TestPrompt:
             f"Passage: Radio | Mary turned off the radio.\nQuestion: {ON_QUESTION}\n{cue}"
         )
 
-    @pytest.mark.parametrize("mode", MODES)
-    def test_what_stands_before_the_passage_is_the_same_for_every_question(self, mode: Any) -> None:
-        ask = Judge(mode, ["phi1", "phi2"]).consistent
-        rules = [PHI1.line, PHI2.line]
-        one, other = (
-            ask.render(rules=rules, passage=passage.line, question=question).rpartition("\nPassage: ")[0]
-            for passage, question in ((ON, ON_QUESTION), (OFF, "When?"))
-        )
-        assert one == other
-
 
 class TestVerdict:
     @pytest.mark.parametrize(
@@ -342,11 +312,6 @@ class TestVerdict:
         result, _ = judged(COMPARISON.replace("Verdict: False", "Verdict: True"), "components")
         assert (result.verdict, result.flags) == (None, {"no_verdict": 1, "contradicted_verdict": 1})
         assert [each.alike for each in result.compared] == [True, False, True]
-
-    def test_a_comparison_that_was_cut_off_has_no_verdict(self) -> None:
-        result, _ = judged(response(COMPARISON, finish="length"), "components")
-        assert (result.verdict, result.flags) == (None, {"no_verdict": 1})
-        assert len(result.compared) == 3
 
     @pytest.mark.parametrize("passage", [Passage("1", "", ""), Passage("1", " ", "\n \n")])
     def test_no_text_is_no_call(self, passage: Passage) -> None:
@@ -372,14 +337,6 @@ class TestSchema:
 
 
 class TestIdentity:
-    def test_it_is_json_and_stays_the_same(self) -> None:
-        found = Judge("components", ["phi1", "phi2"]).identity()
-        assert json.loads(json.dumps(found)) == found == Judge("components", ["phi1", "phi2"]).identity()
-        assert [rule["name"] for rule in found["rules"]] == ["phi1", "phi2"]
-        assert found["rules"][0] == {
-            "name": "phi1", "components": list(PHI1.components), "sentence": PHI1.sentence,
-        }  # fmt: skip
-
     def test_whatever_changes_verdicts_changes_it(self, tmp_path: Any) -> None:
         (tmp_path / "cdit").mkdir()
         (tmp_path / "cdit/word.j2").write_text("{{ question }}{{ passage }}{{ instructions }}")
@@ -451,19 +408,6 @@ class TestFilter:
         result, _ = filtered([reply], FIVE[:1], "components")
         assert result.reason == f"knowledge 0: {message} (predicate: kept / sold; It was sold.)"
 
-    def test_nothing_is_judged_of_nothing(self) -> None:
-        result, lm = filtered([], [])
-        assert (result.kept, result.status, result.reason, result.flags) == ([], "empty", "", {})
-        assert (result.verdicts, lm.calls) == ([], 0)
-
-    def test_the_predictor_is_judge_consistent(self) -> None:
-        assert [name for name, _ in CDITFilter().named_predictors()] == ["judge.consistent"]
-        assert CDITFilter("components", ["phi1", "phi2"]).arguments() == {
-            "mode": "components",
-            "rules": ["phi1", "phi2"],
-            "json_schema": None,
-        }
-
 
 class TestWhatIsJudged:
     def test_passages_that_read_the_same_are_judged_once(self) -> None:
@@ -472,13 +416,6 @@ class TestWhatIsJudged:
         assert lm.calls == 2
         assert (result.verdicts, result.flags) == ([None, None, True, None], {"no_verdict": 1})
         assert ids(result.kept) == ["p0", "other", "p1", "p0"]
-
-    def test_traces_and_calls_are_in_rank_order_whoever_is_quicker(self) -> None:
-        delays = iter([0.04, 0.03, 0.02, 0.01, 0.0])
-        lm = slowed(ScriptedLM(lambda stage, prompt: "True"), lambda: next(delays))
-        with dspy.context(lm=lm, trace=[]):
-            asyncio.run(CDITFilter().acall(question=QUESTION, passages=FIVE))
-            assert [inputs["passage"] for _, inputs, _ in dspy.settings.trace] == LINES
 
 
 class TestErrors:

@@ -6,7 +6,6 @@ import asyncio
 import copy
 import json
 import pickle
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isle import PASSAGES, QUESTION
 
-from blendfilter.errors import BadArgument, BadData, UnknownName
+from blendfilter.errors import BadArgument, BadData
 from blendfilter.filters import extractive
 from blendfilter.filters.extractive import PassageFilter, SentenceFilter, scorer_of
 from blendfilter.records import Passage
@@ -117,17 +116,6 @@ class TestSentences:
         assert [kept.id for kept in result.kept] == sorted(kept.id for kept in result.kept)
 
 
-@pytest.mark.parametrize("kind", [PassageFilter, SentenceFilter])
-class TestSettings:
-    def test_n_is_a_whole_number_of_one_or_more(self, kind: Any) -> None:
-        with pytest.raises(BadArgument, match="n is 0: give a whole number of 1 or more"):
-            kind(n=0)
-
-    def test_arguments(self, kind: Any) -> None:
-        assert kind(n=4).arguments() == {"n": 4, "by": "bm25", "model": None}
-        assert kind(n=4, by=max).arguments() == {"n": 4, "by": "builtins.max", "model": None}
-
-
 TEXTS = ["The river runs.", "A castle on the hill.", "The king was born in the castle.", "Sea."]
 
 
@@ -143,22 +131,12 @@ class TestFunctions:
         with pytest.raises(BadArgument, match=f"lambda.*{told}"):
             scorer_of(lambda question, texts: given)("q", ["a", "b"])
 
-    @pytest.mark.parametrize("by", [None, dict, asyncio.sleep])
-    def test_what_cannot_score(self, by: Any) -> None:
-        with pytest.raises(UnknownName, match="no scorer"):
-            scorer_of(by)
-
 
 class TestNames:
     @pytest.mark.parametrize("by", ["embedding", "cross-encoder"])
     def test_a_model_is_needed(self, by: Any) -> None:
         with pytest.raises(BadArgument, match=f"scoring by {by} needs a model.*such as [\\w-]+/"):
             scorer_of(by)
-
-    @pytest.mark.parametrize("by", ["bm25", max])
-    def test_or_not_taken(self, by: Any) -> None:
-        with pytest.raises(BadArgument, match="goes with embedding and cross-encoder"):
-            scorer_of(by, "some/model")
 
 
 class TestModels:
@@ -195,31 +173,6 @@ class TestModels:
         assert score("which king?", []) == []
         assert len(score("half \ud800", ["a half \udfff"])) == 1
 
-    @pytest.mark.parametrize(
-        ("by", "folder", "loader"),
-        [("embedding", tiny_bert, "load_encoder"), ("cross-encoder", tiny_cross_encoder, "_cross_encoder")],
-    )
-    def test_a_model_is_loaded_once_and_late_and_shared(
-        self, by: Any, folder: Any, loader: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        loads: list[str] = []
-        load = getattr(extractive, loader)
-        monkeypatch.setattr(extractive, loader, lambda name, **more: loads.append(name) or load(name, **more))
-        score = scorer_of(by, str(folder()))
-        assert loads == []
-        twin = copy.deepcopy(score)
-        start = threading.Barrier(8)
-
-        def work(number: int) -> list[float]:
-            start.wait()
-            return (score if number % 2 else twin)("which king?", TEXTS)
-
-        with ThreadPoolExecutor(8) as pool:
-            result = list(pool.map(work, range(8)))
-        assert len(loads) == 1
-        assert all(each == result[0] for each in result)
-        assert pickle.loads(pickle.dumps(score))("which king?", TEXTS) == result[0]
-
     def test_an_encoder_is_no_cross_encoder(self) -> None:
         """Its head would be made up at random, and other in every run."""
         with pytest.raises(BadData, match=r"is no cross-encoder.*classifier"):
@@ -235,3 +188,16 @@ class TestModels:
         with pytest.raises(BadData):
             scorer_of("cross-encoder", str(folder)).prepare()
         assert not (tmp_path / "ran").exists()
+
+    def test_a_model_is_loaded_once_and_late_and_shared(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loads: list[str] = []
+        load = extractive.load_encoder
+        monkeypatch.setattr(extractive, "load_encoder", lambda name, **more: loads.append(name) or load(name, **more))
+        score = scorer_of("embedding", str(tiny_bert()))
+        twin = copy.deepcopy(score)
+        assert loads == []
+        with ThreadPoolExecutor(8) as pool:
+            result = list(pool.map(lambda number: (score if number % 2 else twin)("which king?", TEXTS), range(8)))
+        assert len(loads) == 1
+        assert all(each == result[0] for each in result)
+        assert pickle.loads(pickle.dumps(score))("which king?", TEXTS) == result[0]

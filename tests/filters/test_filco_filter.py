@@ -13,7 +13,7 @@ import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isle import LINES, PASSAGES, QUESTION, replies, three_lists
+from isle import PASSAGES, QUESTION, replies, three_lists
 from scripted import ScriptedLM, scripted
 
 from blendfilter.filters.filco import FilCoFilter, candidates_of, unquoted
@@ -58,15 +58,6 @@ class TestSentences:
         assert [each.source for each in result.kept] == FIVE[:2]
         assert (result.status, result.flags, result.chosen) == ("ids", {}, [1, 3])
         assert result.reason == "of 7 sentences: 3, 1"
-
-
-class TestPassages:
-    def test_whole_passages_are_named_and_kept(self) -> None:
-        result, lm = filtered({"helpful": ["3, 0"]}, unit="passage")
-        numbered = "\n".join(f"passage {i}: {line}" for i, line in enumerate(LINES))
-        assert lm.prompts[0][1].endswith(f"\n\n{numbered}\nQuestion: {QUESTION}\nIds:")
-        assert result.kept == [PASSAGES[0], PASSAGES[3]]
-        assert (result.status, result.chosen, result.reason) == ("ids", [0, 3], "of 5 passages: 3, 0")
 
 
 class TestReplies:

@@ -14,7 +14,7 @@ from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.extractive import FullFilter, PassageFilter, SentenceFilter
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter, OneCallFilter
-from blendfilter.filters.registry import FILTERS, filters_taking, make_filter
+from blendfilter.filters.registry import FILTERS, make_filter
 
 OWN = """
 import dspy
@@ -61,14 +61,6 @@ def test_cdit_goes_by_the_rules_that_are_asked_for(name: str, mode: str) -> None
     assert make_filter(name, rules=["phi2", "phi1"]).arguments()["rules"] == ["phi2", "phi1"]
     with pytest.raises(BadArgument, match="the filter full takes no rules: cdit, cdit-components do"):
         make_filter("full", rules=["phi1"])
-
-
-def test_who_takes_what() -> None:
-    assert filters_taking("n") == filters_taking("by") == filters_taking("model") == ["passage", "sentence"]
-    assert filters_taking("rules") == ["cdit", "cdit-components"]
-    assert filters_taking("prompts") == [
-        "knowledge", "one-call", "filco", "filco-passage", "cdit", "cdit-components",
-    ]  # fmt: skip
 
 
 def test_one_of_ones_own_gets_what_it_takes(own: str) -> None:

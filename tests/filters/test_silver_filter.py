@@ -12,7 +12,6 @@ from refusing import PASSAGES, ROWS
 
 from blendfilter import BM25, Direct, Oracle, evaluate, load, make_silver
 from blendfilter.errors import BadArgument, BadData
-from blendfilter.filters.registry import FILTERS
 from blendfilter.filters.silver import UPPER_BOUND, SilverFilter
 from blendfilter.journal import Journal
 from blendfilter.records import Excerpt, Passage
@@ -108,7 +107,3 @@ def test_an_answer_is_read_from_the_chosen_sentences_alone(index: BM25, path: Pa
     assert "Orm Pier | Lise Harrow designed it in 1871." in view
     assert "Orm Pier is a pier in Tavenby" not in view
     assert len(prompts) == 3, "the filter asks no model"
-
-
-def test_no_command_can_name_it() -> None:
-    assert "silver" not in FILTERS, "a filter that reads gold must be made by hand, and said"

@@ -26,7 +26,7 @@ from blendfilter.retrieval.bm25 import BM25
 from blendfilter.retrieval.hybrid import open_indexes
 from blendfilter.retrieval.indexes import build, open_index
 from blendfilter.retrieval.manifest import read_manifest
-from blendfilter.trimming.folder import TrimFolder, default_place, is_trimmed
+from blendfilter.trimming.folder import TrimFolder, default_place
 from blendfilter.trimming.overlay import Trimmed
 from blendfilter.trimming.witnesses import Witnesses, WitnessWriter
 
@@ -145,15 +145,6 @@ def test_an_open_trimmed_index_is_refused(
     monkeypatch.setattr(index, "info", lambda: info)
     with pytest.raises(BadArgument, match="the index is a trimmed index itself: name the index"):
         TrimFolder.create(index, tmp_path / "mine")
-
-
-def test_what_is_a_trimmed_index(wiki: Path, tmp_path: Path) -> None:
-    made = TrimFolder.create(wiki)
-    assert is_trimmed(made.place)
-    assert is_trimmed("wiki.trimmed/")
-    assert not any(map(is_trimmed, (wiki, tmp_path, tmp_path / "gone", "http://127.0.0.1:9")))
-    (made.place / "manifest.json").write_text("{")
-    assert is_trimmed(made.place)
 
 
 def rewrite(place: Path, **fields: Any) -> None:

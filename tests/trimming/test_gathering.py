@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 import os
 import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,10 +37,11 @@ from blendfilter.lm.model import connect
 from blendfilter.records import Question
 from blendfilter.resources import sample
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.trimming.folder import DEPTH, TrimFolder
-from blendfilter.trimming.gathering import atrim, plan_questions, trim
+from blendfilter.retrieval.encoders import Encoded
+from blendfilter.trimming.folder import TrimFolder
+from blendfilter.trimming.gathering import plan_questions, trim
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.similar import ByWords
+from blendfilter.trimming.similar import ByVector, ByWords
 from blendfilter.trimming.summary import Trimming, state_text
 from blendfilter.trimming.witnesses import NO_JUDGE, JudgedQuestion, Witnesses, WitnessWriter, question_id
 
@@ -107,13 +109,8 @@ def test_the_bare_index_is_searched_whatever_was_trimmed(index: BM25, folder: Tr
         trimmed_by(judge, Trimmed(index, Witnesses.read(folder.witnesses), threshold=1), folder)  # type: ignore[arg-type]
 
 
-def test_questions_as_records_and_awaited(index: BM25, folder: TrimFolder) -> None:
-    judge = Village()
-
-    async def gather() -> Trimming:
-        return await atrim(index, [Question("q", f" {WHO_ON}\n"), WHO_ON], Judge(), folder, lm=judge.lm())
-
-    done = asyncio.run(gather())
+def test_questions_as_records(index: BM25, folder: TrimFolder) -> None:
+    done = trim(index, [Question("q", f" {WHO_ON}\n"), WHO_ON], Judge(), folder, lm=Village().lm())
     assert (done.judged, done.reused, list(Witnesses.read(folder.witnesses).judged)) == (1, 1, [question_id(WHO_ON)])
 
 
@@ -170,6 +167,19 @@ def test_a_plan_is_the_same_however_far_the_last_session_came(questions: list[st
         "known" if turn.kind == "judge" and turn.id in closed else turn.kind for turn in whole
     ]
     assert all(turn.source in by_id for turn in whole if turn.kind == "reuse"), "verdicts are reused of judged ones"
+
+
+def test_a_plan_by_vectors_encodes_its_questions_in_one_call() -> None:
+    calls: list[list[str]] = []
+
+    def encode(texts: Sequence[str]) -> Encoded:
+        calls.append(list(texts))
+        return Encoded(np.array([[len(text), 1] for text in texts], dtype=np.float32), [False] * len(texts))
+
+    encoder: Any = SimpleNamespace(encode_queries=encode, dimension=2, identity="e")
+    known = {"k": JudgedQuestion("k", PIER, (), (), (), NO_JUDGE, "")}
+    plan = plan_questions([WHO_ON, AGAIN, WHO_ON], known, ByVector(encoder), 0.9)
+    assert ([turn.kind for turn in plan], calls) == (["judge", "reuse", "reuse"], [[PIER, WHO_ON, AGAIN]])
 
 
 def test_a_failed_call_leaves_its_question_open_and_those_that_wait_for_it(index: BM25, folder: TrimFolder) -> None:
@@ -230,18 +240,6 @@ def test_a_budget_ends_it_and_more_of_it_goes_on(index: BM25, folder: TrimFolder
     assert sorted(judge.asked) == sorted(whole.asked), "nothing is asked twice"
     assert (done.total.calls, done.spent.calls) == (whole.calls, whole.calls - 4)
     assert state(folder) == state(TrimFolder.read(folder.place.with_name("w")))
-
-
-def test_undone_and_trimmed_again_nothing_is_asked(index: BM25, folder: TrimFolder) -> None:
-    judge = Village()
-    trimmed_by(judge, index, folder)
-    before, calls = state(folder), judge.calls
-    with WitnessWriter(folder.witnesses) as writer:
-        writer.undo_all()
-    assert state(folder) == ([], [], "")
-    done = trimmed_by(judge, index, folder)
-    assert (judge.calls, done.calls, done.judged) == (calls, 0, 3)
-    assert state(folder) == before
 
 
 def test_a_dry_run_keeps_the_calls_and_touches_no_witness(index: BM25, folder: TrimFolder) -> None:
@@ -305,14 +303,6 @@ def test_a_full_disk_ends_it_and_the_same_call_goes_on(
 OTHER = Judge(rules=("phi1", "phi2"))
 
 
-def test_some_silence_is_warned_of(index: BM25, folder: TrimFolder) -> None:
-    done = trimmed_by(Village(silent=[PIER]), index, folder, [WHO_ON, PIER])
-    assert done.too_silent
-    assert f"neither True nor False in {done.silent} of {done.calls} replies" in done.text()
-    assert done.text().splitlines()[-1].startswith("use it: "), "what was learned may be used all the same"
-    assert not trimmed_by(Village(), index, folder, [WHO_OFF]).too_silent
-
-
 def test_another_judge_judges_anew_what_has_no_verdict_at_all(index: BM25, folder: TrimFolder) -> None:
     """The same one does not, and of a question with any verdict nothing is touched."""
     trimmed_by(Village(silent=[WHO_ON]), index, folder, [WHO_ON, WHO_OFF])
@@ -327,14 +317,10 @@ def test_another_judge_judges_anew_what_has_no_verdict_at_all(index: BM25, folde
     assert [judged[question_id(each)].by.rules for each in (WHO_ON, WHO_OFF)] == [("phi1", "phi2"), ("phi1",)]
 
 
-@pytest.mark.filterwarnings("ignore:k=10 is more")
 def test_the_folder_may_be_a_path(index: BM25, tmp_path: Path) -> None:
-    for place in (tmp_path / "new", str(tmp_path / "other")):
-        done = trim(index, [WHO_ON], Judge(), place, lm=Village().lm())
-        assert (done.judged, TrimFolder.read(place).k) == (1, DEPTH)
-        assert trim(index, [WHO_ON], Judge(), place, lm=Village().lm()).known == 1
-    trim(index, [WHO_ON], Judge(), tmp_path / "small", lm=Village().lm(), k=2)
-    assert TrimFolder.read(tmp_path / "small").k == 2
+    for known in (0, 1):
+        assert trim(index, [WHO_ON], Judge(), str(tmp_path / "new"), lm=Village().lm(), k=2).known == known
+    assert TrimFolder.read(tmp_path / "new").k == 2
 
 
 KILLS, IN_FLIGHT = 20, 4

@@ -14,11 +14,8 @@ from typing import Any
 
 import pytest
 
-from blendfilter.records import Passage, Question
 from blendfilter.retrieval.bm25 import BM25
-from blendfilter.trimming.gathering import plan_questions
 from blendfilter.trimming.overlay import Trimmed
-from blendfilter.trimming.similar import ByWords
 
 BENCH = Path(__file__).parents[2] / "eval" / "bench"
 
@@ -49,27 +46,3 @@ def test_what_an_erring_judge_loses(shared_data: Path, monkeypatch: pytest.Monke
     assert [lost[0.0, each] for each in (1, 2, 3)] == [0, 0, 0], "a judge that never errs loses nothing"
     assert lost[0.2, 1] > lost[0.2, 3]
     assert left[0.0, 1] < left[0.0, 2] < left[0.0, 3]
-
-
-def test_errors_alike_are_those_of_every_paraphrase(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a paraphrase is judged by draws of its own, and the three disagree somewhere."""
-    harm: Any = bench("harm", monkeypatch)
-    passages = [Passage(str(at), "Pier", f"The pier of Orm, built by keeper {at}.") for at in range(8)]
-    questions = [Question("q", "Who built the pier of Orm?")]
-    world = harm.World("pier", questions, harm.Kept(BM25.build(passages)), lambda _, passage: passage.id < "4")
-    for alike, most in ((True, 1), (False, 3)):
-        state = harm.gathered(world, harm.GATHERED["thrice"], 0.5, seed=1, alike=alike)
-        assert len(state.judged) == 3
-        assert len({frozenset(each.accepted) for each in state.judged.values()}) == most
-
-
-def test_a_stream_is_a_third_paraphrases_that_stand_behind_their_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    savings: Any = bench("savings", monkeypatch)
-    sent = savings.stream(savings.templates(), 120)
-    again = [each for each in sent if each.rule]
-    assert (len(sent), len(again)) == (120, 40)
-    texts = [each.text for each in sent]
-    assert all(texts.index(each.source) < texts.index(each.text) for each in again)
-    turns = plan_questions(texts, {}, ByWords(), 0.95)
-    reused = {turn.question for turn in turns if turn.kind == "reuse"}
-    assert reused <= {each.text for each in again}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from blendfilter.errors import BadArgument
-from blendfilter.trimming.summary import WitnessRow, as_csv, as_jsonl, export, rows
+from blendfilter.trimming.summary import WitnessRow, export, rows
 from blendfilter.trimming.witnesses import JudgedBy, Witnesses, WitnessWriter, question_id
 
 BY = JudgedBy("9f3a", "word", ("phi1", "phi2"), "some-model", "")
@@ -104,12 +103,14 @@ def test_no_cell_is_a_formula(tmp_path: Path) -> None:
             writer.verdict(question, name, verdict, BY)
         writer.close(question, ["+1", "-1", "@a", "\t=1", "a=b"])
     witnesses = Witnesses.read(tmp_path / "witnesses.jsonl")
-    with io.StringIO("".join(as_csv(rows(witnesses, 1))), newline="") as file:
+    for name in ("out.csv", "out.jsonl"):
+        export(witnesses, tmp_path / name, threshold=1)
+    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as file:
         cells = list(csv.DictReader(file))
     assert {cell["accepted"] for cell in cells} == {"'+1"}
     assert {cell["rejected"] for cell in cells} == {"'-1", "'@a", "'\t=1", "a=b"}
     assert {cell["question"] for cell in cells} == {f"'{question}"}
-    assert {json.loads(line)["question"] for line in as_jsonl(rows(witnesses, 1))} == {question}
+    assert {json.loads(line)["question"] for line in (tmp_path / "out.jsonl").open()} == {question}
 
 
 def test_half_a_character_is_no_trouble_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
